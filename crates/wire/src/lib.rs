@@ -1,1 +1,26 @@
 //! Bytes to frames and back.
+//!
+//! A [`Splitter`] cuts a byte stream into lines, a [`Frame`] is one line with what a single pass over it found
+//! ([`scan`]), a [`Batch`] is an array of them, [`message`] writes new ones, and [`RpcError`] is how anything goes
+//! wrong. No I/O, no async, no knowledge of any method: those live in the crates above.
+//!
+//! Two promises hold for every [`Frame`] whose kind is not [`Kind::Invalid`]: its bytes are valid UTF-8 and valid
+//! JSON throughout, and every key that decides where it goes stands there at most once. It may be forwarded as it is.
+
+mod batch;
+mod error;
+mod fault;
+mod frame;
+mod grammar;
+pub mod message;
+mod scan;
+mod skip;
+mod split;
+
+pub use batch::{Batch, MAX_ENTRIES, Step};
+pub use error::{Code, Effects, RpcError};
+pub use fault::Fault;
+pub use frame::{Frame, Part, RawId};
+pub use grammar::MAX_DEPTH;
+pub use scan::{Check, Envelope, Kind, Span, scan};
+pub use split::{HEAD, Line, MAX_LINE, Splitter};

@@ -1,0 +1,128 @@
+//! Writing new messages, each one line without its line end.
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::error::RpcError;
+
+/// A request.
+///
+/// # Errors
+/// When `params` cannot be written as JSON.
+pub fn request<P: Serialize + ?Sized>(
+    id: &[u8],
+    method: &str,
+    params: &P,
+) -> Result<Bytes, serde_json::Error> {
+    let mut line = begin(id);
+    line.push(b',');
+    call(line, method, params)
+}
+
+/// A notification.
+///
+/// # Errors
+/// When `params` cannot be written as JSON.
+pub fn notification<P: Serialize + ?Sized>(method: &str, params: &P) -> Result<Bytes, serde_json::Error> {
+    call(br#"{"jsonrpc":"2.0","#.to_vec(), method, params)
+}
+
+/// A successful response.
+///
+/// # Errors
+/// When `result` cannot be written as JSON.
+pub fn response<R: Serialize + ?Sized>(id: &[u8], result: &R) -> Result<Bytes, serde_json::Error> {
+    let mut line = begin(id);
+    line.extend_from_slice(br#","result":"#);
+    serde_json::to_writer(&mut line, result)?;
+    Ok(finish(line))
+}
+
+/// A failed response.
+#[must_use]
+pub fn error(id: &[u8], error: &RpcError) -> Bytes {
+    let mut line = begin(id);
+    line.extend_from_slice(br#","error":"#);
+    serde_json::to_writer(&mut line, error).expect("an error is plain data with string keys");
+    finish(line)
+}
+
+fn begin(id: &[u8]) -> Vec<u8> {
+    let mut line = Vec::with_capacity(256);
+    line.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+    line.extend_from_slice(id);
+    line
+}
+
+fn call<P: Serialize + ?Sized>(
+    mut line: Vec<u8>,
+    method: &str,
+    params: &P,
+) -> Result<Bytes, serde_json::Error> {
+    line.extend_from_slice(br#""method":"#);
+    serde_json::to_writer(&mut line, method)?;
+    line.extend_from_slice(br#","params":"#);
+    serde_json::to_writer(&mut line, params)?;
+    Ok(finish(line))
+}
+
+/// Closes the object and makes sure that it is one line.
+fn finish(mut line: Vec<u8>) -> Bytes {
+    line.push(b'}');
+    // Raw JSON handed in by a caller may be spread over lines. A line end inside a string is always escaped, so
+    // those that stand here are white space.
+    if memchr::memchr2(b'\n', b'\r', &line).is_some() {
+        for byte in &mut line {
+            if matches!(byte, b'\n' | b'\r') {
+                *byte = b' ';
+            }
+        }
+    }
+    line.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use serde_json::value::RawValue;
+
+    use super::*;
+    use crate::{Code, Frame, Kind};
+
+    fn check(line: &Bytes, kind: Kind, text: &str) {
+        assert_eq!(std::str::from_utf8(line).unwrap(), text);
+        assert_eq!(Frame::parse(line.clone()).kind(), kind);
+    }
+
+    #[test]
+    fn messages_are_what_the_scan_takes_them_for() {
+        let params = json!({"a": 1});
+        check(
+            &request(b"7", "x/y", &params).unwrap(),
+            Kind::Request,
+            r#"{"jsonrpc":"2.0","id":7,"method":"x/y","params":{"a":1}}"#,
+        );
+        check(
+            &notification("x\"y", &params).unwrap(),
+            Kind::Notification,
+            r#"{"jsonrpc":"2.0","method":"x\"y","params":{"a":1}}"#,
+        );
+        check(
+            &response(br#""seven""#, &params).unwrap(),
+            Kind::Response,
+            r#"{"jsonrpc":"2.0","id":"seven","result":{"a":1}}"#,
+        );
+        let refused = error(b"null", &RpcError { code: -1, message: "no".into(), data: None });
+        check(&refused, Kind::Response, r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"no"}}"#);
+        assert!(RpcError::new(Code::Internal, "x").is(Code::Internal));
+    }
+
+    #[test]
+    fn raw_json_over_several_lines_becomes_one() {
+        let raw = RawValue::from_string("{\r\n \"a\":\n\"b\\nc\"}".to_owned()).unwrap();
+        let line = notification("x", &raw).unwrap();
+        assert!(!line.contains(&b'\n') && !line.contains(&b'\r'));
+        let read: serde_json::Value = serde_json::from_slice(&line).unwrap();
+        assert_eq!(read["params"], json!({"a": "b\nc"}));
+    }
+}
