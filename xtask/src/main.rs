@@ -1,2 +1,93 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands: `cargo xtask test`, `bench` and `nightly`.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool speaks to people")]
+
+mod bench;
+mod command;
+mod nightly;
+mod step;
+mod test;
+mod tools;
+
+use std::process::ExitCode;
+
+use step::Failure;
+
+const HELP: &str = "\
+Narrows: the project's own commands
+
+    cargo xtask test              formatting, clippy, documentation, doc tests, tests
+    cargo xtask bench NAME…       measure, optimised: wire, rpc
+    cargo xtask nightly [PART…]   the tests and everything slow; or only the parts named:
+                                  test, deny, typos, fuzz, bench, stress
+    cargo xtask help              this text
+
+`test` uses cargo-nextest where it is installed. `nightly` installs what it misses with `cargo install`.
+Both say what they run, how long it took, and exit with the code of what failed.
+";
+
+/// The exit code of a command line that makes no sense.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { code, message }) => {
+            eprintln!("xtask: {message}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn run(words: &[&str]) -> Result<(), Failure> {
+    if words.iter().any(|word| matches!(*word, "-h" | "--help")) {
+        print!("{HELP}");
+        return Ok(());
+    }
+    match words {
+        ["help"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        ["test"] => test::run(),
+        ["bench", names @ ..] => bench::run(names),
+        ["nightly", parts @ ..] => nightly::run(parts),
+        [] => Err(usage("a command is missing")),
+        ["test" | "help", extra, ..] => Err(usage(&format!("`{extra}` is one word too many"))),
+        [unknown, ..] => Err(usage(&format!("there is no command `{unknown}`"))),
+    }
+}
+
+/// A command line that makes no sense, and where to read what does.
+fn usage(problem: &str) -> Failure {
+    Failure { code: USAGE, message: format!("{problem}; see `cargo xtask help`") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(words: &[&str], expected: &str) {
+        let failure = run(words).expect_err("these words make no command");
+        assert_eq!((failure.code, failure.message.as_str()), (USAGE, expected));
+    }
+
+    #[test]
+    fn what_makes_no_command_is_refused_before_anything_runs() {
+        check(&[], "a command is missing; see `cargo xtask help`");
+        check(&["tset"], "there is no command `tset`; see `cargo xtask help`");
+        check(&["test", "wire"], "`wire` is one word too many; see `cargo xtask help`");
+        check(&["bench"], "name what to measure: wire, rpc; see `cargo xtask help`");
+        check(&["nightly", "deny", "lint"], "nightly has no part `lint`; see `cargo xtask help`");
+    }
+
+    #[test]
+    fn the_help_names_every_part_and_every_measurement() {
+        for name in nightly::PARTS.iter().map(|part| part.name).chain(bench::NAMES) {
+            assert!(HELP.contains(name), "`cargo xtask help` does not mention `{name}`");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Every fuzz target for a while, with the address sanitizer: the vector code is what it is there for.
+
+use std::process::{Command, Stdio};
+
+use crate::command::tool;
+use crate::step::{Failure, Steps};
+use crate::tools;
+
+/// How long each target runs.
+const SECONDS: u32 = 60;
+
+/// Fuzzes, or says why not.
+pub(super) fn run() -> Result<(), Failure> {
+    if !tools::has_nightly() {
+        eprintln!(
+            "xtask: fuzz SKIPPED: it needs a nightly toolchain; `rustup toolchain install nightly` brings one"
+        );
+        return Ok(());
+    }
+    let mut steps = Steps::new("fuzz");
+    tools::installed(&mut steps, "cargo-fuzz", cargo_fuzz(&["--version"]))?;
+    let limit = format!("-max_total_time={SECONDS}");
+    for target in targets()? {
+        steps.run(&format!("fuzz {target}"), cargo_fuzz(&["run", &target, "--", &limit]))?;
+    }
+    steps.finish();
+    Ok(())
+}
+
+/// `cargo fuzz` with these words, by the nightly toolchain: the sanitizers are not in the stable one.
+fn cargo_fuzz(words: &[&str]) -> Command {
+    let mut command = tool("rustup", &["run", "nightly", "cargo", "fuzz"]);
+    command.args(words);
+    command
+}
+
+/// The names of all targets.
+fn targets() -> Result<Vec<String>, Failure> {
+    let output = cargo_fuzz(&["list"]).stderr(Stdio::inherit()).output();
+    let listed = match output {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
+        _ => return Err(Failure { code: 1, message: "fuzz: `cargo fuzz list` failed".to_owned() }),
+    };
+    let targets: Vec<String> = listed.lines().map(str::to_owned).collect();
+    if targets.is_empty() {
+        return Err(Failure { code: 1, message: "fuzz: there are no targets in fuzz/".to_owned() });
+    }
+    Ok(targets)
+}

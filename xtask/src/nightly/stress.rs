@@ -1,0 +1,39 @@
+//! The tests that start processes and race tasks, over and over: a flake is a bug that has not been found yet.
+
+use crate::command::{cargo, root};
+use crate::step::{Failure, Steps};
+use crate::tools;
+
+/// The crates whose tests depend on timing, by directory.
+const CRATES: [&str; 4] = ["process", "link", "rpc", "narrows"];
+
+/// How often each test runs.
+const ROUNDS: &str = "30";
+
+/// Repeats, and ends with the first failure.
+pub(super) fn run() -> Result<(), Failure> {
+    let mut steps = Steps::new("stress");
+    let directories = root().join("crates");
+    let packages: Vec<String> = CRATES
+        .iter()
+        .filter(|directory| directories.join(directory).is_dir())
+        .flat_map(|directory| ["--package".to_owned(), package(directory)])
+        .collect();
+    let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+    if tools::has_nextest() {
+        let words =
+            [&["nextest", "run", "--profile", "ci", "--stress-count", ROUNDS], &packages[..]].concat();
+        return steps.run("repeated tests", cargo(&words));
+    }
+    let words = [&["test"], &packages[..]].concat();
+    let rounds: u32 = ROUNDS.parse().expect("a number");
+    for round in 1..=rounds {
+        steps.run(&format!("round {round} of {rounds}"), cargo(&words))?;
+    }
+    Ok(())
+}
+
+/// The package in a directory of `crates/`.
+fn package(directory: &str) -> String {
+    if directory == "narrows" { directory.to_owned() } else { format!("narrows-{directory}") }
+}

@@ -1,0 +1,110 @@
+//! Steps: what runs, how long it took, and how it failed.
+
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// Why a command of ours ends without success.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The exit code to end with.
+    pub(crate) code: u8,
+    /// One line for people.
+    pub(crate) message: String,
+}
+
+/// A row of steps that ends with the first that fails.
+pub(crate) struct Steps {
+    name: &'static str,
+    started: Instant,
+    done: usize,
+}
+
+impl Steps {
+    /// No step yet.
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self { name, started: Instant::now(), done: 0 }
+    }
+
+    /// Runs `command` with our own stdout and stderr, and says how long it took.
+    pub(crate) fn run(&mut self, title: &str, mut command: Command) -> Result<(), Failure> {
+        eprintln!("\n==> {title}: {}", shown(&command));
+        let started = Instant::now();
+        let outcome = command.status();
+        let took = seconds(started.elapsed());
+        match outcome {
+            Ok(status) if status.success() => {
+                eprintln!("==> {title}: done in {took}");
+                self.done += 1;
+                Ok(())
+            }
+            Ok(status) => Err(Failure {
+                code: code(status),
+                message: format!("{} stopped: {title} failed after {took} ({status})", self.name),
+            }),
+            Err(error) => Err(Failure {
+                code: 1,
+                message: format!("{} stopped: {title} could not start: {error}", self.name),
+            }),
+        }
+    }
+
+    /// The line that ends a row in which all went well.
+    pub(crate) fn finish(&self) {
+        eprintln!(
+            "\n==> {}: all {} steps passed in {}",
+            self.name,
+            self.done,
+            seconds(self.started.elapsed())
+        );
+    }
+}
+
+/// The code to pass on; a step that a signal ended has none, and 1 stands for it.
+fn code(status: ExitStatus) -> u8 {
+    status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0).unwrap_or(1)
+}
+
+/// The command as one could type it.
+fn shown(command: &Command) -> String {
+    let program = std::path::Path::new(command.get_program());
+    let mut words = vec![program.file_name().unwrap_or(command.get_program()).to_string_lossy()];
+    words.extend(command.get_args().map(std::ffi::OsStr::to_string_lossy));
+    words.join(" ")
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command;
+
+    #[test]
+    fn a_failing_step_names_itself_and_passes_its_code_on() {
+        let mut steps = Steps::new("test");
+        let failure = steps.run("odd", command::tool("sh", &["-c", "exit 7"])).unwrap_err();
+        assert_eq!(failure.code, 7);
+        assert!(failure.message.starts_with("test stopped: odd failed after "), "{}", failure.message);
+        assert!(failure.message.ends_with("(exit status: 7)"), "{}", failure.message);
+        assert_eq!(steps.done, 0);
+    }
+
+    #[test]
+    fn a_step_ended_by_a_signal_fails_with_1() {
+        let failure = Steps::new("test").run("shot", command::tool("sh", &["-c", "kill -9 $$"])).unwrap_err();
+        assert_eq!(failure.code, 1);
+    }
+
+    #[test]
+    fn a_step_that_cannot_start_says_so() {
+        let failure = Steps::new("test").run("gone", command::tool("no-such-program", &[])).unwrap_err();
+        assert!(failure.message.starts_with("test stopped: gone could not start: "), "{}", failure.message);
+    }
+
+    #[test]
+    fn a_step_is_shown_without_the_directory_of_its_program() {
+        assert_eq!(shown(&command::tool("/usr/bin/cargo", &["fmt", "--check"])), "cargo fmt --check");
+    }
+}

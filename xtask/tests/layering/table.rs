@@ -1,0 +1,101 @@
+//! The layers: which crate may use which. Whoever adds a crate adds its row.
+
+/// One crate of `crates/`.
+pub(crate) struct Layer {
+    /// Its directory; its package is `narrows-` and this.
+    pub(crate) name: &'static str,
+    /// The crates of this table it may use.
+    pub(crate) may_use: MayUse,
+}
+
+/// What a crate may use of the others.
+pub(crate) enum MayUse {
+    /// These. Each stands above in the table.
+    Only(&'static [&'static str]),
+    /// Everything above it in the table.
+    All,
+}
+
+use MayUse::{All, Only};
+
+/// From the leaves to the binary. A crate may use crates above it, never below, and of those above only the named
+/// ones. Crates that are yet to be written have their row already: their place is part of the design.
+pub(crate) const LAYERS: &[Layer] = &[
+    Layer { name: "wire", may_use: Only(&[]) },
+    Layer { name: "process", may_use: Only(&[]) },
+    Layer { name: "policy", may_use: Only(&[]) },
+    Layer { name: "audit", may_use: Only(&[]) },
+    Layer { name: "model", may_use: Only(&[]) },
+    Layer { name: "acp", may_use: Only(&["wire"]) },
+    Layer { name: "link", may_use: Only(&["wire", "process", "policy", "acp"]) },
+    Layer { name: "rpc", may_use: Only(&["wire", "acp", "link"]) },
+    Layer { name: "manifest", may_use: Only(&["policy"]) },
+    Layer { name: "agent", may_use: Only(&["acp", "rpc", "model", "policy", "process"]) },
+    Layer { name: "client", may_use: Only(&["acp", "rpc", "link", "process", "policy", "audit"]) },
+    Layer { name: "govern", may_use: Only(&["wire", "acp", "policy", "audit", "manifest"]) },
+    Layer { name: "fake", may_use: Only(&["wire", "acp", "rpc"]) },
+    Layer { name: "bus", may_use: Only(&["wire", "acp", "link", "process", "policy", "govern"]) },
+    Layer { name: "narrows", may_use: All },
+    Layer { name: "testkit", may_use: All },
+];
+
+/// Packages of the workspace outside `crates/`, and whether they may use those inside.
+pub(crate) const TOOLS: &[(&str, bool)] =
+    &[("narrows-bench", true), ("narrows-fuzz-targets", true), ("xtask", false)];
+
+/// Crates from outside that only some of ours may use, at any time.
+pub(crate) struct Reserved {
+    /// Whether a crate is meant.
+    pub(crate) covers: fn(&str) -> bool,
+    /// The packages that may use it.
+    pub(crate) to: &'static [&'static str],
+    /// Why nobody else.
+    pub(crate) reason: &'static str,
+}
+
+/// All of them.
+pub(crate) const RESERVED: &[Reserved] = &[
+    Reserved {
+        // The schema crate is types only, and ours as well.
+        covers: |name| name.starts_with("agent-client-protocol") && name != "agent-client-protocol-schema",
+        to: &["narrows-testkit", "narrows-bench", "narrows-fuzz-targets"],
+        reason: "the official SDK is the independent counterpart of our tests, its queues are unbounded",
+    },
+    Reserved {
+        covers: |name| name == "sonic-rs",
+        to: &["narrows-testkit", "narrows-bench", "narrows-fuzz-targets"],
+        reason: "it is there to be compared with; narrows-wire reads messages",
+    },
+    Reserved {
+        covers: |name| matches!(name, "clap" | "clap_complete" | "anyhow"),
+        to: &["narrows"],
+        reason: "arguments belong to the binary, and errors are typed everywhere else",
+    },
+];
+
+/// Crates from outside that a crate of ours must not use, and why.
+pub(crate) const BANNED: &[(&str, &str, &str)] =
+    &[("narrows-wire", "tokio", "it is bytes in and bytes out, usable from any runtime and from none")];
+
+/// The row of a package, if it has one.
+pub(crate) fn layer(package: &str) -> Option<(usize, &'static Layer)> {
+    let directory = if package == "narrows" { package } else { package.strip_prefix("narrows-")? };
+    // `narrows-narrows` is no package of ours.
+    LAYERS.iter().enumerate().find(|(_, layer)| layer.name == directory && package_of(layer) == package)
+}
+
+/// The package of a row.
+pub(crate) fn package_of(layer: &Layer) -> String {
+    if layer.name == "narrows" { layer.name.to_owned() } else { format!("narrows-{}", layer.name) }
+}
+
+#[test]
+fn arrows_point_up_only() {
+    for (row, layer) in LAYERS.iter().enumerate() {
+        let Only(names) = layer.may_use else { continue };
+        for name in names {
+            let above = LAYERS[..row].iter().any(|other| other.name == *name);
+            assert!(above, "`{}` may not use `{name}`: it does not stand above it in the table", layer.name);
+        }
+    }
+}
