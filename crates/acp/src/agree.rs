@@ -1,0 +1,205 @@
+//! The agent's side of version negotiation.
+//!
+//! A request for exactly a version we speak is read as strictly as its schema says. A request for a newer
+//! one was written to rules we do not know, so nothing in it but its version number can be wrong: what does
+//! not parse is dropped.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::raw::{ReadError, read, read_object};
+use crate::version::{Version, Versions};
+use crate::{ProtocolVersion, v1, v2};
+
+/// An `initialize` request that was understood, in the version the connection now speaks.
+///
+/// The request's own `protocol_version` stays what the client asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Agreed {
+    /// The connection speaks version 1.
+    V1(Box<v1::InitializeRequest>),
+    /// The connection speaks version 2.
+    V2(Box<v2::InitializeRequest>),
+}
+
+impl Agreed {
+    /// The version the connection speaks, to be put into the answer.
+    pub fn version(&self) -> Version {
+        match self {
+            Self::V1(_) => Version::V1,
+            Self::V2(_) => Version::V2,
+        }
+    }
+
+    /// The version number the client asked for.
+    pub fn requested(&self) -> u16 {
+        match self {
+            Self::V1(request) => request.protocol_version,
+            Self::V2(request) => request.protocol_version,
+        }
+        .as_u16()
+    }
+}
+
+/// Why a request was refused by the rules of connecting. The words are the message of the error.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The params of `initialize` cannot be read.
+    #[error("initialize: {0}")]
+    Params(#[from] ReadError),
+    /// Every version we speak is above the one asked for. The connection stays open for another try.
+    #[error("protocol version {requested} is not supported, only {supported}")]
+    Version {
+        /// The version asked for.
+        requested: u16,
+        /// The versions we speak.
+        supported: Versions,
+    },
+    /// `initialize` came again after another request.
+    #[error("initialize cannot be repeated after another request: open a new connection")]
+    Late,
+    /// Another request came before `initialize`.
+    #[error("the first request of a connection must be initialize")]
+    Early,
+}
+
+impl Refusal {
+    /// The JSON-RPC error code.
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::Params(_) => v2::ErrorCode::InvalidParams,
+            Self::Version { .. } => v2::ErrorCode::UnsupportedProtocolVersion,
+            Self::Late | Self::Early => v2::ErrorCode::InvalidRequest,
+        }
+        .into()
+    }
+
+    /// The `data` the protocol asks for with that code.
+    pub fn data(&self) -> Option<Value> {
+        let Self::Version { requested, supported } = self else { return None };
+        let supported: Vec<_> = supported.all().iter().map(|version| version.number()).collect();
+        Some(json!({ "requested": requested, "supported": supported }))
+    }
+}
+
+/// Settles the version of a connection from the params of `initialize`.
+///
+/// # Errors
+/// [`Refusal::Params`] or [`Refusal::Version`].
+pub fn agree(params: Option<&RawValue>, supported: Versions) -> Result<Agreed, Refusal> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Asked {
+        protocol_version: u16,
+    }
+    let params = params.unwrap_or(RawValue::NULL);
+    let Asked { protocol_version: requested } = read_object(params)?;
+    let version = supported.answer_to(requested).ok_or(Refusal::Version { requested, supported })?;
+    let newer = requested > version.number();
+    Ok(match version {
+        Version::V1 if newer => Agreed::V1(Box::new(newer_as_v1(requested.into(), params)?)),
+        Version::V1 => Agreed::V1(read_object(params)?),
+        Version::V2 if newer => Agreed::V2(Box::new(newer_as_v2(requested.into(), params)?)),
+        Version::V2 => Agreed::V2(read_object(params)?),
+    })
+}
+
+/// The members of an object, each still text, so that one that does not parse harms no other.
+type Members<'a> = BTreeMap<String, &'a RawValue>;
+
+/// A member's typed view, or nothing.
+fn member<'a, T: Deserialize<'a>>(members: &Members<'a>, name: &str) -> Option<T> {
+    members.get(name).and_then(|text| read(text.get()).ok())
+}
+
+fn newer_as_v2(requested: ProtocolVersion, params: &RawValue) -> Result<v2::InitializeRequest, ReadError> {
+    let params: Members<'_> = read_object(params)?;
+    let info = member(&params, "info").unwrap_or_else(|| v2::Implementation::new(UNKNOWN, UNKNOWN));
+    Ok(v2::InitializeRequest::new(requested, info)
+        .capabilities(member(&params, "capabilities").unwrap_or_default())
+        .meta(member::<v2::Meta>(&params, "_meta")))
+}
+
+/// Stands for the name and version of a newer client that gave none we can read.
+const UNKNOWN: &str = "unknown";
+
+/// Reads the members that v2 and v1 share. `clientCapabilities` is not one of them: v2 does not define it,
+/// and a member of unknown meaning must not open the client's files and terminals to an agent.
+fn newer_as_v1(requested: ProtocolVersion, params: &RawValue) -> Result<v1::InitializeRequest, ReadError> {
+    let params: Members<'_> = read_object(params)?;
+    let shared: Members<'_> = member(&params, "capabilities").unwrap_or_default();
+    let terminal = member::<v2::ClientAuthCapabilities>(&shared, "auth").and_then(|auth| auth.terminal);
+    let capabilities = v1::ClientCapabilities::new()
+        .auth(v1::AuthCapabilities::new().terminal(terminal.is_some()))
+        .elicitation(member::<v1::ElicitationCapabilities>(&shared, "elicitation"))
+        .meta(member::<v1::Meta>(&shared, "_meta"));
+    Ok(v1::InitializeRequest::new(requested)
+        .client_info(member::<v1::Implementation>(&params, "info"))
+        .client_capabilities(capabilities)
+        .meta(member::<v1::Meta>(&params, "_meta")))
+}
+
+/// Where one connection of an agent stands: which version it speaks, and whether that can still change.
+///
+/// `initialize` may be repeated until the first other request, and the latest success counts. After that a
+/// v2 connection refuses it. A v1 connection, whose version has no such rule, answers it again and stays v1.
+#[derive(Debug, Clone)]
+pub struct Handshake {
+    supported: Versions,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Fresh,
+    Agreed(Version),
+    Settled(Version),
+}
+
+impl Handshake {
+    /// A connection on which nothing has come yet.
+    pub fn new(supported: Versions) -> Self {
+        Self { supported, state: State::Fresh }
+    }
+
+    /// The version the connection speaks, once it speaks one.
+    pub fn version(&self) -> Option<Version> {
+        match self.state {
+            State::Fresh => None,
+            State::Agreed(version) | State::Settled(version) => Some(version),
+        }
+    }
+
+    /// Takes an `initialize` request. What it returns is agreed; all that is left is to answer.
+    ///
+    /// # Errors
+    /// What [`agree`] refuses, or [`Refusal::Late`]. A refusal leaves an earlier agreement in force.
+    pub fn initialize(&mut self, params: Option<&RawValue>) -> Result<Agreed, Refusal> {
+        match self.state {
+            State::Fresh | State::Agreed(_) => {
+                let agreed = agree(params, self.supported)?;
+                self.state = State::Agreed(agreed.version());
+                Ok(agreed)
+            }
+            State::Settled(Version::V1) => agree(params, Versions::OnlyV1),
+            State::Settled(Version::V2) => Err(Refusal::Late),
+        }
+    }
+
+    /// Takes note of any other request, and says in which version it is to be read.
+    ///
+    /// # Errors
+    /// [`Refusal::Early`] before the first success of `initialize`.
+    pub fn other_request(&mut self) -> Result<Version, Refusal> {
+        let version = self.version().ok_or(Refusal::Early)?;
+        self.state = State::Settled(version);
+        Ok(version)
+    }
+}
+
+#[cfg(test)]
+#[path = "agree_tests.rs"]
+mod tests;

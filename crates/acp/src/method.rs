@@ -1,0 +1,393 @@
+//! Every method of both versions: who may send it, whether it is answered, and what it belongs to.
+//!
+//! The table is about the protocol, not about what a role implements: a request for a method that
+//! [`find`] does not know, or that the role does not serve, is answered with -32601, and such a notification
+//! is passed over. `proxy/*` has no rows, because neither end of a conversation serves it.
+
+use crate::version::{Version, Versions};
+
+/// Opens a connection and settles its version.
+pub const INITIALIZE: &str = "initialize";
+/// Logs in (v1).
+pub const AUTHENTICATE: &str = "authenticate";
+/// Logs out (v1).
+pub const LOGOUT: &str = "logout";
+/// Logs in (v2).
+pub const AUTH_LOGIN: &str = "auth/login";
+/// Logs out (v2).
+pub const AUTH_LOGOUT: &str = "auth/logout";
+/// Asks who is logged in.
+pub const AUTH_STATUS: &str = "auth/status";
+/// Tells that who is logged in has changed.
+pub const AUTH_STATUS_UPDATE: &str = "auth/status_update";
+/// Lists the model providers of an agent.
+pub const PROVIDERS_LIST: &str = "providers/list";
+/// Configures a model provider of an agent.
+pub const PROVIDERS_SET: &str = "providers/set";
+/// Switches a model provider of an agent off.
+pub const PROVIDERS_DISABLE: &str = "providers/disable";
+/// Creates a session.
+pub const SESSION_NEW: &str = "session/new";
+/// Opens a stored session and replays its history (v1).
+pub const SESSION_LOAD: &str = "session/load";
+/// Opens a stored session; in v2 with a replay on request.
+pub const SESSION_RESUME: &str = "session/resume";
+/// Creates a session from the history of another.
+pub const SESSION_FORK: &str = "session/fork";
+/// Lists stored sessions.
+pub const SESSION_LIST: &str = "session/list";
+/// Ends a session's work and frees it.
+pub const SESSION_CLOSE: &str = "session/close";
+/// Deletes a stored session.
+pub const SESSION_DELETE: &str = "session/delete";
+/// Puts a stored session away.
+pub const SESSION_ARCHIVE: &str = "session/archive";
+/// Takes a stored session out again.
+pub const SESSION_UNARCHIVE: &str = "session/unarchive";
+/// Asks whether a session is open or stored.
+pub const SESSION_STATUS: &str = "session/status";
+/// Names a session.
+pub const SESSION_SET_TITLE: &str = "session/set_title";
+/// Chooses a mode (v1).
+pub const SESSION_SET_MODE: &str = "session/set_mode";
+/// Chooses a model. Gone from the schema, still sent by v1 clients in the field.
+pub const SESSION_SET_MODEL: &str = "session/set_model";
+/// Sets a configuration option.
+pub const SESSION_SET_CONFIG_OPTION: &str = "session/set_config_option";
+/// Sends a prompt. Its answer ends the turn in v1, and says that the message was inserted in v2.
+pub const SESSION_PROMPT: &str = "session/prompt";
+/// Stops the work of a session.
+pub const SESSION_CANCEL: &str = "session/cancel";
+/// Stops one tool call (v2).
+pub const TOOL_CALL_CANCEL: &str = "tool_call/cancel";
+/// Stops the process of one of the agent's terminals (v2); no relation of [`TERMINAL_KILL`].
+pub const TERMINAL_CANCEL: &str = "terminal/cancel";
+/// Reports what happens in a session.
+pub const SESSION_UPDATE: &str = "session/update";
+/// Asks the user whether an operation may run.
+pub const SESSION_REQUEST_PERMISSION: &str = "session/request_permission";
+/// Reads a file through the client (v1).
+pub const FS_READ_TEXT_FILE: &str = "fs/read_text_file";
+/// Writes a file through the client (v1).
+pub const FS_WRITE_TEXT_FILE: &str = "fs/write_text_file";
+/// Starts a command in the client (v1).
+pub const TERMINAL_CREATE: &str = "terminal/create";
+/// Reads a command's output so far (v1).
+pub const TERMINAL_OUTPUT: &str = "terminal/output";
+/// Waits for a command to end (v1).
+pub const TERMINAL_WAIT_FOR_EXIT: &str = "terminal/wait_for_exit";
+/// Kills a command and keeps its terminal (v1).
+pub const TERMINAL_KILL: &str = "terminal/kill";
+/// Gives a terminal back (v1).
+pub const TERMINAL_RELEASE: &str = "terminal/release";
+/// Asks the user for input.
+pub const ELICITATION_CREATE: &str = "elicitation/create";
+/// Tells that input asked for by URL has arrived.
+pub const ELICITATION_COMPLETE: &str = "elicitation/complete";
+/// Carries a message of an MCP server that lives in the client.
+pub const MCP_MESSAGE: &str = "mcp/message";
+/// Opens such a server, in an older form of MCP over ACP.
+pub const MCP_CONNECT: &str = "mcp/connect";
+/// Closes such a server, in an older form of MCP over ACP.
+pub const MCP_DISCONNECT: &str = "mcp/disconnect";
+/// Asks the other side to give up on a request, which is answered all the same.
+pub const CANCEL_REQUEST: &str = "$/cancel_request";
+
+/// One end of a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The end that runs turns.
+    Agent,
+    /// The end a user sits at.
+    Client,
+}
+
+/// Which way a method travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From client to agent.
+    ToAgent,
+    /// From agent to client.
+    ToClient,
+    /// Either way.
+    Both,
+}
+
+/// Whether a method is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It has an id and gets exactly one response.
+    Request,
+    /// It has none. Some clients send one with an id all the same; that is still a request to be answered.
+    Notification,
+}
+
+/// What a message belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The connection.
+    Connection,
+    /// The session named by `params.sessionId`.
+    Session,
+    /// A session if the params name one, the connection otherwise.
+    ByParams,
+}
+
+/// How settled a method is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// Part of the version.
+    Stable,
+    /// Behind a feature of the schema crate.
+    Unstable,
+    /// Dropped from the schema, but met in the field.
+    Legacy,
+}
+
+/// A row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Method {
+    /// The name on the wire.
+    pub name: &'static str,
+    /// Which way it travels.
+    pub direction: Direction,
+    /// Whether it is answered.
+    pub kind: Kind,
+    /// What it belongs to.
+    pub scope: Scope,
+    /// The versions that have it.
+    pub versions: Versions,
+    /// How settled it is.
+    pub status: Status,
+}
+
+impl Method {
+    /// Whether `side` may be sent this method.
+    pub fn received_by(&self, side: Side) -> bool {
+        match self.direction {
+            Direction::ToAgent => side == Side::Agent,
+            Direction::ToClient => side == Side::Client,
+            Direction::Both => true,
+        }
+    }
+
+    /// The side that owes a response: the receiver of a request, nobody for a notification.
+    pub fn answered_by(&self) -> Option<Side> {
+        match (self.kind, self.direction) {
+            (Kind::Request, Direction::ToAgent) => Some(Side::Agent),
+            (Kind::Request, Direction::ToClient) => Some(Side::Client),
+            (Kind::Request, Direction::Both) | (Kind::Notification, _) => None,
+        }
+    }
+}
+
+/// The row of what `side` receives under `name` on a connection of `version`.
+pub fn find(side: Side, version: Version, name: &str) -> Option<&'static Method> {
+    METHODS
+        .iter()
+        .find(|method| method.name == name && method.received_by(side) && method.versions.contains(version))
+}
+
+/// Whether `version` lets `side` receive a method of this name, extensions aside.
+pub fn knows(side: Side, version: Version, name: &str) -> bool {
+    find(side, version, name).is_some()
+}
+
+/// Whether the name is one of those the protocol leaves to implementations.
+pub fn is_extension(name: &str) -> bool {
+    name.starts_with('_')
+}
+
+/// Whether later entries of a batch wait for this method.
+///
+/// Those that change what the rest of the connection means. Never a prompt: it may wait for entries after it.
+pub fn is_lifecycle(name: &str) -> bool {
+    matches!(name, INITIALIZE | AUTHENTICATE | AUTH_LOGIN | SESSION_NEW | SESSION_LOAD | SESSION_RESUME)
+}
+
+/// All methods. A name has a second row only where the two directions differ in kind.
+pub static METHODS: &[Method] = {
+    use Direction::{Both as EitherWay, ToAgent, ToClient};
+    use Kind::{Notification, Request};
+    use Scope::{ByParams, Connection, Session};
+    use Status::{Legacy, Stable, Unstable};
+    use Versions::{Both, OnlyV1, OnlyV2};
+    &[
+        row(INITIALIZE, ToAgent, Request, Connection, Both, Stable),
+        row(AUTHENTICATE, ToAgent, Request, Connection, OnlyV1, Stable),
+        row(LOGOUT, ToAgent, Request, Connection, OnlyV1, Stable),
+        row(AUTH_LOGIN, ToAgent, Request, Connection, OnlyV2, Stable),
+        row(AUTH_LOGOUT, ToAgent, Request, Connection, OnlyV2, Stable),
+        row(AUTH_STATUS, ToAgent, Request, Connection, Both, Unstable),
+        row(PROVIDERS_LIST, ToAgent, Request, Connection, Both, Unstable),
+        row(PROVIDERS_SET, ToAgent, Request, Connection, Both, Unstable),
+        row(PROVIDERS_DISABLE, ToAgent, Request, Connection, Both, Unstable),
+        row(SESSION_NEW, ToAgent, Request, Connection, Both, Stable),
+        row(SESSION_LOAD, ToAgent, Request, Session, OnlyV1, Stable),
+        row(SESSION_RESUME, ToAgent, Request, Session, Both, Stable),
+        row(SESSION_FORK, ToAgent, Request, Session, Both, Unstable),
+        row(SESSION_LIST, ToAgent, Request, Connection, Both, Stable),
+        row(SESSION_CLOSE, ToAgent, Request, Session, Both, Stable),
+        row(SESSION_DELETE, ToAgent, Request, Session, Both, Stable),
+        row(SESSION_ARCHIVE, ToAgent, Request, Session, Both, Unstable),
+        row(SESSION_UNARCHIVE, ToAgent, Request, Session, Both, Unstable),
+        row(SESSION_STATUS, ToAgent, Request, Session, Both, Unstable),
+        row(SESSION_SET_TITLE, ToAgent, Request, Session, Both, Unstable),
+        row(SESSION_SET_MODE, ToAgent, Request, Session, OnlyV1, Stable),
+        row(SESSION_SET_MODEL, ToAgent, Request, Session, OnlyV1, Legacy),
+        row(SESSION_SET_CONFIG_OPTION, ToAgent, Request, Session, Both, Stable),
+        row(SESSION_PROMPT, ToAgent, Request, Session, Both, Stable),
+        row(SESSION_CANCEL, ToAgent, Notification, Session, Both, Stable),
+        row(TOOL_CALL_CANCEL, ToAgent, Request, Session, OnlyV2, Stable),
+        row(TERMINAL_CANCEL, ToAgent, Request, Session, OnlyV2, Stable),
+        row(MCP_MESSAGE, ToAgent, Notification, Connection, Both, Unstable),
+        row(SESSION_UPDATE, ToClient, Notification, Session, Both, Stable),
+        row(SESSION_REQUEST_PERMISSION, ToClient, Request, Session, Both, Stable),
+        row(FS_READ_TEXT_FILE, ToClient, Request, Session, OnlyV1, Stable),
+        row(FS_WRITE_TEXT_FILE, ToClient, Request, Session, OnlyV1, Stable),
+        row(TERMINAL_CREATE, ToClient, Request, Session, OnlyV1, Stable),
+        row(TERMINAL_OUTPUT, ToClient, Request, Session, OnlyV1, Stable),
+        row(TERMINAL_WAIT_FOR_EXIT, ToClient, Request, Session, OnlyV1, Stable),
+        row(TERMINAL_KILL, ToClient, Request, Session, OnlyV1, Stable),
+        row(TERMINAL_RELEASE, ToClient, Request, Session, OnlyV1, Stable),
+        row(ELICITATION_CREATE, ToClient, Request, ByParams, Both, Stable),
+        row(ELICITATION_COMPLETE, ToClient, Notification, Connection, Both, Stable),
+        row(AUTH_STATUS_UPDATE, ToClient, Notification, Connection, Both, Unstable),
+        row(MCP_MESSAGE, ToClient, Request, Connection, Both, Unstable),
+        row(MCP_CONNECT, ToClient, Request, Connection, Both, Legacy),
+        row(MCP_DISCONNECT, ToClient, Request, Connection, Both, Legacy),
+        row(CANCEL_REQUEST, EitherWay, Notification, Connection, Both, Stable),
+    ]
+};
+
+const fn row(
+    name: &'static str,
+    direction: Direction,
+    kind: Kind,
+    scope: Scope,
+    versions: Versions,
+    status: Status,
+) -> Method {
+    Method { name, direction, kind, scope, versions, status }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde::Serialize;
+
+    use super::*;
+    use crate::{v1, v2};
+
+    /// The names in one of the schema crate's own lists, which grow with the features it is built with.
+    fn exported(names: &impl Serialize) -> BTreeSet<String> {
+        let names = serde_json::to_value(names).unwrap();
+        names.as_object().unwrap().values().map(|name| name.as_str().unwrap().to_owned()).collect()
+    }
+
+    #[track_caller]
+    fn check(side: Side, version: Version, exported: &BTreeSet<String>) {
+        for name in exported {
+            let method = find(side, version, name).unwrap_or_else(|| panic!("{name} has no row"));
+            assert_ne!(method.status, Status::Legacy, "{name} is in the schema");
+        }
+        for method in METHODS {
+            let here = method.received_by(side) && method.versions.contains(version);
+            let required =
+                method.status == Status::Stable || method.name == SESSION_FORK || method.name == MCP_MESSAGE;
+            if here && required && method.direction != Direction::Both {
+                assert!(exported.contains(method.name), "{} is not in the schema", method.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_is_that_of_the_schema() {
+        check(Side::Agent, Version::V1, &exported(&v1::AGENT_METHOD_NAMES));
+        check(Side::Client, Version::V1, &exported(&v1::CLIENT_METHOD_NAMES));
+        check(Side::Agent, Version::V2, &exported(&v2::AGENT_METHOD_NAMES));
+        check(Side::Client, Version::V2, &exported(&v2::CLIENT_METHOD_NAMES));
+        assert_eq!(v1::PROTOCOL_LEVEL_METHOD_NAMES.cancel_request, CANCEL_REQUEST);
+        assert_eq!(v2::PROTOCOL_LEVEL_METHOD_NAMES.cancel_request, CANCEL_REQUEST);
+    }
+
+    #[test]
+    fn no_side_finds_two_rows_for_a_name() {
+        for side in [Side::Agent, Side::Client] {
+            let mut seen = BTreeSet::new();
+            for method in METHODS.iter().filter(|method| method.received_by(side)) {
+                assert!(seen.insert(method.name), "{} twice", method.name);
+            }
+        }
+    }
+
+    #[test]
+    fn notifications_are_these() {
+        let notifications: Vec<_> = METHODS
+            .iter()
+            .filter(|method| method.kind == Kind::Notification)
+            .map(|method| (method.name, method.direction))
+            .collect();
+        assert_eq!(
+            notifications,
+            [
+                (SESSION_CANCEL, Direction::ToAgent),
+                (MCP_MESSAGE, Direction::ToAgent),
+                (SESSION_UPDATE, Direction::ToClient),
+                (ELICITATION_COMPLETE, Direction::ToClient),
+                (AUTH_STATUS_UPDATE, Direction::ToClient),
+                (CANCEL_REQUEST, Direction::Both),
+            ]
+        );
+    }
+
+    #[test]
+    fn sides_and_versions_know_different_methods() {
+        use Side::{Agent, Client};
+        use Version::{V1, V2};
+        #[track_caller]
+        fn check(name: &str, expected: &[(Side, Version)]) {
+            for side in [Agent, Client] {
+                for version in [V1, V2] {
+                    let known = expected.contains(&(side, version));
+                    assert_eq!(knows(side, version, name), known, "{name} {side:?} {version:?}");
+                }
+            }
+        }
+        check(SESSION_PROMPT, &[(Agent, V1), (Agent, V2)]);
+        check(SESSION_LOAD, &[(Agent, V1)]);
+        check(SESSION_SET_MODEL, &[(Agent, V1)]);
+        check(AUTH_LOGIN, &[(Agent, V2)]);
+        check(FS_READ_TEXT_FILE, &[(Client, V1)]);
+        check(MCP_CONNECT, &[(Client, V1), (Client, V2)]);
+        check(MCP_MESSAGE, &[(Agent, V1), (Agent, V2), (Client, V1), (Client, V2)]);
+        check(CANCEL_REQUEST, &[(Agent, V1), (Agent, V2), (Client, V1), (Client, V2)]);
+        check("_vendor/thing", &[]);
+        check("Session/prompt", &[]);
+        check("", &[]);
+    }
+
+    #[test]
+    fn requests_are_answered_by_their_receiver() {
+        for method in METHODS {
+            let expected = (method.kind == Kind::Request)
+                .then(|| if method.received_by(Side::Agent) { Side::Agent } else { Side::Client });
+            assert_eq!(method.answered_by(), expected, "{}", method.name);
+        }
+    }
+
+    #[test]
+    fn batches_wait_for_six_methods_and_never_for_a_prompt() {
+        let waited: Vec<_> =
+            METHODS.iter().map(|method| method.name).filter(|name| is_lifecycle(name)).collect();
+        assert_eq!(waited, [INITIALIZE, AUTHENTICATE, AUTH_LOGIN, SESSION_NEW, SESSION_LOAD, SESSION_RESUME]);
+    }
+
+    #[test]
+    fn extensions_start_with_an_underscore() {
+        assert!(is_extension("_narrows/ping"));
+        assert!(!is_extension(CANCEL_REQUEST));
+        assert!(METHODS.iter().all(|method| !is_extension(method.name)));
+    }
+}

@@ -1,0 +1,220 @@
+//! The client's side of version negotiation.
+//!
+//! A client offers the highest version it speaks and judges the answer. Each judgement ends the attempt,
+//! asks for another connection with a lower version, or is final, so the attempts always come to an end.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::raw::{ReadError, read_object};
+use crate::version::{Version, Versions};
+use crate::{v1, v2};
+
+/// What to do with a connection whose agent has answered `initialize`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on: the agent speaks the version that was offered.
+    Accepted(Answer),
+    /// Close it, and open another that starts with an `initialize` written in this lower version.
+    ///
+    /// The connection itself will not do: the agent has read a request of the higher version, in which the
+    /// client's files and terminals do not appear.
+    Reconnect(Version),
+}
+
+/// The agent's answer, in the version of the connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The connection speaks version 1.
+    V1(Box<v1::InitializeResponse>),
+    /// The connection speaks version 2.
+    V2(Box<v2::InitializeResponse>),
+}
+
+/// Why no connection with this agent is possible. The words are for the user.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The agent chose a version we do not speak, or one above what was offered.
+    #[error("the agent chose protocol version {chosen}; this client offered {offered} and speaks {spoken}")]
+    Chosen {
+        /// The version it chose.
+        chosen: u16,
+        /// The version it was offered.
+        offered: Version,
+        /// The versions we speak.
+        spoken: Versions,
+    },
+    /// The agent has no version at or below the one that was offered.
+    #[error("the agent supports protocol versions {supported:?}; this client speaks {spoken}")]
+    Unsupported {
+        /// The versions it says it has; empty if it did not say.
+        supported: Vec<u16>,
+        /// The versions we speak.
+        spoken: Versions,
+    },
+    /// The answer cannot be read.
+    #[error("the agent's answer to initialize cannot be read: {0}")]
+    Answer(#[from] ReadError),
+    /// The agent refused for a reason of its own.
+    #[error("the agent refused initialize with error {code}")]
+    Refused {
+        /// The JSON-RPC error code.
+        code: i32,
+    },
+}
+
+/// Judges the result of an `initialize` that offered `offered`.
+///
+/// # Errors
+/// [`Unfit`]: disconnect, and tell the user.
+pub fn judge_result(spoken: Versions, offered: Version, result: &RawValue) -> Result<Verdict, Unfit> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Chosen {
+        protocol_version: u16,
+    }
+    let Chosen { protocol_version: chosen } = read_object(result)?;
+    match Version::from_number(chosen) {
+        Some(version) if version == offered => Ok(Verdict::Accepted(match version {
+            Version::V1 => Answer::V1(read_object(result)?),
+            Version::V2 => Answer::V2(read_object(result)?),
+        })),
+        Some(version) if version < offered && spoken.contains(version) => Ok(Verdict::Reconnect(version)),
+        _ => Err(Unfit::Chosen { chosen, offered, spoken }),
+    }
+}
+
+/// Judges an error, by its `code` and `data`, in answer to an `initialize` that offered `offered`.
+///
+/// # Errors
+/// [`Unfit`]: disconnect, and tell the user.
+pub fn judge_error(
+    spoken: Versions,
+    offered: Version,
+    code: i32,
+    data: Option<&RawValue>,
+) -> Result<Verdict, Unfit> {
+    let lower = |version: &Version| *version < offered && spoken.contains(*version);
+    match code.into() {
+        v2::ErrorCode::UnsupportedProtocolVersion => {
+            let supported = data.and_then(|data| read_object(data).ok()).map_or(vec![], |data| {
+                let data: v2::UnsupportedProtocolVersionErrorData = data;
+                data.supported.iter().map(|version| version.as_u16()).collect()
+            });
+            let ours = supported.iter().copied().filter_map(Version::from_number);
+            match ours.filter(lower).max() {
+                Some(version) => Ok(Verdict::Reconnect(version)),
+                None => Err(Unfit::Unsupported { supported, spoken }),
+            }
+        }
+        // A v1 agent that reads its params strictly chokes on those of v2 instead of answering 1.
+        v2::ErrorCode::InvalidRequest | v2::ErrorCode::InvalidParams | v2::ErrorCode::InternalError
+            if lower(&Version::V1) =>
+        {
+            Ok(Verdict::Reconnect(Version::V1))
+        }
+        _ => Err(Unfit::Refused { code }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> &RawValue {
+        serde_json::from_str(text).unwrap()
+    }
+
+    /// An answer in a few words, for tables of cases.
+    fn told(verdict: Result<Verdict, Unfit>) -> String {
+        match verdict {
+            Ok(Verdict::Accepted(Answer::V1(answer))) => format!("accepted {}", answer.protocol_version),
+            Ok(Verdict::Accepted(Answer::V2(answer))) => {
+                format!("accepted {} {}", answer.protocol_version, answer.info.name)
+            }
+            Ok(Verdict::Reconnect(version)) => format!("reconnect {version}"),
+            Err(unfit) => unfit.to_string(),
+        }
+    }
+
+    #[test]
+    fn results_are_judged_by_their_version() {
+        #[track_caller]
+        fn check(spoken: Versions, offered: Version, result: &str, expected: &str) {
+            assert_eq!(told(judge_result(spoken, offered, raw(result))), expected, "{result}");
+        }
+        use Version::{V1, V2};
+        use Versions::{Both, OnlyV1, OnlyV2};
+        let two = r#"{"protocolVersion":2,"info":{"name":"a","version":"1"},"later":{}}"#;
+        check(Both, V2, two, "accepted 2 a");
+        check(Both, V2, r#"{"protocolVersion":1}"#, "reconnect 1");
+        check(Both, V1, r#"{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}"#, "accepted 1");
+        check(OnlyV1, V1, r#"{"protocolVersion":1,"agentInfo":null}"#, "accepted 1");
+        check(
+            OnlyV2,
+            V2,
+            r#"{"protocolVersion":1}"#,
+            "the agent chose protocol version 1; this client offered 2 and speaks 2",
+        );
+        check(Both, V1, two, "the agent chose protocol version 2; this client offered 1 and speaks 1 and 2");
+        check(
+            Both,
+            V2,
+            r#"{"protocolVersion":3}"#,
+            "the agent chose protocol version 3; this client offered 2 and speaks 1 and 2",
+        );
+        for unreadable in [
+            "null",
+            "[2]",
+            r#"{"protocolVersion":"1"}"#,
+            r#"{"protocolVersion":65536}"#,
+            r#"{"protocolVersion":2}"#,
+        ] {
+            let told = told(judge_result(Both, V2, raw(unreadable)));
+            assert!(
+                told.starts_with("the agent's answer to initialize cannot be read"),
+                "{unreadable}: {told}"
+            );
+        }
+    }
+
+    #[test]
+    fn errors_are_judged_by_code_and_data() {
+        #[track_caller]
+        fn check(spoken: Versions, offered: Version, code: i32, data: Option<&str>, expected: &str) {
+            let told = told(judge_error(spoken, offered, code, data.map(raw)));
+            assert_eq!(told, expected, "{code} {data:?}");
+        }
+        use Version::{V1, V2};
+        use Versions::{Both, OnlyV1, OnlyV2};
+        check(
+            OnlyV1,
+            V1,
+            -32022,
+            Some(r#"{"requested":1,"supported":[2]}"#),
+            "the agent supports protocol versions [2]; this client speaks 1",
+        );
+        check(Both, V2, -32022, Some(r#"{"requested":2,"supported":[0,1]}"#), "reconnect 1");
+        // Never back up: the two could send each other to and fro.
+        check(
+            Both,
+            V1,
+            -32022,
+            Some(r#"{"requested":1,"supported":[2]}"#),
+            "the agent supports protocol versions [2]; this client speaks 1 and 2",
+        );
+        check(Both, V2, -32022, None, "the agent supports protocol versions []; this client speaks 1 and 2");
+        check(
+            Both,
+            V2,
+            -32022,
+            Some("\"x\""),
+            "the agent supports protocol versions []; this client speaks 1 and 2",
+        );
+        check(Both, V2, -32602, None, "reconnect 1");
+        check(Both, V2, -32603, None, "reconnect 1");
+        check(Both, V1, -32602, None, "the agent refused initialize with error -32602");
+        check(OnlyV2, V2, -32602, None, "the agent refused initialize with error -32602");
+        check(Both, V2, -32000, None, "the agent refused initialize with error -32000");
+    }
+}

@@ -1,0 +1,214 @@
+//! Types with variants, read so that a variant nobody knows is neither lost nor an error.
+//!
+//! The unions of v1 are closed: an unknown variant fails to parse like a broken one. Those of v2 have a
+//! catch-all. [`Raw::reading`] gives both the same three outcomes: known, unknown, and an error for a known
+//! variant whose payload does not fit.
+
+use std::fmt;
+
+use serde::de::value::MapDeserializer;
+use serde::de::{self, DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserializer, de::Error as _};
+
+use crate::raw::{Raw, ReadError, read, words};
+use crate::{v1, v2};
+
+/// A schema type whose variants are told apart by one string member.
+pub trait Union: DeserializeOwned {
+    /// The member that names the variant.
+    const TAG: &'static str;
+
+    /// Whether this is the schema's own catch-all for variants it does not know.
+    fn is_other(&self) -> bool;
+}
+
+/// What a [`Union`] turned out to be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reading<T> {
+    /// A variant of the schema.
+    Known(T),
+    /// A custom or future variant: to be shown generically or passed over, and passed on as it is.
+    Unknown {
+        /// Its name.
+        tag: String,
+        /// All of it.
+        raw: Raw<T>,
+    },
+}
+
+impl<T: Union> Raw<T> {
+    /// Reads the variant, if it is one the schema knows.
+    ///
+    /// # Errors
+    /// [`ReadError::Tag`] if no variant is named, [`ReadError::Payload`] if a known one does not fit. In v1
+    /// that includes a known variant with an unknown one inside, such as a message chunk of an unknown
+    /// content type. An error concerns this value alone, never the run it belongs to.
+    pub fn reading(&self) -> Result<Reading<T>, ReadError> {
+        // The common case costs one parse; only what is not plainly known is looked at again. Text that is no
+        // object goes the long way round, because the schema would also take an array of members.
+        let reason = match read::<T>(self.text()) {
+            Ok(value) if self.text().starts_with('{') && !value.is_other() => {
+                return Ok(Reading::Known(value));
+            }
+            Ok(_) => None,
+            Err(ReadError::Shape { reason }) => Some(reason),
+            Err(error) => return Err(error),
+        };
+        let tag = self.tag()?;
+        match reason {
+            Some(reason) if knows::<T>(&tag) => {
+                Err(ReadError::Payload { field: T::TAG, tag: words(&tag), reason })
+            }
+            _ => Ok(Reading::Unknown { tag, raw: self.clone() }),
+        }
+    }
+
+    /// The name of the variant, whatever else the value holds.
+    ///
+    /// # Errors
+    /// [`ReadError::Tag`] if the value is not an object in which exactly one string has the name's place.
+    pub fn tag(&self) -> Result<String, ReadError> {
+        let mut text = serde_json::Deserializer::from_str(self.text());
+        TagOf(T::TAG)
+            .deserialize(&mut text)
+            .map_err(|error| ReadError::Tag { field: T::TAG, reason: words(&error) })
+    }
+}
+
+macro_rules! unions {
+    ($tag:literal: closed $closed:ty, open $open:ty) => {
+        impl Union for $closed {
+            const TAG: &'static str = $tag;
+
+            fn is_other(&self) -> bool {
+                false
+            }
+        }
+
+        impl Union for $open {
+            const TAG: &'static str = $tag;
+
+            fn is_other(&self) -> bool {
+                matches!(self, Self::Other(_))
+            }
+        }
+    };
+}
+
+unions!("sessionUpdate": closed v1::SessionUpdate, open v2::SessionUpdate);
+unions!("type": closed v1::ContentBlock, open v2::ContentBlock);
+unions!("type": closed v1::ToolCallContent, open v2::ToolCallContent);
+unions!("outcome": closed v1::RequestPermissionOutcome, open v2::RequestPermissionOutcome);
+
+/// Whether the schema has a variant of this name.
+///
+/// The type itself is asked, with a value that holds nothing but the name: a list of names kept here would
+/// drift from the schema and from the features it was built with.
+fn knows<T: Union>(tag: &str) -> bool {
+    let nothing_but_the_name = MapDeserializer::new(std::iter::once((T::TAG, tag)));
+    match T::deserialize(nothing_but_the_name) {
+        Ok(value) => !value.is_other(),
+        Err(Probe::UnknownVariant) => false,
+        Err(Probe::Other) => true,
+    }
+}
+
+/// The error of that question; all that matters of it is whether the name was the problem.
+#[derive(Debug)]
+enum Probe {
+    UnknownVariant,
+    Other,
+}
+
+impl fmt::Display for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Probe {}
+
+impl de::Error for Probe {
+    fn custom<M: fmt::Display>(_: M) -> Self {
+        Self::Other
+    }
+
+    fn unknown_variant(_: &str, _: &'static [&'static str]) -> Self {
+        Self::UnknownVariant
+    }
+}
+
+/// Finds the string member of this name. A second one is an error: two readers could disagree on it.
+struct TagOf(&'static str);
+
+impl<'de> DeserializeSeed<'de> for TagOf {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for TagOf {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<String, A::Error> {
+        let mut tag = None;
+        while let Some(key) = map.next_key::<String>()? {
+            if key != self.0 {
+                map.next_value::<IgnoredAny>()?;
+            } else if tag.replace(map.next_value()?).is_some() {
+                return Err(A::Error::duplicate_field(self.0));
+            }
+        }
+        tag.ok_or_else(|| A::Error::missing_field(self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check<T: Union>(known: &[&str], unknown: &[&str]) {
+        for tag in known {
+            assert!(knows::<T>(tag), "{tag} should be known");
+        }
+        for tag in unknown {
+            assert!(!knows::<T>(tag), "{tag} should be unknown");
+        }
+    }
+
+    #[test]
+    fn the_schema_says_which_variants_it_knows() {
+        check::<v1::SessionUpdate>(&["tool_call", "plan_removed", "notice"], &["state_update", "_x", ""]);
+        check::<v2::SessionUpdate>(&["state_update", "plan_removed", "notice"], &["tool_call", "_x", ""]);
+        check::<v1::ContentBlock>(&["text", "resource_link"], &["video", "Text"]);
+        check::<v2::ContentBlock>(&["text", "resource_link"], &["video", "Text"]);
+        check::<v1::ToolCallContent>(&["content", "diff", "terminal"], &["text"]);
+        check::<v2::ToolCallContent>(&["content", "diff", "terminal"], &["text"]);
+        check::<v1::RequestPermissionOutcome>(&["selected", "cancelled"], &["approved"]);
+        check::<v2::RequestPermissionOutcome>(&["selected", "cancelled"], &["approved"]);
+    }
+
+    #[test]
+    fn a_variant_is_named_by_exactly_one_string() {
+        #[track_caller]
+        fn check(text: &str, expected: Option<&str>) {
+            let raw = Raw::<v2::ContentBlock>::parse(text).unwrap();
+            assert_eq!(raw.tag().ok().as_deref(), expected, "{text}");
+        }
+        check(r#"{"a":{"type":"x"},"type":"y","b":[]}"#, Some("y"));
+        check(r#"{"t\u0079pe":"y"}"#, Some("y"));
+        check(r#"{"type":"y","type":"y"}"#, None);
+        check(r#"{"type":null}"#, None);
+        check(r#"{"type":1}"#, None);
+        check(r#"{}"#, None);
+        check(r#"["text","hello"]"#, None);
+        check(r#""text""#, None);
+    }
+}
