@@ -1,3 +1,5 @@
+//! The rules of connecting, case by case, and that no input breaks them.
+
 use proptest::prelude::*;
 
 use super::*;
