@@ -1,2 +1,40 @@
 //! The measurements behind every figure we give.
-fn main() {}
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
+
+mod measure;
+mod wire;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: narrows-bench wire [--json]";
+
+fn main() -> ExitCode {
+    let mut bench = None;
+    let mut json = false;
+    for argument in std::env::args().skip(1) {
+        match argument.as_str() {
+            "--json" => json = true,
+            "-h" | "--help" => {
+                println!("{USAGE}");
+                return ExitCode::SUCCESS;
+            }
+            _ if bench.is_none() && !argument.starts_with('-') => bench = Some(argument),
+            _ => return usage(),
+        }
+    }
+    let report = match bench.as_deref() {
+        Some("wire") => wire::run(),
+        _ => return usage(),
+    };
+    if json {
+        println!("{}", report.json());
+    } else {
+        print!("{report}");
+    }
+    if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
+}

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use crate::envelope::Kind;
 use crate::error::{Code, RpcError};
 use crate::fault::Fault;
 use crate::frame::Frame;
 use crate::message;
-use crate::scan::{self, Kind};
+use crate::scan;
 
 /// How many entries a batch may have unless configured otherwise.
 pub const MAX_ENTRIES: usize = 100;
@@ -39,7 +40,7 @@ impl Batch {
     /// When it is answered as a whole: it is empty or has more than `max` entries.
     pub fn open(frame: &Frame, max: usize) -> Result<(Self, Vec<Step>), Fault> {
         debug_assert_eq!(frame.kind(), Kind::Batch);
-        let entries = scan::entries(frame.bytes());
+        let entries = scan::entries(frame.bytes(), max.saturating_add(1));
         if entries.is_empty() {
             return Err(Fault::EmptyBatch);
         }

@@ -82,6 +82,11 @@ impl Fault {
         !matches!(self, Self::BadResponse | Self::LongResponse)
     }
 
+    /// Whether nothing that stands in the line can be relied on.
+    pub(crate) fn is_unreadable(self) -> bool {
+        matches!(self, Self::Syntax | Self::Utf8 | Self::TooDeep | Self::TooLong)
+    }
+
     /// Whether the line was readable enough for its id to be trusted in the answer.
     #[must_use]
     pub(crate) fn echoes_id(self) -> bool {

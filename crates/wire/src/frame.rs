@@ -6,10 +6,11 @@ use std::fmt;
 use bytes::{Bytes, BytesMut};
 use serde::de::DeserializeOwned;
 
+use crate::envelope::{Envelope, Kind, Span, is_id};
 use crate::error::RpcError;
 use crate::fault::Fault;
 use crate::message;
-use crate::scan::{self, Check, Envelope, Kind, Span, scan};
+use crate::scan::{self, Check, scan};
 
 /// The id of a request exactly as it stood on the wire: `1`, `"1"` and `1.0` are three ids.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -118,7 +119,7 @@ impl Frame {
     /// Its id, if it has one that may be answered: a string or a number.
     #[must_use]
     pub fn id(&self) -> Option<&[u8]> {
-        self.envelope.id.of(&self.bytes).filter(|id| scan::is_id(id))
+        self.envelope.id.of(&self.bytes).filter(|id| is_id(id))
     }
 
     /// Its method, without escapes.

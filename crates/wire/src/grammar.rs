@@ -1,7 +1,7 @@
 //! The JSON grammar, checked without recursion and without allocation.
 
 use crate::fault::Fault;
-use crate::skip::Skip;
+use crate::skip::{Job, Skip};
 
 /// How many containers may be open at once.
 pub const MAX_DEPTH: u32 = 128;
@@ -25,13 +25,19 @@ pub(crate) fn blank(text: &[u8], at: usize) -> usize {
 /// The index after the number, `true`, `false` or `null` at `at`.
 #[inline(always)]
 pub(crate) fn scalar(text: &[u8], at: usize) -> Result<usize, Fault> {
-    let word: &[u8] = match byte(text, at) {
-        b't' => b"true",
-        b'f' => b"false",
-        b'n' => b"null",
-        _ => return number(text, at),
-    };
-    if text[at..].starts_with(word) { Ok(at + word.len()) } else { Err(Fault::Syntax) }
+    match byte(text, at) {
+        b't' => word(text, at, b"true"),
+        b'f' => word(text, at, b"false"),
+        b'n' => word(text, at, b"null"),
+        _ => number(text, at),
+    }
+}
+
+/// The index after `expected`, which should stand at `at`.
+#[inline(always)]
+fn word<const N: usize>(text: &[u8], at: usize, expected: &[u8; N]) -> Result<usize, Fault> {
+    // With the length in its type this is one or two comparisons of whole words.
+    if text[at..].first_chunk() == Some(expected) { Ok(at + N) } else { Err(Fault::Syntax) }
 }
 
 /// The index after the number at `at`.
@@ -72,17 +78,31 @@ fn some_digits(text: &[u8], at: usize) -> Result<usize, Fault> {
 }
 
 /// The index after the container whose opening bracket is at `at`, every byte of it checked.
-///
-/// `levels` is how many containers may be open at once, this one included; at most [`MAX_DEPTH`].
+pub(crate) struct Container<'a> {
+    pub(crate) text: &'a [u8],
+    pub(crate) at: usize,
+    /// How many containers may be open at once, this one included; at most [`MAX_DEPTH`].
+    pub(crate) levels: u32,
+}
+
+impl Job for Container<'_> {
+    type Out = Result<usize, Fault>;
+
+    #[inline(always)]
+    fn run<S: Skip>(self, skip: S) -> Self::Out {
+        container(skip, self.text, self.at, self.levels)
+    }
+}
+
 #[inline(always)]
-pub(crate) fn container<S: Skip>(text: &[u8], at: usize, levels: u32) -> Result<usize, Fault> {
+fn container<S: Skip>(skip: S, text: &[u8], at: usize, levels: u32) -> Result<usize, Fault> {
     // One bit per open container, the innermost lowest: set for an object, clear for an array.
     let mut kinds: u128 = 0;
     let mut open = 0;
     let mut at = at;
     'value: loop {
         match byte(text, at) {
-            b'"' => at = S::strict_string(text, at + 1).ok_or(Fault::Syntax)?.quote + 1,
+            b'"' => at = skip.strict_string(text, at + 1).ok_or(Fault::Syntax)?.quote + 1,
             opening @ (b'{' | b'[') => {
                 if open == levels {
                     return Err(Fault::TooDeep);
@@ -94,7 +114,7 @@ pub(crate) fn container<S: Skip>(text: &[u8], at: usize, levels: u32) -> Result<
                 if byte(text, at) == opening + 2 {
                     // Empty: fall through to where every container closes.
                 } else if object {
-                    at = key::<S>(text, at)?;
+                    at = key(skip, text, at)?;
                     continue 'value;
                 } else {
                     continue 'value;
@@ -109,7 +129,7 @@ pub(crate) fn container<S: Skip>(text: &[u8], at: usize, levels: u32) -> Result<
                 b',' => {
                     at = blank(text, at + 1);
                     if object {
-                        at = key::<S>(text, at)?;
+                        at = key(skip, text, at)?;
                     }
                     continue 'value;
                 }
@@ -129,11 +149,11 @@ pub(crate) fn container<S: Skip>(text: &[u8], at: usize, levels: u32) -> Result<
 
 /// The index of the value that belongs to the key whose opening quote should be at `at`.
 #[inline(always)]
-fn key<S: Skip>(text: &[u8], at: usize) -> Result<usize, Fault> {
+fn key<S: Skip>(skip: S, text: &[u8], at: usize) -> Result<usize, Fault> {
     if byte(text, at) != b'"' {
         return Err(Fault::Syntax);
     }
-    let end = S::strict_string(text, at + 1).ok_or(Fault::Syntax)?;
+    let end = skip.strict_string(text, at + 1).ok_or(Fault::Syntax)?;
     let at = blank(text, end.quote + 1);
     if byte(text, at) == b':' { Ok(blank(text, at + 1)) } else { Err(Fault::Syntax) }
 }

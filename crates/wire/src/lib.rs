@@ -8,6 +8,7 @@
 //! JSON throughout, and every key that decides where it goes stands there at most once. It may be forwarded as it is.
 
 mod batch;
+mod envelope;
 mod error;
 mod fault;
 mod frame;
@@ -18,9 +19,10 @@ mod skip;
 mod split;
 
 pub use batch::{Batch, MAX_ENTRIES, Step};
+pub use envelope::{Envelope, Kind, Span};
 pub use error::{Code, Effects, RpcError};
 pub use fault::Fault;
 pub use frame::{Frame, Part, RawId};
 pub use grammar::MAX_DEPTH;
-pub use scan::{Check, Envelope, Kind, Span, scan};
+pub use scan::{Check, scan, scan_portable};
 pub use split::{HEAD, Line, MAX_LINE, Splitter};

@@ -4,12 +4,15 @@
 //! checked ([`Check::Grammar`]) or only its brackets counted ([`Check::Envelope`], for bytes that have been
 //! checked before, such as the entries of a batch).
 
-use crate::fault::Fault;
-use crate::grammar::{self, MAX_DEPTH, blank, byte};
-use crate::skip::{self, ContainerFault, Job, Skip};
+use std::borrow::Cow;
 
-/// The longest id that is kept: ids wait in tables, so they must not be as long as a line may be.
-const MAX_ID: usize = 4096;
+use crate::envelope::{Envelope, Kind, Span, is_id};
+use crate::fault::Fault;
+use crate::grammar::{self, Container, MAX_DEPTH, blank, byte};
+use crate::skip::{self, ContainerFault, Job, Scalar, Skip};
+
+#[cfg(test)]
+mod tests;
 
 /// How much of a message is checked on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,146 +23,112 @@ pub enum Check {
     Envelope,
 }
 
-/// What a line is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// A method and an id.
-    Request,
-    /// A method and no id.
-    Notification,
-    /// A result or an error, and an id.
-    Response,
-    /// An array; its entries have their own kinds.
-    Batch,
-    /// Something that may neither be acted on nor forwarded.
-    Invalid(Fault),
-}
-
-/// A stretch of a message. The default is empty and means absent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span {
-    start: u32,
-    end: u32,
-}
-
-impl Span {
-    #[inline(always)]
-    fn new(start: usize, end: usize) -> Self {
-        #[expect(clippy::cast_possible_truncation, reason = "scan() refuses longer texts")]
-        Self { start: start as u32, end: end as u32 }
-    }
-
-    /// Whether the field is there.
-    #[must_use]
-    #[inline]
-    pub fn is_some(self) -> bool {
-        self.end != 0
-    }
-
-    /// Its bytes in `text`, if it is there.
-    #[must_use]
-    #[inline]
-    pub fn of(self, text: &[u8]) -> Option<&[u8]> {
-        self.is_some().then(|| &text[self.range()])
-    }
-
-    #[inline]
-    pub(crate) fn range(self) -> core::ops::Range<usize> {
-        self.start as usize..self.end as usize
-    }
-}
-
-/// Where the fields of a message stand, values with their quotes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Envelope {
-    /// `jsonrpc`.
-    pub version: Span,
-    /// `id`.
-    pub id: Span,
-    /// `method`.
-    pub method: Span,
-    /// `params`.
-    pub params: Span,
-    /// `result`.
-    pub result: Span,
-    /// `error`.
-    pub error: Span,
-    /// `params.sessionId` or `result.sessionId`.
-    pub session: Span,
-    /// `params.requestId`.
-    pub request_id: Span,
-    /// `sessionId` at the top level.
-    pub top_session: Span,
-    /// `pool` at the top level.
-    pub pool: Span,
-}
-
 /// What `text` is and where its fields are. Never fails: what is wrong becomes [`Kind::Invalid`].
 ///
-/// UTF-8 is the caller's to check (see [`crate::Frame::parse`]).
+/// UTF-8 is the caller's to check (see [`crate::Frame::parse`]). Of a text that is not JSON no fields are given.
 #[must_use]
 #[inline]
 pub fn scan(text: &[u8], check: Check) -> (Kind, Envelope) {
-    let mut envelope = Envelope::default();
+    let mut found = Found::default();
     let outcome = match check {
-        Check::Grammar => skip::run(Scan::<true> { text, envelope: &mut envelope }),
-        Check::Envelope => skip::run(Scan::<false> { text, envelope: &mut envelope }),
+        Check::Grammar => skip::run(Scan::<true> { text, found: &mut found }),
+        Check::Envelope => skip::run(Scan::<false> { text, found: &mut found }),
     };
-    (outcome.unwrap_or_else(Kind::Invalid), envelope)
+    conclude(outcome, found)
 }
 
-/// The fields that stand complete in the beginning of a message whose rest is not there.
+/// The same without vector instructions, as it runs where the processor has none.
+#[must_use]
+pub fn scan_portable(text: &[u8], check: Check) -> (Kind, Envelope) {
+    let mut found = Found::default();
+    let outcome = match check {
+        Check::Grammar => Scan::<true> { text, found: &mut found }.run(Scalar),
+        Check::Envelope => Scan::<false> { text, found: &mut found }.run(Scalar),
+    };
+    conclude(outcome, found)
+}
+
+#[inline(always)]
+fn conclude(outcome: Result<Kind, Fault>, found: Found) -> (Kind, Envelope) {
+    match outcome {
+        Ok(kind) => (kind, found.envelope),
+        Err(fault) if fault.is_unreadable() => (Kind::Invalid(fault), Envelope::default()),
+        Err(fault) => (Kind::Invalid(fault), found.envelope),
+    }
+}
+
+/// What can be told from the beginning of a message whose rest is not there.
+///
+/// A field whose value is cut is there, but empty. The id is there only if it is whole and the only one.
 #[must_use]
 pub(crate) fn scan_head(text: &[u8]) -> Envelope {
-    let (_, mut envelope) = scan(text, Check::Envelope);
+    let mut found = Found::default();
+    // The outcome is that of a message cut short; what was found before the cut is what counts.
+    let _ = skip::run(Scan::<true> { text, found: &mut found });
+    let Found { mut envelope, repeated } = found;
+    let id = envelope.id.of(text).unwrap_or_default();
     // A number that touches the cut may go on after it.
-    if envelope.id.range().end == text.len() {
+    if repeated || std::str::from_utf8(id).is_err() || envelope.id.range().end == text.len() {
         envelope.id = Span::default();
     }
     envelope
 }
 
+/// What a scan has come upon so far.
+#[derive(Default)]
+struct Found {
+    envelope: Envelope,
+    /// A routing key stands there twice. Reported only if nothing worse is wrong.
+    repeated: bool,
+}
+
 struct Scan<'a, const STRICT: bool> {
     text: &'a [u8],
-    envelope: &'a mut Envelope,
+    found: &'a mut Found,
 }
 
 impl<const STRICT: bool> Job for Scan<'_, STRICT> {
     type Out = Result<Kind, Fault>;
 
     #[inline(always)]
-    fn run<S: Skip>(self) -> Self::Out {
-        let Self { text, envelope } = self;
+    fn run<S: Skip>(self, skip: S) -> Self::Out {
+        let Self { text, found } = self;
         if u32::try_from(text.len()).is_err() {
             return Err(Fault::TooLong);
         }
         let start = blank(text, 0);
-        let kind = match byte(text, start) {
-            b'{' => None,
-            b'[' => Some(Ok(Kind::Batch)),
-            _ => Some(Err(Fault::NotAMessage)),
-        };
-        let end = match kind {
-            None => message::<S, STRICT>(text, start + 1, envelope)?,
-            Some(_) => value::<S, STRICT>(text, start, MAX_DEPTH)?,
+        let first = byte(text, start);
+        let end = match first {
+            b'{' => message::<S, STRICT>(skip, text, start + 1, found)?,
+            _ => value::<S, STRICT>(skip, text, start, MAX_DEPTH)?,
         };
         if blank(text, end) != text.len() {
             return Err(Fault::Syntax);
         }
-        kind.unwrap_or_else(|| judge(text, envelope))
+        match first {
+            b'{' if found.repeated => Err(Fault::RepeatedKey),
+            b'{' => judge(text, &found.envelope),
+            b'[' => Ok(Kind::Batch),
+            _ => Err(Fault::NotAMessage),
+        }
     }
 }
 
-/// Reads the members of the top-level object from `at` on.
+/// Reads the members of the top-level object from `at` on, and returns the index after its end.
 #[inline(always)]
 fn message<S: Skip, const STRICT: bool>(
+    skip: S,
     text: &[u8],
     at: usize,
-    envelope: &mut Envelope,
+    found: &mut Found,
 ) -> Result<usize, Fault> {
+    let Found { envelope, repeated } = found;
     let Envelope { version, id, method, params, result, error, session, request_id, top_session, pool } =
         envelope;
-    members::<S, STRICT>(text, at, |key, at| {
+    let mut members = Members::new(at);
+    let mut plain = PLAIN;
+    while let Some(key) = members.next::<S, STRICT>(skip, text, &mut plain)? {
+        let at = members.at;
         let (slot, routed) = match key {
             b"jsonrpc" => (&mut *version, None),
             b"id" => (&mut *id, None),
@@ -169,110 +138,122 @@ fn message<S: Skip, const STRICT: bool>(
             b"error" => (&mut *error, None),
             b"sessionId" => (&mut *top_session, None),
             b"pool" => (&mut *pool, None),
-            _ => return value::<S, STRICT>(text, at, MAX_DEPTH - 1),
-        };
-        vacant(*slot)?;
-        // A first mark before the end is known: the head of a cut message still shows which keys it has.
-        *slot = Span::new(at, at + 1);
-        let end = match routed {
-            Some(request_id) if byte(text, at) == b'{' => {
-                inner::<S, STRICT>(text, at + 1, &mut *session, request_id)?
+            _ => {
+                members.at = value::<S, STRICT>(skip, text, at, MAX_DEPTH - 1)?;
+                continue;
             }
-            _ => value::<S, STRICT>(text, at, MAX_DEPTH - 1)?,
         };
-        *slot = Span::new(at, end);
-        Ok(end)
-    })
+        *repeated |= slot.is_some();
+        // Until its end is known the field is empty: the head of a cut message still shows which keys it has.
+        *slot = Span::new(at, at);
+        members.at = match routed {
+            Some(request_id) if byte(text, at) == b'{' => {
+                inner::<S, STRICT>(skip, text, at + 1, session, request_id, repeated)?
+            }
+            _ => value::<S, STRICT>(skip, text, at, MAX_DEPTH - 1)?,
+        };
+        *slot = Span::new(at, members.at);
+    }
+    Ok(members.at)
 }
 
-/// Reads the members of `params` or `result` from `at` on.
+/// Reads the members of `params` or `result` from `at` on, and returns the index after its end.
 #[inline(always)]
 fn inner<S: Skip, const STRICT: bool>(
+    skip: S,
     text: &[u8],
     at: usize,
     session: &mut Span,
     mut request_id: Option<&mut Span>,
+    repeated: &mut bool,
 ) -> Result<usize, Fault> {
-    members::<S, STRICT>(text, at, |key, at| {
+    let mut members = Members::new(at);
+    let mut plain = PLAIN;
+    while let Some(key) = members.next::<S, STRICT>(skip, text, &mut plain)? {
+        let at = members.at;
         let slot = match key {
             b"sessionId" => Some(&mut *session),
             b"requestId" => request_id.as_deref_mut(),
             _ => None,
         };
-        if let Some(slot) = &slot {
-            vacant(**slot)?;
-        }
-        let end = value::<S, STRICT>(text, at, MAX_DEPTH - 2)?;
+        members.at = value::<S, STRICT>(skip, text, at, MAX_DEPTH - 2)?;
         if let Some(slot) = slot {
-            *slot = Span::new(at, end);
+            *repeated |= slot.is_some();
+            *slot = Span::new(at, members.at);
         }
-        Ok(end)
-    })
-}
-
-#[inline(always)]
-fn vacant(slot: Span) -> Result<(), Fault> {
-    if slot.is_some() { Err(Fault::RepeatedKey) } else { Ok(()) }
-}
-
-/// Walks the members of an object from after its bracket, and returns the index after its end.
-///
-/// `member` gets each key, unescaped, and the index of its value; it returns the index after the value.
-#[inline(always)]
-fn members<S: Skip, const STRICT: bool>(
-    text: &[u8],
-    at: usize,
-    mut member: impl FnMut(&[u8], usize) -> Result<usize, Fault>,
-) -> Result<usize, Fault> {
-    let mut at = blank(text, at);
-    if byte(text, at) == b'}' {
-        return Ok(at + 1);
     }
-    loop {
+    Ok(members.at)
+}
+
+/// Walks the members of an object. Whoever is given a key moves `at` from its value to the index after that.
+struct Members {
+    at: usize,
+    first: bool,
+}
+
+impl Members {
+    /// From after the opening bracket.
+    #[inline(always)]
+    fn new(at: usize) -> Self {
+        Self { at, first: true }
+    }
+
+    /// The next key, with `at` at its value; or `None`, with `at` after the closing bracket.
+    ///
+    /// A key with escapes is unescaped into `plain` as far as it could be a routing key.
+    #[inline(always)]
+    fn next<'a, S: Skip, const STRICT: bool>(
+        &mut self,
+        skip: S,
+        text: &'a [u8],
+        plain: &'a mut [u8; 16],
+    ) -> Result<Option<&'a [u8]>, Fault> {
+        let mut at = blank(text, self.at);
+        match byte(text, at) {
+            b'}' => {
+                self.at = at + 1;
+                return Ok(None);
+            }
+            b',' if !self.first => at = blank(text, at + 1),
+            _ if !self.first => return Err(Fault::Syntax),
+            _ => self.first = false,
+        }
         if byte(text, at) != b'"' {
             return Err(Fault::Syntax);
         }
         let start = at + 1;
-        let end = string::<S, STRICT>(text, start)?;
+        let end = string::<S, STRICT>(skip, text, start)?;
         at = blank(text, end.quote + 1);
         if byte(text, at) != b':' {
             return Err(Fault::Syntax);
         }
-        at = blank(text, at + 1);
+        self.at = blank(text, at + 1);
         let key = &text[start..end.quote];
-        at = if end.escaped {
-            let mut plain = [0; 16];
-            member(unescape_short(key, &mut plain), at)?
-        } else {
-            member(key, at)?
-        };
-        at = blank(text, at);
-        match byte(text, at) {
-            b',' => at = blank(text, at + 1),
-            b'}' => return Ok(at + 1),
-            _ => return Err(Fault::Syntax),
-        }
+        Ok(Some(if end.escaped { unescape_short(key, plain) } else { key }))
     }
 }
 
 #[inline(always)]
-fn string<S: Skip, const STRICT: bool>(text: &[u8], at: usize) -> Result<skip::StringEnd, Fault> {
-    if STRICT { S::strict_string(text, at) } else { S::string(text, at) }.ok_or(Fault::Syntax)
+fn string<S: Skip, const STRICT: bool>(skip: S, text: &[u8], at: usize) -> Result<skip::StringEnd, Fault> {
+    if STRICT { skip.strict_string(text, at) } else { skip.string(text, at) }.ok_or(Fault::Syntax)
 }
 
 /// The index after the value at `at`.
 #[inline(always)]
-fn value<S: Skip, const STRICT: bool>(text: &[u8], at: usize, levels: u32) -> Result<usize, Fault> {
+fn value<S: Skip, const STRICT: bool>(skip: S, text: &[u8], at: usize, levels: u32) -> Result<usize, Fault> {
     match byte(text, at) {
-        b'"' => Ok(string::<S, STRICT>(text, at + 1)?.quote + 1),
-        b'{' | b'[' if STRICT => grammar::container::<S>(text, at, levels),
-        b'{' | b'[' => S::container(text, at + 1, levels).map_err(|fault| match fault {
+        b'"' => Ok(string::<S, STRICT>(skip, text, at + 1)?.quote + 1),
+        b'{' | b'[' if STRICT => skip.run(Container { text, at, levels }),
+        b'{' | b'[' => skip.container(text, at + 1, levels).map_err(|fault| match fault {
             ContainerFault::Unclosed => Fault::Syntax,
             ContainerFault::TooDeep => Fault::TooDeep,
         }),
         _ => grammar::scalar(text, at),
     }
 }
+
+/// Room for any routing key, and then some.
+const PLAIN: [u8; 16] = [0; 16];
 
 /// A key without its escapes. Keys that cannot be a routing key (too long, not ASCII) come back empty.
 #[cold]
@@ -281,25 +262,27 @@ fn unescape_short<'a>(key: &[u8], plain: &'a mut [u8; 16]) -> &'a [u8] {
     let mut at = 0;
     while let Some(&first) = key.get(at) {
         let (character, width) = match (first, key.get(at + 1)) {
-            (b'\\', Some(b'u')) => {
-                let code = key.get(at + 2..at + 6).and_then(|hex| core::str::from_utf8(hex).ok());
-                match code.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-                    Some(code) => (code, 6),
-                    None => return &[],
-                }
-            }
+            (b'\\', Some(b'u')) => match ascii(key.get(at + 2..at + 6)) {
+                Some(character) => (character, 6),
+                None => return &[],
+            },
             // None of the other escapes gives a character of a routing key.
             (b'\\', _) => return &[],
             (other, _) => (other, 1),
         };
-        if length == plain.len() || !character.is_ascii() {
-            return &[];
-        }
-        plain[length] = character;
+        let Some(slot) = plain.get_mut(length) else { return &[] };
+        *slot = character;
         length += 1;
         at += width;
     }
     &plain[..length]
+}
+
+/// The ASCII character whose code four hexadecimal digits give.
+fn ascii(digits: Option<&[u8]>) -> Option<u8> {
+    let [b'0', b'0', high @ b'0'..=b'7', low] = digits? else { return None };
+    let low = char::from(*low).to_digit(16)?;
+    Some((high - b'0') << 4 | u8::try_from(low).ok()?)
 }
 
 /// What the fields that were found make of a message.
@@ -315,7 +298,7 @@ fn judge(text: &[u8], envelope: &Envelope) -> Result<Kind, Fault> {
         },
         _ if !version => Err(Fault::Version),
         None => Err(Fault::NoMethod),
-        Some(method) if method[0] != b'"' => Err(Fault::BadMethod),
+        Some(method) if !is_text(method) => Err(Fault::BadMethod),
         Some(_) if answers => Err(Fault::Mixed),
         Some(_) => match id {
             None => Ok(Kind::Notification),
@@ -328,30 +311,38 @@ fn judge(text: &[u8], envelope: &Envelope) -> Result<Kind, Fault> {
     }
 }
 
-/// Whether `raw` may be the id of a request.
+/// Whether `raw` is a string that can be read: half of a surrogate pair is grammatical and yet no text.
 #[inline(always)]
-pub(crate) fn is_id(raw: &[u8]) -> bool {
-    matches!(raw[0], b'"' | b'-' | b'0'..=b'9') && raw.len() <= MAX_ID
+fn is_text(raw: &[u8]) -> bool {
+    raw[0] == b'"' && (memchr::memchr(b'\\', raw).is_none() || unescapes(raw))
 }
 
-/// The entries of an array whose grammar has been checked.
-pub(crate) fn entries(text: &[u8]) -> Vec<core::ops::Range<usize>> {
-    skip::run(Entries { text })
+#[cold]
+fn unescapes(raw: &[u8]) -> bool {
+    serde_json::from_slice::<Cow<'_, str>>(raw).is_ok()
+}
+
+/// Where the entries of an array whose grammar has been checked stand, up to `most` of them.
+pub(crate) fn entries(text: &[u8], most: usize) -> Vec<core::ops::Range<usize>> {
+    skip::run(Entries { text, most })
 }
 
 struct Entries<'a> {
     text: &'a [u8],
+    most: usize,
 }
 
 impl Job for Entries<'_> {
     type Out = Vec<core::ops::Range<usize>>;
 
     #[inline(always)]
-    fn run<S: Skip>(self) -> Self::Out {
-        let text = self.text;
+    fn run<S: Skip>(self, skip: S) -> Self::Out {
+        let Self { text, most } = self;
         let mut entries = Vec::new();
         let mut at = blank(text, blank(text, 0) + 1);
-        while let Ok(end) = value::<S, false>(text, at, MAX_DEPTH) {
+        while entries.len() < most
+            && let Ok(end) = value::<S, false>(skip, text, at, MAX_DEPTH)
+        {
             entries.push(at..end);
             at = blank(text, blank(text, end) + 1);
         }

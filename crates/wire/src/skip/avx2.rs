@@ -1,11 +1,5 @@
 //! Skipping 32 and 64 bytes at a time with AVX2: quotes, escapes and brackets become bit masks.
-//!
-//! The functions are `inline(always)` and carry no target feature of their own: they are only ever inlined into
-//! [`crate::scan`]'s entry that has the features, which is entered after `has_vectors()` said yes.
-#![expect(
-    unsafe_code,
-    reason = "vector loads and intrinsics; every load is bounds-checked by the line above it"
-)]
+#![expect(unsafe_code, reason = "vector loads, and calls of functions compiled for more than the base processor")]
 
 use core::arch::x86_64::{
     __m256i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_set1_epi8, _mm256_and_si256,
@@ -13,9 +7,53 @@ use core::arch::x86_64::{
     _mm256_set1_epi8, _mm256_setr_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srli_epi16,
 };
 
-use super::{ContainerFault, Scalar, Skip, StringEnd, four_hex};
+use super::{ContainerFault, Job, Scalar, Skip, StringEnd, four_hex};
 
-pub(crate) struct Avx2;
+/// The proof that this processor has AVX2 and what came with it: only [`Avx2::detect`] makes one.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    #[inline]
+    pub(super) fn detect() -> Option<Self> {
+        let found = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("pclmulqdq")
+            && is_x86_feature_detected!("popcnt")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2");
+        found.then_some(Self(()))
+    }
+}
+
+impl Skip for Avx2 {
+    #[inline(always)]
+    fn string(self, text: &[u8], at: usize) -> Option<StringEnd> {
+        // SAFETY: `self` proves the features.
+        unsafe { string::<false>(text, at) }
+    }
+
+    #[inline(always)]
+    fn strict_string(self, text: &[u8], at: usize) -> Option<StringEnd> {
+        // SAFETY: `self` proves the features.
+        unsafe { string::<true>(text, at) }
+    }
+
+    #[inline(always)]
+    fn container(self, text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFault> {
+        // SAFETY: `self` proves the features.
+        unsafe { container(text, at, levels) }
+    }
+
+    #[inline]
+    fn run<J: Job>(self, job: J) -> J::Out {
+        #[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
+        fn with_features<J: Job>(skip: Avx2, job: J) -> J::Out {
+            job.run(skip)
+        }
+        // SAFETY: `self` proves the features.
+        unsafe { with_features(self, job) }
+    }
+}
 
 /// Bytes of one vector.
 const LANE: usize = 32;
@@ -23,98 +61,125 @@ const LANE: usize = 32;
 const BLOCK: usize = 64;
 
 /// One vector of `text` at `at`.
-#[inline(always)]
+#[target_feature(enable = "avx2")]
+#[inline]
 fn load(text: &[u8], at: usize) -> __m256i {
-    assert!(at + LANE <= text.len());
+    assert!(at < text.len() && text.len() - at >= LANE);
     // SAFETY: the assertion keeps all 32 bytes inside `text`; the load has no alignment demand.
     unsafe { _mm256_loadu_si256(text.as_ptr().add(at).cast()) }
 }
 
 /// One bit per byte of `vector` that equals `byte`.
-#[inline(always)]
+#[target_feature(enable = "avx2")]
+#[inline]
 fn equal(vector: __m256i, byte: u8) -> u32 {
-    // SAFETY: the module is entered only on processors with AVX2.
-    unsafe {
-        _mm256_movemask_epi8(_mm256_cmpeq_epi8(vector, _mm256_set1_epi8(byte.cast_signed()))).cast_unsigned()
-    }
+    _mm256_movemask_epi8(_mm256_cmpeq_epi8(vector, _mm256_set1_epi8(byte.cast_signed()))).cast_unsigned()
 }
 
-/// One bit per byte of `vector` that is a quote or a backslash, or (if `CONTROLS`) below 0x20.
-#[inline(always)]
-fn string_stops<const CONTROLS: bool>(vector: __m256i) -> u32 {
-    // SAFETY: the module is entered only on processors with AVX2.
-    unsafe {
-        let quote = _mm256_cmpeq_epi8(vector, _mm256_set1_epi8(b'"'.cast_signed()));
-        let backslash = _mm256_cmpeq_epi8(vector, _mm256_set1_epi8(b'\\'.cast_signed()));
-        let mut stops = _mm256_or_si256(quote, backslash);
-        if CONTROLS {
-            let top = _mm256_set1_epi8(0x1f);
-            stops = _mm256_or_si256(stops, _mm256_cmpeq_epi8(_mm256_max_epu8(vector, top), top));
-        }
-        _mm256_movemask_epi8(stops).cast_unsigned()
+/// All bits of each byte of `vector` that is below 0x20.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn controls(vector: __m256i) -> __m256i {
+    let top = _mm256_set1_epi8(0x1f);
+    _mm256_cmpeq_epi8(_mm256_max_epu8(vector, top), top)
+}
+
+/// One bit per byte of `vector` that is a quote or a backslash, or (if `STRICT`) a control character.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn string_stops<const STRICT: bool>(vector: __m256i) -> u32 {
+    let quote = _mm256_cmpeq_epi8(vector, _mm256_set1_epi8(b'"'.cast_signed()));
+    let backslash = _mm256_cmpeq_epi8(vector, _mm256_set1_epi8(b'\\'.cast_signed()));
+    let mut stops = _mm256_or_si256(quote, backslash);
+    if STRICT {
+        stops = _mm256_or_si256(stops, controls(vector));
     }
+    _mm256_movemask_epi8(stops).cast_unsigned()
 }
 
 /// One bit per byte of `vector` that may follow a backslash: `"\/bfnrtu`.
-#[inline(always)]
+#[target_feature(enable = "avx2")]
+#[inline]
 fn escapable(vector: __m256i) -> u32 {
     // Each high nibble that occurs owns one bit; a byte is in the set if the tables of its nibbles share it.
     const HIGH: [i8; 16] = [0, 0, 1, 0, 0, 2, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0];
     const LOW: [i8; 16] = [0, 0, 1 | 4 | 8, 0, 8, 8, 4, 0, 0, 0, 0, 0, 2, 0, 4, 1];
-    // SAFETY: the module is entered only on processors with AVX2.
-    unsafe {
-        let low = _mm256_shuffle_epi8(table(LOW), vector);
-        let nibble = _mm256_and_si256(_mm256_srli_epi16::<4>(vector), _mm256_set1_epi8(0x0f));
-        let high = _mm256_shuffle_epi8(table(HIGH), nibble);
-        let outside = _mm256_cmpeq_epi8(_mm256_and_si256(low, high), _mm256_setzero_si256());
-        !_mm256_movemask_epi8(outside).cast_unsigned()
-    }
+    let low = _mm256_shuffle_epi8(table(LOW), vector);
+    let nibble = _mm256_and_si256(_mm256_srli_epi16::<4>(vector), _mm256_set1_epi8(0x0f));
+    let high = _mm256_shuffle_epi8(table(HIGH), nibble);
+    let outside = _mm256_cmpeq_epi8(_mm256_and_si256(low, high), _mm256_setzero_si256());
+    !_mm256_movemask_epi8(outside).cast_unsigned()
 }
 
 /// The same 16 bytes in both halves, as `shuffle_epi8` wants its table.
-#[inline(always)]
+#[target_feature(enable = "avx2")]
+#[inline]
 fn table(t: [i8; 16]) -> __m256i {
-    // SAFETY: the module is entered only on processors with AVX2.
-    unsafe {
-        _mm256_setr_epi8(
-            t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11], t[12], t[13], t[14],
-            t[15], t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11], t[12], t[13],
-            t[14], t[15],
-        )
-    }
+    _mm256_setr_epi8(
+        t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11], t[12], t[13], t[14], t[15],
+        t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11], t[12], t[13], t[14], t[15],
+    )
 }
 
-/// 64 bytes as two vectors.
+/// 64 bytes as two vectors, or what is left at the end of the text.
 #[derive(Clone, Copy)]
 struct Block {
     low: __m256i,
     high: __m256i,
+    /// How many bytes at the beginning were seen before.
+    seen: u32,
 }
 
 impl Block {
-    #[inline(always)]
+    #[target_feature(enable = "avx2")]
+    #[inline]
     fn load(text: &[u8], at: usize) -> Self {
-        Self { low: load(text, at), high: load(text, at + LANE) }
+        if text.len() - at >= BLOCK {
+            return Self { low: load(text, at), high: load(text, at + LANE), seen: 0 };
+        }
+        if let Some(start) = text.len().checked_sub(BLOCK) {
+            let seen = (at - start) as u32;
+            return Self { low: load(text, start), high: load(text, start + LANE), seen };
+        }
+        let mut tail = [0; BLOCK];
+        tail[..text.len() - at].copy_from_slice(&text[at..]);
+        Self { low: load(&tail, 0), high: load(&tail, LANE), seen: 0 }
     }
 
-    #[inline(always)]
-    fn bits(self, of: impl Fn(__m256i) -> u32) -> u64 {
-        u64::from(of(self.low)) | u64::from(of(self.high)) << 32
+    /// One bit per byte from `at` on; none for what lies behind the end of the text.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn bits(self, low: u32, high: u32) -> u64 {
+        (u64::from(low) | u64::from(high) << 32) >> self.seen
     }
 
-    #[inline(always)]
+    #[target_feature(enable = "avx2")]
+    #[inline]
     fn equal(self, byte: u8) -> u64 {
-        self.bits(|vector| equal(vector, byte))
+        self.bits(equal(self.low, byte), equal(self.high, byte))
     }
 
     /// Bytes that are `bracket` or its sibling 0x20 below it: `{` and `[`, `}` and `]`.
-    #[inline(always)]
+    #[target_feature(enable = "avx2")]
+    #[inline]
     fn brackets(self, bracket: u8) -> u64 {
-        self.bits(|vector| {
-            // SAFETY: the module is entered only on processors with AVX2.
-            let folded = unsafe { _mm256_or_si256(vector, _mm256_set1_epi8(0x20)) };
-            equal(folded, bracket)
-        })
+        let fold = _mm256_set1_epi8(0x20);
+        let (low, high) = (_mm256_or_si256(self.low, fold), _mm256_or_si256(self.high, fold));
+        self.bits(equal(low, bracket), equal(high, bracket))
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn escapable(self) -> u64 {
+        self.bits(escapable(self.low), escapable(self.high))
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn controls(self) -> u64 {
+        let low = _mm256_movemask_epi8(controls(self.low)).cast_unsigned();
+        let high = _mm256_movemask_epi8(controls(self.high)).cast_unsigned();
+        self.bits(low, high)
     }
 }
 
@@ -136,144 +201,55 @@ fn escaped(backslashes: u64, carry: &mut u64) -> u64 {
 }
 
 /// Prefix XOR: bit n is the parity of bits 0..=n, so quotes become the stretches between them.
-#[inline(always)]
+#[target_feature(enable = "pclmulqdq")]
+#[inline]
 fn inside(quotes: u64) -> u64 {
-    // SAFETY: the module is entered only on processors with PCLMULQDQ.
-    unsafe {
-        let product = _mm_clmulepi64_si128::<0>(_mm_set_epi64x(0, quotes.cast_signed()), _mm_set1_epi8(-1));
-        _mm_cvtsi128_si64(product).cast_unsigned()
-    }
+    let product = _mm_clmulepi64_si128::<0>(_mm_set_epi64x(0, quotes.cast_signed()), _mm_set1_epi8(-1));
+    _mm_cvtsi128_si64(product).cast_unsigned()
 }
 
-/// The first stop from `at` on: its index, or where to go on if there is none in this vector.
-#[inline(always)]
-fn first_stop<const CONTROLS: bool>(text: &[u8], at: usize) -> Option<Result<usize, usize>> {
-    let (stops, width) = if at + LANE <= text.len() {
-        (string_stops::<CONTROLS>(load(text, at)), LANE)
-    } else {
-        // The last bytes: look at the last whole vector and drop what came before `at`.
-        let start = text.len().checked_sub(LANE)?;
-        let shift = at - start;
-        if shift >= LANE {
-            return None;
-        }
-        (string_stops::<CONTROLS>(load(text, start)) >> shift, LANE - shift)
-    };
-    Some(if stops == 0 { Err(at + width) } else { Ok(at + stops.trailing_zeros() as usize) })
-}
-
-impl Skip for Avx2 {
-    #[inline(always)]
-    fn string(text: &[u8], at: usize) -> Option<StringEnd> {
-        let mut at = at;
-        if text.len() < LANE {
-            return Scalar::string(text, at);
-        }
-        loop {
-            match first_stop::<false>(text, at)? {
-                Ok(stop) if text[stop] == b'"' => return Some(StringEnd { quote: stop, escaped: false }),
-                Ok(stop) => return escaped_string::<false>(text, stop),
-                Err(next) => at = next,
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn strict_string(text: &[u8], at: usize) -> Option<StringEnd> {
-        let mut at = at;
-        if text.len() < LANE {
-            return Scalar::strict_string(text, at);
-        }
-        loop {
-            match first_stop::<true>(text, at)? {
-                Ok(stop) => match text[stop] {
-                    b'"' => return Some(StringEnd { quote: stop, escaped: false }),
-                    b'\\' => return escaped_string::<true>(text, stop),
-                    _ => return None,
-                },
-                Err(next) => at = next,
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn container(text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFault> {
-        if levels == 0 {
-            return Err(ContainerFault::TooDeep);
-        }
-        let mut at = at;
-        let mut open: u32 = 1;
-        let mut carry = 0;
-        let mut in_string = 0;
-        let mut tail = [0; BLOCK];
-        while at < text.len() {
-            let block = if at + BLOCK <= text.len() {
-                Block::load(text, at)
-            } else {
-                tail[..text.len() - at].copy_from_slice(&text[at..]);
-                Block::load(&tail, 0)
+#[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
+#[inline]
+fn string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
+    let mut at = at;
+    loop {
+        let (stops, width) = if text.len().checked_sub(at)? >= LANE {
+            (string_stops::<STRICT>(load(text, at)), LANE)
+        } else if text.len() >= LANE && at < text.len() {
+            // The last bytes: look at the last whole vector and drop what came before `at`.
+            let start = text.len() - LANE;
+            (string_stops::<STRICT>(load(text, start)) >> (at - start), text.len() - at)
+        } else {
+            return if STRICT { Scalar.strict_string(text, at) } else { Scalar.string(text, at) };
+        };
+        if stops != 0 {
+            let stop = at + stops.trailing_zeros() as usize;
+            return match text[stop] {
+                b'"' => Some(StringEnd { quote: stop, escaped: false }),
+                b'\\' => escaped_string::<STRICT>(text, stop),
+                _ => None,
             };
-            let quotes = block.equal(b'"') & !escaped(block.equal(b'\\'), &mut carry);
-            let strings = inside(quotes) ^ in_string;
-            in_string = (strings.cast_signed() >> 63).cast_unsigned();
-            let mut opening = block.brackets(b'{') & !strings;
-            let mut closing = block.brackets(b'}') & !strings;
-            // Only a block that could close the container or exceed the depth is looked at bit by bit.
-            if open > closing.count_ones() && open + opening.count_ones() <= levels {
-                open = open + opening.count_ones() - closing.count_ones();
-            } else {
-                while (opening | closing) != 0 {
-                    let bit = (opening | closing).trailing_zeros();
-                    if opening & (1 << bit) != 0 {
-                        opening &= opening - 1;
-                        open += 1;
-                        if open > levels {
-                            return Err(ContainerFault::TooDeep);
-                        }
-                    } else {
-                        closing &= closing - 1;
-                        open -= 1;
-                        if open == 0 {
-                            return Ok(at + bit as usize + 1);
-                        }
-                    }
-                }
-            }
-            at += BLOCK;
         }
-        Err(ContainerFault::Unclosed)
+        at += width;
     }
 }
 
 /// The rest of a string from its first backslash on, a block at a time.
 ///
 /// With `STRICT`, control characters and malformed escapes make it `None`.
-#[inline(always)]
+#[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
+#[inline(never)]
 fn escaped_string<const STRICT: bool>(text: &[u8], backslash: usize) -> Option<StringEnd> {
     let mut at = backslash;
     let mut carry = 0;
-    let mut tail = [0; BLOCK];
     while at < text.len() {
-        let block = if at + BLOCK <= text.len() {
-            Block::load(text, at)
-        } else {
-            // Zeros after the end stop a strict scan and never look like a quote.
-            tail[..text.len() - at].copy_from_slice(&text[at..]);
-            Block::load(&tail, 0)
-        };
+        let block = Block::load(text, at);
         let escaped = escaped(block.equal(b'\\'), &mut carry);
         let quotes = block.equal(b'"') & !escaped;
-        // Bits before the closing quote, or all of them.
-        let within = quotes.wrapping_sub(1) & !quotes;
         if STRICT {
-            let controls = block.bits(|vector| {
-                // SAFETY: the module is entered only on processors with AVX2.
-                unsafe {
-                    let top = _mm256_set1_epi8(0x1f);
-                    _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_max_epu8(vector, top), top)).cast_unsigned()
-                }
-            });
-            if (controls | (escaped & !block.bits(escapable))) & within != 0 {
+            // Bits before the closing quote, or all of them.
+            let within = quotes.wrapping_sub(1) & !quotes;
+            if (block.controls() | (escaped & !block.escapable())) & within != 0 {
                 return None;
             }
             let mut unicode = escaped & block.equal(b'u') & within;
@@ -292,14 +268,46 @@ fn escaped_string<const STRICT: bool>(text: &[u8], backslash: usize) -> Option<S
     None
 }
 
-/// Runs `job` with vectors. The caller has asked [`super::has_vectors`].
+#[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
 #[inline]
-pub(super) fn run<J: super::Job>(job: J) -> J::Out {
-    // SAFETY: `has_vectors` has found all three features on this processor.
-    unsafe { with_features(job) }
-}
-
-#[target_feature(enable = "avx2,pclmulqdq,bmi1")]
-fn with_features<J: super::Job>(job: J) -> J::Out {
-    job.run::<Avx2>()
+fn container(text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFault> {
+    if levels == 0 {
+        return Err(ContainerFault::TooDeep);
+    }
+    let mut at = at;
+    let mut open: u32 = 1;
+    let mut carry = 0;
+    let mut in_string = 0;
+    while at < text.len() {
+        let block = Block::load(text, at);
+        let quotes = block.equal(b'"') & !escaped(block.equal(b'\\'), &mut carry);
+        let strings = inside(quotes) ^ in_string;
+        in_string = (strings.cast_signed() >> 63).cast_unsigned();
+        let opening = block.brackets(b'{') & !strings;
+        let mut closing = block.brackets(b'}') & !strings;
+        let mut closed = closing.count_ones();
+        // Only in a block that could close the container or go too deep are the closing brackets walked: the
+        // depth is at its highest before one of them and at its lowest after it.
+        if open <= closed || open + opening.count_ones() > levels {
+            closed = 0;
+            while closing != 0 {
+                let through = closing ^ (closing - 1);
+                let opened = open + (opening & through).count_ones();
+                if opened - closed > levels {
+                    return Err(ContainerFault::TooDeep);
+                }
+                closed += 1;
+                if opened == closed {
+                    return Ok(at + closing.trailing_zeros() as usize + 1);
+                }
+                closing &= closing - 1;
+            }
+        }
+        open = open + opening.count_ones() - closed;
+        if open > levels {
+            return Err(ContainerFault::TooDeep);
+        }
+        at += BLOCK;
+    }
+    Err(ContainerFault::Unclosed)
 }

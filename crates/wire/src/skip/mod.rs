@@ -6,6 +6,8 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod scalar;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use scalar::Scalar;
 
@@ -28,30 +30,23 @@ pub(crate) enum ContainerFault {
 }
 
 /// How one kind of processor skips. All indices are into `text`.
-pub(crate) trait Skip {
+///
+/// A value of an implementing type is the proof that this processor can run it.
+pub(crate) trait Skip: Copy {
     /// The end of the string whose first inner byte is at `at`. Contents are not checked.
-    fn string(text: &[u8], at: usize) -> Option<StringEnd>;
+    fn string(self, text: &[u8], at: usize) -> Option<StringEnd>;
 
     /// Like [`Skip::string`], but control characters and malformed escapes make it `None`.
-    fn strict_string(text: &[u8], at: usize) -> Option<StringEnd>;
+    fn strict_string(self, text: &[u8], at: usize) -> Option<StringEnd>;
 
     /// The index after the bracket that closes the container whose first inner byte is at `at`.
     ///
     /// Brackets are counted, not matched. `levels` is how many containers may be open at once, the one around
     /// `at` included.
-    fn container(text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFault>;
-}
+    fn container(self, text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFault>;
 
-/// Whether this processor runs the vector implementation.
-pub(crate) fn has_vectors() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("pclmulqdq")
-            && is_x86_feature_detected!("bmi1")
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+    /// Runs `job` in a function of its own, compiled for this processor.
+    fn run<J: Job>(self, job: J) -> J::Out;
 }
 
 /// Whether four hexadecimal digits stand at `at`.
@@ -64,16 +59,16 @@ fn four_hex(text: &[u8], at: usize) -> bool {
 pub(crate) trait Job {
     /// What comes out.
     type Out;
-    /// Does it. Must be `inline(always)`, so that the vector code is compiled with its features.
-    fn run<S: Skip>(self) -> Self::Out;
+    /// Does it. Should be `inline(always)`, so that it is compiled for each processor.
+    fn run<S: Skip>(self, skip: S) -> Self::Out;
 }
 
 /// Runs `job` with the fastest implementation this processor has.
 #[inline]
 pub(crate) fn run<J: Job>(job: J) -> J::Out {
     #[cfg(target_arch = "x86_64")]
-    if has_vectors() {
-        return avx2::run(job);
+    if let Some(avx2) = avx2::Avx2::detect() {
+        return avx2.run(job);
     }
-    job.run::<Scalar>()
+    job.run(Scalar)
 }

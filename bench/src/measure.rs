@@ -1,0 +1,141 @@
+//! Timing contenders against each other, and the report that every bench ends in.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// How often each contender is timed. They take turns, so that a busy moment of the machine hits all of them.
+const ROUNDS: usize = 15;
+/// How long one turn lasts.
+const TURN: Duration = Duration::from_millis(4);
+
+/// One way to do the job. Called with how often to do it.
+pub(crate) type Contender<'a> = Box<dyn Fn(u32) + 'a>;
+
+/// Nanoseconds per run of each contender: the best of all rounds, which is the one least disturbed.
+pub(crate) fn race(contenders: &[Contender<'_>]) -> Vec<f64> {
+    let counts: Vec<u32> = contenders.iter().map(turn_length).collect();
+    let mut best = vec![f64::INFINITY; contenders.len()];
+    for _ in 0..ROUNDS {
+        for ((contender, &count), best) in contenders.iter().zip(&counts).zip(&mut best) {
+            let start = Instant::now();
+            contender(count);
+            let each = start.elapsed().as_secs_f64() * 1e9 / f64::from(count);
+            *best = best.min(each);
+        }
+    }
+    best
+}
+
+/// How many runs fill a turn. Warms the contender up on the way.
+fn turn_length(contender: &Contender<'_>) -> u32 {
+    let mut count = 1;
+    loop {
+        let start = Instant::now();
+        contender(count);
+        let elapsed = start.elapsed();
+        if elapsed >= TURN / 4 {
+            return (f64::from(count) * TURN.as_secs_f64() / elapsed.as_secs_f64()).ceil() as u32;
+        }
+        count *= 2;
+    }
+}
+
+/// A demand on a measured figure.
+pub(crate) struct Bar {
+    pub(crate) name: String,
+    pub(crate) value: f64,
+    pub(crate) demand: Demand,
+}
+
+/// The side of a limit on which a figure has to be.
+#[derive(Clone, Copy)]
+pub(crate) enum Demand {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Bar {
+    fn holds(&self) -> bool {
+        match self.demand {
+            Demand::AtLeast(limit) => self.value >= limit,
+            Demand::AtMost(limit) => self.value <= limit,
+        }
+    }
+}
+
+impl fmt::Display for Bar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sign, limit) = match self.demand {
+            Demand::AtLeast(limit) => ('≥', limit),
+            Demand::AtMost(limit) => ('≤', limit),
+        };
+        let verdict = if self.holds() { "PASS" } else { "miss" };
+        write!(f, "{verdict}  {:<64} {:>8.2}  {sign} {limit}", self.name, self.value)
+    }
+}
+
+/// What a bench found: a table of figures, and the bars they are held against.
+pub(crate) struct Report {
+    pub(crate) title: &'static str,
+    pub(crate) columns: Vec<&'static str>,
+    pub(crate) rows: Vec<(String, Vec<f64>)>,
+    pub(crate) bars: Vec<Bar>,
+}
+
+impl Report {
+    /// Whether every bar holds.
+    pub(crate) fn passed(&self) -> bool {
+        self.bars.iter().all(Bar::holds)
+    }
+
+    /// The same for programs.
+    pub(crate) fn json(&self) -> Value {
+        let rows: Vec<Value> = self
+            .rows
+            .iter()
+            .map(|(name, figures)| {
+                let figures: serde_json::Map<_, _> = self
+                    .columns
+                    .iter()
+                    .zip(figures)
+                    .map(|(&column, &figure)| (column.to_owned(), figure.into()))
+                    .collect();
+                json!({"row": name, "figures": figures})
+            })
+            .collect();
+        let bars: Vec<Value> = self
+            .bars
+            .iter()
+            .map(|bar| {
+                let (side, limit) = match bar.demand {
+                    Demand::AtLeast(limit) => ("at_least", limit),
+                    Demand::AtMost(limit) => ("at_most", limit),
+                };
+                json!({"bar": bar.name, "value": bar.value, side: limit, "pass": bar.holds()})
+            })
+            .collect();
+        json!({"title": self.title, "rows": rows, "bars": bars})
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.title)?;
+        write!(f, "{:<16}", "")?;
+        for column in &self.columns {
+            write!(f, " {column:>14}")?;
+        }
+        writeln!(f)?;
+        for (name, figures) in &self.rows {
+            write!(f, "{name:<16}")?;
+            for figure in figures {
+                write!(f, " {figure:>14.1}")?;
+            }
+            writeln!(f)?;
+        }
+        writeln!(f)?;
+        self.bars.iter().try_for_each(|bar| writeln!(f, "{bar}"))
+    }
+}

@@ -1,0 +1,86 @@
+//! What a scan finds: the kind of a message, and where its fields stand.
+
+use crate::fault::Fault;
+
+/// The longest id that is kept: ids wait in tables, so they must not be as long as a line may be.
+const MAX_ID: usize = 4096;
+
+/// What a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A method and an id.
+    Request,
+    /// A method and no id.
+    Notification,
+    /// A result or an error, and an id.
+    Response,
+    /// An array; its entries have their own kinds.
+    Batch,
+    /// Something that may neither be acted on nor forwarded.
+    Invalid(Fault),
+}
+
+/// A stretch of a message. The default is empty and means absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    #[inline(always)]
+    pub(crate) fn new(start: usize, end: usize) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "scan() refuses longer texts")]
+        Self { start: start as u32, end: end as u32 }
+    }
+
+    /// Whether the field is there.
+    #[must_use]
+    #[inline]
+    pub fn is_some(self) -> bool {
+        self.end != 0
+    }
+
+    /// Its bytes in `text`, if it is there.
+    #[must_use]
+    #[inline]
+    pub fn of(self, text: &[u8]) -> Option<&[u8]> {
+        self.is_some().then(|| &text[self.range()])
+    }
+
+    #[inline]
+    pub(crate) fn range(self) -> core::ops::Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
+/// Where the fields of a message stand, values with their quotes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Envelope {
+    /// `jsonrpc`.
+    pub version: Span,
+    /// `id`.
+    pub id: Span,
+    /// `method`.
+    pub method: Span,
+    /// `params`.
+    pub params: Span,
+    /// `result`.
+    pub result: Span,
+    /// `error`.
+    pub error: Span,
+    /// `params.sessionId` or `result.sessionId`.
+    pub session: Span,
+    /// `params.requestId`.
+    pub request_id: Span,
+    /// `sessionId` at the top level.
+    pub top_session: Span,
+    /// `pool` at the top level.
+    pub pool: Span,
+}
+
+/// Whether `raw` may be the id of a request.
+#[inline(always)]
+pub(crate) fn is_id(raw: &[u8]) -> bool {
+    matches!(raw, [b'"' | b'-' | b'0'..=b'9', ..]) && raw.len() <= MAX_ID
+}
