@@ -90,7 +90,8 @@ pub(crate) fn sleeping(source: &Source) -> Vec<String> {
         .map(|(number, _)| {
             format!(
                 "{}:{number}: a test must not sleep to wait: pause the clock, or wait for what is to happen. Where \
-                 real time is the subject, write `{SLEEP_REASON}` and the reason on the line or above it.",
+                 real time is the subject, or all one can do is look again, write `{SLEEP_REASON}` and the reason on \
+                 the line or above it.",
                 source.path
             )
         })
