@@ -17,7 +17,7 @@ const HELP: &str = "\
 Narrows: the project's own commands
 
     cargo xtask test              formatting, clippy, documentation, doc tests, tests
-    cargo xtask bench NAME…       measure, optimised: wire, rpc
+    cargo xtask bench NAME…       measure, optimised: wire, rpc; --json for programs
     cargo xtask nightly [PART…]   the tests and everything slow; or only the parts named:
                                   test, deny, typos, fuzz, bench, stress
     cargo xtask help              this text
@@ -81,6 +81,8 @@ mod tests {
         check(&["tset"], "there is no command `tset`; see `cargo xtask help`");
         check(&["test", "wire"], "`wire` is one word too many; see `cargo xtask help`");
         check(&["bench"], "name what to measure: wire, rpc; see `cargo xtask help`");
+        check(&["bench", "--json"], "name what to measure: wire, rpc; see `cargo xtask help`");
+        check(&["bench", "wire", "wine"], "there is no measurement `wine`; see `cargo xtask help`");
         check(&["nightly", "deny", "lint"], "nightly has no part `lint`; see `cargo xtask help`");
     }
 

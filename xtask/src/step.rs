@@ -72,6 +72,10 @@ fn shown(command: &Command) -> String {
     words.join(" ")
 }
 
+fn counted(steps: usize) -> String {
+    if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") }
+}
+
 fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }
