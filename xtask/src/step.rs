@@ -50,12 +50,8 @@ impl Steps {
 
     /// The line that ends a row in which all went well.
     pub(crate) fn finish(&self) {
-        eprintln!(
-            "\n==> {}: all {} steps passed in {}",
-            self.name,
-            self.done,
-            seconds(self.started.elapsed())
-        );
+        let took = seconds(self.started.elapsed());
+        eprintln!("\n==> {}: passed, {} in {took}", self.name, counted(self.done));
     }
 }
 

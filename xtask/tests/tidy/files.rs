@@ -30,6 +30,11 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned(), code, tests_from }
     }
 
+    /// Whether it holds the unit tests of the module beside it.
+    pub(crate) fn is_unit_test_file(&self) -> bool {
+        is_unit_test_file(&self.path)
+    }
+
     /// The lines that ship: their numbers, from 1, and their code.
     pub(crate) fn product(&self) -> impl Iterator<Item = (usize, &str)> {
         self.lines().take(self.tests_from)
@@ -70,13 +75,16 @@ pub(crate) fn all() -> Vec<Source> {
     sources
 }
 
-/// Files of tests: in a folder `tests`, or called so.
+/// Files of tests and the programs they use: in a folder `tests` or `examples`, or called so.
 fn is_test_file(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
-    path.split('/').any(|folder| folder == "tests")
-        || name == "tests.rs"
-        || name.ends_with("_tests.rs")
+    path.split('/').any(|folder| folder == "tests" || folder == "examples")
         || path.starts_with("crates/testkit/")
+        || is_unit_test_file(path)
+}
+
+fn is_unit_test_file(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    path.contains("/src/") && (name == "tests.rs" || name.ends_with("_tests.rs"))
 }
 
 /// The line on which a module of tests begins; by convention it is the last thing in its file.
@@ -109,6 +117,7 @@ mod tests {
         check("crates/a/src/a.rs", "#[cfg(test)]\nfn f() {}\nfn g() {}\n", &[]);
         check("crates/a/tests/it.rs", "fn f() {}\n", &[1]);
         check("crates/a/src/a/tests.rs", "fn f() {}\n", &[1]);
+        check("crates/a/examples/echo.rs", "fn f() {}\n", &[1]);
         check("crates/testkit/src/lib.rs", "fn f() {}\n", &[1]);
     }
 }

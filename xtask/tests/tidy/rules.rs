@@ -34,8 +34,11 @@ pub(crate) fn length(source: &Source) -> Vec<String> {
     )]
 }
 
-/// The first line of every file is a sentence on what it is.
+/// The first line of every file is a sentence on what it is. Unit tests are excused: the module beside them says it.
 pub(crate) fn header(source: &Source) -> Vec<String> {
+    if source.is_unit_test_file() {
+        return Vec::new();
+    }
     let header: Vec<&str> = source.text.lines().map_while(|line| line.strip_prefix("//!")).collect();
     let paragraph: Vec<&str> =
         header.iter().map(|line| line.trim()).take_while(|line| !line.is_empty()).collect();
@@ -154,6 +157,8 @@ mod tests {
         check(header, path, "//! a fragment\n", &[1]);
         check(header, path, "//!\n//! Late.\n", &[1]);
         check(header, path, "", &[1]);
+        check(header, "crates/a/src/a/tests.rs", "use super::*;\n", &[]);
+        check(header, "crates/a/tests/it.rs", "use a::b;\n", &[1]);
     }
 
     #[test]
