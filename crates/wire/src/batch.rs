@@ -17,7 +17,8 @@ pub const MAX_ENTRIES: usize = 100;
 /// What to do with one entry.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// A request, a notification or a response: act on it as if it had come alone.
+    /// A request, a notification or a response: act on it as if it had come alone. Also what looks like a response
+    /// and is none ([`Fault::BadResponse`]), since nobody answers that.
     Deliver(Frame),
     /// An invalid entry: this is its part of the answer.
     Answer(Bytes),
@@ -95,5 +96,99 @@ impl Batch {
         }
         array.put_u8(b']');
         array.freeze()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of each entry: its kind, or the id and code of its answer.
+    #[track_caller]
+    fn check(line: &str, expected: Result<&[&str], Fault>) {
+        let frame = Frame::parse(Bytes::copy_from_slice(line.as_bytes()));
+        assert_eq!(frame.kind(), Kind::Batch, "{line}");
+        let steps = Batch::open(&frame, 5).map(|(_, steps)| steps.iter().map(show).collect::<Vec<_>>());
+        assert_eq!(
+            steps.as_ref().map(Vec::as_slice).map_err(|fault| *fault),
+            own(expected).as_deref().map_err(|fault| *fault),
+            "{line}"
+        );
+    }
+
+    fn own(expected: Result<&[&str], Fault>) -> Result<Vec<String>, Fault> {
+        expected.map(|steps| steps.iter().map(|&step| step.to_owned()).collect())
+    }
+
+    fn show(step: &Step) -> String {
+        match step {
+            Step::Deliver(frame) => format!("{:?}", frame.kind()),
+            Step::Answer(answer) => {
+                let answer = Frame::parse(answer.clone());
+                let id = answer.id().unwrap_or(b"null");
+                format!("{} {}", id.escape_ascii(), answer.error().unwrap().code)
+            }
+        }
+    }
+
+    #[test]
+    fn entries() {
+        let request = r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
+        let notification = r#"{"jsonrpc":"2.0","method":"m","params":"wrong"}"#;
+        let response = r#"{"jsonrpc":"2.0","id":1,"result":1}"#;
+        check("[]", Err(Fault::EmptyBatch));
+        check(" [ ] ", Err(Fault::EmptyBatch));
+        check("[17,null]", Ok(&["null -32600", "null -32600"]));
+        check(&format!("[{request}]"), Ok(&["Request"]));
+        check(&format!("[{notification}, {notification}]"), Ok(&["Notification", "Notification"]));
+        check(&format!("[{response}]"), Ok(&["Response"]));
+        check(
+            &format!(" [ {notification} ,\"x\",{request},[{request}],{response} ] "),
+            Ok(&["Notification", "null -32600", "Request", "null -32600", "Response"]),
+        );
+        // An id that could be read is not told apart from one that could not.
+        check(r#"[{"id":5,"method":"m"},{"jsonrpc":"2.0","id":null,"method":"m"}]"#, Ok(&["null -32600"; 2]));
+        check(r#"[{"jsonrpc":"2.0","id":1,"i\u0064":1,"method":"m"}]"#, Ok(&["null -32600"]));
+        check(r#"[{"id":5,"result":1}]"#, Ok(&["Invalid(BadResponse)"]));
+        check(
+            &format!(r#"[{request},{request},{{"jsonrpc":"2.0","id":"1","method":"m"}}]"#),
+            Ok(&["Request", "1 -32014", "Request"]),
+        );
+        check("[1,2,3,4,5]", Ok(&["null -32600"; 5]));
+        check("[1,2,3,4,5,6]", Err(Fault::TooManyEntries));
+        check(&format!("[{}1]", "1,".repeat(100_000)), Err(Fault::TooManyEntries));
+    }
+
+    #[test]
+    fn the_answer_is_one_array_once_all_are_there() {
+        let line = r#"[1,{"jsonrpc":"2.0","id":"a","method":"m"},{"jsonrpc":"2.0","method":"n"},{"jsonrpc":"2.0","id":2,"method":"m"}]"#;
+        let (mut batch, steps) = Batch::open(&Frame::parse(line.into()), MAX_ENTRIES).unwrap();
+        assert!(!batch.is_silent());
+        let mut whole = Vec::new();
+        for step in steps {
+            match step {
+                Step::Answer(answer) => whole.extend(batch.answer(answer)),
+                Step::Deliver(frame) if frame.kind() == Kind::Request => {
+                    let answer = message::response(frame.id().unwrap(), &frame.method()).unwrap();
+                    whole.extend(batch.answer(answer));
+                }
+                Step::Deliver(_) => {}
+            }
+        }
+        let [whole] = whole.as_slice() else { panic!("{} answers", whole.len()) };
+        let answers: Vec<serde_json::Value> = serde_json::from_slice(whole).unwrap();
+        let ids: Vec<_> = answers.iter().map(|answer| answer["id"].clone()).collect();
+        assert_eq!(ids, [serde_json::json!(null), serde_json::json!("a"), serde_json::json!(2)]);
+        assert_eq!(answers[0]["error"]["code"], -32600);
+        assert_eq!(answers[1]["result"], "m");
+    }
+
+    #[test]
+    fn notifications_and_responses_alone_are_not_answered() {
+        let line =
+            r#"[{"jsonrpc":"2.0","method":"n"},{"jsonrpc":"2.0","id":1,"result":2},{"id":1,"error":2}]"#;
+        let (batch, steps) = Batch::open(&Frame::parse(line.into()), MAX_ENTRIES).unwrap();
+        assert!(batch.is_silent());
+        assert!(steps.iter().all(|step| matches!(step, Step::Deliver(_))));
     }
 }

@@ -20,7 +20,7 @@ pub enum Kind {
     Invalid(Fault),
 }
 
-/// A stretch of a message. The default is empty and means absent.
+/// A stretch of a message. The default means absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -34,18 +34,18 @@ impl Span {
         Self { start: start as u32, end: end as u32 }
     }
 
-    /// Whether the field is there.
+    /// Whether the field is there. Where only the head of a message is known, its value may be cut off.
     #[must_use]
     #[inline]
     pub fn is_some(self) -> bool {
         self.end != 0
     }
 
-    /// Its bytes in `text`, if it is there.
+    /// Its bytes in `text`, if all of it is there.
     #[must_use]
     #[inline]
     pub fn of(self, text: &[u8]) -> Option<&[u8]> {
-        self.is_some().then(|| &text[self.range()])
+        (self.start < self.end).then(|| &text[self.range()])
     }
 
     #[inline]

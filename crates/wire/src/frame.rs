@@ -12,6 +12,9 @@ use crate::fault::Fault;
 use crate::message;
 use crate::scan::{self, Check, scan};
 
+#[cfg(test)]
+mod tests;
+
 /// The id of a request exactly as it stood on the wire: `1`, `"1"` and `1.0` are three ids.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct RawId(Bytes);
@@ -204,9 +207,7 @@ impl Frame {
             Part::RequestId => self.envelope.request_id,
             Part::Session => self.envelope.session,
         };
-        if !span.is_some() {
-            return None;
-        }
+        span.of(&self.bytes)?;
         let hole = span.range();
         let mut spliced = BytesMut::with_capacity(self.bytes.len() - hole.len() + raw.len());
         spliced.extend_from_slice(&self.bytes[..hole.start]);

@@ -157,3 +157,199 @@ fn key<S: Skip>(skip: S, text: &[u8], at: usize) -> Result<usize, Fault> {
     let at = blank(text, end.quote + 1);
     if byte(text, at) == b':' { Ok(blank(text, at + 1)) } else { Err(Fault::Syntax) }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde::de::IgnoredAny;
+
+    use super::*;
+    use crate::{Check, Kind, scan, scan_portable};
+
+    /// Whether `text` is JSON is what serde_json says, which neither decodes nor limits what it ignores.
+    #[track_caller]
+    fn check(text: &[u8]) {
+        let expected = serde_json::from_slice::<IgnoredAny>(text).is_ok();
+        for (kind, _) in [scan(text, Check::Grammar), scan_portable(text, Check::Grammar)] {
+            let json = !matches!(kind, Kind::Invalid(Fault::Syntax));
+            assert_eq!(json, expected, "{kind:?}: {}", text.escape_ascii());
+        }
+    }
+
+    /// A value alone, in an array, under a key, and both ends of it where a vector ends.
+    #[track_caller]
+    fn check_value(value: &str) {
+        check(value.as_bytes());
+        for pad in [0, 5, 20, 40] {
+            let pad = " ".repeat(pad);
+            check(format!("{pad}[{value}]").as_bytes());
+            check(format!("[0,{pad}{value}{pad},{value}]").as_bytes());
+            check(format!("{{\"k\":{value}{pad}}}").as_bytes());
+            check(format!("{{\"a\":{{\"k\"{pad}:{pad}{value}}},\"b\":[{value}]}}{pad}").as_bytes());
+            check(format!("{{\"params\":{{\"k\"{pad}:{value},\"l\":{value}}}}}").as_bytes());
+        }
+    }
+
+    #[test]
+    fn values() {
+        for value in [
+            "",
+            "0",
+            "-0",
+            "-",
+            "+1",
+            "01",
+            "-01",
+            "1",
+            "12",
+            "1.",
+            ".5",
+            "1.5",
+            "1.5.5",
+            "1e",
+            "1e5",
+            "1E+5",
+            "1e-",
+            "1e-05",
+            "1e+",
+            "0e0",
+            "0x1",
+            "1a",
+            "--1",
+            "1 2",
+            "1e400",
+            "-1e400",
+            "9223372036854775808",
+            "123456789012345678901234567890",
+            "NaN",
+            "Infinity",
+            "true",
+            "tru",
+            "truee",
+            "True",
+            "false",
+            "fals",
+            "falsy",
+            "null",
+            "nul",
+            "nulll",
+            "{}",
+            "[]",
+            "{]",
+            "[}",
+            "{",
+            "[",
+            "}",
+            "]",
+            "[,]",
+            "[1,]",
+            "[,1]",
+            "[1,,2]",
+            "[1 2]",
+            "{,}",
+            "{\"a\"}",
+            "{\"a\":}",
+            "{\"a\":1,}",
+            "{\"a\":1 \"b\":2}",
+            "{\"a\",1}",
+            "{a:1}",
+            "{1:1}",
+            "{\"a\":1,\"a\":2}",
+            "{\"\":\"\"}",
+            "[[[[]]]]",
+            "[{\"a\":[{}]}]",
+            "'a'",
+            "\"",
+            "\"a",
+            "\"a\"",
+            "\"\\\"",
+            "\"\\\\\"",
+            "\"\\a\"",
+            "\"\\/\\b\\f\\n\\r\\t\"",
+            "\"\\u\"",
+            "\"\\u12\"",
+            "\"\\u12g4\"",
+            "\"\\u12ab\"",
+            "\"\\ud800\"",
+            "\"\\udc00\\ud800\"",
+            "\"\u{7f}\"",
+            "\"\u{1f}\"",
+            "\"\t\"",
+            "\"\n\"",
+            "\"\0\"",
+            "\0",
+            "\"é☃𝄞\"",
+            "\u{feff}1",
+            "1\u{a0}",
+            "\u{c}",
+            "/**/1",
+            "1//",
+            "[1]x",
+            "\"a\"\"b\"",
+            "\u{b}1",
+        ] {
+            check_value(value);
+        }
+    }
+
+    #[test]
+    fn every_byte_in_every_place() {
+        for byte in 0..=u8::MAX {
+            for around in [
+                "?",
+                "[?]",
+                "[1?2]",
+                "{\"a\"?1}",
+                "{\"a\":1?}",
+                "\"?\"",
+                "\"\\?\"",
+                "1?1",
+                "?{}",
+                "{}?",
+                "-?",
+            ] {
+                let text: Vec<u8> =
+                    around.bytes().map(|place| if place == b'?' { byte } else { place }).collect();
+                // Outside UTF-8 serde_json may stop earlier than at the grammar; that is not this module's.
+                if std::str::from_utf8(&text).is_ok() || byte < 0x80 {
+                    check(&text);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_prefix_of_a_document() {
+        let text = br#" {"a" : [1, -2.5e+3, true, false, null, "x\u00e9\n\"y", {"b":{}, "c":[]}], "d":"" } "#;
+        for end in 0..=text.len() {
+            check(&text[..end]);
+        }
+    }
+
+    #[test]
+    fn depth() {
+        let nested = |open: &str, close: &str, depth: usize| open.repeat(depth) + &close.repeat(depth);
+        let limit = MAX_DEPTH as usize;
+        for (text, fits) in [
+            (nested("[", "]", limit), true),
+            (nested("[", "]", limit + 1), false),
+            (nested("[", "]", 100_000), false),
+            ("[".repeat(100_000), false),
+            ("{\"a\":".repeat(100_000), false),
+            (format!("{}1{}", "{\"a\":".repeat(limit), "}".repeat(limit)), true),
+            (format!("{}1{}", "{\"a\":".repeat(limit + 1), "}".repeat(limit + 1)), false),
+            (format!("{{\"params\":{}}}", nested("[", "]", limit - 1)), true),
+            (format!("{{\"params\":{}}}", nested("[", "]", limit)), false),
+            (format!("{{\"params\":{{\"a\":{}}}}}", nested("[", "]", limit - 2)), true),
+            (format!("{{\"params\":{{\"a\":{}}}}}", nested("[", "]", limit - 1)), false),
+            (format!("{{\"sessionId\":{}}}", nested("[", "]", limit - 1)), true),
+            (format!("{{\"sessionId\":{}}}", nested("[", "]", limit)), false),
+        ] {
+            for check in [Check::Grammar, Check::Envelope] {
+                for (kind, _) in [scan(text.as_bytes(), check), scan_portable(text.as_bytes(), check)] {
+                    let deep = kind == Kind::Invalid(Fault::TooDeep);
+                    assert_eq!(deep, !fits, "{kind:?} {check:?}: {} bytes", text.len());
+                }
+            }
+        }
+    }
+}

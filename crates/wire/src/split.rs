@@ -45,11 +45,18 @@ impl Splitter {
 
     /// Where to append what was read, with room for a good read.
     pub fn buffer(&mut self) -> &mut BytesMut {
-        if self.buffer.capacity() - self.buffer.len() < CHUNK / 4 {
-            // A long line doubles the buffer, up to the limit and a read more: never twice the limit.
-            let want =
-                self.buffer.len().clamp(CHUNK, self.limit.saturating_sub(self.buffer.len()).max(CHUNK));
-            self.buffer.reserve(want);
+        let length = self.buffer.len();
+        if self.buffer.capacity() - length < CHUNK / 4 {
+            if length < CHUNK {
+                self.buffer.reserve(CHUNK);
+            } else {
+                // A long line. Its buffer doubles, and from a quarter of the limit on goes to the limit and a read
+                // more at once: with the old one beside the new, that is less than twice the limit.
+                let room = if length > self.limit / 4 { self.limit.saturating_sub(length) } else { length };
+                let mut larger = BytesMut::with_capacity(length + room.max(CHUNK) + CHUNK);
+                larger.extend_from_slice(&self.buffer);
+                self.buffer = larger;
+            }
         }
         &mut self.buffer
     }
@@ -81,17 +88,16 @@ impl Splitter {
             };
             let length = end - usize::from(self.buffer[..end].ends_with(b"\r"));
             if length > self.limit {
-                let line = self.start_skipping();
-                return Some(line);
+                return Some(self.start_skipping());
             }
-            let blank = self.buffer[..length].iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r'));
-            let line = (!blank).then(|| self.cut(length));
-            self.buffer.advance(if blank || length <= COPIED { end + 1 } else { end + 1 - length });
             self.searched = 0;
-            if let Some(line) = line {
-                self.shrink();
-                return Some(Line::Whole(line));
+            if self.buffer[..length].iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r')) {
+                self.buffer.advance(end + 1);
+                continue;
             }
+            let line = self.cut(length, end + 1);
+            self.shrink();
+            return Some(Line::Whole(line));
         }
     }
 
@@ -107,13 +113,20 @@ impl Splitter {
         self.skipping
     }
 
-    /// The first `length` bytes: copied when few, split off when many.
-    fn cut(&mut self, length: usize) -> Bytes {
+    /// The first `length` bytes, with everything before `next` taken out of the buffer.
+    fn cut(&mut self, length: usize, next: usize) -> Bytes {
         if length <= COPIED {
-            Bytes::copy_from_slice(&self.buffer[..length])
-        } else {
-            self.buffer.split_to(length).freeze()
+            let line = Bytes::copy_from_slice(&self.buffer[..length]);
+            self.buffer.advance(next);
+            return line;
         }
+        let mut line = self.buffer.split_to(next);
+        if self.buffer.len() <= length {
+            // The line takes the room with it, so that a few bytes after it do not keep all of that alive.
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        }
+        line.truncate(length);
+        line.freeze()
     }
 
     fn start_skipping(&mut self) -> Line {
@@ -127,6 +140,150 @@ impl Splitter {
     fn shrink(&mut self) {
         if self.buffer.is_empty() && self.buffer.capacity() > 4 * CHUNK {
             self.buffer = BytesMut::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Feeds `pieces` and takes every line as soon as it is there, shown as text; `!` marks the head of an overlong one.
+    fn feed<'a>(splitter: &mut Splitter, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
+        let mut lines = Vec::new();
+        for piece in pieces {
+            splitter.buffer().extend_from_slice(piece);
+            while let Some(line) = splitter.next_line() {
+                lines.push(match line {
+                    Line::Whole(line) => line.escape_ascii().to_string(),
+                    Line::TooLong(head) => format!("!{}", head.escape_ascii()),
+                });
+            }
+        }
+        lines
+    }
+
+    /// The lines of `stream` with a limit of eight bytes, and what is left: for every way to cut it in three.
+    #[track_caller]
+    fn check(stream: &str, expected: &[&str], partial: usize) {
+        let stream = stream.as_bytes();
+        for first in 0..=stream.len() {
+            for second in first..=stream.len() {
+                let mut splitter = Splitter::new(8);
+                let pieces = [&stream[..first], &stream[first..second], &stream[second..]];
+                assert_eq!(feed(&mut splitter, pieces), expected, "cut at {first} and {second}");
+                assert_eq!(splitter.partial(), partial, "cut at {first} and {second}");
+            }
+        }
+        let mut splitter = Splitter::new(8);
+        assert_eq!(feed(&mut splitter, stream.chunks(1)), expected, "byte by byte");
+        assert_eq!(splitter.partial(), partial, "byte by byte");
+    }
+
+    #[test]
+    fn lines() {
+        check("", &[], 0);
+        check("a\nbc\n", &["a", "bc"], 0);
+        check("a\r\nb\n\r\n\n \t \n  c \r\n", &["a", "b", "  c "], 0);
+        check("a\r\r\nb\rc\n", &["a\\r", "b\\rc"], 0);
+        check("\r\n\r\n\r", &[], 1);
+        check("a\npart", &["a"], 4);
+        check("\u{feff}a\n\0\n", &["\\xef\\xbb\\xbfa", "\\x00"], 0);
+    }
+
+    #[test]
+    fn the_limit_is_exact_and_the_line_end_does_not_count() {
+        check("12345678\n12345678\r\nx\n", &["12345678", "12345678", "x"], 0);
+        check("123456789\nx\n", &["!12345678", "x"], 0);
+        check("123456789\r\nx\r\n", &["!12345678", "x"], 0);
+        check("12345678\rx\ny\n", &["!12345678", "y"], 0);
+        check("        \n         \nx\n", &["!        ", "x"], 0);
+        check("1234567890abcdef1234567890\n\n1\n1234567890\n2", &["!12345678", "1", "!12345678"], 1);
+        check("1234567890", &["!12345678"], 0);
+    }
+
+    #[test]
+    fn an_unfinished_overlong_line_is_known_as_such() {
+        let mut splitter = Splitter::new(8);
+        assert_eq!(feed(&mut splitter, [&b"1234567890"[..]]).len(), 1);
+        assert!(splitter.is_skipping());
+        assert_eq!(feed(&mut splitter, [&b"\nx\n"[..]]), ["x"]);
+        assert!(!splitter.is_skipping());
+    }
+
+    #[test]
+    fn an_endless_line_is_never_held_twice() {
+        const LIMIT: usize = 4 << 20;
+        let chunk = vec![b'x'; 64 << 10];
+        let mut splitter = Splitter::new(LIMIT);
+        let mut heads = 0;
+        let mut most = 0;
+        for _ in 0..16 * LIMIT / chunk.len() {
+            let before = splitter.buffer.capacity();
+            let buffer = splitter.buffer();
+            // When it has grown, the old one was there beside the new one.
+            let grown = if buffer.capacity() == before { 0 } else { before };
+            buffer.extend_from_slice(&chunk);
+            most = most.max(grown + buffer.capacity());
+            while let Some(line) = splitter.next_line() {
+                let Line::TooLong(head) = line else { panic!("a whole line") };
+                assert_eq!(head.len(), HEAD);
+                heads += 1;
+            }
+        }
+        assert_eq!(heads, 1);
+        assert!(most < 2 * LIMIT, "{most}");
+        assert_eq!(splitter.partial(), 0);
+        assert!(splitter.buffer.capacity() <= 4 * CHUNK);
+        assert_eq!(feed(&mut splitter, [&b"\nnext\n"[..]]), ["next"]);
+    }
+
+    #[test]
+    fn a_long_line_takes_its_room_with_it() {
+        let long = vec![b'x'; 5 << 20];
+        let mut splitter = Splitter::new(MAX_LINE);
+        for chunk in long.chunks(CHUNK) {
+            splitter.buffer().extend_from_slice(chunk);
+            assert_eq!(splitter.next_line(), None);
+        }
+        splitter.buffer().extend_from_slice(b"\nrest");
+        assert_eq!(splitter.next_line(), Some(Line::Whole(long.into())));
+        assert_eq!(splitter.partial(), 4);
+        assert!(splitter.buffer.capacity() < CHUNK, "{}", splitter.buffer.capacity());
+        assert_eq!(feed(&mut splitter, [&b"\n"[..]]), ["rest"]);
+    }
+
+    #[test]
+    fn lines_of_every_size_come_out_whole() {
+        let lines: Vec<Vec<u8>> = [
+            1,
+            100,
+            COPIED - 1,
+            COPIED,
+            COPIED + 1,
+            CHUNK,
+            CHUNK + 1,
+            3 * CHUNK,
+            50,
+            10 * CHUNK,
+            2,
+            2 * COPIED,
+        ]
+        .into_iter()
+        .enumerate()
+        .map(|(index, length)| vec![b'a' + index as u8; length])
+        .collect();
+        let stream = lines.join(&b'\n');
+        for chunk in [1000, COPIED, CHUNK, 3 * CHUNK, stream.len()] {
+            let mut splitter = Splitter::new(MAX_LINE);
+            let mut found = Vec::new();
+            for piece in stream.chunks(chunk).chain([&b"\n"[..]]) {
+                splitter.buffer().extend_from_slice(piece);
+                while let Some(Line::Whole(line)) = splitter.next_line() {
+                    found.push(line);
+                }
+            }
+            assert!(found == lines, "in chunks of {chunk}");
         }
     }
 }

@@ -1,5 +1,8 @@
 //! Skipping 32 and 64 bytes at a time with AVX2: quotes, escapes and brackets become bit masks.
-#![expect(unsafe_code, reason = "vector loads, and calls of functions compiled for more than the base processor")]
+#![expect(
+    unsafe_code,
+    reason = "vector loads, and calls of functions compiled for more than the base processor"
+)]
 
 use core::arch::x86_64::{
     __m256i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_set1_epi8, _mm256_and_si256,
@@ -211,6 +214,20 @@ fn inside(quotes: u64) -> u64 {
 #[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
 #[inline]
 fn string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
+    // Most strings end in their first vector. This much is inlined wherever a string is skipped.
+    if text.len().checked_sub(at)? >= LANE {
+        let stops = string_stops::<STRICT>(load(text, at));
+        let stop = at + stops.trailing_zeros() as usize;
+        if stops != 0 && text[stop] == b'"' {
+            return Some(StringEnd { quote: stop, escaped: false });
+        }
+    }
+    long_string::<STRICT>(text, at)
+}
+
+#[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
+#[inline(never)]
+fn long_string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
     let mut at = at;
     loop {
         let (stops, width) = if text.len().checked_sub(at)? >= LANE {
@@ -238,7 +255,7 @@ fn string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
 ///
 /// With `STRICT`, control characters and malformed escapes make it `None`.
 #[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
-#[inline(never)]
+#[inline]
 fn escaped_string<const STRICT: bool>(text: &[u8], backslash: usize) -> Option<StringEnd> {
     let mut at = backslash;
     let mut carry = 0;
@@ -280,7 +297,13 @@ fn container(text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFaul
     let mut in_string = 0;
     while at < text.len() {
         let block = Block::load(text, at);
-        let quotes = block.equal(b'"') & !escaped(block.equal(b'\\'), &mut carry);
+        let (quotes, backslashes) = (block.equal(b'"'), block.equal(b'\\'));
+        if in_string & !(quotes | backslashes | carry) == u64::MAX {
+            // All of it inside one string.
+            at += BLOCK;
+            continue;
+        }
+        let quotes = quotes & !escaped(backslashes, &mut carry);
         let strings = inside(quotes) ^ in_string;
         in_string = (strings.cast_signed() >> 63).cast_unsigned();
         let opening = block.brackets(b'{') & !strings;
