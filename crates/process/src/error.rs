@@ -1,0 +1,71 @@
+//! Why a worker could not be started.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+/// Why [`spawn`](crate::spawn) failed. In every case nothing of the worker has run and nothing is left of
+/// it, but for [`SpawnError::Guardian`], where the worker may have lived for a moment.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// No such program, neither at the path nor in the worker's `PATH`.
+    #[error("program {program:?} not found{}", searched.as_ref().map(|path| format!(" in PATH {path:?}")).unwrap_or_default())]
+    NotFound {
+        /// The program as it was asked for.
+        program: OsString,
+        /// The `PATH` that was searched; `None` if the program was given as a path.
+        searched: Option<OsString>,
+    },
+    /// The file exists but may not be executed.
+    #[error("{} is not executable", path.display())]
+    NotExecutable {
+        /// The file that was found.
+        path: PathBuf,
+    },
+    /// The program is a directory.
+    #[error("{} is a directory, not a program", path.display())]
+    IsDirectory {
+        /// The directory that was found.
+        path: PathBuf,
+    },
+    /// The working directory is missing, not a directory or not accessible.
+    #[error("working directory {} is not usable", path.display())]
+    Cwd {
+        /// The directory that was asked for.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A program name, argument or environment variable that no process can be given.
+    #[error("{what} contains a character that cannot be passed to a program")]
+    Invalid {
+        /// Which part of the specification.
+        what: &'static str,
+    },
+    /// The kernel refused to execute the program.
+    #[error("cannot execute {}", path.display())]
+    Exec {
+        /// The file that was to be executed.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something around the worker could not be set up.
+    #[error("cannot {action}")]
+    Setup {
+        /// What was attempted.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The guardian or the worker was killed from outside before the program ran.
+    #[error("the process was killed while it was being started")]
+    Guardian,
+}
+
+impl SpawnError {
+    pub(crate) fn setup(action: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::Setup { action, source }
+    }
+}

@@ -1,0 +1,136 @@
+//! How a worker ended, in one word for programs and one phrase for people.
+
+use std::fmt;
+
+use rustix::process::Signal;
+
+/// Why the worker is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ExitClass {
+    /// It exited with status 0 of its own accord.
+    Clean,
+    /// It exited with another status of its own accord.
+    Failed,
+    /// A signal that we did not send ended it.
+    Crashed,
+    /// It ended because we asked it to.
+    Stopped,
+    /// The guardian vanished, so nobody saw how the worker ended.
+    Lost,
+}
+
+/// The end of a worker and of the processes it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Exit {
+    /// Why the worker is gone.
+    pub class: ExitClass,
+    /// Its exit status, if it exited.
+    pub code: Option<i32>,
+    /// The signal that ended it, if one did.
+    pub signal: Option<i32>,
+    /// How many other processes of the tree were alive when its end began and were ended with it.
+    pub swept: u32,
+    /// How many processes could not be ended: they belong to another user or hang in the kernel. The
+    /// guardian keeps trying.
+    pub survivors: u32,
+}
+
+impl Exit {
+    pub(crate) const LOST: Self =
+        Self { class: ExitClass::Lost, code: None, signal: None, swept: 0, survivors: 0 };
+
+    pub(crate) fn exited(code: i32, asked: bool) -> Self {
+        let class = match code {
+            _ if asked => ExitClass::Stopped,
+            0 => ExitClass::Clean,
+            _ => ExitClass::Failed,
+        };
+        Self { class, code: Some(code), ..Self::LOST }
+    }
+
+    /// A worker that was asked to stop may die of our signals, or of writing to a pipe we closed. Anything
+    /// else is a crash even then.
+    pub(crate) fn signaled(signal: i32, asked: bool) -> Self {
+        let expected = [Signal::TERM, Signal::KILL, Signal::PIPE].map(Signal::as_raw).contains(&signal);
+        let class = if asked && expected { ExitClass::Stopped } else { ExitClass::Crashed };
+        Self { class, signal: Some(signal), ..Self::LOST }
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.code, self.signal) {
+            (Some(code), _) => write!(f, "exited with status {code}")?,
+            (None, Some(signal)) => match signal_name(signal) {
+                Some(name) => write!(f, "killed by {name}")?,
+                None => write!(f, "killed by signal {signal}")?,
+            },
+            (None, None) => write!(f, "lost: its guardian was killed")?,
+        }
+        match self.survivors {
+            0 => Ok(()),
+            1 => write!(f, "; 1 process could not be ended"),
+            n => write!(f, "; {n} processes could not be ended"),
+        }
+    }
+}
+
+fn signal_name(signal: i32) -> Option<&'static str> {
+    const NAMES: &[(Signal, &str)] = &[
+        (Signal::HUP, "SIGHUP"),
+        (Signal::INT, "SIGINT"),
+        (Signal::QUIT, "SIGQUIT"),
+        (Signal::ILL, "SIGILL"),
+        (Signal::TRAP, "SIGTRAP"),
+        (Signal::ABORT, "SIGABRT"),
+        (Signal::BUS, "SIGBUS"),
+        (Signal::FPE, "SIGFPE"),
+        (Signal::KILL, "SIGKILL"),
+        (Signal::USR1, "SIGUSR1"),
+        (Signal::SEGV, "SIGSEGV"),
+        (Signal::USR2, "SIGUSR2"),
+        (Signal::PIPE, "SIGPIPE"),
+        (Signal::ALARM, "SIGALRM"),
+        (Signal::TERM, "SIGTERM"),
+        (Signal::XCPU, "SIGXCPU"),
+        (Signal::XFSZ, "SIGXFSZ"),
+        (Signal::VTALARM, "SIGVTALRM"),
+        (Signal::PROF, "SIGPROF"),
+        (Signal::IO, "SIGIO"),
+        (Signal::POWER, "SIGPWR"),
+        (Signal::SYS, "SIGSYS"),
+    ];
+    NAMES.iter().find(|(known, _)| known.as_raw() == signal).map(|(_, name)| *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes() {
+        let segv = Signal::SEGV.as_raw();
+        let term = Signal::TERM.as_raw();
+        for (exit, class) in [
+            (Exit::exited(0, false), ExitClass::Clean),
+            (Exit::exited(3, false), ExitClass::Failed),
+            (Exit::exited(0, true), ExitClass::Stopped),
+            (Exit::exited(143, true), ExitClass::Stopped),
+            (Exit::signaled(term, false), ExitClass::Crashed),
+            (Exit::signaled(term, true), ExitClass::Stopped),
+            (Exit::signaled(segv, true), ExitClass::Crashed),
+        ] {
+            assert_eq!(exit.class, class, "{exit:?}");
+        }
+    }
+
+    #[test]
+    fn words() {
+        assert_eq!(Exit::exited(3, false).to_string(), "exited with status 3");
+        assert_eq!(Exit::signaled(Signal::SEGV.as_raw(), false).to_string(), "killed by SIGSEGV");
+        assert_eq!(Exit::signaled(40, false).to_string(), "killed by signal 40");
+        assert_eq!(Exit::LOST.to_string(), "lost: its guardian was killed");
+        let stuck = Exit { survivors: 2, ..Exit::exited(0, true) };
+        assert_eq!(stuck.to_string(), "exited with status 0; 2 processes could not be ended");
+    }
+}

@@ -1,0 +1,329 @@
+//! The forked side: the guardian, which outlives the whole tree, and the worker up to its exec.
+//!
+//! Everything here runs in a copy of a program with many threads, after most of that copy's memory has been
+//! given back. So nothing allocates, locks, panics or touches anything outside the plan.
+#![expect(unsafe_code, reason = "descriptors and memory of the copied program are let go wholesale")]
+
+use core::ffi::{CStr, c_int};
+use core::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::{Errno, read, write};
+use rustix::net::{RecvFlags, recv};
+use rustix::process::{
+    DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus, chdir, getpid, getppid, kill_process_group,
+    set_child_subreaper, set_dumpable_behavior, set_parent_process_death_signal, setpgid, setsid, wait,
+};
+
+use crate::memory::MapsParser;
+use crate::record::{Order, Record, Stage};
+use crate::sys::{self, Stack, StringArray};
+use crate::tree::{Member, Tree, open_proc};
+
+/// How long the tree may resist `SIGKILL` before the supervisor is told.
+const STUCK_AFTER_MS: u64 = 3_000;
+/// The pause between two rounds of `SIGKILL` doubles from the first to the second.
+const RETRY_MS: Range<u64> = 10..500;
+/// Around the C library's per-thread state, which stays.
+const THREAD_STATE_MARGIN: usize = 64 << 10;
+
+/// All the guardian knows. It lives in the arena, and so does everything it refers to.
+pub(crate) struct GuardPlan<'a> {
+    /// Orders come in, records go out; its end is the end of the child's handle or of the supervisor.
+    pub(crate) control: BorrowedFd<'a>,
+    /// Readable when the supervisor is dead, even if a copy of its end of `control` has leaked somewhere.
+    pub(crate) supervisor: BorrowedFd<'a>,
+    pub(crate) worker: &'a mut WorkerPlan<'a>,
+    pub(crate) worker_stack: Stack<'a>,
+    pub(crate) members: &'a mut [Member],
+    pub(crate) arena: Range<usize>,
+    pub(crate) grace_ms: u64,
+}
+
+/// All the worker knows before it becomes its program.
+pub(crate) struct WorkerPlan<'a> {
+    pub(crate) stdin: BorrowedFd<'a>,
+    pub(crate) stdout: BorrowedFd<'a>,
+    pub(crate) stderr: BorrowedFd<'a>,
+    /// Closes at exec; what is written before tells how far the worker got.
+    pub(crate) report: BorrowedFd<'a>,
+    pub(crate) program: &'a CStr,
+    pub(crate) argv: StringArray<'a>,
+    pub(crate) envp: StringArray<'a>,
+    pub(crate) cwd: Option<&'a CStr>,
+    /// Filled in by the guardian, for the worker to check that it still is its parent.
+    pub(crate) guardian: i32,
+}
+
+// SAFETY: `live` and all it calls make system calls on memory of the plan and of the stack, nothing else.
+unsafe impl sys::Program for GuardPlan<'_> {
+    fn run(&mut self) -> c_int {
+        match self.live() {
+            Ok(()) => 0,
+            Err((stage, errno)) => {
+                report(self.worker.report, Record::Failed { stage, errno: errno.raw_os_error() });
+                1
+            }
+        }
+    }
+}
+
+// SAFETY: as for the guardian.
+unsafe impl sys::Program for WorkerPlan<'_> {
+    fn run(&mut self) -> c_int {
+        let (stage, errno) = self.become_program();
+        report(self.report, Record::Failed { stage, errno: errno.raw_os_error() });
+        127
+    }
+}
+
+/// A failed write means that nobody is left to read it.
+fn report(to: BorrowedFd<'_>, record: Record) {
+    _ = write(to, &record.encode());
+}
+
+/// Names the step that failed.
+fn at<T>(stage: Stage, result: Result<T, Errno>) -> Result<T, (Stage, Errno)> {
+    result.map_err(|errno| (stage, errno))
+}
+
+impl WorkerPlan<'_> {
+    fn become_program(&mut self) -> (Stage, Errno) {
+        let prepared = self.prepare();
+        let Err(failure) = prepared else {
+            return (Stage::Exec, sys::execute(self.program, self.argv, self.envp));
+        };
+        failure
+    }
+
+    fn prepare(&mut self) -> Result<(), (Stage, Errno)> {
+        at(Stage::Isolate, setpgid(None, None))?;
+        // The guardian has one thread and ends after us, so here the signal means what it says.
+        at(Stage::Isolate, set_parent_process_death_signal(Some(Signal::KILL)))?;
+        if getppid().map_or(0, Pid::as_raw_pid) != self.guardian {
+            return Err((Stage::Isolate, Errno::SRCH));
+        }
+        report(self.report, Record::Started { pid: getpid().as_raw_pid() });
+        for (fd, target) in [(self.stdin, 0), (self.stdout, 1), (self.stderr, 2)] {
+            // SAFETY: the plan's descriptors are all above 2, and this process uses no others.
+            at(Stage::Attach, unsafe { sys::duplicate_onto(fd, target) })?;
+        }
+        if let Some(cwd) = self.cwd {
+            at(Stage::Chdir, chdir(cwd))?;
+        }
+        sys::unblock_signals();
+        Ok(())
+    }
+}
+
+impl GuardPlan<'_> {
+    fn live(&mut self) -> Result<(), (Stage, Errno)> {
+        sys::default_signals();
+        let me = at(Stage::Isolate, setsid())?;
+        at(Stage::Isolate, set_child_subreaper(Some(me)))?;
+        // The copy may hold secrets of the supervisor: no core files, no debugger.
+        at(Stage::Isolate, set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
+        _ = rustix::thread::set_name(c"narrows-guard");
+        let fds = [
+            self.worker.stdin,
+            self.worker.stdout,
+            self.worker.stderr,
+            self.worker.report,
+            self.control,
+            self.supervisor,
+        ];
+        // SAFETY: this process uses the descriptors of its plan and those it opens from here on.
+        at(Stage::CloseDescriptors, unsafe { sys::close_all_but(&mut fds.map(|fd| fd.as_raw_fd())) })?;
+        let proc = at(Stage::OpenProc, open_proc())?;
+        let signals = at(Stage::WatchChildren, sys::child_signals())?;
+        // Before the fork, so that the worker does not copy it again.
+        self.release_memory();
+
+        self.worker.guardian = me.as_raw_pid();
+        let leader = at(Stage::Fork, sys::fork_child(self.worker_stack, self.worker))?;
+        for fd in [self.worker.stdin, self.worker.stdout, self.worker.stderr, self.worker.report] {
+            // SAFETY: these were the worker's, and nothing below uses them.
+            unsafe { sys::close(fd.as_raw_fd()) };
+        }
+        // A directory that stays: ours would keep a file system busy.
+        _ = chdir(c"/");
+
+        let tree = Tree::new(proc.as_fd(), me.as_raw_pid(), self.members);
+        let mut watch = Watch {
+            control: self.control,
+            leader,
+            leader_ended: false,
+            tree,
+            grace_ms: self.grace_ms,
+            phase: Phase::Running,
+            swept: 0,
+        };
+        watch.run(self.supervisor, signals.as_fd());
+        Ok(())
+    }
+
+    fn release_memory(&self) {
+        let [errno, thread] = sys::thread_state().map(|address| {
+            address.saturating_sub(THREAD_STATE_MARGIN)..address.saturating_add(THREAD_STATE_MARGIN)
+        });
+        let keep = [self.arena.clone(), errno, thread];
+        let mut parser = MapsParser::new(&keep);
+        let Ok(maps) =
+            openat(rustix::fs::CWD, c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        else {
+            return;
+        };
+        let mut chunk = [0; 4096];
+        while let Some(text) =
+            read(&maps, &mut chunk).ok().and_then(|len| chunk.get(..len)).filter(|text| !text.is_empty())
+        {
+            // SAFETY: the arena holds the stack, the plan and all it refers to, and the per-thread state is
+            // kept; libraries' own data is file-backed or smaller than what the parser reports.
+            parser.feed(text, &mut |range| unsafe { sys::discard(&range) });
+        }
+    }
+}
+
+/// How far the end of the tree has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The worker lives and may go on.
+    Running,
+    /// Everything has had its `SIGTERM` and dies at this time.
+    Terminating { until: u64 },
+    /// Everything gets `SIGKILL`, again at `next`.
+    Killing { since: u64, next: u64, pause: u64, told: bool },
+}
+
+struct Watch<'a> {
+    control: BorrowedFd<'a>,
+    leader: i32,
+    leader_ended: bool,
+    tree: Tree<'a>,
+    grace_ms: u64,
+    phase: Phase,
+    swept: u32,
+}
+
+impl Watch<'_> {
+    /// Returns when no process of the tree is left.
+    fn run(&mut self, supervisor: BorrowedFd<'_>, signals: BorrowedFd<'_>) {
+        let mut supervised = true;
+        while self.reap() {
+            if self.leader_ended && self.phase == Phase::Running {
+                self.terminate_all();
+            }
+            let wake = self.advance();
+            let timeout = wake.map(|at| {
+                let left = at.saturating_sub(sys::now_ms());
+                Timespec { tv_sec: (left / 1000) as i64, tv_nsec: (left % 1000 * 1_000_000) as i64 }
+            });
+            let mut fds = [
+                PollFd::from_borrowed_fd(signals, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.control, PollFlags::IN),
+                PollFd::from_borrowed_fd(supervisor, PollFlags::IN),
+            ];
+            let watched = if supervised { &mut fds[..] } else { &mut fds[..1] };
+            if poll(watched, timeout.as_ref()).is_err() {
+                continue;
+            }
+            let [child, order, death] = fds.map(|fd| !fd.revents().is_empty());
+            if child {
+                // Only the fact counts: `reap` asks for every child anyway.
+                _ = read(signals, &mut [0; 1024]);
+            }
+            if supervised && (order || death) {
+                supervised = self.obey() && !death;
+                if !supervised && self.phase == Phase::Running {
+                    self.terminate_all();
+                }
+            }
+        }
+        report(self.control, Record::Finished { swept: self.swept });
+    }
+
+    /// Collects dead children, and says whether there are others.
+    fn reap(&mut self) -> bool {
+        let ending = self.phase != Phase::Running;
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid.as_raw_pid() == self.leader && !self.leader_ended => {
+                    self.leader_ended = true;
+                    report(self.control, ended(status));
+                }
+                Ok(Some(_)) if ending => self.swept = self.swept.saturating_add(1),
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Does what is due, and says when to come back.
+    fn advance(&mut self) -> Option<u64> {
+        let now = sys::now_ms();
+        match self.phase {
+            Phase::Running => None,
+            Phase::Terminating { until } if now < until => Some(until),
+            Phase::Terminating { .. } => {
+                self.start_killing();
+                Some(now)
+            }
+            Phase::Killing { next, .. } if now < next => Some(next),
+            Phase::Killing { since, pause, mut told, .. } => {
+                let alive = self.tree.kill().alive;
+                if alive > 0 && !told && now.saturating_sub(since) >= STUCK_AFTER_MS {
+                    report(self.control, Record::Stuck { swept: self.swept, alive });
+                    told = true;
+                }
+                let next = sys::now_ms().saturating_add(pause);
+                let pause = pause.saturating_mul(2).min(RETRY_MS.end);
+                self.phase = Phase::Killing { since, next, pause, told };
+                Some(next)
+            }
+        }
+    }
+
+    /// Takes the supervisor's orders, and says whether there may be more.
+    fn obey(&mut self) -> bool {
+        let mut order = [0; 1];
+        match recv(self.control, &mut order, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return false,
+            Ok(_) if order == [Order::Terminate as u8] => self.terminate_group(),
+            Ok(_) if order == [Order::Kill as u8] => self.start_killing(),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// Asks the worker's own group to end. A stopped process would not hear it, so it is continued too.
+    fn terminate_group(&self) {
+        if let (false, Some(leader)) = (self.leader_ended, Pid::from_raw(self.leader)) {
+            _ = kill_process_group(leader, Signal::TERM);
+            _ = kill_process_group(leader, Signal::CONT);
+        }
+    }
+
+    fn terminate_all(&mut self) {
+        self.tree.signal(Signal::TERM);
+        self.tree.signal(Signal::CONT);
+        self.phase = Phase::Terminating { until: sys::now_ms().saturating_add(self.grace_ms) };
+    }
+
+    fn start_killing(&mut self) {
+        if !matches!(self.phase, Phase::Killing { .. }) {
+            let now = sys::now_ms();
+            self.phase = Phase::Killing { since: now, next: now, pause: RETRY_MS.start, told: false };
+        }
+    }
+}
+
+fn ended(status: WaitStatus) -> Record {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Record::Exited { code },
+        (None, signal) => Record::Signaled { signal: signal.unwrap_or(0) },
+    }
+}

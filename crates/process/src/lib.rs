@@ -1,0 +1,50 @@
+//! Child processes whose whole tree ends with them.
+//!
+//! [`spawn`] starts a worker with a cleared environment, pipes on its three standard descriptors and a
+//! *guardian* between it and us:
+//!
+//! ```text
+//! supervisor (this program) ── control socket ── guardian ── worker ── whatever the worker starts
+//! ```
+//!
+//! The guardian is a fork of this program that never executes anything else, so it works inside any
+//! program that embeds the library. It is the subreaper of the tree: a grandchild that daemonised itself
+//! or called `setsid` becomes the guardian's child, not init's. It ends the whole tree when it is told to,
+//! when the worker exits, when the [`Child`] is dropped and when the supervisor dies, `SIGKILL` included.
+//!
+//! Why not `PR_SET_PDEATHSIG` in the worker, relative to the supervisor: that signal follows the spawning
+//! *thread*, so a healthy worker dies with a thread of a pool, and it reaches one process only. The worker
+//! does use it relative to the guardian, which has one thread and outlives the tree.
+//!
+//! Invariants:
+//! - When [`Child::stop`] or [`Child::wait`] returns an [`Exit`] without survivors, no process of the tree
+//!   exists, the guardian is reaped and its descriptors are closed.
+//! - The guardian holds no copy of the worker's pipe ends, so end-of-file means what it says.
+//! - Between fork and exec nothing allocates, locks or panics.
+//! - The library reads no environment variable; the caller passes what the worker may see.
+//!
+//! Needs Linux 5.9 (`close_range`, pidfd) with `/proc` mounted, and a tokio runtime with I/O and time
+//! enabled.
+
+mod child;
+mod env;
+mod error;
+mod exit;
+mod guardian;
+mod lookup;
+mod memory;
+mod record;
+mod spawn;
+mod spec;
+mod stderr;
+mod sys;
+mod tree;
+mod watch;
+
+pub use child::Child;
+pub use env::{AllowList, Environment};
+pub use error::SpawnError;
+pub use exit::{Exit, ExitClass};
+pub use spawn::spawn;
+pub use spec::{Ladder, Spec};
+pub use stderr::StderrTail;

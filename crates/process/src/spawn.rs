@@ -1,0 +1,223 @@
+//! Starting a worker under its guardian.
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+use crate::child::{Child, Lifeline};
+use crate::guardian::{GuardPlan, WorkerPlan};
+use crate::record::{RECORD_LEN, Record, Stage};
+use crate::sys::{self, Arena};
+use crate::tree::Member;
+use crate::watch::{Guardian, Watcher};
+use crate::{SpawnError, Spec, StderrTail, lookup};
+
+const GUARDIAN_STACK: usize = 256 << 10;
+const WORKER_STACK: usize = 64 << 10;
+/// More processes than this are found and ended in portions.
+const MEMBERS: usize = 32 << 10;
+
+/// Starts a worker and returns when it runs its program.
+///
+/// The fork happens on a thread of the runtime's blocking pool, because it takes longer the more memory
+/// this program uses. The worker does not depend on that thread.
+///
+/// Dropping the future, like dropping the [`Child`], ends whatever has been started.
+pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
+    let program = spec.program.clone();
+    let stderr_limit = spec.stderr_limit;
+    let launched = tokio::task::spawn_blocking(move || launch(&spec))
+        .await
+        .map_err(|error| SpawnError::setup("run the fork")(io::Error::other(error)))??;
+
+    let setup = SpawnError::setup("watch the worker's pipes");
+    let mut report = pipe::Receiver::from_owned_fd(launched.report).map_err(&setup)?;
+    let stdin = pipe::Sender::from_owned_fd(launched.stdin).map_err(&setup)?;
+    let stdout = pipe::Receiver::from_owned_fd(launched.stdout).map_err(&setup)?;
+    let stderr = pipe::Receiver::from_owned_fd(launched.stderr).map_err(&setup)?;
+
+    let tail = StderrTail::new(stderr_limit);
+    let drain = tokio::spawn(tail.clone().drain(stderr));
+    let guardian_pid = launched.watcher.guardian_pid();
+    let (progress, asked) = (launched.watcher.progress(), launched.watcher.asked());
+    tokio::spawn(launched.watcher.run(drain));
+
+    // End-of-file comes with the exec, which closes the worker's end, or with its death.
+    let mut records = Vec::with_capacity(2 * RECORD_LEN);
+    report.read_to_end(&mut records).await.map_err(SpawnError::setup("learn how the start went"))?;
+    let (chunks, _) = records.as_chunks::<RECORD_LEN>();
+    let mut pid = None;
+    let mut failure = None;
+    for record in chunks.iter().filter_map(|chunk| Record::decode(chunk)) {
+        match record {
+            Record::Started { pid: started } => pid = Some(started),
+            Record::Failed { stage, errno } => failure = Some((stage, errno)),
+            _ => {}
+        }
+    }
+    let child = Child::new(launched.lifeline, progress, asked, pid, guardian_pid, stdin, stdout, tail);
+    let error = match failure {
+        None if pid.is_some() => {
+            tracing::debug!(?program, pid, guardian = guardian_pid, "worker started");
+            return Ok(child);
+        }
+        None => SpawnError::Guardian,
+        Some((stage, errno)) => {
+            let source = io::Error::from_raw_os_error(errno);
+            match stage {
+                Stage::Exec => SpawnError::Exec { path: launched.path, source },
+                Stage::Chdir => SpawnError::Cwd { path: launched.cwd.unwrap_or_default(), source },
+                _ => SpawnError::Setup { action: stage.action(), source },
+            }
+        }
+    };
+    // Nothing is left behind when the caller hears of it.
+    child.kill();
+    child.wait().await;
+    Err(error)
+}
+
+/// A guardian that has just been forked, and our ends of everything.
+struct Launched {
+    // First, so that it is dropped before the watcher, which waits for the guardian's end.
+    lifeline: Lifeline,
+    watcher: Watcher,
+    report: OwnedFd,
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    path: PathBuf,
+    cwd: Option<PathBuf>,
+}
+
+fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
+    let path = lookup::program(spec)?;
+    let text = Text::new(spec, &path)?;
+
+    let pipes = SpawnError::setup("create pipes");
+    let (worker_stdin, stdin) = pipe_above_stdio().map_err(&pipes)?;
+    let (stdout, worker_stdout) = pipe_above_stdio().map_err(&pipes)?;
+    let (stderr, worker_stderr) = pipe_above_stdio().map_err(&pipes)?;
+    let (report, worker_report) = pipe_above_stdio().map_err(&pipes)?;
+    // Not a pipe, so that an order to a guardian that is gone is an error and not a SIGPIPE, whatever the
+    // embedding program does about that signal; and packets, so that records need no reassembly.
+    let (control, guardian_control) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(|errno| pipes(errno.into()))?;
+    let control = above_stdio(control).map_err(&pipes)?;
+    let guardian_control = above_stdio(guardian_control).map_err(&pipes)?;
+    let supervisor = pidfd_open(getpid(), PidfdFlags::empty())
+        .map_err(io::Error::from)
+        .and_then(above_stdio)
+        .map_err(SpawnError::setup("watch over processes (Linux 5.9 or later is needed)"))?;
+
+    let memory = SpawnError::setup("reserve memory for the guardian");
+    let arena =
+        Arena::new(text.size() + GUARDIAN_STACK + WORKER_STACK + MEMBERS * size_of::<Member>() + SLACK)
+            .map_err(&memory)?;
+    let plan = || -> io::Result<_> {
+        let guardian_stack = arena.stack(GUARDIAN_STACK)?;
+        let worker_stack = arena.stack(WORKER_STACK)?;
+        let worker = arena.value(WorkerPlan {
+            stdin: worker_stdin.as_fd(),
+            stdout: worker_stdout.as_fd(),
+            stderr: worker_stderr.as_fd(),
+            report: worker_report.as_fd(),
+            program: arena.string(&text.program)?,
+            argv: arena.strings(&text.argv)?,
+            envp: arena.strings(&text.envp)?,
+            cwd: text.cwd.as_ref().map(|cwd| arena.string(cwd)).transpose()?,
+            guardian: 0,
+        })?;
+        let guard = arena.value(GuardPlan {
+            control: guardian_control.as_fd(),
+            supervisor: supervisor.as_fd(),
+            worker,
+            worker_stack,
+            members: arena.zeroed(MEMBERS)?,
+            arena: arena.range(),
+            grace_ms: u64::try_from(spec.orphan_grace.as_millis()).unwrap_or(u64::MAX),
+        })?;
+        Ok((guardian_stack, guard))
+    };
+    let (stack, guard) = plan().map_err(&memory)?;
+    let (pid, pidfd) = sys::fork_guardian(stack, guard).map_err(SpawnError::setup("fork the guardian"))?;
+
+    let control = Arc::new(control);
+    Ok(Launched {
+        lifeline: Lifeline::new(control.clone()),
+        watcher: Watcher::new(control, Guardian { pid, pidfd: Arc::new(pidfd) }),
+        report,
+        stdin,
+        stdout,
+        stderr,
+        path,
+        cwd: spec.cwd.clone(),
+    })
+}
+
+/// Room in the arena for the plans, alignment and the guard pages, also where pages have 64 KiB.
+const SLACK: usize = 512 << 10;
+
+/// The worker's strings, as the kernel wants them.
+struct Text {
+    program: CString,
+    argv: Vec<CString>,
+    envp: Vec<CString>,
+    cwd: Option<CString>,
+}
+
+impl Text {
+    fn new(spec: &Spec, path: &Path) -> Result<Self, SpawnError> {
+        let string =
+            |what, text: &OsStr| CString::new(text.as_bytes()).map_err(|_| SpawnError::Invalid { what });
+        let mut argv = vec![string("the program's name", &spec.program)?];
+        for arg in &spec.args {
+            argv.push(string("an argument", arg)?);
+        }
+        let mut envp = Vec::new();
+        for (name, value) in spec.env.iter() {
+            let what = "an environment variable";
+            if name.is_empty() || name.as_bytes().contains(&b'=') {
+                return Err(SpawnError::Invalid { what });
+            }
+            let mut entry = name.to_owned();
+            entry.push("=");
+            entry.push(value);
+            envp.push(CString::new(entry.into_vec()).map_err(|_| SpawnError::Invalid { what })?);
+        }
+        let cwd =
+            spec.cwd.as_ref().map(|cwd| string("the working directory", cwd.as_os_str())).transpose()?;
+        Ok(Self { program: string("the program's path", path.as_os_str())?, argv, envp, cwd })
+    }
+
+    /// Bytes and pointers in the arena.
+    fn size(&self) -> usize {
+        let strings = self.argv.iter().chain(&self.envp).chain(&self.cwd).chain([&self.program]);
+        strings.map(|string| string.count_bytes() + 1 + 2 * size_of::<usize>()).sum()
+    }
+}
+
+/// Both ends close on exec and block; the runtime makes ours non-blocking, which for a pipe does not affect
+/// the other.
+fn pipe_above_stdio() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((above_stdio(read)?, above_stdio(write)?))
+}
+
+/// A program that runs with a closed stdin gets 0 for its next descriptor; the worker's own 0, 1 and 2 must
+/// not overwrite a descriptor that is still needed.
+fn above_stdio(fd: OwnedFd) -> io::Result<OwnedFd> {
+    debug_assert!(fcntl_getfd(&fd).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC)));
+    if fd.as_raw_fd() > 2 { Ok(fd) } else { Ok(fcntl_dupfd_cloexec(&fd, 3)?) }
+}

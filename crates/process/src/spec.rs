@@ -1,0 +1,57 @@
+//! What to start and how patiently to end it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::Environment;
+
+/// Everything [`spawn`](crate::spawn) needs to know about a worker.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// The program: a path if it contains a slash, otherwise a name looked up in the *worker's* `PATH`. A
+    /// relative path is taken from `cwd`. It also becomes `argv[0]`.
+    pub program: OsString,
+    /// The arguments after `argv[0]`. They reach the program as they are; no shell is involved.
+    pub args: Vec<OsString>,
+    /// The worker's working directory; `None` keeps ours.
+    pub cwd: Option<PathBuf>,
+    /// The worker's whole environment.
+    pub env: Environment,
+    /// How many of the last bytes of stderr are kept.
+    pub stderr_limit: usize,
+    /// How long processes that outlive the worker, the [`Child`](crate::Child) or the supervisor have
+    /// between `SIGTERM` and `SIGKILL`.
+    pub orphan_grace: Duration,
+}
+
+impl Spec {
+    /// A worker without arguments, with an empty environment, in our working directory.
+    pub fn new(program: impl Into<OsString>) -> Self {
+        Self {
+            program: program.into(),
+            args: Vec::new(),
+            cwd: None,
+            env: Environment::empty(),
+            stderr_limit: 64 * 1024,
+            orphan_grace: Duration::from_secs(2),
+        }
+    }
+}
+
+/// The patience of [`Child::stop`](crate::Child::stop) on each rung: end of input, `SIGTERM`, `SIGKILL`.
+///
+/// The default is over within six seconds, so that a stop fits into ten with room for a loaded machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ladder {
+    /// From the closing of the worker's stdin to `SIGTERM`.
+    pub eof_grace: Duration,
+    /// From `SIGTERM` to `SIGKILL`.
+    pub term_grace: Duration,
+}
+
+impl Default for Ladder {
+    fn default() -> Self {
+        Self { eof_grace: Duration::from_secs(2), term_grace: Duration::from_secs(3) }
+    }
+}

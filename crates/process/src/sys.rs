@@ -1,0 +1,340 @@
+//! The few system calls without a safe interface, and the memory that crosses the fork.
+#![expect(unsafe_code, reason = "clone, exec, signal masks and raw mappings have no safe interface")]
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::marker::PhantomData;
+use core::ops::Range;
+use core::ptr::NonNull;
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// The kernel's signal set: 64 bits on every Linux we build for.
+const SIGNAL_SET_LEN: usize = 8;
+const LAST_SIGNAL: c_int = 64;
+
+/// Types for which all-zero bytes are a value.
+///
+/// # Safety
+/// That must be true.
+pub(crate) unsafe trait Zero: Copy {}
+// SAFETY: zero is a number, a pair of numbers and a null pointer.
+unsafe impl Zero for u8 {}
+// SAFETY: as above.
+unsafe impl Zero for crate::tree::Member {}
+// SAFETY: as above.
+unsafe impl Zero for *const c_char {}
+
+/// A private mapping for everything the forked processes need, so that they can give back the rest.
+///
+/// It hands out disjoint pieces and never takes one back before it is dropped.
+pub(crate) struct Arena {
+    base: NonNull<u8>,
+    len: usize,
+    used: Cell<usize>,
+}
+
+impl Arena {
+    pub(crate) fn new(len: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a fresh anonymous mapping touches no existing memory.
+        let base = unsafe {
+            libc::mmap(core::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(io::Error::last_os_error)?;
+        Ok(Self { base, len, used: Cell::new(0) })
+    }
+
+    /// The addresses the arena occupies.
+    pub(crate) fn range(&self) -> Range<usize> {
+        let start = self.base.as_ptr().addr();
+        start..start + self.len
+    }
+
+    fn reserve(&self, size: usize, align: usize) -> io::Result<NonNull<u8>> {
+        let start = self.used.get().next_multiple_of(align);
+        let end = start.checked_add(size).filter(|end| *end <= self.len).ok_or(io::ErrorKind::OutOfMemory)?;
+        self.used.set(end);
+        // SAFETY: `start` lies within the mapping, which begins at a page boundary.
+        Ok(unsafe { self.base.add(start) })
+    }
+
+    #[expect(clippy::mut_from_ref, reason = "every call returns a different piece")]
+    pub(crate) fn zeroed<T: Zero>(&self, len: usize) -> io::Result<&mut [T]> {
+        let start = self.reserve(len * size_of::<T>(), align_of::<T>())?;
+        // SAFETY: the piece is aligned, exclusive, lives as long as the arena, and fresh pages are zero.
+        Ok(unsafe { core::slice::from_raw_parts_mut(start.as_ptr().cast(), len) })
+    }
+
+    #[expect(clippy::mut_from_ref, reason = "every call returns a different piece")]
+    pub(crate) fn value<T>(&self, value: T) -> io::Result<&mut T> {
+        let mut place = self.reserve(size_of::<T>(), align_of::<T>())?.cast::<T>();
+        // SAFETY: the piece is aligned, exclusive and lives as long as the arena.
+        unsafe {
+            place.write(value);
+            Ok(place.as_mut())
+        }
+    }
+
+    pub(crate) fn string(&self, bytes: &CStr) -> io::Result<&CStr> {
+        let copy = self.zeroed::<u8>(bytes.count_bytes() + 1)?;
+        copy.copy_from_slice(bytes.to_bytes_with_nul());
+        CStr::from_bytes_with_nul(copy).map_err(io::Error::other)
+    }
+
+    /// A null-terminated array of strings, as `execve` wants it.
+    pub(crate) fn strings<S: AsRef<CStr>>(&self, strings: &[S]) -> io::Result<StringArray<'_>> {
+        let pointers = self.zeroed::<*const c_char>(strings.len() + 1)?;
+        for (pointer, string) in pointers.iter_mut().zip(strings) {
+            *pointer = self.string(string.as_ref())?.as_ptr();
+        }
+        Ok(StringArray { pointers })
+    }
+
+    /// A stack with an unmapped page below it.
+    pub(crate) fn stack(&self, len: usize) -> io::Result<Stack<'_>> {
+        let page = rustix::param::page_size();
+        let len = len.next_multiple_of(page);
+        let guard = self.reserve(page + len, page)?;
+        // SAFETY: the page belongs to this piece, which nobody else has.
+        if unsafe { libc::mprotect(guard.as_ptr().cast(), page, libc::PROT_NONE) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: one past the end of the piece.
+        Ok(Stack { top: unsafe { guard.add(page + len) }, arena: PhantomData })
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and all borrows of it have ended.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The top of a stack inside an [`Arena`].
+#[derive(Clone, Copy)]
+pub(crate) struct Stack<'a> {
+    top: NonNull<u8>,
+    arena: PhantomData<&'a Arena>,
+}
+
+/// Strings inside an [`Arena`], with the null pointer at the end.
+#[derive(Clone, Copy)]
+pub(crate) struct StringArray<'a> {
+    pointers: &'a [*const c_char],
+}
+
+/// What a forked process does.
+///
+/// # Safety
+/// `run` executes in a copy of a program with many threads, of which it is the only one. It must do nothing
+/// but async-signal-safe work: no allocation, no locks, no panics. It must not touch descriptors other than
+/// those it was given.
+pub(crate) unsafe trait Program {
+    /// Its result is the exit status.
+    fn run(&mut self) -> c_int;
+}
+
+extern "C" fn start<P: Program>(program: *mut c_void) -> c_int {
+    // SAFETY: `fork` passes a pointer to a `P` that is borrowed mutably for as long as this copy exists.
+    unsafe { (*program.cast::<P>()).run() }
+}
+
+/// Forks the guardian: no exit signal, so that it is invisible to an embedding program that handles
+/// `SIGCHLD` or waits for any child, and a pidfd to reap it by.
+///
+/// All signals are blocked in the guardian until it decides otherwise; no handler of ours ever runs there.
+pub(crate) fn fork_guardian<P: Program>(stack: Stack<'_>, program: &mut P) -> io::Result<(i32, OwnedFd)> {
+    let _blocked = SignalsBlocked::new();
+    let mut pidfd: RawFd = -1;
+    // SAFETY: without CLONE_VM this is a fork on another stack; `Program` vouches for what runs there. The
+    // wrapper, unlike `fork`, runs no handlers registered by the embedding program.
+    let pid = unsafe {
+        libc::clone(
+            start::<P>,
+            stack.top.as_ptr().cast(),
+            libc::CLONE_PIDFD,
+            core::ptr::from_mut(program).cast(),
+            &raw mut pidfd,
+        )
+    };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just opened this descriptor for us.
+    Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+}
+
+/// Forks an ordinary child. The stack must not be the one in use.
+pub(crate) fn fork_child<P: Program>(stack: Stack<'_>, program: &mut P) -> Result<i32, Errno> {
+    // SAFETY: as in `fork_guardian`.
+    let pid = unsafe {
+        libc::clone(start::<P>, stack.top.as_ptr().cast(), libc::SIGCHLD, core::ptr::from_mut(program).cast())
+    };
+    if pid < 0 { Err(last_errno()) } else { Ok(pid) }
+}
+
+/// Executes a program; returns only if that failed.
+pub(crate) fn execute(path: &CStr, argv: StringArray<'_>, envp: StringArray<'_>) -> Errno {
+    // SAFETY: both arrays end with a null pointer and their strings live as long as they do.
+    unsafe { libc::execve(path.as_ptr(), argv.pointers.as_ptr(), envp.pointers.as_ptr()) };
+    last_errno()
+}
+
+fn last_errno() -> Errno {
+    // SAFETY: always points to this thread's value.
+    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
+
+/// Two addresses in the C library's per-thread state: without it not even a failed system call can return.
+pub(crate) fn thread_state() -> [usize; 2] {
+    // SAFETY: both calls only compute addresses.
+    unsafe { [libc::__errno_location().addr(), libc::pthread_self() as usize] }
+}
+
+/// Replaces the contents of whole pages by zeros and gives their memory back.
+///
+/// # Safety
+/// Nothing may ever read the old contents.
+pub(crate) unsafe fn discard(range: &Range<usize>) {
+    let start = core::ptr::with_exposed_provenance_mut::<c_void>(range.start);
+    // SAFETY: the caller vouches for the contents. If the kernel refuses, the pages simply stay.
+    unsafe { libc::madvise(start, range.len(), libc::MADV_DONTNEED) };
+}
+
+/// Sets the calling thread's signal mask and returns the old one, C library's own signals included.
+fn set_signal_mask(mask: u64) -> u64 {
+    let mut old = 0u64;
+    // SAFETY: both sets have the length the kernel is told.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const mask,
+            &raw mut old,
+            SIGNAL_SET_LEN,
+        )
+    };
+    old
+}
+
+struct SignalsBlocked(u64);
+
+impl SignalsBlocked {
+    fn new() -> Self {
+        Self(set_signal_mask(!0))
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        set_signal_mask(self.0);
+    }
+}
+
+pub(crate) fn unblock_signals() {
+    set_signal_mask(0);
+}
+
+/// Gives every signal its default action: ignored ones would stay ignored across an exec.
+pub(crate) fn default_signals() {
+    // Zeros are SIG_DFL without flags in the kernel's structure, which has at most 32 bytes.
+    let action = [0u64; 8];
+    for signal in 1..=LAST_SIGNAL {
+        // SAFETY: the structure is large enough, and no handler is installed.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                action.as_ptr(),
+                core::ptr::null::<u8>(),
+                SIGNAL_SET_LEN,
+            )
+        };
+    }
+}
+
+/// A descriptor that becomes readable when a child changes state, provided `SIGCHLD` is blocked.
+pub(crate) fn child_signals() -> Result<OwnedFd, Errno> {
+    let set: u64 = 1 << (libc::SIGCHLD - 1);
+    let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+    // SAFETY: the set has the length the kernel is told.
+    let fd = unsafe { libc::syscall(libc::SYS_signalfd4, -1, &raw const set, SIGNAL_SET_LEN, flags) };
+    let fd = RawFd::try_from(fd).unwrap_or(-1);
+    if fd < 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: the kernel has just opened it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Closes every descriptor but those in `keep`, which gets sorted.
+///
+/// # Safety
+/// Nothing in this process may use any of the others again.
+pub(crate) unsafe fn close_all_but(keep: &mut [RawFd]) -> Result<(), Errno> {
+    keep.sort_unstable();
+    let mut first = 0;
+    for fd in keep.iter() {
+        let fd = fd.cast_unsigned();
+        if fd > first {
+            // SAFETY: the caller vouches for it.
+            unsafe { close_range(first, fd - 1) }?;
+        }
+        first = fd.wrapping_add(1);
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { close_range(first, u32::MAX) }
+}
+
+/// # Safety
+/// Nothing in this process may use these descriptors again.
+unsafe fn close_range(first: u32, last: u32) -> Result<(), Errno> {
+    // SAFETY: the caller vouches for it.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// # Safety
+/// Nothing in this process may use this descriptor again.
+pub(crate) unsafe fn close(fd: RawFd) {
+    // SAFETY: the caller vouches for it.
+    unsafe { libc::close(fd) };
+}
+
+/// Makes `target` a second name of `fd` that survives an exec.
+///
+/// # Safety
+/// Nothing in this process may use what was open at `target`.
+pub(crate) unsafe fn duplicate_onto(fd: BorrowedFd<'_>, target: RawFd) -> Result<(), Errno> {
+    // SAFETY: the caller vouches for it.
+    match unsafe { libc::dup2(fd.as_raw_fd(), target) } {
+        -1 => Err(last_errno()),
+        _ => Ok(()),
+    }
+}
+
+/// Milliseconds of a clock that never goes back.
+pub(crate) fn now_ms() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is ours. This call is async-signal-safe; the one in std may not be.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    (time.tv_sec as u64).wrapping_mul(1000).wrapping_add(time.tv_nsec as u64 / 1_000_000)
+}
+
+/// Registers a descriptor with the runtime, to wait until it can be read.
+pub(crate) fn readable(fd: Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
+    // SAFETY: the descriptor is owned, so it stays open and the same for as long as it is registered.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
+}

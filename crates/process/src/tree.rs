@@ -1,0 +1,392 @@
+//! Finding and signalling the descendants of a process, without allocation.
+
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, RawDir, openat};
+use rustix::io::{Errno, read};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// How often the tree is stopped again until nothing in it moves. Processes that hang in the kernel or
+/// belong to another user never stop, so there is a limit.
+const STOP_ROUNDS: u32 = 64;
+
+/// A process, and the parent by which it was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) pid: i32,
+    pub(crate) parent: i32,
+}
+
+/// Where parentage is read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// `/proc/<pid>/task/<tid>/children`, which not every kernel is built with.
+    Children,
+    /// `/proc/<pid>/stat` of every process there is.
+    Stat,
+}
+
+/// The descendants of `root`.
+pub(crate) struct Tree<'a> {
+    proc: BorrowedFd<'a>,
+    root: i32,
+    source: Source,
+    /// Room for the members found; a larger tree is handled in portions.
+    members: &'a mut [Member],
+}
+
+/// What the members were doing when a signal was sent to them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Members that are not dead.
+    pub(crate) alive: u32,
+    /// Of these, how many could still fork.
+    moving: u32,
+}
+
+impl Seen {
+    /// Counts a member by its state, unless it is gone.
+    fn add(&mut self, state: Option<u8>) {
+        if let Some(state) = state.filter(|state| !matches!(state, b'Z' | b'X')) {
+            self.alive = self.alive.saturating_add(1);
+            // A stopped process cannot fork, and one that sleeps in the kernel stops when it wakes.
+            self.moving = self.moving.saturating_add(u32::from(!matches!(state, b'T' | b't' | b'D')));
+        }
+    }
+}
+
+impl<'a> Tree<'a> {
+    pub(crate) fn new(proc: BorrowedFd<'a>, root: i32, members: &'a mut [Member]) -> Self {
+        let source = match open_at(proc, &PathBuffer::new(&[root, root], &["", "/task/", "/children"])) {
+            Ok(_) => Source::Children,
+            Err(_) => Source::Stat,
+        };
+        Self { proc, root, source, members }
+    }
+
+    /// Sends `signal` to every member, parents first.
+    pub(crate) fn signal(&mut self, signal: Signal) -> Seen {
+        let count = self.find();
+        let mut seen = Seen::default();
+        self.members.iter().take(count).for_each(|member| seen.add(send(self.proc, *member, signal)));
+        seen
+    }
+
+    /// Stops the tree and then kills it, so that a process that forks while it dies has no child that gets
+    /// away. Returns what was alive; the caller repeats this until nothing is.
+    pub(crate) fn kill(&mut self) -> Seen {
+        for _ in 0..STOP_ROUNDS {
+            if self.signal(Signal::STOP).moving == 0 {
+                break;
+            }
+            // Stopping takes effect when the process next runs; let it.
+            let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            _ = rustix::event::poll(&mut [], Some(&pause));
+        }
+        // Children first: a member whose parent has just died is no longer where it was found.
+        let count = self.find();
+        let mut seen = Seen::default();
+        let found = self.members.get(..count).unwrap_or_default();
+        found.iter().rev().for_each(|member| seen.add(send(self.proc, *member, Signal::KILL)));
+        seen
+    }
+
+    /// Fills `members` and returns how many there are.
+    fn find(&mut self) -> usize {
+        match self.source {
+            Source::Children => self.find_by_children(),
+            Source::Stat => self.find_by_stat(),
+        }
+    }
+
+    fn find_by_children(&mut self) -> usize {
+        let mut found = 0;
+        children(self.proc, self.root, self.members, &mut found);
+        let mut next = 0;
+        while let Some(member) = self.members.get(next).filter(|_| next < found) {
+            children(self.proc, member.pid, self.members, &mut found);
+            next += 1;
+        }
+        found
+    }
+
+    fn find_by_stat(&mut self) -> usize {
+        let mut known = 0;
+        numbers_in(self.proc, |pid| {
+            if let Some(stat) = stat(self.proc, pid)
+                && let Some(slot) = self.members.get_mut(known)
+            {
+                *slot = Member { pid, parent: stat.parent };
+                known += 1;
+            }
+        });
+        // Move descendants to the front until a pass over the rest adds none.
+        let mut found = 0;
+        loop {
+            let before = found;
+            for index in before..known {
+                let Some(candidate) = self.members.get(index).copied() else { break };
+                let mut ancestors = self.members.iter().take(found);
+                if candidate.parent == self.root || ancestors.any(|member| member.pid == candidate.parent) {
+                    self.members.swap(index, found);
+                    found += 1;
+                }
+            }
+            if found == before {
+                return found;
+            }
+        }
+    }
+}
+
+/// Sends a signal to a member, if it still is one, and says what state it was in before.
+///
+/// The pid is pinned first and its parent checked afterwards, so that a pid which has been given to a
+/// stranger in the meantime is never signalled. A member that has changed its parent is found again by the
+/// next search.
+fn send(proc: BorrowedFd<'_>, member: Member, signal: Signal) -> Option<u8> {
+    let pidfd = pidfd_open(Pid::from_raw(member.pid)?, PidfdFlags::empty()).ok()?;
+    let stat = stat(proc, member.pid).filter(|stat| stat.parent == member.parent)?;
+    // Refused means another user's process: it counts as alive.
+    _ = pidfd_send_signal(&pidfd, signal);
+    Some(stat.state)
+}
+
+/// Appends the children of every thread of `pid`.
+fn children(proc: BorrowedFd<'_>, pid: i32, members: &mut [Member], found: &mut usize) {
+    let Ok(tasks) = open_at(proc, &PathBuffer::new(&[pid], &["", "/task"])) else { return };
+    numbers_in(&tasks, |tid| {
+        let Ok(list) = open_at(proc, &PathBuffer::new(&[pid, tid], &["", "/task/", "/children"])) else {
+            return;
+        };
+        let mut chunk = [0; 1024];
+        let mut child = 0;
+        while let Some(text) =
+            read(&list, &mut chunk).ok().and_then(|len| chunk.get(..len)).filter(|text| !text.is_empty())
+        {
+            for byte in text {
+                if byte.is_ascii_digit() {
+                    child = push_digit(child, *byte);
+                } else if child != 0 {
+                    if let Some(slot) = members.get_mut(*found) {
+                        *slot = Member { pid: child, parent: pid };
+                        *found += 1;
+                    }
+                    child = 0;
+                }
+            }
+        }
+    });
+}
+
+/// What `/proc/<pid>/stat` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stat {
+    state: u8,
+    parent: i32,
+    session: i32,
+}
+
+impl Stat {
+    /// `pid (name) state parent group session …`, where the name can contain anything.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let name_end = text.iter().rposition(|byte| *byte == b')')?;
+        let mut fields = text.get(name_end.checked_add(2)?..)?.split(|byte| *byte == b' ');
+        let state = *fields.next()?.first()?;
+        let parent = number(fields.next()?)?;
+        let session = number(fields.nth(1)?)?;
+        Some(Self { state, parent, session })
+    }
+}
+
+fn stat(proc: BorrowedFd<'_>, pid: i32) -> Option<Stat> {
+    let file = open_at(proc, &PathBuffer::new(&[pid], &["", "/stat"])).ok()?;
+    // Name, state and ids are well within the first half of this.
+    let mut text = [0; 256];
+    let len = read(&file, &mut text).ok()?;
+    Stat::parse(text.get(..len)?)
+}
+
+/// Kills every process of a session, which a process leaves only by `setsid`: the best that can be done for
+/// a tree whose subreaper is gone. The session's leader must not have been reaped, so that its id is still
+/// this session's.
+pub(crate) fn kill_session(session: i32) {
+    let Ok(proc) = open_proc() else { return };
+    let proc = proc.as_fd();
+    numbers_in(proc, |pid| {
+        if pid != session
+            && let Some(id) = Pid::from_raw(pid)
+            && let Ok(pidfd) = pidfd_open(id, PidfdFlags::empty())
+            && stat(proc, pid).is_some_and(|stat| stat.session == session)
+        {
+            _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        }
+    });
+}
+
+pub(crate) fn open_proc() -> Result<OwnedFd, Errno> {
+    let proc = openat(
+        rustix::fs::CWD,
+        c"/proc",
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    // A directory of that name is not enough.
+    open_at(proc.as_fd(), &PathBuffer::new(&[], &["self/stat"]))?;
+    Ok(proc)
+}
+
+/// Calls `each` with every entry of a directory whose name is a number.
+fn numbers_in<D: AsFd>(directory: D, mut each: impl FnMut(i32)) {
+    if rustix::fs::seek(&directory, rustix::fs::SeekFrom::Start(0)).is_err() {
+        return;
+    }
+    let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
+    let mut entries = RawDir::new(&directory, &mut buffer);
+    while let Some(Ok(entry)) = entries.next() {
+        if let Some(number) = number(entry.file_name().to_bytes()) {
+            each(number);
+        }
+    }
+}
+
+fn open_at(proc: BorrowedFd<'_>, path: &PathBuffer) -> Result<OwnedFd, Errno> {
+    openat(proc, path.as_c_str()?, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// A short path such as `12/task/34/children`, on the stack.
+struct PathBuffer {
+    bytes: [u8; 64],
+    len: usize,
+}
+
+impl PathBuffer {
+    /// `words` and `numbers` in turn.
+    fn new(numbers: &[i32], words: &[&str]) -> Self {
+        let mut path = Self { bytes: [0; 64], len: 0 };
+        let mut numbers = numbers.iter();
+        for word in words {
+            path.push(word.as_bytes());
+            if let Some(number) = numbers.next() {
+                path.push_number(*number);
+            }
+        }
+        path
+    }
+
+    fn push(&mut self, text: &[u8]) {
+        for byte in text {
+            if let Some(slot) = self.bytes.get_mut(self.len) {
+                *slot = *byte;
+                self.len += 1;
+            }
+        }
+    }
+
+    fn push_number(&mut self, number: i32) {
+        let mut digits = [0; 10];
+        let mut rest = number.unsigned_abs();
+        let mut first = digits.len();
+        for slot in digits.iter_mut().rev() {
+            *slot = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            first -= 1;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.push(digits.get(first..).unwrap_or_default());
+    }
+
+    fn as_c_str(&self) -> Result<&CStr, Errno> {
+        CStr::from_bytes_until_nul(&self.bytes).map_err(|_| Errno::NAMETOOLONG)
+    }
+}
+
+fn number(text: &[u8]) -> Option<i32> {
+    if text.is_empty() || text.len() > 10 || !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(text.iter().fold(0, |value, digit| push_digit(value, *digit)))
+}
+
+fn push_digit(value: i32, digit: u8) -> i32 {
+    value.wrapping_mul(10).wrapping_add(i32::from(digit.wrapping_sub(b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn stat_survives_hostile_names() {
+        let parse = |text: &str| Stat::parse(text.as_bytes());
+        let expected = Some(Stat { state: b'S', parent: 7, session: 9 });
+        assert_eq!(parse("12 (sh) S 7 8 9 0 -1 4194560"), expected);
+        assert_eq!(parse("12 (a) R 1 1 1 (b)) S 7 8 9 0 -1"), expected);
+        for broken in ["", "12 (sh", "12 (sh)", "12 (sh) ", "12 (sh) S", "12 (sh) S x 8 9", "12 (sh) S 7 8"] {
+            assert_eq!(parse(broken), None, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn paths_and_numbers() {
+        let path = PathBuffer::new(&[i32::MAX, 0], &["", "/task/", "/children"]);
+        assert_eq!(path.as_c_str().unwrap(), c"2147483647/task/0/children");
+        assert_eq!(number(b"1"), Some(1));
+        assert_eq!(number(b"2147483647"), Some(i32::MAX));
+        for text in [&b""[..], b"self", b"1a", b"-1", b"12345678901"] {
+            assert_eq!(number(text), None, "{text:?}");
+        }
+    }
+
+    /// Both sources see a child, a grandchild and a great-grandchild, and nobody else.
+    #[test]
+    fn both_sources_find_the_same_descendants() {
+        let script = "sh -c 'sleep 1000 & sleep 1000 & wait' & wait";
+        let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::null()).spawn().unwrap();
+        let root = child.id().cast_signed();
+        let proc = open_proc().unwrap();
+        let mut members = [Member { pid: 0, parent: 0 }; 4096];
+        let mut find = |source| {
+            let mut tree = Tree::new(proc.as_fd(), root, &mut members);
+            tree.source = source;
+            let count = tree.find();
+            let mut pids: Vec<i32> = members[..count].iter().map(|member| member.pid).collect();
+            pids.sort_unstable();
+            pids
+        };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let (by_children, by_stat) = (find(Source::Children), find(Source::Stat));
+            if by_children.len() == 3 && by_children == by_stat {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{by_children:?} and {by_stat:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut tree = Tree::new(proc.as_fd(), root, &mut members);
+        assert_eq!(tree.source, Source::Children, "this kernel has the file");
+        assert_eq!(tree.kill().alive, 3);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_is_no_longer_a_member_is_not_signalled() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let proc = open_proc().unwrap();
+        assert_eq!(send(proc.as_fd(), Member { pid, parent: 1 }, Signal::KILL), None);
+        assert!(child.try_wait().unwrap().is_none());
+        let parent = std::process::id().cast_signed();
+        assert!(send(proc.as_fd(), Member { pid, parent }, Signal::KILL).is_some());
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,216 @@
+//! The supervisor's side of a guardian: what it reports, and its reaping.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::record::{RECORD_LEN, Record};
+use crate::{Exit, ExitClass, sys, tree};
+
+/// When the tree is gone so are the writers of its stderr, unless one passed the pipe to a stranger.
+const STDERR_GRACE: Duration = Duration::from_millis(250);
+
+/// A forked guardian. It is not reaped by `wait` calls elsewhere in the program, because it has no exit
+/// signal.
+#[derive(Debug)]
+pub(crate) struct Guardian {
+    pub(crate) pid: i32,
+    pub(crate) pidfd: Arc<OwnedFd>,
+}
+
+/// How far a worker has come.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Progress {
+    /// The worker itself has ended; its tree may not have.
+    pub(crate) worker: Option<Exit>,
+    /// There is nothing more to wait for.
+    pub(crate) tree: Option<Exit>,
+}
+
+/// Follows one guardian to its end, and always reaps it: if the runtime goes away first, on a thread.
+///
+/// A thread rather than a second fork that makes the guardian a child of init: in a container init often
+/// does not reap.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    inner: Option<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    control: Arc<OwnedFd>,
+    guardian: Guardian,
+    progress: watch::Sender<Progress>,
+    asked: Arc<AtomicBool>,
+    /// The last record, after which the guardian exits.
+    finished: Option<Exit>,
+}
+
+impl Watcher {
+    pub(crate) fn new(control: Arc<OwnedFd>, guardian: Guardian) -> Self {
+        let progress = watch::Sender::new(Progress::default());
+        Self { inner: Some(Inner { control, guardian, progress, asked: Arc::default(), finished: None }) }
+    }
+
+    pub(crate) fn guardian_pid(&self) -> i32 {
+        self.inner.as_ref().map_or(0, |inner| inner.guardian.pid)
+    }
+
+    pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
+        self.inner
+            .as_ref()
+            .map_or_else(|| watch::channel(Progress::default()).1, |inner| inner.progress.subscribe())
+    }
+
+    /// Shared with the child's handle, which sets it when it asks the worker to end.
+    pub(crate) fn asked(&self) -> Arc<AtomicBool> {
+        self.inner.as_ref().map_or_else(Arc::default, |inner| inner.asked.clone())
+    }
+
+    pub(crate) async fn run(mut self, drain: JoinHandle<()>) {
+        let Some(inner) = &mut self.inner else { return };
+        if let Err(error) = inner.follow().await {
+            // Dropping leaves the rest to a thread.
+            tracing::debug!(%error, "a guardian is watched by a thread");
+            return;
+        }
+        let exit = inner.reap();
+        _ = tokio::time::timeout(STDERR_GRACE, drain).await;
+        inner.publish(exit);
+        self.inner = None;
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let Some(mut inner) = self.inner.take() else { return };
+        let thread = std::thread::Builder::new().name("narrows-reaper".into()).stack_size(256 << 10);
+        let started = thread.spawn(move || {
+            inner.follow_blocking();
+            let exit = inner.reap();
+            inner.publish(exit);
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, "no thread to reap a guardian");
+        }
+    }
+}
+
+impl Inner {
+    /// Takes records until the guardian is dead, but does not reap it.
+    async fn follow(&mut self) -> io::Result<()> {
+        let control = sys::readable(self.control.clone())?;
+        loop {
+            let mut ready = control.readable().await?;
+            match ready.try_io(|control| receive(control.get_ref())) {
+                Ok(Ok(Some(record))) => self.take(record),
+                Ok(Ok(None)) => break,
+                Ok(Err(error)) => return Err(error),
+                Err(_would_block) => {}
+            }
+        }
+        let pidfd = sys::readable(self.guardian.pidfd.clone())?;
+        _ = pidfd.readable().await?;
+        Ok(())
+    }
+
+    fn follow_blocking(&mut self) {
+        loop {
+            let mut fds = [PollFd::new(&*self.control, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+            match receive(&self.control) {
+                Ok(Some(record)) => self.take(record),
+                Ok(None) => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn take(&mut self, record: Record) {
+        let asked = self.asked.load(Ordering::SeqCst);
+        match record {
+            Record::Exited { code } => self.worker_ended(Exit::exited(code, asked)),
+            Record::Signaled { signal } => self.worker_ended(Exit::signaled(signal, asked)),
+            Record::Stuck { swept, alive } => {
+                let worker =
+                    self.progress.borrow().worker.unwrap_or(Exit { class: ExitClass::Stopped, ..Exit::LOST });
+                tracing::warn!(
+                    alive,
+                    guardian = self.guardian.pid,
+                    "processes of a worker's tree do not die"
+                );
+                self.publish(Exit { swept, survivors: alive, ..worker });
+            }
+            Record::Finished { swept } => {
+                let worker = self.progress.borrow().worker.unwrap_or(Exit::LOST);
+                self.finished = Some(Exit { swept, ..worker });
+            }
+            Record::Started { .. } | Record::Failed { .. } => {}
+        }
+    }
+
+    fn worker_ended(&self, exit: Exit) {
+        self.progress.send_modify(|progress| progress.worker = Some(exit));
+    }
+
+    /// Waits for the guardian, which is dead or about to be.
+    fn reap(&mut self) -> Exit {
+        let pidfd = self.guardian.pidfd.as_fd();
+        let wait = |options: WaitIdOptions| {
+            // __WALL: a child without an exit signal is passed over by default.
+            let options = options
+                | WaitIdOptions::EXITED
+                | WaitIdOptions::from_bits_retain(libc::__WALL.cast_unsigned());
+            while waitid(WaitId::PidFd(pidfd), options).err() == Some(Errno::INTR) {}
+        };
+        let exit = self.finished.take().unwrap_or_else(|| {
+            // While the guardian is a zombie its pid, which is the session's, cannot belong to anybody else.
+            wait(WaitIdOptions::NOWAIT);
+            tracing::warn!(
+                guardian = self.guardian.pid,
+                "a guardian vanished; killing what is left of its session"
+            );
+            tree::kill_session(self.guardian.pid);
+            let worker = self.progress.borrow().worker.unwrap_or(Exit::LOST);
+            Exit { class: ExitClass::Lost, ..worker }
+        });
+        wait(WaitIdOptions::empty());
+        exit
+    }
+
+    fn publish(&self, exit: Exit) {
+        self.progress.send_modify(|progress| {
+            progress.worker.get_or_insert(exit);
+            progress.tree = Some(exit);
+        });
+    }
+}
+
+/// The next record; `None` if the guardian has closed its end, with or without reading all orders.
+fn receive(control: &OwnedFd) -> io::Result<Option<Record>> {
+    let mut buffer = [0; RECORD_LEN];
+    loop {
+        return match recv(control, &mut buffer, RecvFlags::DONTWAIT) {
+            Ok((0, _)) | Err(Errno::CONNRESET) => Ok(None),
+            Ok(_) => match Record::decode(&buffer) {
+                Some(record) => Ok(Some(record)),
+                None => continue,
+            },
+            Err(Errno::INTR) => continue,
+            Err(errno) => Err(errno.into()),
+        };
+    }
+}

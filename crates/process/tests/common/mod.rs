@@ -1,0 +1,124 @@
+//! What the tests share: workers that carry a mark, and a look into `/proc` for it.
+#![allow(dead_code, reason = "every test file uses another part of it")]
+#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use narrows_process::{Child, Ladder, Spec};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+/// Generous, because it only passes when something is broken.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Short graces, so that a worker that resists costs little time.
+pub(crate) const QUICK: Ladder =
+    Ladder { eof_grace: Duration::from_millis(100), term_grace: Duration::from_millis(100) };
+
+/// Five processes that ignore SIGTERM: the worker, a child, a child in a session of its own, and two that
+/// are daemonised. None of them reads its stdin.
+pub(crate) const HOSTILE: &str = "
+    trap '' TERM HUP INT
+    sleep 1000 &
+    setsid sleep 1000 &
+    (setsid sh -c '(sleep 1000 &); exec sleep 1000' &)
+    echo ready
+    exec sleep 1000";
+pub(crate) const HOSTILE_COUNT: usize = 5;
+
+/// A variable in the environment of every process of one tree.
+#[derive(Clone)]
+pub(crate) struct Mark(String);
+
+impl Mark {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    pub(crate) fn from_text(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// A shell script with this mark, and nothing but `PATH` besides.
+    pub(crate) fn shell(&self, script: &str) -> Spec {
+        let mut spec = Spec::new("sh");
+        spec.args = vec!["-c".into(), script.into()];
+        spec.env.set("PATH", "/usr/local/bin:/usr/bin:/bin");
+        spec.env.set("NARROWS_TEST_MARK", &self.0);
+        spec.orphan_grace = Duration::from_millis(100);
+        spec
+    }
+
+    /// Whether the tree consists of `count` processes that have become `sleep`, and nothing on its way there.
+    pub(crate) fn sleeps(&self, count: usize) -> bool {
+        let alive = self.alive();
+        let sleeps =
+            |pid| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "sleep\n");
+        alive.len() == count && alive.into_iter().all(sleeps)
+    }
+
+    /// The living processes that carry the mark.
+    pub(crate) fn alive(&self) -> Vec<u32> {
+        let entry = format!("NARROWS_TEST_MARK={}", self.0).into_bytes();
+        processes()
+            .filter(|pid| {
+                let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                environment.split(|byte| *byte == 0).any(|variable| variable == entry)
+            })
+            .collect()
+    }
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Whether a process exists, be it as a zombie.
+pub(crate) fn exists(pid: u32) -> bool {
+    fs::exists(format!("/proc/{pid}")).unwrap()
+}
+
+/// Looks again and again until `condition` holds.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Reads from a worker until what it wrote ends with `end`.
+pub(crate) async fn read_until(stdout: &mut pipe::Receiver, end: &str) -> String {
+    let mut text = Vec::new();
+    tokio::time::timeout(PATIENCE, async {
+        while !text.ends_with(end.as_bytes()) {
+            assert_ne!(stdout.read_buf(&mut text).await.unwrap(), 0, "ended too early: {text:?}");
+        }
+    })
+    .await
+    .unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+/// All that a worker writes.
+pub(crate) async fn read_all(child: &mut Child) -> String {
+    let mut text = String::new();
+    let mut stdout = child.take_stdout().unwrap();
+    tokio::time::timeout(PATIENCE, stdout.read_to_string(&mut text)).await.unwrap().unwrap();
+    text
+}
+
+/// Starts the hostile tree and returns when all of it runs.
+pub(crate) async fn hostile(mark: &Mark) -> Child {
+    let mut child = narrows_process::spawn(mark.shell(HOSTILE)).await.unwrap();
+    read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
+    eventually("the tree is complete", || mark.sleeps(HOSTILE_COUNT));
+    child
+}

@@ -1,0 +1,234 @@
+//! Supervisors that are processes of their own: this program again, playing a role.
+#![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{HOSTILE_COUNT, Mark, QUICK, eventually, exists, hostile};
+use narrows_process::spawn;
+use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags, Signal};
+
+const ROLE: &str = "NARROWS_TEST_ROLE";
+const ROLE_MARK: &str = "NARROWS_TEST_ROLE_MARK";
+
+/// Not a test unless asked to play a role; then its lines on stdout begin with `@`.
+#[test]
+fn role() {
+    let Some(role) = std::env::var_os(ROLE) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    match role.to_str().unwrap() {
+        "supervisor" => runtime.block_on(supervise()),
+        "churn" => runtime.block_on(churn()),
+        "large" => runtime.block_on(large()),
+        "abandon" => abandon(runtime),
+        other => panic!("unknown role {other}"),
+    }
+}
+
+fn say(line: &str) {
+    // On a line of its own: libtest writes here too.
+    std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
+}
+
+/// Runs the hostile tree until it is told to stop it.
+async fn supervise() {
+    let mark = Mark::from_text(&std::env::var(ROLE_MARK).unwrap());
+    let child = hostile(&mark).await;
+    say(&format!("guardian {}", child.guardian_pid()));
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    let exit = child.stop(QUICK).await;
+    say(&format!("{:?}", exit.class));
+}
+
+/// Starts and stops workers and counts what is left.
+async fn churn() {
+    let descriptor_count = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let mark = Mark::new();
+    // The first start opens what the runtime keeps.
+    spawn(mark.shell("exec cat")).await.unwrap().stop(QUICK).await;
+    let descriptors = descriptor_count();
+    for round in 0..200 {
+        match round % 4 {
+            0 => drop(spawn(mark.shell("exec cat")).await.unwrap()),
+            1 => _ = spawn(mark.shell("exec sleep 1000")).await.unwrap().stop(QUICK_KILL).await,
+            2 => _ = spawn(narrows_process::Spec::new("/proc/self/environ")).await.unwrap_err(),
+            _ => _ = spawn(mark.shell("exec cat")).await.unwrap().stop(QUICK).await,
+        }
+    }
+    eventually("no process is left", || mark.alive().is_empty());
+    eventually("no child is left, not even a zombie", || children().is_empty());
+    eventually("descriptors are back at the baseline", || descriptor_count() <= descriptors);
+    say("done");
+}
+
+/// The pids of our children, zombies included.
+fn children() -> String {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("children")).ok()).collect()
+}
+
+/// Gives starts up as soon as they have begun.
+fn abandon(runtime: tokio::runtime::Runtime) {
+    let mark = Mark::new();
+    runtime.block_on(async {
+        for _ in 0..50 {
+            // Polled once, which is enough for the fork to be on its way.
+            _ = tokio::time::timeout(Duration::ZERO, spawn(mark.shell("exec sleep 1000"))).await;
+        }
+    });
+    // After this every fork has either happened or never will.
+    drop(runtime);
+    eventually("no process is left", || mark.alive().is_empty());
+    eventually("no child is left, not even a zombie", || children().is_empty());
+    say("done");
+}
+
+const QUICK_KILL: narrows_process::Ladder =
+    narrows_process::Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
+
+/// Has much memory and a worker.
+async fn large() {
+    let memory = std::hint::black_box(vec![1u8; 256 << 20]);
+    let child = spawn(Mark::new().shell("exec cat")).await.unwrap();
+    let own = private_kib(std::process::id());
+    let guardian = private_kib(child.guardian_pid());
+    assert_eq!(child.stop(QUICK).await.code, Some(0), "a guardian without memory still works");
+    say(&format!("{own} {guardian}"));
+    drop(std::hint::black_box(memory));
+}
+
+fn private_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+struct Supervisor {
+    process: std::process::Child,
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+    mark: Mark,
+}
+
+impl Supervisor {
+    /// In a process group of its own, with SIGINT and SIGTERM ignored.
+    fn start(role: &str) -> Self {
+        let mark = Mark::new();
+        let mut process = Command::new("sh")
+            .args(["-c", r#"trap '' INT TERM; exec "$0" "$@""#])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "role", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(ROLE_MARK, mark.text())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let stdin = process.stdin.take().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, stdin, lines, mark }
+    }
+
+    fn hear(&mut self) -> String {
+        let said = self.lines.by_ref().find_map(|line| line.unwrap().strip_prefix('@').map(str::to_owned));
+        said.expect("the supervisor ended before it said anything")
+    }
+
+    fn guardian(&mut self) -> u32 {
+        self.hear().strip_prefix("guardian ").unwrap().parse().unwrap()
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    /// Kills it and expects that ten seconds later nothing is left.
+    fn kill_and_expect_the_end(&mut self, guardian: u32) {
+        assert!(self.mark.sleeps(HOSTILE_COUNT));
+        self.process.kill().unwrap();
+        let killed = Instant::now();
+        eventually("the tree is gone", || self.mark.alive().is_empty());
+        eventually("the guardian is gone", || state(guardian).is_none_or(|state| state == 'Z'));
+        assert!(killed.elapsed() < Duration::from_secs(10), "it took {:?}", killed.elapsed());
+        self.process.wait().unwrap();
+    }
+}
+
+/// Orphaned guardians are init's to reap, and it may take its time.
+fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+#[test]
+fn nothing_survives_a_supervisor_killed_with_sigkill() {
+    let mut supervisor = Supervisor::start("supervisor");
+    let guardian = supervisor.guardian();
+    supervisor.kill_and_expect_the_end(guardian);
+}
+
+/// A copy of the control socket in another process hides its closing, but not the supervisor's death.
+#[test]
+fn a_leaked_control_socket_does_not_keep_the_tree_alive() {
+    let mut supervisor = Supervisor::start("supervisor");
+    let guardian = supervisor.guardian();
+    let pidfd = rustix::process::pidfd_open(supervisor.pid(), PidfdFlags::empty()).unwrap();
+    let mut sockets = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{}/fd", supervisor.process.id())).unwrap() {
+        let path = entry.unwrap().path();
+        if fs::read_link(&path).is_ok_and(|target| target.to_string_lossy().starts_with("socket:")) {
+            let number: ForeignRawFd = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
+            sockets.push(rustix::process::pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()).unwrap());
+        }
+    }
+    assert!(!sockets.is_empty());
+    supervisor.kill_and_expect_the_end(guardian);
+}
+
+#[test]
+fn signals_to_the_supervisors_group_do_not_reach_the_guardian() {
+    let mut supervisor = Supervisor::start("supervisor");
+    let guardian = supervisor.guardian();
+    for signal in [Signal::INT, Signal::TERM] {
+        rustix::process::kill_process_group(supervisor.pid(), signal).unwrap();
+    }
+    assert!(exists(guardian));
+    assert!(supervisor.mark.sleeps(HOSTILE_COUNT));
+    supervisor.stdin.write_all(b"stop\n").unwrap();
+    // `Lost` if the guardian had been hit.
+    assert_eq!(supervisor.hear(), "Stopped");
+    assert!(supervisor.process.wait().unwrap().success());
+    assert_eq!(supervisor.mark.alive(), []);
+}
+
+#[test]
+fn two_hundred_workers_leave_no_descriptor_and_no_process() {
+    let mut supervisor = Supervisor::start("churn");
+    assert_eq!(supervisor.hear(), "done");
+    assert!(supervisor.process.wait().unwrap().success());
+}
+
+#[test]
+fn an_abandoned_start_leaves_nothing() {
+    let mut supervisor = Supervisor::start("abandon");
+    assert_eq!(supervisor.hear(), "done");
+    assert!(supervisor.process.wait().unwrap().success());
+}
+
+#[test]
+fn a_guardian_gives_the_supervisors_memory_back() {
+    let mut supervisor = Supervisor::start("large");
+    let said = supervisor.hear();
+    let (own, guardian) = said.split_once(' ').unwrap();
+    let (own, guardian): (u64, u64) = (own.parse().unwrap(), guardian.parse().unwrap());
+    assert!(own > 256 << 10, "the supervisor has {own} KiB");
+    assert!(guardian < 2 << 10, "the guardian has {guardian} KiB");
+    assert!(supervisor.process.wait().unwrap().success());
+}
