@@ -122,7 +122,8 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
 ///
 /// Its id stands last, so that whoever stops once everything is found has to walk all of it, too.
 fn message(size: usize, content: fn(&mut String)) -> Vec<u8> {
-    let head = r#"{"jsonrpc":"2.0","method":"session/prompt","params":{"sessionId":"sess_8f2c41d07a","prompt":["#;
+    let head =
+        r#"{"jsonrpc":"2.0","method":"session/prompt","params":{"sessionId":"sess_8f2c41d07a","prompt":["#;
     let tail = r#"]},"id":42}"#;
     let mut message = head.to_owned();
     let mut piece = String::new();
