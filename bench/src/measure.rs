@@ -72,7 +72,7 @@ impl fmt::Display for Bar {
             Demand::AtMost(limit) => ('≤', limit),
         };
         let verdict = if self.holds() { "PASS" } else { "miss" };
-        write!(f, "{verdict}  {:<64} {:>8.2}  {sign} {limit}", self.name, self.value)
+        write!(f, "{verdict}  {:<64} {:>8.2}  {sign} {limit:.2}", self.name, self.value)
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn run() -> Report {
     bars.push(Bar {
         name: "1 GiB line against a limit of 64 MiB: peak MiB over the start".to_owned(),
         value: memory,
-        demand: Demand::AtMost((2 * MAX_LINE >> 20) as f64),
+        demand: Demand::AtMost(((2 * MAX_LINE) >> 20) as f64),
     });
     Report { title: "wire: ns per message, best of the rounds", columns: COLUMNS.to_vec(), rows, bars }
 }

@@ -1,7 +1,7 @@
 //! Bytes to frames and back.
 //!
 //! A [`Splitter`] cuts a byte stream into lines, a [`Frame`] is one line with what a single pass over it found
-//! ([`scan`]), a [`Batch`] is an array of them, [`message`] writes new ones, and [`RpcError`] is how anything goes
+//! ([`scan()`]), a [`Batch`] is an array of them, [`message`] writes new ones, and [`RpcError`] is how anything goes
 //! wrong. No I/O, no async, no knowledge of any method: those live in the crates above.
 //!
 //! Two promises hold for every [`Frame`] whose kind is not [`Kind::Invalid`]: its bytes are valid UTF-8 and valid

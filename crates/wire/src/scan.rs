@@ -34,7 +34,7 @@ pub fn scan(text: &[u8], check: Check) -> (Kind, Envelope) {
         Check::Grammar => skip::run(Scan::<true> { text, found: &mut found }),
         Check::Envelope => skip::run(Scan::<false> { text, found: &mut found }),
     };
-    conclude(outcome, found)
+    conclude(outcome, &found)
 }
 
 /// The same without vector instructions, as it runs where the processor has none.
@@ -45,11 +45,11 @@ pub fn scan_portable(text: &[u8], check: Check) -> (Kind, Envelope) {
         Check::Grammar => Scan::<true> { text, found: &mut found }.run(Scalar),
         Check::Envelope => Scan::<false> { text, found: &mut found }.run(Scalar),
     };
-    conclude(outcome, found)
+    conclude(outcome, &found)
 }
 
 #[inline(always)]
-fn conclude(outcome: Result<Kind, Fault>, found: Found) -> (Kind, Envelope) {
+fn conclude(outcome: Result<Kind, Fault>, found: &Found) -> (Kind, Envelope) {
     match outcome {
         Ok(kind) => (kind, found.envelope),
         Err(fault) if fault.is_unreadable() => (Kind::Invalid(fault), Envelope::default()),

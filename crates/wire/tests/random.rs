@@ -178,7 +178,7 @@ fn split(pieces: &[&[u8]], limit: usize) -> (Vec<Line>, usize, bool) {
 }
 
 proptest! {
-    #![proptest_config(config(1000))]
+    #![proptest_config(config(600))]
 
     #[test]
     fn a_message_is_what_serde_json_says(text in message()) {
