@@ -84,9 +84,10 @@ impl Dice {
 
 fn run(name: &str, target: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus").join(name);
-    let mut files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> =
+        std::fs::read_dir(&folder).expect("the corpus").map(|entry| entry.expect("a file").path()).collect();
     files.sort();
-    let seeds: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(file).unwrap()).collect();
+    let seeds: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(file).expect("a file")).collect();
     assert!(!seeds.is_empty());
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
     for seed in &seeds {

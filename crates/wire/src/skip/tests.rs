@@ -139,6 +139,21 @@ fn runs_of_backslashes_across_block_borders() {
 }
 
 #[test]
+fn an_escape_at_a_border_ends_with_the_character_after_it() {
+    for before in 60..66 {
+        for after in 60..70 {
+            let mut text = vec![b'"'; 1];
+            text.extend(std::iter::repeat_n(b'a', before));
+            text.extend_from_slice(b"\\n");
+            text.extend(std::iter::repeat_n(b'a', after));
+            text.extend_from_slice(b"\"]\"]");
+            check(&text, 0);
+            check(&text, 1);
+        }
+    }
+}
+
+#[test]
 fn every_byte_alone_and_after_a_backslash_and_as_a_hexadecimal_digit() {
     for byte in 0..=u8::MAX {
         for before in [0, 20, 31, 32, 62, 63, 64, 90] {
