@@ -1,0 +1,71 @@
+//! A link to a child process that speaks on its stdin and stdout.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use narrows_process::{Child, Exit, Ladder, SpawnError, Spec, StderrTail};
+
+use crate::close::CloseReason;
+use crate::link::{Link, Options};
+use crate::stream::stream_until;
+
+/// How long a process that has closed its stdout may take to exit and so explain itself.
+const EXPLAIN: Duration = Duration::from_millis(500);
+
+/// How much of its stderr explains an end.
+const TAIL_LINES: usize = 20;
+
+/// The process at the other end of a link. Dropping it ends the process and everything it started.
+#[derive(Debug)]
+pub struct Process {
+    child: Arc<Child>,
+}
+
+/// Starts a process and links to it. Must be called inside a runtime.
+///
+/// When the link ends because the process has, the reason says how, with the last lines of its stderr.
+///
+/// # Errors
+/// When it cannot be started.
+pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), SpawnError> {
+    let mut child = narrows_process::spawn(spec).await?;
+    let (Some(stdin), Some(stdout)) = (child.take_stdin(), child.take_stdout()) else {
+        return Err(SpawnError::Guardian);
+    };
+    let child = Arc::new(child);
+    // The reader must not keep the process alive: its end is what ends the reader.
+    let watched = Arc::downgrade(&child);
+    let link = stream_until(stdout, stdin, options, async move {
+        let Some(child) = watched.upgrade() else { return CloseReason::Local };
+        match tokio::time::timeout(EXPLAIN, child.worker_ended()).await {
+            Ok(exit) => CloseReason::Exited { exit, stderr: child.stderr().tail(TAIL_LINES) },
+            Err(_) => CloseReason::Eof,
+        }
+    });
+    Ok((link, Process { child }))
+}
+
+impl Process {
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// The last it wrote to stderr.
+    #[must_use]
+    pub fn stderr(&self) -> StderrTail {
+        self.child.stderr()
+    }
+
+    /// Waits until it and everything it started has ended.
+    pub async fn wait(&self) -> Exit {
+        self.child.wait().await
+    }
+
+    /// Ends it and everything it started, gently at first. The end of input that comes first needs the link's
+    /// sender to be closed or dropped.
+    pub async fn stop(self, ladder: Ladder) -> Exit {
+        self.child.stop(ladder).await
+    }
+}

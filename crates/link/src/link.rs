@@ -1,0 +1,222 @@
+//! The two ends of a link, and what travels between them and their driver.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use narrows_wire::{Frame, MAX_LINE};
+use tokio::sync::oneshot;
+
+use crate::close::CloseReason;
+use crate::queue;
+
+/// What a link may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The longest line the peer may send.
+    pub max_line: usize,
+    /// How many bytes may wait in each direction; one longer frame is admitted when nothing waits.
+    pub queue_bytes: usize,
+    /// Hang up on a peer whose first line is no JSON object or array, such as a web page that guessed the port.
+    pub guard_first_line: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { max_line: MAX_LINE, queue_bytes: 1 << 20, guard_first_line: false }
+    }
+}
+
+/// The link has ended; [`Sender::reason`] says why.
+pub use crate::queue::Closed;
+
+/// What happened on a link so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Frames that came.
+    pub frames_in: u64,
+    /// Frames that were written.
+    pub frames_out: u64,
+    /// Lines longer than allowed.
+    pub too_long: u64,
+    /// Unfinished lines at the end of the stream: counted, never acted on.
+    pub partial: u64,
+}
+
+/// What the ends and the driver of a link share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    reason: OnceLock<CloseReason>,
+    pub(crate) frames_in: AtomicU64,
+    pub(crate) frames_out: AtomicU64,
+    pub(crate) too_long: AtomicU64,
+    pub(crate) partial: AtomicU64,
+}
+
+impl Shared {
+    /// Notes why the link ended, unless that is known already.
+    pub(crate) fn close(&self, reason: CloseReason) {
+        // The first reason is the cause; what follows are its consequences.
+        let _ = self.reason.set(reason);
+    }
+
+    /// Notes that writing failed.
+    pub(crate) fn close_writing(&self, error: std::io::Error) {
+        tracing::debug!(%error, "writing to the peer failed");
+        let reason = CloseReason::from(error);
+        // That the peer no longer reads is seldom the whole story: the reading side will know how it ended.
+        if reason != CloseReason::Eof {
+            self.close(reason);
+        }
+    }
+
+    fn reason(&self) -> CloseReason {
+        self.reason.get().cloned().unwrap_or(CloseReason::Eof)
+    }
+
+    fn stats(&self) -> Stats {
+        Stats {
+            frames_in: self.frames_in.load(Ordering::Relaxed),
+            frames_out: self.frames_out.load(Ordering::Relaxed),
+            too_long: self.too_long.load(Ordering::Relaxed),
+            partial: self.partial.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// What waits to be written.
+#[derive(Debug)]
+pub(crate) enum Outgoing {
+    /// One line.
+    Line(Bytes),
+    /// Tell when everything before this has been written.
+    Flush(oneshot::Sender<()>),
+}
+
+/// One end of a conversation: frames out, frames in.
+#[derive(Debug)]
+pub struct Link {
+    /// Where frames go out.
+    pub sender: Sender,
+    /// Where frames come in.
+    pub receiver: Receiver,
+}
+
+impl Link {
+    /// A link and the ends that its driver holds: what to write, where to put what was read.
+    pub(crate) fn new(
+        options: &Options,
+    ) -> (Self, queue::Receiver<Outgoing>, queue::Sender<Frame>, Arc<Shared>) {
+        let (out, to_write) = queue::bounded(options.queue_bytes);
+        let (was_read, incoming) = queue::bounded(options.queue_bytes);
+        let shared = Arc::new(Shared::default());
+        let link = Self {
+            sender: Sender { queue: out, shared: Arc::clone(&shared) },
+            receiver: Receiver { queue: incoming, shared: Arc::clone(&shared) },
+        };
+        (link, to_write, was_read, shared)
+    }
+}
+
+/// Where frames go out. When the last clone goes, what waits is written and the peer sees the end of the stream.
+#[derive(Clone)]
+pub struct Sender {
+    queue: queue::Sender<Outgoing>,
+    shared: Arc<Shared>,
+}
+
+impl Sender {
+    /// Sends one line as soon as there is room.
+    ///
+    /// # Errors
+    /// When the link has ended.
+    pub async fn send(&self, line: Bytes) -> Result<(), Closed> {
+        let size = line.len();
+        self.queue.send(Outgoing::Line(line), size).await
+    }
+
+    /// Sends one line without waiting, behind what was sent before: for answers and cancellations.
+    /// See [`crate::queue`] for what keeps this bounded.
+    ///
+    /// # Errors
+    /// When the link has ended.
+    pub fn push(&self, line: Bytes) -> Result<(), Closed> {
+        let size = line.len();
+        self.queue.push(Outgoing::Line(line), size)
+    }
+
+    /// Waits until what waits to be written is within its bound, or the link has ended.
+    pub async fn room(&self) {
+        self.queue.room().await;
+    }
+
+    /// Waits until everything sent so far has been handed to the system.
+    ///
+    /// # Errors
+    /// When the link ended before that.
+    pub async fn flush(&self) -> Result<(), Closed> {
+        let (done, written) = oneshot::channel();
+        self.queue.push(Outgoing::Flush(done), 0)?;
+        written.await.map_err(|_| Closed)
+    }
+
+    /// Ends the link from this side: what waits is written, then the peer sees the end of the stream.
+    pub fn close(&self) {
+        self.shared.close(CloseReason::Local);
+        self.queue.close();
+    }
+
+    /// Whether nothing can be sent any more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.queue.is_closed()
+    }
+
+    /// Why the link ended.
+    #[must_use]
+    pub fn reason(&self) -> CloseReason {
+        self.shared.reason()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+}
+
+impl std::fmt::Debug for Sender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sender").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+/// Where frames come in.
+pub struct Receiver {
+    queue: queue::Receiver<Frame>,
+    shared: Arc<Shared>,
+}
+
+impl Receiver {
+    /// The next frame, invalid ones included, or `None` at the end. Safe to cancel.
+    pub async fn recv(&mut self) -> Option<Frame> {
+        self.queue.recv().await
+    }
+
+    /// Moves every frame there is to `frames`, waiting for the first; `false` at the end. Safe to cancel.
+    pub async fn recv_all(&mut self, frames: &mut Vec<Frame>) -> bool {
+        self.queue.recv_all(frames).await
+    }
+
+    /// Why the link ended.
+    #[must_use]
+    pub fn reason(&self) -> CloseReason {
+        self.shared.reason()
+    }
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiver").field("stats", &self.shared.stats()).finish_non_exhaustive()
+    }
+}

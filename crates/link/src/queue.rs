@@ -1,0 +1,386 @@
+//! A first-in first-out queue that is bounded in bytes.
+//!
+//! [`Sender::send`] waits for room; that is how back-pressure travels from a slow reader to its source.
+//! [`Sender::push`] does not wait: it is for answers and cancellations, which must get through when the queue is full
+//! of other things, yet stay behind what was sent before them. Whoever causes pushes must wait with
+//! [`Sender::room`] before it causes more, so that the queue exceeds its bound by a bounded amount only.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// What an item costs beside its bytes.
+const OVERHEAD: usize = 128;
+
+/// The other end of a queue has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the queue is closed")]
+pub struct Closed;
+
+/// Why [`Sender::try_send`] did not take an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused<T> {
+    /// No room now; here it is back.
+    Full(T),
+    /// The receiver has gone.
+    Closed,
+}
+
+struct State<T> {
+    items: VecDeque<(usize, T)>,
+    bytes: usize,
+    senders: usize,
+    /// A sender has said that nothing more comes.
+    finished: bool,
+    /// The receiver has gone.
+    gone: bool,
+}
+
+impl<T> State<T> {
+    fn takes_no_more(&self) -> bool {
+        self.finished || self.gone
+    }
+
+    fn gives_no_more(&self) -> bool {
+        self.finished || self.senders == 0
+    }
+}
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    budget: usize,
+    /// Something to take, or no sender left.
+    ready: Notify,
+    /// Room to send, or no receiver left.
+    room: Notify,
+}
+
+impl<T> Shared<T> {
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        // No code panics while it holds the lock; were it so, the queue would still be consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A queue that holds up to `budget` bytes; a single larger item is admitted when it is empty.
+#[must_use]
+pub fn bounded<T>(budget: usize) -> (Sender<T>, Receiver<T>) {
+    let shared = Arc::new(Shared {
+        state: Mutex::new(State {
+            items: VecDeque::new(),
+            bytes: 0,
+            senders: 1,
+            finished: false,
+            gone: false,
+        }),
+        budget,
+        ready: Notify::new(),
+        room: Notify::new(),
+    });
+    (Sender { shared: Arc::clone(&shared) }, Receiver { shared })
+}
+
+/// The end that puts items in. Clones share the queue.
+pub struct Sender<T> {
+    shared: Arc<Shared<T>>,
+}
+
+impl<T> Sender<T> {
+    /// Puts `item` of `size` bytes in as soon as there is room.
+    ///
+    /// # Errors
+    /// When the receiver has gone.
+    pub async fn send(&self, item: T, size: usize) -> Result<(), Closed> {
+        let mut item = item;
+        loop {
+            match self.try_send(item, size) {
+                Ok(()) => return Ok(()),
+                Err(Refused::Closed) => return Err(Closed),
+                Err(Refused::Full(back)) => item = back,
+            }
+            self.wait_until(|state| Self::admits(state, self.shared.budget, size)).await;
+        }
+    }
+
+    /// Puts `item` in if there is room now.
+    ///
+    /// # Errors
+    /// When there is none, or the receiver has gone.
+    pub fn try_send(&self, item: T, size: usize) -> Result<(), Refused<T>> {
+        let state = self.shared.state();
+        if state.takes_no_more() {
+            return Err(Refused::Closed);
+        }
+        if !Self::admits(&state, self.shared.budget, size) {
+            return Err(Refused::Full(item));
+        }
+        self.put(state, item, size);
+        Ok(())
+    }
+
+    /// Puts `item` in at once, over the budget if need be.
+    ///
+    /// # Errors
+    /// When the receiver has gone.
+    pub fn push(&self, item: T, size: usize) -> Result<(), Closed> {
+        let state = self.shared.state();
+        if state.takes_no_more() {
+            return Err(Closed);
+        }
+        self.put(state, item, size);
+        Ok(())
+    }
+
+    /// Waits until the queue is within its budget again, or closed.
+    pub async fn room(&self) {
+        self.wait_until(|state| state.bytes <= self.shared.budget).await;
+    }
+
+    /// Lets nobody send any more; the receiver still gets what is there.
+    pub fn close(&self) {
+        self.shared.state().finished = true;
+        self.shared.ready.notify_one();
+        self.shared.room.notify_waiters();
+    }
+
+    /// Whether nothing can be sent any more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.state().takes_no_more()
+    }
+
+    fn admits(state: &State<T>, budget: usize, size: usize) -> bool {
+        state.items.is_empty() || state.bytes + size + OVERHEAD <= budget
+    }
+
+    fn put(&self, mut state: MutexGuard<'_, State<T>>, item: T, size: usize) {
+        state.bytes += size + OVERHEAD;
+        state.items.push_back((size + OVERHEAD, item));
+        let first = state.items.len() == 1;
+        drop(state);
+        if first {
+            self.shared.ready.notify_one();
+        }
+    }
+
+    async fn wait_until(&self, ready: impl Fn(&State<T>) -> bool) {
+        loop {
+            let room = self.shared.room.notified();
+            tokio::pin!(room);
+            // Listen before looking, or a wake-up between the two is lost.
+            room.as_mut().enable();
+            {
+                let state = self.shared.state();
+                if state.takes_no_more() || ready(&state) {
+                    return;
+                }
+            }
+            room.await;
+        }
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        self.shared.state().senders += 1;
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        let last = {
+            let mut state = self.shared.state();
+            state.senders -= 1;
+            state.senders == 0
+        };
+        if last {
+            self.shared.ready.notify_one();
+        }
+    }
+}
+
+/// The end that takes items out.
+pub struct Receiver<T> {
+    shared: Arc<Shared<T>>,
+}
+
+impl<T> Receiver<T> {
+    /// The next item, or `None` once every sender has gone and nothing is left. Safe to cancel.
+    pub async fn recv(&mut self) -> Option<T> {
+        loop {
+            {
+                let mut state = self.shared.state();
+                if let Some(item) = self.take(&mut state) {
+                    return Some(item);
+                }
+                if state.gives_no_more() {
+                    return None;
+                }
+            }
+            self.shared.ready.notified().await;
+        }
+    }
+
+    /// The next item if there is one now.
+    pub fn try_recv(&mut self) -> Option<T> {
+        self.take(&mut self.shared.state())
+    }
+
+    /// Moves everything there is to `items`, waiting for the first; `false` when there will be nothing more.
+    /// Safe to cancel.
+    pub async fn recv_all(&mut self, items: &mut Vec<T>) -> bool {
+        loop {
+            {
+                let mut state = self.shared.state();
+                if !state.items.is_empty() {
+                    items.extend(state.items.drain(..).map(|(_, item)| item));
+                    state.bytes = 0;
+                    drop(state);
+                    self.shared.room.notify_waiters();
+                    return true;
+                }
+                if state.gives_no_more() {
+                    return false;
+                }
+            }
+            self.shared.ready.notified().await;
+        }
+    }
+
+    fn take(&self, state: &mut State<T>) -> Option<T> {
+        let (cost, item) = state.items.pop_front()?;
+        let was_over = state.bytes + OVERHEAD > self.shared.budget / 2;
+        state.bytes -= cost;
+        // Waking senders once half is free, not at each item, lets them send in bursts.
+        if was_over && state.bytes + OVERHEAD <= self.shared.budget / 2 || state.items.is_empty() {
+            self.shared.room.notify_waiters();
+        }
+        Some(item)
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        let left = {
+            let mut state = self.shared.state();
+            state.gone = true;
+            state.bytes = 0;
+            std::mem::take(&mut state.items)
+        };
+        // Items are dropped outside the lock: an item may hold a sender of this same queue.
+        drop(left);
+        self.shared.room.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Long enough that paused time passes it only when nothing else can run.
+    const NEVER: Duration = Duration::from_secs(3600);
+
+    #[tokio::test(start_paused = true)]
+    async fn items_come_out_in_order_whichever_way_they_went_in() {
+        let (sender, mut receiver) = bounded(10 * OVERHEAD);
+        for number in 0..3 {
+            sender.send(number, 0).await.unwrap();
+        }
+        sender.push(3, 0).unwrap();
+        sender.try_send(4, 0).unwrap();
+        let mut items = Vec::new();
+        assert!(receiver.recv_all(&mut items).await);
+        assert_eq!(items, [0, 1, 2, 3, 4]);
+        assert_eq!(receiver.try_recv(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_queue_makes_senders_wait_until_there_is_room() {
+        let (sender, mut receiver) = bounded(2 * OVERHEAD + 100);
+        sender.send("a", 50).await.unwrap();
+        sender.send("b", 50).await.unwrap();
+        assert_eq!(sender.try_send("c", 1), Err(Refused::Full("c")));
+        assert!(timeout(NEVER, sender.send("c", 1)).await.is_err());
+        let waiting = tokio::spawn(async move { sender.send("d", 1).await });
+        assert_eq!(receiver.recv().await, Some("a"));
+        assert_eq!(receiver.recv().await, Some("b"));
+        assert_eq!(receiver.recv().await, Some("d"));
+        waiting.await.unwrap().unwrap();
+        assert_eq!(receiver.recv().await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_item_larger_than_the_budget_passes_alone() {
+        let (sender, mut receiver) = bounded(1000);
+        sender.send(1, 5000).await.unwrap();
+        assert_eq!(sender.try_send(2, 0), Err(Refused::Full(2)));
+        assert_eq!(receiver.recv().await, Some(1));
+        sender.try_send(2, 5000).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pushes_exceed_the_budget_and_room_waits_for_them_to_go() {
+        let (sender, mut receiver) = bounded(OVERHEAD);
+        for number in 0..10 {
+            sender.push(number, 100).unwrap();
+        }
+        assert!(timeout(NEVER, sender.room()).await.is_err());
+        let room = tokio::spawn(async move { sender.room().await });
+        for number in 0..10 {
+            assert_eq!(receiver.recv().await, Some(number));
+        }
+        room.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_end_learns_that_the_other_has_gone() {
+        let (sender, receiver) = bounded(OVERHEAD);
+        sender.push(1, 0).unwrap();
+        let other = sender.clone();
+        let waiting = tokio::spawn(async move { other.send(2, 0).await });
+        tokio::task::yield_now().await;
+        drop(receiver);
+        assert_eq!(waiting.await.unwrap(), Err(Closed));
+        assert_eq!(sender.push(3, 0), Err(Closed));
+        assert!(sender.is_closed());
+
+        let (sender, mut receiver) = bounded(OVERHEAD);
+        sender.push(1, 0).unwrap();
+        let keeper = sender.clone();
+        sender.close();
+        assert_eq!(keeper.push(2, 0), Err(Closed));
+        assert_eq!(receiver.recv().await, Some(1));
+        assert_eq!(receiver.recv().await, None);
+    }
+
+    #[tokio::test]
+    async fn many_senders_and_a_small_queue_lose_nothing() {
+        let (sender, mut receiver) = bounded(3 * OVERHEAD);
+        let tasks: Vec<_> = (0..8)
+            .map(|task| {
+                let sender = sender.clone();
+                tokio::spawn(async move {
+                    for number in 0..500 {
+                        sender.send((task, number), number % 7).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        drop(sender);
+        let mut next = [0; 8];
+        while let Some((task, number)) = receiver.recv().await {
+            assert_eq!(number, next[task], "the order of one sender is kept");
+            next[task] += 1;
+        }
+        assert_eq!(next, [500; 8]);
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Links over TCP and unix sockets, on both sides.
+//!
+//! Safe by default: only loopback addresses may be listened on, a unix socket is for its owner alone, and a peer on
+//! TCP whose first line is not JSON is hung up on (a web page can reach a loopback port, but cannot speak to it).
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use crate::link::{Link, Options};
+use crate::stream::stream;
+
+/// Where a link leads, as a user writes it: `tcp://127.0.0.1:9000` or `unix:/run/narrows.sock`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A host and a port.
+    Tcp(String),
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+/// What is wrong with an address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// Neither `tcp://` nor `unix:`.
+    #[error("{0:?} is neither tcp://HOST:PORT nor unix:/PATH")]
+    Scheme(String),
+    /// No port.
+    #[error("{0:?} has no port")]
+    Port(String),
+    /// No path.
+    #[error("unix: needs the path of a socket")]
+    Path,
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        if let Some(host) = text.strip_prefix("tcp://") {
+            let host = host.strip_suffix('/').unwrap_or(host);
+            return match host.rsplit_once(':') {
+                Some((name, port)) if !name.is_empty() && port.parse::<u16>().is_ok() => {
+                    Ok(Self::Tcp(host.to_owned()))
+                }
+                _ => Err(AddressError::Port(text.to_owned())),
+            };
+        }
+        match text.strip_prefix("unix:") {
+            Some("" | "//") => Err(AddressError::Path),
+            Some(path) => Ok(Self::Unix(path.strip_prefix("//").unwrap_or(path).into())),
+            None => Err(AddressError::Scheme(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host) => write!(f, "tcp://{host}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Why a listener could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Everybody on the network could have connected.
+    #[error("{0} is not a loopback address")]
+    NotLoopback(SocketAddr),
+    /// Another process listens there.
+    #[error("{0} is in use by another process")]
+    InUse(Address),
+    /// The path is taken by something that is no socket.
+    #[error("{0:?} exists and is not a socket")]
+    NotASocket(PathBuf),
+    /// The system said no.
+    #[error("cannot listen on {address}: {source}")]
+    Io {
+        /// Where.
+        address: Address,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Connects to whoever listens at `address`.
+///
+/// # Errors
+/// When nobody does.
+pub async fn connect(address: &Address, options: &Options) -> io::Result<Link> {
+    match address {
+        Address::Tcp(host) => tcp_link(TcpStream::connect(host.as_str()).await?, options),
+        Address::Unix(path) => Ok(unix_link(UnixStream::connect(path).await?, options)),
+    }
+}
+
+/// Waits for peers at one address.
+#[derive(Debug)]
+pub struct Listener {
+    kind: Kind,
+    options: Options,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Tcp(TcpListener),
+    Unix { listener: UnixListener, path: PathBuf },
+}
+
+impl Listener {
+    /// Listens at `address`.
+    ///
+    /// # Errors
+    /// When that is not possible, or not safe.
+    pub async fn bind(address: &Address, options: &Options) -> Result<Self, ListenError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::AddrInUse => ListenError::InUse(address.clone()),
+            _ => ListenError::Io { address: address.clone(), source },
+        };
+        let kind = match address {
+            Address::Tcp(host) => {
+                let listener = TcpListener::bind(host.as_str()).await.map_err(failed)?;
+                let local = listener.local_addr().map_err(failed)?;
+                if !local.ip().is_loopback() {
+                    return Err(ListenError::NotLoopback(local));
+                }
+                Kind::Tcp(listener)
+            }
+            Address::Unix(path) => {
+                remove_stale(path, address).await?;
+                let listener = bind_private(path).map_err(failed)?;
+                Kind::Unix { listener, path: path.clone() }
+            }
+        };
+        Ok(Self { kind, options: *options })
+    }
+
+    /// Where it listens; a port 0 has become a real one.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn address(&self) -> io::Result<Address> {
+        match &self.kind {
+            Kind::Tcp(listener) => Ok(Address::Tcp(listener.local_addr()?.to_string())),
+            Kind::Unix { path, .. } => Ok(Address::Unix(path.clone())),
+        }
+    }
+
+    /// The next peer. Safe to cancel.
+    ///
+    /// # Errors
+    /// When the system refuses, for instance for want of descriptors; trying again later is right.
+    pub async fn accept(&self) -> io::Result<Link> {
+        match &self.kind {
+            Kind::Tcp(listener) => {
+                let (peer, _) = listener.accept().await?;
+                tcp_link(peer, &Options { guard_first_line: true, ..self.options })
+            }
+            Kind::Unix { listener, .. } => loop {
+                let (peer, _) = listener.accept().await?;
+                // The mode of the socket says the same, but not on every file system.
+                let user = peer.peer_cred()?.uid();
+                if user == rustix::process::geteuid().as_raw() || user == 0 {
+                    return Ok(unix_link(peer, &self.options));
+                }
+                tracing::warn!(user, "refused a connection by another user");
+            },
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Kind::Unix { path, .. } = &self.kind {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Removes a socket that a dead process left behind; one that somebody listens on is an error.
+async fn remove_stale(path: &Path, address: &Address) -> Result<(), ListenError> {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(ListenError::NotASocket(path.to_owned()));
+    }
+    match UnixStream::connect(path).await {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|source| ListenError::Io { address: address.clone(), source })
+        }
+        _ => Err(ListenError::InUse(address.clone())),
+    }
+}
+
+/// A socket at `path` that only its owner can connect to, from its first moment on.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    // Bound under a name in a private directory and moved into place, it never stands there with another mode.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    let private = parent.join(format!(".narrows-{}-{next}", std::process::id()));
+    std::fs::create_dir(&private)?;
+    let result = (|| {
+        std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o700))?;
+        let inner = private.join("s");
+        let listener = UnixListener::bind(&inner)?;
+        std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::rename(&inner, path)?;
+        Ok(listener)
+    })();
+    let _ = std::fs::remove_dir_all(&private);
+    result
+}
+
+fn tcp_link(peer: TcpStream, options: &Options) -> io::Result<Link> {
+    // Lines are gathered before they are written: waiting for more would only add delay.
+    peer.set_nodelay(true)?;
+    let (reader, writer) = peer.into_split();
+    Ok(stream(reader, writer, options))
+}
+
+fn unix_link(peer: UnixStream, options: &Options) -> Link {
+    let (reader, writer) = peer.into_split();
+    stream(reader, writer, options)
+}

@@ -1,0 +1,185 @@
+//! A link over any byte stream: one task that reads lines, one that writes them.
+
+use std::future::{Future, ready};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use narrows_wire::{Fault, Frame, Kind, Line, Splitter};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+use crate::close::CloseReason;
+use crate::link::{Link, Options, Outgoing, Sender, Shared};
+use crate::queue;
+
+/// How much is put together for one write. A longer line is written by itself, without being copied.
+const GATHER: usize = 64 << 10;
+
+/// How long a peer that does not speak JSON-RPC may take to read that it has been hung up on.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// A link whose lines come from `reader` and go to `writer`. Must be called inside a runtime.
+pub fn stream<R, W>(reader: R, writer: W, options: &Options) -> Link
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    stream_until(reader, writer, options, ready(CloseReason::Eof))
+}
+
+/// The same; at the end of the stream `why` tells the reason, such as how a process ended.
+pub(crate) fn stream_until<R, W, F>(reader: R, writer: W, options: &Options, why: F) -> Link
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+    F: Future<Output = CloseReason> + Send + 'static,
+{
+    let (link, to_write, was_read, shared) = Link::new(options);
+    let guard = options.guard_first_line.then(|| link.sender.clone());
+    let splitter = Splitter::new(options.max_line);
+    let to_read = Reading { reader, splitter, frames: was_read, guard, shared: Arc::clone(&shared) };
+    tokio::spawn(async move {
+        // The receiver learns of the end when the last frame sender goes, so the reason must stand before that.
+        let (frames, shared, ended) = to_read.run().await;
+        shared.close(match ended {
+            Ended::Stream => why.await,
+            Ended::Because(reason) => reason,
+        });
+        drop(frames);
+    });
+    tokio::spawn(write(writer, to_write, shared));
+    link
+}
+
+/// How reading ended.
+enum Ended {
+    /// The stream did.
+    Stream,
+    /// For another reason.
+    Because(CloseReason),
+}
+
+struct Reading<R> {
+    reader: R,
+    splitter: Splitter,
+    frames: queue::Sender<Frame>,
+    /// Until the first line has been seen: where to send the refusal.
+    guard: Option<Sender>,
+    shared: Arc<Shared>,
+}
+
+impl<R: AsyncRead + Unpin> Reading<R> {
+    async fn run(mut self) -> (queue::Sender<Frame>, Arc<Shared>, Ended) {
+        let ended = loop {
+            match self.reader.read_buf(self.splitter.buffer()).await {
+                Ok(0) => break Ended::Stream,
+                Ok(_) => {}
+                Err(error) => break Ended::Because(error.into()),
+            }
+            if let Some(ended) = self.deliver().await {
+                break ended;
+            }
+        };
+        if self.splitter.partial() > 0 && !self.splitter.is_skipping() {
+            self.shared.partial.fetch_add(1, Ordering::Relaxed);
+        }
+        (self.frames, self.shared, ended)
+    }
+
+    /// Hands every whole line on; waits while the queue is full, which is what stops the reading.
+    async fn deliver(&mut self) -> Option<Ended> {
+        while let Some(line) = self.splitter.next_line() {
+            let frame = match line {
+                Line::Whole(line) => Frame::parse(line),
+                Line::TooLong(head) => {
+                    self.shared.too_long.fetch_add(1, Ordering::Relaxed);
+                    Frame::too_long(head)
+                }
+            };
+            if let Some(sender) = self.guard.take()
+                && let Kind::Invalid(Fault::Syntax | Fault::Utf8 | Fault::TooDeep | Fault::NotAMessage) =
+                    frame.kind()
+            {
+                self.shared.close(CloseReason::NotJson);
+                if let Some(refusal) = frame.refusal() {
+                    let _ = sender.push(refusal);
+                }
+                sender.close();
+                // Closing a socket with unread input resets it, and the answer would be lost on the way.
+                let _ = timeout(LINGER, self.discard()).await;
+                return Some(Ended::Because(CloseReason::NotJson));
+            }
+            self.shared.frames_in.fetch_add(1, Ordering::Relaxed);
+            let size = frame.bytes().len();
+            if self.frames.send(frame, size).await.is_err() {
+                // Nobody listens any more: what comes is no longer our business.
+                return Some(Ended::Because(CloseReason::Local));
+            }
+        }
+        None
+    }
+
+    /// Reads the rest of a short message and throws it away.
+    async fn discard(&mut self) {
+        let mut rest = [0; 16 << 10];
+        while matches!(self.reader.read(&mut rest).await, Ok(1..)) {}
+    }
+}
+
+/// Writes what is queued, as much as there is at a time, until nobody can send any more or the peer has gone.
+async fn write<W: AsyncWrite + Unpin>(
+    mut writer: W,
+    mut queue: queue::Receiver<Outgoing>,
+    shared: Arc<Shared>,
+) {
+    let mut waiting = Vec::new();
+    let mut gathered = BytesMut::with_capacity(GATHER);
+    while queue.recv_all(&mut waiting).await {
+        for outgoing in waiting.drain(..) {
+            let result = match outgoing {
+                Outgoing::Line(line) if line.len() < GATHER => {
+                    shared.frames_out.fetch_add(1, Ordering::Relaxed);
+                    gathered.extend_from_slice(&line);
+                    gathered.put_u8(b'\n');
+                    if gathered.len() < GATHER { Ok(()) } else { send_off(&mut writer, &mut gathered).await }
+                }
+                Outgoing::Line(line) => {
+                    shared.frames_out.fetch_add(1, Ordering::Relaxed);
+                    match send_off(&mut writer, &mut gathered).await {
+                        Ok(()) => match writer.write_all(&line).await {
+                            Ok(()) => writer.write_all(b"\n").await,
+                            failed => failed,
+                        },
+                        failed => failed,
+                    }
+                }
+                Outgoing::Flush(done) => {
+                    let result = send_off(&mut writer, &mut gathered).await;
+                    if result.is_ok() {
+                        let _ = done.send(());
+                    }
+                    result
+                }
+            };
+            if let Err(error) = result {
+                return shared.close_writing(error);
+            }
+        }
+        if let Err(error) = send_off(&mut writer, &mut gathered).await {
+            return shared.close_writing(error);
+        }
+    }
+    // Nobody is left to care whether the goodbye arrives.
+    let _ = writer.shutdown().await;
+}
+
+async fn send_off<W: AsyncWrite + Unpin>(writer: &mut W, gathered: &mut BytesMut) -> std::io::Result<()> {
+    if gathered.is_empty() {
+        return Ok(());
+    }
+    writer.write_all(gathered).await?;
+    gathered.clear();
+    writer.flush().await
+}

@@ -1,0 +1,194 @@
+//! Links over byte streams: limits, ends, back-pressure and peers that are no peers.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use narrows_link::{CloseReason, Link, Options, memory, stream};
+use narrows_wire::{Fault, Kind};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::time::timeout;
+
+/// Long enough that paused time passes it only when nothing else can run.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// A link over a pipe of `capacity` bytes, and the other end of it.
+fn rig(capacity: usize, options: &Options) -> (Link, DuplexStream) {
+    let (ours, theirs) = tokio::io::duplex(capacity);
+    let (reader, writer) = tokio::io::split(ours);
+    (stream(reader, writer, options), theirs)
+}
+
+fn note(number: usize) -> Bytes {
+    format!(r#"{{"jsonrpc":"2.0","method":"n","params":{{"n":{number}}}}}"#).into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn lines_come_whatever_the_reads() {
+    for capacity in [1, 2, 7, 64, 4096] {
+        let (mut link, mut peer) = rig(capacity, &Options::default());
+        let feed = tokio::spawn(async move {
+            peer.write_all(b"\r\n  \n").await.unwrap();
+            for number in 0..10 {
+                peer.write_all(&note(number)).await.unwrap();
+                peer.write_all(if number % 2 == 0 { b"\n" } else { b"\r\n" }).await.unwrap();
+            }
+            peer.write_all(b"{\"half\":").await.unwrap();
+        });
+        for number in 0..10 {
+            assert_eq!(link.receiver.recv().await.unwrap().bytes(), &note(number));
+        }
+        assert!(link.receiver.recv().await.is_none());
+        assert_eq!(link.receiver.reason(), CloseReason::Eof);
+        assert_eq!(link.sender.stats().partial, 1);
+        assert_eq!(link.sender.stats().frames_in, 10);
+        feed.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_over_the_limit_is_one_fault_and_the_next_is_fine() {
+    let (mut link, mut peer) = rig(4096, &Options { max_line: 100, ..Options::default() });
+    let feed = tokio::spawn(async move {
+        peer.write_all(br#"{"jsonrpc":"2.0","id":7,"method":"n","params":{"text":""#).await.unwrap();
+        for _ in 0..1000 {
+            peer.write_all(&[b'x'; 1000]).await.unwrap();
+        }
+        peer.write_all(b"\"}}\n").await.unwrap();
+        peer.write_all(&note(1)).await.unwrap();
+        peer.write_all(b"\n").await.unwrap();
+        peer
+    });
+    let long = link.receiver.recv().await.unwrap();
+    assert_eq!(long.kind(), Kind::Invalid(Fault::TooLong));
+    assert_eq!(long.id(), Some(&b"7"[..]));
+    assert_eq!(link.receiver.recv().await.unwrap().bytes(), &note(1));
+    assert_eq!(link.sender.stats().too_long, 1);
+    feed.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_incoming_queue_stops_the_reading() {
+    let (mut link, mut peer) = rig(1000, &Options { queue_bytes: 1000, ..Options::default() });
+    let feed = async {
+        for number in 0..1000 {
+            peer.write_all(&note(number)).await.unwrap();
+            peer.write_all(b"\n").await.unwrap();
+        }
+    };
+    assert!(timeout(NEVER, feed).await.is_err(), "nobody takes anything, so the peer must be held up");
+    assert!(link.sender.stats().frames_in < 50);
+    assert_eq!(link.receiver.recv().await.unwrap().bytes(), &note(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_does_not_read_makes_senders_wait_but_not_answers() {
+    let (link, mut peer) = rig(1000, &Options { queue_bytes: 1000, ..Options::default() });
+    let sending = async {
+        for number in 0.. {
+            link.sender.send(note(number)).await.unwrap();
+        }
+    };
+    assert!(timeout(NEVER, sending).await.is_err());
+    link.sender.push(note(7_777_777)).unwrap();
+    assert!(timeout(NEVER, link.sender.flush()).await.is_err());
+    link.sender.close();
+    let mut written = String::new();
+    peer.read_to_string(&mut written).await.unwrap();
+    let lines: Vec<_> = written.lines().collect();
+    let last = lines.len() - 1;
+    assert_eq!(lines[last].as_bytes(), &note(7_777_777), "behind what was sent before it");
+    for (number, line) in lines[..last].iter().enumerate() {
+        assert_eq!(line.as_bytes(), &note(number));
+    }
+    assert!(link.sender.send(note(1)).await.is_err());
+    assert_eq!(link.sender.reason(), CloseReason::Local);
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_and_short_lines_are_written_in_order() {
+    let (link, mut peer) = rig(1 << 20, &Options::default());
+    let lines: Vec<Bytes> = [10, 70_000, 10, 64 << 10, 200_000, 1]
+        .iter()
+        .map(|length| format!(r#"{{"x":"{}"}}"#, "y".repeat(*length)).into())
+        .collect();
+    for line in &lines {
+        link.sender.send(line.clone()).await.unwrap();
+    }
+    link.sender.flush().await.unwrap();
+    assert_eq!(link.sender.stats().frames_out, 6);
+    drop(link);
+    let mut written = Vec::new();
+    peer.read_to_end(&mut written).await.unwrap();
+    let expected: Vec<u8> = lines.iter().flat_map(|line| line.iter().chain(b"\n")).copied().collect();
+    assert_eq!(written, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_sent_is_written_after_the_last_sender_has_gone_and_the_peer_then_sees_the_end() {
+    let (link, mut peer) = rig(16, &Options::default());
+    link.sender.send(note(1)).await.unwrap();
+    drop(link.sender);
+    let mut written = String::new();
+    peer.read_to_string(&mut written).await.unwrap();
+    assert_eq!(written.as_bytes(), [&note(1)[..], b"\n"].concat());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_goes_while_we_write_ends_the_link() {
+    let (mut link, peer) = rig(16, &Options::default());
+    drop(peer);
+    assert!(link.receiver.recv().await.is_none());
+    while link.sender.send(note(1)).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(link.sender.reason(), CloseReason::Eof);
+    assert!(link.sender.flush().await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guarded_link_hangs_up_on_whoever_does_not_speak_json() {
+    let guarded = Options { guard_first_line: true, ..Options::default() };
+    for hello in ["GET / HTTP/1.1\r\n", "\"text\"\n", "17\n", "\u{feff}{}\n", "{\"half\n"] {
+        let (mut link, mut peer) = rig(4096, &guarded);
+        peer.write_all(hello.as_bytes()).await.unwrap();
+        assert!(link.receiver.recv().await.is_none(), "{hello}");
+        assert_eq!(link.receiver.reason(), CloseReason::NotJson, "{hello}");
+        drop(link);
+        let mut answer = String::new();
+        peer.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.contains(r#""id":null"#) && answer.ends_with("}\n"), "{answer}");
+    }
+    for hello in ["{}\n", "[]\n", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}\n"] {
+        let (mut link, mut peer) = rig(4096, &guarded);
+        peer.write_all(hello.as_bytes()).await.unwrap();
+        peer.write_all(b"no JSON\n").await.unwrap();
+        assert!(link.receiver.recv().await.is_some());
+        assert_eq!(
+            link.receiver.recv().await.unwrap().kind(),
+            Kind::Invalid(Fault::Syntax),
+            "only the first counts"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_memory_pair_is_like_any_other_link() {
+    let options = Options { max_line: 1000, queue_bytes: 1000, ..Options::default() };
+    let (mut one, mut other) = memory::pair(&options);
+    one.sender.send(note(1)).await.unwrap();
+    one.sender.send(Bytes::from_static(b"no JSON")).await.unwrap();
+    one.sender.flush().await.unwrap();
+    assert_eq!(other.receiver.recv().await.unwrap().bytes(), &note(1));
+    assert_eq!(other.receiver.recv().await.unwrap().kind(), Kind::Invalid(Fault::Syntax));
+    other.sender.send(vec![b'x'; 2000].into()).await.unwrap();
+    assert_eq!(one.receiver.recv().await.unwrap().kind(), Kind::Invalid(Fault::TooLong));
+    let sending = async { while one.sender.send(note(1)).await.is_ok() {} };
+    assert!(timeout(NEVER, sending).await.is_err(), "nobody takes anything");
+    drop(one);
+    while other.receiver.recv().await.is_some() {}
+    assert_eq!(other.receiver.reason(), CloseReason::Eof);
+    while other.sender.send(note(1)).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+}

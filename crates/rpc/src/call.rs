@@ -1,0 +1,136 @@
+//! A request of ours, from when it is sent to when it settles.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use narrows_wire::{Frame, message};
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+
+use crate::error::CallError;
+use crate::shared::Shared;
+
+/// A successful answer.
+#[derive(Clone, Debug)]
+pub struct Response {
+    frame: Frame,
+}
+
+impl Response {
+    /// What `frame`, a response, says: a result, an error, or nothing sensible.
+    pub(crate) fn read_from(frame: Frame) -> Result<Self, CallError> {
+        match (frame.result(), frame.error()) {
+            (Some(_), None) => Ok(Self { frame }),
+            (None, Some(error)) => Err(CallError::Refused(error)),
+            (Some(_), Some(_)) => Err(CallError::Malformed("it has both a result and an error".to_owned())),
+            (None, None) => Err(CallError::Malformed("it has neither a result nor an error".to_owned())),
+        }
+    }
+
+    /// The whole message.
+    #[must_use]
+    pub fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    /// The result as it stands there.
+    #[must_use]
+    pub fn raw(&self) -> &[u8] {
+        self.frame.result().unwrap_or(b"null")
+    }
+
+    /// The result as a type. Where an empty object is expected, `null` will do: many agents send it.
+    ///
+    /// # Errors
+    /// When it is not of that type.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, CallError> {
+        let raw = self.raw();
+        serde_json::from_slice(raw)
+            .or_else(|error| if raw == b"null" { serde_json::from_slice(b"{}") } else { Err(error) })
+            .map_err(|error| CallError::Malformed(error.to_string()))
+    }
+}
+
+/// A request of ours on its way. Dropped before it settles, it tells the peer to give up (`$/cancel_request`).
+pub struct Call {
+    shared: Arc<Shared>,
+    id: u64,
+    answer: oneshot::Receiver<Result<Response, CallError>>,
+    /// Whether it has been handed to the link: what was never sent need not be cancelled.
+    sent: bool,
+}
+
+impl Call {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        id: u64,
+        answer: oneshot::Receiver<Result<Response, CallError>>,
+    ) -> Self {
+        Self { shared, id, answer, sent: false }
+    }
+
+    pub(crate) fn mark_sent(&mut self) {
+        self.sent = true;
+    }
+
+    /// Its id on the wire.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Asks the peer to give up. The answer still comes, and may still be a result.
+    pub fn cancel(&self) {
+        cancel(&self.shared, self.id);
+    }
+
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// When it is an error, or the peer is lost first.
+    pub async fn response(mut self) -> Result<Response, CallError> {
+        match (&mut self.answer).await {
+            Ok(outcome) => outcome,
+            // The sender is only dropped by `forget`, which is only called when this is dropped.
+            Err(_) => Err(self.shared.lost_unsent()),
+        }
+    }
+
+    /// Waits for the answer until `deadline` from now.
+    ///
+    /// # Errors
+    /// When it is an error, the peer is lost first, or there is none in time; then the peer is told to give up.
+    pub async fn response_within(self, deadline: Duration) -> Result<Response, CallError> {
+        match tokio::time::timeout(deadline, self.response()).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(CallError::Deadline(deadline)),
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.shared.forget(self.id) && self.sent {
+            self.cancel();
+        }
+    }
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Asks the peer to give up on request `id` of ours.
+pub(crate) fn cancel(shared: &Shared, id: u64) {
+    #[derive(serde::Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Params {
+        request_id: u64,
+    }
+    if let Ok(line) = message::notification(narrows_acp::method::CANCEL_REQUEST, &Params { request_id: id }) {
+        // A peer that has gone has given up already.
+        let _ = shared.sender.push(line);
+    }
+}

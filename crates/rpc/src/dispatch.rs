@@ -1,0 +1,268 @@
+//! The loop that takes what comes from the link and hands it to whom it concerns.
+
+use std::borrow::Cow;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex};
+
+use narrows_acp::method::CANCEL_REQUEST;
+use narrows_link::{CloseReason, Link, Receiver, queue};
+use narrows_wire::{Batch, Code, Fault, Frame, Kind, RawId, RpcError, Step, message};
+
+use crate::call::Response;
+use crate::error::CallError;
+use crate::inbox::{Inbox, Item};
+use crate::options::{Noise, Options};
+use crate::peer::{Alive, Peer};
+use crate::request::{Progress, ReplyTo, Request, Responder};
+use crate::sessions::Route;
+use crate::shared::{Shared, count};
+
+/// Starts a conversation on `link`. Must be called inside a runtime.
+#[must_use]
+pub fn start(link: Link, options: Options) -> (Peer, Inbox) {
+    let Link { sender, receiver } = link;
+    let (main, inbox) = queue::bounded(options.inbox_bytes);
+    let shared = Arc::new(Shared::new(sender, options));
+    let alive = Arc::new(Alive { shared: Arc::clone(&shared) });
+    tokio::spawn(run(Dispatch { shared, main }, receiver));
+    (Peer::new(Arc::clone(&alive)), Inbox::new(inbox, alive))
+}
+
+async fn run(dispatch: Dispatch, mut receiver: Receiver) {
+    let reason = tokio::select! {
+        biased;
+        () = dispatch.shared.stop.wait() => {
+            dispatch.shared.sender.close();
+            CloseReason::Local
+        }
+        () = dispatch.read(&mut receiver) => receiver.reason(),
+    };
+    dispatch.shared.end(&reason);
+    // A batch that waits for one of its entries still holds the queue.
+    dispatch.main.close();
+}
+
+/// What the loop works with; a batch that waits for one of its entries takes a clone along.
+#[derive(Clone)]
+struct Dispatch {
+    shared: Arc<Shared>,
+    main: queue::Sender<Item>,
+}
+
+impl Dispatch {
+    /// Takes what comes until the link ends.
+    async fn read(&self, receiver: &mut Receiver) {
+        let mut frames = Vec::new();
+        while receiver.recv_all(&mut frames).await {
+            for frame in frames.drain(..) {
+                self.accept(frame).await;
+            }
+            // Answers do not wait for room, so whoever asks faster than it reads is not read from any more.
+            self.shared.sender.room().await;
+        }
+    }
+
+    /// Takes one line.
+    async fn accept(&self, frame: Frame) {
+        match frame.kind() {
+            Kind::Batch => self.batch(&frame).await,
+            Kind::Invalid(fault) => self.refuse(&frame, fault),
+            Kind::Request | Kind::Notification | Kind::Response => {
+                self.message(frame, &ReplyTo::Peer).await;
+            }
+        }
+    }
+
+    /// Takes one valid message. For a request that was handed on, returns what becomes of it.
+    async fn message(&self, frame: Frame, reply: &ReplyTo) -> Option<Arc<Progress>> {
+        if frame.kind() == Kind::Response {
+            self.response(&frame);
+            return None;
+        }
+        // A request or a notification always has a method.
+        let method = frame.method().unwrap_or(Cow::Borrowed(""));
+        if frame.kind() == Kind::Notification {
+            if method == CANCEL_REQUEST {
+                self.cancel(&frame);
+            } else if (self.shared.options.serves)(&method) && has_named_params(&frame) {
+                self.deliver(Item::Notification(frame.clone()), &frame).await;
+            } else {
+                count(&self.shared.counters.ignored);
+            }
+            return None;
+        }
+        let known = (self.shared.options.serves)(&method);
+        match self.admit(&frame, known, &method, reply) {
+            Ok((request, progress)) => {
+                self.deliver(Item::Request(request), &frame).await;
+                Some(progress)
+            }
+            Err(error) => {
+                reply.send(&self.shared, message::error(frame.id().unwrap_or(b"null"), &error));
+                None
+            }
+        }
+    }
+
+    /// Notes a request as being answered, or says why not.
+    fn admit(
+        &self,
+        frame: &Frame,
+        known: bool,
+        method: &str,
+        reply: &ReplyTo,
+    ) -> Result<(Request, Arc<Progress>), RpcError> {
+        if !known {
+            let named = serde_json::Value::from(method.chars().take(100).collect::<String>());
+            return Err(
+                RpcError::new(Code::MethodNotFound, "there is no such method here").with("method", named)
+            );
+        }
+        if !has_named_params(frame) {
+            return Err(RpcError::new(Code::InvalidParams, "params must be an object"));
+        }
+        let id = RawId::copy(frame.id().unwrap_or(b"null"));
+        let progress = Arc::new(Progress::default());
+        let mut tables = self.shared.tables();
+        let full = tables.answering.len() >= self.shared.options.max_requests;
+        match tables.answering.entry(id.clone()) {
+            Entry::Occupied(_) => {
+                return Err(RpcError::new(
+                    Code::DuplicateId,
+                    "a request with this id is still being answered",
+                ));
+            }
+            Entry::Vacant(_) if full => {
+                return Err(RpcError::new(
+                    Code::Backpressure,
+                    "too many requests are waiting for their answers",
+                ));
+            }
+            Entry::Vacant(slot) => slot.insert(Arc::clone(&progress)),
+        };
+        drop(tables);
+        let responder = Responder::new(Arc::clone(&self.shared), id, Arc::clone(&progress), reply.clone());
+        Ok((Request { frame: frame.clone(), responder }, progress))
+    }
+
+    /// Puts `item` into the inbox where `frame` belongs, waiting for room.
+    async fn deliver(&self, item: Item, frame: &Frame) {
+        let (route, given_up) = match frame.session() {
+            Some(session) => self.shared.tables().sessions.route(&session),
+            None => (Route::Main, None),
+        };
+        // Dropping the inbox of a session that nobody claimed answers the requests in it.
+        drop(given_up);
+        let size = frame.bytes().len();
+        let undelivered = match route {
+            Route::Session(inbox) => inbox.send(item, size).await.is_err(),
+            Route::Main => self.main.send(item, size).await.is_err(),
+            Route::Held(inbox) => {
+                if inbox.try_send(item, size).is_err() {
+                    count(&self.shared.counters.unclaimed);
+                }
+                false
+            }
+            Route::Closed => {
+                if let Item::Request(request) = item {
+                    request.responder.fail(&RpcError::new(Code::NotFound, "the session is closed"));
+                }
+                true
+            }
+        };
+        if undelivered {
+            count(&self.shared.counters.ignored);
+        }
+    }
+
+    fn response(&self, frame: &Frame) {
+        let outcome = Response::read_from(frame.clone());
+        if self.shared.settle(frame, outcome).is_none() {
+            count(&self.shared.counters.unasked);
+        }
+    }
+
+    /// The peer wants us to give up on a request of its own.
+    fn cancel(&self, frame: &Frame) {
+        let Some(id) = frame.request_id() else { return count(&self.shared.counters.ignored) };
+        match self.shared.tables().answering.get(&RawId::copy(id)) {
+            Some(progress) => progress.cancelled.raise(),
+            // It has been answered in the meantime, or never was: both are in order.
+            None => count(&self.shared.counters.ignored),
+        }
+    }
+
+    /// Answers what is no valid message, if it is to be answered.
+    fn refuse(&self, frame: &Frame, fault: Fault) {
+        let counters = &self.shared.counters;
+        let noise = matches!(fault, Fault::Syntax | Fault::Utf8 | Fault::TooDeep);
+        count(if noise { &counters.noise } else { &counters.invalid });
+        // What might be a broken answer to a request of ours settles that request.
+        let settled = matches!(fault, Fault::BadResponse | Fault::LongResponse | Fault::NoMethod)
+            && self.shared.settle(frame, Err(CallError::Malformed(fault.to_string()))).is_some();
+        if settled || noise && self.shared.options.noise == Noise::Ignore {
+            return;
+        }
+        if let Some(refusal) = frame.refusal() {
+            // A peer that has gone needs no answer.
+            let _ = self.shared.sender.push(refusal);
+        }
+    }
+
+    async fn batch(&self, frame: &Frame) {
+        let (batch, steps) = match Batch::open(frame, self.shared.options.max_batch) {
+            Ok(opened) => opened,
+            Err(fault) => {
+                count(&self.shared.counters.invalid);
+                let _ = self.shared.sender.push(message::error(b"null", &fault.into()));
+                return;
+            }
+        };
+        let mut steps = steps.into_iter();
+        let reply = ReplyTo::Batch(Arc::new(Mutex::new(batch)));
+        if let Some(barrier) = self.batch_until_barrier(&mut steps, &reply).await {
+            // The loop must go on while the rest waits: what answers the entry may need messages from the peer.
+            let dispatch = self.clone();
+            tokio::spawn(async move {
+                let mut barrier = Some(barrier);
+                while let Some(entry) = barrier {
+                    entry.answered.wait().await;
+                    barrier = dispatch.batch_until_barrier(&mut steps, &reply).await;
+                }
+            });
+        }
+    }
+
+    /// Takes entries up to one that the rest must wait for.
+    async fn batch_until_barrier(
+        &self,
+        steps: &mut std::vec::IntoIter<Step>,
+        reply: &ReplyTo,
+    ) -> Option<Arc<Progress>> {
+        for step in steps.by_ref() {
+            match step {
+                Step::Answer(line) => reply.send(&self.shared, line),
+                Step::Deliver(entry) => {
+                    if let Kind::Invalid(fault) = entry.kind() {
+                        self.refuse(&entry, fault);
+                        continue;
+                    }
+                    let barrier =
+                        entry.method().is_some_and(|method| (self.shared.options.lifecycle)(&method));
+                    if let Some(progress) = self.message(entry, reply).await
+                        && barrier
+                    {
+                        return Some(progress);
+                    }
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Whether the params are an object or absent. JSON-RPC allows an array, ACP has no method that takes one; read as
+/// a type it would pass all the same, with a session that no router has seen.
+fn has_named_params(frame: &Frame) -> bool {
+    frame.params().is_none_or(|params| params[0] == b'{' || params == b"null")
+}

@@ -1,0 +1,178 @@
+//! The handle to speak with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use narrows_link::CloseReason;
+use narrows_wire::message;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+
+use crate::call::{self, Call};
+use crate::error::CallError;
+use crate::inbox::Session;
+use crate::sessions::AlreadyClaimed;
+use crate::shared::{Pending, Shared, Stats};
+
+/// Kept by every handle; when the last goes, so does the conversation.
+pub(crate) struct Alive {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.shared.stop.raise();
+    }
+}
+
+/// The other end, as this end sees it. Clones speak in the same conversation.
+#[derive(Clone)]
+pub struct Peer {
+    alive: Arc<Alive>,
+}
+
+impl Peer {
+    pub(crate) fn new(alive: Arc<Alive>) -> Self {
+        Self { alive }
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.alive.shared
+    }
+
+    /// Tells the peer something, as soon as there is room.
+    ///
+    /// # Errors
+    /// When the peer is lost.
+    pub async fn notify<P: Serialize + ?Sized>(&self, method: &str, params: &P) -> Result<(), CallError> {
+        let line = message::notification(method, params).map_err(unwritable)?;
+        self.send(line).await
+    }
+
+    /// Asks the peer something: sends the request as soon as there is room, and returns without the answer.
+    ///
+    /// # Errors
+    /// When the peer is lost.
+    pub async fn call<P: Serialize + ?Sized>(&self, method: &str, params: &P) -> Result<Call, CallError> {
+        let (answer, waiting) = oneshot::channel();
+        let id = self.shared().expect(Pending::Caller(answer))?;
+        // From here on dropping `call` forgets the request, also when this future is dropped while it waits for room.
+        let mut call = Call::new(Arc::clone(self.shared()), id, waiting);
+        let line = message::request(id.to_string().as_bytes(), method, params).map_err(unwritable)?;
+        self.send(line).await?;
+        call.mark_sent();
+        Ok(call)
+    }
+
+    /// Asks the peer something and waits for the answer, `deadline` from now at the latest.
+    ///
+    /// # Errors
+    /// When the answer is an error or not of the expected type, does not come in time, or the peer is lost.
+    pub async fn request<P, R>(&self, method: &str, params: &P, deadline: Duration) -> Result<R, CallError>
+    where
+        P: Serialize + ?Sized,
+        R: DeserializeOwned,
+    {
+        let asking = async { self.call(method, params).await?.response().await };
+        match tokio::time::timeout(deadline, asking).await {
+            Ok(outcome) => outcome?.read(),
+            Err(_) => Err(CallError::Deadline(deadline)),
+        }
+    }
+
+    /// Asks the peer something whose answer comes in the inbox of `session`, as [`crate::Item::Answer`] with the id
+    /// that is returned here: behind everything the peer sent before it, so that a turn's updates precede its end.
+    ///
+    /// # Errors
+    /// When the peer is lost.
+    pub async fn call_in<P: Serialize + ?Sized>(
+        &self,
+        session: &Session,
+        method: &str,
+        params: &P,
+    ) -> Result<u64, CallError> {
+        let Some(inbox) = self.shared().tables().sessions.queue(session.id()) else {
+            return Err(self.shared().lost_unsent());
+        };
+        let id = self.shared().expect(Pending::Session(inbox))?;
+        let forget = Forget { shared: self.shared(), id };
+        let line = message::request(id.to_string().as_bytes(), method, params).map_err(unwritable)?;
+        self.send(line).await?;
+        std::mem::forget(forget);
+        Ok(id)
+    }
+
+    /// Asks the peer to give up on a request made with [`Peer::call_in`]. The answer still comes.
+    pub fn cancel(&self, id: u64) {
+        call::cancel(self.shared(), id);
+    }
+
+    /// The inbox of one session, with what has come for it already.
+    ///
+    /// # Errors
+    /// When somebody holds it already.
+    pub fn session(&self, id: &str) -> Result<Session, AlreadyClaimed> {
+        let queue = self.shared().tables().sessions.claim(id)?;
+        Ok(Session::new(id, queue, Arc::clone(&self.alive)))
+    }
+
+    /// Waits until everything sent so far has been handed to the system.
+    ///
+    /// # Errors
+    /// When the peer is lost first.
+    pub async fn flush(&self) -> Result<(), CallError> {
+        self.shared().sender.flush().await.map_err(|_| self.shared().lost_unsent())
+    }
+
+    /// Ends the conversation from this side: what waits is written, then the peer sees the end of the stream.
+    pub fn close(&self) {
+        self.shared().stop.raise();
+    }
+
+    /// Waits until the conversation is over and everything is settled.
+    pub async fn closed(&self) -> CloseReason {
+        self.shared().ended.wait().await;
+        self.shared().sender.reason()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared().stats()
+    }
+
+    /// What happened on the link so far.
+    #[must_use]
+    pub fn link_stats(&self) -> narrows_link::Stats {
+        self.shared().sender.stats()
+    }
+
+    async fn send(&self, line: Bytes) -> Result<(), CallError> {
+        self.shared().sender.send(line).await.map_err(|_| self.shared().lost_unsent())
+    }
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peer").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+/// Forgets a request whose sending was given up.
+struct Forget<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.shared.forget(self.id);
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err takes")]
+fn unwritable(error: serde_json::Error) -> CallError {
+    CallError::Unwritable(error.to_string())
+}

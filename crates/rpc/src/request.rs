@@ -1,0 +1,129 @@
+//! A request of the peer, and the duty to answer it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use narrows_wire::{Batch, Code, Frame, RawId, RpcError, message};
+use serde::Serialize;
+
+use crate::shared::Shared;
+use crate::signal::Signal;
+
+/// What becomes of a request of the peer.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// The peer has asked to give up on it, or has gone.
+    pub(crate) cancelled: Signal,
+    /// It has been answered.
+    pub(crate) answered: Signal,
+}
+
+/// Where an answer goes.
+#[derive(Clone)]
+pub(crate) enum ReplyTo {
+    /// Straight to the peer.
+    Peer,
+    /// Into the answer to the batch it came in.
+    Batch(Arc<Mutex<Batch>>),
+}
+
+impl ReplyTo {
+    /// Sends `line` where it belongs.
+    pub(crate) fn send(&self, shared: &Shared, line: Bytes) {
+        let line = match self {
+            Self::Peer => Some(line),
+            Self::Batch(batch) => batch.lock().unwrap_or_else(PoisonError::into_inner).answer(line),
+        };
+        if let Some(line) = line {
+            // A peer that has gone needs no answer.
+            let _ = shared.sender.push(line);
+        }
+    }
+}
+
+/// A request of the peer.
+#[derive(Debug)]
+pub struct Request {
+    /// The message.
+    pub frame: Frame,
+    /// Where its answer goes.
+    pub responder: Responder,
+}
+
+/// The duty to answer one request. Dropped unused, it answers with -32603 by itself.
+pub struct Responder {
+    shared: Arc<Shared>,
+    id: RawId,
+    progress: Arc<Progress>,
+    reply: ReplyTo,
+    answered: bool,
+}
+
+impl Responder {
+    pub(crate) fn new(shared: Arc<Shared>, id: RawId, progress: Arc<Progress>, reply: ReplyTo) -> Self {
+        Self { shared, id, progress, reply, answered: false }
+    }
+
+    /// The id of the request, as the peer wrote it.
+    #[must_use]
+    pub fn id(&self) -> &RawId {
+        &self.id
+    }
+
+    /// Answers with a result.
+    pub fn respond<R: Serialize + ?Sized>(self, result: &R) {
+        let line = message::response(self.id.as_bytes(), result).unwrap_or_else(|error| {
+            tracing::error!(%error, "a result cannot be written as JSON");
+            message::error(
+                self.id.as_bytes(),
+                &RpcError::new(Code::Internal, "the result cannot be written as JSON"),
+            )
+        });
+        self.finish(line);
+    }
+
+    /// Answers with an error.
+    pub fn fail(self, error: &RpcError) {
+        let line = message::error(self.id.as_bytes(), error);
+        self.finish(line);
+    }
+
+    /// Whether the peer has asked to give up on the request, or has gone. It wants an answer all the same.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.progress.cancelled.is_raised()
+    }
+
+    /// Waits until the peer asks to give up on the request, or goes.
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let progress = Arc::clone(&self.progress);
+        async move { progress.cancelled.wait().await }
+    }
+
+    fn finish(mut self, line: Bytes) {
+        self.answer(line);
+    }
+
+    fn answer(&mut self, line: Bytes) {
+        self.answered = true;
+        // The id is free before the peer can see the answer: it may use it again at once.
+        self.shared.tables().answering.remove(&self.id);
+        self.reply.send(&self.shared, line);
+        self.progress.answered.raise();
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        if !self.answered {
+            let error = RpcError::new(Code::Internal, "the request was dropped without an answer");
+            self.answer(message::error(self.id.as_bytes(), &error));
+        }
+    }
+}
+
+impl std::fmt::Debug for Responder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Responder").field("id", &self.id).finish_non_exhaustive()
+    }
+}

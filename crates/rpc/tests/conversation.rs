@@ -1,0 +1,357 @@
+//! Requests, cancellation, sessions and loss, over a pair in memory with paused time.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use narrows_link::{CloseReason, Link, Options as LinkOptions, memory};
+use narrows_rpc::{CallError, Inbox, Item, Options, Peer, Request, Session, start};
+use narrows_wire::Effects;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+/// Long enough that paused time passes it only when nothing else can run.
+const NEVER: Duration = Duration::from_secs(3600);
+const SOON: Duration = Duration::from_secs(5);
+
+/// A client and an agent, both of this crate.
+fn both() -> ((Peer, Inbox), (Peer, Inbox)) {
+    let (one, other) = memory::pair(&LinkOptions::default());
+    (start(one, Options::client(|_| true)), start(other, Options::agent(|_| true)))
+}
+
+/// A client and the bare link to it.
+fn client() -> (Peer, Inbox, Link) {
+    let (one, other) = memory::pair(&LinkOptions::default());
+    let (peer, inbox) = start(one, Options::client(|_| true));
+    (peer, inbox, other)
+}
+
+async fn request(inbox: &mut Inbox) -> Request {
+    match inbox.recv().await {
+        Some(Item::Request(request)) => request,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn sent(link: &mut Link) -> Value {
+    serde_json::from_slice(link.receiver.recv().await.unwrap().bytes()).unwrap()
+}
+
+async fn send(link: &Link, message: &Value) {
+    link.sender.send(message.to_string().into()).await.unwrap();
+}
+
+fn update(session: &str, n: u32) -> Value {
+    json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "n": n}})
+}
+
+async fn next_update(session: &mut Session) -> u64 {
+    match session.recv().await {
+        Some(Item::Notification(frame)) => frame.read_params::<Value>().unwrap()["n"].as_u64().unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_ends_ask_and_answer_at_the_same_time() {
+    let ((client, mut client_inbox), (agent, mut agent_inbox)) = both();
+    let ask = async {
+        let answer: Value = client.request("up", &json!({"x": 1}), SOON).await.unwrap();
+        assert_eq!(answer, json!({"y": 2}));
+    };
+    let serve = async {
+        let up = request(&mut agent_inbox).await;
+        // Asking back before answering: the loop must not be held up by either.
+        let back: Value = agent.request("back", &json!({}), SOON).await.unwrap();
+        assert_eq!(back, json!("back"));
+        up.responder.respond(&json!({"y": 2}));
+    };
+    let serve_back = async { request(&mut client_inbox).await.responder.respond(&json!("back")) };
+    tokio::join!(ask, serve, serve_back);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_settles_the_request_and_tells_the_peer_to_give_up() {
+    let (client, mut inbox, mut link) = client();
+    let started = Instant::now();
+    let outcome = client.request::<_, Value>("slow", &json!({}), SOON).await;
+    assert_eq!(outcome, Err(CallError::Deadline(SOON)));
+    assert_eq!(started.elapsed(), SOON);
+    assert_eq!(sent(&mut link).await["id"], 1);
+    let cancel = sent(&mut link).await;
+    assert_eq!(cancel, json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}));
+    // The late answer is dropped, and one to a request never made is told apart from it.
+    send(&link, &json!({"jsonrpc": "2.0", "id": 1, "result": {}})).await;
+    send(&link, &json!({"jsonrpc": "2.0", "id": 2, "result": {}})).await;
+    send(&link, &json!({"jsonrpc": "2.0", "id": "1", "result": {}})).await;
+    send(&link, &json!({"jsonrpc": "2.0", "method": "note"})).await;
+    assert!(matches!(inbox.recv().await, Some(Item::Notification(_))));
+    let call = client.call("next", &json!({})).await.unwrap();
+    assert_eq!(sent(&mut link).await["id"], 2);
+    send(&link, &json!({"jsonrpc": "2.0", "id": 2, "result": "yes"})).await;
+    assert_eq!(call.response().await.unwrap().raw(), b"\"yes\"");
+    assert_eq!((client.stats().late, client.stats().unasked), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_is_cancelled_and_one_that_was_never_sent_is_not() {
+    let (one, mut link) = memory::pair(&LinkOptions { queue_bytes: 500, ..LinkOptions::default() });
+    let (client, _inbox) = start(one, Options::client(|_| true));
+    drop(client.call("a", &json!({})).await.unwrap());
+    assert_eq!(sent(&mut link).await["method"], "a");
+    assert_eq!(sent(&mut link).await["method"], "$/cancel_request");
+    // Nobody reads: the queues fill up, and a call that waits for room is given up.
+    let params = json!({"x": "y".repeat(100)});
+    let flood = async { while client.notify("n", &params).await.is_ok() {} };
+    assert!(timeout(NEVER, flood).await.is_err());
+    assert!(timeout(SOON, client.call("b", &params)).await.is_err());
+    client.close();
+    let mut methods = Vec::new();
+    while let Some(frame) = link.receiver.recv().await {
+        methods.push(frame.method().unwrap().into_owned());
+    }
+    assert!(methods.len() > 1 && methods.iter().all(|method| method == "n"), "{methods:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_cancelled_by_the_peer_is_still_answered() {
+    let ((client, _), (_agent, mut inbox)) = both();
+    let call = client.call("work", &json!({})).await.unwrap();
+    let work = request(&mut inbox).await;
+    assert!(timeout(NEVER, work.responder.cancelled()).await.is_err());
+    call.cancel();
+    work.responder.cancelled().await;
+    assert!(work.responder.is_cancelled());
+    work.responder.respond(&json!("partial"));
+    assert_eq!(call.response().await.unwrap().raw(), b"\"partial\"");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_dropped_is_answered_with_an_error() {
+    let ((client, _), (_agent, mut inbox)) = both();
+    let call = client.call("work", &json!({})).await.unwrap();
+    drop(request(&mut inbox).await);
+    let Err(CallError::Refused(error)) = call.response().await else { panic!() };
+    assert_eq!(error.code, -32603);
+}
+
+#[tokio::test(start_paused = true)]
+async fn malformed_answers_settle_the_request_they_answer() {
+    for (answer, expected) in [
+        (r#"{"jsonrpc":"2.0","id":1,"result":1,"error":{"code":1,"message":"x"}}"#, "both"),
+        (r#"{"jsonrpc":"2.0","id":1}"#, "missing"),
+        (r#"{"id":1,"result":{}}"#, "malformed response"),
+        (r#"{"jsonrpc":"2.0","id":1,"error":"text"}"#, "no error object"),
+        (r#"{"jsonrpc":"2.0","id":1,"result":"text"}"#, "invalid type"),
+    ] {
+        let (client, _inbox, link) = client();
+        let answering = async { link.sender.send(Bytes::from_static(answer.as_bytes())).await.unwrap() };
+        let params = json!({});
+        let (outcome, ()) = tokio::join!(client.request::<_, Vec<u8>>("a", &params, SOON), answering);
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains(expected), "{answer}: {error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_over_the_limit_settles_its_request() {
+    let (one, other) = memory::pair(&LinkOptions { max_line: 1000, ..LinkOptions::default() });
+    let (client, _inbox) = start(one, Options::client(|_| true));
+    let call = client.call("a", &json!({})).await.unwrap();
+    send(&other, &json!({"jsonrpc": "2.0", "id": 1, "result": "x".repeat(2000)})).await;
+    assert_eq!(call.response().await.unwrap_err(), CallError::Malformed("response too long".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn null_will_do_where_an_empty_object_is_expected() {
+    #[derive(Debug, PartialEq, serde::Deserialize)]
+    struct Empty {}
+    let (client, _inbox, link) = client();
+    let call = client.call("a", &json!({})).await.unwrap();
+    send(&link, &json!({"jsonrpc": "2.0", "id": 1, "result": null})).await;
+    let response = call.response().await.unwrap();
+    assert_eq!(response.read::<Empty>().unwrap(), Empty {});
+    assert_eq!(response.read::<Value>().unwrap(), Value::Null);
+    assert!(response.read::<String>().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn losing_the_peer_settles_everything_with_the_reason() {
+    let (client, mut inbox, mut link) = client();
+    let mut session = client.session("s").unwrap();
+    let call = client.call("a", &json!({})).await.unwrap();
+    let prompt = client.call_in(&session, "session/prompt", &json!({"sessionId": "s"})).await.unwrap();
+    assert_eq!(sent(&mut link).await["id"], 1);
+    assert_eq!(sent(&mut link).await["id"], 2);
+    send(&link, &update("s", 1)).await;
+    send(&link, &json!({"jsonrpc": "2.0", "id": 7, "method": "ask", "params": {"sessionId": "s"}})).await;
+    drop(link);
+    let lost = CallError::Lost { reason: CloseReason::Eof, effects: Effects::Possible };
+    assert_eq!(call.response().await.unwrap_err(), lost);
+    assert_eq!(next_update(&mut session).await, 1);
+    let Some(Item::Request(ask)) = session.recv().await else { panic!() };
+    ask.responder.cancelled().await;
+    let Some(Item::Answer(answer)) = session.recv().await else { panic!() };
+    assert_eq!((answer.id, answer.outcome.unwrap_err()), (prompt, lost));
+    assert!(session.recv().await.is_none());
+    assert!(inbox.recv().await.is_none());
+    assert_eq!(client.closed().await, CloseReason::Eof);
+    let unsent = CallError::Lost { reason: CloseReason::Eof, effects: Effects::None };
+    assert_eq!(client.call("b", &json!({})).await.unwrap_err(), unsent);
+    assert_eq!(client.call_in(&session, "b", &json!({})).await.unwrap_err(), unsent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_that_ends_a_turn_comes_after_its_updates() {
+    let ((client, _inbox), (agent, mut agent_inbox)) = both();
+    let mut session = client.session("s").unwrap();
+    let id = client.call_in(&session, "session/prompt", &json!({"sessionId": "s"})).await.unwrap();
+    tokio::spawn(async move {
+        let prompt = request(&mut agent_inbox).await;
+        for n in 0..20_000 {
+            agent.notify("session/update", &json!({"sessionId": "s", "n": n})).await.unwrap();
+        }
+        prompt.responder.respond(&json!({"stopReason": "end_turn"}));
+        // Keep the conversation up until the other side has gone.
+        agent.closed().await;
+    });
+    for n in 0..20_000 {
+        assert_eq!(next_update(&mut session).await, n);
+    }
+    let Some(Item::Answer(answer)) = session.recv().await else { panic!() };
+    assert_eq!(answer.id, id);
+    assert!(session.try_recv().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn updates_that_precede_the_claim_are_held_in_order() {
+    let (client, mut inbox, link) = client();
+    for n in 0..5 {
+        send(&link, &update("early", n)).await;
+    }
+    send(&link, &json!({"jsonrpc": "2.0", "method": "note"})).await;
+    assert!(matches!(inbox.recv().await, Some(Item::Notification(_))));
+    let mut session = client.session("early").unwrap();
+    assert!(client.session("early").is_err(), "one inbox, one reader");
+    send(&link, &update("early", 5)).await;
+    for n in 0..6 {
+        assert_eq!(next_update(&mut session).await, n);
+    }
+    drop(session);
+    send(&link, &update("early", 6)).await;
+    send(&link, &json!({"jsonrpc": "2.0", "method": "note"})).await;
+    assert!(inbox.recv().await.is_some());
+    assert_eq!(client.stats().ignored, 1);
+    client.session("early").expect("a closed session can be opened again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_a_closed_session_is_answered() {
+    let (client, _inbox, mut link) = client();
+    drop(client.session("s").unwrap());
+    send(&link, &json!({"jsonrpc": "2.0", "id": 1, "method": "ask", "params": {"sessionId": "s"}})).await;
+    assert_eq!(sent(&mut link).await["error"]["code"], -32002);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_claims_is_bounded_and_blocks_nobody() {
+    let (one, mut link) = memory::pair(&LinkOptions::default());
+    let (client, mut inbox) =
+        start(one, Options { held_sessions: 2, inbox_bytes: 2000, ..Options::client(|_| true) });
+    let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "ask", "params": {"sessionId": "first"}});
+    send(&link, &ask).await;
+    for n in 0..100 {
+        send(&link, &update("second", n)).await;
+    }
+    send(&link, &update("third", 0)).await;
+    send(&link, &json!({"jsonrpc": "2.0", "method": "note"})).await;
+    assert!(matches!(inbox.recv().await, Some(Item::Notification(_))));
+    assert!(client.stats().unclaimed > 50);
+    assert_eq!(sent(&mut link).await["id"], 1, "the request of the session that was given up is answered");
+    let mut third = client.session("third").unwrap();
+    assert_eq!(next_update(&mut third).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_inbox_stops_the_reading_and_loses_nothing() {
+    let (one, link) = memory::pair(&LinkOptions { queue_bytes: 2000, ..LinkOptions::default() });
+    let (client, _inbox) = start(one, Options { inbox_bytes: 2000, ..Options::client(|_| true) });
+    let mut session = client.session("s").unwrap();
+    let mut n = 0;
+    let flood = async {
+        loop {
+            send(&link, &update("s", n)).await;
+            n += 1;
+        }
+    };
+    assert!(timeout(NEVER, flood).await.is_err());
+    assert!(n < 200, "{n}");
+    drop(link);
+    for expected in 0..n {
+        assert_eq!(next_update(&mut session).await, u64::from(expected));
+    }
+    // The one whose sending was given up may or may not have gone through.
+    while session.recv().await.is_some() {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_asks_without_reading_is_no_longer_read() {
+    let (one, link) = memory::pair(&LinkOptions { queue_bytes: 2000, ..LinkOptions::default() });
+    let (agent, _inbox) = start(one, Options::agent(|_| false));
+    let mut n = 0;
+    let flood = async {
+        loop {
+            send(&link, &json!({"jsonrpc": "2.0", "id": n, "method": "unknown"})).await;
+            n += 1;
+        }
+    };
+    assert!(
+        timeout(NEVER, flood).await.is_err(),
+        "its questions must wait while it does not take its answers"
+    );
+    assert!(n < 500, "{n}");
+    drop(agent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn noise_of_an_agent_is_counted_and_that_of_a_client_answered() {
+    let (client, _inbox, mut link) = client();
+    link.sender.send(Bytes::from_static(b"npm WARN deprecated")).await.unwrap();
+    send(&link, &json!({"jsonrpc": "2.0", "id": 1, "method": "x"})).await;
+    drop(client.session("x"));
+    let mut first = None;
+    tokio::select! {
+        answer = sent(&mut link) => first = Some(answer),
+        () = tokio::time::sleep(SOON) => {}
+    }
+    assert_eq!(first, None, "the request waits for its answer, the noise gets none");
+    assert_eq!(client.stats().noise, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_from_this_side_writes_what_waits_and_ends_both() {
+    let ((client, inbox), (agent, mut agent_inbox)) = both();
+    for n in 0..10 {
+        client.notify("n", &json!({"n": n})).await.unwrap();
+    }
+    client.close();
+    assert_eq!(client.closed().await, CloseReason::Local);
+    assert!(client.notify("n", &json!({})).await.is_err());
+    for _ in 0..10 {
+        assert!(matches!(agent_inbox.recv().await, Some(Item::Notification(_))));
+    }
+    assert!(agent_inbox.recv().await.is_none());
+    assert_eq!(agent.closed().await, CloseReason::Eof);
+    drop(inbox);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_every_handle_ends_the_conversation() {
+    let ((client, inbox), (agent, _agent_inbox)) = both();
+    let session = client.session("s").unwrap();
+    drop((client, inbox));
+    assert!(timeout(NEVER, agent.closed()).await.is_err(), "a session is a handle, too");
+    drop(session);
+    assert_eq!(agent.closed().await, CloseReason::Eof);
+}
