@@ -2,11 +2,12 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 mod measure;
+mod rpc;
 mod wire;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: narrows-bench wire [--json]";
+const USAGE: &str = "usage: narrows-bench wire|rpc [--json]";
 
 fn main() -> ExitCode {
     let mut bench = None;
@@ -24,6 +25,10 @@ fn main() -> ExitCode {
     }
     let report = match bench.as_deref() {
         Some("wire") => wire::run(),
+        Some("rpc") => rpc::run(),
+        // The other ends of `rpc`, which starts itself.
+        Some("rpc-agent") => return served(&rpc::serve()),
+        Some("rpc-pour") => return served(&rpc::pour()),
         _ => return usage(),
     };
     if json {
@@ -37,4 +42,8 @@ fn main() -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!("{USAGE}");
     ExitCode::from(2)
+}
+
+fn served(result: &std::io::Result<()>) -> ExitCode {
+    if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

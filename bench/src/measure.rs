@@ -127,17 +127,31 @@ impl fmt::Display for Report {
         writeln!(f, "{}\n", self.title)?;
         write!(f, "{:<16}", "")?;
         for column in &self.columns {
-            write!(f, " {column:>14}")?;
+            write!(f, " {column:>15}")?;
         }
         writeln!(f)?;
         for (name, figures) in &self.rows {
             write!(f, "{name:<16}")?;
             for figure in figures {
-                write!(f, " {figure:>14.1}")?;
+                let decimals = if *figure < 10.0 { 3 } else { 1 };
+                write!(f, " {figure:>15.decimals$}")?;
             }
             writeln!(f)?;
         }
         writeln!(f)?;
         self.bars.iter().try_for_each(|bar| writeln!(f, "{bar}"))
     }
+}
+
+/// Sets the recorded peak of this process's memory back to what is in use now.
+pub(crate) fn reset_peak_memory() {
+    // Where that is not allowed the peak is that of the whole run, which is no less.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+/// The most memory this process has used since the last reset, in MiB; not a number where the system does not tell.
+pub(crate) fn peak_memory() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<f64>().ok()).unwrap_or(f64::NAN) / 1024.0
 }

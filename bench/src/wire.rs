@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use sonic_rs::PointerTree;
 
-use crate::measure::{Bar, Contender, Demand, Report, race};
+use crate::measure::{Bar, Contender, Demand, Report, peak_memory, race, reset_peak_memory};
 
 const COLUMNS: [&str; 7] =
     ["scan", "scan+grammar", "Frame::parse", "portable", "serde borrowed", "sonic get_many", "IgnoredAny"];
@@ -169,9 +169,8 @@ fn endless_line() -> f64 {
     const READ: usize = 64 << 10;
     let chunk = vec![b'x'; READ];
     let mut splitter = Splitter::new(MAX_LINE);
-    // 5 sets the recorded peak back to what is in use now.
-    let reset = std::fs::write("/proc/self/clear_refs", "5").is_ok();
-    let start = resident(if reset { "VmHWM:" } else { "VmRSS:" });
+    reset_peak_memory();
+    let start = peak_memory();
     let mut reports = 0;
     for _ in 0..(1 << 30) / READ {
         splitter.buffer().extend_from_slice(&chunk);
@@ -181,12 +180,5 @@ fn endless_line() -> f64 {
         }
     }
     assert_eq!(reports, 1);
-    (resident("VmHWM:") - start) / 1024.0
-}
-
-/// A figure of this process in KiB; none where there is no such file.
-fn resident(field: &str) -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(field));
-    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(f64::NAN)
+    peak_memory() - start
 }
