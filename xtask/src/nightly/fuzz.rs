@@ -21,7 +21,14 @@ pub(super) fn run() -> Result<(), Failure> {
     tools::installed(&mut steps, "cargo-fuzz", cargo_fuzz(&["--version"]))?;
     let limit = format!("-max_total_time={SECONDS}");
     for target in targets()? {
-        steps.run(&format!("fuzz {target}"), cargo_fuzz(&["run", &target, "--", &limit]))?;
+        // What it finds interesting goes to the first folder; the second, our samples, is only read.
+        let found = format!("fuzz/target/found/{target}");
+        let samples = format!("fuzz/corpus/{target}");
+        if let Err(error) = std::fs::create_dir_all(&found) {
+            return Err(Failure { code: 1, message: format!("fuzz: cannot create {found}: {error}") });
+        }
+        steps
+            .run(&format!("fuzz {target}"), cargo_fuzz(&["run", &target, &found, &samples, "--", &limit]))?;
     }
     steps.finish();
     Ok(())
