@@ -54,6 +54,8 @@ struct Shared<T> {
     ready: Notify,
     /// Room to send, or no receiver left.
     room: Notify,
+    /// Nothing more will be sent.
+    end: Notify,
 }
 
 impl<T> Shared<T> {
@@ -77,6 +79,7 @@ pub fn bounded<T>(budget: usize) -> (Sender<T>, Receiver<T>) {
         budget,
         ready: Notify::new(),
         room: Notify::new(),
+        end: Notify::new(),
     });
     (Sender { shared: Arc::clone(&shared) }, Receiver { shared })
 }
@@ -137,11 +140,17 @@ impl<T> Sender<T> {
         self.wait_until(|state| state.bytes <= self.shared.budget).await;
     }
 
+    /// Waits until nothing can be sent any more.
+    pub async fn closed(&self) {
+        self.wait_until(|_| false).await;
+    }
+
     /// Lets nobody send any more; the receiver still gets what is there.
     pub fn close(&self) {
         self.shared.state().finished = true;
         self.shared.ready.notify_one();
         self.shared.room.notify_waiters();
+        self.shared.end.notify_waiters();
     }
 
     /// Whether nothing can be sent any more.
@@ -197,6 +206,7 @@ impl<T> Drop for Sender<T> {
         };
         if last {
             self.shared.ready.notify_one();
+            self.shared.end.notify_waiters();
         }
     }
 }
@@ -246,6 +256,20 @@ impl<T> Receiver<T> {
                 }
             }
             self.shared.ready.notified().await;
+        }
+    }
+
+    /// Waits until nothing more will be sent, though something may still be there.
+    pub fn ended(&self) -> impl Future<Output = ()> + use<T> {
+        let shared = Arc::clone(&self.shared);
+        async move {
+            let end = shared.end.notified();
+            tokio::pin!(end);
+            // Listen before looking, or the end between the two is missed.
+            end.as_mut().enable();
+            if !shared.state().gives_no_more() {
+                end.await;
+            }
         }
     }
 

@@ -17,6 +17,9 @@ use crate::queue;
 /// How much is put together for one write. A longer line is written by itself, without being copied.
 const GATHER: usize = 64 << 10;
 
+/// How long a peer may take to read the rest once nothing more will be sent.
+const GOODBYE: Duration = Duration::from_secs(30);
+
 /// How long a peer that does not speak JSON-RPC may take to read that it has been hung up on.
 const LINGER: Duration = Duration::from_millis(500);
 
@@ -72,8 +75,17 @@ struct Reading<R> {
 
 impl<R: AsyncRead + Unpin> Reading<R> {
     async fn run(mut self) -> (queue::Sender<Frame>, Arc<Shared>, Ended) {
+        let frames = self.frames.clone();
+        let abandoned = frames.closed();
+        tokio::pin!(abandoned);
         let ended = loop {
-            match self.reader.read_buf(self.splitter.buffer()).await {
+            let read = tokio::select! {
+                biased;
+                // A peer that says nothing must not keep its descriptor open once nobody listens.
+                () = &mut abandoned => break Ended::Because(CloseReason::Local),
+                read = self.reader.read_buf(self.splitter.buffer()) => read,
+            };
+            match read {
                 Ok(0) => break Ended::Stream,
                 Ok(_) => {}
                 Err(error) => break Ended::Because(error.into()),
@@ -128,51 +140,63 @@ impl<R: AsyncRead + Unpin> Reading<R> {
     }
 }
 
-/// Writes what is queued, as much as there is at a time, until nobody can send any more or the peer has gone.
+/// Writes what is queued until nobody can send any more or the peer has gone.
 async fn write<W: AsyncWrite + Unpin>(
     mut writer: W,
     mut queue: queue::Receiver<Outgoing>,
     shared: Arc<Shared>,
 ) {
+    let ended = queue.ended();
+    let overdue = async {
+        ended.await;
+        tokio::time::sleep(GOODBYE).await;
+    };
+    tokio::select! {
+        biased;
+        result = write_all(&mut writer, &mut queue, &shared) => match result {
+            // Nobody is left to care whether the goodbye arrives.
+            Ok(()) => drop(timeout(GOODBYE, writer.shutdown()).await),
+            Err(error) => shared.close_writing(error),
+        },
+        () = overdue => {}
+    }
+}
+
+/// Writes what is queued, as much as there is at a time.
+async fn write_all<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    queue: &mut queue::Receiver<Outgoing>,
+    shared: &Shared,
+) -> std::io::Result<()> {
     let mut waiting = Vec::new();
     let mut gathered = BytesMut::with_capacity(GATHER);
     while queue.recv_all(&mut waiting).await {
         for outgoing in waiting.drain(..) {
-            let result = match outgoing {
+            match outgoing {
                 Outgoing::Line(line) if line.len() < GATHER => {
                     shared.frames_out.fetch_add(1, Ordering::Relaxed);
                     gathered.extend_from_slice(&line);
                     gathered.put_u8(b'\n');
-                    if gathered.len() < GATHER { Ok(()) } else { send_off(&mut writer, &mut gathered).await }
+                    if gathered.len() >= GATHER {
+                        send_off(writer, &mut gathered).await?;
+                    }
                 }
                 Outgoing::Line(line) => {
                     shared.frames_out.fetch_add(1, Ordering::Relaxed);
-                    match send_off(&mut writer, &mut gathered).await {
-                        Ok(()) => match writer.write_all(&line).await {
-                            Ok(()) => writer.write_all(b"\n").await,
-                            failed => failed,
-                        },
-                        failed => failed,
-                    }
+                    send_off(writer, &mut gathered).await?;
+                    writer.write_all(&line).await?;
+                    gathered.put_u8(b'\n');
                 }
                 Outgoing::Flush(done) => {
-                    let result = send_off(&mut writer, &mut gathered).await;
-                    if result.is_ok() {
-                        let _ = done.send(());
-                    }
-                    result
+                    send_off(writer, &mut gathered).await?;
+                    // Whoever no longer waits for it need not know.
+                    let _ = done.send(());
                 }
-            };
-            if let Err(error) = result {
-                return shared.close_writing(error);
             }
         }
-        if let Err(error) = send_off(&mut writer, &mut gathered).await {
-            return shared.close_writing(error);
-        }
+        send_off(writer, &mut gathered).await?;
     }
-    // Nobody is left to care whether the goodbye arrives.
-    let _ = writer.shutdown().await;
+    Ok(())
 }
 
 async fn send_off<W: AsyncWrite + Unpin>(writer: &mut W, gathered: &mut BytesMut) -> std::io::Result<()> {

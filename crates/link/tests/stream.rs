@@ -192,3 +192,17 @@ async fn a_memory_pair_is_like_any_other_link() {
         tokio::task::yield_now().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_is_let_go_of_lets_go_of_its_peer() {
+    // A silent peer, and one that reads nothing of what it is sent.
+    for lines in [0, 100] {
+        let (link, mut peer) = rig(64, &Options::default());
+        for number in 0..lines {
+            link.sender.send(note(number)).await.unwrap();
+        }
+        drop(link);
+        let gone = async { while peer.write_all(b"{}\n").await.is_ok() {} };
+        timeout(NEVER, gone).await.expect("both halves are dropped, so the peer sees a broken pipe");
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::command::tool;
+use crate::command::{root, tool};
 use crate::step::{Failure, Steps};
 use crate::tools;
 
@@ -24,7 +24,7 @@ pub(super) fn run() -> Result<(), Failure> {
         // What it finds interesting goes to the first folder; the second, our samples, is only read.
         let found = format!("fuzz/target/found/{target}");
         let samples = format!("fuzz/corpus/{target}");
-        if let Err(error) = std::fs::create_dir_all(&found) {
+        if let Err(error) = std::fs::create_dir_all(root().join(&found)) {
             return Err(Failure { code: 1, message: format!("fuzz: cannot create {found}: {error}") });
         }
         steps
