@@ -8,9 +8,9 @@ use rustix::fs::{Mode, OFlags, RawDir, openat};
 use rustix::io::{Errno, read};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// How often the tree is stopped again until nothing in it moves. Processes that hang in the kernel or
-/// belong to another user never stop, so there is a limit.
-const STOP_ROUNDS: u32 = 64;
+/// How often the tree is stopped again, a millisecond apart, until nothing in it moves. It takes a few rounds,
+/// more on a busy machine; the limit is for what nobody has thought of.
+const STOP_ROUNDS: u32 = 256;
 
 /// A process, and the parent by which it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,9 +149,11 @@ impl<'a> Tree<'a> {
 fn send(proc: BorrowedFd<'_>, member: Member, signal: Signal) -> Option<u8> {
     let pidfd = pidfd_open(Pid::from_raw(member.pid)?, PidfdFlags::empty()).ok()?;
     let stat = stat(proc, member.pid).filter(|stat| stat.parent == member.parent)?;
-    // Refused means another user's process: it counts as alive.
-    _ = pidfd_send_signal(&pidfd, signal);
-    Some(stat.state)
+    match pidfd_send_signal(&pidfd, signal) {
+        // Another user's: alive, but there is no point in waiting for it to stop.
+        Err(Errno::PERM) => Some(b'D'),
+        _ => Some(stat.state),
+    }
 }
 
 /// Appends the children of every thread of `pid`.
@@ -376,6 +378,46 @@ mod tests {
         assert_eq!(tree.kill().alive, 3);
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// One call is enough for a process that forks as fast as it can: it is stopped before its children are
+    /// counted for the last time.
+    #[test]
+    fn a_process_that_keeps_forking_has_no_survivors() {
+        let name = format!("999.{}", std::process::id());
+        let script = format!("sh -c 'for i in $(seq 3000); do sleep {name} & done; wait' & wait");
+        let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+        let proc = open_proc().unwrap();
+        let mut members = [Member { pid: 0, parent: 0 }; 4096];
+        let mut tree = Tree::new(proc.as_fd(), child.id().cast_signed(), &mut members);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        // So many that it forks again while they are being killed.
+        while tree.find() < 300 {
+            assert!(Instant::now() < deadline, "it does not fork");
+        }
+        tree.kill();
+        let sleeping = || {
+            let mut pids = Vec::new();
+            numbers_in(proc.as_fd(), |pid| {
+                let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                if arguments.split(|byte| *byte == 0).any(|argument| argument == name.as_bytes()) {
+                    pids.push(pid);
+                }
+            });
+            pids
+        };
+        // What has been killed may take a moment to go; what got away stays.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !sleeping().is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let survivors = sleeping();
+        for pid in &survivors {
+            _ = rustix::process::kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(survivors, []);
     }
 
     #[test]

@@ -214,3 +214,39 @@ fn receive(control: &OwnedFd) -> io::Result<Option<Record>> {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    use super::*;
+
+    /// A process that cannot be ended must not hold up the answer, and its late end still counts.
+    #[tokio::test]
+    #[expect(clippy::zombie_processes, reason = "the watcher reaps it")]
+    async fn survivors_are_reported_before_the_guardian_gives_up() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let mut stand_in =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = Pid::from_child(&stand_in);
+        let pidfd = Arc::new(pidfd_open(pid, PidfdFlags::empty()).unwrap());
+        let watcher = Watcher::new(Arc::new(ours), Guardian { pid: pid.as_raw_pid(), pidfd });
+        let mut progress = watcher.progress();
+        let watching = tokio::spawn(watcher.run(tokio::spawn(async {})));
+
+        let say = |record: Record| send(&theirs, &record.encode(), SendFlags::empty()).unwrap();
+        say(Record::Exited { code: 4 });
+        say(Record::Stuck { swept: 1, alive: 2 });
+        let expected = Exit { swept: 1, survivors: 2, ..Exit::exited(4, false) };
+        assert_eq!(progress.wait_for(|progress| progress.tree.is_some()).await.unwrap().tree, Some(expected));
+        assert!(!watching.is_finished());
+
+        say(Record::Finished { swept: 3 });
+        drop(theirs);
+        drop(stand_in.stdin.take());
+        watching.await.unwrap();
+        assert_eq!(progress.borrow().tree, Some(Exit { swept: 3, ..Exit::exited(4, false) }));
+    }
+}

@@ -184,3 +184,14 @@ async fn stderr_is_drained_kept_short_and_complete_at_the_end() {
     assert_eq!(tail.tail(2), "0123456\nthe \\u{1b}[1mend");
     assert!(tail.tail(usize::MAX).len() < 4096 + 16);
 }
+
+/// An error that quotes the tail must not lose the last words to a race.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_words_are_there_when_the_end_is_known() {
+    for _ in 0..40 {
+        let script = "yes 0123456 | head -c 60000 >&2; echo 'last words' >&2; exit 1";
+        let child = spawn(Mark::new().shell(script)).await.unwrap();
+        child.wait().await;
+        assert_eq!(child.stderr().tail(1), "last words");
+    }
+}

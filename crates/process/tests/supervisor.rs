@@ -39,7 +39,7 @@ fn say(line: &str) {
 async fn supervise() {
     let mark = Mark::from_text(&std::env::var(ROLE_MARK).unwrap());
     let child = hostile(&mark).await;
-    say(&format!("guardian {}", child.guardian_pid()));
+    say(&format!("guardian {} worker {}", child.guardian_pid(), child.pid()));
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     let exit = child.stop(QUICK).await;
@@ -141,8 +141,14 @@ impl Supervisor {
         said.expect("the supervisor ended before it said anything")
     }
 
+    fn guardian_and_worker(&mut self) -> (u32, u32) {
+        let said = self.hear();
+        let (guardian, worker) = said.strip_prefix("guardian ").unwrap().split_once(" worker ").unwrap();
+        (guardian.parse().unwrap(), worker.parse().unwrap())
+    }
+
     fn guardian(&mut self) -> u32 {
-        self.hear().strip_prefix("guardian ").unwrap().parse().unwrap()
+        self.guardian_and_worker().0
     }
 
     fn pid(&self) -> Pid {
@@ -190,6 +196,22 @@ fn a_leaked_control_socket_does_not_keep_the_tree_alive() {
     }
     assert!(!sockets.is_empty());
     supervisor.kill_and_expect_the_end(guardian);
+}
+
+/// Without its guardian a worker does not wait for a supervisor that may never react.
+#[test]
+fn a_worker_does_not_outlive_its_guardian() {
+    let mut supervisor = Supervisor::start("supervisor");
+    let (guardian, worker) = supervisor.guardian_and_worker();
+    rustix::process::kill_process(supervisor.pid(), Signal::STOP).unwrap();
+    rustix::process::kill_process(Pid::from_raw(guardian.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    eventually("the worker is gone", || state(worker).is_none_or(|state| state == 'Z'));
+    supervisor.process.kill().unwrap();
+    supervisor.process.wait().unwrap();
+    // What left the session has nobody to end it any more but us.
+    for pid in supervisor.mark.alive() {
+        _ = rustix::process::kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
+    }
 }
 
 #[test]
