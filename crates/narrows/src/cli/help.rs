@@ -1,0 +1,64 @@
+//! The parts of the help that clap does not write.
+
+use std::fmt::Write;
+
+use crate::environment;
+use crate::failure::Code;
+
+/// Something to type, and what it does.
+pub(super) type Example = (&'static str, &'static str);
+
+/// Of `narrows`.
+pub(super) const MAIN: &[Example] = &[
+    ("narrows run --agent \"narrows fake-agent hello\" \"Hi\"", "a first turn, with no key and no network"),
+    ("narrows run --agent \"opencode acp\" \"What is this?\"", "with any other agent that speaks ACP"),
+    ("narrows fake-agent --list", "agents that misbehave, to test with"),
+];
+
+/// Of `narrows run`.
+pub(super) const RUN: &[Example] = &[
+    ("narrows run --agent \"narrows fake-agent echo\" \"Hi\"", "a first turn, with no key and no network"),
+    ("git diff | narrows run --agent my-agent", "the prompt from another program"),
+    ("narrows run --agent my-agent --env MY_KEY \"Hi\"", "an agent that needs a key of yours"),
+    (
+        "narrows run --agent my-agent --timeout 5m --output json \"Hi\"",
+        "for a script: a deadline and a JSON object",
+    ),
+];
+
+/// Of `narrows fake-agent`.
+pub(super) const FAKE_AGENT: &[Example] = &[
+    ("narrows fake-agent --list", "the built-in scripts"),
+    ("narrows fake-agent --print echo > mine.toml", "a script of your own to start from"),
+    ("narrows run --agent \"narrows fake-agent mine.toml\" \"Hi\"", "a turn with it"),
+];
+
+/// Of `narrows completions`.
+pub(super) const COMPLETIONS: &[Example] = &[
+    ("narrows completions bash > ~/.local/share/bash-completion/completions/narrows", "for bash"),
+    ("narrows completions zsh > ~/.zfunc/_narrows", "for zsh"),
+    ("narrows completions fish > ~/.config/fish/completions/narrows.fish", "for fish"),
+];
+
+/// The section of examples.
+pub(super) fn examples(examples: &[Example]) -> String {
+    let mut text = String::from("Examples:");
+    for (line, meaning) in examples {
+        _ = write!(text, "\n  # {meaning}\n  {line}");
+    }
+    text
+}
+
+/// The sections of a long help: examples, exit codes, environment.
+pub(super) fn reference(of: &[Example]) -> String {
+    let mut text = examples(of);
+    text.push_str("\n\nExit codes:");
+    for code in Code::ALL {
+        _ = write!(text, "\n  {:>3}  {}", code.number(), code.meaning());
+    }
+    text.push_str("\n\nEnvironment:");
+    for (name, meaning) in environment::ALL {
+        _ = write!(text, "\n  {name:<11}  {meaning}");
+    }
+    text
+}

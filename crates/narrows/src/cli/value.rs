@@ -1,0 +1,132 @@
+//! Values of arguments that are more than text.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// A program and its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AgentCommand {
+    /// The program.
+    pub(crate) program: String,
+    /// What follows it.
+    pub(crate) args: Vec<String>,
+}
+
+/// Splits a command as a shell would, without being one.
+pub(super) fn agent(text: &str) -> Result<AgentCommand, &'static str> {
+    let mut words = shlex::split(text).ok_or("a quote is not closed")?.into_iter();
+    let program = words.next().filter(|program| !program.is_empty()).ok_or("there is no program in it")?;
+    Ok(AgentCommand { program, args: words.collect() })
+}
+
+/// A variable for the agent.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Variable {
+    /// Its name.
+    pub(crate) name: OsString,
+    /// Its value, or the one it has here.
+    pub(crate) value: Option<OsString>,
+}
+
+impl std::fmt::Debug for Variable {
+    /// The name only: the value may be a secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.name.fmt(f)
+    }
+}
+
+/// Reads `NAME` or `NAME=VALUE`.
+pub(super) fn variable(text: &str) -> Result<Variable, &'static str> {
+    let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+    if name.is_empty() {
+        return Err("a variable needs a name");
+    }
+    Ok(Variable { name: name.into(), value: value.map(Into::into) })
+}
+
+/// Reads a name, or the beginning of one followed by `*`.
+pub(super) fn pattern(text: &str) -> Result<String, &'static str> {
+    let name = text.strip_suffix('*').unwrap_or(text);
+    if name.contains('*') {
+        return Err("`*` may only stand at the end");
+    }
+    if text.is_empty() || name.contains('=') {
+        return Err("not the name of a variable");
+    }
+    Ok(text.to_owned())
+}
+
+/// Reads a time: a number and `ms`, `s`, `m` or `h`; a number alone is seconds.
+pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: u64 = number.parse().map_err(|_| "a time is a number and a unit, such as `90s`")?;
+    let duration = match unit {
+        "ms" => Some(Duration::from_millis(number)),
+        "" | "s" => Some(Duration::from_secs(number)),
+        "m" => number.checked_mul(60).map(Duration::from_secs),
+        "h" => number.checked_mul(3600).map(Duration::from_secs),
+        _ => return Err("the unit must be `ms`, `s`, `m` or `h`"),
+    };
+    duration.filter(|duration| !duration.is_zero()).ok_or("it must be more than nothing, and finite")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_split_without_a_shell() {
+        #[track_caller]
+        fn check(text: &str, expected: Option<&[&str]>) {
+            let words = agent(text).ok().map(|AgentCommand { program, args }| {
+                std::iter::once(program).chain(args).collect::<Vec<_>>()
+            });
+            assert_eq!(
+                words.as_deref(),
+                expected
+                    .map(|words| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+                    .as_deref(),
+                "{text}"
+            );
+        }
+        check("a", Some(&["a"]));
+        check(r#"a "b c" 'd e' f\ g"#, Some(&["a", "b c", "d e", "f g"]));
+        check("a $HOME; rm *", Some(&["a", "$HOME;", "rm", "*"]));
+        check("", None);
+        check("'' b", None);
+        check("a 'b", None);
+    }
+
+    #[test]
+    fn durations_have_units() {
+        #[track_caller]
+        fn check(text: &str, expected: Option<u64>) {
+            assert_eq!(duration(text).ok(), expected.map(Duration::from_millis), "{text}");
+        }
+        check("250ms", Some(250));
+        check("7", Some(7000));
+        check("90s", Some(90_000));
+        check("2m", Some(120_000));
+        check("1h", Some(3_600_000));
+        for text in ["", "s", "0", "0s", "1d", "-1s", "1.5s", "99999999999999999999s", "9999999999999999999h"]
+        {
+            check(text, None);
+        }
+    }
+
+    #[test]
+    fn variables_and_patterns() {
+        let name = |text| variable(text).map(|variable| (variable.name, variable.value)).ok();
+        assert_eq!(name("A"), Some(("A".into(), None)));
+        assert_eq!(name("A=b=c"), Some(("A".into(), Some("b=c".into()))));
+        assert_eq!(name("A="), Some(("A".into(), Some("".into()))));
+        assert_eq!(name("=b"), None);
+        assert_eq!(format!("{:?}", variable("KEY=hunter2").unwrap()), "\"KEY\"");
+        for (text, good) in
+            [("A", true), ("A_*", true), ("*", true), ("", false), ("A*B", false), ("A=b", false)]
+        {
+            assert_eq!(pattern(text).is_ok(), good, "{text}");
+        }
+    }
+}

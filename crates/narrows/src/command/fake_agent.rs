@@ -1,0 +1,62 @@
+//! `narrows fake-agent`: the scripted agent on our own stdin and stdout.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use narrows_fake::{Ended, Script};
+
+use crate::cli::FakeAgent;
+use crate::failure::{Code, Failure};
+use crate::output;
+
+/// Plays a script, or tells about the built-in ones.
+pub(super) fn execute(args: &FakeAgent) -> Result<ExitCode, Failure> {
+    match (&args.script, &args.print) {
+        (Some(script), _) => play(read(script)?),
+        (None, Some(name)) => {
+            let source = Script::builtin_source(name).ok_or_else(|| Failure::no_builtin(name))?;
+            output::print(source.as_bytes())?;
+            Ok(Code::Success.exit())
+        }
+        (None, None) => {
+            output::print(list().as_bytes())?;
+            Ok(Code::Success.exit())
+        }
+    }
+}
+
+/// The script of this name, or in this file. A built-in script wins: `./hello` is always the file.
+fn read(script: &str) -> Result<Script, Failure> {
+    if let Some(builtin) = Script::builtin(script) {
+        return Ok(builtin);
+    }
+    let source =
+        std::fs::read_to_string(script).map_err(|error| Failure::unreadable_script(script, &error))?;
+    Script::parse(&source).map_err(|error| Failure::bad_script(script, &error))
+}
+
+fn list() -> String {
+    let builtins = Script::builtins();
+    let width = builtins.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut list = String::new();
+    for (name, about) in builtins {
+        _ = writeln!(list, "{name:width$}  {about}");
+    }
+    list
+}
+
+fn play(script: Script) -> Result<ExitCode, Failure> {
+    let ended = super::block_on(async {
+        // What a script writes past the protocol goes to the real stdout, which is taken away from everybody else.
+        let raw = output::stdout().map_err(|error| Failure::setup("use stdout", &error))?;
+        let link = narrows_link::stdio::take(&narrows_link::Options::default())
+            .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
+        let (peer, inbox) = narrows_rpc::start(link, narrows_fake::options());
+        Ok::<_, Failure>(narrows_fake::run(peer, inbox, Box::new(raw), script).await)
+    })??;
+    match ended {
+        Ended::PeerLeft => Ok(Code::Success.exit()),
+        Ended::Exit(code) => Ok(ExitCode::from(code)),
+        Ended::Abort => std::process::abort(),
+    }
+}

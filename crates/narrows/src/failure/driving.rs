@@ -1,0 +1,177 @@
+//! What to say when an agent could not be driven to the end of its turn.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use narrows_acp::offer::Unfit;
+use narrows_link::CloseReason;
+use narrows_process::SpawnError;
+use narrows_wire::{Code as RpcCode, RpcError};
+
+use super::{Code, Failure};
+use crate::drive::{DriveError, Fault, Login, Problem, Stage};
+use crate::nearest::nearest;
+use crate::terminal::line;
+
+impl From<DriveError> for Failure {
+    fn from(error: DriveError) -> Self {
+        let DriveError { stage, problem, stray_lines, stderr } = error;
+        let silent = matches!(problem, Problem::Lost(_) | Problem::Deadline(_) | Problem::Malformed(_));
+        let explained = silent || matches!(problem, Problem::Refused(_));
+        let mut failure = match problem {
+            Problem::Spawn { program, source } => spawn(&program, &source),
+            Problem::Lost(reason) => lost(stage, &reason),
+            Problem::Deadline(limit) => deadline(stage, limit),
+            Problem::Refused(error) => refused(stage, &error),
+            Problem::LoginNeeded(logins) => login(&logins),
+            Problem::Malformed(reason) => Self::new(
+                Code::Protocol,
+                format!("the agent's answer to {} makes no sense: {}", asked(stage), line(&reason)),
+            ),
+            Problem::Unfit(unfit) => versions(&unfit),
+            Problem::Fault(fault) => reported(&fault),
+            Problem::Unwritable(reason) => Self::new(Code::Internal, "our own message cannot be written")
+                .because(&std::io::Error::other(reason)),
+        };
+        if silent && stray_lines > 0 {
+            failure = failure.hint(strayed(stage, stray_lines));
+        }
+        if explained {
+            failure.stderr = stderr;
+        }
+        failure
+    }
+}
+
+/// What the agent was asked at `stage`.
+fn asked(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Start | Stage::Initialize => "`initialize`",
+        Stage::NewSession => "`session/new`",
+        Stage::Turn => "the prompt",
+    }
+}
+
+fn spawn(program: &str, error: &SpawnError) -> Failure {
+    let failure = Failure::new(Code::Start, format!("cannot start the agent {program:?}"));
+    match error {
+        SpawnError::NotFound { searched: Some(path), .. } => {
+            let failure = failure.because(&std::io::Error::other("there is no such program in PATH"));
+            match nearest(program, programs(path)) {
+                Some(near) => failure.hint(format!("did you mean {near:?}?")),
+                None => failure.hint("install it, or give the path to it: --agent \"/path/to/agent\""),
+            }
+        }
+        SpawnError::NotFound { searched: None, .. } => {
+            failure.because(&std::io::Error::other("there is no such file"))
+        }
+        SpawnError::NotExecutable { path } => {
+            failure.because(error).hint(format!("make it executable: chmod +x {}", path.display()))
+        }
+        SpawnError::Exec { .. } => failure
+            .because(error)
+            .hint("a script needs a first line such as `#!/bin/sh`, a binary must be made for this machine"),
+        _ => failure.because(error),
+    }
+}
+
+/// The names of the programs in `path`.
+fn programs(path: &OsStr) -> impl Iterator<Item = String> {
+    std::env::split_paths(path)
+        .filter_map(|directory| directory.read_dir().ok())
+        .flat_map(|entries| entries.filter_map(Result::ok))
+        .filter(|entry| {
+            // Followed through a link: that is how most programs are installed.
+            std::fs::metadata(entry.path())
+                .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+        })
+        .filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+fn lost(stage: Stage, reason: &CloseReason) -> Failure {
+    let when = match stage {
+        Stage::Start | Stage::Initialize => "before it answered `initialize`",
+        Stage::NewSession => "before it opened a session",
+        Stage::Turn => "in the middle of the turn",
+    };
+    let code = if matches!(stage, Stage::Start | Stage::Initialize) { Code::Start } else { Code::Agent };
+    match reason {
+        CloseReason::Exited { exit, .. } => Failure::new(code, format!("the agent ended {when}: {exit}")),
+        CloseReason::Eof => Failure::new(code, format!("the agent closed its output {when}")),
+        reason => Failure::new(code, format!("the agent was lost {when}")).because(reason),
+    }
+}
+
+fn deadline(stage: Stage, limit: Duration) -> Failure {
+    let failure =
+        Failure::new(Code::Timeout, format!("the agent did not answer {} within {limit:?}", asked(stage)));
+    match stage {
+        Stage::NewSession => {
+            failure.hint("an agent that is slow to start may need more: --session-timeout 5m")
+        }
+        _ => failure.hint("an agent that is slow to start may need more: --initialize-timeout 2m"),
+    }
+}
+
+fn refused(stage: Stage, error: &RpcError) -> Failure {
+    let message = format!("the agent answered {} with an error", asked(stage));
+    let reason = std::io::Error::other(format!("{} ({})", line(&error.message), error.code));
+    if stage == Stage::Initialize {
+        let failure = Failure::new(Code::Protocol, message).because(&reason);
+        return if error.is(RpcCode::MethodNotFound) { failure.hint(NOT_AN_AGENT) } else { failure };
+    }
+    let failure = Failure::new(Code::Agent, message).because(&reason);
+    let retryable =
+        error.data.as_ref().and_then(|data| data.get("retryable")).and_then(serde_json::Value::as_bool);
+    if retryable == Some(true) { failure.hint(LATER) } else { failure }
+}
+
+const NOT_AN_AGENT: &str =
+    "is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`";
+
+const LATER: &str = "the agent says that it may work later";
+
+fn strayed(stage: Stage, lines: u64) -> String {
+    let seen = match lines {
+        1 => "1 line of its output was no protocol message".to_owned(),
+        lines => format!("{lines} lines of its output were no protocol messages"),
+    };
+    if stage == Stage::Turn { seen } else { format!("{seen}; {NOT_AN_AGENT}") }
+}
+
+fn login(logins: &[Login]) -> Failure {
+    let failure = Failure::new(Code::Agent, "the agent wants you to log in first");
+    let failure = if logins.is_empty() {
+        failure.hint("log in with the agent's own command, or hand it a key: --env NAME")
+    } else {
+        failure.hint("log in with the agent's own command, or hand it a key (--env NAME); it offers:")
+    };
+    logins.iter().fold(failure, |failure, login| {
+        failure.hint(match &login.description {
+            Some(description) => format!("  {}: {}", line(&login.name), line(description)),
+            None => format!("  {}", line(&login.name)),
+        })
+    })
+}
+
+fn versions(unfit: &Unfit) -> Failure {
+    let failure = Failure::new(Code::Protocol, unfit.to_string());
+    match unfit {
+        Unfit::Chosen { chosen: 2, .. } => failure.hint("offer version 2: --protocol 2"),
+        Unfit::Unsupported { supported, .. } if supported.contains(&2) => {
+            failure.hint("offer version 2: --protocol 2")
+        }
+        Unfit::Answer(_) => failure.hint(NOT_AN_AGENT),
+        _ => failure,
+    }
+}
+
+fn reported(fault: &Fault) -> Failure {
+    let message = match line(&fault.message) {
+        message if message.is_empty() => "the agent reports a failure in place of an answer".to_owned(),
+        message => message,
+    };
+    let failure = Failure::new(Code::Agent, message);
+    if fault.retryable { failure.hint(LATER) } else { failure }
+}

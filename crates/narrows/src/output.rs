@@ -1,0 +1,35 @@
+//! The way to stdout and stderr for everything that is not streamed.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use crate::failure::{Code, Failure};
+
+/// Our stdout, without a buffer in between.
+pub(crate) fn stdout() -> io::Result<File> {
+    Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?))
+}
+
+/// Writes all of `bytes` to stdout.
+pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
+    stdout().and_then(|mut stdout| stdout.write_all(bytes)).map_err(|error| Failure::output(&error))
+}
+
+/// Writes all of `text` to stderr. There is nobody to tell if that fails.
+pub(crate) fn complain(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Prints what clap has to say: the help, the version, or what is wrong with the arguments.
+pub(crate) fn clap_says(answer: &clap::Error) -> ExitCode {
+    let printed = answer.print();
+    if answer.use_stderr() {
+        return Code::Usage.exit();
+    }
+    match printed {
+        Ok(()) => Code::Success.exit(),
+        Err(error) => Failure::output(&error).tell(),
+    }
+}

@@ -1,0 +1,111 @@
+//! What may be written to a terminal: nothing that a peer says can steer it.
+
+use std::borrow::Cow;
+use std::io::IsTerminal;
+
+use crate::environment;
+
+/// How long a quoted line may be.
+const LONGEST: usize = 400;
+
+/// A colour or weight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Style {
+    /// What went wrong.
+    Error,
+    /// What to do about it.
+    Hint,
+    /// What is said beside the answer.
+    Dim,
+}
+
+/// Whether styles are shown on a stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Colour(bool);
+
+impl Colour {
+    /// For stderr: only on a terminal, and only if the user does not mind.
+    pub(crate) fn of_stderr() -> Self {
+        Self(std::io::stderr().is_terminal() && environment::wants_colour())
+    }
+
+    /// For nowhere.
+    #[cfg(test)]
+    pub(crate) fn off() -> Self {
+        Self(false)
+    }
+
+    /// `text` in `style`.
+    pub(crate) fn paint(self, style: Style, text: &str) -> Cow<'_, str> {
+        if !self.0 {
+            return Cow::Borrowed(text);
+        }
+        let start = match style {
+            Style::Error => "\u{1b}[1;31m",
+            Style::Hint => "\u{1b}[1;36m",
+            Style::Dim => "\u{1b}[2m",
+        };
+        Cow::Owned(format!("{start}{text}\u{1b}[0m"))
+    }
+}
+
+/// `text` of a peer, of many lines, safe for a terminal: control characters are shown instead of obeyed.
+pub(crate) fn text(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(|c| !matches!(c, '\n' | '\t') && steers(c)) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '\n' | '\t' => safe.push(c),
+            '\r' if rest.peek() == Some(&'\n') => {}
+            c if steers(c) => safe.extend(c.escape_unicode()),
+            c => safe.push(c),
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// `text` of a peer as one line of bounded length, safe for a terminal and for a log.
+pub(crate) fn line(text: &str) -> String {
+    let mut safe = String::new();
+    for (count, c) in text.trim().chars().enumerate() {
+        if count == LONGEST {
+            safe.push('…');
+            break;
+        }
+        match c {
+            '\n' | '\t' => safe.push(' '),
+            c if steers(c) => safe.extend(c.escape_unicode()),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// Control characters, and those that end a line or turn its direction.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{2028}' | '\u{2029}')
+        || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_keeps_its_lines_and_loses_its_powers() {
+        assert_eq!(text("a\tb\nü"), "a\tb\nü");
+        assert_eq!(text("a\r\nb\rc"), "a\nb\\u{d}c");
+        assert_eq!(text("\u{1b}]0;owned\u{7}\u{9b}2J"), "\\u{1b}]0;owned\\u{7}\\u{9b}2J");
+        assert_eq!(text("user\u{202e}nimda"), "user\\u{202e}nimda");
+    }
+
+    #[test]
+    fn a_line_is_one_line() {
+        assert_eq!(line(" a\nb\u{1b}[2J \n"), "a b\\u{1b}[2J");
+        assert_eq!(line(&"x".repeat(1000)).chars().count(), LONGEST + 1);
+    }
+}

@@ -1,0 +1,353 @@
+//! Every exit code but the good one, with what narrows says about it.
+
+use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
+
+use insta::assert_snapshot;
+
+use crate::support::Place;
+
+const HELLO_V1: &str =
+    r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentInfo":{"name":"sh","version":"1"}}}"#;
+const SESSION: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s"}}"#;
+
+/// `narrows run` with an agent that answers with these lines.
+fn told(answers: &[&str], args: &[&str]) -> String {
+    let place = Place::new();
+    let agent = place.scripted(answers);
+    place.told(place.run(&agent, args))
+}
+
+/// `narrows run` with this agent.
+fn told_with(agent: &str, args: &[&str]) -> String {
+    let place = Place::new();
+    place.told(place.run(agent, args))
+}
+
+/// A v1 turn that ends for this reason.
+fn stopped(reason: &str) -> String {
+    let answer = format!(
+        r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"so far"}}}}}}}}
+           {{"jsonrpc":"2.0","id":3,"result":{{"stopReason":"{reason}"}}}}"#
+    );
+    told(&[HELLO_V1, SESSION, &answer], &["Hi"])
+}
+
+#[test]
+fn usage() {
+    assert_snapshot!(told_with("a 'b", &["Hi"]), @"
+    --- stderr ---
+    error: invalid value 'a 'b' for '--agent <COMMAND>': a quote is not closed
+
+    For more information, try '--help'.
+    --- exit 2 ---
+    ");
+    assert_snapshot!(told_with("cat", &["--timeout", "soon", "Hi"]), @"
+    --- stderr ---
+    error: invalid value 'soon' for '--timeout <TIME>': a time is a number and a unit, such as `90s`
+
+    For more information, try '--help'.
+    --- exit 2 ---
+    ");
+    assert_snapshot!(told_with("cat", &["--cwd", "nowhere", "Hi"]), @r#"
+    --- stderr ---
+    error: the directory "nowhere" cannot be used
+      because: No such file or directory (os error 2)
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told_with("cat", &["--env", "NOT_SET_HERE", "Hi"]), @r#"
+    --- stderr ---
+    error: the variable "NOT_SET_HERE" is not set here
+    hint: give it a value: --env NOT_SET_HERE=VALUE
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told_with("cat", &["--log", "a=b=c", "Hi"]), @r#"
+    --- stderr ---
+    error: the log filter cannot be read: error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
+    hint: a filter is a level such as `debug`, or levels of parts such as `narrows_rpc=trace,warn`
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told_with("cat", &[" "]), @"
+    --- stderr ---
+    error: there is no prompt
+    hint: write it as the last argument, or send it to stdin: `echo Hi | narrows run --agent …`
+    --- exit 2 ---
+    ");
+    assert_snapshot!(told_with("cat", &[]), @"
+    --- stderr ---
+    error: there is no prompt
+    hint: write it as the last argument, or send it to stdin: `echo Hi | narrows run --agent …`
+    --- exit 2 ---
+    ");
+}
+
+#[test]
+fn a_prompt_that_is_no_text() {
+    let place = Place::new();
+    assert_snapshot!(place.told_with_input(place.run("cat", &["-"]), b"\xff\xfe"), @"
+    --- stderr ---
+    error: the prompt cannot be read from stdin
+      because: it is not UTF-8
+    --- exit 2 ---
+    ");
+}
+
+#[test]
+fn a_program_that_is_not_there() {
+    assert_snapshot!(told_with("no-such-agent --acp", &["Hi"]), @r#"
+    --- stderr ---
+    error: cannot start the agent "no-such-agent"
+      because: there is no such program in PATH
+    hint: install it, or give the path to it: --agent "/path/to/agent"
+    --- exit 5 ---
+    "#);
+    assert_snapshot!(told_with("./agent", &["Hi"]), @r#"
+    --- stderr ---
+    error: cannot start the agent "./agent"
+      because: there is no such file
+    --- exit 5 ---
+    "#);
+    let place = Place::new();
+    let program = place.file("my-agent", "#!/bin/sh\n");
+    std::fs::set_permissions(program, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = place.run("my-agnet", &["Hi"]);
+    command.env("PATH", place.path());
+    assert_snapshot!(place.told(command), @r#"
+    --- stderr ---
+    error: cannot start the agent "my-agnet"
+      because: there is no such program in PATH
+    hint: did you mean "my-agent"?
+    --- exit 5 ---
+    "#);
+}
+
+#[test]
+fn a_program_that_cannot_run() {
+    let place = Place::new();
+    place.file("agent", "echo hello\n");
+    assert_snapshot!(place.told(place.run("./agent", &["Hi"])), @r#"
+    --- stderr ---
+    error: cannot start the agent "./agent"
+      because: [DIR]/agent is not executable
+    hint: make it executable: chmod +x [DIR]/agent
+    --- exit 5 ---
+    "#);
+    assert_snapshot!(place.told(place.run("/", &["Hi"])), @r#"
+    --- stderr ---
+    error: cannot start the agent "/"
+      because: / is a directory, not a program
+    --- exit 5 ---
+    "#);
+}
+
+#[test]
+fn an_agent_that_ends_at_once() {
+    assert_snapshot!(told_with("sh -c 'echo no key >&2; exit 3'", &["Hi"]), @"
+    --- stderr ---
+    error: the agent ended before it answered `initialize`: exited with status 3
+      its last words on stderr:
+      | no key
+    --- exit 5 ---
+    ");
+    assert_snapshot!(told_with("sh -c 'echo Welcome; echo Bye; read x'", &["Hi"]), @"
+    --- stderr ---
+    error: the agent ended before it answered `initialize`: exited with status 0
+    hint: 2 lines of its output were no protocol messages; is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
+    --- exit 5 ---
+    ");
+}
+
+#[test]
+fn an_agent_that_says_nothing() {
+    assert_snapshot!(told_with("sleep 1000", &["--initialize-timeout", "200ms", "Hi"]), @"
+    --- stderr ---
+    error: the agent did not answer `initialize` within 200ms
+    hint: an agent that is slow to start may need more: --initialize-timeout 2m
+    --- exit 7 ---
+    ");
+    assert_snapshot!(told(&[HELLO_V1], &["--session-timeout", "200ms", "Hi"]), @"
+    --- stderr ---
+    error: the agent did not answer `session/new` within 200ms
+    hint: an agent that is slow to start may need more: --session-timeout 5m
+    --- exit 7 ---
+    ");
+}
+
+#[test]
+fn no_agent_at_all() {
+    // It sends back what it gets.
+    assert_snapshot!(told_with("cat", &["Hi"]), @"
+    --- stderr ---
+    error: the agent answered `initialize` with an error
+      because: there is no such method here (-32601)
+    hint: is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
+    --- exit 6 ---
+    ");
+    let mcp = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{}}}"#;
+    assert_snapshot!(told(&[mcp], &["Hi"]), @r#"
+    --- stderr ---
+    error: the agent's answer to initialize cannot be read: unexpected form: invalid type: string "2025-06-18", expected u16 at line 1 column 31
+    hint: is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
+    --- exit 6 ---
+    "#);
+}
+
+#[test]
+fn versions_that_do_not_meet() {
+    let newer = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"no","data":{"requested":1,"supported":[2]}}}"#;
+    assert_snapshot!(told(&[newer], &["Hi"]), @"
+    --- stderr ---
+    error: the agent supports protocol versions [2]; this client speaks 1 and 2
+    hint: offer version 2: --protocol 2
+    --- exit 6 ---
+    ");
+    let other = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":7}}"#;
+    assert_snapshot!(told(&[other], &["--protocol", "2", "Hi"]), @"
+    --- stderr ---
+    error: the agent chose protocol version 7; this client offered 2 and speaks 1 and 2
+    --- exit 6 ---
+    ");
+}
+
+#[test]
+fn a_login_that_is_needed() {
+    let hello = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"authMethods":[{"id":"key","name":"API key","description":"Set ACME_KEY"},{"id":"web","name":"In the\u001b[2J browser"}]}}"#;
+    let refused = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32000,"message":"Authentication required"}}"#;
+    assert_snapshot!(told(&[hello, refused], &["Hi"]), @r"
+    --- stderr ---
+    error: the agent wants you to log in first
+    hint: log in with the agent's own command, or hand it a key (--env NAME); it offers:
+    hint:   API key: Set ACME_KEY
+    hint:   In the\u{1b}[2J browser
+    --- exit 1 ---
+    ");
+    assert_snapshot!(told(&[HELLO_V1, refused], &["Hi"]), @"
+    --- stderr ---
+    error: the agent wants you to log in first
+    hint: log in with the agent's own command, or hand it a key: --env NAME
+    --- exit 1 ---
+    ");
+}
+
+#[test]
+fn an_error_of_the_agent() {
+    let session = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"disk\u0007 full"}}"#;
+    assert_snapshot!(told(&[HELLO_V1, session], &["Hi"]), @r"
+    --- stderr ---
+    error: the agent answered `session/new` with an error
+      because: disk\u{7} full (-32603)
+    --- exit 1 ---
+    ");
+    let prompt = r#"{"jsonrpc":"2.0","id":3,"error":{"code":-32018,"message":"model away","data":{"retryable":true}}}"#;
+    assert_snapshot!(told(&[HELLO_V1, SESSION, prompt], &["Hi"]), @"
+    --- stderr ---
+    error: the agent answered the prompt with an error
+      because: model away (-32018)
+    hint: the agent says that it may work later
+    --- exit 1 ---
+    ");
+}
+
+#[test]
+fn an_answer_that_makes_no_sense() {
+    let prompt = r#"{"jsonrpc":"2.0","id":3,"result":{"reason":"end_turn"}}"#;
+    assert_snapshot!(told(&[HELLO_V1, SESSION, prompt], &["Hi"]), @"
+    --- stderr ---
+    error: the agent's answer to the prompt makes no sense: unexpected form: missing field `stopReason` at line 1 column 21
+    --- exit 6 ---
+    ");
+    assert_snapshot!(told(&[HELLO_V1, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#], &["Hi"]), @"
+    --- stderr ---
+    error: the agent's answer to `session/new` makes no sense: missing field `sessionId` at line 1 column 2
+    --- exit 6 ---
+    ");
+}
+
+#[test]
+fn a_failure_in_place_of_an_answer() {
+    let marked = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"Error: 401"},"_meta":{"narrows/error":{"kind":"auth","message":"the endpoint wants a key","retryable":false}}}}}
+                    {"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}"#;
+    assert_snapshot!(told(&[HELLO_V1, SESSION, marked], &["Hi"]), @"
+    --- stderr ---
+    error: the endpoint wants a key
+    --- exit 1 ---
+    ");
+    let result = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn","_meta":{"narrows/error":{"message":"busy","retryable":true}}}}"#;
+    assert_snapshot!(told(&[HELLO_V1, SESSION, result], &["Hi"]), @"
+    --- stderr ---
+    error: busy
+    hint: the agent says that it may work later
+    --- exit 1 ---
+    ");
+}
+
+#[test]
+fn reasons_to_stop() {
+    assert_snapshot!(stopped("refusal"), @"
+    so far
+    --- stderr ---
+    error: the agent refused to answer
+    --- exit 3 ---
+    ");
+    assert_snapshot!(stopped("max_tokens"), @"
+    so far
+    --- stderr ---
+    error: the answer is incomplete: the agent reached its limit of tokens
+    --- exit 4 ---
+    ");
+    assert_snapshot!(stopped("max_turn_requests"), @"
+    so far
+    --- stderr ---
+    error: the answer is incomplete: the agent reached its limit of model requests
+    --- exit 4 ---
+    ");
+    assert_snapshot!(stopped("cancelled"), @"
+    so far
+    --- stderr ---
+    error: the agent cancelled the turn, though nobody asked it to
+    --- exit 1 ---
+    ");
+    assert_snapshot!(stopped("lunch"), @r#"
+    so far
+    --- stderr ---
+    error: the agent stopped for a reason we do not know: "lunch"
+    --- exit 1 ---
+    "#);
+}
+
+#[test]
+fn a_failure_as_json() {
+    let place = Place::new();
+    assert_snapshot!(place.told(place.run("no-such-agent", &["--output", "json", "Hi"])), @r#"
+    {"text":"","stopReason":null,"sessionId":null,"agent":null,"protocol":null,"error":{"kind":"start","message":"cannot start the agent \"no-such-agent\": there is no such program in PATH","exitCode":5}}
+    --- stderr ---
+    error: cannot start the agent "no-such-agent"
+      because: there is no such program in PATH
+    hint: install it, or give the path to it: --agent "/path/to/agent"
+    --- exit 5 ---
+    "#);
+    let refusal = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"refusal"}}"#;
+    assert_snapshot!(told(&[HELLO_V1, SESSION, refusal], &["--output", "json", "Hi"]), @r#"
+    {"text":"","stopReason":"refusal","sessionId":"s","agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"refusal","message":"the agent refused to answer","exitCode":3}}
+    --- stderr ---
+    error: the agent refused to answer
+    --- exit 3 ---
+    "#);
+}
+
+#[test]
+fn an_output_that_cannot_be_written() {
+    let place = Place::new();
+    let text = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"lost"}}}}
+                  {"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}"#;
+    let agent = place.scripted(&[HELLO_V1, SESSION, text]);
+    let mut command = place.run(&agent, &["Hi"]);
+    command.stdout(File::options().write(true).open("/dev/full").unwrap());
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(70));
+    assert_snapshot!(String::from_utf8(output.stderr).unwrap(), @"
+    error: the output cannot be written
+      because: No space left on device (os error 28)
+    ");
+    place.nothing_is_left();
+}

@@ -1,0 +1,191 @@
+//! The scripted agent, by itself and behind `narrows run`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
+use insta::assert_snapshot;
+
+use crate::support::Place;
+
+/// A turn with a built-in script, which must be told alike in both versions.
+#[track_caller]
+fn told(script: &str) -> String {
+    let [one, two] = ["1", "2"].map(|protocol| {
+        let place = Place::new();
+        let agent = format!("narrows fake-agent {script}");
+        place.told(place.run(&agent, &["--protocol", protocol, "Hello, who are you?"]))
+    });
+    assert_eq!(one, two);
+    one
+}
+
+#[test]
+fn hello() {
+    assert_snapshot!(told("hello"), @"
+    Hello! I am the fake agent of Narrows. You said: “Hello, who are you?”. There is no model behind me, only a script of a few lines, so I always answer the same, and nothing I say costs anything.
+    --- exit 0 ---
+    ");
+}
+
+#[test]
+fn echo() {
+    assert_snapshot!(told("echo"), @"
+    Hello, who are you?
+    --- exit 0 ---
+    ");
+}
+
+#[test]
+fn ask() {
+    assert_snapshot!(told("ask"), @"
+    I would like to clean up. 
+    Then I will leave it as it is (reject_once).
+    --- stderr ---
+    permission refused: Remove build output?
+    --- exit 0 ---
+    ");
+}
+
+#[test]
+fn crash() {
+    assert_snapshot!(told("crash"), @"
+    I am about to…
+    --- stderr ---
+    error: the agent ended in the middle of the turn: killed by SIGABRT
+      its last words on stderr:
+      | crash: assertion failed, as the script says
+    --- exit 1 ---
+    ");
+}
+
+#[test]
+fn noisy() {
+    assert_snapshot!(told("noisy"), @"
+    Before the noise. After the noise.
+    --- exit 0 ---
+    ");
+}
+
+#[test]
+fn flood() {
+    let place = Place::new();
+    // The built-in one is ten times that, which takes a while without optimisation.
+    place.file(
+        "flood.toml",
+        "name = \"flood\"\n[[turn]]\nsteps = [{ flood = { updates = 20_000, bytes = 100 } }]\n",
+    );
+    let told = place.told(place.run("narrows fake-agent flood.toml", &["Hi"]));
+    let (text, rest) = told.split_once("\n---").expect("an end");
+    assert_eq!((text.len(), rest), (2_000_000, " exit 0 ---\n"));
+}
+
+#[test]
+fn as_json() {
+    let place = Place::new();
+    let command = place.run("narrows fake-agent echo", &["--protocol", "2", "--output", "json", "one two"]);
+    assert_snapshot!(place.told(command), @r#"
+    {"text":"one two","stopReason":"end_turn","sessionId":"session-1","agent":{"name":"echo","version":"[VERSION]"},"protocol":2}
+    --- exit 0 ---
+    "#);
+}
+
+#[test]
+fn a_script_in_a_file() {
+    let place = Place::new();
+    let printed = place.narrows(["fake-agent", "--print", "echo"]).output().unwrap();
+    assert!(printed.status.success());
+    place.file("mine.toml", std::str::from_utf8(&printed.stdout).unwrap());
+    assert_snapshot!(place.told(place.run("narrows fake-agent mine.toml", &["Hi"])), @"
+    Hi
+    --- exit 0 ---
+    ");
+}
+
+#[test]
+fn every_script_is_listed_and_can_be_printed() {
+    let place = Place::new();
+    let list = place.narrows(["fake-agent", "--list"]).output().unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    let names: Vec<&str> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    for name in ["hello", "echo", "ask", "crash", "hang", "noisy", "stubborn", "flood"] {
+        assert!(names.contains(&name), "{name} is not in the list");
+    }
+    for name in names {
+        let printed = place.narrows(["fake-agent", "--print", name]).output().unwrap();
+        assert!(printed.status.success() && !printed.stdout.is_empty(), "{name} cannot be printed");
+    }
+}
+
+#[test]
+fn scripts_that_are_none() {
+    let place = Place::new();
+    assert_snapshot!(place.told(place.narrows(["fake-agent", "helo"])), @r#"
+    --- stderr ---
+    error: "helo" is neither a built-in script nor a file
+    hint: did you mean "hello"?
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(place.told(place.narrows(["fake-agent", "--print", "nothing-like-it"])), @r#"
+    --- stderr ---
+    error: there is no built-in script "nothing-like-it"
+    hint: the built-in scripts: narrows fake-agent --list
+    --- exit 2 ---
+    "#);
+    place.file("bad.toml", "name = \"bad\"\nturns = 7\n");
+    assert_snapshot!(place.told(place.narrows(["fake-agent", "bad.toml"])), @"
+    --- stderr ---
+    error: bad.toml:2: the script has no `turns` (did you mean `turn`?); it takes name, version, protocol, session_id, delay, modes, auth, capabilities, on, turn
+    hint: a script that works: narrows fake-agent --print hello
+    --- exit 2 ---
+    ");
+    assert_snapshot!(place.told(place.narrows(["fake-agent", "."])), @r#"
+    --- stderr ---
+    error: the script "." cannot be read
+      because: Is a directory (os error 21)
+    --- exit 2 ---
+    "#);
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_script() {
+    let place = Place::new();
+    place.file("exit.toml", "name = \"exit\"\n[on]\nstart = [{ exit = 9 }]\n");
+    assert_snapshot!(place.told(place.run("narrows fake-agent exit.toml", &["Hi"])), @"
+    --- stderr ---
+    error: the agent ended before it answered `initialize`: exited with status 9
+    --- exit 5 ---
+    ");
+}
+
+#[test]
+fn stdout_carries_nothing_but_messages() {
+    let place = Place::new();
+    let mut command = place.narrows(["--log", "trace", "fake-agent", "hello"]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut ask = |id: u32, message: &str| {
+        writeln!(stdin, "{}", message.replace("ID", &id.to_string())).unwrap();
+        for line in lines.by_ref() {
+            let line = line.unwrap();
+            let read: serde_json::Value =
+                serde_json::from_str(&line).unwrap_or_else(|_| panic!("no message: {line}"));
+            assert_eq!(read["jsonrpc"], "2.0", "{line}");
+            if read["id"] == id {
+                return read["result"].clone();
+            }
+        }
+        panic!("no answer to {message}");
+    };
+    ask(1, r#"{"jsonrpc":"2.0","id":ID,"method":"initialize","params":{"protocolVersion":1}}"#);
+    let session =
+        ask(2, r#"{"jsonrpc":"2.0","id":ID,"method":"session/new","params":{"cwd":"/","mcpServers":[]}}"#);
+    let prompt = r#"{"jsonrpc":"2.0","id":ID,"method":"session/prompt","params":{"sessionId":SESSION,"prompt":[{"type":"text","text":"Hi"}]}}"#;
+    let result = ask(3, &prompt.replace("SESSION", &session["sessionId"].to_string()));
+    assert_eq!(result["stopReason"], "end_turn");
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(lines.count(), 0);
+    place.nothing_is_left();
+}

@@ -1,0 +1,238 @@
+//! Turns that end well.
+
+use std::fs::File;
+use std::io::Read;
+
+use insta::assert_snapshot;
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use crate::support::Place;
+
+const HELLO_V1: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#;
+const HELLO_V2: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":2,"info":{"name":"sh","version":"2"},"capabilities":{"session":{}}}}"#;
+const SESSION: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s"}}"#;
+const END_V1: &str = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}"#;
+const INSERTED: &str = r#"{"jsonrpc":"2.0","id":3,"result":{"messageId":"m0"}}"#;
+
+/// A `session/update`.
+fn update(update: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{{update}}}}}}}"#
+    )
+}
+
+/// A piece of a message.
+fn chunk(message: &str, text: &str) -> String {
+    update(&format!(
+        r#""sessionUpdate":"agent_message_chunk","messageId":"{message}","content":{{"type":"text","text":"{text}"}}"#
+    ))
+}
+
+/// A state of version 2.
+fn state(state: &str) -> String {
+    update(&format!(r#""sessionUpdate":"state_update","state":{state}"#))
+}
+
+#[test]
+fn a_turn_of_version_1() {
+    let place = Place::new();
+    let turn = [chunk("1", "Hello, "), chunk("1", "world"), chunk("2", "Bye"), END_V1.to_owned()].join("\n");
+    let agent = place.scripted(&[HELLO_V1, SESSION, &turn]);
+    assert_snapshot!(place.told(place.run(&agent, &["Hi \"there\""])), @"
+    Hello, world
+    Bye
+    --- exit 0 ---
+    ");
+    assert_snapshot!(place.got(), @r#"
+    {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":false,"writeTextFile":false},"terminal":false,"auth":{"terminal":false}},"clientInfo":{"name":"narrows","version":"[VERSION]"}}}
+    {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"[DIR]","mcpServers":[]}}
+    {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"s","prompt":[{"type":"text","text":"Hi \"there\""}]}}
+    "#);
+}
+
+#[test]
+fn a_turn_of_version_2() {
+    let place = Place::new();
+    let whole = update(
+        r#""sessionUpdate":"agent_message","messageId":"1","content":[{"type":"text","text":"Hello, world"}]"#,
+    );
+    let turn = [
+        state(r#""idle""#),
+        INSERTED.to_owned(),
+        state(r#""idle""#),
+        state(r#""running""#),
+        chunk("1", "Hello, "),
+        whole,
+        state(r#""idle","stopReason":"end_turn""#),
+    ];
+    let agent = place.scripted(&[HELLO_V2, SESSION, &turn.join("\n")]);
+    assert_snapshot!(place.told(place.run(&agent, &["--protocol", "2", "Hi"])), @"
+    Hello, world
+    --- exit 0 ---
+    ");
+    assert_snapshot!(place.got(), @r#"
+    {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":2,"info":{"name":"narrows","version":"[VERSION]"},"capabilities":{}}}
+    {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"[DIR]","mcpServers":[]}}
+    {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"s","prompt":[{"type":"text","text":"Hi"}]}}
+    "#);
+}
+
+#[test]
+fn a_turn_of_version_2_that_ends_before_the_prompt_is_answered() {
+    let place = Place::new();
+    let turn = [
+        state(r#""running""#),
+        chunk("1", "Hello"),
+        state(r#""idle","stopReason":"max_tokens""#),
+        INSERTED.to_owned(),
+    ];
+    let agent = place.scripted(&[HELLO_V2, SESSION, &turn.join("\n")]);
+    assert_snapshot!(place.told(place.run(&agent, &["--protocol", "2", "--output", "json", "Hi"])), @r#"
+    {"text":"Hello","stopReason":"max_tokens","sessionId":"s","agent":{"name":"sh","version":"2"},"protocol":2,"error":{"kind":"limit","message":"the answer is incomplete: the agent reached its limit of tokens","exitCode":4}}
+    --- stderr ---
+    error: the answer is incomplete: the agent reached its limit of tokens
+    --- exit 4 ---
+    "#);
+}
+
+#[test]
+fn a_turn_of_version_2_that_fails() {
+    let place = Place::new();
+    let failed = state(r#""idle","stopReason":"error","error":{"code":-32018,"message":"no model"}"#);
+    let turn = [INSERTED.to_owned(), state(r#""running""#), failed];
+    let agent = place.scripted(&[HELLO_V2, SESSION, &turn.join("\n")]);
+    assert_snapshot!(place.told(place.run(&agent, &["--protocol", "2", "Hi"])), @"
+    --- stderr ---
+    error: the agent failed
+      because: no model (-32018)
+    --- exit 1 ---
+    ");
+}
+
+#[test]
+fn an_agent_of_version_1_is_started_again() {
+    let place = Place::new();
+    let agent = place.scripted(&[HELLO_V1, SESSION, &[chunk("1", "Hello"), END_V1.to_owned()].join("\n")]);
+    assert_snapshot!(place.told(place.run(&agent, &["--protocol", "2", "--output", "json", "Hi"])), @r#"
+    {"text":"Hello","stopReason":"end_turn","sessionId":"s","agent":null,"protocol":1}
+    --- exit 0 ---
+    "#);
+    assert_snapshot!(place.got(), @r#"
+    {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":2,"info":{"name":"narrows","version":"[VERSION]"},"capabilities":{}}}
+    {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":false,"writeTextFile":false},"terminal":false,"auth":{"terminal":false}},"clientInfo":{"name":"narrows","version":"[VERSION]"}}}
+    {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"[DIR]","mcpServers":[]}}
+    {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"s","prompt":[{"type":"text","text":"Hi"}]}}
+    "#);
+}
+
+#[test]
+fn the_prompt_from_stdin() {
+    for args in [&["-"][..], &[]] {
+        let place = Place::new();
+        let agent = place.scripted(&[HELLO_V1, SESSION, END_V1]);
+        assert_eq!(
+            place.told_with_input(place.run(&agent, args), "Grüße\n\tan alle".as_bytes()),
+            "--- exit 0 ---\n"
+        );
+        let got = place.got();
+        assert!(got.contains(r#"{"type":"text","text":"Grüße\n\tan alle"}"#), "{got}");
+    }
+}
+
+#[test]
+fn the_agent_sees_what_it_may() {
+    let place = Place::new();
+    let work = place.path().join("work");
+    std::fs::create_dir(&work).unwrap();
+    place.scripted(&[HELLO_V1, SESSION, END_V1]);
+    let agent = "sh -c 'env > ../seen; pwd >> ../seen; exec sh ../agent.sh'";
+    let args = ["--cwd", "work", "--env", "GIVEN=a=b", "--env", "NAMED", "--pass-env", "PREFIX_*", "Hi"];
+    let mut command = place.run(agent, &args);
+    command.envs([("API_KEY", "secret"), ("NAMED", "n"), ("PREFIX_A", "p"), ("LC_ALL", "C")]);
+    assert_eq!(place.told(command), "--- exit 0 ---\n");
+    let seen = std::fs::read_to_string(place.path().join("seen")).unwrap();
+    for line in ["GIVEN=a=b", "NAMED=n", "PREFIX_A=p", "LC_ALL=C"] {
+        assert!(seen.lines().any(|seen| seen == line), "no {line} in {seen}");
+    }
+    assert!(!seen.contains("secret"), "{seen}");
+    assert!(seen.ends_with("/work\n"), "{seen}");
+}
+
+#[test]
+fn logs_tell_no_secrets() {
+    let place = Place::new();
+    let mut command = place.run("narrows fake-agent echo", &["--env", "KEY=hunter2", "what was said"]);
+    command.env("NARROWS_LOG", "trace");
+    let told = place.told(command);
+    let (answer, log) = told.split_once("--- stderr ---\n").expect("a log");
+    assert_eq!(answer, "what was said\n");
+    assert!(log.contains("narrows"), "nothing was logged: {log}");
+    assert!(!log.contains("hunter2") && !log.contains("what was said"), "{log}");
+}
+
+#[test]
+fn a_flag_wins_over_its_variable() {
+    let place = Place::new();
+    let mut command = place.run("narrows fake-agent echo", &["--log", "error", "Hi"]);
+    command.env("NARROWS_LOG", "no=such=filter");
+    assert_snapshot!(place.told(command), @"
+    Hi
+    --- exit 0 ---
+    ");
+}
+
+#[test]
+fn requests_of_the_agent() {
+    let place = Place::new();
+    let turn = r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"t","title":"Remove everything"},"options":[{"optionId":"y","name":"No","kind":"allow_once"},{"optionId":"n","name":"Yes","kind":"reject_once"}]}}
+                  {"jsonrpc":"2.0","id":"f","method":"fs/read_text_file","params":{"sessionId":"s","path":"/etc/passwd"}}"#;
+    let agent = place.scripted(&[HELLO_V1, SESSION, turn, "", END_V1]);
+    assert_snapshot!(place.told(place.run(&agent, &["Hi"])), @"
+    --- stderr ---
+    permission refused: Remove everything
+    --- exit 0 ---
+    ");
+    // Which of the two is answered first is nobody's business.
+    let mut got: Vec<String> = place.got().lines().skip(3).map(str::to_owned).collect();
+    got.sort_unstable();
+    assert!(got[0].starts_with(r#"{"jsonrpc":"2.0","id":"f","error":{"code":-32601,"#), "{}", got[0]);
+    assert_snapshot!(got[1], @r#"{"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"selected","optionId":"n"}}}"#);
+}
+
+#[test]
+fn on_a_terminal_nothing_steers_it() {
+    let place = Place::new();
+    let turn = [
+        update(r#""sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"Let me\n see"}"#),
+        chunk("1", r"Look: \u001b[2J\u0007gone"),
+        update(r#""sessionUpdate":"tool_call","toolCallId":"t","title":"Read \u001b]0;x\u0007 file""#),
+        chunk("1", r"Done\tnow"),
+        END_V1.to_owned(),
+    ];
+    let agent = place.scripted(&[HELLO_V1, SESSION, &turn.join("\n")]);
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap();
+    let screen =
+        rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let mut command = place.run(&agent, &["Hi"]);
+    command.stdout(screen.try_clone().unwrap()).stderr(screen);
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    // Reading fails when the last end that narrows had is closed; what came until then is what counts.
+    let mut shown = Vec::new();
+    let _ = File::from(terminal).read_to_end(&mut shown);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let shown = String::from_utf8(shown).unwrap();
+    // Our own styles are the only escapes.
+    let shown = shown.replace("\u{1b}[2m", "<dim>").replace("\u{1b}[0m", "</>").replace('\r', "");
+    assert_snapshot!(shown, @r"
+    <dim>thinking: Let me see</>
+    Look: \u{1b}[2J\u{7}gone
+    <dim>tool: Read \u{1b}]0;x\u{7} file</>
+    Done	now
+    ");
+    place.nothing_is_left();
+}

@@ -1,0 +1,72 @@
+//! The official SDK at the other end: its agent behind `narrows run`, its client before `narrows fake-agent`.
+
+use std::path::Path;
+
+use insta::assert_snapshot;
+use narrows_testkit::sdk;
+use rustix::process::Signal;
+
+use crate::support::Place;
+
+const NARROWS: &str = env!("CARGO_BIN_EXE_narrows");
+
+/// The agent of `examples/sdk_agent.rs`, which cargo builds for tests beside the binary.
+fn agent() -> String {
+    let agent = Path::new(NARROWS).with_file_name("examples").join("sdk_agent");
+    assert!(agent.exists(), "build it first: cargo build -p narrows --examples");
+    agent.to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn a_turn_with_its_agent() {
+    let place = Place::new();
+    assert_snapshot!(place.told(place.run(&agent(), &["--output", "json", "one two"])), @r#"
+    {"text":"Hello from the SDK: one two","stopReason":"end_turn","sessionId":"sdk-1","agent":{"name":"sdk-agent","version":"1.0.0"},"protocol":1}
+    --- exit 0 ---
+    "#);
+    assert_snapshot!(place.told(place.run(&agent(), &["--protocol", "2", "--output", "json", "one two"])), @r#"
+    {"text":"Hello from the SDK: one two","stopReason":"end_turn","sessionId":"sdk-1","agent":{"name":"sdk-agent","version":"2.0.0"},"protocol":2}
+    --- exit 0 ---
+    "#);
+}
+
+#[test]
+fn its_agent_is_refused_permission() {
+    for protocol in ["1", "2"] {
+        let place = Place::new();
+        let told = place.told(place.run(&agent(), &["--protocol", protocol, "with permission"]));
+        insta::allow_duplicates! {
+            assert_snapshot!(told, @"
+            You said no.
+            --- stderr ---
+            permission refused: Do as you asked
+            error: the agent refused to answer
+            --- exit 3 ---
+            ");
+        }
+    }
+}
+
+#[test]
+fn its_agent_is_cancelled() {
+    for protocol in ["1", "2"] {
+        let place = Place::new();
+        let mut running = place.start(place.run(&agent(), &["--protocol", protocol, "wait"]));
+        running.says("Waiting");
+        running.signal(Signal::TERM);
+        let told = running.told();
+        assert!(told.ends_with("--- stderr ---\nerror: cancelled by SIGTERM\n--- exit 143 ---\n"), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn its_client_drives_our_agent() {
+    let command = || ["fake-agent", "echo"].map(str::to_owned).into_iter();
+    let command = || std::iter::once(NARROWS.to_owned()).chain(command()).collect::<Vec<_>>();
+    let transcripts = [sdk::drive(command(), "one two").await, sdk::drive_v2(command(), "one two").await];
+    for transcript in transcripts {
+        assert_eq!(transcript.text, "one two", "{transcript:?}");
+        assert_eq!(transcript.stop_reason.as_deref(), Some("end_turn"), "{transcript:?}");
+        assert_eq!(transcript.error, None);
+    }
+}

@@ -1,0 +1,169 @@
+//! Turns that somebody ends: the user, the clock, or the reader of the output.
+
+use std::fs::File;
+use std::io::Read;
+
+use insta::assert_snapshot;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::Signal;
+
+use crate::support::Place;
+
+#[test]
+fn ctrl_c_cancels_the_turn() {
+    for protocol in ["1", "2"] {
+        let place = Place::new();
+        let mut running = place.start(place.run("narrows fake-agent slow", &["--protocol", protocol, "Hi"]));
+        running.says("One moment. ");
+        running.signal(Signal::INT);
+        running.complains("cancelling; press Ctrl-C again to leave at once\n");
+        let told = running.told();
+        assert!(told.ends_with("--- stderr ---\nerror: cancelled\n--- exit 130 ---\n"), "{told}");
+    }
+}
+
+#[test]
+fn a_cancelled_turn_as_json() {
+    let place = Place::new();
+    let began = fifo(&place);
+    let script = place.file(
+        "waits.toml",
+        "name = \"waits\"\n[[turn]]\nsteps = [{ say = \"So\" }, { stderr = \"it has begun\" }, { pause = \"10m\" }]\n",
+    );
+    // The answer comes at the end only: that the turn has begun shows on the agent's stderr.
+    let agent =
+        format!("sh -c 'exec {} fake-agent {} 2> began'", env!("CARGO_BIN_EXE_narrows"), script.display());
+    let running = place.start(place.run(&agent, &["--output", "json", "Hi"]));
+    assert_eq!(began(), "it has begun\n");
+    running.signal(Signal::INT);
+    assert_snapshot!(running.told(), @r#"
+    {"text":"So","stopReason":"cancelled","sessionId":"session-1","agent":{"name":"waits","version":"[VERSION]"},"protocol":1,"error":{"kind":"interrupted","message":"cancelled","exitCode":130}}
+    --- stderr ---
+    cancelling; press Ctrl-C again to leave at once
+    error: cancelled
+    --- exit 130 ---
+    "#);
+}
+
+#[test]
+fn sigterm_cancels_the_turn() {
+    let place = Place::new();
+    let mut running = place.start(place.run("narrows fake-agent slow", &["Hi"]));
+    running.says("One moment. ");
+    running.signal(Signal::TERM);
+    let told = running.told();
+    assert!(told.ends_with("--- stderr ---\nerror: cancelled by SIGTERM\n--- exit 143 ---\n"), "{told}");
+}
+
+#[test]
+fn a_second_ctrl_c_leaves_at_once() {
+    let place = Place::new();
+    // Waiting for this agent would take longer than the test may.
+    let mut running = place.start(place.run("narrows fake-agent stubborn", &["--cancel-grace", "1h", "Hi"]));
+    running.says("I will not stop. ");
+    running.signal(Signal::INT);
+    running.complains("cancelling; press Ctrl-C again to leave at once\n");
+    running.signal(Signal::INT);
+    let told = running.told();
+    assert!(told.ends_with("--- stderr ---\nerror: cancelled\n--- exit 130 ---\n"), "{told}");
+}
+
+#[test]
+fn an_agent_that_does_not_stop_is_ended() {
+    let place = Place::new();
+    let mut running =
+        place.start(place.run("narrows fake-agent stubborn", &["--cancel-grace", "200ms", "Hi"]));
+    running.says("I will not stop. ");
+    running.signal(Signal::TERM);
+    let told = running.told();
+    let expected = "--- stderr ---\nerror: cancelled by SIGTERM; the agent did not stop within 200ms and was ended\n--- exit 143 ---\n";
+    assert!(told.ends_with(expected), "{told}");
+}
+
+#[test]
+fn ctrl_c_before_the_turn() {
+    let place = Place::new();
+    let began = fifo(&place);
+    let running = place.start(place.run("sh -c 'echo started > began; sleep 1000'", &["Hi"]));
+    assert_eq!(began(), "started\n");
+    running.signal(Signal::INT);
+    assert_snapshot!(running.told(), @"
+    --- stderr ---
+    error: cancelled
+    --- exit 130 ---
+    ");
+}
+
+#[test]
+fn a_turn_that_takes_too_long() {
+    for protocol in ["1", "2"] {
+        let place = Place::new();
+        let args = ["--protocol", protocol, "--timeout", "500ms", "Hi"];
+        let told = place.told(place.run("narrows fake-agent slow", &args));
+        let (_, told) = told.split_once("--- stderr ---\n").expect("an error");
+        insta::allow_duplicates! {
+            assert_snapshot!(told, @"
+            error: the turn was not over within 500ms and was cancelled
+            hint: give it more with --timeout, or leave that out
+            --- exit 7 ---
+            ");
+        }
+    }
+}
+
+#[test]
+fn a_turn_that_takes_too_long_and_cannot_be_cancelled() {
+    for protocol in ["1", "2"] {
+        let place = Place::new();
+        let args = ["--protocol", protocol, "--timeout", "500ms", "--cancel-grace", "200ms", "Hi"];
+        let told = place.told(place.run("narrows fake-agent hang", &args));
+        let (_, told) = told.split_once("--- stderr ---\n").expect("an error");
+        insta::allow_duplicates! {
+            assert_snapshot!(told, @"
+            error: the turn was not over within 500ms and was cancelled; the agent did not stop within 200ms and was ended
+            hint: give it more with --timeout, or leave that out
+            --- exit 7 ---
+            ");
+        }
+    }
+}
+
+#[test]
+fn nobody_reads_any_more() {
+    for protocol in ["1", "2"] {
+        let place = Place::new();
+        let args = ["--protocol", protocol, "Hi"];
+        let script = "name = \"lines\"\n[[turn]]\nsteps = [{ repeat = { times = 1_000_000, steps = [{ say = \"y\\n\" }] } }]\n";
+        let script = place.file("lines.toml", script);
+        let agent = format!("narrows fake-agent {}", script.display());
+        let mut running = place.start(place.run(&agent, &args));
+        running.says("y\ny\n");
+        running.close_stdout();
+        assert_eq!(running.told(), "--- exit 141 ---\n");
+    }
+}
+
+#[test]
+fn a_reader_that_sleeps_does_not_keep_us() {
+    let place = Place::new();
+    let mut running = place.start(place.run("narrows fake-agent flood", &["--cancel-grace", "200ms", "Hi"]));
+    // One byte shows that the turn has begun; nobody reads the rest until narrows has gone.
+    let mut stdout = running.take_stdout();
+    stdout.read_exact(&mut [0]).unwrap();
+    running.signal(Signal::TERM);
+    let told = running.told();
+    assert!(told.starts_with("--- stderr ---\nerror: cancelled by SIGTERM"), "{told}");
+    assert!(told.ends_with("--- exit 143 ---\n"), "{told}");
+}
+
+/// A pipe called `began` in the place, and what waits until something has been written to it.
+fn fifo(place: &Place) -> impl FnOnce() -> String + use<> {
+    let path = place.path().join("began");
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    move || {
+        let mut file = File::open(path).expect("a pipe");
+        let mut first = [0; 64];
+        let length = file.read(&mut first).expect("a pipe");
+        String::from_utf8_lossy(&first[..length]).into_owned()
+    }
+}
