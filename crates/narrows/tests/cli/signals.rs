@@ -81,6 +81,16 @@ fn an_agent_that_does_not_stop_is_ended() {
 }
 
 #[test]
+fn nothing_is_left_even_if_we_are_killed() {
+    let place = Place::new();
+    let mut running = place.start(place.run("narrows fake-agent stubborn", &["Hi"]));
+    running.says("I will not stop. ");
+    running.signal(Signal::KILL);
+    let told = running.told();
+    assert!(told.contains("SIGKILL"), "{told}");
+}
+
+#[test]
 fn ctrl_c_before_the_turn() {
     let place = Place::new();
     let began = fifo(&place);
