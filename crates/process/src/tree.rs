@@ -371,7 +371,7 @@ mod tests {
                 break;
             }
             assert!(Instant::now() < deadline, "{by_children:?} and {by_stat:?}");
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5)); // sleep: the process table is watched by looking again
         }
         let mut tree = Tree::new(proc.as_fd(), root, &mut members);
         assert_eq!(tree.source, Source::Children, "this kernel has the file");
@@ -409,7 +409,7 @@ mod tests {
         // What has been killed may take a moment to go; what got away stays.
         let deadline = Instant::now() + Duration::from_secs(5);
         while !sleeping().is_empty() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5)); // sleep: the process table is watched by looking again
         }
         let survivors = sleeping();
         for pid in &survivors {

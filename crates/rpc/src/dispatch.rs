@@ -147,12 +147,11 @@ impl Dispatch {
 
     /// Puts `item` into the inbox where `frame` belongs, waiting for room.
     async fn deliver(&self, item: Item, frame: &Frame) {
-        let (route, given_up) = match frame.session() {
-            Some(session) => self.shared.tables().sessions.route(&session),
-            None => (Route::Main, None),
+        let route = match (frame.session(), &item) {
+            (None, _) => Route::Main,
+            (Some(session), Item::Request(_)) => self.shared.tables().sessions.route_request(&session),
+            (Some(session), _) => self.shared.tables().sessions.route(&session),
         };
-        // Dropping the inbox of a session that nobody claimed answers the requests in it.
-        drop(given_up);
         let size = frame.bytes().len();
         let undelivered = match route {
             Route::Session(inbox) => inbox.send(item, size).await.is_err(),

@@ -25,7 +25,8 @@ pub struct Options {
     pub max_requests: usize,
     /// How many bytes may wait in each inbox.
     pub inbox_bytes: usize,
-    /// For how many sessions that nobody has claimed yet messages are held; 0 hands them to the [`crate::Inbox`].
+    /// For how many sessions that nobody has claimed yet notifications are held; 0 hands them to the
+    /// [`crate::Inbox`], where requests of such sessions always go.
     ///
     /// A client needs it: an agent may speak in a session before the client has seen the answer that names it.
     pub held_sessions: usize,

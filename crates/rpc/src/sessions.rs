@@ -27,12 +27,10 @@ pub(crate) enum Route {
 }
 
 /// An open session.
-///
-/// A slot may hold requests, whose dropping answers them and so locks the tables this lives in: whoever removes a
-/// slot hands it out, to be dropped outside the lock.
-pub(crate) struct Slot {
+struct Slot {
     queue: queue::Sender<Item>,
-    /// The other end, until somebody claims it.
+    /// The other end, until somebody claims it. Until then only notifications are put in, so that dropping it
+    /// answers nothing, which would lock the tables that this lives in.
     unclaimed: Option<queue::Receiver<Item>>,
 }
 
@@ -58,24 +56,37 @@ impl Sessions {
         }
     }
 
-    /// Where messages of `session` go, and the session that was given up to make room for it.
-    pub(crate) fn route(&mut self, session: &str) -> (Route, Option<Slot>) {
+    /// Where notifications of `session` go.
+    pub(crate) fn route(&mut self, session: &str) -> Route {
+        match self.route_request(session) {
+            Route::Main if self.max_held > 0 => self.hold(session),
+            route => route,
+        }
+    }
+
+    /// Where requests of `session` go. They are never held: whoever asks waits for the answer, and nobody may ever
+    /// claim the session.
+    pub(crate) fn route_request(&self, session: &str) -> Route {
+        match self.open.get(session) {
+            Some(Slot { queue, unclaimed: None }) => Route::Session(queue.clone()),
+            None if self.closed.contains(session) => Route::Closed,
+            _ => Route::Main,
+        }
+    }
+
+    fn hold(&mut self, session: &str) -> Route {
         if let Some(slot) = self.open.get(session) {
-            let queue = slot.queue.clone();
-            return (if slot.unclaimed.is_some() { Route::Held(queue) } else { Route::Session(queue) }, None);
+            return Route::Held(slot.queue.clone());
         }
-        if self.closed.contains(session) {
-            return (Route::Closed, None);
+        if self.held.len() == self.max_held
+            && let Some(oldest) = self.held.pop_front()
+        {
+            self.open.remove(&oldest);
         }
-        if self.max_held == 0 {
-            return (Route::Main, None);
-        }
-        let oldest = if self.held.len() == self.max_held { self.held.pop_front() } else { None };
-        let given_up = oldest.and_then(|oldest| self.open.remove(&oldest));
         let (queue, receiver) = queue::bounded(self.inbox_bytes);
         self.held.push_back(session.into());
         self.open.insert(session.into(), Slot { queue: queue.clone(), unclaimed: Some(receiver) });
-        (Route::Held(queue), given_up)
+        Route::Held(queue)
     }
 
     /// The inbox of `session`, with what was held for it.
@@ -109,9 +120,8 @@ impl Sessions {
     }
 
     /// Lets go of every inbox: their holders see the end after what is in them.
-    #[must_use]
-    pub(crate) fn clear(&mut self) -> HashMap<Box<str>, Slot> {
+    pub(crate) fn clear(&mut self) {
         self.held.clear();
-        std::mem::take(&mut self.open)
+        self.open.clear();
     }
 }

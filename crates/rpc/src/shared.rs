@@ -154,11 +154,11 @@ impl Shared {
 
     /// Ends the conversation: settles everything that waits for the peer and closes every inbox.
     pub(crate) fn end(&self, reason: &CloseReason) {
-        let (pending, answering, sessions) = {
+        let (pending, answering) = {
             let mut tables = self.tables();
             tables.over.get_or_insert_with(|| reason.clone());
-            let sessions = tables.sessions.clear();
-            (std::mem::take(&mut tables.pending), std::mem::take(&mut tables.answering), sessions)
+            tables.sessions.clear();
+            (std::mem::take(&mut tables.pending), std::mem::take(&mut tables.answering))
         };
         for (id, pending) in pending {
             let lost = CallError::Lost { reason: reason.clone(), effects: Effects::Possible };
@@ -168,7 +168,6 @@ impl Shared {
         for progress in answering.into_values() {
             progress.cancelled.raise();
         }
-        drop(sessions);
         self.ended.raise();
     }
 }
