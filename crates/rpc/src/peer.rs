@@ -51,6 +51,16 @@ impl Peer {
         self.send(line).await
     }
 
+    /// Tells the peer something at once, behind what was sent before, though there be no room: for cancellations,
+    /// which must not wait for a peer that reads slowly. Whoever calls it must do so a bounded number of times.
+    ///
+    /// # Errors
+    /// When the peer is lost.
+    pub fn notify_now<P: Serialize + ?Sized>(&self, method: &str, params: &P) -> Result<(), CallError> {
+        let line = message::notification(method, params).map_err(unwritable)?;
+        self.shared().sender.push(line).map_err(|_| self.shared().lost_unsent())
+    }
+
     /// Asks the peer something: sends the request as soon as there is room, and returns without the answer.
     ///
     /// # Errors

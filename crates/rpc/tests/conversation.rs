@@ -106,11 +106,13 @@ async fn a_call_that_is_dropped_is_cancelled_and_one_that_was_never_sent_is_not(
     let flood = async { while client.notify("n", &params).await.is_ok() {} };
     assert!(timeout(NEVER, flood).await.is_err());
     assert!(timeout(SOON, client.call("b", &params)).await.is_err());
+    client.notify_now("session/cancel", &json!({})).unwrap();
     client.close();
     let mut methods = Vec::new();
     while let Some(frame) = link.receiver.recv().await {
         methods.push(frame.method().unwrap().into_owned());
     }
+    assert_eq!(methods.pop().as_deref(), Some("session/cancel"), "behind what was sent before it");
     assert!(methods.len() > 1 && methods.iter().all(|method| method == "n"), "{methods:?}");
 }
 

@@ -34,8 +34,8 @@ struct TextBlock<'a> {
 /// What both versions take with `session/cancel`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct CancelParams {
-    session_id: String,
+struct CancelParams<'a> {
+    session_id: &'a str,
 }
 
 /// What happened that people may want to see.
@@ -150,14 +150,10 @@ impl Turn {
     /// Asks the agent to stop. The turn goes on until it does.
     pub(crate) fn cancel(&mut self) {
         self.cancelled = true;
-        let (peer, session) = (self.peer.clone(), self.session.id().to_owned());
-        // An agent that does not read may leave no room for it: that must not hold us up.
-        tokio::spawn(async move {
-            let sent = peer.notify(SESSION_CANCEL, &CancelParams { session_id: session }).await;
-            if let Err(error) = sent {
-                tracing::debug!(%error, "the turn could not be cancelled");
-            }
-        });
+        let params = CancelParams { session_id: self.session.id() };
+        if let Err(error) = self.peer.notify_now(SESSION_CANCEL, &params) {
+            tracing::debug!(%error, "the turn could not be cancelled");
+        }
     }
 
     /// What comes next. Safe to cancel.
