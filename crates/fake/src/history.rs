@@ -1,0 +1,125 @@
+//! What was said in a session, to be said again when it is loaded.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+
+/// How many updates are kept; of a longer history the oldest are forgotten.
+const KEPT: usize = 1000;
+
+/// The updates of a session, pieces of a message put together.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    updates: VecDeque<Value>,
+}
+
+/// The whole message that a piece belongs to, where the protocol has one.
+const WHOLE: [(&str, &str); 2] =
+    [("agent_message_chunk", "agent_message"), ("agent_thought_chunk", "agent_thought")];
+
+impl History {
+    /// Keeps `update`, unless it is of a kind that is not told again.
+    pub(crate) fn record(&mut self, update: &Value) {
+        let kind = update["sessionUpdate"].as_str().unwrap_or_default();
+        if matches!(kind, "state_update" | "notice" | "usage_update") || self.continues(kind, update) {
+            return;
+        }
+        if self.updates.len() == KEPT {
+            self.updates.pop_front();
+        }
+        self.updates.push_back(whole(kind, update));
+    }
+
+    /// Appends `update` to the last message, if it is a piece of it.
+    fn continues(&mut self, kind: &str, update: &Value) -> bool {
+        let Some(last) = self.updates.back_mut() else { return false };
+        let Some((_, message)) = WHOLE.iter().find(|(chunk, _)| *chunk == kind) else { return false };
+        let Some(more) = update["content"]["text"].as_str() else { return false };
+        // With ids the last entry is a whole message, without them a longer piece of one.
+        let (same, text) = match update.get("messageId") {
+            Some(id) => (
+                last["sessionUpdate"] == *message && last["messageId"] == *id,
+                last.pointer_mut("/content/0/text"),
+            ),
+            None => (last["sessionUpdate"] == kind, last.pointer_mut("/content/text")),
+        };
+        match text {
+            Some(Value::String(text)) if same => {
+                text.push_str(more);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Everything, in order.
+    pub(crate) fn replay(&self) -> Vec<Value> {
+        self.updates.iter().cloned().collect()
+    }
+}
+
+/// The first piece of a message with an id, as the message it begins.
+fn whole(kind: &str, update: &Value) -> Value {
+    match WHOLE.iter().find(|(chunk, _)| *chunk == kind) {
+        Some((_, message)) if update.get("messageId").is_some() => serde_json::json!({
+            "sessionUpdate": message,
+            "messageId": update["messageId"],
+            "content": [update["content"]],
+        }),
+        _ => update.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn chunk(text: &str, id: Option<&str>) -> Value {
+        let mut update =
+            json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}});
+        if let Some(id) = id {
+            update["messageId"] = json!(id);
+        }
+        update
+    }
+
+    #[track_caller]
+    fn check(updates: &[Value], expected: &[Value]) {
+        let mut history = History::default();
+        updates.iter().for_each(|update| history.record(update));
+        assert_eq!(history.replay(), expected);
+    }
+
+    #[test]
+    fn pieces_become_one() {
+        check(&[chunk("a ", None), chunk("b", None)], &[chunk("a b", None)]);
+        let whole = |id: &str, text: &str| json!({"sessionUpdate": "agent_message", "messageId": id, "content": [{"type": "text", "text": text}]});
+        check(
+            &[chunk("a ", Some("1")), chunk("b", Some("1")), chunk("c", Some("2"))],
+            &[whole("1", "a b"), whole("2", "c")],
+        );
+    }
+
+    #[test]
+    fn what_lies_between_parts_them() {
+        let tool = json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "T"});
+        check(
+            &[chunk("a", None), tool.clone(), chunk("b", None)],
+            &[chunk("a", None), tool, chunk("b", None)],
+        );
+    }
+
+    #[test]
+    fn what_is_live_only_is_not_kept() {
+        check(&[json!({"sessionUpdate": "state_update", "state": "running"})], &[]);
+    }
+
+    #[test]
+    fn a_long_history_forgets_its_beginning() {
+        let tools: Vec<Value> =
+            (0..=KEPT).map(|n| json!({"sessionUpdate": "tool_call", "toolCallId": n.to_string()})).collect();
+        check(&tools, &tools[1..]);
+    }
+}

@@ -1,0 +1,331 @@
+//! Requests other than prompts: connecting, logging in, and keeping sessions.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use narrows_acp::agree::{Agreed, Refusal};
+use narrows_acp::method::{self, Side};
+use narrows_acp::{Version, v1, v2};
+use narrows_wire::{Code, Frame, RpcError};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::agent::Agent;
+use crate::answer::Owed;
+use crate::dialect;
+use crate::player::{End, Player};
+use crate::script::step::Event;
+use crate::session::Session;
+use crate::turn;
+
+/// Something that takes time.
+pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What is to be done about a request.
+struct Plan {
+    /// The answer.
+    result: Value,
+    /// What the script knows the request as.
+    event: Option<Event>,
+    /// The session it is about.
+    session: Option<Arc<Session>>,
+    /// What is said in that session before the answer.
+    updates: Vec<Value>,
+    /// Whether the session is to be closed first.
+    closes: bool,
+}
+
+impl Plan {
+    fn new(result: Value, event: Event) -> Self {
+        Self { result, event: Some(event), session: None, updates: Vec::new(), closes: false }
+    }
+
+    fn about(self, session: Arc<Session>) -> Self {
+        Self { session: Some(session), ..self }
+    }
+
+    fn saying(self, updates: Vec<Value>) -> Self {
+        Self { updates, ..self }
+    }
+}
+
+/// Takes a request; what needs time is returned.
+pub(crate) fn accept(agent: &Arc<Agent>, frame: &Frame, method: &str, owed: Owed) -> Option<Work> {
+    let planned =
+        if method == method::INITIALIZE { initialize(agent, frame) } else { other(agent, frame, method) };
+    let plan = match planned {
+        Ok(plan) => plan,
+        Err(error) => {
+            owed.fail(&error);
+            return None;
+        }
+    };
+    let steps = plan.event.is_some_and(|event| !agent.script.on(event).is_empty());
+    if steps || plan.closes || !plan.updates.is_empty() {
+        return Some(Box::pin(carry_out(Arc::clone(agent), plan, owed)));
+    }
+    owed.respond(&plan.result);
+    None
+}
+
+/// Does what the script says, then what the request asks for, then answers.
+async fn carry_out(agent: Arc<Agent>, plan: Plan, owed: Owed) {
+    let mut player = Player::new(Arc::clone(&agent), plan.session.clone()).answering(owed, plan.result);
+    let steps = plan.event.map_or(&[][..], |event| agent.script.on(event));
+    let mut end = player.play(steps).await.err();
+    if end.is_none() {
+        for update in plan.updates {
+            if player.replay(update).await.is_err() {
+                end = Some(End::Silent);
+                break;
+            }
+        }
+    }
+    if let Some(session) = plan.session
+        && plan.closes
+    {
+        turn::cancel(&agent, &session);
+        session.idle().await;
+    }
+    player.conclude(end.unwrap_or(End::Done)).await;
+}
+
+fn initialize(agent: &Agent, frame: &Frame) -> Result<Plan, RpcError> {
+    let params: Option<&RawValue> = frame.params().and_then(|params| serde_json::from_slice(params).ok());
+    let mut connection = agent.connection();
+    let agreed = connection.handshake.initialize(params).map_err(|refusal| refused(&refusal))?;
+    connection.client = match &agreed {
+        Agreed::V1(request) => (&request.client_capabilities).into(),
+        Agreed::V2(request) => (&request.capabilities).into(),
+    };
+    let answer = dialect::introduction(agreed.version(), &agent.script);
+    Ok(Plan::new(answer, Event::Initialize))
+}
+
+fn refused(refusal: &Refusal) -> RpcError {
+    RpcError { code: refusal.code().into(), message: refusal.to_string().into(), data: refusal.data() }
+}
+
+/// The version in which any request but `initialize` is read, if it may come now.
+pub(crate) fn admitted(agent: &Agent, method: &str) -> Result<Version, RpcError> {
+    let version = agent.connection().handshake.other_request().map_err(|refusal| refused(&refusal))?;
+    let can = &agent.script.capabilities;
+    let offered = match (method, version) {
+        (method::SESSION_LOAD, _) => can.load,
+        (method::SESSION_DELETE, _) => can.delete,
+        // In v2 the others come with sessions as such.
+        (method::SESSION_RESUME, Version::V1) => can.resume,
+        (method::SESSION_LIST, Version::V1) => can.list,
+        (method::SESSION_CLOSE, Version::V1) => can.close,
+        _ => true,
+    };
+    if offered && method::knows(Side::Agent, version, method) {
+        return Ok(version);
+    }
+    let named = Value::from(method);
+    Err(RpcError::new(Code::MethodNotFound, "there is no such method here").with("method", named))
+}
+
+fn other(agent: &Arc<Agent>, frame: &Frame, method: &str) -> Result<Plan, RpcError> {
+    let version = admitted(agent, method)?;
+    let params: Value = read(frame)?;
+    match method {
+        method::AUTHENTICATE | method::AUTH_LOGIN => {
+            let known = agent.script.auth.as_ref().is_some_and(|auth| params["methodId"] == *auth.id);
+            if !known {
+                return Err(invalid("there is no such way to log in"));
+            }
+            agent.connection().logged_in = true;
+            Ok(Plan::new(json!({}), Event::Authenticate))
+        }
+        method::LOGOUT | method::AUTH_LOGOUT => {
+            agent.connection().logged_in = false;
+            Ok(Plan { event: None, ..Plan::new(json!({}), Event::Authenticate) })
+        }
+        method::SESSION_NEW => {
+            match version {
+                Version::V1 => read::<v1::NewSessionRequest>(frame).map(drop)?,
+                Version::V2 => read::<v2::NewSessionRequest>(frame).map(drop)?,
+            }
+            new_session(agent, version, &params)
+        }
+        method::SESSION_LIST => Ok(Plan::new(list(agent, &params), Event::SessionList)),
+        method::SESSION_LOAD => {
+            read::<v1::LoadSessionRequest>(frame)?;
+            let session = reopen(agent, &params)?;
+            let history = session.replay();
+            let result = settings(agent, version, &session);
+            Ok(Plan::new(result, Event::SessionLoad).about(session).saying(history))
+        }
+        method::SESSION_RESUME => resume(agent, version, frame, &params),
+        // Whoever closes or deletes what is not there has what it wants.
+        method::SESSION_CLOSE => Ok(leave(agent, &params, Event::SessionClose, false)),
+        method::SESSION_DELETE => Ok(leave(agent, &params, Event::SessionDelete, true)),
+        method::SESSION_SET_MODE => {
+            let session = open_session(agent, &params)?;
+            let updates = set_mode(agent, version, &session, &params["modeId"])?;
+            Ok(Plan::new(json!({}), Event::SessionSetMode).about(session).saying(updates))
+        }
+        method::SESSION_SET_CONFIG_OPTION => {
+            let session = open_session(agent, &params)?;
+            if params["configId"] != "mode" {
+                return Err(invalid("there is no such option"));
+            }
+            let mut updates = set_mode(agent, version, &session, &params["value"])?;
+            // The answer tells the options; the modes of v1 it does not.
+            updates.retain(|update| update["sessionUpdate"] != "config_option_update");
+            let result =
+                json!({"configOptions": dialect::options(version, &agent.script.modes, &session.mode())});
+            Ok(Plan::new(result, Event::SessionSetConfigOption).about(session).saying(updates))
+        }
+        method::SESSION_CANCEL => {
+            // A notification by right; whoever gives it an id wants an answer.
+            let session = open_session(agent, &params)?;
+            turn::cancel(agent, &session);
+            Ok(Plan { event: None, ..Plan::new(json!({}), Event::SessionClose) })
+        }
+        _ => Err(invalid("this cannot be cancelled")),
+    }
+}
+
+fn new_session(agent: &Agent, version: Version, params: &Value) -> Result<Plan, RpcError> {
+    let cwd = params["cwd"].as_str().unwrap_or_default();
+    if !cwd.starts_with('/') {
+        return Err(invalid("`cwd` must be an absolute path"));
+    }
+    let number = {
+        let mut connection = agent.connection();
+        if agent.script.auth.as_ref().is_some_and(|auth| auth.required) && !connection.logged_in {
+            return Err(RpcError::new(Code::AuthRequired, "log in first"));
+        }
+        connection.last_session += 1;
+        connection.last_session
+    };
+    let pid = std::process::id().to_string();
+    let id = agent.script.session_id.replace("{n}", &number.to_string()).replace("{pid}", &pid);
+    let mode = agent.script.modes.first().cloned().unwrap_or_default();
+    let session = Arc::new(Session::new(id.clone(), cwd.to_owned(), mode));
+    agent.sessions().insert(id.clone(), Arc::clone(&session));
+    let mut result = settings(agent, version, &session);
+    result["sessionId"] = json!(id);
+    Ok(Plan::new(result, Event::SessionNew).about(session))
+}
+
+/// What new, load and resume answer about a session.
+fn settings(agent: &Agent, version: Version, session: &Session) -> Value {
+    let modes = &agent.script.modes;
+    let mut settings = json!({});
+    if !modes.is_empty() {
+        settings["configOptions"] = dialect::options(version, modes, &session.mode());
+        if version == Version::V1 {
+            settings["modes"] = dialect::modes(modes, &session.mode());
+        }
+    }
+    settings
+}
+
+fn list(agent: &Agent, params: &Value) -> Value {
+    let wanted = params["cwd"].as_str();
+    let sessions: Vec<Value> = agent
+        .sessions()
+        .values()
+        .filter(|session| wanted.is_none_or(|cwd| cwd == session.cwd))
+        .map(|session| {
+            let mut listed = json!({"sessionId": session.id, "cwd": session.cwd});
+            if let Some(title) = session.title() {
+                listed["title"] = json!(title);
+            }
+            listed
+        })
+        .collect();
+    json!({"sessions": sessions})
+}
+
+fn resume(agent: &Arc<Agent>, version: Version, frame: &Frame, params: &Value) -> Result<Plan, RpcError> {
+    let mut updates = Vec::new();
+    let session = match version {
+        Version::V1 => {
+            read::<v1::ResumeSessionRequest>(frame)?;
+            reopen(agent, params)?
+        }
+        Version::V2 => {
+            let request: v2::ResumeSessionRequest = read(frame)?;
+            let replay = match request.replay_from {
+                None => false,
+                Some(v2::ReplayFrom::Start(_)) => true,
+                Some(_) => return Err(invalid("there is nothing to replay from there")),
+            };
+            let session = reopen(agent, params)?;
+            if replay {
+                updates.extend(session.replay());
+            }
+            updates.push(dialect::state(if session.is_busy() { "running" } else { "idle" }));
+            session
+        }
+    };
+    let result = settings(agent, version, &session);
+    Ok(Plan::new(result, Event::SessionResume).about(session).saying(updates))
+}
+
+fn leave(agent: &Agent, params: &Value, event: Event, forever: bool) -> Plan {
+    let id = params["sessionId"].as_str().unwrap_or_default();
+    let session = if forever { agent.sessions().remove(id) } else { agent.session(id) };
+    let plan = Plan::new(json!({}), event);
+    match session {
+        Some(session) => {
+            session.set_closed(true);
+            Plan { closes: true, ..plan.about(session) }
+        }
+        // Without a session there is nothing for the script to say.
+        None => Plan { event: None, ..plan },
+    }
+}
+
+fn set_mode(
+    agent: &Agent,
+    version: Version,
+    session: &Session,
+    mode: &Value,
+) -> Result<Vec<Value>, RpcError> {
+    let modes = &agent.script.modes;
+    let known =
+        modes.iter().find(|known| *mode == **known).ok_or_else(|| invalid("there is no such mode"))?;
+    session.set_mode(known);
+    Ok(dialect::mode_changed(version, modes, known))
+}
+
+fn named_session(agent: &Agent, params: &Value) -> Result<Arc<Session>, RpcError> {
+    let id = params["sessionId"].as_str().ok_or_else(|| invalid("`sessionId` must be a string"))?;
+    agent.session(id).ok_or_else(|| no_session(id))
+}
+
+/// The session that `params` name, if it is open.
+pub(crate) fn open_session(agent: &Agent, params: &Value) -> Result<Arc<Session>, RpcError> {
+    let session = named_session(agent, params)?;
+    if session.is_closed() { Err(no_session(&session.id)) } else { Ok(session) }
+}
+
+fn reopen(agent: &Agent, params: &Value) -> Result<Arc<Session>, RpcError> {
+    let session = named_session(agent, params)?;
+    if params["cwd"] != *session.cwd {
+        return Err(invalid("the session has another `cwd`"));
+    }
+    session.set_closed(false);
+    Ok(session)
+}
+
+/// The error for a session that is not there.
+pub(crate) fn no_session(id: &str) -> RpcError {
+    RpcError::new(Code::NotFound, "there is no such session").with("sessionId", json!(id))
+}
+
+/// The error for parameters that make no sense.
+pub(crate) fn invalid(message: &'static str) -> RpcError {
+    RpcError::new(Code::InvalidParams, message)
+}
+
+/// The parameters of a request, as strictly as the schema says.
+pub(crate) fn read<T: DeserializeOwned>(frame: &Frame) -> Result<T, RpcError> {
+    frame.read_params().map_err(|error| RpcError::new(Code::InvalidParams, error.to_string()))
+}

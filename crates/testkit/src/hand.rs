@@ -1,0 +1,134 @@
+//! A client by hand: sends what it is told, shows every line that comes back.
+
+use std::io::Write;
+
+use narrows_link::{Link, Options, stream};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
+
+use crate::tap::{Reader, tap};
+
+/// The three things an agent in this process needs of a test. Must be made inside a runtime.
+pub struct Stage {
+    /// The agent's end.
+    pub link: Link,
+    /// A second way to where that end writes, as a program that prints has.
+    pub raw: Box<dyn Write + Send>,
+    /// The client's end.
+    pub client: Hand,
+}
+
+/// An agent's end, and the client at the other.
+#[must_use]
+pub fn stage() -> Stage {
+    let (input, to_agent) = tokio::io::duplex(256 << 10);
+    let (writer, raw, from_agent) = tap();
+    Stage {
+        link: stream(input, writer, &Options::default()),
+        raw: Box::new(raw),
+        client: Hand { to_agent: Some(to_agent), from_agent: BufReader::new(from_agent), last: 0 },
+    }
+}
+
+/// A client by hand.
+pub struct Hand {
+    to_agent: Option<DuplexStream>,
+    from_agent: BufReader<Reader>,
+    last: u64,
+}
+
+impl Hand {
+    /// Sends bytes as they are. An agent that has gone does not mind.
+    pub async fn send_raw(&mut self, bytes: &[u8]) {
+        if let Some(to_agent) = &mut self.to_agent {
+            let _ = to_agent.write_all(bytes).await;
+        }
+    }
+
+    /// Sends a message.
+    pub async fn send(&mut self, message: &Value) {
+        self.send_raw(format!("{message}\n").as_bytes()).await;
+    }
+
+    /// Sends a request, and returns its id.
+    pub async fn request(&mut self, method: &str, params: &Value) -> u64 {
+        self.last += 1;
+        let message = json!({"jsonrpc": "2.0", "id": self.last, "method": method, "params": params});
+        self.send(&message).await;
+        self.last
+    }
+
+    /// Sends a notification.
+    pub async fn notify(&mut self, method: &str, params: &Value) {
+        self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
+    }
+
+    /// Answers a request of the agent.
+    pub async fn answer(&mut self, request: &Value, result: &Value) {
+        self.send(&json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).await;
+    }
+
+    /// Lets the agent see the end of its input.
+    pub fn hang_up(&mut self) {
+        self.to_agent = None;
+    }
+
+    /// The next line without its end, or `None` when there will be no more.
+    pub async fn line(&mut self) -> Option<Vec<u8>> {
+        let mut line = Vec::new();
+        self.from_agent.read_until(b'\n', &mut line).await.expect("memory can be read");
+        if line.last() == Some(&b'\n') {
+            line.pop();
+            return Some(line);
+        }
+        (!line.is_empty()).then_some(line)
+    }
+
+    /// The next message, or `None` when there will be no more.
+    ///
+    /// # Panics
+    /// When something else than JSON comes.
+    pub async fn next(&mut self) -> Option<Value> {
+        let line = self.line().await?;
+        let message = serde_json::from_slice(&line);
+        Some(message.unwrap_or_else(|error| {
+            let shown: String = String::from_utf8_lossy(&line).chars().take(200).collect();
+            unreachable!("no JSON came: {error}: {shown}")
+        }))
+    }
+
+    /// Everything up to the answer to request `id`, and that. What the agent asks meanwhile is answered by `serve`,
+    /// unless that returns nothing.
+    ///
+    /// # Panics
+    /// When the agent goes before.
+    pub async fn until_answer(
+        &mut self,
+        id: u64,
+        mut serve: impl FnMut(&Value) -> Option<Value>,
+    ) -> (Vec<Value>, Value) {
+        let mut before = Vec::new();
+        loop {
+            let message = self.next().await.expect("the agent answers before it goes");
+            if message["id"] == id && message.get("method").is_none() {
+                return (before, message);
+            }
+            if message.get("method").is_some()
+                && message.get("id").is_some()
+                && let Some(result) = serve(&message)
+            {
+                self.answer(&message, &result).await;
+            }
+            before.push(message);
+        }
+    }
+
+    /// Asks, and returns the answer alone.
+    ///
+    /// # Panics
+    /// When the agent goes before.
+    pub async fn ask(&mut self, method: &str, params: &Value) -> Value {
+        let id = self.request(method, params).await;
+        self.until_answer(id, |_| None).await.1
+    }
+}
