@@ -1,3 +1,4 @@
+//! The `scanner` target for cargo-fuzz.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| narrows_fuzz_targets::scanner(data));

@@ -29,17 +29,21 @@ pub fn start(link: Link, options: Options) -> (Peer, Inbox) {
 }
 
 async fn run(dispatch: Dispatch, mut receiver: Receiver) {
+    let shared = &dispatch.shared;
     let reason = tokio::select! {
         biased;
-        () = dispatch.shared.stop.wait() => {
-            dispatch.shared.sender.close();
-            CloseReason::Local
-        }
+        () = shared.stop.wait() => CloseReason::Local,
         () = dispatch.read(&mut receiver) => receiver.reason(),
     };
-    dispatch.shared.end(&reason);
+    if shared.stop.is_raised() {
+        shared.sender.close();
+    }
+    shared.end(&reason);
     // A batch that waits for one of its entries still holds the queue.
     dispatch.main.close();
+    // A peer that has nothing more to say may still read what was answered meanwhile.
+    shared.stop.wait().await;
+    shared.sender.close();
 }
 
 /// What the loop works with; a batch that waits for one of its entries takes a clone along.

@@ -352,3 +352,17 @@ async fn dropping_every_handle_ends_the_conversation() {
     drop(session);
     assert_eq!(agent.closed().await, CloseReason::Eof);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_only_stops_speaking_still_hears_the_answer() {
+    let (one, mut link) = memory::pair(&LinkOptions::default());
+    let (agent, mut inbox) = start(one, Options::agent(|_| true));
+    send(&link, &json!({"jsonrpc": "2.0", "id": 1, "method": "work"})).await;
+    let work = request(&mut inbox).await;
+    link.sender.close();
+    assert_eq!(agent.closed().await, CloseReason::Eof);
+    work.responder.respond(&json!("done"));
+    assert_eq!(sent(&mut link).await["result"], "done");
+    agent.close();
+    assert!(link.receiver.recv().await.is_none(), "and then the end");
+}
