@@ -89,14 +89,14 @@ mod tests {
     #[track_caller]
     fn check(text: &str, expected: &str) {
         let facts =
-            Facts { prompt: "say {cwd}".to_owned(), cwd: "/work".to_owned(), turn: 3, ..Facts::default() };
+            Facts { prompt: "say {cwd}".to_owned(), cwd: "/project".to_owned(), turn: 3, ..Facts::default() };
         assert_eq!(facts.fill(text), expected);
     }
 
     #[test]
     fn placeholders_are_filled_in_once() {
         check("", "");
-        check("{turn}. {cwd}: {prompt}!", "3. /work: say {cwd}!");
+        check("{turn}. {cwd}: {prompt}!", "3. /project: say {cwd}!");
         check("{last}", "");
     }
 
@@ -110,8 +110,8 @@ mod tests {
 
     #[test]
     fn paths_are_absolute() {
-        let facts = Facts { cwd: "/work/".to_owned(), ..Facts::default() };
-        assert_eq!(facts.path("notes.txt"), "/work/notes.txt");
+        let facts = Facts { cwd: "/project/".to_owned(), ..Facts::default() };
+        assert_eq!(facts.path("notes.txt"), "/project/notes.txt");
         assert_eq!(facts.path("/etc/{turn}"), "/etc/0");
     }
 }

@@ -85,7 +85,7 @@ async fn noise_does_not_keep_the_noisy_script_from_answering() {
     let mut talk = Talk::start(&noisy);
     let mut heard = Vec::new();
     talk.client.request("initialize", &json!({"protocolVersion": 1})).await;
-    talk.client.request("session/new", &json!({"cwd": "/work", "mcpServers": []})).await;
+    talk.client.request("session/new", &json!({"cwd": "/project", "mcpServers": []})).await;
     let prompt = json!({"sessionId": "session-1", "prompt": [{"type": "text", "text": "go"}]});
     let id = talk.client.request("session/prompt", &prompt).await;
     loop {

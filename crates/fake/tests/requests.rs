@@ -27,7 +27,7 @@ async fn sessions_are_kept_loaded_listed_closed_and_deleted() {
         let mut talk = Talk::open(version, able(), script).await;
         talk.turn("hello", nothing).await;
         talk.log.clear();
-        let again = || json!({"cwd": "/work", "mcpServers": []});
+        let again = || json!({"cwd": "/project", "mcpServers": []});
         talk.ask("session/list", json!({})).await;
         talk.ask("session/list", json!({"cwd": "/elsewhere"})).await;
         talk.ask("session/close", talk.about(json!({}))).await;
@@ -35,7 +35,7 @@ async fn sessions_are_kept_loaded_listed_closed_and_deleted() {
         match version {
             1 => drop(talk.ask("session/load", talk.about(again())).await),
             _ => {
-                let params = json!({"cwd": "/work", "replayFrom": {"type": "start"}});
+                let params = json!({"cwd": "/project", "replayFrom": {"type": "start"}});
                 talk.ask("session/resume", talk.about(params)).await;
             }
         }
@@ -84,7 +84,7 @@ async fn logging_in() {
     for (version, login, logout) in [(1, "authenticate", "logout"), (2, "auth/login", "auth/logout")] {
         let mut talk = Talk::start("version = '1'\nauth = { id = 'token', name = 'A token' }");
         talk.initialize(version, able()).await;
-        let new = || json!({"cwd": "/work", "mcpServers": []});
+        let new = || json!({"cwd": "/project", "mcpServers": []});
         talk.ask("session/new", new()).await;
         talk.ask(login, json!({"methodId": "password"})).await;
         talk.ask(login, json!({"methodId": "token"})).await;
@@ -110,14 +110,14 @@ async fn what_was_not_offered_is_not_served() {
     assert_eq!(answer["result"]["agentCapabilities"]["sessionCapabilities"], json!({}));
     talk.new_session().await;
     for method in ["load", "resume", "list", "close", "delete"] {
-        let params = talk.about(json!({"cwd": "/work", "mcpServers": []}));
+        let params = talk.about(json!({"cwd": "/project", "mcpServers": []}));
         check(&talk.ask(&format!("session/{method}"), params).await, -32601);
     }
     check(&talk.ask("auth/login", json!({})).await, -32601);
     check(&talk.ask("_unknown", json!({})).await, -32601);
     check(&talk.ask("authenticate", json!({"methodId": "x"})).await, -32602);
     check(&talk.ask("session/new", json!({"cwd": "work", "mcpServers": []})).await, -32602);
-    check(&talk.ask("session/new", json!({"cwd": "/work"})).await, -32602);
+    check(&talk.ask("session/new", json!({"cwd": "/project"})).await, -32602);
     let image = json!({"prompt": [{"type": "image", "data": "", "mimeType": "image/png"}]});
     check(&talk.ask("session/prompt", talk.about(image)).await, -32602);
     check(&talk.ask("session/prompt", talk.about(json!({"prompt": []}))).await, -32602);

@@ -62,7 +62,7 @@ impl Talk {
     }
 
     pub(crate) async fn new_session(&mut self) -> Value {
-        let answer = self.ask("session/new", json!({"cwd": "/work", "mcpServers": []})).await;
+        let answer = self.ask("session/new", json!({"cwd": "/project", "mcpServers": []})).await;
         match self.version {
             1 => conforms::<v1::NewSessionResponse>(&answer["result"]),
             _ => conforms::<v2::NewSessionResponse>(&answer["result"]),
