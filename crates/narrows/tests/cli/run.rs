@@ -156,7 +156,7 @@ fn the_agent_sees_what_it_may() {
         assert!(seen.lines().any(|seen| seen == line), "no {line} in {seen}");
     }
     assert!(!seen.contains("secret"), "{seen}");
-    assert!(seen.ends_with("/project\n"), "{seen}");
+    assert!(seen.ends_with("/work\n"), "{seen}");
 }
 
 #[test]
