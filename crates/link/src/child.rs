@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use narrows_process::{Child, Exit, Ladder, SpawnError, Spec, StderrTail};
+use narrows_process::Child;
+/// What it takes to start a process and to tell how it ended, so that users of links need no other crate.
+pub use narrows_process::{AllowList, Environment, Exit, ExitClass, Ladder, SpawnError, Spec, StderrTail};
 
 use crate::close::CloseReason;
 use crate::link::{Link, Options};

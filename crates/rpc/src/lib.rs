@@ -5,6 +5,31 @@
 //! [`Peer::session`] come in that session's own [`Session`] inbox instead, in the order in which they were sent, the
 //! answer that ends a turn included ([`Peer::call_in`]).
 //!
+//! ```
+//! use std::time::Duration;
+//!
+//! use narrows_link::{Options as LinkOptions, memory};
+//! use narrows_rpc::{Item, Options, start};
+//! use serde_json::{Value, json};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), narrows_rpc::CallError> {
+//! let (near, far) = memory::pair(&LinkOptions::default());
+//! let (client, _) = start(near, Options::client(|_| false));
+//! let (_agent, mut inbox) = start(far, Options::agent(|method| method == "greet"));
+//! tokio::spawn(async move {
+//!     while let Some(Item::Request(request)) = inbox.recv().await {
+//!         request.responder.respond(&json!({"text": "hello"}));
+//!     }
+//! });
+//! let answer: Value = client.request("greet", &json!({}), Duration::from_secs(5)).await?;
+//! assert_eq!(answer["text"], "hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/one_turn.rs` drives a real agent.
+//!
 //! What holds, whatever the peer does:
 //! - Every request that comes in gets exactly one answer: from its [`Responder`], or for it when that is dropped.
 //! - Every request that goes out settles: with the answer, at its deadline, or when the peer is lost.
