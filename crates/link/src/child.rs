@@ -39,9 +39,14 @@ pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), Spa
     let watched = Arc::downgrade(&child);
     let link = stream_until(stdout, stdin, options, async move {
         let Some(child) = watched.upgrade() else { return CloseReason::Local };
-        match tokio::time::timeout(EXPLAIN, child.worker_ended()).await {
-            Ok(exit) => CloseReason::Exited { exit, stderr: child.stderr().tail(TAIL_LINES) },
-            Err(_) => CloseReason::Eof,
+        // When all of it has ended its stderr has been read to the end; if only the process itself has, it will do.
+        let exit = match tokio::time::timeout(EXPLAIN, child.wait()).await {
+            Ok(exit) => Some(exit),
+            Err(_) => tokio::time::timeout(Duration::ZERO, child.worker_ended()).await.ok(),
+        };
+        match exit {
+            Some(exit) => CloseReason::Exited { exit, stderr: child.stderr().tail(TAIL_LINES) },
+            None => CloseReason::Eof,
         }
     });
     Ok((link, Process { child }))

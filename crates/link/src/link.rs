@@ -166,6 +166,12 @@ impl Sender {
         self.queue.close();
     }
 
+    /// Waits until nothing will be written any more: the link was closed and everything is out, or the peer no longer
+    /// reads.
+    pub async fn written(&self) {
+        self.queue.gone().await;
+    }
+
     /// Whether nothing can be sent any more.
     #[must_use]
     pub fn is_closed(&self) -> bool {

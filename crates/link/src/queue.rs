@@ -145,6 +145,20 @@ impl<T> Sender<T> {
         self.wait_until(|_| false).await;
     }
 
+    /// Waits until the receiver has gone: everything has been taken that ever will be.
+    pub async fn gone(&self) {
+        loop {
+            let room = self.shared.room.notified();
+            tokio::pin!(room);
+            // Listen before looking, or a wake-up between the two is lost.
+            room.as_mut().enable();
+            if self.shared.state().gone {
+                return;
+            }
+            room.await;
+        }
+    }
+
     /// Lets nobody send any more; the receiver still gets what is there.
     pub fn close(&self) {
         self.shared.state().finished = true;

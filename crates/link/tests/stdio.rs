@@ -16,7 +16,9 @@ fn example() -> PathBuf {
     let mut path = std::env::current_exe().unwrap();
     path.pop();
     path.pop();
-    path.join("examples/stdio_echo")
+    let path = path.join("examples/stdio_echo");
+    assert!(path.exists(), "`cargo build -p narrows-link --examples` builds what this test talks to");
+    path
 }
 
 fn start(stdin: impl Into<Stdio>, stdout: impl Into<Stdio>) -> Child {

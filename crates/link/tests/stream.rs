@@ -1,12 +1,16 @@
 //! Links over byte streams: limits, ends, back-pressure and peers that are no peers.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use narrows_link::{CloseReason, Link, Options, memory, stream};
 use narrows_wire::{Fault, Kind};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// Long enough that paused time passes it only when nothing else can run.
@@ -193,16 +197,33 @@ async fn a_memory_pair_is_like_any_other_link() {
     }
 }
 
+/// A reader that tells when it is dropped.
+struct Watched<R>(R, #[expect(dead_code, reason = "its end is what is waited for")] oneshot::Sender<()>);
+
+impl<R: AsyncRead + Unpin> AsyncRead for Watched<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_link_that_is_let_go_of_lets_go_of_its_peer() {
     // A silent peer, and one that reads nothing of what it is sent.
     for lines in [0, 100] {
-        let (link, mut peer) = rig(64, &Options::default());
+        let (ours, mut peer) = tokio::io::duplex(64);
+        let (reader, writer) = tokio::io::split(ours);
+        let (alive, gone) = oneshot::channel();
+        let link = stream(Watched(reader, alive), writer, &Options::default());
         for number in 0..lines {
             link.sender.send(note(number)).await.unwrap();
         }
         drop(link);
-        let gone = async { while peer.write_all(b"{}\n").await.is_ok() {} };
-        timeout(NEVER, gone).await.expect("both halves are dropped, so the peer sees a broken pipe");
+        timeout(NEVER, gone).await.expect("nobody listens any more").unwrap_err();
+        let broken = async { while peer.write_all(b"{}\n").await.is_ok() {} };
+        timeout(NEVER, broken).await.expect("both halves are dropped, so the peer sees a broken pipe");
     }
 }

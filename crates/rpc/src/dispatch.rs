@@ -2,11 +2,14 @@
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use narrows_acp::method::CANCEL_REQUEST;
 use narrows_link::{CloseReason, Link, Receiver, queue};
 use narrows_wire::{Batch, Code, Fault, Frame, Kind, RawId, RpcError, Step, message};
+use tokio::time::timeout;
 
 use crate::call::Response;
 use crate::error::CallError;
@@ -16,6 +19,12 @@ use crate::peer::{Alive, Peer};
 use crate::request::{Progress, ReplyTo, Request, Responder};
 use crate::sessions::Route;
 use crate::shared::{Shared, count};
+
+/// How long a peer that no longer reads may take to end and so explain itself.
+const EXPLAIN: Duration = Duration::from_secs(1);
+
+/// How many batches may wait for one of their entries at once: the rest of each stays in memory meanwhile.
+const MAX_WAITING: usize = 8;
 
 /// Starts a conversation on `link`. Must be called inside a runtime.
 #[must_use]
@@ -30,11 +39,19 @@ pub fn start(link: Link, options: Options) -> (Peer, Inbox) {
 
 async fn run(dispatch: Dispatch, mut receiver: Receiver) {
     let shared = &dispatch.shared;
-    let reason = tokio::select! {
-        biased;
-        () = shared.stop.wait() => CloseReason::Local,
-        () = dispatch.read(&mut receiver) => receiver.reason(),
-    };
+    {
+        let read = dispatch.read(&mut receiver);
+        tokio::pin!(read);
+        tokio::select! {
+            biased;
+            () = shared.stop.wait() => {}
+            () = &mut read => {}
+            // The peer no longer reads, so something that was to be said was not: this cannot go on. What it has sent
+            // still counts, and how it ended may be known in a moment.
+            () = shared.sender.written() => drop(timeout(EXPLAIN, read).await),
+        }
+    }
+    let reason = if shared.stop.is_raised() { CloseReason::Local } else { receiver.reason() };
     if shared.stop.is_raised() {
         shared.sender.close();
     }
@@ -151,19 +168,18 @@ impl Dispatch {
 
     /// Puts `item` into the inbox where `frame` belongs, waiting for room.
     async fn deliver(&self, item: Item, frame: &Frame) {
+        let size = frame.bytes().len();
         let route = match (frame.session(), &item) {
             (None, _) => Route::Main,
             (Some(session), Item::Request(_)) => self.shared.tables().sessions.route_request(&session),
-            (Some(session), _) => self.shared.tables().sessions.route(&session),
+            (Some(session), _) => self.shared.tables().sessions.route(&session, size),
         };
-        let size = frame.bytes().len();
         let undelivered = match route {
             Route::Session(inbox) => inbox.send(item, size).await.is_err(),
             Route::Main => self.main.send(item, size).await.is_err(),
-            Route::Held(inbox) => {
-                if inbox.try_send(item, size).is_err() {
-                    count(&self.shared.counters.unclaimed);
-                }
+            Route::Held(inbox) => inbox.push(item, size).is_err(),
+            Route::Full => {
+                count(&self.shared.counters.unclaimed);
                 false
             }
             Route::Closed => {
@@ -226,13 +242,34 @@ impl Dispatch {
         if let Some(barrier) = self.batch_until_barrier(&mut steps, &reply).await {
             // The loop must go on while the rest waits: what answers the entry may need messages from the peer.
             let dispatch = self.clone();
+            let waiting = &self.shared.waiting_batches;
+            if waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
+                waiting.fetch_sub(1, Ordering::Relaxed);
+                return self.give_up(steps, &reply);
+            }
             tokio::spawn(async move {
                 let mut barrier = Some(barrier);
                 while let Some(entry) = barrier {
                     entry.answered.wait().await;
                     barrier = dispatch.batch_until_barrier(&mut steps, &reply).await;
                 }
+                dispatch.shared.waiting_batches.fetch_sub(1, Ordering::Relaxed);
             });
+        }
+    }
+
+    /// Answers the requests among the entries that there is no room to keep waiting.
+    fn give_up(&self, steps: std::vec::IntoIter<Step>, reply: &ReplyTo) {
+        let error =
+            RpcError::new(Code::Backpressure, "too many batches are waiting for one of their entries");
+        for step in steps {
+            match step {
+                Step::Answer(line) => reply.send(&self.shared, line),
+                Step::Deliver(entry) if entry.kind() == Kind::Request => {
+                    reply.send(&self.shared, message::error(entry.id().unwrap_or(b"null"), &error));
+                }
+                Step::Deliver(_) => count(&self.shared.counters.ignored),
+            }
         }
     }
 

@@ -61,8 +61,8 @@ impl std::fmt::Debug for Inbox {
 
 /// Everything that belongs to one session, in the order in which the peer sent it.
 ///
-/// When it is dropped the session counts as closed on this side: what still comes for it is passed over, and its
-/// requests are answered with -32002.
+/// When it is dropped the session counts as closed on this side: what still comes for it is passed over, and requests
+/// that come for it are answered with -32002.
 pub struct Session {
     id: Box<str>,
     queue: queue::Receiver<Item>,

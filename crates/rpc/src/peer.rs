@@ -141,6 +141,13 @@ impl Peer {
         self.shared().stop.raise();
     }
 
+    /// Ends the conversation from this side and waits until what was sent before is written, or the peer no longer
+    /// reads. A program that leaves without this may take its last answers along.
+    pub async fn finish(&self) {
+        self.close();
+        self.shared().sender.written().await;
+    }
+
     /// Waits until the conversation is over and everything is settled.
     pub async fn closed(&self) -> CloseReason {
         self.shared().ended.wait().await;

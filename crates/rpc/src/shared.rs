@@ -1,7 +1,7 @@
 //! What the handles of a conversation and its dispatch loop share.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use narrows_link::{CloseReason, Sender, queue};
@@ -70,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) sender: Sender,
     pub(crate) options: Options,
     pub(crate) counters: Counters,
+    /// Batches that wait for one of their entries.
+    pub(crate) waiting_batches: AtomicUsize,
     /// Raised to end the dispatch loop from this side.
     pub(crate) stop: Signal,
     /// Raised when the dispatch loop has ended and everything is settled.
@@ -90,6 +92,7 @@ impl Shared {
             sender,
             options,
             counters: Counters::default(),
+            waiting_batches: AtomicUsize::new(0),
             stop: Signal::default(),
             ended: Signal::default(),
             tables: Mutex::new(tables),

@@ -142,6 +142,18 @@ async fn a_notification_is_never_answered_whatever_is_wrong_with_it() {
 }
 
 #[tokio::test]
+async fn positional_params_of_a_notification_reach_nobody() {
+    let (link, theirs) = memory::pair(&LinkOptions::default());
+    let (_peer, mut inbox) = start(theirs, Options::agent(|_| true));
+    for params in ["[1]", "17", "{}"] {
+        let line = format!(r#"{{"jsonrpc":"2.0","method":"n","params":{params}}}"#);
+        link.sender.send(line.into()).await.unwrap();
+    }
+    let Some(Item::Notification(frame)) = inbox.recv().await else { panic!() };
+    assert_eq!(frame.params(), Some(&b"{}"[..]));
+}
+
+#[tokio::test]
 async fn unknown_methods_and_positional_params_are_refused() {
     check(r#"{"jsonrpc":"2.0","id":1,"method":"_ext/unknown"}"#, json!(1), -32601).await;
     check(r#"{"jsonrpc":"2.0","id":1,"method":"ok","params":[1]}"#, json!(1), -32602).await;

@@ -135,6 +135,33 @@ async fn entries_wait_for_the_lifecycle_before_them_but_never_for_a_prompt() {
 }
 
 #[tokio::test]
+async fn only_so_many_batches_wait_for_one_of_their_entries() {
+    let (mut link, _peer, mut inbox) = rig();
+    let mut waiting = Vec::new();
+    for n in 0..9 {
+        send(&link, &json!([call(2 * n, "initialize"), call(2 * n + 1, "a")])).await;
+        waiting.push(request(&mut inbox).await);
+    }
+    waiting.pop().unwrap().responder.respond(&json!({}));
+    assert_eq!(outcomes(&recv(&mut link).await), [(json!(17), -32012), (json!(16), 0)]);
+    for request in waiting {
+        request.responder.respond(&json!({}));
+    }
+    for _ in 0..8 {
+        request(&mut inbox).await.responder.respond(&json!({}));
+        assert_eq!(outcomes(&recv(&mut link).await).len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn the_limit_is_the_one_that_was_set() {
+    let (mut link, theirs) = memory::pair(&LinkOptions::default());
+    let (_peer, _inbox) = start(theirs, Options { max_batch: 1, ..Options::agent(|_| true) });
+    send(&link, &json!([call(1, "a"), call(2, "a")])).await;
+    assert_eq!(recv(&mut link).await["error"]["code"], -32600);
+}
+
+#[tokio::test]
 async fn a_batch_that_waits_when_the_peer_goes_ends() {
     let (link, peer, mut inbox) = rig();
     send(&link, &json!([call(1, "initialize"), call(2, "a")])).await;

@@ -278,6 +278,28 @@ async fn what_nobody_claims_is_bounded_and_blocks_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_held_for_unclaimed_sessions_is_bounded_together() {
+    let (one, link) = memory::pair(&LinkOptions::default());
+    let (client, mut inbox) = start(one, Options { inbox_bytes: 10_000, ..Options::client(|_| true) });
+    let long = "x".repeat(5000);
+    send(&link, &update("first", 1)).await;
+    // Too large for what is left, and sessions whose names alone would fill the tables.
+    send(
+        &link,
+        &json!({"jsonrpc": "2.0", "method": "n", "params": {"sessionId": "second", "x": "y".repeat(20_000)}}),
+    )
+    .await;
+    for n in 0..10 {
+        send(&link, &update(&format!("{}{n}", &long[..3000]), n)).await;
+    }
+    assert!(timeout(NEVER, inbox.recv()).await.is_err());
+    assert!(client.stats().unclaimed >= 8, "{:?}", client.stats());
+    send(&link, &update(&long, 7)).await;
+    assert!(matches!(inbox.recv().await, Some(Item::Notification(_))), "an absurd id is not held at all");
+    assert_eq!(next_update(&mut client.session("first").unwrap()).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_full_inbox_stops_the_reading_and_loses_nothing() {
     let (one, link) = memory::pair(&LinkOptions { queue_bytes: 2000, ..LinkOptions::default() });
     let (client, _inbox) = start(one, Options { inbox_bytes: 2000, ..Options::client(|_| true) });
@@ -365,4 +387,38 @@ async fn a_peer_that_only_stops_speaking_still_hears_the_answer() {
     assert_eq!(sent(&mut link).await["result"], "done");
     agent.close();
     assert!(link.receiver.recv().await.is_none(), "and then the end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_no_longer_reads_is_lost_and_what_it_said_is_not() {
+    let (one, link) = memory::pair(&LinkOptions::default());
+    let Link { sender, receiver } = link;
+    let (client, _inbox) = start(one, Options::client(|_| true));
+    let mut session = client.session("s").unwrap();
+    sender.send(update("s", 1).to_string().into()).await.unwrap();
+    drop(receiver);
+    let _ = client.notify("n", &json!({})).await;
+    let outcome = client.request::<_, Value>("a", &json!({}), NEVER).await;
+    assert!(matches!(outcome, Err(CallError::Lost { reason: CloseReason::Eof, .. })), "{outcome:?}");
+    assert_eq!(next_update(&mut session).await, 1);
+    assert!(session.recv().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn finishing_waits_until_everything_is_written() {
+    let (one, mut link) = memory::pair(&LinkOptions { queue_bytes: 1000, ..LinkOptions::default() });
+    let (agent, _inbox) = start(one, Options::agent(|_| true));
+    for n in 0..100 {
+        agent.notify_now("n", &json!({"n": n})).unwrap();
+    }
+    assert!(timeout(NEVER, agent.finish()).await.is_err(), "nobody reads");
+    let reader = tokio::spawn(async move {
+        let mut count = 0;
+        while link.receiver.recv().await.is_some() {
+            count += 1;
+        }
+        count
+    });
+    agent.finish().await;
+    assert_eq!(reader.await.unwrap(), 100);
 }

@@ -1,6 +1,7 @@
 //! JSON-RPC batches: what to do with each entry of an array, and putting the answers together.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -53,7 +54,7 @@ impl Batch {
         let steps = entries
             .into_iter()
             .map(|range| {
-                let entry = Frame::entry(frame.bytes().slice(range));
+                let entry = Frame::entry(cut(frame.bytes(), range));
                 match entry.kind() {
                     // Inside an array even a readable id is answered with null.
                     Kind::Invalid(fault) if fault.is_answered() => {
@@ -97,6 +98,12 @@ impl Batch {
         array.put_u8(b']');
         array.freeze()
     }
+}
+
+/// One entry of `array`: copied when it is a small part of it, so that one entry that waits somewhere does not keep
+/// the whole array alive.
+fn cut(array: &Bytes, entry: Range<usize>) -> Bytes {
+    if entry.len() < array.len() / 4 { Bytes::copy_from_slice(&array[entry]) } else { array.slice(entry) }
 }
 
 #[cfg(test)]

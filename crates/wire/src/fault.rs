@@ -33,7 +33,7 @@ pub enum Fault {
     #[error("method must be a string")]
     BadMethod,
     /// The id of a request is neither a string nor a number, or absurdly long.
-    #[error("id must be a string or a number")]
+    #[error("id must be a string or a number, of at most 4096 bytes")]
     BadId,
     /// `params` is neither an object nor an array.
     #[error("params must be an object or an array")]
