@@ -145,7 +145,7 @@ impl Sender {
         self.queue.push(Outgoing::Line(line), size)
     }
 
-    /// Waits until what waits to be written is within its bound, or the link has ended.
+    /// Waits until what was pushed is within its bound (see [`crate::queue`]), or the link has ended.
     pub async fn room(&self) {
         self.queue.room().await;
     }

@@ -10,6 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+/// How many times the budget pushes may fill before [`Sender::room`] waits. Two ends that wait for room before they
+/// read on stop each other for good once both owe more than this; with one budget that is soon, with eight it takes
+/// two peers that ask for much and take nothing.
+const PUSHED: usize = 8;
+
 /// What an item costs beside its bytes.
 const OVERHEAD: usize = 128;
 
@@ -135,9 +140,9 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Waits until the queue is within its budget again, or closed.
+    /// Waits until what was pushed is within its bound again, or the queue closed.
     pub async fn room(&self) {
-        self.wait_until(|state| state.bytes <= self.shared.budget).await;
+        self.wait_until(|state| state.bytes <= self.shared.budget.saturating_mul(PUSHED)).await;
     }
 
     /// Waits until nothing can be sent any more.

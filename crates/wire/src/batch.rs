@@ -198,4 +198,14 @@ mod tests {
         assert!(batch.is_silent());
         assert!(steps.iter().all(|step| matches!(step, Step::Deliver(_))));
     }
+
+    #[test]
+    fn a_small_entry_does_not_keep_the_array_alive() {
+        let filler = "x".repeat(1000);
+        let line = format!(r#"[{{"jsonrpc":"2.0","method":"n"}},"{filler}"]"#);
+        let frame = Frame::parse(line.into());
+        let (_, steps) = Batch::open(&frame, 5).unwrap();
+        let Some(Step::Deliver(entry)) = steps.first() else { panic!("a notification is delivered") };
+        assert!(entry.bytes().is_unique());
+    }
 }

@@ -286,4 +286,26 @@ mod tests {
             assert!(found == lines, "in chunks of {chunk}");
         }
     }
+
+    #[test]
+    fn a_line_may_have_64_mib_unless_told_otherwise_and_shows_its_first_64_kib() {
+        assert_eq!((MAX_LINE, HEAD), (64 * 1024 * 1024, 64 * 1024));
+        let mut splitter = Splitter::new(200_000);
+        splitter.buffer().extend_from_slice(&[b'x'; 200_001]);
+        assert_eq!(splitter.next_line(), Some(Line::TooLong(Bytes::from(vec![b'x'; 65_536]))));
+        // An id that ends with the head is found, one that the head cuts is not.
+        for (padding, id) in [(65_536 - 25, Some(&b"77"[..])), (65_536 - 24, None)] {
+            let line = format!(r#"{{"jsonrpc":"2.0",{}"id":77,"method":"x","params":""#, " ".repeat(padding));
+            let head = Bytes::from(line.into_bytes()).slice(..HEAD);
+            assert_eq!(crate::Frame::too_long(head).id(), id);
+        }
+    }
+
+    #[test]
+    fn a_short_line_does_not_keep_what_was_read_with_it() {
+        let mut splitter = Splitter::new(MAX_LINE);
+        splitter.buffer().extend_from_slice(b"short\nand more");
+        let Some(Line::Whole(line)) = splitter.next_line() else { panic!("a line is there") };
+        assert!(line.is_unique());
+    }
 }
