@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
 use tokio::net::unix::pipe;
@@ -10,8 +11,16 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::record::Order;
-use crate::watch::Progress;
+use crate::watch::{Guardian, Progress};
 use crate::{Exit, Ladder, StderrTail};
+
+/// How often a guardian is continued while somebody waits for it, in case its worker stops it.
+const WAKE_EVERY: Duration = Duration::from_millis(500);
+/// How long a guardian may take for what it was told to do at once. It reports what does not die well before
+/// that, so it is not being slow: something keeps it from running.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the end of a killed guardian may take to be seen.
+const FORCED_GRACE: Duration = Duration::from_secs(2);
 
 /// A worker and the tree under it.
 ///
@@ -23,7 +32,8 @@ pub struct Child {
     progress: watch::Receiver<Progress>,
     asked: Arc<AtomicBool>,
     pid: u32,
-    guardian_pid: u32,
+    guardian: Guardian,
+    patience: Duration,
     /// Behind a lock, so that [`stop`](Self::stop) needs no exclusive handle.
     stdin: Mutex<Option<pipe::Sender>>,
     stdout: Option<pipe::Receiver>,
@@ -37,7 +47,7 @@ impl Child {
         progress: watch::Receiver<Progress>,
         asked: Arc<AtomicBool>,
         pid: Option<i32>,
-        guardian_pid: i32,
+        guardian: Guardian,
         stdin: pipe::Sender,
         stdout: pipe::Receiver,
         stderr: StderrTail,
@@ -47,7 +57,8 @@ impl Child {
             progress,
             asked,
             pid: pid.unwrap_or(0).cast_unsigned(),
-            guardian_pid: guardian_pid.cast_unsigned(),
+            guardian,
+            patience: PATIENCE,
             stdin: Mutex::new(Some(stdin)),
             stdout: Some(stdout),
             stderr,
@@ -61,7 +72,7 @@ impl Child {
 
     /// The process id of the guardian, which is also the session id of the tree.
     pub fn guardian_pid(&self) -> u32 {
-        self.guardian_pid
+        self.guardian.pid.cast_unsigned()
     }
 
     /// Our end of the worker's stdin. Dropping it is the end of the worker's input; its `shutdown` is not.
@@ -100,16 +111,22 @@ impl Child {
 
     async fn until(&self, reached: impl Fn(&Progress) -> Option<Exit>) -> Exit {
         let mut progress = self.progress.clone();
-        match progress.wait_for(|progress| reached(progress).is_some()).await {
-            Ok(progress) => reached(&progress).unwrap_or(Exit::LOST),
-            // Nobody watches the guardian any more: there was not even a thread to be had.
-            Err(_) => Exit::LOST,
+        loop {
+            match timeout(WAKE_EVERY, progress.wait_for(|progress| reached(progress).is_some())).await {
+                Ok(Ok(progress)) => return reached(&progress).unwrap_or(Exit::LOST),
+                // Nobody watches the guardian any more: there was not even a thread to be had.
+                Ok(Err(_)) => return Exit::LOST,
+                Err(_elapsed) => self.guardian.wake(),
+            }
         }
     }
 
     /// Ends the worker and its tree, gently at first: end of input, then `SIGTERM` to the worker's process
     /// group, then `SIGKILL` to everything. When it returns the tree is gone, unless the [`Exit`] counts
     /// survivors.
+    ///
+    /// A guardian that is kept from doing this is given ten seconds. Then the tree is ended without it, as far
+    /// as it can be found, and the worker counts as [`Lost`](crate::ExitClass::Lost).
     ///
     /// The end of input needs the caller to drop the end it has taken with [`take_stdin`](Self::take_stdin).
     /// An abandoned call can be repeated.
@@ -124,7 +141,16 @@ impl Child {
             return exit;
         }
         self.kill();
-        self.wait().await
+        if let Ok(exit) = timeout(self.patience, self.wait()).await {
+            return exit;
+        }
+        let guardian = self.guardian.clone();
+        _ = tokio::task::spawn_blocking(move || guardian.end_by_force()).await;
+        match timeout(FORCED_GRACE, self.wait()).await {
+            Ok(exit) => exit,
+            // It is dying, and so is at least one process that has its end of the socket.
+            Err(_elapsed) => Exit { survivors: self.guardian.survivors().max(1), ..Exit::LOST },
+        }
     }
 
     /// Sends `SIGTERM` to the worker's process group.
@@ -161,5 +187,80 @@ impl Drop for Lifeline {
     fn drop(&mut self) {
         // Not merely closed: the watcher still reads from the same socket.
         _ = shutdown(&*self.control, Shutdown::Write);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::{Command, Stdio};
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use rustix::pipe::{PipeFlags, pipe_with};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    use super::*;
+    use crate::ExitClass;
+    use crate::watch::Watcher;
+
+    const AT_ONCE: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
+
+    fn is_dead(pid: &str) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+    }
+
+    /// A guardian that heeds no order, with two children of which one has left its session. Also what would be
+    /// its end of the control socket, and the children's pids.
+    async fn deaf() -> (Child, OwnedFd, Vec<String>) {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let mut stand_in = Command::new("sh");
+        stand_in.args(["-c", "setsid sleep 1000 & sleep 1000 & wait"]).stdout(Stdio::null());
+        let pid = Pid::from_child(&stand_in.spawn().unwrap()).as_raw_pid();
+        let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+        let guardian = Guardian::new(pid, pidfd);
+        let control = Arc::new(ours);
+        let watcher = Watcher::new(control.clone(), guardian.clone());
+        let (progress, asked) = (watcher.progress(), watcher.asked());
+        tokio::spawn(watcher.run(tokio::spawn(async {})));
+        let (stdout, stdin) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let mut child = Child::new(
+            Lifeline::new(control),
+            progress,
+            asked,
+            None,
+            guardian,
+            pipe::Sender::from_owned_fd(stdin).unwrap(),
+            pipe::Receiver::from_owned_fd(stdout).unwrap(),
+            StderrTail::new(0),
+        );
+        child.patience = Duration::from_millis(50);
+        let children = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        while children().split_whitespace().count() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await; // sleep: the process table is watched by looking again
+        }
+        (child, theirs, children().split_whitespace().map(str::to_owned).collect())
+    }
+
+    #[tokio::test]
+    async fn a_guardian_that_does_not_answer_is_replaced() {
+        let (child, theirs, children) = deaf().await;
+        drop(theirs);
+        let exit = timeout(3 * PATIENCE, child.stop(AT_ONCE)).await.unwrap();
+        assert_eq!(exit, Exit::LOST);
+        assert!(children.iter().all(|pid| is_dead(pid)), "{children:?}");
+        assert!(!fs::exists(format!("/proc/{}", child.guardian_pid())).unwrap(), "it is reaped");
+    }
+
+    /// What a process that hangs in the kernel between fork and exec would do.
+    #[tokio::test]
+    async fn an_end_that_cannot_be_seen_is_not_waited_for() {
+        let (child, theirs, children) = deaf().await;
+        let exit = timeout(3 * PATIENCE, child.stop(AT_ONCE)).await.unwrap();
+        assert_eq!((exit.class, exit.survivors), (ExitClass::Lost, 1));
+        assert!(children.iter().all(|pid| is_dead(pid)), "{children:?}");
+        drop(theirs);
+        assert_eq!(timeout(3 * PATIENCE, child.wait()).await.unwrap(), Exit::LOST);
     }
 }

@@ -136,6 +136,9 @@ impl GuardPlan<'_> {
         ];
         // SAFETY: this process uses the descriptors of its plan and those it opens from here on.
         at(Stage::CloseDescriptors, unsafe { sys::close_all_but(&mut fds.map(|fd| fd.as_raw_fd())) })?;
+        // A worker can stop its guardian. An order and the end of the supervisor continue it, without anybody
+        // having to think of it.
+        sys::continue_when_readable(self.control, me.as_raw_pid());
         let proc = at(Stage::OpenProc, open_proc())?;
         let signals = at(Stage::WatchChildren, sys::child_signals())?;
         // Before the fork, so that the worker does not copy it again.

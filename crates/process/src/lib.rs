@@ -21,7 +21,19 @@
 //!   exists, the guardian is reaped and its descriptors are closed.
 //! - The guardian holds no copy of the worker's pipe ends, so end-of-file means what it says.
 //! - Between fork and exec nothing allocates, locks or panics.
+//! - A guardian that has been stopped is continued by the kernel when an order comes, when the handle is
+//!   dropped and when the supervisor dies, and by whoever waits for it all the time.
 //! - The library reads no environment variable; the caller passes what the worker may see.
+//!
+//! The limit: a worker runs as the same user as its guardian, so a hostile one can stop or kill it.
+//! - When a guardian is killed, the worker dies with it and the supervisor kills what is left of the session
+//!   ([`ExitClass::Lost`]). A process that had called `setsid` is lost to init and goes on, and so does the
+//!   rest of the session if the supervisor is dead too.
+//! - When a guardian is stopped again and again, [`Child::stop`] ends the tree without it after ten seconds.
+//!   If the supervisor is dead, what stops the guardian once more after that death stays.
+//!
+//! Strict containment of a hostile worker needs a PID namespace, which a sandbox provides: there the guardian
+//! cannot be signalled, and nothing outlives the namespace.
 //!
 //! Needs Linux 5.9 (`close_range`, pidfd) with `/proc` mounted, and a tokio runtime with I/O and time
 //! enabled.

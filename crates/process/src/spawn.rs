@@ -48,7 +48,6 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
 
     let tail = StderrTail::new(stderr_limit);
     let drain = tokio::spawn(tail.clone().drain(stderr));
-    let guardian_pid = launched.watcher.guardian_pid();
     let (progress, asked) = (launched.watcher.progress(), launched.watcher.asked());
     tokio::spawn(launched.watcher.run(drain));
 
@@ -65,7 +64,9 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
             _ => {}
         }
     }
-    let child = Child::new(launched.lifeline, progress, asked, pid, guardian_pid, stdin, stdout, tail);
+    let guardian = launched.guardian;
+    let guardian_pid = guardian.pid;
+    let child = Child::new(launched.lifeline, progress, asked, pid, guardian, stdin, stdout, tail);
     let error = match failure {
         None if pid.is_some() => {
             tracing::debug!(?program, pid, guardian = guardian_pid, "worker started");
@@ -91,6 +92,7 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
 struct Launched {
     // First, so that it is dropped before the watcher, which waits for the guardian's end.
     lifeline: Lifeline,
+    guardian: Guardian,
     watcher: Watcher,
     report: OwnedFd,
     stdin: OwnedFd,
@@ -154,9 +156,11 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
     let (pid, pidfd) = sys::fork_guardian(stack, guard).map_err(SpawnError::setup("fork the guardian"))?;
 
     let control = Arc::new(control);
+    let guardian = Guardian::new(pid, pidfd);
     Ok(Launched {
         lifeline: Lifeline::new(control.clone()),
-        watcher: Watcher::new(control, Guardian { pid, pidfd: Arc::new(pidfd) }),
+        watcher: Watcher::new(control, guardian.clone()),
+        guardian,
         report,
         stdin,
         stdout,

@@ -17,6 +17,8 @@ use tokio::io::unix::AsyncFd;
 /// The kernel's signal set: 64 bits on every Linux we build for.
 const SIGNAL_SET_LEN: usize = 8;
 const LAST_SIGNAL: c_int = 64;
+/// The same on every Linux we build for, and missing from the bindings.
+const F_SETSIG: c_int = 10;
 
 /// Types for which all-zero bytes are a value.
 ///
@@ -275,6 +277,22 @@ pub(crate) fn child_signals() -> Result<OwnedFd, Errno> {
     }
     // SAFETY: the kernel has just opened it for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Has the kernel send `SIGCONT` to this process whenever something arrives on a socket, its end included.
+/// Where the kernel refuses, a stopped process merely stays so.
+pub(crate) fn continue_when_readable(socket: BorrowedFd<'_>, me: i32) {
+    let fd = socket.as_raw_fd();
+    // SAFETY: these calls take numbers and set properties of a descriptor that is open. `SIGCONT` is blocked
+    // here, which does not keep it from continuing the process, and is never handled.
+    unsafe {
+        libc::fcntl(fd, libc::F_SETOWN, me);
+        libc::fcntl(fd, F_SETSIG, libc::SIGCONT);
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if flags >= 0 {
+            libc::fcntl(fd, libc::F_SETFL, flags | libc::O_ASYNC);
+        }
+    }
 }
 
 /// Closes every descriptor but those in `keep`, which gets sorted.

@@ -2,29 +2,85 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
-use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::record::{RECORD_LEN, Record};
+use crate::tree::{Member, Tree};
 use crate::{Exit, ExitClass, sys, tree};
 
 /// When the tree is gone so are the writers of its stderr, unless one passed the pipe to a stranger.
 const STDERR_GRACE: Duration = Duration::from_millis(250);
+/// How often a tree is killed in place of its guardian, how long it is given to die, and how much of it is
+/// seen at once.
+const FORCE_ROUNDS: u32 = 8;
+const FORCE_PAUSE: Duration = Duration::from_millis(50);
+const FORCE_MEMBERS: usize = 32 << 10;
 
 /// A forked guardian. It is not reaped by `wait` calls elsewhere in the program, because it has no exit
 /// signal.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Guardian {
     pub(crate) pid: i32,
-    pub(crate) pidfd: Arc<OwnedFd>,
+    pidfd: Arc<OwnedFd>,
+    fate: Arc<Mutex<Fate>>,
+}
+
+/// Held while the guardian is reaped, and while something relies on its pid.
+#[derive(Debug, Default)]
+struct Fate {
+    reaped: bool,
+    /// What was still alive when the guardian had to be killed.
+    survivors: u32,
+}
+
+impl Guardian {
+    pub(crate) fn new(pid: i32, pidfd: OwnedFd) -> Self {
+        Self { pid, pidfd: Arc::new(pidfd), fate: Arc::default() }
+    }
+
+    /// Lets it go on if its worker has stopped it.
+    pub(crate) fn wake(&self) {
+        // It fails only when the guardian is gone.
+        _ = pidfd_send_signal(&self.pidfd, Signal::CONT);
+    }
+
+    /// For a guardian that does not do its work: does it from here, and then kills the guardian too. As long
+    /// as that lives, however motionless, it is the subreaper, and so nothing of the tree escapes the search.
+    ///
+    /// Takes a few seconds if something resists; the watcher learns of the end as of any other.
+    pub(crate) fn end_by_force(&self) {
+        let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
+        if fate.reaped {
+            return;
+        }
+        tracing::warn!(guardian = self.pid, "a guardian does not answer; ending it and its tree");
+        if let Ok(proc) = tree::open_proc() {
+            let mut members = vec![Member { pid: 0, parent: 0 }; FORCE_MEMBERS];
+            let mut tree = Tree::new(proc.as_fd(), self.pid, &mut members);
+            for _ in 0..FORCE_ROUNDS {
+                fate.survivors = tree.kill().alive;
+                if fate.survivors == 0 {
+                    break;
+                }
+                std::thread::sleep(FORCE_PAUSE); // sleep: the dying are not ours to wait for
+            }
+        }
+        _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// How many processes outlived [`end_by_force`](Self::end_by_force).
+    pub(crate) fn survivors(&self) -> u32 {
+        self.fate.lock().unwrap_or_else(PoisonError::into_inner).survivors
+    }
 }
 
 /// How far a worker has come.
@@ -59,10 +115,6 @@ impl Watcher {
     pub(crate) fn new(control: Arc<OwnedFd>, guardian: Guardian) -> Self {
         let progress = watch::Sender::new(Progress::default());
         Self { inner: Some(Inner { control, guardian, progress, asked: Arc::default(), finished: None }) }
-    }
-
-    pub(crate) fn guardian_pid(&self) -> i32 {
-        self.inner.as_ref().map_or(0, |inner| inner.guardian.pid)
     }
 
     pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
@@ -185,9 +237,11 @@ impl Inner {
             );
             tree::kill_session(self.guardian.pid);
             let worker = self.progress.borrow().worker.unwrap_or(Exit::LOST);
-            Exit { class: ExitClass::Lost, ..worker }
+            Exit { class: ExitClass::Lost, survivors: self.guardian.survivors(), ..worker }
         });
+        let mut fate = self.guardian.fate.lock().unwrap_or_else(PoisonError::into_inner);
         wait(WaitIdOptions::empty());
+        fate.reaped = true;
         exit
     }
 
@@ -231,8 +285,8 @@ mod tests {
         let mut stand_in =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pid = Pid::from_child(&stand_in);
-        let pidfd = Arc::new(pidfd_open(pid, PidfdFlags::empty()).unwrap());
-        let watcher = Watcher::new(Arc::new(ours), Guardian { pid: pid.as_raw_pid(), pidfd });
+        let guardian = Guardian::new(pid.as_raw_pid(), pidfd_open(pid, PidfdFlags::empty()).unwrap());
+        let watcher = Watcher::new(Arc::new(ours), guardian);
         let mut progress = watcher.progress();
         let watching = tokio::spawn(watcher.run(tokio::spawn(async {})));
 

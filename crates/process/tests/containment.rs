@@ -5,9 +5,10 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
-use common::{Mark, PATIENCE, QUICK, eventually, exists, hostile, read_all, read_until};
+use common::{Mark, PATIENCE, QUICK, eventually, exists, hostile, read_all, read_until, state};
 use narrows_process::{ExitClass, spawn};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -65,6 +66,70 @@ async fn an_orphan_may_end_in_its_own_way_first() {
     drop(child.take_stdin());
     timeout(PATIENCE, child.wait()).await.unwrap();
     assert_eq!(fs::read_to_string(farewell).unwrap(), "bye\n");
+}
+
+/// A stopped process does not handle a signal; it has to be continued as well.
+#[tokio::test]
+async fn a_stopped_orphan_may_end_in_its_own_way_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let farewell = dir.path().join("farewell");
+    let script = "
+        setsid sh -c 'trap \"echo bye > farewell; exit\" TERM; echo $$; while :; do sleep 0.01; done' &
+        read line";
+    let mut spec = Mark::new().shell(script);
+    spec.cwd = Some(dir.path().to_owned());
+    spec.orphan_grace = Duration::from_secs(10);
+    let mut child = spawn(spec).await.unwrap();
+    let orphan: u32 = read_until(&mut child.take_stdout().unwrap(), "\n").await.trim().parse().unwrap();
+    signal(orphan, Signal::STOP);
+    eventually("the orphan is stopped", || state(orphan) == Some('T'));
+    drop(child.take_stdin());
+    timeout(PATIENCE, child.wait()).await.unwrap();
+    assert_eq!(fs::read_to_string(farewell).unwrap(), "bye\n");
+}
+
+#[tokio::test]
+async fn a_worker_that_stops_its_guardian_is_ended_all_the_same() {
+    let mark = Mark::new();
+    let script = "trap '' TERM; setsid sleep 1000 & kill -STOP $PPID; exec sleep 1000";
+    let child = spawn(mark.shell(script)).await.unwrap();
+    eventually("the guardian is stopped", || state(child.guardian_pid()) == Some('T'));
+    eventually("the tree is complete", || mark.sleeps(2));
+    let exit = timeout(PATIENCE, child.stop(QUICK)).await.unwrap();
+    assert_eq!(mark.alive(), []);
+    // `Lost` if it had been done without the guardian.
+    assert_eq!((exit.class, exit.signal, exit.swept), (ExitClass::Stopped, Some(9), 1));
+}
+
+#[tokio::test]
+async fn a_worker_that_keeps_stopping_its_guardian_is_ended_all_the_same() {
+    let mark = Mark::new();
+    let script = "trap '' TERM; while :; do kill -STOP $PPID; done";
+    let child = spawn(mark.shell(script)).await.unwrap();
+    eventually("the guardian is stopped", || state(child.guardian_pid()) == Some('T'));
+    // By its guardian or without it, as chance has it.
+    timeout(PATIENCE, child.stop(QUICK)).await.unwrap();
+    eventually("the tree is gone", || mark.alive().is_empty());
+    assert!(!exists(child.guardian_pid()));
+}
+
+#[tokio::test]
+async fn a_stopped_guardian_hides_no_end_from_those_who_wait() {
+    let child = spawn(Mark::new().shell("kill -STOP $PPID; exit 3")).await.unwrap();
+    let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+    assert_eq!((exit.class, exit.code), (ExitClass::Failed, Some(3)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn dropping_the_handle_of_a_stopped_guardian_ends_the_tree() {
+    let mark = Mark::new();
+    let child = hostile(&mark).await;
+    let guardian = child.guardian_pid();
+    signal(guardian, Signal::STOP);
+    eventually("the guardian is stopped", || state(guardian) == Some('T'));
+    drop(child);
+    eventually("the tree is gone", || mark.alive().is_empty());
+    eventually("the guardian is reaped", || !exists(guardian));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -191,23 +256,40 @@ fn the_worker_outlives_the_thread_that_forked_it() {
     });
 }
 
+/// The worker and what is in its session are ended; a process that has left the session is not, because
+/// with the guardian went the knowledge that it belongs here.
 #[tokio::test]
 async fn a_murdered_guardian_is_noticed_and_its_session_ended() {
     let mark = Mark::new();
-    let script = "trap '' TERM HUP; sleep 1000 & (sleep 1000 &); echo ready; exec sleep 1000";
+    let script = "
+        trap '' TERM HUP
+        sleep 1000 & (sleep 1000 &)
+        setsid sh -c 'echo $$; exec sleep 1000' &
+        exec sleep 1000";
     let mut child = spawn(mark.shell(script)).await.unwrap();
     let mut stdout = child.take_stdout().unwrap();
-    read_until(&mut stdout, "ready\n").await;
-    eventually("the tree is complete", || mark.sleeps(3));
+    let elsewhere: u32 = read_until(&mut stdout, "\n").await.trim().parse().unwrap();
+    eventually("the tree is complete", || mark.sleeps(4));
     signal(child.guardian_pid(), Signal::KILL);
     let exit = timeout(PATIENCE, child.wait()).await.unwrap();
     assert_eq!((exit.class, exit.code, exit.signal), (ExitClass::Lost, None, None));
     assert!(!exists(child.guardian_pid()));
-    eventually("the session is gone", || mark.alive().is_empty());
+    eventually("the session is gone", || mark.alive() == [elsewhere]);
+    // Nobody ends it but us.
+    signal(elsewhere, Signal::KILL);
     let mut rest = String::new();
     timeout(PATIENCE, stdout.read_to_string(&mut rest)).await.unwrap().unwrap();
     // Harmless on a handle whose guardian is gone.
     assert_eq!(child.stop(QUICK).await, exit);
+}
+
+#[tokio::test]
+async fn the_guardian_keeps_no_directory_busy() {
+    let child = spawn(Mark::new().shell("exec cat")).await.unwrap();
+    assert_ne!(std::env::current_dir().unwrap(), Path::new("/"));
+    let cwd = format!("/proc/{}/cwd", child.guardian_pid());
+    eventually("the guardian is in the root directory", || fs::read_link(&cwd).unwrap() == Path::new("/"));
+    child.stop(QUICK).await;
 }
 
 #[tokio::test]

@@ -5,13 +5,17 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{HOSTILE_COUNT, Mark, QUICK, eventually, exists, hostile};
+use common::{HOSTILE_COUNT, Mark, QUICK, eventually, exists, hostile, read_all, state};
 use narrows_process::spawn;
 use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags, Signal};
+use tokio::io::AsyncWriteExt;
 
 const ROLE: &str = "NARROWS_TEST_ROLE";
 const ROLE_MARK: &str = "NARROWS_TEST_ROLE_MARK";
@@ -26,6 +30,7 @@ fn role() {
         "churn" => runtime.block_on(churn()),
         "large" => runtime.block_on(large()),
         "abandon" => abandon(runtime),
+        "closed" => runtime.block_on(closed()),
         other => panic!("unknown role {other}"),
     }
 }
@@ -89,6 +94,23 @@ fn abandon(runtime: tokio::runtime::Runtime) {
     say("done");
 }
 
+/// Closes its standard descriptors, so that the next ones it opens get their numbers.
+async fn closed() {
+    let mut out = fs::File::from(rustix::io::dup(std::io::stdout()).unwrap());
+    for fd in 0..3 {
+        #[expect(unsafe_code, reason = "there is no safe way to close what belongs to everybody")]
+        // SAFETY: nothing here uses these descriptors from now on; the process ends below.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    let mut child = spawn(Mark::new().shell("cat; echo err >&2")).await.unwrap();
+    child.take_stdin().unwrap().write_all(b"in and out\n").await.unwrap();
+    let text = read_all(&mut child).await;
+    let exit = child.wait().await;
+    out.write_all(format!("\n@{text:?} {:?} {:?}\n", child.stderr().tail(1), exit.code).as_bytes()).unwrap();
+    #[expect(clippy::exit, reason = "the test harness would write to descriptors that are gone")]
+    std::process::exit(0);
+}
+
 const QUICK_KILL: narrows_process::Ladder =
     narrows_process::Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
 
@@ -119,10 +141,18 @@ struct Supervisor {
 impl Supervisor {
     /// In a process group of its own, with SIGINT and SIGTERM ignored.
     fn start(role: &str) -> Self {
+        Self::start_as(role, &std::env::current_exe().unwrap(), None)
+    }
+
+    fn start_as(role: &str, program: &Path, user: Option<u32>) -> Self {
         let mark = Mark::new();
-        let mut process = Command::new("sh")
+        let mut command = Command::new("sh");
+        if let Some(user) = user {
+            command.uid(user);
+        }
+        let mut process = command
             .args(["-c", r#"trap '' INT TERM; exec "$0" "$@""#])
-            .arg(std::env::current_exe().unwrap())
+            .arg(program)
             .args(["--exact", "role", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(ROLE_MARK, mark.text())
@@ -161,16 +191,11 @@ impl Supervisor {
         self.process.kill().unwrap();
         let killed = Instant::now();
         eventually("the tree is gone", || self.mark.alive().is_empty());
+        // Orphaned guardians are init's to reap, and it may take its time.
         eventually("the guardian is gone", || state(guardian).is_none_or(|state| state == 'Z'));
         assert!(killed.elapsed() < Duration::from_secs(10), "it took {:?}", killed.elapsed());
         self.process.wait().unwrap();
     }
-}
-
-/// Orphaned guardians are init's to reap, and it may take its time.
-fn state(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 #[test]
@@ -178,6 +203,49 @@ fn nothing_survives_a_supervisor_killed_with_sigkill() {
     let mut supervisor = Supervisor::start("supervisor");
     let guardian = supervisor.guardian();
     supervisor.kill_and_expect_the_end(guardian);
+}
+
+/// Nobody is left to continue the guardian but the kernel.
+#[test]
+fn nothing_survives_a_dead_supervisor_with_a_stopped_guardian() {
+    let mut supervisor = Supervisor::start("supervisor");
+    let guardian = supervisor.guardian();
+    rustix::process::kill_process(Pid::from_raw(guardian.cast_signed()).unwrap(), Signal::STOP).unwrap();
+    eventually("the guardian is stopped", || state(guardian) == Some('T'));
+    supervisor.kill_and_expect_the_end(guardian);
+}
+
+/// What may be debugged or dumped has its user as the owner of its files in `/proc`; anything else, root.
+#[test]
+fn a_guardian_cannot_be_debugged_by_its_user() {
+    const NOBODY: u32 = 65534;
+    let dir = tempfile::tempdir().unwrap();
+    let mut program = std::env::current_exe().unwrap();
+    let mut user = rustix::process::geteuid().as_raw();
+    if user == 0 {
+        // Nobody may not be able to reach the program where it is.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        program = dir.path().join("program");
+        // Not copied by us: a fork for another test would hold it open for writing, and it could not be run.
+        let copy = Command::new("cp").args([&std::env::current_exe().unwrap(), &program]).status().unwrap();
+        assert!(copy.success());
+        user = NOBODY;
+    }
+    let mut supervisor =
+        Supervisor::start_as("supervisor", &program, Some(user).filter(|user| *user == NOBODY));
+    let (guardian, worker) = supervisor.guardian_and_worker();
+    let owner = |pid| fs::metadata(format!("/proc/{pid}/stat")).unwrap().uid();
+    assert_eq!((owner(worker), owner(guardian)), (user, 0));
+    supervisor.stdin.write_all(b"stop\n").unwrap();
+    assert_eq!(supervisor.hear(), "Stopped");
+    assert!(supervisor.process.wait().unwrap().success());
+}
+
+#[test]
+fn a_supervisor_without_standard_descriptors_has_workers_with_them() {
+    let mut supervisor = Supervisor::start("closed");
+    assert_eq!(supervisor.hear(), r#""in and out\n" "err" Some(0)"#);
+    assert!(supervisor.process.wait().unwrap().success());
 }
 
 /// A copy of the control socket in another process hides its closing, but not the supervisor's death.
@@ -204,11 +272,17 @@ fn a_worker_does_not_outlive_its_guardian() {
     let mut supervisor = Supervisor::start("supervisor");
     let (guardian, worker) = supervisor.guardian_and_worker();
     rustix::process::kill_process(supervisor.pid(), Signal::STOP).unwrap();
+    let threads = format!("/proc/{}/task", supervisor.process.id());
+    eventually("the supervisor is stopped", || {
+        let threads = fs::read_dir(&threads).unwrap().map(|thread| thread.unwrap().file_name());
+        threads.into_iter().all(|thread| state(thread.to_str().unwrap().parse().unwrap()) == Some('T'))
+    });
     rustix::process::kill_process(Pid::from_raw(guardian.cast_signed()).unwrap(), Signal::KILL).unwrap();
     eventually("the worker is gone", || state(worker).is_none_or(|state| state == 'Z'));
     supervisor.process.kill().unwrap();
     supervisor.process.wait().unwrap();
-    // What left the session has nobody to end it any more but us.
+    // The others, in its session or not, have nobody to end them any more but us.
+    assert!(supervisor.mark.sleeps(HOSTILE_COUNT - 1));
     for pid in supervisor.mark.alive() {
         _ = rustix::process::kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
     }

@@ -85,6 +85,12 @@ pub(crate) fn exists(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap()
 }
 
+/// The state letter of a process, if it exists.
+pub(crate) fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
 /// Looks again and again until `condition` holds.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
