@@ -13,11 +13,13 @@ use crate::logging;
 /// Does what was asked for.
 pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
     logging::start(cli.log.as_deref())?;
-    match cli.command {
+    let outcome = match cli.command {
         Command::Run(run) => run::execute(*run),
         Command::FakeAgent(fake) => fake_agent::execute(&fake),
         Command::Completions(completions) => completions::execute(&completions),
-    }
+    };
+    logging::finish();
+    outcome
 }
 
 /// Runs `work` on this thread and waits for nothing it has left behind.

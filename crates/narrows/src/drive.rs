@@ -2,11 +2,13 @@
 
 mod agent;
 mod error;
+mod outside;
 mod permission;
+mod surrogate;
 mod turn;
 mod v1;
 mod v2;
 
 pub(crate) use agent::{Agent, Info, Launch, Login, Opening};
 pub(crate) use error::{DriveError, Fault, Problem, Stage};
-pub(crate) use turn::{Event, Step, Turn};
+pub(crate) use turn::{Event, Losses, Step, Turn};

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use narrows_fake::{Script, ScriptError};
+use narrows_link::CloseReason;
 
 use crate::nearest::nearest;
 use crate::output;
@@ -87,7 +88,9 @@ impl Code {
             Self::Agent => (1, "agent", "the agent failed: it reported an error, wants a login, or died"),
             Self::Usage => (2, "usage", "the arguments are wrong; nothing was started"),
             Self::Refusal => (3, "refusal", "the agent refused to answer"),
-            Self::Limit => (4, "limit", "the answer is incomplete: a limit was reached"),
+            Self::Limit => {
+                (4, "limit", "the answer is incomplete: a limit was reached, or a part of it was lost")
+            }
             Self::Start => (5, "start", "the agent cannot be started"),
             Self::Protocol => (6, "protocol", "the agent does not speak ACP as we know it"),
             Self::Timeout => (7, "timeout", "a deadline has passed"),
@@ -196,6 +199,11 @@ impl Failure {
         Self::new(Code::Internal, format!("cannot {what}")).because(error)
     }
 
+    /// The client of the scripted agent was lost, and not by its own will.
+    pub(crate) fn client_lost(reason: &CloseReason) -> Self {
+        Self::new(Code::Internal, "the conversation with the client broke off").because(reason)
+    }
+
     /// Our output cannot be written.
     pub(crate) fn output(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -218,7 +226,7 @@ impl Failure {
     pub(crate) fn tell(&self) -> ExitCode {
         // Whoever closed our output did so on purpose.
         if self.code != Code::OutputClosed {
-            output::complain(&self.render(Colour::of_stderr()));
+            output::complain_briefly(self.render(Colour::of_stderr()));
         }
         self.code.exit()
     }

@@ -1,16 +1,93 @@
 //! What narrows says about its own work: to stderr, warnings unless more is asked for.
+//!
+//! A thread of its own writes it, so that a stderr nobody reads holds up nothing but the log.
 
-use std::io::stderr;
+use std::io::{self, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
 use crate::failure::Failure;
+use crate::output;
 use crate::terminal::line;
+
+/// How many lines may wait to be written; more are lost, and counted.
+const WAITING: usize = 1024;
+
+/// How long a line may be.
+const LONGEST: usize = 16 << 10;
+
+/// How long the end waits for a stderr that does not take what is left.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+static LINES: OnceLock<SyncSender<Entry>> = OnceLock::new();
+
+/// How many lines were lost.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+enum Entry {
+    Line(Vec<u8>),
+    /// Everything before it has been written when this is dropped.
+    Mark(#[expect(dead_code, reason = "it is there to be dropped")] SyncSender<()>),
+}
 
 /// Starts logging, by `filter` if there is one.
 pub(crate) fn start(filter: Option<&str>) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(filter.unwrap_or("warn"))
         .map_err(|error| Failure::log_filter(&line(&error.to_string())))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_ansi(false).init();
+    let (sender, lines) = sync_channel(WAITING);
+    std::thread::Builder::new()
+        .name("log".to_owned())
+        .spawn(move || write(&lines))
+        .map_err(|error| Failure::setup("start the log", &error))?;
+    // It is started once.
+    let _ = LINES.set(sender);
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log).with_ansi(false).init();
     Ok(())
+}
+
+/// Waits until what was logged is written, but not for long.
+pub(crate) fn finish() {
+    let (sender, written) = sync_channel(0);
+    if let Some(lines) = LINES.get()
+        && lines.try_send(Entry::Mark(sender)).is_ok()
+    {
+        // It is dropped, or the time is over.
+        let _ = written.recv_timeout(PATIENCE);
+    }
+}
+
+fn write(lines: &Receiver<Entry>) {
+    for entry in lines {
+        if let Entry::Line(line) = entry {
+            // There is nobody to tell if it fails.
+            let _ = io::stderr().write_all(&line);
+        }
+        match LOST.swap(0, Ordering::Relaxed) {
+            0 => {}
+            lost => output::complain(&format!("({lost} lines of the log are lost)\n")),
+        }
+    }
+}
+
+/// Hands each line to the thread.
+struct Log;
+
+impl Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        // It is given whole lines.
+        let taken = line.len() <= LONGEST
+            && LINES.get().is_some_and(|lines| lines.try_send(Entry::Line(line.to_vec())).is_ok());
+        if !taken {
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -4,8 +4,13 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use crate::failure::{Code, Failure};
+
+/// How long the last words wait for somebody to read them.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Our stdout, without a buffer in between.
 pub(crate) fn stdout() -> io::Result<File> {
@@ -20,6 +25,19 @@ pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
 /// Writes all of `text` to stderr. There is nobody to tell if that fails.
 pub(crate) fn complain(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// The same as the last thing we do: a stderr that nobody reads does not keep us for long.
+pub(crate) fn complain_briefly(text: String) {
+    let (done, written) = sync_channel::<()>(0);
+    let writing = std::thread::Builder::new().spawn(move || {
+        complain(&text);
+        drop(done);
+    });
+    if writing.is_ok() {
+        // It is dropped, or the time is over.
+        let _ = written.recv_timeout(PATIENCE);
+    }
 }
 
 /// Prints what clap has to say: the help, the version, or what is wrong with the arguments.

@@ -99,8 +99,7 @@ impl Presenter {
             Event::Unshown(what) => pieces.push_back(self.aside(&format!("(the answer has {what} in it)"))),
             Event::Refused(refusal) => {
                 self.interrupted = true;
-                let wanted = line(&refusal.wanted);
-                pieces.push_back(self.aside(&format!("permission refused: {wanted}")));
+                pieces.push_back(self.aside(&format!("permission refused: {}", refusal.wanted)));
             }
         }
         Ok(())

@@ -3,13 +3,16 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::output;
 
-/// How many pieces may wait for a slow reader; then nothing more is taken from the agent.
-const WAITING: usize = 16;
+/// How many pieces, and how many bytes, may wait for a slow reader; then nothing more is taken from the agent. A larger piece has to wait
+/// until it is the only one.
+const PIECES: usize = 16;
+const BYTES: u32 = 1 << 20;
 
 /// One piece of what is shown.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,17 +25,36 @@ pub(crate) enum Piece {
     Note(String),
 }
 
+impl Piece {
+    /// How much of the room it takes.
+    fn cost(&self) -> u32 {
+        let bytes = match self {
+            Self::Text(text) | Self::Note(text) => text.len(),
+            Self::LineEnd => 0,
+        };
+        u32::try_from(bytes).map_or(BYTES, |bytes| bytes.min(BYTES))
+    }
+}
+
+/// A piece, with the room it takes until it is written.
+type Placed = (Piece, OwnedSemaphorePermit);
+
+/// Our stdout does not take any more.
+#[derive(Debug)]
+pub(crate) struct Failed;
+
 /// The handle of the thread.
 #[derive(Debug)]
 pub(crate) struct Screen {
-    queue: mpsc::Sender<Piece>,
+    queue: mpsc::Sender<Placed>,
+    free: Arc<Semaphore>,
     done: oneshot::Receiver<io::Result<()>>,
 }
 
 impl Screen {
     /// Starts the thread.
     pub(crate) fn open() -> io::Result<Self> {
-        let (queue, pieces) = mpsc::channel(WAITING);
+        let (queue, pieces) = mpsc::channel(PIECES);
         let (report, done) = oneshot::channel();
         let writer = Writer {
             stdout: BufWriter::new(output::stdout()?),
@@ -44,12 +66,15 @@ impl Screen {
             // Nobody listens any more when we leave at once.
             let _ = report.send(writer.run(pieces));
         })?;
-        Ok(Self { queue, done })
+        let free = Arc::new(Semaphore::new(BYTES as usize));
+        Ok(Self { queue, free, done })
     }
 
-    /// Waits for room for one piece. Fails when stdout does. Safe to cancel.
-    pub(crate) async fn room(&self) -> Result<mpsc::Permit<'_, Piece>, mpsc::error::SendError<()>> {
-        self.queue.reserve().await
+    /// Waits for room for `piece`. Fails when stdout does. Safe to cancel.
+    pub(crate) async fn room(&self, piece: &Piece) -> Result<Room<'_>, Failed> {
+        let place = self.queue.reserve().await.map_err(|_| Failed)?;
+        let taken = Arc::clone(&self.free).acquire_many_owned(piece.cost()).await.map_err(|_| Failed)?;
+        Ok(Room { place, taken })
     }
 
     /// Waits until stdout fails, be it that nobody reads it any more.
@@ -61,6 +86,20 @@ impl Screen {
     pub(crate) async fn finish(self) -> io::Result<()> {
         drop(self.queue);
         self.done.await.unwrap_or_else(|_| Err(io::Error::other("the thread that writes to stdout has died")))
+    }
+}
+
+/// Room for one piece.
+#[derive(Debug)]
+pub(crate) struct Room<'a> {
+    place: mpsc::Permit<'a, Placed>,
+    taken: OwnedSemaphorePermit,
+}
+
+impl Room<'_> {
+    /// Puts the piece there for which it was asked.
+    pub(crate) fn send(self, piece: Piece) {
+        self.place.send((piece, self.taken));
     }
 }
 
@@ -76,8 +115,8 @@ struct Writer {
 
 impl Writer {
     /// Writes until there is nothing more to come. The text always ends with a line end.
-    fn run(mut self, mut pieces: mpsc::Receiver<Piece>) -> io::Result<()> {
-        while let Some(piece) = pieces.blocking_recv() {
+    fn run(mut self, mut pieces: mpsc::Receiver<Placed>) -> io::Result<()> {
+        while let Some((piece, taken)) = pieces.blocking_recv() {
             match piece {
                 Piece::Text(text) => self.text(&text)?,
                 Piece::LineEnd => self.end_line()?,
@@ -87,6 +126,7 @@ impl Writer {
             if self.stdout_is_terminal || pieces.is_empty() {
                 self.stdout.flush()?;
             }
+            drop(taken);
         }
         self.end_line()?;
         self.stdout.flush()
@@ -111,5 +151,40 @@ impl Writer {
         output::complain(note);
         output::complain("\n");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether there is room now.
+    async fn puts(screen: &Screen, bytes: usize) -> bool {
+        let piece = Piece::Text("x".repeat(bytes));
+        tokio::select! {
+            biased;
+            room = screen.room(&piece) => room.map(|room| room.send(piece)).is_ok(),
+            () = std::future::ready(()) => false,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_bounded_in_bytes() {
+        let (queue, mut pieces) = mpsc::channel(PIECES);
+        let (_report, done) = oneshot::channel();
+        let screen = Screen { queue, free: Arc::new(Semaphore::new(BYTES as usize)), done };
+        let most = BYTES as usize;
+        assert!(puts(&screen, most / 2).await);
+        assert!(puts(&screen, most / 2).await);
+        assert!(!puts(&screen, 1).await);
+        assert!(!puts(&screen, 2 * most).await);
+        drop(pieces.recv().await);
+        assert!(puts(&screen, 1).await);
+        assert!(!puts(&screen, 2 * most).await);
+        while pieces.try_recv().is_ok() {}
+        assert!(puts(&screen, 2 * most).await);
+        assert!(!puts(&screen, 1).await);
+        drop(pieces);
+        assert!(!puts(&screen, 1).await);
     }
 }

@@ -4,10 +4,11 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use narrows_fake::{Ended, Script};
+use narrows_link::CloseReason;
 
 use crate::cli::FakeAgent;
 use crate::failure::{Code, Failure};
-use crate::output;
+use crate::{logging, output};
 
 /// Plays a script, or tells about the built-in ones.
 pub(super) fn execute(args: &FakeAgent) -> Result<ExitCode, Failure> {
@@ -52,11 +53,23 @@ fn play(script: Script) -> Result<ExitCode, Failure> {
         let link = narrows_link::stdio::take(&narrows_link::Options::default())
             .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
         let (peer, inbox) = narrows_rpc::start(link, narrows_fake::options());
-        Ok::<_, Failure>(narrows_fake::run(peer, inbox, Box::new(raw), script).await)
+        let ended = narrows_fake::run(peer.clone(), inbox, Box::new(raw), script).await;
+        if ended == Ended::PeerLeft {
+            let reason = peer.closed().await;
+            // A client that has nothing more to ask may still read what it was answered.
+            peer.finish().await;
+            if reason != CloseReason::Eof {
+                return Err(Failure::client_lost(&reason));
+            }
+        }
+        Ok(ended)
     })??;
     match ended {
         Ended::PeerLeft => Ok(Code::Success.exit()),
         Ended::Exit(code) => Ok(ExitCode::from(code)),
-        Ended::Abort => std::process::abort(),
+        Ended::Abort => {
+            logging::finish();
+            std::process::abort()
+        }
     }
 }

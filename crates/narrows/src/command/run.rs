@@ -130,8 +130,8 @@ impl Session<'_> {
     async fn run(&mut self) -> Result<(), Trouble> {
         let mut version = self.settings.version;
         loop {
-            let agent = self.interruptible(Agent::start(&self.settings.launch)).await??;
-            let mut outcome = self.converse(&agent, version).await;
+            let mut agent = self.interruptible(Agent::start(&self.settings.launch)).await??;
+            let mut outcome = self.converse(&mut agent, version).await;
             if matches!(outcome, Err(Trouble::Leave(_))) {
                 return outcome.map(drop);
             }
@@ -155,7 +155,7 @@ impl Session<'_> {
     }
 
     /// The conversation with one process, or the version with which to try another.
-    async fn converse(&mut self, agent: &Agent, offered: Version) -> Result<Option<Version>, Trouble> {
+    async fn converse(&mut self, agent: &mut Agent, offered: Version) -> Result<Option<Version>, Trouble> {
         let settings = self.settings;
         let opening = self.interruptible(agent.initialize(offered, settings.initialize_limit)).await??;
         let known = match opening {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::error::{DriveError, Problem, Stage};
+use super::outside::Outside;
 use super::turn::Turn;
 
 /// How much of its stderr explains what an agent did.
@@ -70,6 +71,7 @@ pub(crate) enum Opening {
 #[derive(Debug)]
 pub(crate) struct Agent {
     peer: Peer,
+    outside: Outside,
     process: Process,
 }
 
@@ -80,25 +82,28 @@ impl Agent {
         let (link, process) = started.map_err(|source| {
             DriveError::new(Stage::Start, Problem::Spawn { program: launch.program.clone(), source })
         })?;
-        // Without the inbox, what belongs to no session is answered for us: there is nothing we serve there.
-        let (peer, _) = narrows_rpc::start(link, Options::client(serves));
-        Ok(Self { peer, process })
+        let (peer, inbox) = narrows_rpc::start(link, Options::client(serves));
+        Ok(Self { peer, outside: Outside::new(inbox), process })
     }
 
     /// Settles the version of the conversation.
-    pub(crate) async fn initialize(&self, offered: Version, limit: Duration) -> Result<Opening, DriveError> {
+    pub(crate) async fn initialize(
+        &mut self,
+        offered: Version,
+        limit: Duration,
+    ) -> Result<Opening, DriveError> {
         let failed = |problem| DriveError::new(Stage::Initialize, problem);
         let (name, number) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
         let answer: Result<Box<RawValue>, CallError> = match offered {
             Version::V1 => {
                 let info = v1::Implementation::new(name, number);
                 let params = v1::InitializeRequest::new(ProtocolVersion::V1).client_info(info);
-                self.peer.request(INITIALIZE, &params, limit).await
+                self.outside.beside(self.peer.request(INITIALIZE, &params, limit)).await
             }
             Version::V2 => {
                 let params =
                     v2::InitializeRequest::new(ProtocolVersion::V2, v2::Implementation::new(name, number));
-                self.peer.request(INITIALIZE, &params, limit).await
+                self.outside.beside(self.peer.request(INITIALIZE, &params, limit)).await
             }
         };
         let verdict = match answer {
@@ -118,7 +123,7 @@ impl Agent {
 
     /// Opens a session and returns its id.
     pub(crate) async fn new_session(
-        &self,
+        &mut self,
         cwd: &Path,
         logins: &[Login],
         limit: Duration,
@@ -136,7 +141,7 @@ impl Agent {
             session_id: String,
         }
         let params = Params { cwd, mcp_servers: [] };
-        match self.peer.request(SESSION_NEW, &params, limit).await {
+        match self.outside.beside(self.peer.request(SESSION_NEW, &params, limit)).await {
             Ok(Opened { session_id }) => Ok(session_id),
             Err(error) => Err(DriveError::new(Stage::NewSession, login_needed(error, logins))),
         }
@@ -144,12 +149,12 @@ impl Agent {
 
     /// Sends the prompt.
     pub(crate) async fn prompt(
-        &self,
+        &mut self,
         known: &Introduced,
         session: &str,
         prompt: &str,
-    ) -> Result<Turn, DriveError> {
-        let turn = Turn::begin(&self.peer, known, session, prompt).await;
+    ) -> Result<Turn<'_>, DriveError> {
+        let turn = Turn::begin(&self.peer, &mut self.outside, known, session, prompt).await;
         turn.map_err(|problem| DriveError::new(Stage::Turn, problem))
     }
 

@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::terminal::line;
+
 /// A request for permission that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// What the agent wanted to do.
+    /// What the agent wanted to do, made safe to show.
     pub(crate) wanted: String,
     /// The result to send.
     pub(super) answer: Answer,
@@ -51,7 +53,15 @@ struct Choice {
 /// Refuses what `params` ask for: once if that is offered, else always, else without a choice. A turn that is
 /// `cancelled` takes its requests along.
 pub(super) fn refuse(params: &[u8], cancelled: bool) -> Refusal {
-    let request: Request = serde_json::from_slice(params).unwrap_or_default();
+    decide(serde_json::from_slice(params).unwrap_or_default(), cancelled)
+}
+
+/// The same, if `params` can be read.
+pub(super) fn try_refuse(params: &[u8], cancelled: bool) -> Option<Refusal> {
+    Some(decide(serde_json::from_slice(params).ok()?, cancelled))
+}
+
+fn decide(request: Request, cancelled: bool) -> Refusal {
     let choice = ["reject_once", "reject_always"]
         .iter()
         .find_map(|kind| unambiguous(&request.options, kind))
@@ -62,7 +72,7 @@ pub(super) fn refuse(params: &[u8], cancelled: bool) -> Refusal {
     };
     let wanted = request.title.or(request.tool_call.and_then(|call| call.title));
     Refusal {
-        wanted: wanted.unwrap_or_else(|| "something it gave no title".to_owned()),
+        wanted: wanted.map_or_else(|| "something it gave no title".to_owned(), |wanted| line(&wanted)),
         answer: Answer { outcome },
     }
 }

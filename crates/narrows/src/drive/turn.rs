@@ -13,8 +13,9 @@ use serde_json::{Map, Value};
 
 use super::agent::{Introduced, Login, login_needed};
 use super::error::{Fault, Problem};
+use super::outside::Outside;
 use super::permission::{self, Refusal};
-use super::{v1, v2};
+use super::{surrogate, v1, v2};
 use crate::terminal::line;
 
 /// What both versions take with `session/prompt`.
@@ -65,6 +66,17 @@ pub(crate) enum Event {
     Refused(Refusal),
 }
 
+/// How much of what the agent sent was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Losses {
+    /// Lines that were too long.
+    pub(crate) too_long: u64,
+    /// What came for sessions that nobody had opened yet, and was too much to keep.
+    pub(crate) unclaimed: u64,
+    /// Updates that could not be read.
+    pub(crate) unreadable: u64,
+}
+
 /// What comes next in a turn.
 #[derive(Debug)]
 pub(crate) enum Step {
@@ -101,8 +113,9 @@ impl From<Event> for Change {
 
 /// A turn that runs.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct Turn<'a> {
     peer: Peer,
+    outside: &'a mut Outside,
     session: Session,
     version: Version,
     logins: Vec<Login>,
@@ -118,12 +131,15 @@ pub(crate) struct Turn {
     worked: bool,
     /// The end, if it came before the answer to the prompt (v2).
     end: Option<Option<StopReason>>,
+    /// How many updates could not be read.
+    unreadable: u64,
 }
 
-impl Turn {
+impl<'a> Turn<'a> {
     /// Sends the prompt.
     pub(super) async fn begin(
         peer: &Peer,
+        outside: &'a mut Outside,
         known: &Introduced,
         session: &str,
         prompt: &str,
@@ -131,9 +147,10 @@ impl Turn {
         let inbox = peer.session(session).map_err(|error| Problem::Malformed(error.to_string()))?;
         let params =
             PromptParams { session_id: session, prompt: [TextBlock { r#type: "text", text: prompt }] };
-        let prompt = peer.call_in(&inbox, SESSION_PROMPT, &params).await?;
+        let prompt = outside.beside(peer.call_in(&inbox, SESSION_PROMPT, &params)).await?;
         Ok(Self {
             peer: peer.clone(),
+            outside,
             session: inbox,
             version: known.version,
             logins: known.logins.clone(),
@@ -144,6 +161,7 @@ impl Turn {
             inserted: false,
             worked: false,
             end: None,
+            unreadable: 0,
         })
     }
 
@@ -159,7 +177,13 @@ impl Turn {
     /// What comes next. Safe to cancel.
     pub(crate) async fn next(&mut self) -> Result<Step, Problem> {
         loop {
-            let Some(item) = self.session.recv().await else {
+            // What came outside before the end of the turn is to be known at its end.
+            let item = tokio::select! {
+                biased;
+                refusal = self.outside.next(self.cancelled) => return Ok(Step::Event(Event::Refused(refusal))),
+                item = self.session.recv() => item,
+            };
+            let Some(item) = item else {
                 return Err(Problem::Lost(self.peer.closed().await));
             };
             if let Some(step) = self.take(item)? {
@@ -169,13 +193,21 @@ impl Turn {
     }
 
     /// What has come already.
-    pub(crate) fn try_next(&mut self) -> Option<Result<Step, Problem>> {
-        while let Some(item) = self.session.try_recv() {
-            if let Some(step) = self.take(item).transpose() {
-                return Some(step);
-            }
+    pub(crate) async fn try_next(&mut self) -> Option<Result<Step, Problem>> {
+        tokio::select! {
+            biased;
+            step = self.next() => Some(step),
+            () = std::future::ready(()) => None,
         }
-        None
+    }
+
+    /// What was lost until now.
+    pub(crate) fn losses(&self) -> Losses {
+        Losses {
+            too_long: self.peer.link_stats().too_long,
+            unclaimed: self.peer.stats().unclaimed,
+            unreadable: self.unreadable + self.outside.nameless(),
+        }
     }
 
     fn take(&mut self, item: Item) -> Result<Option<Step>, Problem> {
@@ -236,8 +268,12 @@ impl Turn {
         let change = match self.read(update) {
             Ok(change) => change,
             Err(error) => {
-                // One update that cannot be read is no reason to lose the rest.
-                tracing::warn!(%error, "an update of the agent cannot be read");
+                // One update that cannot be read is no reason to lose the rest. How many there were is told at the
+                // end: a line for each could be any number of lines.
+                if self.unreadable == 0 {
+                    tracing::warn!(%error, "an update of the agent cannot be read");
+                }
+                self.unreadable += 1;
                 Change::None
             }
         };
@@ -261,12 +297,18 @@ impl Turn {
 
     fn read(&self, update: &Frame) -> Result<Change, ReadError> {
         let params = update.params().unwrap_or(b"null");
-        let params: &RawValue = serde_json::from_slice(params)
-            .map_err(|error| ReadError::Json { reason: line(&error.to_string()) })?;
-        match self.version {
-            Version::V1 => v1::read(params),
-            Version::V2 => v2::read(params),
-        }
+        let read = |params: &[u8]| {
+            let params: &RawValue = serde_json::from_slice(params)
+                .map_err(|error| ReadError::Json { reason: line(&error.to_string()) })?;
+            match self.version {
+                Version::V1 => v1::read(params),
+                Version::V2 => v2::read(params),
+            }
+        };
+        read(params).or_else(|error| match surrogate::mended(params) {
+            Some(mended) => read(&mended),
+            None => Err(error),
+        })
     }
 
     /// The agent is idle. That is the end of the turn only if the turn has begun: before that it is the state the

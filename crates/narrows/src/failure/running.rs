@@ -5,6 +5,7 @@ use std::time::Duration;
 use narrows_acp::stop::StopReason;
 
 use super::{Code, Failure};
+use crate::drive::Losses;
 use crate::interrupt::Signal;
 use crate::terminal::line;
 
@@ -47,6 +48,24 @@ impl Failure {
                 format!("the agent stopped for a reason we do not know: {:?}", line(name)),
             ),
         })
+    }
+
+    /// What is missing of an answer that seems to be whole.
+    pub(crate) fn incomplete(losses: &Losses) -> Result<(), Self> {
+        let Losses { too_long, unclaimed, unreadable } = *losses;
+        let lost: Vec<String> =
+            [(too_long, "too long"), (unclaimed, "too early to be kept"), (unreadable, "unreadable")]
+                .into_iter()
+                .filter(|(count, _)| *count > 0)
+                .map(|(count, why)| match count {
+                    1 => format!("1 message was {why}"),
+                    count => format!("{count} messages were {why}"),
+                })
+                .collect();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        Err(Self::new(Code::Limit, format!("the answer is incomplete: {}", lost.join(", "))))
     }
 
     /// A turn that we ended; `grace` is how long the agent was given, if that was not enough.

@@ -1,7 +1,9 @@
 //! The scripted agent, by itself and behind `narrows run`.
 
-use std::io::{BufRead, BufReader, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
+use std::time::Duration;
 
 use insta::assert_snapshot;
 
@@ -62,7 +64,9 @@ fn crash() {
 fn noisy() {
     assert_snapshot!(told("noisy"), @"
     Before the noise. After the noise.
-    --- exit 0 ---
+    --- stderr ---
+    error: the answer is incomplete: 1 message was too long
+    --- exit 4 ---
     ");
 }
 
@@ -187,5 +191,69 @@ fn stdout_carries_nothing_but_messages() {
     drop(stdin);
     assert!(child.wait().unwrap().success());
     assert_eq!(lines.count(), 0);
+    place.nothing_is_left();
+}
+
+/// Requests, a line each, in a file.
+fn requests(place: &Place, count: usize) -> File {
+    let lines: String = (0..count)
+        .map(|id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"session/list\"}}\n"))
+        .collect();
+    File::open(place.file("requests", &lines)).expect("a file")
+}
+
+#[test]
+fn whatever_was_asked_is_answered_before_the_end() {
+    let place = Place::new();
+    let answers = place.path().join("answers");
+    let mut command = place.narrows(["fake-agent", "hello"]);
+    command.stdin(requests(&place, 5000)).stdout(File::create(&answers).unwrap());
+    assert!(command.status().unwrap().success());
+    assert_eq!(std::fs::read_to_string(answers).unwrap().lines().count(), 5000);
+
+    let mut command = place.narrows(["fake-agent", "hello"]);
+    let mut child = command.stdin(requests(&place, 5000)).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let (mut answers, mut piece) = (0, [0; 4096]);
+    loop {
+        let length = stdout.read(&mut piece).unwrap();
+        if length == 0 {
+            break;
+        }
+        answers += piece[..length].iter().filter(|byte| **byte == b'\n').count();
+        // sleep: the reader is to be slower than the agent
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(child.wait().unwrap().success());
+    assert_eq!(answers, 5000);
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_conversation_that_breaks_off() {
+    let place = Place::new();
+    let mut command = place.narrows(["fake-agent", "hello"]);
+    command.stdin(File::open("/").unwrap());
+    assert_snapshot!(place.told(command), @"
+    --- stderr ---
+    error: the conversation with the client broke off
+      because: the connection failed: Is a directory (os error 21)
+    --- exit 70 ---
+    ");
+
+    let mut command = place.narrows(["fake-agent", "hello"]);
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    command.stdout(File::options().write(true).open("/dev/full").unwrap());
+    let mut child = command.spawn().unwrap();
+    // It stays open: the end of the requests is not the reason.
+    let mut stdin = child.stdin.take().unwrap();
+    writeln!(stdin, "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"session/list\"}}").unwrap();
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(70));
+    assert_snapshot!(stderr, @"
+    error: the conversation with the client broke off
+      because: the connection failed: No space left on device (os error 28)
+    ");
     place.nothing_is_left();
 }

@@ -87,7 +87,7 @@ fn the_long_help() {
         1  the agent failed: it reported an error, wants a login, or died
         2  the arguments are wrong; nothing was started
         3  the agent refused to answer
-        4  the answer is incomplete: a limit was reached
+        4  the answer is incomplete: a limit was reached, or a part of it was lost
         5  the agent cannot be started
         6  the agent does not speak ACP as we know it
         7  a deadline has passed

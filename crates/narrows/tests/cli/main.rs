@@ -3,6 +3,7 @@
 mod failures;
 mod fake_agent;
 mod help;
+mod losses;
 mod run;
 mod sdk;
 mod signals;

@@ -9,7 +9,7 @@ use super::{Session, Trouble};
 use crate::drive::{DriveError, Problem, Stage, Step, Turn};
 use crate::failure::{Cancelled, Failure};
 use crate::interrupt::Signal;
-use crate::screen::Piece;
+use crate::screen::{Failed, Piece, Room, Screen};
 
 /// What happened next.
 enum Happened {
@@ -26,8 +26,8 @@ enum Happened {
 }
 
 /// How far a turn has come.
-struct Following {
-    turn: Turn,
+struct Following<'a> {
+    turn: Turn<'a>,
     /// Until when the turn, or once it is cancelled its end, may take.
     deadline: Option<Instant>,
     /// Why we have asked the agent to stop.
@@ -38,7 +38,7 @@ struct Following {
 
 impl Session<'_> {
     /// Shows what comes until the turn is over.
-    pub(super) async fn follow(&mut self, turn: Turn) -> Result<(), Trouble> {
+    pub(super) async fn follow(&mut self, turn: Turn<'_>) -> Result<(), Trouble> {
         let deadline = self.settings.turn_limit.and_then(after);
         let mut following = Following { turn, deadline, cancelled: None, pieces: VecDeque::new() };
         loop {
@@ -60,7 +60,7 @@ impl Session<'_> {
                 },
                 Happened::OutputFailed => self.cancel(&mut following, Cancelled::Output),
                 Happened::Step(step) => {
-                    if let Some(end) = self.take(&mut following, step) {
+                    if let Some(end) = self.take(&mut following, step).await {
                         self.show_rest(following.pieces).await?;
                         return end;
                     }
@@ -71,9 +71,9 @@ impl Session<'_> {
 
     /// Takes a step and what else has come already, as much as is worth showing at once. Returns how the turn ended,
     /// if it did.
-    fn take(
+    async fn take(
         &mut self,
-        following: &mut Following,
+        following: &mut Following<'_>,
         step: Result<Step, Problem>,
     ) -> Option<Result<(), Trouble>> {
         let mut next = Some(step);
@@ -89,7 +89,9 @@ impl Session<'_> {
                     self.summary.stop_reason = reason.as_ref().map(|reason| reason.name().to_owned());
                     return Some(match following.cancelled {
                         Some(why) => Err(Trouble::Ended(Failure::cancelled(why, None))),
-                        None => Failure::stopped(reason.as_ref()).map_err(Trouble::Ended),
+                        None => Failure::stopped(reason.as_ref())
+                            .and_then(|()| Failure::incomplete(&following.turn.losses()))
+                            .map_err(Trouble::Ended),
                     });
                 }
                 Err(problem) => {
@@ -100,20 +102,20 @@ impl Session<'_> {
                     }));
                 }
             }
-            next = if enough(&following.pieces) { None } else { following.turn.try_next() };
+            next = if enough(&following.pieces) { None } else { following.turn.try_next().await };
         }
         None
     }
 
     /// Waits for what happens next. Nothing is taken from the agent while there is no room on the screen.
-    async fn happens(&mut self, following: &mut Following) -> Happened {
+    async fn happens(&mut self, following: &mut Following<'_>) -> Happened {
         let Following { turn, deadline, cancelled, pieces } = following;
         tokio::select! {
             biased;
             signal = self.interrupts.next() => Happened::Signal(signal),
             () = reached(*deadline) => Happened::Deadline,
             () = self.screen.failed(), if *cancelled != Some(Cancelled::Output) => Happened::OutputFailed,
-            room = self.screen.room(), if !pieces.is_empty() => {
+            room = room(&self.screen, pieces.front()), if !pieces.is_empty() => {
                 match (room, pieces.pop_front()) {
                     (Ok(room), Some(piece)) => room.send(piece),
                     // Nobody will see the rest either.
@@ -126,7 +128,7 @@ impl Session<'_> {
     }
 
     /// Asks the agent to stop, unless it has been asked already, and gives it some time for that.
-    fn cancel(&mut self, following: &mut Following, why: Cancelled) {
+    fn cancel(&mut self, following: &mut Following<'_>, why: Cancelled) {
         if following.cancelled.is_none() {
             self.cancelled = true;
             following.turn.cancel();
@@ -147,7 +149,7 @@ impl Session<'_> {
     async fn show_rest(&mut self, mut pieces: VecDeque<Piece>) -> Result<(), Trouble> {
         self.presenter.finish(&mut pieces);
         for piece in pieces {
-            match self.interrupts.unless(self.screen.room()).await {
+            match self.interrupts.unless(self.screen.room(&piece)).await {
                 Ok(Ok(room)) => room.send(piece),
                 // Nobody will see the rest either.
                 Ok(Err(_)) => return Ok(()),
@@ -161,6 +163,14 @@ impl Session<'_> {
 /// Whether what waits is worth showing before more is taken.
 fn enough(pieces: &VecDeque<Piece>) -> bool {
     pieces.len() > 16 || matches!(pieces.back(), Some(Piece::Text(text)) if text.len() > 64 << 10)
+}
+
+/// Waits for room for a piece, or forever if there is none.
+async fn room<'a>(screen: &'a Screen, piece: Option<&Piece>) -> Result<Room<'a>, Failed> {
+    match piece {
+        Some(piece) => screen.room(piece).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The moment this long from now, if there will be one.

@@ -1,0 +1,156 @@
+//! Answers of which a part is missing, and what must not hold up a turn.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use insta::assert_snapshot;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::support::Place;
+
+const HELLO_V1: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#;
+const SESSION: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s"}}"#;
+const END_V1: &str = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}"#;
+/// An update that cannot be read.
+const UNREADABLE: &str = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":7}}}"#;
+
+/// A piece of the answer.
+fn chunk(text: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"{text}"}}}}}}}}"#
+    )
+}
+
+/// A turn of these messages, and without the log.
+fn told(turn: &[&str], args: &[&str]) -> String {
+    let place = Place::new();
+    let agent = place.scripted(&[HELLO_V1, SESSION, &turn.join("\n")]);
+    place.told(place.run(&agent, &[&["--log", "off"], args].concat()))
+}
+
+#[test]
+fn updates_that_cannot_be_read() {
+    let turn = [&chunk("a"), UNREADABLE, &chunk("b"), END_V1];
+    assert_snapshot!(told(&turn, &["Hi"]), @"
+    ab
+    --- stderr ---
+    error: the answer is incomplete: 1 message was unreadable
+    --- exit 4 ---
+    ");
+    let nameless = chunk("lost").replace(r#""sessionId":"s","#, "");
+    let turn = [&chunk("a"), UNREADABLE, &nameless, END_V1];
+    assert_snapshot!(told(&turn, &["--output", "json", "Hi"]), @r#"
+    {"text":"a","stopReason":"end_turn","sessionId":"s","agent":null,"protocol":1,"error":{"kind":"limit","message":"the answer is incomplete: 2 messages were unreadable","exitCode":4}}
+    --- stderr ---
+    error: the answer is incomplete: 2 messages were unreadable
+    --- exit 4 ---
+    "#);
+}
+
+#[test]
+fn half_a_character_does_not_take_the_rest_along() {
+    let turn = [&chunk(r"a\ud800b"), &chunk(r"\ud83d\ude00"), END_V1];
+    assert_snapshot!(told(&turn, &["Hi"]), @"
+    a�b😀
+    --- exit 0 ---
+    ");
+}
+
+#[test]
+fn a_line_that_is_too_long() {
+    let place = Place::new();
+    let agent = place.scripted(&[HELLO_V1, SESSION, "TOO LONG"]);
+    let script = std::fs::read_to_string(place.path().join("agent.sh")).unwrap();
+    let long = format!("head -c 80000000 /dev/zero | tr '\\0' x\necho\nprintf '%s\\n' '{END_V1}'\n");
+    place.file("agent.sh", &script.replace("printf '%s\\n' 'TOO LONG'\n", &long));
+    assert_snapshot!(place.told(place.run(&agent, &["--log", "off", "Hi"])), @"
+    --- stderr ---
+    error: the answer is incomplete: 1 message was too long
+    --- exit 4 ---
+    ");
+}
+
+#[test]
+fn updates_that_came_too_early() {
+    let place = Place::new();
+    let agent = place.scripted(&[HELLO_V1, "EARLY", END_V1]);
+    let script = std::fs::read_to_string(place.path().join("agent.sh")).unwrap();
+    place.file("early", &format!("{}\n", chunk(&"x".repeat(100_000))).repeat(40));
+    let early = format!("cat early\nprintf '%s\\n' '{SESSION}'\n");
+    place.file("agent.sh", &script.replace("printf '%s\\n' 'EARLY'\n", &early));
+    let told = place.told(place.run(&agent, &["--log", "off", "Hi"]));
+    let (_, told) = told.split_once("--- stderr ---\n").expect("an error");
+    assert!(told.starts_with("error: the answer is incomplete: "), "{told}");
+    assert!(told.ends_with(" messages were too early to be kept\n--- exit 4 ---\n"), "{told}");
+}
+
+/// `narrows run` with an agent that never stops sending what cannot be read, until the time is over.
+fn endless(place: &Place) -> Command {
+    let agent = place.scripted(&[HELLO_V1, SESSION, "ENDLESS"]);
+    let script = std::fs::read_to_string(place.path().join("agent.sh")).expect("a file");
+    let endless = format!("exec yes '{UNREADABLE}'\n");
+    place.file("agent.sh", &script.replace("printf '%s\\n' 'ENDLESS'\n", &endless));
+    place.run(&agent, &["--timeout", "500ms", "--cancel-grace", "200ms", "Hi"])
+}
+
+#[test]
+fn one_warning_is_enough() {
+    let place = Place::new();
+    let told = place.told(endless(&place));
+    assert_eq!(told.matches("an update of the agent cannot be read").count(), 1, "{told}");
+    assert!(told.ends_with("--- exit 7 ---\n"), "{told}");
+}
+
+#[test]
+fn a_stderr_nobody_reads_does_not_keep_us() {
+    let place = Place::new();
+    // It is full from the beginning.
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    while writer.write(&[b'x'; 4096]).is_ok() {}
+    fcntl_setfl(&writer, flags).unwrap();
+    let mut command = endless(&place);
+    let status = command.stdout(Stdio::null()).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(7));
+    drop(reader);
+    place.nothing_is_left();
+}
+
+#[test]
+fn permission_outside_the_session() {
+    let place = Place::new();
+    let ask = |id: u32, params: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"session/request_permission"{params}}}"#)
+    };
+    let options = r#""options":[{"optionId":"y","name":"Yes","kind":"allow_once"},{"optionId":"n","name":"No","kind":"reject_once"}]"#;
+    let other = format!(
+        r#","params":{{"sessionId":"other","toolCall":{{"toolCallId":"1","title":"Edit"}},{options}}}"#
+    );
+    let nameless = format!(r#","params":{{{options}}}"#);
+    let agent = place.scripted(&[
+        HELLO_V1,
+        &ask(10, &other.replace("Edit", "Early")),
+        SESSION,
+        &ask(11, &other),
+        &ask(12, ""),
+        &ask(13, &nameless),
+        &ask(14, r#","params":{"sessionId":"other","options":7}"#),
+        END_V1,
+    ]);
+    assert_snapshot!(place.told(place.run(&agent, &["Hi"])), @"
+    --- stderr ---
+    permission refused: Early
+    permission refused: Edit
+    --- exit 0 ---
+    ");
+    let got = place.got();
+    let answers: Vec<&str> = got.lines().filter(|line| !line.contains("method")).collect();
+    assert_snapshot!(answers.join("\n"), @r#"
+    {"jsonrpc":"2.0","id":10,"result":{"outcome":{"outcome":"selected","optionId":"n"}}}
+    {"jsonrpc":"2.0","id":11,"result":{"outcome":{"outcome":"selected","optionId":"n"}}}
+    {"jsonrpc":"2.0","id":12,"error":{"code":-32602,"message":"the params are missing or cannot be read","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    {"jsonrpc":"2.0","id":13,"error":{"code":-32602,"message":"the params are missing or cannot be read","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    {"jsonrpc":"2.0","id":14,"error":{"code":-32602,"message":"the params are missing or cannot be read","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    "#);
+}
