@@ -216,7 +216,9 @@ mod tests {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let mut stand_in = Command::new("sh");
-        stand_in.args(["-c", "setsid sleep 1000 & sleep 1000 & wait"]).stdout(Stdio::null());
+        stand_in
+            .args(["-c", "setsid sleep 1000 & sleep 1000 & exec tail -f /dev/null"])
+            .stdout(Stdio::null());
         let pid = Pid::from_child(&stand_in.spawn().unwrap()).as_raw_pid();
         let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
         let guardian = Guardian::new(pid, pidfd);
