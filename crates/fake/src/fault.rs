@@ -107,7 +107,9 @@ impl Player {
 
     async fn flood(&mut self, updates: u64, bytes: usize) -> Flow {
         for number in 1..=updates {
-            let text = format!("{number:<bytes$}");
+            let mut text = number.to_string();
+            // Not by a width in the format, which ends at 65,535.
+            text.extend(std::iter::repeat_n(' ', bytes.saturating_sub(text.len())));
             let update = self.chunk(Voice::Message, &text);
             self.unless_cancelled(self.replay(update)).await??;
         }

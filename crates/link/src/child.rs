@@ -1,11 +1,15 @@
 //! A link to a child process that speaks on its stdin and stdout.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_process::Child;
 /// What it takes to start a process and to tell how it ended, so that users of links need no other crate.
 pub use narrows_process::{AllowList, Environment, Exit, ExitClass, Ladder, SpawnError, Spec, StderrTail};
+
+use tokio::io::Interest;
+use tokio::net::unix::pipe;
 
 use crate::close::CloseReason;
 use crate::link::{Link, Options};
@@ -34,10 +38,19 @@ pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), Spa
     let (Some(stdin), Some(stdout)) = (child.take_stdin(), child.take_stdout()) else {
         return Err(SpawnError::Guardian);
     };
+    // A second handle to the same pipe, which must go with the first: only then does the process see the end of it.
+    let ear = stdin.as_fd().try_clone_to_owned().and_then(pipe::Sender::from_owned_fd);
+    let deaf = async move {
+        match ear {
+            Ok(ear) => while !matches!(ear.ready(Interest::ERROR).await, Ok(ready) if ready.is_error()) {},
+            // Then it shows at the next write.
+            Err(_) => std::future::pending().await,
+        }
+    };
     let child = Arc::new(child);
     // The reader must not keep the process alive: its end is what ends the reader.
     let watched = Arc::downgrade(&child);
-    let link = stream_until(stdout, stdin, options, async move {
+    let why = async move {
         let Some(child) = watched.upgrade() else { return CloseReason::Local };
         // When all of it has ended its stderr has been read to the end; if only the process itself has, it will do.
         let exit = match tokio::time::timeout(EXPLAIN, child.wait()).await {
@@ -48,8 +61,8 @@ pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), Spa
             Some(exit) => CloseReason::Exited { exit, stderr: child.stderr().tail(TAIL_LINES) },
             None => CloseReason::Eof,
         }
-    });
-    Ok((link, Process { child }))
+    };
+    Ok((stream_until(stdout, stdin, options, why, deaf), Process { child }))
 }
 
 impl Process {

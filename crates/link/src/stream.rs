@@ -1,6 +1,6 @@
 //! A link over any byte stream: one task that reads lines, one that writes them.
 
-use std::future::{Future, ready};
+use std::future::{Future, pending, ready};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,15 +29,17 @@ where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    stream_until(reader, writer, options, ready(CloseReason::Eof))
+    stream_until(reader, writer, options, ready(CloseReason::Eof), pending())
 }
 
-/// The same; at the end of the stream `why` tells the reason, such as how a process ended.
-pub(crate) fn stream_until<R, W, F>(reader: R, writer: W, options: &Options, why: F) -> Link
+/// The same; at the end of the stream `why` tells the reason, such as how a process ended, and `deaf` is ready when
+/// the peer no longer reads, which otherwise shows only at the next write.
+pub(crate) fn stream_until<R, W, F, D>(reader: R, writer: W, options: &Options, why: F, deaf: D) -> Link
 where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
     F: Future<Output = CloseReason> + Send + 'static,
+    D: Future<Output = ()> + Send + 'static,
 {
     let (link, to_write, was_read, shared) = Link::new(options);
     let guard = options.guard_first_line.then(|| link.sender.clone());
@@ -52,7 +54,7 @@ where
         });
         drop(frames);
     });
-    tokio::spawn(write(writer, to_write, shared));
+    tokio::spawn(write(writer, to_write, shared, deaf));
     link
 }
 
@@ -145,6 +147,7 @@ async fn write<W: AsyncWrite + Unpin>(
     mut writer: W,
     mut queue: queue::Receiver<Outgoing>,
     shared: Arc<Shared>,
+    deaf: impl Future<Output = ()>,
 ) {
     let ended = queue.ended();
     let overdue = async {
@@ -159,6 +162,7 @@ async fn write<W: AsyncWrite + Unpin>(
             Err(error) => shared.close_writing(error),
         },
         () = overdue => {}
+        () = deaf => tracing::debug!("the peer no longer reads"),
     }
 }
 

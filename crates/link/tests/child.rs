@@ -47,6 +47,16 @@ async fn a_process_that_only_stops_speaking_is_a_lost_peer_too() {
 }
 
 #[tokio::test]
+async fn a_process_that_only_stops_listening_is_noticed_without_a_write() {
+    let (mut link, process) = shell("exec <&-; echo '{}'; while :; do sleep 1; done").await;
+    assert!(link.receiver.recv().await.is_some());
+    link.sender.written().await;
+    assert!(link.sender.is_closed());
+    let ladder = Ladder { eof_grace: std::time::Duration::ZERO, ..Ladder::default() };
+    process.stop(ladder).await;
+}
+
+#[tokio::test]
 async fn dropping_the_process_ends_it() {
     let (mut link, process) = shell("trap '' TERM; echo '{}'; while :; do sleep 1; done").await;
     assert!(link.receiver.recv().await.is_some());

@@ -20,8 +20,8 @@ use crate::request::{Progress, ReplyTo, Request, Responder};
 use crate::sessions::Route;
 use crate::shared::{Shared, count};
 
-/// How long a peer that no longer reads may take to end and so explain itself.
-const EXPLAIN: Duration = Duration::from_secs(1);
+/// How long a peer that no longer reads may be silent before it counts as lost.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// How many batches may wait for one of their entries at once: the rest of each stays in memory meanwhile.
 const MAX_WAITING: usize = 8;
@@ -46,9 +46,15 @@ async fn run(dispatch: Dispatch, mut receiver: Receiver) {
             biased;
             () = shared.stop.wait() => {}
             () = &mut read => {}
-            // The peer no longer reads, so something that was to be said was not: this cannot go on. What it has sent
-            // still counts, and how it ended may be known in a moment.
-            () = shared.sender.written() => drop(timeout(EXPLAIN, read).await),
+            // The peer no longer reads. It may still have something to say, or end and so explain itself; once it has
+            // been silent for a while it has not understood what it was asked.
+            () = shared.sender.written() => loop {
+                let before = shared.sender.stats().frames_in;
+                let over = timeout(SILENCE, &mut read).await.is_ok();
+                if over || shared.sender.stats().frames_in == before {
+                    break;
+                }
+            },
         }
     }
     let reason = if shared.stop.is_raised() { CloseReason::Local } else { receiver.reason() };

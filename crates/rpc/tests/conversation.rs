@@ -401,6 +401,7 @@ async fn a_peer_that_no_longer_reads_is_lost_and_what_it_said_is_not() {
     let outcome = client.request::<_, Value>("a", &json!({}), NEVER).await;
     assert!(matches!(outcome, Err(CallError::Lost { reason: CloseReason::Eof, .. })), "{outcome:?}");
     assert_eq!(next_update(&mut session).await, 1);
+    assert_eq!(client.closed().await, CloseReason::Eof);
     assert!(session.recv().await.is_none());
 }
 
