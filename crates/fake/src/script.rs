@@ -129,7 +129,11 @@ const BUILTIN: &[(&str, &str, &str)] = &[
     ),
     ("slow", "takes its time, and can be cancelled", include_str!("../scripts/slow.toml")),
     ("flood", "sends 200 000 updates as fast as they are read", include_str!("../scripts/flood.toml")),
-    ("noisy", "writes all sorts of garbage between its messages", include_str!("../scripts/noisy.toml")),
+    (
+        "noisy",
+        "writes all sorts of garbage, and a message too long to be taken",
+        include_str!("../scripts/noisy.toml"),
+    ),
     ("hang", "begins to answer and never ends", include_str!("../scripts/hang.toml")),
     ("crash", "begins to answer and dies", include_str!("../scripts/crash.toml")),
     (

@@ -32,7 +32,6 @@ static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     version,
     long_version = LONG_VERSION.as_str(),
     arg_required_else_help = true,
-    disable_help_subcommand = true,
     after_help = help::examples(help::MAIN),
     after_long_help = help::reference(help::MAIN)
 )]

@@ -36,6 +36,9 @@ enum Entry {
 
 /// Starts logging, by `filter` if there is one.
 pub(crate) fn start(filter: Option<&str>) -> Result<(), Failure> {
+    if let Some(word) = filter.and_then(unknown_word) {
+        return Err(Failure::log_filter(&format!("`{}` is no level and no part of narrows", line(word))));
+    }
     let filter = EnvFilter::try_new(filter.unwrap_or("warn"))
         .map_err(|error| Failure::log_filter(&line(&error.to_string())))?;
     let (sender, lines) = sync_channel(WAITING);
@@ -47,6 +50,15 @@ pub(crate) fn start(filter: Option<&str>) -> Result<(), Failure> {
     let _ = LINES.set(sender);
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log).with_ansi(false).init();
     Ok(())
+}
+
+/// The first word of a filter that stands alone and means nothing here. The filter itself would take a misspelt level
+/// for the name of a part, and log nothing.
+fn unknown_word(filter: &str) -> Option<&str> {
+    let words =
+        filter.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains(['=', '[']));
+    let is_level = |word: &str| word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
+    words.into_iter().find(|word| !is_level(word) && !word.starts_with("narrows"))
 }
 
 /// Waits until what was logged is written, but not for long.
@@ -89,5 +101,25 @@ impl Write for Log {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unknown_word;
+
+    #[test]
+    fn a_misspelt_level_is_found() {
+        for (filter, expected) in [
+            ("debug", None),
+            ("off", None),
+            ("narrows_rpc=trace,warn", None),
+            ("narrows_rpc", None),
+            ("debgu", Some("debgu")),
+            ("narrows_rpc=trace, wran", Some("wran")),
+            ("", None),
+        ] {
+            assert_eq!(unknown_word(filter), expected, "{filter}");
+        }
     }
 }

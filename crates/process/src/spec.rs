@@ -26,7 +26,8 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// A worker without arguments, with an empty environment, in our working directory.
+    /// A worker without arguments, in our working directory, with an empty environment: without a `PATH` in it, a
+    /// program given by name is looked for in the system's usual places only.
     pub fn new(program: impl Into<OsString>) -> Self {
         Self {
             program: program.into(),

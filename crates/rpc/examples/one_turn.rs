@@ -16,8 +16,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let env = Environment::filtered(std::env::vars_os(), &AllowList::default());
     let spec = Spec { args: words.collect(), env, ..Spec::new(program) };
     let (link, agent) = child::spawn(spec, &LinkOptions::default()).await?;
-    // Nothing is served, so whatever the agent asks of us is answered with -32601.
-    let (peer, _inbox) = start(link, Options::client(|method| method == "session/update"));
+    // Only updates are served, so whatever the agent asks of us is answered with -32601.
+    let (peer, mut inbox) = start(link, Options::client(|method| method == "session/update"));
+    // What belongs to no session of ours is of no interest, but an inbox that nobody reads would stop everything.
+    tokio::spawn(async move { while inbox.recv().await.is_some() {} });
     let answer = turn(&peer).await;
     // However it went: when this returns, the agent and all it started have gone.
     peer.close();

@@ -20,6 +20,9 @@ use crate::request::{Progress, ReplyTo, Request, Responder};
 use crate::sessions::Route;
 use crate::shared::{Shared, count};
 
+/// How much of a line that is no message a log shows.
+const SHOWN: usize = 100;
+
 /// How long a peer that no longer reads may be silent before it counts as lost.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -91,6 +94,7 @@ impl Dispatch {
 
     /// Takes one line.
     async fn accept(&self, frame: Frame) {
+        tracing::trace!(?frame, "came");
         match frame.kind() {
             Kind::Batch => self.batch(&frame).await,
             Kind::Invalid(fault) => self.refuse(&frame, fault),
@@ -114,6 +118,7 @@ impl Dispatch {
             } else if (self.shared.options.serves)(&method) && has_named_params(&frame) {
                 self.deliver(Item::Notification(frame.clone()), &frame).await;
             } else {
+                tracing::debug!(?frame, "passed over: not served here");
                 count(&self.shared.counters.ignored);
             }
             return None;
@@ -125,6 +130,7 @@ impl Dispatch {
                 Some(progress)
             }
             Err(error) => {
+                tracing::debug!(?frame, %error, "refused");
                 reply.send(&self.shared, message::error(frame.id().unwrap_or(b"null"), &error));
                 None
             }
@@ -185,6 +191,7 @@ impl Dispatch {
             Route::Main => self.main.send(item, size).await.is_err(),
             Route::Held(inbox) => inbox.push(item, size).is_err(),
             Route::Full => {
+                tracing::debug!(?frame, "dropped: too much is held for sessions that nobody has claimed");
                 count(&self.shared.counters.unclaimed);
                 false
             }
@@ -196,6 +203,7 @@ impl Dispatch {
             }
         };
         if undelivered {
+            tracing::debug!(?frame, "passed over: nobody reads the inbox it belongs to");
             count(&self.shared.counters.ignored);
         }
     }
@@ -203,6 +211,7 @@ impl Dispatch {
     fn response(&self, frame: &Frame) {
         let outcome = Response::read_from(frame.clone());
         if self.shared.settle(frame, outcome).is_none() {
+            tracing::debug!(?frame, "dropped: nobody asked for this answer");
             count(&self.shared.counters.unasked);
         }
     }
@@ -222,6 +231,9 @@ impl Dispatch {
         let counters = &self.shared.counters;
         let noise = matches!(fault, Fault::Syntax | Fault::Utf8 | Fault::TooDeep);
         count(if noise { &counters.noise } else { &counters.invalid });
+        // The beginning of what is no message: without it nobody finds out who prints into the protocol.
+        let head = frame.bytes()[..frame.bytes().len().min(SHOWN)].escape_ascii();
+        tracing::debug!(%fault, bytes = frame.bytes().len(), %head, "no valid message");
         // What might be a broken answer to a request of ours settles that request.
         let settled = matches!(fault, Fault::BadResponse | Fault::LongResponse | Fault::NoMethod)
             && self.shared.settle(frame, Err(CallError::Malformed(fault.to_string()))).is_some();

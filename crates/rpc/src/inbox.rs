@@ -30,7 +30,11 @@ pub struct Answer {
     pub outcome: Result<Response, CallError>,
 }
 
-/// Everything that belongs to no claimed session. Dropping it and every [`crate::Peer`] ends the conversation.
+/// Everything that belongs to no claimed session.
+///
+/// Read it, or drop it: one that is kept and not read stops the whole conversation when it is full. Once dropped, what
+/// would have come in it is passed over, and requests are answered with an error. Dropping it and every
+/// [`crate::Peer`] and [`Session`] ends the conversation.
 pub struct Inbox {
     queue: queue::Receiver<Item>,
     alive: Arc<Alive>,

@@ -15,7 +15,8 @@ pub enum Noise {
 /// How one end of a conversation behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Which methods this end serves; a request for another is answered with -32601, a notification passed over.
+    /// Which methods this end serves, **notifications included**: a request for another is answered with -32601, a
+    /// notification passed over. A client that does not serve `session/update` hears nothing of a turn but its end.
     pub serves: fn(&str) -> bool,
     /// Which requests change what later messages mean: the rest of a batch waits for their answers.
     pub lifecycle: fn(&str) -> bool,

@@ -95,6 +95,8 @@ impl Peer {
     /// Asks the peer something whose answer comes in the inbox of `session`, as [`crate::Item::Answer`] with the id
     /// that is returned here: behind everything the peer sent before it, so that a turn's updates precede its end.
     ///
+    /// It has no deadline of its own: put one on [`Session::recv`], and then [`Peer::cancel`] the id.
+    ///
     /// # Errors
     /// When the peer is lost.
     pub async fn call_in<P: Serialize + ?Sized>(

@@ -56,19 +56,24 @@ pub(super) fn pattern(text: &str) -> Result<String, &'static str> {
     Ok(text.to_owned())
 }
 
-/// Reads a time: a number and `ms`, `s`, `m` or `h`; a number alone is seconds.
+/// Reads a time: a number, which may have a fraction, and `ms`, `s`, `m` or `h`; a number alone is seconds.
 pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
-    let number: u64 = number.parse().map_err(|_| "a time is a number and a unit, such as `90s`")?;
-    let duration = match unit {
-        "ms" => Some(Duration::from_millis(number)),
-        "" | "s" => Some(Duration::from_secs(number)),
-        "m" => number.checked_mul(60).map(Duration::from_secs),
-        "h" => number.checked_mul(3600).map(Duration::from_secs),
+    let number: f64 = number.parse().map_err(|_| "a time is a number and a unit, such as `90s`")?;
+    let seconds = match unit {
+        "ms" => number / 1000.0,
+        "" | "s" => number,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
         _ => return Err("the unit must be `ms`, `s`, `m` or `h`"),
     };
-    duration.filter(|duration| !duration.is_zero()).ok_or("it must be more than nothing, and finite")
+    let duration = Duration::try_from_secs_f64(seconds).ok();
+    // A longer time is a mistake, and so long that adding it to now may not be possible.
+    let longest = Duration::from_secs(365 * 24 * 3600);
+    duration
+        .filter(|duration| !duration.is_zero() && *duration <= longest)
+        .ok_or("it must be more than nothing, and at most a year")
 }
 
 #[cfg(test)]
@@ -109,7 +114,10 @@ mod tests {
         check("90s", Some(90_000));
         check("2m", Some(120_000));
         check("1h", Some(3_600_000));
-        for text in ["", "s", "0", "0s", "1d", "-1s", "1.5s", "99999999999999999999s", "9999999999999999999h"]
+        check("1.5s", Some(1500));
+        check("0.5m", Some(30_000));
+        for text in
+            ["", "s", "0", "0s", "1d", "-1s", "1.5.0s", ".", "99999999999999999999s", "9999999999999999999h"]
         {
             check(text, None);
         }

@@ -34,6 +34,7 @@ fn the_short_help() {
       run          Send one prompt to an agent and print its answer
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell
+      help         Print this message or the help of the given subcommand(s)
 
     Options:
           --log <FILTER>  What to log to stderr, such as `debug` or `narrows_rpc=trace`; warnings by
@@ -63,6 +64,7 @@ fn the_long_help() {
       run          Send one prompt to an agent and print its answer
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell
+      help         Print this message or the help of the given subcommand(s)
 
     Options:
           --log <FILTER>
