@@ -11,6 +11,9 @@ pub enum CloseReason {
     /// The peer closed its end.
     #[error("the peer closed the connection")]
     Eof,
+    /// The peer no longer reads what it is sent.
+    #[error("the peer no longer reads")]
+    Deaf,
     /// The child process that was the peer has ended.
     #[error("the process ended: {exit}")]
     Exited {
@@ -39,7 +42,8 @@ impl From<io::Error> for CloseReason {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             // Whoever goes away while we write to it has simply gone.
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Self::Eof,
+            io::ErrorKind::BrokenPipe => Self::Deaf,
+            io::ErrorKind::ConnectionReset => Self::Eof,
             kind => Self::Io { kind, message: error.to_string() },
         }
     }

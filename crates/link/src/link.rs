@@ -1,6 +1,6 @@
 //! The two ends of a link, and what travels between them and their driver.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -47,6 +47,8 @@ pub struct Stats {
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     reason: OnceLock<CloseReason>,
+    /// The peer no longer reads: the reason while there is no better one.
+    deaf: AtomicBool,
     pub(crate) frames_in: AtomicU64,
     pub(crate) frames_out: AtomicU64,
     pub(crate) too_long: AtomicU64,
@@ -63,15 +65,21 @@ impl Shared {
     /// Notes that writing failed.
     pub(crate) fn close_writing(&self, error: std::io::Error) {
         tracing::debug!(%error, "writing to the peer failed");
-        let reason = CloseReason::from(error);
-        // That the peer no longer reads is seldom the whole story: the reading side will know how it ended.
-        if reason != CloseReason::Eof {
-            self.close(reason);
+        match error.into() {
+            CloseReason::Deaf | CloseReason::Eof => self.close_deaf(),
+            reason => self.close(reason),
         }
     }
 
+    /// Notes that the peer no longer reads. That is seldom the whole story: the reading side may still learn how the
+    /// peer ended.
+    pub(crate) fn close_deaf(&self) {
+        self.deaf.store(true, Ordering::Relaxed);
+    }
+
     fn reason(&self) -> CloseReason {
-        self.reason.get().cloned().unwrap_or(CloseReason::Eof)
+        let deaf = self.deaf.load(Ordering::Relaxed);
+        self.reason.get().cloned().unwrap_or(if deaf { CloseReason::Deaf } else { CloseReason::Eof })
     }
 
     fn stats(&self) -> Stats {

@@ -52,7 +52,7 @@ async fn carry(
         receiver.frames_in.fetch_add(1, Ordering::Relaxed);
         let size = frame.bytes().len();
         if to.send(frame, size).await.is_err() {
-            sender.close(CloseReason::Eof);
+            sender.close_deaf();
             return;
         }
     }

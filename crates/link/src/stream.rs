@@ -162,7 +162,10 @@ async fn write<W: AsyncWrite + Unpin>(
             Err(error) => shared.close_writing(error),
         },
         () = overdue => {}
-        () = deaf => tracing::debug!("the peer no longer reads"),
+        () = deaf => {
+            tracing::debug!("the peer no longer reads");
+            shared.close_deaf();
+        }
     }
 }
 

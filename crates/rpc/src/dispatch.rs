@@ -231,8 +231,10 @@ impl Dispatch {
         let counters = &self.shared.counters;
         let noise = matches!(fault, Fault::Syntax | Fault::Utf8 | Fault::TooDeep);
         count(if noise { &counters.noise } else { &counters.invalid });
-        // The beginning of what is no message: without it nobody finds out who prints into the protocol.
-        let head = frame.bytes()[..frame.bytes().len().min(SHOWN)].escape_ascii();
+        // The beginning of what is no message: without it nobody finds out who prints into the protocol. Not of what
+        // was meant to be one, for a log must not hold what people said.
+        let shown = if frame.bytes().starts_with(b"{") { 0 } else { frame.bytes().len().min(SHOWN) };
+        let head = frame.bytes()[..shown].escape_ascii();
         tracing::debug!(%fault, bytes = frame.bytes().len(), %head, "no valid message");
         // What might be a broken answer to a request of ours settles that request.
         let settled = matches!(fault, Fault::BadResponse | Fault::LongResponse | Fault::NoMethod)
