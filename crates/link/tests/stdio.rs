@@ -51,7 +51,7 @@ fn prints_go_to_stderr_and_only_frames_to_stdout() {
     stdout.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");
     let stderr = stderr_of(child);
-    assert!(stderr.starts_with("printed after\nprinted beside\n"), "{stderr}");
+    assert!(stderr.starts_with("printed after, 0 bytes to read\nprinted beside\n"), "{stderr}");
     assert!(stderr.ends_with("ended: the peer closed the connection\n"), "{stderr}");
 }
 

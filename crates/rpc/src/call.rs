@@ -1,7 +1,6 @@
 //! A request of ours, from when it is sent to when it settles.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use narrows_wire::{Frame, message};
 use serde::de::DeserializeOwned;
@@ -93,17 +92,6 @@ impl Call {
             Ok(outcome) => outcome,
             // The sender is only dropped by `forget`, which is only called when this is dropped.
             Err(_) => Err(self.shared.lost_unsent()),
-        }
-    }
-
-    /// Waits for the answer until `deadline` from now.
-    ///
-    /// # Errors
-    /// When it is an error, the peer is lost first, or there is none in time; then the peer is told to give up.
-    pub async fn response_within(self, deadline: Duration) -> Result<Response, CallError> {
-        match tokio::time::timeout(deadline, self.response()).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(CallError::Deadline(deadline)),
         }
     }
 }

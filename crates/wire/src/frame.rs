@@ -20,9 +20,6 @@ mod tests;
 pub struct RawId(Bytes);
 
 impl RawId {
-    /// The id `null`, for answers to what had none.
-    pub const NULL: Self = Self(Bytes::from_static(b"null"));
-
     /// A copy of `raw`, so that an id that waits in a table does not keep its message alive.
     #[must_use]
     pub fn copy(raw: &[u8]) -> Self {
@@ -33,12 +30,6 @@ impl RawId {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
-    }
-}
-
-impl From<u64> for RawId {
-    fn from(number: u64) -> Self {
-        Self(number.to_string().into())
     }
 }
 
