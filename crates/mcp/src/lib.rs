@@ -1,0 +1,1 @@
+//! The MCP servers of a session: started, listed, called, and gone with it.
