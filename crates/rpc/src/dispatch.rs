@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_acp::method::CANCEL_REQUEST;
@@ -99,7 +99,7 @@ impl Dispatch {
             Kind::Batch => self.batch(&frame).await,
             Kind::Invalid(fault) => self.refuse(&frame, fault),
             Kind::Request | Kind::Notification | Kind::Response => {
-                self.message(frame, &ReplyTo::Peer).await;
+                self.message(frame, &ReplyTo::default()).await;
             }
         }
     }
@@ -124,7 +124,8 @@ impl Dispatch {
             return None;
         }
         let known = (self.shared.options.serves)(&method);
-        match self.admit(&frame, known, &method, reply) {
+        let reply = reply.to(&frame);
+        match self.admit(&frame, known, &method, &reply) {
             Ok((request, progress)) => {
                 self.deliver(Item::Request(request), &frame).await;
                 Some(progress)
@@ -258,7 +259,7 @@ impl Dispatch {
             }
         };
         let mut steps = steps.into_iter();
-        let reply = ReplyTo::Batch(Arc::new(Mutex::new(batch)));
+        let reply = ReplyTo::batch(batch);
         if let Some(barrier) = self.batch_until_barrier(&mut steps, &reply).await {
             // The loop must go on while the rest waits: what answers the entry may need messages from the peer.
             let dispatch = self.clone();

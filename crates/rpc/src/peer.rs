@@ -31,11 +31,20 @@ impl Drop for Alive {
 #[derive(Clone)]
 pub struct Peer {
     alive: Arc<Alive>,
+    /// What stands as `sessionId` at the top level of what this handle sends, if anything.
+    tag: Option<Bytes>,
 }
 
 impl Peer {
     pub(crate) fn new(alive: Arc<Alive>) -> Self {
-        Self { alive }
+        Self { alive, tag: None }
+    }
+
+    /// A handle whose notifications and requests carry `tag`, a JSON string with its quotes, as `sessionId` at their
+    /// top level: for routers that look for it there. See [`narrows_wire::Frame::tag`].
+    #[must_use]
+    pub fn tagged(&self, tag: Option<&[u8]>) -> Self {
+        Self { alive: Arc::clone(&self.alive), tag: tag.map(Bytes::copy_from_slice) }
     }
 
     fn shared(&self) -> &Arc<Shared> {
@@ -58,7 +67,7 @@ impl Peer {
     /// When the peer is lost.
     pub fn notify_now<P: Serialize + ?Sized>(&self, method: &str, params: &P) -> Result<(), CallError> {
         let line = message::notification(method, params).map_err(unwritable)?;
-        self.shared().sender.push(line).map_err(|_| self.shared().lost_unsent())
+        self.shared().sender.push(self.dressed(line)).map_err(|_| self.shared().lost_unsent())
     }
 
     /// Asks the peer something: sends the request as soon as there is room, and returns without the answer.
@@ -169,7 +178,14 @@ impl Peer {
     }
 
     async fn send(&self, line: Bytes) -> Result<(), CallError> {
-        self.shared().sender.send(line).await.map_err(|_| self.shared().lost_unsent())
+        self.shared().sender.send(self.dressed(line)).await.map_err(|_| self.shared().lost_unsent())
+    }
+
+    fn dressed(&self, line: Bytes) -> Bytes {
+        match &self.tag {
+            Some(tag) => message::tagged(&line, tag),
+            None => line,
+        }
     }
 }
 

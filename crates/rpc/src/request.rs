@@ -19,20 +19,34 @@ pub(crate) struct Progress {
 }
 
 /// Where an answer goes.
-#[derive(Clone)]
-pub(crate) enum ReplyTo {
-    /// Straight to the peer.
-    Peer,
-    /// Into the answer to the batch it came in.
-    Batch(Arc<Mutex<Batch>>),
+#[derive(Clone, Default)]
+pub(crate) struct ReplyTo {
+    /// The batch the request came in, if it did: the answer goes into the answer to that.
+    batch: Option<Arc<Mutex<Batch>>>,
+    /// `sessionId` at the top level of the request, which a router that put it there wants to find on the answer.
+    tag: Option<Bytes>,
 }
 
 impl ReplyTo {
+    /// Into the answer to this batch.
+    pub(crate) fn batch(batch: Batch) -> Self {
+        Self { batch: Some(Arc::new(Mutex::new(batch))), tag: None }
+    }
+
+    /// The same for the request `frame`.
+    pub(crate) fn to(&self, frame: &Frame) -> Self {
+        Self { batch: self.batch.clone(), tag: frame.tag().map(Bytes::copy_from_slice) }
+    }
+
     /// Sends `line` where it belongs.
     pub(crate) fn send(&self, shared: &Shared, line: Bytes) {
-        let line = match self {
-            Self::Peer => Some(line),
-            Self::Batch(batch) => batch.lock().unwrap_or_else(PoisonError::into_inner).answer(line),
+        let line = match &self.tag {
+            Some(tag) => message::tagged(&line, tag),
+            None => line,
+        };
+        let line = match &self.batch {
+            None => Some(line),
+            Some(batch) => batch.lock().unwrap_or_else(PoisonError::into_inner).answer(line),
         };
         if let Some(line) = line {
             // A peer that has gone needs no answer.

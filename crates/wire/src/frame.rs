@@ -140,6 +140,13 @@ impl Frame {
         self.text(self.envelope.top_session)
     }
 
+    /// `sessionId` at the top level as it stands there, if it is a string that is worth keeping: a tag waits in tables
+    /// as an id does.
+    #[must_use]
+    pub fn tag(&self) -> Option<&[u8]> {
+        self.envelope.top_session.of(&self.bytes).filter(|tag| tag[0] == b'"' && is_id(tag))
+    }
+
     /// `pool` at the top level, without escapes.
     #[must_use]
     pub fn pool(&self) -> Option<Cow<'_, str>> {

@@ -47,6 +47,20 @@ pub fn error(id: &[u8], error: &RpcError) -> Bytes {
     finish(line)
 }
 
+/// The message `line` with `sessionId` at its top level, where routers that know nothing of `params` look for it.
+///
+/// `raw` must be a JSON string, quotes included, and `line` an object with at least one member.
+#[must_use]
+pub fn tagged(line: &[u8], raw: &[u8]) -> Bytes {
+    const KEY: &[u8] = br#"{"sessionId":"#;
+    let mut tagged = Vec::with_capacity(line.len() + KEY.len() + raw.len() + 1);
+    tagged.extend_from_slice(KEY);
+    tagged.extend_from_slice(raw);
+    tagged.push(b',');
+    tagged.extend_from_slice(line.strip_prefix(b"{").unwrap_or(line));
+    tagged.into()
+}
+
 fn begin(id: &[u8]) -> Vec<u8> {
     let mut line = Vec::with_capacity(256);
     line.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
@@ -115,6 +129,15 @@ mod tests {
         let refused = error(b"null", &RpcError { code: -1, message: "no".into(), data: None });
         check(&refused, Kind::Response, r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"no"}}"#);
         assert!(RpcError::new(Code::Internal, "x").is(Code::Internal));
+    }
+
+    #[test]
+    fn a_tag_stands_at_the_top_level() {
+        let line = tagged(&notification("x", &json!({"sessionId": "inner"})).unwrap(), br#""out\"er""#);
+        let frame = Frame::parse(line);
+        assert_eq!(frame.kind(), Kind::Notification);
+        assert_eq!(frame.top_session().as_deref(), Some("out\"er"));
+        assert_eq!(frame.session().as_deref(), Some("inner"));
     }
 
     #[test]
