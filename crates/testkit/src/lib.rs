@@ -2,9 +2,11 @@
 //!
 //! [`hand`] is a client by hand: it sends what it is told and shows every line that comes back, so that nothing an
 //! agent does escapes a test. [`sdk`] is the official Rust SDK in both roles: it shares no code with ours, so that a
-//! misunderstanding of ours does not agree with itself. [`wait`] waits for what happens outside of this process.
+//! misunderstanding of ours does not agree with itself. [`model`] is a Chat Completions server that says what a test
+//! tells it to. [`wait`] waits for what happens outside of this process.
 
 pub mod hand;
+pub mod model;
 pub mod sdk;
 pub mod tap;
 pub mod wait;

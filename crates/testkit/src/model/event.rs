@@ -1,0 +1,84 @@
+//! The JSON of a stream, as most endpoints write it, and the event that carries it.
+
+use serde_json::{Value, json};
+
+/// The name the server's own replies give to their model.
+pub(super) const MODEL: &str = "test-model";
+
+/// The id of the server's own replies.
+const ID: &str = "chatcmpl-1";
+
+/// The bytes of one event with this payload.
+#[must_use]
+pub fn data(payload: &(impl ToString + ?Sized)) -> Vec<u8> {
+    format!("data: {}\n\n", payload.to_string()).into_bytes()
+}
+
+/// A chunk with these choices.
+#[must_use]
+pub fn chunk(choices: &Value) -> Value {
+    json!({
+        "id": ID, "object": "chat.completion.chunk", "created": 1_760_000_000, "model": MODEL, "choices": choices
+    })
+}
+
+/// A chunk whose only choice has this delta and does not end.
+#[must_use]
+pub fn delta(delta: &Value) -> Value {
+    chunk(&json!([{"index": 0, "delta": delta, "finish_reason": null}]))
+}
+
+/// A chunk whose only choice ends for this reason.
+#[must_use]
+pub fn finish(reason: &str) -> Value {
+    chunk(&json!([{"index": 0, "delta": {}, "finish_reason": reason}]))
+}
+
+/// A chunk without choices that tells what was used.
+#[must_use]
+pub fn usage(input: u64, output: u64) -> Value {
+    let mut usage = chunk(&json!([]));
+    usage["usage"] = counts(input, output);
+    usage
+}
+
+/// The three counts that all endpoints give.
+pub(super) fn counts(input: u64, output: u64) -> Value {
+    json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output})
+}
+
+/// A whole completion, as it comes without streaming.
+pub(super) fn completion(message: &Value, reason: &str, usage: &Value) -> Value {
+    json!({
+        "id": ID, "object": "chat.completion", "created": 1_760_000_000, "model": MODEL,
+        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+        "usage": usage,
+    })
+}
+
+/// The deltas of calls to tools, each with its id and name first and its arguments in two pieces after.
+pub(super) fn call_deltas(calls: &[(&str, Value)]) -> Vec<Value> {
+    let mut deltas = Vec::new();
+    for (index, (name, arguments)) in calls.iter().enumerate() {
+        let arguments = arguments.to_string();
+        let middle = (0..=arguments.len() / 2).rev().find(|at| arguments.is_char_boundary(*at)).unwrap_or(0);
+        let first = json!({"name": name, "arguments": ""});
+        deltas.push(delta(&json!({
+            "tool_calls": [{"index": index, "id": call_id(index), "type": "function", "function": first}]
+        })));
+        for piece in [&arguments[..middle], &arguments[middle..]] {
+            deltas.push(delta(&json!({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})));
+        }
+    }
+    deltas
+}
+
+/// The id of the call at this place in the server's own replies: `call_1`, `call_2`…
+pub(super) fn call_id(index: usize) -> String {
+    format!("call_{}", index + 1)
+}
+
+/// Words with the blanks that follow them, so that together they are the text again.
+pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split_inclusive(' ')
+}

@@ -1,0 +1,147 @@
+//! As much of HTTP/1.1 as a server of tests needs: a request is read, the head of a reply is written.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::{Framing, Reply, Step};
+
+/// How long the head of a request may be.
+const MAX_HEAD: usize = 64 << 10;
+
+/// How long the body of a request may be.
+const MAX_BODY: usize = 256 << 20;
+
+/// A request: its head in parts, and its body.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) method: String,
+    pub(super) target: String,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
+}
+
+/// The next request, or `None` when there will be no more. `held` is what had been read before it was wanted.
+pub(super) async fn read(
+    from: &mut (impl AsyncRead + Unpin),
+    held: &mut Vec<u8>,
+) -> io::Result<Option<Request>> {
+    let end = loop {
+        if let Some(end) = held.windows(4).position(|window| window == b"\r\n\r\n") {
+            break end;
+        }
+        if held.len() > MAX_HEAD {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the head is too long"));
+        }
+        if from.read_buf(held).await? == 0 {
+            return Ok(None);
+        }
+    };
+    let head = String::from_utf8_lossy(&held[..end]).into_owned();
+    let Some(mut request) = parse(&head) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "no head of a request"));
+    };
+    held.drain(..end + 4);
+    let length = length(&request.headers)?;
+    while held.len() < length {
+        if from.read_buf(held).await? == 0 {
+            return Ok(None);
+        }
+    }
+    request.body = held.drain(..length).collect();
+    Ok(Some(request))
+}
+
+/// The parts of a head, without the empty line at its end.
+fn parse(head: &str) -> Option<Request> {
+    let mut lines = head.split("\r\n");
+    let mut words = lines.next()?.split(' ');
+    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+    if !version.starts_with("HTTP/1.") || words.next().is_some() {
+        return None;
+    }
+    let headers = lines
+        .map(|line| {
+            let (name, value) = line.split_once(':')?;
+            Some((name.to_ascii_lowercase(), value.trim().to_owned()))
+        })
+        .collect::<Option<Vec<_>>>()?;
+    Some(Request { method: method.to_owned(), target: target.to_owned(), headers, body: Vec::new() })
+}
+
+/// The length of the body. Chunks are not understood: no client of ours sends them.
+fn length(headers: &[(String, String)]) -> io::Result<usize> {
+    let find = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
+    if find("transfer-encoding").is_some() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a body in chunks"));
+    }
+    let Some(length) = find("content-length") else { return Ok(0) };
+    match length.parse() {
+        Ok(length) if length <= MAX_BODY => Ok(length),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "no length, or too much")),
+    }
+}
+
+/// The head of a reply.
+pub(super) fn head(reply: &Reply) -> Vec<u8> {
+    let reason = if reply.status < 400 { "OK" } else { "Refused" };
+    let mut head = format!("HTTP/1.1 {} {reason}\r\n", reply.status);
+    for (name, value) in &reply.headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    match reply.framing {
+        Framing::Chunked => head.push_str("transfer-encoding: chunked\r\n"),
+        Framing::Length => head.push_str(&format!("content-length: {}\r\n", body_length(&reply.steps))),
+        Framing::UntilClose => head.push_str("connection: close\r\n"),
+    }
+    head.push_str("\r\n");
+    head.into_bytes()
+}
+
+fn body_length(steps: &[Step]) -> usize {
+    let length = |step: &Step| match step {
+        Step::Bytes(bytes) => bytes.len(),
+        Step::Repeat(bytes, count) => bytes.len() * count,
+        _ => 0,
+    };
+    steps.iter().map(length).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn check(bytes: &str, expected: Option<(&str, &str, &str)>) {
+        let mut held = Vec::new();
+        let request = read(&mut bytes.as_bytes(), &mut held).await.ok().flatten();
+        let parts = request.map(|request| {
+            (request.method, request.target, String::from_utf8(request.body).expect("text was sent"))
+        });
+        let expected =
+            expected.map(|(method, target, body)| (method.to_owned(), target.to_owned(), body.to_owned()));
+        assert_eq!(parts, expected, "{bytes:?}");
+    }
+
+    #[tokio::test]
+    async fn requests_are_read() {
+        check("GET /v1/models?a=b HTTP/1.1\r\nHost: x\r\n\r\n", Some(("GET", "/v1/models?a=b", ""))).await;
+        check("POST /x HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}GET", Some(("POST", "/x", "{}"))).await;
+        check("POST /x HTTP/1.1\r\ncontent-length: 3\r\n\r\n{}", None).await;
+        check("POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", None).await;
+        check("POST /x HTTP/1.1\r\ncontent-length: many\r\n\r\n", None).await;
+        check("POST /x HTTP/2\r\n\r\n", None).await;
+        check("nonsense\r\n\r\n", None).await;
+        check("GET / HTTP/1.1\r\nno colon\r\n\r\n", None).await;
+        check("GET / HTTP/1.1\r\n", None).await;
+    }
+
+    #[tokio::test]
+    async fn what_was_read_too_early_is_kept() {
+        let mut held = Vec::new();
+        let mut bytes: &[u8] = b"POST /a HTTP/1.1\r\ncontent-length: 1\r\n\r\n1GET /b HTTP/1.1\r\n\r\n";
+        let first = read(&mut bytes, &mut held).await.expect("bytes can be read").expect("a request");
+        let second = read(&mut bytes, &mut held).await.expect("bytes can be read").expect("another");
+        assert_eq!((first.target.as_str(), second.target.as_str()), ("/a", "/b"));
+        assert!(read(&mut bytes, &mut held).await.expect("bytes can be read").is_none());
+    }
+}

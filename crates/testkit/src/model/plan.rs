@@ -1,0 +1,107 @@
+//! Which reply belongs to which request.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+
+use serde_json::json;
+
+use super::{Reply, Seen, event};
+
+type Decide = Box<dyn Fn(&Seen) -> Option<Reply> + Send>;
+
+/// What a server replies.
+pub struct Plan {
+    decide: Option<Decide>,
+    replies: VecDeque<Reply>,
+    models: Reply,
+    others: HashMap<String, Reply>,
+}
+
+impl Plan {
+    /// Replies to requests for a completion with these, one after the other; the last is repeated.
+    #[must_use]
+    pub fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
+        Self {
+            decide: None,
+            replies: replies.into_iter().collect(),
+            models: Reply::models(&[event::MODEL]),
+            others: HashMap::new(),
+        }
+    }
+
+    /// And then with this.
+    #[must_use]
+    pub fn then(mut self, reply: Reply) -> Self {
+        self.replies.push_back(reply);
+        self
+    }
+
+    /// Replies to requests for the list of models with this.
+    #[must_use]
+    pub fn models(mut self, reply: Reply) -> Self {
+        self.models = reply;
+        self
+    }
+
+    /// Replies to requests for this path with this.
+    #[must_use]
+    pub fn at(mut self, path: &str, reply: Reply) -> Self {
+        self.others.insert(path.to_owned(), reply);
+        self
+    }
+
+    /// Asks `decide` first about every request for a completion. Nothing is taken from the replies if it has one.
+    #[must_use]
+    pub fn unless(mut self, decide: impl Fn(&Seen) -> Option<Reply> + Send + 'static) -> Self {
+        self.decide = Some(Box::new(decide));
+        self
+    }
+
+    /// The reply to this request. A path with an empty part is none that a server knows.
+    pub(super) fn reply_to(&mut self, seen: &Seen) -> Reply {
+        if let Some(reply) = self.others.get(&seen.path) {
+            return reply.clone();
+        }
+        let known = !seen.path.contains("//");
+        let reply = match seen.method.as_str() {
+            "POST" if known && seen.path.ends_with("/chat/completions") => self.next(seen),
+            "GET" if known && seen.path.ends_with("/models") => Some(self.models.clone()),
+            _ => None,
+        };
+        reply.unwrap_or_else(|| {
+            let message = format!("No reply is planned for {} {}.", seen.method, seen.path);
+            Reply::error(404, &json!({"error": {"message": message}}))
+        })
+    }
+
+    fn next(&mut self, seen: &Seen) -> Option<Reply> {
+        let decided = self.decide.as_ref().and_then(|decide| decide(seen));
+        decided.or_else(|| {
+            if self.replies.len() > 1 { self.replies.pop_front() } else { self.replies.front().cloned() }
+        })
+    }
+}
+
+impl From<Reply> for Plan {
+    fn from(reply: Reply) -> Self {
+        Self::new([reply])
+    }
+}
+
+impl<const N: usize> From<[Reply; N]> for Plan {
+    fn from(replies: [Reply; N]) -> Self {
+        Self::new(replies)
+    }
+}
+
+impl From<Vec<Reply>> for Plan {
+    fn from(replies: Vec<Reply>) -> Self {
+        Self::new(replies)
+    }
+}
+
+impl fmt::Debug for Plan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Plan").field("replies", &self.replies.len()).finish_non_exhaustive()
+    }
+}
