@@ -1,0 +1,209 @@
+//! The same things said in version 1 and in version 2.
+
+use narrows_acp::Version;
+use serde_json::{Map, Value, json};
+
+use crate::shown::{PlanEntry, Shown, Status, ToolCall, ToolContent};
+
+/// The id of the one plan a session has.
+const PLAN: &str = "plan";
+
+/// Which fields of a call have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Field {
+    Status,
+    Content,
+    Output,
+}
+
+/// The update that announces a call.
+pub(crate) fn tool_call(version: Version, call: &ToolCall) -> Value {
+    let mut update = Map::new();
+    let announces = if version == Version::V1 { "tool_call" } else { "tool_call_update" };
+    update.insert("sessionUpdate".into(), announces.into());
+    update.extend(tool_call_fields(version, call));
+    Value::Object(update)
+}
+
+/// A call as it stands in a permission request, and in the update that announces it.
+pub(crate) fn tool_call_fields(version: Version, call: &ToolCall) -> Map<String, Value> {
+    let locations: Vec<Value> = call.locations.iter().map(|path| json!({"path": path})).collect();
+    let mut fields = Map::new();
+    fields.insert("toolCallId".into(), call.id.as_str().into());
+    fields.insert("title".into(), call.title.as_str().into());
+    fields.insert("name".into(), call.name.as_str().into());
+    fields.insert("kind".into(), json!(call.kind));
+    fields.insert("status".into(), status(version, call.status));
+    if !call.content.is_empty() {
+        fields.insert("content".into(), contents(version, &call.content));
+    }
+    if !locations.is_empty() {
+        fields.insert("locations".into(), locations.into());
+    }
+    fields.insert("rawInput".into(), call.input.clone());
+    if let Some(output) = &call.output {
+        fields.insert("rawOutput".into(), output.clone());
+    }
+    capabilities(version, call.status, &mut fields);
+    fields
+}
+
+/// The update that tells how a call has changed.
+pub(crate) fn tool_change(version: Version, call: &ToolCall, changed: &[Field]) -> Value {
+    let mut update = Map::new();
+    update.insert("sessionUpdate".into(), "tool_call_update".into());
+    update.insert("toolCallId".into(), call.id.as_str().into());
+    for field in changed {
+        match field {
+            Field::Status => {
+                update.insert("status".into(), status(version, call.status));
+                capabilities(version, call.status, &mut update);
+            }
+            Field::Content => {
+                update.insert("content".into(), contents(version, &call.content));
+            }
+            Field::Output => {
+                update.insert("rawOutput".into(), call.output.clone().unwrap_or(Value::Null));
+            }
+        }
+    }
+    Value::Object(update)
+}
+
+/// In version 2 a call says whether it can be cancelled, which is as long as it runs.
+fn capabilities(version: Version, status: Status, fields: &mut Map<String, Value>) {
+    if version == Version::V2 {
+        let running = matches!(status, Status::Pending | Status::InProgress);
+        fields.insert("capabilities".into(), if running { json!({"cancel": {}}) } else { Value::Null });
+    }
+}
+
+fn status(version: Version, status: Status) -> Value {
+    match (version, status) {
+        (Version::V1, Status::Cancelled) => "failed".into(),
+        (_, status) => json!(status),
+    }
+}
+
+fn contents(version: Version, contents: &[ToolContent]) -> Value {
+    contents.iter().map(|content| tool_content(version, content)).collect()
+}
+
+fn tool_content(version: Version, content: &ToolContent) -> Value {
+    match (content, version) {
+        (ToolContent::Block { block }, _) => json!({"type": "content", "content": block}),
+        (ToolContent::Terminal { id }, _) => json!({"type": "terminal", "terminalId": id}),
+        (ToolContent::Diff { path, old, new }, Version::V1) => {
+            json!({"type": "diff", "path": path, "oldText": old, "newText": new})
+        }
+        (ToolContent::Diff { path, old, .. }, Version::V2) => {
+            let operation = if old.is_some() { "modify" } else { "add" };
+            json!({"type": "diff", "changes": [{"operation": operation, "path": path}]})
+        }
+    }
+}
+
+/// The update that tells the plan.
+pub(crate) fn plan(version: Version, entries: &[PlanEntry]) -> Value {
+    match version {
+        Version::V1 => json!({"sessionUpdate": "plan", "entries": entries}),
+        Version::V2 => json!({
+            "sessionUpdate": "plan_update",
+            "plan": {"type": "items", "planId": PLAN, "entries": entries},
+        }),
+    }
+}
+
+/// The updates that show something again.
+pub(crate) fn replay(version: Version, shown: &Shown) -> Vec<Value> {
+    match (shown, version) {
+        (Shown::User { id, content }, Version::V1) => content
+            .iter()
+            .map(|block| json!({"sessionUpdate": "user_message_chunk", "messageId": id, "content": block}))
+            .collect(),
+        (Shown::User { id, content }, Version::V2) => {
+            vec![json!({"sessionUpdate": "user_message", "messageId": id, "content": content})]
+        }
+        (Shown::Text { id, text }, version) => vec![message(version, "agent_message", id, text)],
+        (Shown::Thought { id, text }, version) => vec![message(version, "agent_thought", id, text)],
+        (Shown::Tool(call), version) => vec![tool_call(version, call)],
+        (Shown::Plan { entries }, version) => vec![plan(version, entries)],
+    }
+}
+
+fn message(version: Version, kind: &str, id: &str, text: &str) -> Value {
+    let block = json!({"type": "text", "text": text});
+    match version {
+        Version::V1 => json!({"sessionUpdate": format!("{kind}_chunk"), "messageId": id, "content": block}),
+        Version::V2 => json!({"sessionUpdate": kind, "messageId": id, "content": [block]}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_acp::{v1, v2};
+
+    use super::*;
+    use crate::shown::{Priority, Progress, ToolKind};
+
+    fn call() -> ToolCall {
+        ToolCall {
+            id: "c1".to_owned(),
+            title: "Edit a.txt".to_owned(),
+            name: "edit_file".to_owned(),
+            kind: ToolKind::Edit,
+            status: Status::Cancelled,
+            content: vec![
+                ToolContent::text("done"),
+                ToolContent::Diff { path: "/w/a.txt".to_owned(), old: None, new: "x".to_owned() },
+                ToolContent::Terminal { id: "t1".to_owned() },
+            ],
+            locations: vec!["/w/a.txt".to_owned()],
+            input: json!({"path": "a.txt"}),
+            output: Some(json!("done")),
+        }
+    }
+
+    /// The schema's own types read what we say, and nothing falls into their catch-all.
+    #[track_caller]
+    fn valid(version: Version, update: &Value) {
+        let params = json!({"sessionId": "s", "update": update});
+        match version {
+            Version::V1 => drop(serde_json::from_value::<v1::SessionNotification>(params).unwrap()),
+            Version::V2 => {
+                let read: v2::UpdateSessionNotification = serde_json::from_value(params).unwrap();
+                assert!(!matches!(read.update, v2::SessionUpdate::Other(_)), "{update}");
+            }
+        }
+    }
+
+    #[test]
+    fn both_versions_are_what_their_schema_says() {
+        for version in [Version::V1, Version::V2] {
+            let shown = [
+                Shown::User { id: "u".to_owned(), content: vec![json!({"type": "text", "text": "hi"})] },
+                Shown::Text { id: "m".to_owned(), text: "hello".to_owned() },
+                Shown::Thought { id: "t".to_owned(), text: "hm".to_owned() },
+                Shown::Tool(call()),
+                Shown::Plan {
+                    entries: vec![PlanEntry {
+                        content: "look".to_owned(),
+                        priority: Priority::High,
+                        status: Progress::InProgress,
+                    }],
+                },
+            ];
+            for update in shown.iter().flat_map(|shown| replay(version, shown)) {
+                valid(version, &update);
+            }
+            valid(version, &tool_change(version, &call(), &[Field::Status, Field::Content, Field::Output]));
+        }
+    }
+
+    #[test]
+    fn only_version_2_knows_a_cancelled_call() {
+        let status = |version| tool_change(version, &call(), &[Field::Status])["status"].clone();
+        assert_eq!(status(Version::V1), "failed");
+        assert_eq!(status(Version::V2), "cancelled");
+    }
+}
