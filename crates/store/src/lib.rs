@@ -1,1 +1,45 @@
 //! The sessions of the agent on disk: histories in SQLite, and a lock per open session that dies with its process.
+//!
+//! A [`Store`] is a directory, or a place in memory. Whoever works on a session holds its [`Claim`]: nobody else can
+//! open the session meanwhile, in this process or another, and only with it can the session be changed.
+//!
+//! ```
+//! use narrows_store::{NewSession, Store, Turn};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), narrows_store::StoreError> {
+//! let store = Store::in_memory();
+//! let new = NewSession { id: "s1".into(), cwd: "/src".into(), ..NewSession::default() };
+//! let claim = store.create(new).await?;
+//! let turn = Turn::new(vec![r#"{"role":"user"}"#.into()], vec![r#"{"text":"hello"}"#.into()]);
+//! assert_eq!(store.append(&claim, turn).await?, 1);
+//! drop(claim);
+//!
+//! let (claim, record) = store.claim("s1").await?;
+//! assert_eq!((claim.id(), record.turns), ("s1", 1));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What holds, whatever happens to the process:
+//! - A turn is stored whole or not at all, and once [`Store::append`] has returned it is on the disk.
+//! - The claims of a process end with it, however it ends.
+//! - A file that cannot be read, or was written by a newer program, is left as it is.
+
+mod claim;
+mod cursor;
+mod error;
+mod history;
+mod ledger;
+mod lock;
+mod prune;
+mod record;
+mod schema;
+mod sessions;
+mod store;
+mod writer;
+
+pub use claim::Claim;
+pub use error::StoreError;
+pub use record::{Change, NewSession, Page, Record, Timestamp, Turn};
+pub use store::Store;

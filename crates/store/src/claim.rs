@@ -1,0 +1,89 @@
+//! Who works on a session: at most one, of all the processes that share the directory.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::StoreError;
+use crate::lock::{self, Lock};
+
+/// The right to work on a session. It ends when this is dropped, or with the process.
+pub struct Claim {
+    held: Arc<Held>,
+}
+
+impl Claim {
+    /// The session.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.held.id
+    }
+
+    /// The same right for a job that may still wait when the claim is dropped.
+    pub(crate) fn share(&self) -> Arc<Held> {
+        self.held.clone()
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Claim").field(&self.id()).finish()
+    }
+}
+
+/// A session that is open.
+pub(crate) struct Held {
+    id: String,
+    claims: Arc<Claims>,
+    /// None in memory, where no other process can come; taken when dropped.
+    lock: Option<Lock>,
+}
+
+impl Held {
+    /// The session, if it is open through `claims`.
+    pub(crate) fn id_in(&self, claims: &Arc<Claims>) -> Result<&str, StoreError> {
+        if Arc::ptr_eq(&self.claims, claims) { Ok(&self.id) } else { Err(StoreError::NotClaimed) }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // First the lock: in between, the session is still ours and not another process's.
+        drop(self.lock.take());
+        self.claims.ids().remove(&self.id);
+    }
+}
+
+/// The sessions that are open through one store.
+pub(crate) struct Claims {
+    /// Where the lock files are; nowhere for a store in memory.
+    directory: Option<PathBuf>,
+    ids: Mutex<HashSet<String>>,
+}
+
+impl Claims {
+    /// No session is open yet.
+    pub(crate) fn new(directory: Option<PathBuf>) -> Arc<Self> {
+        Arc::new(Self { directory, ids: Mutex::default() })
+    }
+
+    /// Opens session `id`, whether or not there is one.
+    pub(crate) fn take(self: &Arc<Self>, id: &str) -> Result<Claim, StoreError> {
+        if !self.ids().insert(id.to_owned()) {
+            return Err(StoreError::InUse { by_us: true });
+        }
+        // From here on dropping it takes the id out again.
+        let mut held = Held { id: id.to_owned(), claims: self.clone(), lock: None };
+        if let Some(directory) = &self.directory {
+            let path = directory.join(lock::name(id));
+            let lock = Lock::take(&path).map_err(|error| StoreError::io(&path, &error))?;
+            held.lock = Some(lock.ok_or(StoreError::InUse { by_us: false })?);
+        }
+        Ok(Claim { held: Arc::new(held) })
+    }
+
+    fn ids(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

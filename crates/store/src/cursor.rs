@@ -1,0 +1,88 @@
+//! Where a list goes on: after which session, as a text that means nothing to others.
+
+use crate::StoreError;
+
+/// The last session of a page. The next page has what was used before it, whatever is added or deleted meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// When it was updated, in milliseconds.
+    pub(crate) updated: i64,
+    /// Its id.
+    pub(crate) id: String,
+}
+
+/// How many digits the time takes.
+const TIME: usize = 16;
+
+impl Cursor {
+    /// The text to hand out.
+    pub(crate) fn to_text(&self) -> String {
+        let id: String = self.id.bytes().map(|byte| format!("{byte:02x}")).collect();
+        format!("{:0TIME$x}{id}", self.updated)
+    }
+
+    /// Reads what [`Cursor::to_text`] has written, and nothing else.
+    pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
+        let (time, id) = text.split_at_checked(TIME).ok_or(StoreError::BadCursor)?;
+        let time: Vec<u8> = bytes(time).ok_or(StoreError::BadCursor)?;
+        let time: [u8; TIME / 2] = time.try_into().map_err(|_| StoreError::BadCursor)?;
+        let id = bytes(id).and_then(|id| String::from_utf8(id).ok()).ok_or(StoreError::BadCursor)?;
+        if id.is_empty() {
+            return Err(StoreError::BadCursor);
+        }
+        Ok(Self { updated: i64::from_be_bytes(time), id })
+    }
+}
+
+/// The bytes that pairs of lower-case hexadecimal digits stand for.
+fn bytes(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<(i64, &str)>) {
+        let expected = expected.map(|(updated, id)| Cursor { updated, id: id.to_owned() });
+        assert_eq!(Cursor::parse(text).ok(), expected, "{text}");
+    }
+
+    #[test]
+    fn only_cursors_are_read() {
+        check("000000000000000161", Some((1, "a")));
+        check("ffffffffffffffff61c3a9", Some((-1, "aé")));
+        check("", None);
+        check("0000000000000001", None);
+        check("00000000000000016", None);
+        check("0000000000000001ff", None);
+        check("000000000000000A61", None);
+        check("+00000000000000161", None);
+        check("00000000000000016é", None);
+        check("000000000000000é61", None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_cursor_is_read_as_it_was_written(updated: i64, id in ".{1,64}") {
+            let cursor = Cursor { updated, id };
+            prop_assert_eq!(Cursor::parse(&cursor.to_text()), Ok(cursor));
+        }
+
+        #[test]
+        fn what_is_read_is_what_would_be_written(text in "([0-9a-f]{2}){8,20}|.*") {
+            if let Ok(cursor) = Cursor::parse(&text) {
+                prop_assert_eq!(cursor.to_text(), text);
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Histories in the file: they grow by whole turns, and nothing of what a person has seen is taken out.
+
+use rusqlite::{OptionalExtension, Row, params};
+
+use crate::claim::Held;
+use crate::ledger::{Ledger, Texts, signed, unsigned};
+use crate::sessions::key;
+use crate::{StoreError, Timestamp, Turn};
+
+impl Ledger {
+    /// Adds a turn to the session of `held`; returns its number.
+    pub(crate) fn append(&mut self, held: &Held, turn: &Turn) -> Result<u64, StoreError> {
+        let claims = self.claims.clone();
+        let id = held.id_in(&claims)?;
+        self.write(|file| {
+            // Clocks go back at times; the session used last must not.
+            let mut update = file.prepare_cached(
+                "UPDATE sessions SET last_turn = last_turn + 1, updated = max(updated, ?2) WHERE id = ?1
+                 RETURNING key, last_turn",
+            )?;
+            let now = Timestamp::now().as_millis();
+            let numbers = update.query_row(params![id, now], |row| Ok((row.get(0)?, row.get(1)?)));
+            let (session, number): (i64, i64) = numbers.optional()?.ok_or(StoreError::NotFound)?;
+            let mut insert = file.prepare_cached(
+                "INSERT INTO turns (session, number, messages, replay) VALUES (?1, ?2, ?3, ?4)",
+            )?;
+            let (messages, replay) = (Texts(turn.messages.as_slice()), Texts(turn.replay.as_slice()));
+            insert.execute(params![session, number, messages, replay])?;
+            Ok(unsigned(number))
+        })
+    }
+
+    /// Puts `summary` in the place of the messages of all turns of the session of `held` up to `through`.
+    pub(crate) fn summarize(&mut self, held: &Held, through: u64, summary: &Turn) -> Result<(), StoreError> {
+        let claims = self.claims.clone();
+        let id = held.id_in(&claims)?;
+        self.write(|file| {
+            let session = key(file, id)?.ok_or(StoreError::NotFound)?;
+            let bounds = file.query_row(
+                "SELECT (SELECT max(1, coalesce(max(through), 1)) FROM summaries WHERE session = ?1), last_turn
+                 FROM sessions WHERE key = ?1",
+                [session],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )?;
+            let (least, last): (i64, i64) = bounds;
+            if !(least..=last).contains(&signed(through)) {
+                let (least, last) = (unsigned(least), unsigned(last));
+                return Err(StoreError::BadTurn { through, least, last }.into());
+            }
+            file.execute(
+                "INSERT OR REPLACE INTO summaries (session, through, messages, replay) VALUES (?1, ?2, ?3, ?4)",
+                params![
+                    session,
+                    signed(through),
+                    Texts(summary.messages.as_slice()),
+                    Texts(summary.replay.as_slice())
+                ],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// The turns and summaries of session `id`, each summary behind the last turn it covers. What the newest summary
+    /// stands for has no messages.
+    pub(crate) fn history(&mut self, id: &str) -> Result<Vec<Turn>, StoreError> {
+        self.read(|file| {
+            let session = key(file, id)?.ok_or(StoreError::NotFound)?;
+            let covered: i64 = file.query_row(
+                "SELECT coalesce(max(through), 0) FROM summaries WHERE session = ?1",
+                [session],
+                |row| row.get(0),
+            )?;
+            let mut turns = file.prepare_cached(
+                "SELECT number, iif(number > ?2, messages, '[]'), replay FROM turns
+                 WHERE session = ?1 ORDER BY number",
+            )?;
+            let mut summaries = file.prepare_cached(
+                "SELECT through, iif(through = ?2, messages, '[]'), replay FROM summaries WHERE session = ?1",
+            )?;
+            let mut history = turns.query_map([session, covered], turn)?.collect::<Result<Vec<Turn>, _>>()?;
+            for summary in summaries.query_map([session, covered], turn)? {
+                history.push(summary?);
+            }
+            // Stable: a summary stays behind the turn of the same number.
+            history.sort_by_key(|turn| turn.number);
+            Ok(history)
+        })
+    }
+}
+
+fn turn(row: &Row<'_>) -> rusqlite::Result<Turn> {
+    Ok(Turn {
+        number: unsigned(row.get(0)?),
+        messages: row.get::<_, Texts<_>>(1)?.0,
+        replay: row.get::<_, Texts<_>>(2)?.0,
+    })
+}

@@ -1,0 +1,116 @@
+//! Lock files: one per open session, gone when the session is closed or its process ends.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+/// How often a lock is tried that others hold; whoever sweeps, prunes or deletes holds it for a moment only.
+const TRIES: u32 = 5;
+
+/// How long to wait between two tries.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A locked file. Dropping it removes the file and the lock, in this order.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// Locks `path`, made if it is not there; nothing if somebody holds it.
+    pub(crate) fn take(path: &Path) -> io::Result<Option<Self>> {
+        let mut tries = TRIES;
+        loop {
+            match attempt(path, true)? {
+                Attempt::Locked(lock) => return Ok(Some(lock)),
+                // Somebody has just removed the file that was opened: look at the path again.
+                Attempt::Stale => {}
+                Attempt::Held => {
+                    tries -= 1;
+                    if tries == 0 {
+                        return Ok(None);
+                    }
+                    thread::sleep(PAUSE);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // The other way round somebody could lock a file that is about to go.
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!(file = %self.path.display(), %error, "a lock file stays");
+        }
+        // Closing is not enough: a process forked meanwhile has the same open file.
+        if let Err(error) = self.file.unlock() {
+            tracing::debug!(file = %self.path.display(), %error, "a lock stays until its file is closed");
+        }
+    }
+}
+
+enum Attempt {
+    Locked(Lock),
+    Held,
+    Stale,
+}
+
+fn attempt(path: &Path, create: bool) -> io::Result<Attempt> {
+    let file =
+        OpenOptions::new().read(true).write(true).create(create).truncate(false).mode(0o600).open(path)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(Attempt::Held),
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {
+            return Ok(Attempt::Stale);
+        }
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let ours = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
+            Ok(Attempt::Locked(Lock { file, path: path.to_owned() }))
+        }
+        Ok(_) => Ok(Attempt::Stale),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Attempt::Stale),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes the lock files in `directory` that nobody holds: what processes that were killed have left.
+pub(crate) fn sweep(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != EXTENSION) {
+            continue;
+        }
+        match attempt(&path, false) {
+            Ok(Attempt::Locked(lock)) => drop(lock),
+            Ok(Attempt::Held | Attempt::Stale) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// How the names of lock files end.
+const EXTENSION: &str = "lock";
+
+/// The name of the lock file of session `id`: the id with everything that means something to a file system escaped.
+pub(crate) fn name(id: &str) -> String {
+    let mut name = String::with_capacity(id.len() + 5);
+    for byte in id.bytes() {
+        if byte.is_ascii_alphanumeric() || byte == b'-' {
+            name.push(char::from(byte));
+        } else {
+            name.push_str(&format!("_{byte:02x}"));
+        }
+    }
+    name + "." + EXTENSION
+}

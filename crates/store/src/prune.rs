@@ -1,0 +1,57 @@
+//! What is taken out when the file is opened: sessions nobody ever used, and locks of processes that were killed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::claim::Claim;
+use crate::ledger::{Ledger, signed};
+use crate::{StoreError, Timestamp, lock, schema};
+
+/// How old a session without any turn becomes.
+const EMPTY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How many are taken out at once; each needs an open file meanwhile.
+const AT_ONCE: u64 = 100;
+
+impl Ledger {
+    /// Takes out what nobody will miss. Whether that works is of no concern to whoever opens the file.
+    pub(crate) fn tidy(&mut self, directory: &Path) {
+        let locks = schema::locks(directory);
+        if let Err(error) = lock::sweep(&locks) {
+            tracing::warn!(file = %locks.display(), %error, "lock files could not be swept");
+        }
+        match self.prune() {
+            Ok(0) => {}
+            Ok(count) => tracing::debug!(count, "sessions without any turn removed"),
+            Err(error) => tracing::warn!(%error, "sessions without any turn could not be removed"),
+        }
+    }
+
+    /// Removes old sessions that have no turn and are not open anywhere; returns how many.
+    fn prune(&mut self) -> Result<usize, StoreError> {
+        let age = i64::try_from(EMPTY.as_millis()).unwrap_or(i64::MAX);
+        let before = Timestamp::now().as_millis().saturating_sub(age);
+        let ids = self.read(|file| {
+            let mut query =
+                file.prepare("SELECT id FROM sessions WHERE last_turn = 0 AND created < ?1 LIMIT ?2")?;
+            let ids = query.query_map([before, signed(AT_ONCE)], |row| row.get::<_, String>(0))?;
+            Ok(ids.collect::<Result<Vec<_>, _>>()?)
+        })?;
+        let mut claims = Vec::new();
+        for id in ids {
+            match self.claims.take(&id) {
+                Ok(claim) => claims.push(claim),
+                Err(StoreError::InUse { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if claims.is_empty() {
+            return Ok(0);
+        }
+        self.write(|file| {
+            // Asked again: until it was claimed, somebody else may have used it.
+            let mut delete = file.prepare("DELETE FROM sessions WHERE id = ?1 AND last_turn = 0")?;
+            claims.iter().map(Claim::id).try_fold(0, |count, id| Ok(count + delete.execute([id])?))
+        })
+    }
+}

@@ -1,0 +1,170 @@
+//! The file: how it is made, opened, and brought to the newest version.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::io::Errno;
+
+use crate::StoreError;
+use crate::ledger::Fault;
+
+/// The name of the file in its directory.
+const FILE: &str = "sessions.db";
+
+/// The name of the directory of lock files beside it.
+const LOCKS: &str = "locks";
+
+/// How long to wait for another process that writes.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// How long to wait before asking again where SQLite does not wait itself.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Marks the file as ours: "nrws".
+const APPLICATION: i64 = 0x6e72_7773;
+
+/// What leads from each version to the next. What stands here never changes; a new version is a new entry.
+const MIGRATIONS: [&str; 2] = [
+    "CREATE TABLE sessions (
+        key INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        cwd TEXT NOT NULL,
+        roots TEXT NOT NULL,
+        title TEXT,
+        settings TEXT NOT NULL,
+        created INTEGER NOT NULL,
+        updated INTEGER NOT NULL,
+        last_turn INTEGER NOT NULL DEFAULT 0
+    ) STRICT;
+    CREATE INDEX sessions_updated ON sessions (updated, id);
+    CREATE INDEX sessions_cwd ON sessions (cwd, updated, id);
+    CREATE TABLE turns (
+        session INTEGER NOT NULL REFERENCES sessions (key) ON DELETE CASCADE,
+        number INTEGER NOT NULL,
+        messages TEXT NOT NULL,
+        replay TEXT NOT NULL,
+        PRIMARY KEY (session, number)
+    ) STRICT;",
+    // Summaries; and what pruning looks for.
+    "CREATE TABLE summaries (
+        session INTEGER NOT NULL REFERENCES sessions (key) ON DELETE CASCADE,
+        through INTEGER NOT NULL,
+        messages TEXT NOT NULL,
+        replay TEXT NOT NULL,
+        PRIMARY KEY (session, through)
+    ) STRICT;
+    CREATE INDEX sessions_empty ON sessions (created) WHERE last_turn = 0;",
+];
+
+/// The newest version.
+pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
+
+/// Where the file is in `directory`.
+pub(crate) fn file(directory: &Path) -> PathBuf {
+    directory.join(FILE)
+}
+
+/// Where the lock files are in `directory`.
+pub(crate) fn locks(directory: &Path) -> PathBuf {
+    directory.join(LOCKS)
+}
+
+/// Opens the file in `directory`; both are made if they are not there, for this user only.
+pub(crate) fn open(directory: &Path) -> Result<Connection, StoreError> {
+    // The directory of lock files lies in the other.
+    let locks = locks(directory);
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&locks);
+    made.map_err(|error| StoreError::io(&locks, &error))?;
+    let file = file(directory);
+    // SQLite would let others read it. And the file must not be opened and closed here: that would take the locks
+    // away from any other connection of this process.
+    match mknodat(CWD, &file, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(StoreError::io(&file, &error.into())),
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let opened = Connection::open_with_flags(&file, flags);
+    let connection = opened.map_err(|error| StoreError::sqlite(&file, &error))?;
+    prepare(connection, &file).map_err(|fault| fault.at(&file))
+}
+
+/// An empty database that is nowhere.
+pub(crate) fn open_in_memory() -> Result<Connection, StoreError> {
+    let file = Path::new(":memory:");
+    let opened = Connection::open_in_memory().map_err(|error| StoreError::sqlite(file, &error));
+    prepare(opened?, file).map_err(|fault| fault.at(file))
+}
+
+fn prepare(mut connection: Connection, file: &Path) -> Result<Connection, Fault> {
+    connection.busy_timeout(BUSY)?;
+    // Before anything else: a file that is not ours, or newer than we are, is not touched.
+    let version = version(&connection, file)?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    // What a person deletes is overwritten.
+    connection.pragma_update(None, "secure_delete", true)?;
+    connection.pragma_update(None, "journal_size_limit", 8 << 20)?;
+    write_ahead(&connection)?;
+    // A turn has cost somebody seconds and money; that it survives the loss of power costs milliseconds.
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    if version < VERSION {
+        migrate(&mut connection, file)?;
+    }
+    Ok(connection)
+}
+
+/// The version of the file, 0 if nothing is in it.
+fn version(connection: &Connection, file: &Path) -> Result<i64, Fault> {
+    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (found, application) = (number("user_version")?, number("application_id")?);
+    let empty = connection.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| row.get(0))?;
+    let ours = if empty { (found, application) == (0, 0) } else { application == APPLICATION && found > 0 };
+    if !ours {
+        let reason = "it is a database of another program".to_owned();
+        return Err(StoreError::Corrupt { file: file.to_owned(), reason }.into());
+    }
+    if found > VERSION {
+        return Err(StoreError::NewerSchema { file: file.to_owned(), found, known: VERSION }.into());
+    }
+    Ok(found)
+}
+
+/// Lets readers and a writer work at the same time, where the file system can.
+fn write_ahead(connection: &Connection) -> Result<(), rusqlite::Error> {
+    let start = Instant::now();
+    loop {
+        match connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0)) {
+            // SQLite does not wait here when two processes open a new file at once.
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && start.elapsed() < BUSY =>
+            {
+                thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(error),
+            Ok(mode) => {
+                tracing::debug!(mode, "sessions opened");
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn migrate(connection: &mut Connection, file: &Path) -> Result<(), Fault> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Another process may have done it since.
+    let from = version(&transaction, file)?;
+    for (step, version) in MIGRATIONS.iter().zip(1..) {
+        if version > from {
+            transaction.execute_batch(step)?;
+        }
+    }
+    transaction.pragma_update(None, "application_id", APPLICATION)?;
+    transaction.pragma_update(None, "user_version", VERSION)?;
+    transaction.commit()?;
+    Ok(())
+}
