@@ -15,6 +15,7 @@ mod event;
 mod http;
 mod plan;
 mod play;
+pub mod preset;
 mod reply;
 mod seen;
 mod server;

@@ -1,0 +1,50 @@
+//! The streams and refusals of real providers, each with the habits of its own.
+//!
+//! All say the same: `text` is [`TEXT`], after [`THOUGHT`] where the provider shows thoughts, and `call` calls
+//! [`TOOL`] with [`ARGUMENTS`]. What differs is how, and that is the subject.
+
+pub mod azure;
+pub mod deepseek;
+pub mod gemini;
+pub mod groq;
+pub mod litellm;
+pub mod llamacpp;
+pub mod lmstudio;
+pub mod mistral;
+pub mod ollama;
+pub mod openai;
+pub mod openrouter;
+pub mod together;
+pub mod vllm;
+
+use serde_json::{Value, json};
+
+/// What every provider answers.
+pub const TEXT: &str = "Hello world";
+
+/// What every provider thinks before, if it shows it.
+pub const THOUGHT: &str = "Let me see";
+
+/// The tool every provider calls.
+pub const TOOL: &str = "read_file";
+
+/// What it calls that tool with.
+pub const ARGUMENTS: &str = r#"{"path":"a.txt"}"#;
+
+/// A chunk in which only the choices, and what stands beside them, differ.
+fn chunk(id: &str, model: &str, choices: &Value) -> Value {
+    json!({"id": id, "object": "chat.completion.chunk", "created": 1_760_000_001, "model": model, "choices": choices})
+}
+
+/// `value` with these fields as well.
+fn with(mut value: Value, fields: Value) -> Value {
+    if let (Value::Object(known), Value::Object(fields)) = (&mut value, fields) {
+        known.extend(fields);
+    }
+    value
+}
+
+/// A whole call in one piece, as it stands in a delta.
+fn whole_call(id: &str) -> Value {
+    json!({"id": id, "type": "function", "function": {"name": TOOL, "arguments": ARGUMENTS}})
+}

@@ -1,0 +1,77 @@
+//! vLLM: thoughts as `reasoning`, usage in every chunk if it was started so, and errors in an old and a new form.
+
+use serde_json::{Value, json};
+
+use super::{chunk, with};
+use crate::model::Reply;
+
+fn one(delta: &Value, finish: Option<&str>, output: u64) -> Value {
+    let choice =
+        json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish, "stop_reason": null});
+    let usage = json!({"prompt_tokens": 7, "total_tokens": 7 + output, "completion_tokens": output});
+    with(chunk("chatcmpl-vl1", "qwen3", &json!([choice])), json!({"usage": usage}))
+}
+
+/// Thoughts and an answer, the usage so far in every chunk.
+#[must_use]
+pub fn text() -> Reply {
+    let usage = json!({"prompt_tokens": 7, "total_tokens": 11, "completion_tokens": 4});
+    Reply::sse([
+        one(&json!({"role": "assistant", "content": ""}), None, 0),
+        one(&json!({"reasoning": "Let me"}), None, 1),
+        one(&json!({"reasoning": " see"}), None, 2),
+        one(&json!({"content": "Hello"}), None, 3),
+        one(&json!({"content": " world"}), None, 4),
+        one(&json!({"content": ""}), Some("stop"), 4),
+        with(chunk("chatcmpl-vl1", "qwen3", &json!([])), json!({"usage": usage})),
+    ])
+}
+
+/// The same with the older name of the thoughts.
+#[must_use]
+pub fn older_text() -> Reply {
+    text().map_events(|event| {
+        if let Some(delta) = event["choices"][0]["delta"].as_object_mut()
+            && let Some(thought) = delta.remove("reasoning")
+        {
+            delta.insert("reasoning_content".to_owned(), thought);
+        }
+    })
+}
+
+/// 400: tools need a flag of the server.
+#[must_use]
+pub fn no_tools() -> Reply {
+    let message = "tool choice \"auto\" needs the flags --enable-auto-tool-choice and --tool-call-parser";
+    Reply::error(
+        400,
+        &json!({"error": {"message": message, "type": "BadRequestError", "param": null, "code": 400}}),
+    )
+}
+
+/// 400 in the older form: the conversation is too long.
+#[must_use]
+pub fn overflow() -> Reply {
+    let message = "This model's maximum context length is 4096 tokens. The prompt has 5000.";
+    Reply::error(
+        400,
+        &json!({"object": "error", "message": message, "type": "BadRequestError", "param": null, "code": 400}),
+    )
+}
+
+/// 400: the template wants the roles to take turns.
+#[must_use]
+pub fn alternate() -> Reply {
+    let message = "After the optional system message, roles must alternate between user and assistant.";
+    Reply::error(
+        400,
+        &json!({"error": {"message": message, "type": "BadRequestError", "param": null, "code": 400}}),
+    )
+}
+
+/// The list of models, with their windows.
+#[must_use]
+pub fn models() -> Reply {
+    let model = json!({"id": "qwen3", "object": "model", "owned_by": "vllm", "root": "qwen3", "max_model_len": 32768});
+    Reply::json(200, &json!({"object": "list", "data": [model]}))
+}
