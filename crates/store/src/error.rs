@@ -31,7 +31,7 @@ pub enum StoreError {
     #[error("the cursor is not valid")]
     BadCursor,
     /// A summary that covers turns which are not there, or fewer than the one before.
-    #[error("a summary must cover turns {least} to {last} or less, not up to {through}")]
+    #[error("a summary can cover the turns up to one of {least} to {last}, not up to {through}")]
     BadTurn {
         /// The turn that was given.
         through: u64,
@@ -111,5 +111,49 @@ impl StoreError {
             }
             _ => Self::Sqlite(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(code: i32, expected: &str) {
+        let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), Some("why".to_owned()));
+        let text = format!("{:?}", StoreError::sqlite(Path::new("f"), &error));
+        assert!(text.starts_with(expected), "{text}");
+    }
+
+    #[test]
+    fn codes_have_their_meaning() {
+        check(ffi::SQLITE_FULL, "Full");
+        check(ffi::SQLITE_IOERR_SHMSIZE, "Full");
+        check(ffi::SQLITE_BUSY, "Busy");
+        check(ffi::SQLITE_BUSY_RECOVERY, "Busy");
+        check(ffi::SQLITE_CORRUPT, "Corrupt { file: \"f\"");
+        check(ffi::SQLITE_NOTADB, "Corrupt { file: \"f\"");
+        check(ffi::SQLITE_IOERR_READ, "Io { file: \"f\"");
+        check(ffi::SQLITE_CANTOPEN, "Io { file: \"f\"");
+        check(ffi::SQLITE_READONLY, "Io { file: \"f\"");
+        check(ffi::SQLITE_ERROR, "Sqlite(");
+    }
+
+    #[test]
+    fn a_disk_without_room_is_full_for_files_too() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert_eq!(StoreError::io(Path::new("f"), &full), StoreError::Full);
+        let denied = StoreError::io(Path::new("f"), &io::ErrorKind::PermissionDenied.into());
+        assert_eq!(denied.to_string(), "f: permission denied");
+    }
+
+    #[test]
+    fn errors_say_what_is_to_be_known() {
+        let newer = StoreError::NewerSchema { file: "f".into(), found: 9, known: 2 };
+        assert_eq!(newer.to_string(), "f has version 9, and this program knows versions up to 2");
+        assert_eq!(StoreError::InUse { by_us: true }.to_string(), "the session is open already");
+        assert_eq!(StoreError::InUse { by_us: false }.to_string(), "the session is open in another process");
+        let turn = StoreError::BadTurn { through: 9, least: 2, last: 5 };
+        assert_eq!(turn.to_string(), "a summary can cover the turns up to one of 2 to 5, not up to 9");
     }
 }

@@ -1,5 +1,7 @@
 //! The open file: everything that is done with it runs in one transaction each, on the thread that owns it.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +17,8 @@ pub(crate) struct Ledger {
     connection: Connection,
     /// For errors.
     file: PathBuf,
+    /// The device and the number of the file; none in memory.
+    identity: Option<(u64, u64)>,
     pub(crate) claims: Arc<Claims>,
 }
 
@@ -23,9 +27,15 @@ impl Ledger {
     pub(crate) fn open(directory: Option<&Path>, claims: Arc<Claims>) -> Result<Self, StoreError> {
         let (connection, file) = match directory {
             Some(directory) => (schema::open(directory)?, schema::file(directory)),
-            None => (schema::open_in_memory()?, PathBuf::from(":memory:")),
+            None => (schema::open_in_memory()?, PathBuf::from(schema::MEMORY)),
         };
-        Ok(Self { connection, file, claims })
+        let identity = directory.and_then(|_| identity(&file));
+        Ok(Self { connection, file, identity, claims })
+    }
+
+    /// Whether the file is still where it was opened. What is written to a file without a name is lost.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.identity.is_none_or(|opened| identity(&self.file) == Some(opened))
     }
 
     /// Runs `work` on one state of the file.
@@ -58,6 +68,10 @@ impl Ledger {
         };
         run().map_err(|fault: Fault| fault.at(&self.file))
     }
+}
+
+fn identity(file: &Path) -> Option<(u64, u64)> {
+    fs::metadata(file).ok().map(|file| (file.dev(), file.ino()))
 }
 
 /// What goes wrong in a transaction.
@@ -104,4 +118,101 @@ pub(crate) fn signed(number: u64) -> i64 {
 /// A number from SQLite that we never store below zero.
 pub(crate) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::{NewSession, Turn};
+
+    fn ledger(directory: &Path) -> Ledger {
+        Ledger::open(Some(directory), Claims::new(Some(schema::locks(directory)))).unwrap()
+    }
+
+    fn turn(text: &str) -> Turn {
+        Turn::new(vec![text.to_owned()], vec![text.to_uppercase()])
+    }
+
+    /// Lets the file have at most so many pages; 0 asks how many it has.
+    fn limit(ledger: &Ledger, pages: i64) -> i64 {
+        let pragma = if pages == 0 { "page_count" } else { "max_page_count" };
+        let asked = match pages {
+            0 => ledger.connection.pragma_query_value(None, pragma, |row| row.get(0)),
+            _ => ledger.connection.pragma_update_and_check(None, pragma, pages, |row| row.get(0)),
+        };
+        asked.unwrap()
+    }
+
+    #[test]
+    fn a_full_disk_loses_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let mut ledger = ledger(place.path());
+        let claim = ledger.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
+        let held = claim.share();
+        ledger.append(&held, &turn("small")).unwrap();
+        let pages = limit(&ledger, 0);
+        limit(&ledger, pages);
+
+        let large = turn(&"large ".repeat(10_000));
+        let before = (ledger.record("a"), ledger.history("a"));
+        assert_eq!(ledger.append(&held, &large), Err(StoreError::Full));
+        assert_eq!(ledger.summarize(&held, 1, &large), Err(StoreError::Full));
+        let settings = large.messages[0].clone();
+        assert_eq!(ledger.set(&held, &crate::Change::Settings(settings.clone())), Err(StoreError::Full));
+        let second = NewSession { id: "b".into(), settings, ..NewSession::default() };
+        assert_eq!(ledger.create(&second).err(), Some(StoreError::Full));
+        assert_eq!((ledger.record("a"), ledger.history("a")), before);
+
+        limit(&ledger, pages + 1000);
+        assert_eq!(ledger.append(&held, &large), Ok(2));
+        assert!(ledger.create(&second).is_ok(), "the claim of the failed attempt is gone");
+        assert_eq!(ledger.history("a").unwrap()[1].messages, large.messages);
+    }
+
+    #[test]
+    fn a_write_that_fails_in_the_middle_leaves_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let mut ledger = ledger(place.path());
+        let claim = ledger.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
+        let before = ledger.record("a");
+        let result: Result<(), _> = ledger.write(|file| {
+            file.execute("UPDATE sessions SET last_turn = 7, title = 'x'", [])?;
+            Err(StoreError::BadCursor.into())
+        });
+        assert_eq!(result, Err(StoreError::BadCursor));
+        assert_eq!(ledger.record(claim.id()), before);
+    }
+
+    #[test]
+    fn texts_that_are_none_are_corruption() {
+        let place = tempfile::tempdir().unwrap();
+        let mut ledger = ledger(place.path());
+        let claim = ledger.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
+        ledger.append(&claim.share(), &turn("x")).unwrap();
+        ledger.write(|file| Ok(file.execute("UPDATE turns SET replay = '[1]'", [])?)).unwrap();
+        let error = ledger.history("a").unwrap_err();
+        assert!(matches!(&error, StoreError::Corrupt { file, .. } if *file == schema::file(place.path())));
+        assert_eq!(ledger.record("a").unwrap().unwrap().turns, 1, "the rest can be read");
+    }
+
+    #[test]
+    fn what_is_deleted_is_overwritten() {
+        let place = tempfile::tempdir().unwrap();
+        let mut first = ledger(place.path());
+        let claim = first.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
+        first.append(&claim.share(), &turn(&"needle ".repeat(3000))).unwrap();
+        let found = |ledger: Ledger| {
+            // Closing brings everything into the file.
+            drop(ledger);
+            let bytes = fs::read(schema::file(place.path())).unwrap();
+            bytes.windows(6).any(|window| window == b"needle")
+        };
+        drop(claim);
+        assert!(found(first));
+        let mut second = ledger(place.path());
+        assert_eq!(second.delete("a"), Ok(true));
+        assert!(!found(second));
+    }
 }

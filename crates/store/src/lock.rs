@@ -114,3 +114,100 @@ pub(crate) fn name(id: &str) -> String {
     }
     name + "." + EXTENSION
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(id: &str, expected: &str) {
+        assert_eq!(name(id), expected);
+    }
+
+    #[test]
+    fn an_id_is_the_name_of_a_file() {
+        check("0190c3a0-7f3a-7000", "0190c3a0-7f3a-7000.lock");
+        check("../a b", "_2e_2e_2fa_20b.lock");
+        check("_", "_5f.lock");
+        check("\0é", "_00_c3_a9.lock");
+    }
+
+    proptest! {
+        #[test]
+        fn names_are_safe_and_differ(a in ".{1,16}", b in ".{1,16}") {
+            let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+            prop_assert!(name(&a).bytes().all(safe) && !name(&a).starts_with('.'));
+            prop_assert_eq!(name(&a) == name(&b), a == b);
+        }
+
+        #[test]
+        fn the_longest_id_is_short_enough(id in "[é/.]{0,32}") {
+            prop_assert!(id.len() <= 64 && name(&id).len() <= 255);
+        }
+    }
+
+    #[test]
+    fn a_lock_keeps_others_out_and_leaves_no_file() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.lock");
+        let lock = Lock::take(&path).unwrap().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert!(Lock::take(&path).unwrap().is_none());
+        drop(lock);
+        assert!(!path.exists());
+        assert!(Lock::take(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_lock_ends_although_a_copy_of_its_file_is_open() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.lock");
+        let lock = Lock::take(&path).unwrap().unwrap();
+        // What a process has that was forked and executes nothing.
+        let copy = lock.file.try_clone().unwrap();
+        fs::hard_link(&path, place.path().join("b.lock")).unwrap();
+        drop(lock);
+        assert!(Lock::take(&place.path().join("b.lock")).unwrap().is_some());
+        drop(copy);
+    }
+
+    #[test]
+    fn a_file_that_goes_while_it_is_locked_is_not_the_lock() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.lock");
+        let inside = AtomicU32::new(0);
+        let taken = AtomicU32::new(0);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..300 {
+                        let Attempt::Locked(lock) = attempt(&path, true).unwrap() else { continue };
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold it");
+                        taken.fetch_add(1, Ordering::SeqCst);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(lock);
+                    }
+                });
+            }
+        });
+        assert!(taken.into_inner() > 0);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn only_what_nobody_holds_is_swept() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        let held = Lock::take(&path("held.lock")).unwrap().unwrap();
+        fs::write(path("left.lock"), "").unwrap();
+        fs::write(path("other"), "").unwrap();
+        sweep(place.path()).unwrap();
+        assert!(held.path.exists());
+        assert!(!path("left.lock").exists());
+        assert!(path("other").exists());
+    }
+}

@@ -16,6 +16,9 @@ use crate::ledger::Fault;
 /// The name of the file in its directory.
 const FILE: &str = "sessions.db";
 
+/// What SQLite calls a file that is nowhere.
+pub(crate) const MEMORY: &str = ":memory:";
+
 /// The name of the directory of lock files beside it.
 const LOCKS: &str = "locks";
 
@@ -95,7 +98,7 @@ pub(crate) fn open(directory: &Path) -> Result<Connection, StoreError> {
 
 /// An empty database that is nowhere.
 pub(crate) fn open_in_memory() -> Result<Connection, StoreError> {
-    let file = Path::new(":memory:");
+    let file = Path::new(MEMORY);
     let opened = Connection::open_in_memory().map_err(|error| StoreError::sqlite(file, &error));
     prepare(opened?, file).map_err(|fault| fault.at(file))
 }

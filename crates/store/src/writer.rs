@@ -33,6 +33,10 @@ impl Desk {
         &mut self,
         job: impl FnOnce(&mut Ledger) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        if let Some(ledger) = self.ledger.take_if(|ledger| !ledger.is_in_place()) {
+            tracing::warn!("the file of the sessions has been removed or replaced");
+            drop(ledger);
+        }
         if let Some(ledger) = &mut self.ledger {
             return job(ledger);
         }

@@ -1,0 +1,94 @@
+//! Histories: what the model gets and what the client is shown.
+
+use narrows_store::{Store, StoreError, Turn};
+
+use crate::{messages, new, on_disk, replay, turn};
+
+#[tokio::test]
+async fn turns_come_back_in_order_and_unchanged() {
+    let (disk, place) = on_disk();
+    let odd = Turn::new(
+        vec![String::new(), "{\"a\": \"\\u0000 \n\u{0} é 🦀\"}".into(), "not json".into()],
+        Vec::new(),
+    );
+    for store in [Store::in_memory(), disk] {
+        let claim = store.create(new("a")).await.unwrap();
+        assert_eq!(store.append(&claim, turn("1")).await.unwrap(), 1);
+        assert_eq!(store.append(&claim, odd.clone()).await.unwrap(), 2);
+        assert_eq!(store.append(&claim, Turn { number: 77, ..turn("3") }).await.unwrap(), 3);
+        let expected = [
+            Turn { number: 1, ..turn("1") },
+            Turn { number: 2, ..odd.clone() },
+            Turn { number: 3, ..turn("3") },
+        ];
+        assert_eq!(store.history("a").await.unwrap(), expected);
+        assert_eq!(store.record("a").await.unwrap().unwrap().turns, 3);
+    }
+    let again = Store::new(place.path().to_owned());
+    assert_eq!(messages(&again.history("a").await.unwrap()).len(), 7);
+}
+
+#[tokio::test]
+async fn a_summary_stands_for_messages_and_hides_nothing() {
+    let (disk, _place) = on_disk();
+    for store in [Store::in_memory(), disk] {
+        let claim = store.create(new("a")).await.unwrap();
+        let refused = |through, least, last| Err(StoreError::BadTurn { through, least, last });
+        assert_eq!(store.replace_history(&claim, 1, turn("s")).await, refused(1, 1, 0));
+        for text in ["1", "2", "3", "4"] {
+            store.append(&claim, turn(text)).await.unwrap();
+        }
+        assert_eq!(store.replace_history(&claim, 0, turn("s")).await, refused(0, 1, 4));
+        assert_eq!(store.replace_history(&claim, 5, turn("s")).await, refused(5, 1, 4));
+        assert_eq!(store.replace_history(&claim, u64::MAX, turn("s")).await, refused(u64::MAX, 1, 4));
+
+        store.replace_history(&claim, 2, turn("s")).await.unwrap();
+        let history = store.history("a").await.unwrap();
+        assert_eq!(history.iter().map(|turn| turn.number).collect::<Vec<_>>(), [1, 2, 2, 3, 4]);
+        assert_eq!(messages(&history), ["m s", "n s", "m 3", "n 3", "m 4", "n 4"]);
+        assert_eq!(replay(&history), ["r 1", "r 2", "r s", "r 3", "r 4"]);
+
+        assert_eq!(store.replace_history(&claim, 1, turn("t")).await, refused(1, 2, 4));
+        store.replace_history(&claim, 2, turn("t")).await.unwrap();
+        assert_eq!(messages(&store.history("a").await.unwrap()), ["m t", "n t", "m 3", "n 3", "m 4", "n 4"]);
+
+        store.replace_history(&claim, 4, turn("u")).await.unwrap();
+        assert_eq!(store.append(&claim, turn("5")).await.unwrap(), 5);
+        let history = store.history("a").await.unwrap();
+        assert_eq!(messages(&history), ["m u", "n u", "m 5", "n 5"]);
+        assert_eq!(replay(&history), ["r 1", "r 2", "r t", "r 3", "r 4", "r u", "r 5"]);
+        assert_eq!(store.record("a").await.unwrap().unwrap().turns, 5);
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_is_given_up_keeps_its_claim_until_it_is_done() {
+    let (store, place) = on_disk();
+    let claim = store.create(new("a")).await.unwrap();
+    for _ in 0..20 {
+        // Asked once: the job is in the queue, and nobody waits for it.
+        tokio::select! {
+            biased;
+            result = store.append(&claim, turn("x")) => _ = result.unwrap(),
+            () = std::future::ready(()) => {}
+        }
+    }
+    drop(claim);
+    let (_claim, record) = store.claim("a").await.unwrap();
+    assert_eq!(record.turns, 20);
+    assert_eq!(Store::new(place.path().to_owned()).history("a").await.unwrap().len(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_in_memory_lets_no_time_pass() {
+    let start = tokio::time::Instant::now();
+    // Somebody's timer, to which a paused clock would jump as soon as everybody waits.
+    let timer = tokio::spawn(tokio::time::sleep_until(start + std::time::Duration::from_secs(60))); // sleep: paused
+    let store = Store::in_memory();
+    let claim = store.create(new("a")).await.unwrap();
+    for _ in 0..100 {
+        store.append(&claim, turn("x")).await.unwrap();
+    }
+    assert_eq!(start.elapsed(), std::time::Duration::ZERO);
+    timer.abort();
+}
