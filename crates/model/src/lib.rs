@@ -1,15 +1,25 @@
 //! A Chat Completions endpoint, whichever it is: streams, repairs, retries, and a built-in model for demonstration.
 
+mod body;
 mod chat;
+mod chunk;
 mod client;
+mod demo;
 mod discover;
 mod endpoint;
 mod error;
+mod http;
+mod problem;
 mod provider;
 mod repair;
 mod reply;
+mod retry;
 mod secret;
+mod sse;
+mod target;
+mod think;
 mod traits;
+mod usage;
 
 pub use chat::{
     Assistant, Call, Completion, Effort, Finish, Message, Part, Request, Tool, ToolResult, Usage,

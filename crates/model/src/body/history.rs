@@ -1,0 +1,327 @@
+//! A conversation as the messages of a request.
+
+use std::borrow::Cow;
+
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value, json};
+
+use crate::repair::Dropped;
+use crate::{Assistant, Provider, Request, ToolResult};
+
+use super::Profile;
+use super::wire::{Call, Called, Content, Message, Part, PartKind, Role};
+
+/// What stands for a result that never came: endpoints refuse a call without one.
+const NO_RESULT: &str = "(no result: the call did not finish)";
+/// What stands for a result without content, which some endpoints refuse.
+const NO_OUTPUT: &str = "(no output)";
+/// The length of ids that are accepted everywhere but at Mistral's.
+const MAX_ID: usize = 40;
+
+/// All messages of a request, the instructions included.
+pub(super) fn messages<'a>(request: &'a Request, profile: &Profile) -> Vec<Message<'a>> {
+    let writer = Writer { profile, tools: !request.tools.is_empty() && !profile.refused.has(Dropped::Tools) };
+    let mut messages = writer.history(&request.messages);
+    if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
+        instruct(&mut messages, system, profile);
+    }
+    if profile.refused.has(Dropped::Neighbours) {
+        messages = merged(messages);
+    }
+    if profile.marks_cache(request) {
+        mark(&mut messages);
+    }
+    messages
+}
+
+/// Puts the instructions where the endpoint takes them.
+fn instruct<'a>(messages: &mut Vec<Message<'a>>, system: &'a str, profile: &Profile) {
+    let system = Content::Text(system.into());
+    let role = if !profile.refused.has(Dropped::SystemRole) {
+        Role::System
+    } else if !profile.refused.has(Dropped::DeveloperRole) {
+        Role::Developer
+    } else {
+        match messages.first_mut() {
+            Some(first) if first.role == Role::User => {
+                let said = std::mem::replace(&mut first.content, Content::Nothing);
+                first.content = system.join(said);
+            }
+            _ => messages.insert(0, Message::new(Role::User, system)),
+        }
+        return;
+    };
+    messages.insert(0, Message::new(role, system));
+}
+
+/// Neighbours of one role as one message, for templates that want roles to alternate.
+fn merged(messages: Vec<Message<'_>>) -> Vec<Message<'_>> {
+    let mut all: Vec<Message<'_>> = Vec::with_capacity(messages.len());
+    for message in messages {
+        let plain = |message: &Message<'_>| {
+            message.tool_calls.is_empty() && matches!(message.role, Role::User | Role::Assistant)
+        };
+        match all.last_mut() {
+            Some(last) if last.role == message.role && plain(last) && plain(&message) => {
+                let said = std::mem::replace(&mut last.content, Content::Nothing);
+                last.content = said.join(message.content);
+            }
+            _ => all.push(message),
+        }
+    }
+    all
+}
+
+/// Marks the instructions and the last message as ends of what may be cached.
+fn mark(messages: &mut [Message<'_>]) {
+    let last = messages.len().saturating_sub(1);
+    for (index, message) in messages.iter_mut().enumerate() {
+        let marked = match message.role {
+            Role::System | Role::Developer => true,
+            Role::User | Role::Tool => index == last,
+            Role::Assistant => false,
+        };
+        if marked {
+            let mut parts = std::mem::replace(&mut message.content, Content::Nothing).into_parts();
+            let text = parts.iter_mut().rev().find(|part| matches!(part.kind, PartKind::Text(_)));
+            if let Some(part) = text {
+                part.cached = true;
+            }
+            message.content = Content::Parts(parts);
+        }
+    }
+}
+
+struct Writer<'p> {
+    profile: &'p Profile,
+    /// Whether there are tools to speak of; without them calls and results become text.
+    tools: bool,
+}
+
+impl Writer<'_> {
+    fn history<'a>(&self, history: &'a [crate::Message]) -> Vec<Message<'a>> {
+        let mut all = Vec::with_capacity(history.len() + 2);
+        let mut rest = history.iter().peekable();
+        while let Some(message) = rest.next() {
+            match message {
+                crate::Message::User { content } => {
+                    all.push(Message::new(Role::User, self.content(content)));
+                }
+                crate::Message::Assistant(said) => {
+                    let mut results = Vec::new();
+                    while let Some(crate::Message::Tool(result)) = rest.peek() {
+                        results.push(result);
+                        rest.next();
+                    }
+                    if self.tools {
+                        self.turn(said, &results, &mut all);
+                    } else {
+                        self.told(said, &results, &mut all);
+                    }
+                }
+                crate::Message::Tool(result) => self.tell(result, &mut all),
+            }
+        }
+        all
+    }
+
+    /// An answer and the results of its calls: every call has exactly one, in the order of the calls.
+    fn turn<'a>(&self, said: &'a Assistant, results: &[&'a ToolResult], all: &mut Vec<Message<'a>>) {
+        if said.text.is_empty() && said.calls.is_empty() {
+            results.iter().for_each(|result| self.tell(result, all));
+            return;
+        }
+        let profile = self.profile;
+        let mut message = Message::new(Role::Assistant, Content::Text(said.text.as_str().into()));
+        message.extra = returned(profile, &said.extra);
+        if !said.calls.is_empty() {
+            message.reasoning_content = profile.returns_thoughts(said).then_some(said.reasoning.as_str());
+            // Null is what the format wants; beside thoughts some servers refuse it.
+            if said.text.is_empty() && message.reasoning_content.is_none() {
+                message.content = Content::Nothing;
+            }
+            message.tool_calls = said.calls.iter().map(|call| self.call(call)).collect();
+        }
+        all.push(message);
+        let mut pictures = Vec::new();
+        for call in &said.calls {
+            let result = results.iter().find(|result| result.call == call.id);
+            let text = result.map_or(Cow::Borrowed(NO_RESULT), |result| self.result_text(result));
+            let mut message = Message::new(Role::Tool, Content::Text(text));
+            message.tool_call_id = Some(self.id(&call.id));
+            all.push(message);
+            pictures.extend(result.into_iter().flat_map(|result| self.pictures(result)));
+        }
+        if !pictures.is_empty() {
+            all.push(Message::new(Role::User, Content::Parts(pictures)));
+        }
+        for result in results.iter().filter(|result| said.calls.iter().all(|call| call.id != result.call)) {
+            self.tell(result, all);
+        }
+    }
+
+    fn call<'a>(&self, call: &'a crate::Call) -> Call<'a> {
+        Call {
+            id: self.id(&call.id),
+            r#type: "function",
+            function: Called { name: &call.name, arguments: arguments(&call.arguments) },
+            extra: returned(self.profile, &call.extra),
+        }
+    }
+
+    /// An answer with calls, in words: for endpoints without tools, and for requests that offer none.
+    fn told<'a>(&self, said: &'a Assistant, results: &[&'a ToolResult], all: &mut Vec<Message<'a>>) {
+        let mut text = Cow::Borrowed(said.text.as_str());
+        for call in &said.calls {
+            let gap = if text.is_empty() { "" } else { "\n\n" };
+            text.to_mut().push_str(&format!("{gap}[Called {} with {}]", call.name, call.arguments));
+        }
+        if !text.is_empty() {
+            all.push(Message::new(Role::Assistant, Content::Text(text)));
+        }
+        results.iter().for_each(|result| self.tell(result, all));
+    }
+
+    /// A result in words, as if the person had told it.
+    fn tell<'a>(&self, result: &'a ToolResult, all: &mut Vec<Message<'a>>) {
+        let text = format!("[Result of {}]\n{}", result.name, self.result_text(result));
+        let mut content = Content::Text(text.into());
+        let pictures = self.pictures(result);
+        if !pictures.is_empty() {
+            content = content.join(Content::Parts(pictures));
+        }
+        all.push(Message::new(Role::User, content));
+    }
+
+    /// What a result says, with a mark for everything that is not text.
+    fn result_text<'a>(&self, result: &'a ToolResult) -> Cow<'a, str> {
+        let text = flat(&result.content);
+        if text.is_empty() { NO_OUTPUT.into() } else { text }
+    }
+
+    /// The pictures of a result: they cannot stand in it, and follow it as if the person had shown them.
+    fn pictures<'a>(&self, result: &'a ToolResult) -> Vec<Part<'a>> {
+        // Mistral lets nobody but the model speak after a result.
+        if !self.profile.takes_images()
+            || self.profile.refused.has(Dropped::Parts)
+            || self.profile.provider == Provider::Mistral
+        {
+            return Vec::new();
+        }
+        let pictures = result.content.iter().filter_map(|part| match part {
+            crate::Part::Image { mime, data } => Some(PartKind::Image { mime, data }.into()),
+            _ => None,
+        });
+        let mut parts: Vec<_> = pictures.collect();
+        if !parts.is_empty() {
+            parts.insert(0, Part::text(format!("[Images from {}]", result.name)));
+        }
+        parts
+    }
+
+    /// What the person said: one text where that is all.
+    fn content<'a>(&self, parts: &'a [crate::Part]) -> Content<'a> {
+        if self.profile.refused.has(Dropped::Parts) {
+            return Content::Text(flat(parts));
+        }
+        let parts: Vec<_> = parts.iter().map(|part| self.part(part)).collect();
+        if parts.iter().any(|part| !matches!(part.kind, PartKind::Text(_))) {
+            return Content::Parts(parts);
+        }
+        let texts = parts.into_iter().filter_map(|part| match part.kind {
+            PartKind::Text(text) => Some(text),
+            _ => None,
+        });
+        Content::Text(joined(texts))
+    }
+
+    fn part<'a>(&self, part: &'a crate::Part) -> Part<'a> {
+        let profile = self.profile;
+        match part {
+            crate::Part::Image { mime, data } if profile.takes_images() => {
+                PartKind::Image { mime, data }.into()
+            }
+            crate::Part::Audio { mime, data } if profile.takes_audio() => match super::audio_format(mime) {
+                Some(format) => PartKind::Audio { format, data }.into(),
+                None => Part::text(in_words(part)),
+            },
+            crate::Part::File { name, mime, data } if profile.takes_files() && mime == super::PDF => {
+                PartKind::File { name: name.as_deref().unwrap_or("document.pdf"), mime, data }.into()
+            }
+            _ => Part::text(in_words(part)),
+        }
+    }
+
+    /// The id of a call as the endpoint takes it: always the same for the same call.
+    fn id<'a>(&self, id: &'a str) -> Cow<'a, str> {
+        if self.profile.provider == Provider::Mistral || self.profile.refused.has(Dropped::CallIds) {
+            short_id(id)
+        } else if id.len() > MAX_ID && self.profile.provider.is_openai() {
+            format!("call_{}", short_id(id)).into()
+        } else {
+            id.into()
+        }
+    }
+}
+
+/// Fields of an earlier answer, if the endpoint may want them back.
+fn returned<'a>(profile: &Profile, extra: &'a Map<String, Value>) -> Option<&'a Map<String, Value>> {
+    (!extra.is_empty() && profile.returns_extra()).then_some(extra)
+}
+
+/// A part in words.
+fn in_words(part: &crate::Part) -> Cow<'_, str> {
+    match part {
+        crate::Part::Text { text } => text.as_str().into(),
+        crate::Part::Image { mime, .. } => format!("[Image: {mime}]").into(),
+        crate::Part::Audio { mime, .. } => format!("[Audio: {mime}]").into(),
+        crate::Part::File { name, mime, .. } => format!("[File: {}]", name.as_deref().unwrap_or(mime)).into(),
+    }
+}
+
+/// All parts in words.
+fn flat(parts: &[crate::Part]) -> Cow<'_, str> {
+    joined(parts.iter().map(in_words))
+}
+
+/// Texts with a line break between them; a single one is not copied.
+fn joined<'a>(mut texts: impl Iterator<Item = Cow<'a, str>>) -> Cow<'a, str> {
+    let mut all = texts.next().unwrap_or_default();
+    for text in texts {
+        let whole = all.to_mut();
+        whole.push('\n');
+        whole.push_str(&text);
+    }
+    all
+}
+
+/// Arguments as an object: servers that read them fail on anything else, and the model may learn from its mistake.
+fn arguments(written: &str) -> Cow<'_, str> {
+    let trimmed = written.trim();
+    if trimmed.is_empty() {
+        "{}".into()
+    } else if trimmed.starts_with('{') && serde_json::from_str::<IgnoredAny>(trimmed).is_ok() {
+        written.into()
+    } else {
+        json!({ "invalid": written }).to_string().into()
+    }
+}
+
+/// Nine letters and digits, made from the id unless it is that already.
+fn short_id(id: &str) -> Cow<'_, str> {
+    const LENGTH: usize = 9;
+    const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    if id.len() == LENGTH && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return id.into();
+    }
+    // FNV-1a: the same in every process, so that a prefix stays the same.
+    let mut hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mut short = String::with_capacity(LENGTH);
+    for _ in 0..LENGTH {
+        short.push(char::from(DIGITS[(hash % 62) as usize]));
+        hash /= 62;
+    }
+    short.into()
+}

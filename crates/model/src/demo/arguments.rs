@@ -1,0 +1,91 @@
+//! Arguments for a tool, from a few words and the schema of what it takes.
+
+use serde_json::{Map, Value, json};
+
+use crate::Tool;
+
+/// What stands between the old text and the new.
+pub(super) const ARROW: &str = " -> ";
+/// What is written where the person says nothing.
+const GREETING: &str = "Hello from the demo model.\n";
+/// The steps of the plan.
+const STEPS: [&str; 3] = ["Look around", "Connect a real model", "Do the work"];
+
+/// The path at the beginning of `words`: the first word, or what stands in quotes.
+pub(super) fn path(words: &str) -> &str {
+    split_path(words).0
+}
+
+fn split_path(words: &str) -> (&str, &str) {
+    for quote in ['"', '\'', '`'] {
+        if let Some((path, rest)) = words.strip_prefix(quote).and_then(|quoted| quoted.split_once(quote)) {
+            return (path, rest.trim());
+        }
+    }
+    let (path, rest) = words.split_once(char::is_whitespace).unwrap_or((words, ""));
+    (path, rest.trim())
+}
+
+/// The arguments of `tool`, given the words after the one that asked for it.
+pub(super) fn of(tool: &Tool, words: &str) -> Value {
+    match tool.name.as_str() {
+        "run_command" => json!({ "command": words }),
+        "update_plan" => plan(tool),
+        "write_file" => {
+            let (path, content) = split_path(words);
+            json!({ "path": path, "content": if content.is_empty() { GREETING } else { content } })
+        }
+        "edit_file" => edit(tool, words),
+        _ => json!({ "path": path(words) }),
+    }
+}
+
+/// The names of a schema's properties.
+fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+}
+
+fn edit(tool: &Tool, words: &str) -> Value {
+    let (path, change) = split_path(words);
+    let (old, new) = change.split_once(ARROW.trim()).unwrap_or((change, ""));
+    let name = |hints: &[&str], otherwise: &str| {
+        let found =
+            properties(&tool.parameters).find(|(name, _)| hints.iter().any(|hint| name.contains(hint)));
+        found.map_or_else(|| otherwise.to_owned(), |(name, _)| name.clone())
+    };
+    let mut arguments = Map::new();
+    arguments.insert("path".to_owned(), path.into());
+    arguments.insert(name(&["old", "search", "find"], "old_text"), old.trim().into());
+    arguments.insert(name(&["new", "replace"], "new_text"), new.trim().into());
+    Value::Object(arguments)
+}
+
+/// A plan in the form that the tool's schema describes.
+fn plan(tool: &Tool) -> Value {
+    let list = properties(&tool.parameters).find(|(_, schema)| schema.get("type") == Some(&json!("array")));
+    let (name, items) = match list {
+        Some((name, schema)) => (name.as_str(), schema.get("items")),
+        None => ("entries", None),
+    };
+    let steps: Vec<Value> = STEPS.iter().enumerate().map(|(at, step)| entry(items, at, step)).collect();
+    json!({ name: steps })
+}
+
+fn entry(items: Option<&Value>, at: usize, step: &str) -> Value {
+    let status = if at == 0 { "in_progress" } else { "pending" };
+    let Some(items) = items else {
+        return json!({ "content": step, "priority": "medium", "status": status });
+    };
+    if items.get("type") == Some(&json!("string")) {
+        return step.into();
+    }
+    let values = properties(items).map(|(name, _)| {
+        let value = match name.as_str() {
+            "status" => status,
+            "priority" => "medium",
+            _ => step,
+        };
+        (name.clone(), value.into())
+    });
+    Value::Object(values.collect())
+}

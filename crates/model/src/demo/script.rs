@@ -1,0 +1,239 @@
+//! What the demo model says, and when.
+
+use serde_json::Value;
+
+use crate::{Message, Part, Request, ToolResult};
+
+use super::arguments;
+
+/// How much of a result is repeated.
+const SHOWN_LINES: usize = 6;
+/// How long a line of it may be.
+const SHOWN_WIDTH: usize = 100;
+
+/// What is said and done.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    pub(super) thought: String,
+    pub(super) text: String,
+    pub(super) call: Option<(String, Value)>,
+}
+
+impl Answer {
+    fn text(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+}
+
+const INTRODUCTION: &str = "\
+I am the demo model of Narrows. I run offline, cost nothing, and give the same answer to the same words every time, \
+so I can show you how your editor works with an agent, but I cannot think about your code.
+
+Begin a message with one of these words to see more:
+
+- `read PATH`, `write PATH TEXT`, `edit PATH OLD -> NEW`: work with a file
+- `run COMMAND`: run a command
+- `plan`: show a plan
+- `think`: show a thought
+- `markdown`: show headings, lists, tables and code
+- `call TOOL {…}`: call any tool by its name
+
+To talk to a real model, give Narrows any endpoint that speaks Chat Completions, for example Ollama on this machine:
+
+```sh
+export OPENAI_BASE_URL=http://localhost:11434/v1
+export OPENAI_MODEL=llama3.2
+```
+
+or a hosted one, with its URL in `OPENAI_BASE_URL` and your key in `OPENAI_API_KEY`. Settings that should last, and \
+several endpoints side by side, belong in `narrows.toml`.
+";
+
+const MARKDOWN: &str = "\
+# A heading
+
+Some *emphasis*, some **strength**, some `code`, and a [link](https://agentclientprotocol.com).
+
+1. first
+2. second
+   - with a detail
+
+| provider | base URL |
+|---|---|
+| Ollama | `http://localhost:11434/v1` |
+| OpenAI | `https://api.openai.com/v1` |
+
+```rust
+fn main() {
+    println!(\"Hello from the demo model\");
+}
+```
+
+> That is all the markdown I know.
+";
+
+const THOUGHT: &str = "\
+The person wants to see a thought. A real model would weigh possibilities here; I only say that I do. Then I answer.";
+
+/// The answer to a request.
+pub(super) fn answer(request: &Request) -> Answer {
+    let results = results(&request.messages);
+    if !results.is_empty() {
+        let told: Vec<String> = results.iter().map(|result| tell(result)).collect();
+        return Answer::text(told.join("\n"));
+    }
+    let said = last_words(&request.messages);
+    let said = said.trim();
+    let (word, rest) = said.split_once(char::is_whitespace).unwrap_or((said, ""));
+    let (word, rest) = match word.to_lowercase().as_str() {
+        "please" => rest.trim_start().split_once(char::is_whitespace).unwrap_or((rest.trim_start(), "")),
+        _ => (word, rest),
+    };
+    let rest = rest.trim();
+    match word.to_lowercase().as_str() {
+        "read" => with_file(request, "read_file", rest, "I will read"),
+        "write" => with_file(request, "write_file", rest, "I will write"),
+        "edit" => with_file(request, "edit_file", rest, "I will edit"),
+        "run" => run(request, rest),
+        "plan" => call(request, "update_plan", "", "Here is a plan.\n"),
+        "call" => call_any(request, rest),
+        "think" => Answer {
+            thought: THOUGHT.to_owned(),
+            ..Answer::text("I have thought, and I am still a demo model.\n")
+        },
+        "markdown" => Answer::text(MARKDOWN),
+        _ => Answer::text(INTRODUCTION),
+    }
+}
+
+/// The results that came after the last answer.
+fn results(messages: &[Message]) -> Vec<&ToolResult> {
+    let mut results: Vec<_> = messages
+        .iter()
+        .rev()
+        .map_while(|message| match message {
+            Message::Tool(result) => Some(result),
+            _ => None,
+        })
+        .collect();
+    results.reverse();
+    results
+}
+
+/// What the person said last.
+fn last_words(messages: &[Message]) -> String {
+    let content = messages.iter().rev().find_map(|message| match message {
+        Message::User { content } => Some(content),
+        _ => None,
+    });
+    let texts = content.into_iter().flatten().filter_map(|part| match part {
+        Part::Text { text } => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+fn with_file(request: &Request, tool: &str, rest: &str, saying: &str) -> Answer {
+    let path = arguments::path(rest);
+    if path.is_empty() {
+        return Answer::text(format!(
+            "Which file? Say the word, then its path, as in `{} README.md`.\n",
+            verb(tool)
+        ));
+    }
+    if tool == "edit_file" && !rest.contains(arguments::ARROW) {
+        return Answer::text("What shall I change? Say `edit PATH OLD -> NEW`.\n");
+    }
+    call(request, tool, rest, &format!("{saying} {path}.\n"))
+}
+
+fn verb(tool: &str) -> &str {
+    tool.split('_').next().unwrap_or(tool)
+}
+
+fn run(request: &Request, command: &str) -> Answer {
+    if command.is_empty() {
+        return Answer::text("Which command? Say it after the word, as in `run ls`.\n");
+    }
+    call(request, "run_command", command, &format!("I will run `{command}`.\n"))
+}
+
+fn call(request: &Request, name: &str, rest: &str, saying: &str) -> Answer {
+    match request.tools.iter().find(|tool| tool.name == name) {
+        Some(tool) => {
+            Answer { call: Some((name.to_owned(), arguments::of(tool, rest))), ..Answer::text(saying) }
+        }
+        None => Answer::text(format!("I cannot: this client offers no tool `{name}`.{}\n", offered(request))),
+    }
+}
+
+fn call_any(request: &Request, rest: &str) -> Answer {
+    let (name, json) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    if !request.tools.iter().any(|tool| tool.name == name) {
+        return Answer::text(format!("There is no tool `{name}`.{}\n", offered(request)));
+    }
+    let arguments = match json.trim() {
+        "" => Value::Object(serde_json::Map::new()),
+        json => match serde_json::from_str::<Value>(json) {
+            Ok(arguments) if arguments.is_object() => arguments,
+            _ => {
+                return Answer::text(
+                    "What follows the tool's name must be a JSON object, such as `{\"path\": \"a\"}`.\n",
+                );
+            }
+        },
+    };
+    Answer { call: Some((name.to_owned(), arguments)), ..Answer::text(format!("I will call `{name}`.\n")) }
+}
+
+/// Which tools there are.
+fn offered(request: &Request) -> String {
+    if request.tools.is_empty() {
+        return " It offers none at all.".to_owned();
+    }
+    let names: Vec<String> = request.tools.iter().map(|tool| format!("`{}`", tool.name)).collect();
+    format!(" What there is: {}.", names.join(", "))
+}
+
+/// What came back, in plain words.
+fn tell(result: &ToolResult) -> String {
+    let text: Vec<&str> = result
+        .content
+        .iter()
+        .filter_map(|part| match part {
+            Part::Text { text } => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    let text = text.join("\n");
+    let name = &result.name;
+    if result.failed {
+        let lower = text.to_lowercase();
+        let refused = ["refus", "reject", "denied", "not allowed", "permission", "declin"];
+        let what = if refused.iter().any(|word| lower.contains(word)) { "was refused" } else { "failed" };
+        return format!("`{name}` {what}, so nothing came of it.\n{}", quote(&text));
+    }
+    match text.trim().lines().count() {
+        0 => format!("`{name}` is done and had nothing to say.\n"),
+        1 => format!("`{name}` is done. It gave one line:\n{}", quote(&text)),
+        lines => format!("`{name}` is done. It gave {lines} lines:\n{}", quote(&text)),
+    }
+}
+
+/// The beginning of a text as a block of code.
+fn quote(text: &str) -> String {
+    let text = text.trim();
+    if text.is_empty() {
+        return String::new();
+    }
+    let mut block = String::from("\n");
+    for line in text.lines().take(SHOWN_LINES) {
+        block.push_str("    ");
+        block.extend(line.chars().take(SHOWN_WIDTH));
+        block.push_str(if line.chars().nth(SHOWN_WIDTH).is_some() { "…\n" } else { "\n" });
+    }
+    if text.lines().nth(SHOWN_LINES).is_some() {
+        block.push_str("    …\n");
+    }
+    block
+}

@@ -1,0 +1,200 @@
+//! The words in which endpoints refuse.
+
+use crate::{Error, Kind};
+
+use super::{Dropped, Sent};
+
+/// Words without which the mention of a field is no refusal of it.
+const REFUSALS: [&str; 25] = [
+    "unsupported",
+    "not support",
+    "n't support",
+    "unknown",
+    "unrecognized",
+    "unrecognised",
+    "unexpected",
+    "not expected",
+    "extra_forbidden",
+    "extra inputs",
+    "extra fields",
+    "not permitted",
+    "not allowed",
+    "not enabled",
+    "not available",
+    "not accept",
+    "n't accept",
+    "invalid",
+    "not valid",
+    "additional propert",
+    "only the default",
+    "may only",
+    "deprecated",
+    "cannot",
+    "no endpoints found",
+];
+
+/// Whether `text` has one of `words`.
+fn any(text: &str, words: &[&str]) -> bool {
+    words.iter().any(|word| text.contains(word))
+}
+
+/// Whether `text` names one of `names` and refuses something.
+fn refuses(text: &str, names: &[&str]) -> bool {
+    any(text, names) && any(text, &REFUSALS)
+}
+
+/// Whether `text` says that the limit of the answer's tokens is too large.
+pub(super) fn limit_too_large(text: &str) -> bool {
+    any(text, &["max_tokens", "max_completion_tokens", "max tokens"])
+        && any(text, &["too large", "too high", "at most", "must be less", "less than or equal", "exceed"])
+}
+
+/// Whether `text` says that the model takes none of `things`.
+fn takes_none(text: &str, things: &[&str]) -> bool {
+    // "Invalid image" is about this picture, not about pictures.
+    const WORDS: [&str; 13] = [
+        "unsupported",
+        "not support",
+        "n't support",
+        "no endpoints found",
+        "not enabled",
+        "not available",
+        "not accept",
+        "n't accept",
+        "unknown variant",
+        "mmproj",
+        "at most 0",
+        "not a multimodal",
+        "text-only",
+    ];
+    // These are about one picture as well.
+    const ONE: [&str; 4] = ["image format", "image type", "audio format", "mime type"];
+    any(text, things) && any(text, &WORDS) && !any(text, &ONE)
+}
+
+/// Whether `text` says that there are no tools with this model.
+fn no_tools(text: &str) -> bool {
+    const WHOLE: [&str; 19] = [
+        "support tool",
+        "support the tool",
+        "support function call",
+        "support functions",
+        "tools is not supported",
+        "tools are not supported",
+        "tool use is not supported",
+        "tool calling is not supported",
+        "tool calls are not supported",
+        "function calling is not supported",
+        "function calling is not enabled",
+        "function calling is unsupported",
+        "tools is unsupported",
+        "tools not supported",
+        "enable-auto-tool-choice",
+        "tools param requires",
+        "parameter: 'tools'",
+        "argument supplied: tools",
+        "argument: tools",
+    ];
+    any(text, &WHOLE)
+        || (text.contains("tools") && any(text, &["extra_forbidden", "extra inputs", "unknown field"]))
+}
+
+/// Whether `text` says that content must be one text.
+fn wants_text(text: &str) -> bool {
+    const WHOLE: [&str; 8] = [
+        "must be a string",
+        "should be a valid string",
+        "expected a string",
+        "expected string",
+        "is not a string",
+        "must be string",
+        "string_type",
+        "cannot unmarshal array",
+    ];
+    text.contains("content") && any(text, &WHOLE)
+        || text.contains("invalid type: sequence, expected a string")
+}
+
+/// Whether `text` refuses the role in which the instructions stand.
+fn no_instructions(text: &str) -> bool {
+    const ROLES: [&str; 10] = [
+        "system role",
+        "role: system",
+        "system message",
+        "system prompt",
+        "system instruction",
+        "'system'",
+        "`system`",
+        "developer",
+        "role 'system",
+        "role \"system",
+    ];
+    refuses(text, &ROLES) || any(text, &["only user and assistant roles", "only user, assistant"])
+}
+
+/// Whether `text` refuses streaming.
+fn no_streaming(text: &str) -> bool {
+    !text.contains("stream_options")
+        && (text.contains("verified to stream")
+            || refuses(
+                text,
+                &["streaming", "'stream'", "`stream`", "\"stream\"", "stream=true", "stream: true"],
+            ))
+}
+
+/// What `error` refuses of what was sent.
+pub(super) fn look_up(error: &Error, text: &str, sent: &Sent<'_>) -> Option<Dropped> {
+    use Dropped as D;
+    let has = |part| sent.parts.has(part);
+    // Some servers answer with an inner failure to what they cannot take; only plain words make it a refusal.
+    if has(D::Images) && takes_none(text, &["image", "vision", "multimodal", "multi-modal", "mmproj"]) {
+        return Some(D::Images);
+    }
+    if has(D::Audio) && takes_none(text, &["audio"]) {
+        return Some(D::Audio);
+    }
+    if has(D::Tools) && no_tools(text) {
+        return Some(D::Tools);
+    }
+    let refusal = matches!(error.status, None | Some(200 | 400 | 404 | 405 | 406 | 415 | 422 | 501));
+    if !refusal && !matches!(error.kind, Kind::Provider | Kind::Unsupported) {
+        return None;
+    }
+    // Whatever stands first wins: the more telling the words, the higher.
+    let rules: [(D, bool); 19] = [
+        (D::Files, takes_none(text, &["pdf", "`file`", "'file'", "file input", "files", "document"])),
+        (D::StreamOptions, any(text, &["stream_options", "include_usage"])),
+        (D::MaxTokens, limit_too_large(text)),
+        (D::MaxTokensName, refuses(text, &["max_tokens", "max_completion_tokens"])),
+        // Whoever refuses both names wants neither.
+        (D::MaxTokens, refuses(text, &["max_tokens", "max_completion_tokens"])),
+        (D::Temperature, refuses(text, &["temperature"])),
+        (D::Effort, refuses(text, &["reasoning_effort", "reasoning.effort", "reasoning effort", "thinking"])),
+        (D::CacheKey, text.contains("prompt_cache_key")),
+        (D::CacheControl, text.contains("cache_control")),
+        (D::Forgetting, text.contains("reasoning_content") && any(text, &["pass", "missing", "required"])),
+        (D::Extra, sent.extra.iter().any(|name| refuses(text, &[&name.to_lowercase()]))),
+        (
+            D::CallIds,
+            any(text, &["tool call id", "tool_call_id", "tool_calls", "call_id"])
+                && any(text, &["length of 9", "a-z, a-z, 0-9", "maximum length", "too long", "alphanumeric"]),
+        ),
+        (
+            D::Neighbours,
+            any(text, &["must alternate", "should alternate", "roles must", "same role", "alternating"])
+                || (text.contains("consecutive") && any(text, &["role", "message"])),
+        ),
+        (D::SystemRole, no_instructions(text)),
+        (D::DeveloperRole, no_instructions(text)),
+        (D::Parts, wants_text(text)),
+        (D::Streaming, no_streaming(text)),
+        // A refusal of something unnamed: this is the field that is refused most often.
+        (D::StreamOptions, any(text, &["extra_forbidden", "extra inputs", "extra fields"])),
+        (D::Images, error.kind == Kind::Unsupported && text.contains("image")),
+    ];
+    rules.into_iter().find(|(part, matches)| *matches && has(*part)).map(|(part, _)| part)
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;
