@@ -23,6 +23,10 @@ pub(crate) struct Lock {
 impl Lock {
     /// Locks `path`, made if it is not there; nothing if somebody holds it.
     pub(crate) fn take(path: &Path) -> io::Result<Option<Self>> {
+        Self::take_pausing(path, || thread::sleep(PAUSE))
+    }
+
+    fn take_pausing(path: &Path, mut pause: impl FnMut()) -> io::Result<Option<Self>> {
         let mut tries = TRIES;
         loop {
             match attempt(path, true)? {
@@ -34,7 +38,7 @@ impl Lock {
                     if tries == 0 {
                         return Ok(None);
                     }
-                    thread::sleep(PAUSE);
+                    pause();
                 }
             }
         }
@@ -43,8 +47,11 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The other way round somebody could lock a file that is about to go.
-        if let Err(error) = fs::remove_file(&self.path) {
+        // Removed before it is unlocked, or somebody could lock a file that is about to go. If all was taken away and
+        // made anew, the file there is another's lock.
+        let removed = is_at(&self.file, &self.path)
+            .and_then(|ours| if ours { fs::remove_file(&self.path) } else { Ok(()) });
+        if let Err(error) = removed {
             tracing::debug!(file = %self.path.display(), %error, "a lock file stays");
         }
         // Closing is not enough: a process forked meanwhile has the same open file.
@@ -71,13 +78,19 @@ fn attempt(path: &Path, create: bool) -> io::Result<Attempt> {
         }
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    let ours = file.metadata()?;
+    if is_at(&file, path)? {
+        Ok(Attempt::Locked(Lock { file, path: path.to_owned() }))
+    } else {
+        Ok(Attempt::Stale)
+    }
+}
+
+/// Whether `file` is what is found at `path`.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let file = file.metadata()?;
     match fs::metadata(path) {
-        Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
-            Ok(Attempt::Locked(Lock { file, path: path.to_owned() }))
-        }
-        Ok(_) => Ok(Attempt::Stale),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Attempt::Stale),
+        Ok(there) => Ok((there.dev(), there.ino()) == (file.dev(), file.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -196,6 +209,46 @@ mod tests {
         });
         assert!(taken.into_inner() > 0);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_is_told_from_others_of_its_name() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.lock");
+        let file = File::create(&path).unwrap();
+        assert!(is_at(&file, &path).unwrap());
+        fs::rename(&path, place.path().join("b.lock")).unwrap();
+        assert!(!is_at(&file, &path).unwrap());
+        let other = File::create(&path).unwrap();
+        assert!(!is_at(&file, &path).unwrap());
+        assert!(is_at(&other, &path).unwrap());
+    }
+
+    #[test]
+    fn the_lock_of_another_is_not_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.lock");
+        let lock = Lock::take(&path).unwrap().unwrap();
+        fs::rename(&path, place.path().join("away")).unwrap();
+        let other = Lock::take(&path).unwrap().unwrap();
+        drop(lock);
+        assert!(Lock::take(&path).unwrap().is_none());
+        drop(other);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_lock_that_is_held_for_a_moment_is_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.lock");
+        let mut held = Lock::take(&path).unwrap();
+        let mut pauses = 0;
+        let taken = Lock::take_pausing(&path, || {
+            pauses += 1;
+            held.take_if(|_| pauses == 3);
+        });
+        assert!(taken.unwrap().is_some());
+        assert_eq!(pauses, 3);
     }
 
     #[test]

@@ -171,3 +171,62 @@ fn migrate(connection: &mut Connection, file: &Path) -> Result<(), Fault> {
     transaction.commit()?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn a_new_file_can_be_opened_by_many_at_once() {
+        for _ in 0..20 {
+            let place = tempfile::tempdir().unwrap();
+            let start = Barrier::new(4);
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        start.wait();
+                        let connection = open(place.path()).unwrap();
+                        assert_eq!(version(&connection, place.path()).unwrap(), VERSION);
+                    });
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn the_file_is_set_up_to_last() {
+        let place = tempfile::tempdir().unwrap();
+        let connection = open(place.path()).unwrap();
+        let ask = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!((ask("synchronous"), ask("foreign_keys"), ask("secure_delete")), (2, 1, 1));
+        let mode = connection.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
+        assert_eq!(mode.unwrap(), "wal");
+    }
+
+    #[test]
+    fn lists_follow_an_index() {
+        let connection = open_in_memory().unwrap();
+        let plan = |condition: &str| {
+            let sql = format!(
+                "EXPLAIN QUERY PLAN SELECT settings FROM sessions WHERE {condition} \
+                 ORDER BY updated DESC, id DESC LIMIT 10"
+            );
+            let steps: Vec<String> = connection
+                .prepare(&sql)
+                .unwrap()
+                .query_map([], |row| row.get(3))
+                .unwrap()
+                .collect::<Result<_, _>>()
+                .unwrap();
+            steps.join("; ")
+        };
+        let after = "(updated, id) < (1, 'a')";
+        assert_eq!(plan(after), "SEARCH sessions USING INDEX sessions_updated ((updated,id)<(?,?))");
+        assert_eq!(
+            plan(&format!("cwd = '/a' AND {after}")),
+            "SEARCH sessions USING INDEX sessions_cwd (cwd=? AND (updated,id)<(?,?))"
+        );
+    }
+}

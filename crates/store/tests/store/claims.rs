@@ -41,7 +41,7 @@ async fn ids_are_unique_and_bounded() {
         assert_eq!(store.create(new("a")).await.unwrap_err(), StoreError::Exists);
         assert_eq!(store.create(new("")).await.unwrap_err(), StoreError::BadId);
         assert_eq!(store.create(new(&"x".repeat(65))).await.unwrap_err(), StoreError::BadId);
-        let strange = format!("../../{}", "é".repeat(29));
+        let strange = format!("../..\0{}", "é".repeat(29));
         store.create(new(&strange)).await.unwrap();
         assert_eq!(store.claim(&strange).await.unwrap().1.id, strange);
         assert_eq!(store.claim(&"x".repeat(1 << 20)).await.unwrap_err(), StoreError::NotFound);
@@ -161,4 +161,28 @@ async fn a_fork_has_the_history_and_its_own_future() {
     let (_claim, _) = disk.claim("b").await.unwrap();
     elsewhere.fork("b", new("d")).await.unwrap();
     assert_eq!(disk.record("d").await.unwrap().unwrap().turns, 4);
+}
+
+#[tokio::test]
+async fn two_stores_write_at_the_same_time() {
+    let (one, place) = on_disk();
+    let two = Store::new(place.path().to_owned());
+    let claim = one.create(new("a")).await.unwrap();
+    one.append(&claim, turn("0")).await.unwrap();
+    let appending = async {
+        for _ in 0..100 {
+            one.append(&claim, turn("x")).await.unwrap();
+        }
+    };
+    let forking = async {
+        for count in 0..50 {
+            let id = format!("fork {count}");
+            let claim = two.fork("a", new(&id)).await.unwrap();
+            two.replace_history(&claim, 1, turn("s")).await.unwrap();
+            let history = two.history(&id).await.unwrap();
+            assert_eq!(history.last().unwrap().number, two.record(&id).await.unwrap().unwrap().turns);
+        }
+    };
+    tokio::join!(appending, forking);
+    assert_eq!(two.record("a").await.unwrap().unwrap().turns, 101);
 }
