@@ -243,3 +243,103 @@ pub struct Completion {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broken_calls: Vec<Call>,
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What is on disk must stay readable, so its form is written down here.
+    #[track_caller]
+    fn check<T: Serialize + for<'de> Deserialize<'de> + PartialEq + std::fmt::Debug>(
+        value: &T,
+        stored: &Value,
+    ) {
+        assert_eq!(serde_json::to_value(value).expect("JSON"), *stored);
+        assert_eq!(serde_json::from_value::<T>(stored.clone()).expect("a value"), *value);
+    }
+
+    #[test]
+    fn messages_have_a_stable_form() {
+        check(&Message::user("a"), &json!({"role": "user", "content": [{"type": "text", "text": "a"}]}));
+        let media = Message::User {
+            content: vec![
+                Part::Image { mime: "image/png".into(), data: "AA==".into() },
+                Part::Audio { mime: "audio/wav".into(), data: "AA==".into() },
+                Part::File {
+                    name: Some("a.pdf".into()),
+                    mime: "application/pdf".into(),
+                    data: "AA==".into(),
+                },
+                Part::File { name: None, mime: "application/pdf".into(), data: "AA==".into() },
+            ],
+        };
+        check(
+            &media,
+            &json!({"role": "user", "content": [
+                {"type": "image", "mime": "image/png", "data": "AA=="},
+                {"type": "audio", "mime": "audio/wav", "data": "AA=="},
+                {"type": "file", "name": "a.pdf", "mime": "application/pdf", "data": "AA=="},
+                {"type": "file", "mime": "application/pdf", "data": "AA=="},
+            ]}),
+        );
+        check(&Message::Assistant(Assistant::default()), &json!({"role": "assistant"}));
+        let call = Call { id: "c".into(), name: "f".into(), arguments: "{}".into(), ..Call::default() };
+        let mut assistant =
+            Assistant { text: "a".into(), reasoning: "t".into(), calls: vec![call], ..Assistant::default() };
+        assistant.extra.insert("reasoning_details".into(), json!([1]));
+        check(
+            &Message::Assistant(assistant),
+            &json!({"role": "assistant", "text": "a", "reasoning": "t",
+                "calls": [{"id": "c", "name": "f", "arguments": "{}"}], "extra": {"reasoning_details": [1]}}),
+        );
+        let result =
+            ToolResult { call: "c".into(), name: "f".into(), content: vec![Part::text("no")], failed: true };
+        check(
+            &Message::Tool(result),
+            &json!({"role": "tool", "call": "c", "name": "f", "content": [{"type": "text", "text": "no"}],
+                "failed": true}),
+        );
+        check(&Message::Tool(ToolResult::default()), &json!({"role": "tool", "call": "", "name": ""}));
+    }
+
+    #[test]
+    fn an_answer_has_a_stable_form() {
+        let completion = Completion {
+            message: Assistant::default(),
+            finish: Finish::Length,
+            usage: Some(Usage { input: 1, output: 2, total: 3, cost: Some(0.5), ..Usage::default() }),
+            broken_calls: Vec::new(),
+        };
+        check(
+            &completion,
+            &json!({"message": {}, "finish": "length", "usage": {"input": 1, "output": 2, "total": 3, "cost": 0.5}}),
+        );
+    }
+
+    #[test]
+    fn a_request_has_a_stable_form() {
+        let request = Request {
+            model: "m".into(),
+            system: Some("s".into()),
+            tools: vec![Tool { name: "f".into(), description: String::new(), parameters: json!({}) }],
+            effort: Some(Effort::Minimal),
+            ..Request::default()
+        };
+        check(
+            &request,
+            &json!({"model": "m", "system": "s", "tools": [{"name": "f", "parameters": {}}], "effort": "minimal"}),
+        );
+    }
+
+    #[test]
+    fn efforts_have_names() {
+        for effort in Effort::ALL {
+            assert_eq!(Effort::from_name(effort.name()), Some(effort));
+            assert_eq!(serde_json::to_value(effort).expect("JSON"), effort.name());
+        }
+        assert_eq!(Effort::from_name("HIGH"), None);
+        assert!(Effort::Minimal < Effort::High);
+    }
+}

@@ -204,3 +204,84 @@ fn hide(text: &mut String, secret: &str) {
         text.push('…');
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_url_loses_what_is_nobodys_business() {
+        #[track_caller]
+        fn check(url: &str, expected: &str) {
+            assert_eq!(Error::new(Kind::Http, url, "").url, expected);
+        }
+        check("https://h/v1/chat/completions", "https://h/v1/chat/completions");
+        check("https://h:1/v1?api-version=1&key=k#f", "https://h:1/v1");
+        check("https://user:pass@h/v1/a@b", "https://h/v1/a@b");
+        check("https://u@p@h", "https://h");
+        check("builtin:demo", "builtin:demo");
+        check("", "");
+    }
+
+    #[test]
+    fn a_message_is_one_safe_line() {
+        #[track_caller]
+        fn check(text: &str, expected: &str) {
+            assert_eq!(one_line(text), expected);
+        }
+        check(" a\r\n\tb  c ", "a b c");
+        check("a\u{1b}[31mb\u{0}", "a\\u{1b}[31mb\\u{0}");
+        check("a\u{202e}b", "a\\u{202e}b");
+        check("é😀", "é😀");
+        check(&"x".repeat(1999), &"x".repeat(1999));
+        check(&"x".repeat(2001), &format!("{}…", "x".repeat(1999)));
+    }
+
+    #[test]
+    fn an_error_is_one_line_in_a_log() {
+        let error = Error {
+            status: Some(429),
+            request_id: Some("req_1".to_owned()),
+            ..Error::new(Kind::RateLimit, "https://h/v1?k=v", "slow\ndown")
+        };
+        assert_eq!(error.to_string(), "rate_limit (HTTP 429) from https://h/v1: slow down [request req_1]");
+        assert_eq!(Error::new(Kind::Demo, "", "no").to_string(), "demo: no");
+        assert_eq!(Error::new(Kind::Cut, "", "").to_string(), "cut");
+    }
+
+    #[test]
+    fn a_secret_is_taken_out() {
+        #[track_caller]
+        fn check(message: &str, expected: &str) {
+            let mut error = Error::new(Kind::Auth, "https://h/sk-secret/v1", message);
+            error.hide("sk-secret");
+            assert_eq!(error.message, expected);
+            assert_eq!(error.url, "https://h/[secret]/v1");
+        }
+        check("wrong key sk-secret, not sk-secret", "wrong key [secret], not [secret]");
+        check("wrong key sk-se", "wrong key sk-se");
+        let long = "x".repeat(1990);
+        check(&format!("{long} sk-secret sk-secret"), &format!("{long} [secret]…"));
+        let mut error = Error::new(Kind::Auth, "", "a");
+        error.hide("");
+        assert_eq!(error.message, "a");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_becomes_one_short_line(text in any::<String>(), times in 1..200usize) {
+            let line = one_line(&text.repeat(times));
+            prop_assert!(line.chars().count() <= MAX_MESSAGE);
+            prop_assert!(!line.chars().any(misleads));
+        }
+
+        #[test]
+        fn no_part_of_a_secret_is_left_wherever_the_message_ends(before in 1900..2100usize, key in "sk-[a-z0-9]{20}") {
+            let mut error = Error::new(Kind::Auth, "", &format!("{} {key} {key}", "X".repeat(before)));
+            error.hide(&key);
+            prop_assert!(!error.message.contains(&key[..4]), "{}", error.message);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `reasoning_details`: what a router wants back unchanged, put together from its pieces.
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// Texts that grow piece by piece.
+const GROWING: [&str; 2] = ["text", "summary"];
+
+/// What tells one entry from another.
+const IDENTITY: [&str; 3] = ["type", "index", "id"];
+
+/// The entries so far.
+#[derive(Debug, Default)]
+pub(super) struct Details(Vec<Value>);
+
+impl Details {
+    /// Takes the entries of one chunk. A piece of the last entry continues it, everything else stands for itself.
+    pub(super) fn take(&mut self, raw: &RawValue) {
+        let Ok(entries) = serde_json::from_str::<Vec<Value>>(raw.get()) else {
+            tracing::debug!("reasoning details that are no list");
+            return;
+        };
+        for entry in entries {
+            match (self.0.last_mut(), entry) {
+                (Some(Value::Object(last)), Value::Object(entry)) if continues(last, &entry) => {
+                    grow(last, entry);
+                }
+                (_, entry) => self.0.push(entry),
+            }
+        }
+    }
+
+    /// All entries, if there are any.
+    pub(super) fn into_value(self) -> Option<Value> {
+        (!self.0.is_empty()).then_some(Value::Array(self.0))
+    }
+}
+
+/// Only texts come in pieces: what is encrypted is whole.
+fn continues(last: &Map<String, Value>, entry: &Map<String, Value>) -> bool {
+    let present =
+        |entry: &Map<String, Value>, name: &str| entry.get(name).is_some_and(|value| !value.is_null());
+    // A signature comes last, with or without a text.
+    let is_piece = GROWING.iter().any(|name| present(entry, name)) || present(entry, "signature");
+    let is_open = GROWING.iter().any(|name| present(last, name)) && !present(last, "signature");
+    let is_same = IDENTITY.iter().all(|name| match (last.get(*name), entry.get(*name)) {
+        (Some(first), Some(second)) => first == second || first.is_null() || second.is_null(),
+        // A piece need not repeat who it belongs to, except for its type.
+        _ => *name != "type",
+    });
+    is_piece && is_open && is_same
+}
+
+fn grow(last: &mut Map<String, Value>, entry: Map<String, Value>) {
+    for (name, value) in entry {
+        match (last.get_mut(&name), value) {
+            (_, Value::Null) => {}
+            (Some(Value::String(text)), Value::String(more)) if GROWING.contains(&&*name) => {
+                text.push_str(&more)
+            }
+            (_, value) => {
+                last.insert(name, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn joined(chunks: &[Value]) -> Option<Value> {
+        let mut details = Details::default();
+        for chunk in chunks {
+            details.take(&serde_json::value::to_raw_value(chunk).expect("JSON"));
+        }
+        details.into_value()
+    }
+
+    #[track_caller]
+    fn check(chunks: &[Value], expected: &Value) {
+        assert_eq!(joined(chunks), Some(expected.clone()));
+    }
+
+    #[test]
+    fn pieces_of_a_text_are_joined() {
+        check(
+            &[
+                json!([{"type": "reasoning.text", "text": "a", "index": 0, "format": "f", "signature": null}]),
+                json!([{"type": "reasoning.text", "text": "b", "index": 0}]),
+                json!([{"type": "reasoning.text", "text": "", "index": 0, "signature": "s"}]),
+                json!([{"type": "reasoning.text", "text": "c", "index": 0}]),
+                json!([{"type": "reasoning.text", "text": "d", "index": 1}]),
+            ],
+            &json!([
+                {"type": "reasoning.text", "text": "ab", "index": 0, "format": "f", "signature": "s"},
+                {"type": "reasoning.text", "text": "c", "index": 0},
+                {"type": "reasoning.text", "text": "d", "index": 1},
+            ]),
+        );
+        check(
+            &[
+                json!([{"type": "reasoning.text", "text": "a"}]),
+                json!([{"type": "reasoning.text", "signature": "s"}]),
+            ],
+            &json!([{"type": "reasoning.text", "text": "a", "signature": "s"}]),
+        );
+    }
+
+    #[test]
+    fn everything_else_stands_for_itself() {
+        let encrypted = json!({"type": "reasoning.encrypted", "data": "x", "id": "1", "index": 0});
+        check(&[json!([encrypted]), json!([encrypted])], &json!([encrypted, encrypted]));
+        let text = json!({"type": "reasoning.text", "text": "a"});
+        let summary = json!({"type": "reasoning.summary", "summary": "b"});
+        check(&[json!([text, summary, encrypted, 7])], &json!([text, summary, encrypted, 7]));
+        assert_eq!(joined(&[json!([]), json!({"a": 1}), json!("x")]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_of_a_text_gives_it_back(pieces in proptest::collection::vec(".{0,8}", 1..10)) {
+            let chunks: Vec<Value> = pieces
+                .iter()
+                .map(|piece| json!([{"type": "reasoning.text", "text": piece, "index": 0}]))
+                .collect();
+            let expected = json!([{"type": "reasoning.text", "text": pieces.concat(), "index": 0}]);
+            prop_assert_eq!(joined(&chunks), Some(expected));
+        }
+    }
+}
