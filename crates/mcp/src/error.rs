@@ -31,6 +31,9 @@ pub enum CallError {
     /// It did not answer in time. It was told to stop, but the tool may have had effects.
     #[error("the MCP server did not answer within {0:?}")]
     Deadline(Duration),
+    /// The call or its answer got lost on the way, but the server may still be there. The tool may have had effects.
+    #[error("the call to the MCP server got lost: {0}")]
+    Lost(String),
     /// It answered with an error.
     #[error("the MCP server refused: {message} ({code})")]
     Refused {

@@ -18,11 +18,19 @@
 //! - Nothing a server wants of its client (sampling, roots, elicitation) is granted, and each wish is answered.
 
 mod bridge;
+mod call;
+mod connection;
+mod courier;
+mod entry;
 mod error;
+mod guard;
+mod http;
 mod options;
 mod outcome;
+mod pipe;
 mod server;
 mod servers;
+mod text;
 mod tool;
 
 pub use bridge::{Answer, Bridge, BridgeError};

@@ -1,48 +1,90 @@
 //! All servers of one session.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
-use crate::{Bridge, CallError, Failure, Options, Outcome, Server, Tool};
+use crate::entry::Entry;
+use crate::{Bridge, CallError, Failure, Options, Outcome, Server, Tool, call};
 
-/// The MCP servers of one session.
+/// The MCP servers of one session. Dropping them ends them, in the background.
 #[derive(Debug)]
 pub struct Servers {
-    names: Vec<String>,
+    entries: Vec<Arc<Entry>>,
+    failures: Arc<Mutex<Vec<Failure>>>,
+    options: Arc<Options>,
+    tasks: Vec<JoinHandle<()>>,
+    /// Dropping it stops the tasks too.
+    stop: watch::Sender<bool>,
 }
 
 impl Servers {
     /// Starts them all and returns at once. Must be called inside a runtime.
+    ///
+    /// Of servers with the same name only the first is started: a call could not tell them apart.
     #[must_use]
-    pub fn start(servers: Vec<Server>, _options: Options, _bridge: Option<Arc<dyn Bridge>>) -> Self {
-        Self { names: servers.iter().map(|server| server.name().to_owned()).collect() }
+    #[expect(clippy::needless_pass_by_value, reason = "the servers keep it")]
+    pub fn start(servers: Vec<Server>, options: Options, bridge: Option<Arc<dyn Bridge>>) -> Self {
+        let (options, failures, stop) = (Arc::new(options), Arc::default(), watch::Sender::new(false));
+        let mut names = HashSet::new();
+        let mut entries = Vec::new();
+        let mut tasks = Vec::new();
+        for server in servers {
+            let new = names.insert(server.name().to_owned());
+            let entry = Arc::new(Entry::new(server, Arc::clone(&failures)));
+            if new {
+                let run = entry.clone().run(options.clone(), bridge.clone(), stop.subscribe());
+                tasks.push(tokio::spawn(run));
+            } else {
+                entry.fail("the session has another server of this name");
+            }
+            entries.push(entry);
+        }
+        Self { entries, failures, options, tasks, stop }
     }
 
     /// Waits until every server is ready or has failed, at most for `patience`.
     pub async fn settled(&self, patience: Duration) {
-        _ = patience;
+        let all = async {
+            for entry in &self.entries {
+                entry.settled().await;
+            }
+        };
+        _ = timeout(patience, all).await;
     }
 
     /// The tools of the servers that are ready now: in the order of the servers, then in each server's own order.
     #[must_use]
     pub fn tools(&self) -> Vec<Tool> {
-        Vec::new()
+        self.entries.iter().flat_map(|entry| entry.tools().to_vec()).collect()
     }
 
-    /// What has failed since this was last asked.
+    /// What has failed since this was last asked. Each server fails at most once.
     #[must_use]
     pub fn failures(&self) -> Vec<Failure> {
-        Vec::new()
+        std::mem::take(&mut *self.failures.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Passes on a notification that the ACP client has sent for an open request of a [`Bridge`].
-    pub fn notified(&self, server: &str, request: &str, method: &str, params: Value) {
-        _ = (server, request, method, params);
+    /// Passes on a notification `mcp/message` of the ACP client: `id` is the server's id there, `request` that of the
+    /// request it belongs to. What belongs to no open request is dropped.
+    pub fn notified(&self, id: &str, request: &str, method: &str, params: &Value) {
+        for entry in &self.entries {
+            if let Server::Acp { id: known, .. } = &entry.server
+                && known == id
+                && let Some(desk) = entry.desk()
+            {
+                desk.notified(request, method, params);
+            }
+        }
     }
 
-    /// Calls a tool. `progress` gets what the server says on the way.
+    /// Calls a tool. `progress` gets what the server says on the way, a line at a time. A server that is still
+    /// starting is waited for.
     ///
     /// Dropping the future cancels the call at the server.
     ///
@@ -55,15 +97,16 @@ impl Servers {
         arguments: Map<String, Value>,
         progress: impl FnMut(String) + Send,
     ) -> Result<Outcome, CallError> {
-        _ = (tool, arguments, progress);
-        if self.names.iter().any(|name| name == server) {
-            return Err(CallError::Gone("it was not started".to_owned()));
-        }
-        Err(CallError::NoServer)
+        let entry = self.entries.iter().find(|entry| entry.server.name() == server);
+        let entry = entry.ok_or(CallError::NoServer)?;
+        call::call(entry, tool, arguments, &self.options, progress).await
     }
 
-    /// Ends all servers and returns when every process of them is gone.
+    /// Ends all servers at once and returns when every process of them is gone.
     pub async fn close(self) {
-        drop(self);
+        self.stop.send_replace(true);
+        for task in self.tasks {
+            _ = task.await;
+        }
     }
 }

@@ -1,6 +1,17 @@
 //! The tools of a server, as far as they can be used.
 
-use serde_json::Value;
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
+
+use crate::text::head;
+
+/// How long a name may be. Longer ones are nobody's that works for a model.
+const MAX_NAME: usize = 256;
+/// How many bytes of a description are kept: a model reads all of them every turn.
+const MAX_DESCRIPTION: usize = 64 * 1024;
+/// How many bytes a schema may have.
+const MAX_SCHEMA: usize = 256 * 1024;
 
 /// One tool of one server.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,4 +30,165 @@ pub struct Tool {
     pub read_only: bool,
     /// The server does not say that it destroys nothing.
     pub destructive: bool,
+}
+
+/// The tools that a server has named so far.
+pub(crate) struct Listing {
+    server: String,
+    limit: usize,
+    names: HashSet<String>,
+    cursors: HashSet<String>,
+    tools: Vec<Tool>,
+}
+
+impl Listing {
+    /// No tools yet, and at most `limit` of them.
+    pub(crate) fn new(server: &str, limit: usize) -> Self {
+        Self {
+            server: server.to_owned(),
+            limit,
+            names: HashSet::new(),
+            cursors: HashSet::new(),
+            tools: Vec::new(),
+        }
+    }
+
+    /// Takes a page and returns where the next one is. There is none after the limit, nor where we have been, nor
+    /// after a page without tools: such a list would never end.
+    pub(crate) fn add(&mut self, page: Value) -> Option<String> {
+        let Value::Object(mut page) = page else { return None };
+        let Some(Value::Array(tools)) = page.remove("tools") else { return None };
+        let before = self.tools.len();
+        for tool in tools {
+            if self.tools.len() >= self.limit {
+                tracing::warn!(server = ?self.server, limit = self.limit, "an MCP server has more tools than are kept");
+                return None;
+            }
+            match read(&self.server, tool) {
+                Some(tool) if self.names.insert(tool.name.clone()) => self.tools.push(tool),
+                Some(tool) => {
+                    tracing::warn!(server = ?self.server, tool = ?tool.name, "a tool is listed twice");
+                }
+                None => tracing::warn!(server = ?self.server, "a tool that cannot be used was left out"),
+            }
+        }
+        let Some(Value::String(cursor)) = page.remove("nextCursor") else { return None };
+        if self.tools.len() == before || !self.cursors.insert(cursor.clone()) {
+            tracing::warn!(server = ?self.server, "an MCP server lists its tools for ever");
+            return None;
+        }
+        Some(cursor)
+    }
+
+    /// The tools, in the server's order.
+    pub(crate) fn into_tools(self) -> Vec<Tool> {
+        self.tools
+    }
+}
+
+fn read(server: &str, tool: Value) -> Option<Tool> {
+    let Value::Object(mut tool) = tool else { return None };
+    let name = text(&mut tool, "name").filter(|name| !name.is_empty() && name.len() <= MAX_NAME)?;
+    let description = text(&mut tool, "description").unwrap_or_default();
+    let schema = schema(tool.remove("inputSchema"))?;
+    let mut hints = match tool.remove("annotations") {
+        Some(Value::Object(hints)) => hints,
+        _ => Map::new(),
+    };
+    let title = text(&mut tool, "title").or_else(|| text(&mut hints, "title"));
+    let read_only = hints.get("readOnlyHint") == Some(&Value::Bool(true));
+    Some(Tool {
+        server: server.to_owned(),
+        name,
+        title: title.map(|title| head(&title, MAX_NAME).to_owned()),
+        description: head(&description, MAX_DESCRIPTION).to_owned(),
+        schema,
+        read_only,
+        destructive: !read_only && hints.get("destructiveHint") != Some(&Value::Bool(false)),
+    })
+}
+
+/// A schema that every model endpoint takes: of an object, and with properties.
+fn schema(given: Option<Value>) -> Option<Value> {
+    let mut schema = match given {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(schema)) => schema,
+        Some(_) => return None,
+    };
+    if !schema.contains_key("type") {
+        schema.insert("type".to_owned(), "object".into());
+    }
+    if schema["type"] != "object" {
+        return None;
+    }
+    if !schema.get("properties").is_some_and(Value::is_object) {
+        schema.insert("properties".to_owned(), Map::new().into());
+    }
+    let schema = Value::Object(schema);
+    // Its own text is what a model is sent.
+    (schema.to_string().len() <= MAX_SCHEMA).then_some(schema)
+}
+
+fn text(object: &mut Map<String, Value>, key: &str) -> Option<String> {
+    match object.remove(key) {
+        Some(Value::String(text)) => Some(text),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(page: Value, names: &[&str], cursor: Option<&str>) {
+        let mut listing = Listing::new("s", 3);
+        assert_eq!(listing.add(page).as_deref(), cursor);
+        let tools = listing.into_tools();
+        assert_eq!(tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), names);
+    }
+
+    #[test]
+    fn pages() {
+        check(json!({"tools": []}), &[], None);
+        check(json!({"tools": [{"name": "a"}, {"name": "b"}], "nextCursor": "2"}), &["a", "b"], Some("2"));
+        check(json!({"tools": [{"name": "a"}, {"name": "a"}]}), &["a"], None);
+        check(json!({"tools": [{"name": ""}, {"name": 1}, 7, {"name": "a", "inputSchema": []}]}), &[], None);
+        check(
+            json!({"tools": [{"name": "x", "inputSchema": {"type": "string"}}, {"name": "b"}]}),
+            &["b"],
+            None,
+        );
+        check(json!({"tools": [], "nextCursor": "again"}), &[], None);
+        check(json!([1]), &[], None);
+        check(json!({"tools": {}}), &[], None);
+        let four = json!([{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d"}]);
+        check(json!({"tools": four, "nextCursor": "x"}), &["a", "b", "c"], None);
+    }
+
+    #[test]
+    fn a_cursor_that_comes_again_ends_the_list() {
+        let mut listing = Listing::new("s", 100);
+        assert_eq!(listing.add(json!({"tools": [{"name": "a"}], "nextCursor": "x"})).as_deref(), Some("x"));
+        assert_eq!(listing.add(json!({"tools": [{"name": "b"}], "nextCursor": "x"})), None);
+        assert_eq!(listing.into_tools().len(), 2);
+    }
+
+    #[test]
+    fn hints_and_schema() {
+        let tool = |annotations: Value| {
+            read("s", json!({"name": "n", "description": "d", "annotations": annotations}))
+                .expect("it is one")
+        };
+        let plain = tool(Value::Null);
+        assert_eq!((plain.read_only, plain.destructive, plain.title), (false, true, None));
+        assert_eq!(plain.schema, json!({"type": "object", "properties": {}}));
+        let harmless = tool(json!({"readOnlyHint": true, "title": "N"}));
+        assert_eq!((harmless.read_only, harmless.destructive), (true, false));
+        assert_eq!(harmless.title.as_deref(), Some("N"));
+        let additive = tool(json!({"destructiveHint": false, "readOnlyHint": "yes"}));
+        assert_eq!((additive.read_only, additive.destructive), (false, false));
+    }
 }

@@ -1,0 +1,167 @@
+//! What stands between rmcp and a transport: the bounds that rmcp does not have, and the ears of a call.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rmcp::RoleClient;
+use rmcp::model::{
+    GetExtensions, GetMeta, JsonRpcMessage, ProgressNotificationParam, ProgressToken, ServerNotification,
+};
+use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::text::clipped;
+
+/// How many answers to a server's own requests may wait to be written. rmcp has no bound for them, so a server that
+/// asks and does not read would fill our memory; it is not listened to instead.
+const MAX_ANSWERS: usize = 64;
+/// How many pieces of progress may wait for a caller that is slow to take them. More are dropped: they are news, and
+/// old news is worth nothing.
+const PROGRESS: usize = 32;
+/// How many characters of one piece of progress are kept.
+const MAX_PROGRESS: usize = 1000;
+
+/// What a server says without being asked, for those whom it concerns.
+#[derive(Debug, Default)]
+pub(crate) struct Hub {
+    over: watch::Sender<bool>,
+    ears: Mutex<HashMap<ProgressToken, mpsc::Sender<String>>>,
+    /// The tools have changed.
+    pub(crate) changed: Notify,
+}
+
+impl Hub {
+    /// Waits until nothing more can come.
+    pub(crate) async fn over(&self) {
+        // It cannot fail: we have the sender.
+        _ = self.over.subscribe().wait_for(|over| *over).await;
+    }
+
+    fn listen(&self, token: ProgressToken, ear: Ear) {
+        let mut ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
+        ears.retain(|_, ear| !ear.is_closed());
+        ears.insert(token, ear.0);
+    }
+
+    fn progress(&self, params: &ProgressNotificationParam) {
+        let ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ear) = ears.get(&params.progress_token) {
+            _ = ear.try_send(words(params));
+        }
+    }
+}
+
+fn words(params: &ProgressNotificationParam) -> String {
+    match (&params.message, params.total) {
+        (Some(message), _) => clipped(message, MAX_PROGRESS),
+        (None, Some(total)) => format!("{} of {total}", params.progress),
+        (None, None) => params.progress.to_string(),
+    }
+}
+
+/// Put into the extensions of a request, it hears of the request's progress. It goes with the request, so that the
+/// first news cannot come before it.
+#[derive(Debug, Clone)]
+pub(crate) struct Ear(mpsc::Sender<String>);
+
+impl Ear {
+    /// An ear and what it hears.
+    pub(crate) fn new() -> (Self, mpsc::Receiver<String>) {
+        let (ear, heard) = mpsc::channel(PROGRESS);
+        (Self(ear), heard)
+    }
+}
+
+/// A transport with bounds. Notifications end here: rmcp would start a task for each.
+pub(crate) struct Guard<T> {
+    inner: T,
+    hub: Arc<Hub>,
+    answers: Arc<Answers>,
+}
+
+#[derive(Debug, Default)]
+struct Answers {
+    waiting: AtomicUsize,
+    written: Notify,
+}
+
+/// One answer that waits to be written.
+struct Waiting(Arc<Answers>);
+
+impl Waiting {
+    fn new(answers: &Arc<Answers>) -> Self {
+        answers.waiting.fetch_add(1, Ordering::AcqRel);
+        Self(answers.clone())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.0.written.notify_one();
+    }
+}
+
+impl<T> Guard<T> {
+    pub(crate) fn new(inner: T, hub: Arc<Hub>) -> Self {
+        Self { inner, hub, answers: Arc::default() }
+    }
+}
+
+impl<T> Drop for Guard<T> {
+    fn drop(&mut self) {
+        self.hub.over.send_replace(true);
+    }
+}
+
+impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for Guard<T> {
+    type Error = T::Error;
+
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleClient>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        if let JsonRpcMessage::Request(request) = &item
+            && let Some(ear) = request.request.extensions().get::<Ear>()
+            && let Some(token) = request.request.get_meta().get_progress_token()
+        {
+            self.hub.listen(token, ear.clone());
+        }
+        let answer = matches!(item, JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_))
+            .then(|| Waiting::new(&self.answers));
+        let send = self.inner.send(item);
+        async move {
+            let result = send.await;
+            drop(answer);
+            result
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        loop {
+            // A server that floods must not keep this thread from everybody else.
+            tokio::task::consume_budget().await;
+            while self.answers.waiting.load(Ordering::Acquire) >= MAX_ANSWERS {
+                self.answers.written.notified().await;
+            }
+            let Some(message) = self.inner.receive().await else {
+                self.hub.over.send_replace(true);
+                return None;
+            };
+            let JsonRpcMessage::Notification(notification) = &message else { return Some(message) };
+            match &notification.notification {
+                ServerNotification::ProgressNotification(progress) => self.hub.progress(&progress.params),
+                ServerNotification::ToolListChangedNotification(_) => self.hub.changed.notify_one(),
+                // rmcp stops a request of the server's that it is working on.
+                ServerNotification::CancelledNotification(_) => return Some(message),
+                _ => {}
+            }
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), Self::Error> {
+        self.inner.close().await
+    }
+}

@@ -1,0 +1,407 @@
+//! Streamable HTTP: how an endpoint is reached, and what is read of its answers.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, future};
+use narrows_process::Environment;
+use reqwest::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, WWW_AUTHENTICATE,
+};
+use reqwest::redirect::{Attempt, Policy};
+use reqwest::{NoProxy, Proxy, StatusCode, Url};
+use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::transport::common::client_side_sse::{BoxedSseResponse, ExponentialBackoff};
+use rmcp::transport::common::http_header::{EVENT_STREAM_MIME_TYPE, HEADER_SESSION_ID, JSON_MIME_TYPE};
+use rmcp::transport::streamable_http_client::{
+    AuthRequiredError, StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError,
+    StreamableHttpPostResponse,
+};
+use rmcp::transport::{StreamableHttpClientTransport, WorkerTransport};
+use sse_stream::SseStream;
+
+use crate::pipe::MAX_MESSAGE;
+use crate::text::{chain, clipped};
+
+/// How often a redirect is followed.
+const REDIRECTS: usize = 5;
+/// How much of a refusal is quoted.
+const REFUSAL: usize = 200;
+/// How often a lost stream of events is opened again, and the longest wait before that.
+const REOPENED: usize = 8;
+const REOPEN_WAIT: Duration = Duration::from_secs(30);
+
+/// Why an endpoint cannot even be tried.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HttpError {
+    #[error("its address is not one of HTTP")]
+    Address,
+    #[error("the header {0:?} cannot be sent")]
+    Header(String),
+    #[error("{0}")]
+    Client(String),
+}
+
+/// A transport to the endpoint. Nothing is sent yet.
+pub(crate) fn transport(
+    url: &str,
+    headers: &[(String, String)],
+    env: &Environment,
+    connect_limit: Duration,
+) -> Result<StreamableHttpClientTransport<Client>, HttpError> {
+    let url = Url::parse(url).map_err(|_| HttpError::Address)?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(HttpError::Address);
+    }
+    let client = Client { http: client(env, connect_limit)?, limit: MAX_MESSAGE };
+    let mut retry = ExponentialBackoff::default();
+    retry.max_times = Some(REOPENED);
+    retry.max_delay = Some(REOPEN_WAIT);
+    let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
+        .custom_headers(custom(headers)?)
+        .max_sse_event_size(MAX_MESSAGE);
+    config.retry_config = Arc::new(retry);
+    Ok(WorkerTransport::spawn(rmcp::transport::streamable_http_client::StreamableHttpClientWorker::new(
+        client, config,
+    )))
+}
+
+/// Headers as they may be sent: not those which are the transport's own.
+fn custom(headers: &[(String, String)]) -> Result<HashMap<HeaderName, HeaderValue>, HttpError> {
+    const OWN: [&str; 6] =
+        ["accept", "content-type", "content-length", "host", "last-event-id", "mcp-session-id"];
+    let mut map = HashMap::new();
+    for (name, value) in headers {
+        let refused = || HttpError::Header(name.clone());
+        let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| refused())?;
+        let mut value = HeaderValue::from_str(value).map_err(|_| refused())?;
+        value.set_sensitive(true);
+        if OWN.contains(&key.as_str()) {
+            tracing::debug!(header = %key, "a header of an MCP server is the transport's own and was left out");
+            continue;
+        }
+        map.insert(key, value);
+    }
+    Ok(map)
+}
+
+fn client(env: &Environment, connect_limit: Duration) -> Result<reqwest::Client, HttpError> {
+    // reqwest has no provider of its own and asks for the process's. Whoever was first has chosen.
+    _ = rustls::crypto::ring::default_provider().install_default();
+    let mut builder = reqwest::Client::builder()
+        .connect_timeout(connect_limit)
+        .redirect(Policy::custom(|attempt| if stays(&attempt) { attempt.follow() } else { attempt.stop() }))
+        // Nor our own environment: what counts is what the session was given.
+        .no_proxy();
+    for proxy in proxies(env) {
+        builder = builder.proxy(proxy);
+    }
+    builder.build().map_err(|error| HttpError::Client(chain(&error)))
+}
+
+/// Whether a redirect leads to where the headers were meant for.
+fn stays(attempt: &Attempt<'_>) -> bool {
+    let Some(first) = attempt.previous().first() else { return false };
+    // The other kinds turn a post into a get.
+    let repeats = matches!(attempt.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
+    repeats && attempt.previous().len() <= REDIRECTS && first.origin() == attempt.url().origin()
+}
+
+fn proxies(env: &Environment) -> Vec<Proxy> {
+    let get = |names: [&str; 2]| {
+        let value = names.iter().find_map(|name| env.get(name)).and_then(|value| value.to_str());
+        value.map(str::trim).filter(|value| !value.is_empty())
+    };
+    let except = get(["no_proxy", "NO_PROXY"]).and_then(NoProxy::from_string);
+    let given = [
+        get(["http_proxy", "HTTP_PROXY"]).map(Proxy::http),
+        get(["https_proxy", "HTTPS_PROXY"]).map(Proxy::https),
+        get(["all_proxy", "ALL_PROXY"]).map(Proxy::all),
+    ];
+    let mut proxies = Vec::new();
+    for proxy in given.into_iter().flatten() {
+        match proxy {
+            Ok(proxy) => proxies.push(proxy.no_proxy(except.clone())),
+            Err(_) => tracing::warn!("a proxy variable has no address of a proxy"),
+        }
+    }
+    proxies
+}
+
+type Error = StreamableHttpError<reqwest::Error>;
+
+/// rmcp's own client for reqwest, but for what it reads of the answer to a post: that is bounded here.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    limit: usize,
+}
+
+impl StreamableHttpClient for Client {
+    type Error = reqwest::Error;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, Error> {
+        let limit = self.limit;
+        self.post_message_with_max_sse_event_size(
+            uri,
+            message,
+            session_id,
+            auth_header,
+            custom_headers,
+            limit,
+        )
+        .await
+    }
+
+    async fn post_message_with_max_sse_event_size(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+        limit: usize,
+    ) -> Result<StreamableHttpPostResponse, Error> {
+        let mut headers: HeaderMap = custom_headers.into_iter().collect();
+        if let Some(token) = auth_header {
+            headers.insert(AUTHORIZATION, value(&format!("Bearer {token}"))?);
+        }
+        let in_session = session_id.is_some();
+        if let Some(session) = session_id {
+            headers.insert(HeaderName::from_static("mcp-session-id"), value(&session)?);
+        }
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON_MIME_TYPE));
+        let body = serde_json::to_vec(&message)?;
+        let response = self.http.post(&*uri).headers(headers).body(body).send().await?;
+        read(response, matches!(message, JsonRpcMessage::Request(_)), in_session, limit).await
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session_id: Arc<str>,
+        auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<(), Error> {
+        self.http.delete_session(uri, session_id, auth_header, custom_headers).await
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
+        auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<BoxedSseResponse, Error> {
+        self.http
+            .get_stream_with_max_sse_event_size(
+                uri,
+                session_id,
+                last_event_id,
+                auth_header,
+                custom_headers,
+                self.limit,
+            )
+            .await
+    }
+}
+
+fn value(text: &str) -> Result<HeaderValue, Error> {
+    HeaderValue::from_str(text).map_err(|_| unexpected("it chose an id that cannot be sent back"))
+}
+
+fn unexpected(what: impl Into<Cow<'static, str>>) -> Error {
+    StreamableHttpError::UnexpectedServerResponse(what.into())
+}
+
+async fn read(
+    response: reqwest::Response,
+    asked: bool,
+    in_session: bool,
+    limit: usize,
+) -> Result<StreamableHttpPostResponse, Error> {
+    let status = response.status();
+    let header = |name| response.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+        && let Some(challenge) = header(WWW_AUTHENTICATE.as_str())
+    {
+        let challenge = clipped(challenge, REFUSAL);
+        return Err(StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge)));
+    }
+    match status {
+        StatusCode::ACCEPTED | StatusCode::NO_CONTENT => return Ok(StreamableHttpPostResponse::Accepted),
+        StatusCode::NOT_FOUND if in_session => return Err(StreamableHttpError::SessionExpired),
+        status if status.is_redirection() => {
+            return Err(unexpected(format!(
+                "HTTP {status}: only redirects that repeat the request at the same host are followed"
+            )));
+        }
+        _ => {}
+    }
+    let session = header(HEADER_SESSION_ID).map(str::to_owned);
+    let kind = header(CONTENT_TYPE.as_str()).unwrap_or_default().to_ascii_lowercase();
+    if status.is_success() && kind.starts_with(EVENT_STREAM_MIME_TYPE) {
+        let events = bounded(response.bytes_stream(), limit);
+        return Ok(StreamableHttpPostResponse::Sse(SseStream::from_bytes_stream(events).boxed(), session));
+    }
+    let body = whole(response, limit).await?;
+    let message = serde_json::from_slice::<ServerJsonRpcMessage>(&body).ok();
+    if !status.is_success() {
+        return match message {
+            Some(message @ JsonRpcMessage::Error(_)) => {
+                Ok(StreamableHttpPostResponse::Json(message, session))
+            }
+            _ => {
+                let said = clipped(&String::from_utf8_lossy(&body[..body.len().min(4 * REFUSAL)]), REFUSAL);
+                Err(unexpected(format!("HTTP {status}: {said}")))
+            }
+        };
+    }
+    match message {
+        Some(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
+        None if !asked => Ok(StreamableHttpPostResponse::Accepted),
+        None if kind.starts_with(JSON_MIME_TYPE) => Err(unexpected("its answer cannot be read")),
+        None => Err(StreamableHttpError::UnexpectedContentType(Some(clipped(&kind, REFUSAL)))),
+    }
+}
+
+async fn whole(mut response: reqwest::Response, limit: usize) -> Result<Vec<u8>, Error> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > limit {
+            return Err(unexpected(format!("its answer has more than {limit} bytes")));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// The stream up to the first event over the limit, and an error instead of that.
+fn bounded(
+    stream: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
+    limit: usize,
+) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+    let meter = Some(Meter::new(limit));
+    stream.scan(meter, |state, chunk| {
+        let Some(meter) = state else { return future::ready(None) };
+        let item = chunk.map_err(io::Error::other).and_then(|chunk| {
+            if meter.fits(&chunk) { Ok(chunk) } else { Err(io::Error::other("an event is too long")) }
+        });
+        if item.is_err() {
+            *state = None;
+        }
+        future::ready(Some(item))
+    })
+}
+
+/// Counts the bytes of the event that is being read: up to an empty line.
+struct Meter {
+    limit: usize,
+    event: usize,
+    line: usize,
+    /// The last byte was a carriage return, so a line feed belongs to it.
+    returned: bool,
+}
+
+impl Meter {
+    fn new(limit: usize) -> Self {
+        Self { limit, event: 0, line: 0, returned: false }
+    }
+
+    fn fits(&mut self, chunk: &[u8]) -> bool {
+        for byte in chunk {
+            let second = std::mem::replace(&mut self.returned, *byte == b'\r') && *byte == b'\n';
+            match byte {
+                _ if second => {}
+                b'\n' | b'\r' if self.line == 0 => self.event = 0,
+                b'\n' | b'\r' => self.line = 0,
+                _ => {
+                    self.line += 1;
+                    self.event += 1;
+                }
+            }
+            if self.event > self.limit {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_event_over_the_limit_is_found_in_whatever_pieces() {
+        #[track_caller]
+        fn check(chunks: &[&str], limit: usize, expected: bool) {
+            let mut meter = Meter::new(limit);
+            assert_eq!(chunks.iter().all(|chunk| meter.fits(chunk.as_bytes())), expected, "{chunks:?}");
+        }
+        check(&["data: a\n\ndata: b\n\n"], 7, true);
+        check(&["data: a\r\n", "\r\ndata: b\r\n\r\n"], 7, true);
+        check(&["data: aa\n\n"], 7, false);
+        check(&["data", ": aaaa"], 7, false);
+        check(&["data: a\n", "data: a\n\n"], 13, false);
+        check(&["data: a\r", "\ndata: a\r\n\r\n"], 13, false);
+        check(&["data: a\n", "data: a\n\n"], 14, true);
+    }
+
+    proptest! {
+        /// Nothing that gets through has more than the limit between two empty lines.
+        #[test]
+        fn what_fits_is_within_the_limit(text in "[ab\\n]{0,80}", limit in 0usize..10) {
+            let mut meter = Meter::new(limit);
+            let longest = text.split("\n\n").map(|event| event.replace('\n', "").len()).max().unwrap_or(0);
+            prop_assert_eq!(meter.fits(text.as_bytes()), longest <= limit);
+        }
+    }
+
+    #[test]
+    fn headers() {
+        let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+        let map = custom(&pair("X-Key", "hunter2")).unwrap();
+        assert_eq!(map[&HeaderName::from_static("x-key")], "hunter2");
+        assert!(!format!("{map:?}").contains("hunter2"));
+        assert!(custom(&pair("Host", "elsewhere")).unwrap().is_empty());
+        assert!(custom(&pair("two words", "x")).is_err());
+        assert!(custom(&pair("x", "two\nlines")).is_err());
+    }
+
+    #[test]
+    fn proxies_come_from_the_session() {
+        #[track_caller]
+        fn check(variables: &[(&str, &str)], expected: usize) {
+            let mut env = Environment::empty();
+            env.extend(variables.iter().copied());
+            assert_eq!(proxies(&env).len(), expected, "{variables:?}");
+        }
+        check(&[], 0);
+        check(&[("http_proxy", "http://127.0.0.1:1"), ("HTTPS_PROXY", "http://127.0.0.1:1")], 2);
+        check(&[("ALL_PROXY", " "), ("http_proxy", "http://[")], 0);
+    }
+
+    #[tokio::test]
+    async fn addresses() {
+        for url in ["", "mcp", "file:///etc/passwd", "ftp://host/", "http://"] {
+            let result = transport(url, &[], &Environment::empty(), Duration::from_secs(1));
+            assert!(matches!(result, Err(HttpError::Address)), "{url:?}");
+        }
+    }
+}
