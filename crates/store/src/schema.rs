@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::io::Errno;
 
@@ -106,7 +106,7 @@ pub(crate) fn open_in_memory() -> Result<Connection, StoreError> {
 fn prepare(mut connection: Connection, file: &Path) -> Result<Connection, Fault> {
     connection.busy_timeout(BUSY)?;
     // Before anything else: a file that is not ours, or newer than we are, is not touched.
-    let version = version(&connection, file)?;
+    let version = version(&connection.transaction()?, file)?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     // What a person deletes is overwritten.
@@ -121,8 +121,8 @@ fn prepare(mut connection: Connection, file: &Path) -> Result<Connection, Fault>
     Ok(connection)
 }
 
-/// The version of the file, 0 if nothing is in it.
-fn version(connection: &Connection, file: &Path) -> Result<i64, Fault> {
+/// The version of the file, 0 if nothing is in it. In a transaction, because another process may be making it.
+fn version(connection: &Transaction<'_>, file: &Path) -> Result<i64, Fault> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (found, application) = (number("user_version")?, number("application_id")?);
     let empty = connection.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| row.get(0))?;
@@ -187,8 +187,9 @@ mod tests {
                 for _ in 0..4 {
                     scope.spawn(|| {
                         start.wait();
-                        let connection = open(place.path()).unwrap();
-                        assert_eq!(version(&connection, place.path()).unwrap(), VERSION);
+                        let mut connection = open(place.path()).unwrap();
+                        let state = connection.transaction().unwrap();
+                        assert_eq!(version(&state, place.path()).unwrap(), VERSION);
                     });
                 }
             });
