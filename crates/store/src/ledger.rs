@@ -172,6 +172,24 @@ mod tests {
     }
 
     #[test]
+    fn whoever_writes_keeps_nobody_from_reading() {
+        let place = tempfile::tempdir().unwrap();
+        let mut ledger = ledger(place.path());
+        let claim = ledger.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
+        let held = claim.share();
+        ledger.append(&held, &turn("1")).unwrap();
+        let other = Connection::open(schema::file(place.path())).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE; UPDATE sessions SET title = 'x'").unwrap();
+        assert_eq!(ledger.history("a").unwrap().len(), 1);
+        assert_eq!(ledger.record("a").unwrap().unwrap().title, None);
+        // Not for as long as it would.
+        ledger.connection.busy_timeout(std::time::Duration::ZERO).unwrap();
+        assert_eq!(ledger.append(&held, &turn("2")), Err(StoreError::Busy));
+        other.execute_batch("COMMIT").unwrap();
+        assert_eq!(ledger.append(&held, &turn("2")), Ok(2));
+    }
+
+    #[test]
     fn a_write_that_fails_in_the_middle_leaves_nothing() {
         let place = tempfile::tempdir().unwrap();
         let mut ledger = ledger(place.path());

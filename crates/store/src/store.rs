@@ -166,3 +166,21 @@ impl fmt::Debug for Store {
         f.debug_tuple("Store").field(&place).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<T: Send>(_: &T) {}
+
+    #[test]
+    fn everything_can_be_used_on_any_thread() {
+        let store = Store::in_memory();
+        check(&(&store, store.clone()));
+        check(&store.claim("a"));
+        check(&store.create(NewSession::default()));
+        let claim: Option<(Claim, &Claim)> = None;
+        check(&claim);
+        assert_eq!(format!("{store:?} {:?}", Store::new("x".into())), r#"Store("memory") Store("disk")"#);
+    }
+}

@@ -118,6 +118,14 @@ fn what_is_no_file_of_ours_is_refused() {
 }
 
 #[tokio::test]
+async fn an_empty_file_is_as_good_as_none() {
+    let (store, place) = on_disk();
+    fs::write(file(place.path()), "").unwrap();
+    let claim = store.create(new("a")).await.unwrap();
+    assert_eq!(store.append(&claim, turn("1")).await.unwrap(), 1);
+}
+
+#[tokio::test]
 async fn a_damaged_file_is_named_and_kept() {
     let (store, place) = on_disk();
     let claim = store.create(new("a")).await.unwrap();

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use narrows_store::{NewSession, Store, StoreError, Turn};
 
@@ -129,7 +130,7 @@ impl Player {
 
 impl Drop for Player {
     fn drop(&mut self) {
-        // Only what a failing test leaves is still there.
+        // It may have ended by itself.
         _ = self.process.kill();
         _ = self.process.wait();
     }
@@ -206,6 +207,26 @@ async fn a_killed_process_loses_no_turn_it_was_told_of() {
     let file = rusqlite::Connection::open(place.path().join("sessions.db")).unwrap();
     let verdict: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(verdict, "ok");
+}
+
+#[tokio::test]
+async fn a_process_killed_while_it_makes_the_file_leaves_one_that_works() {
+    for round in 0..25 {
+        let (store, place) = on_disk();
+        let player = Player::start("crowd", place.path());
+        while !place.path().join("locks").exists() {
+            std::thread::yield_now();
+        }
+        // sleep: the moment of the kill is the subject
+        std::thread::sleep(Duration::from_micros(round * 400));
+        drop(player);
+        let claim = store.create(new("a")).await.unwrap();
+        assert_eq!(store.append(&claim, turn("1")).await.unwrap(), 1);
+        let others = store.list(None, None, 9).await.unwrap().sessions;
+        for record in others.into_iter().filter(|record| record.id != "a") {
+            store.claim(&record.id).await.unwrap();
+        }
+    }
 }
 
 #[tokio::test]
