@@ -1,17 +1,23 @@
 //! The arguments, and the help that explains them.
 
+mod acp;
 mod help;
-mod value;
+mod model;
+mod tolerate;
+pub(crate) mod value;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use narrows_acp::{Version, Versions};
 
 use crate::environment;
+pub(crate) use acp::{Acp, Errors};
+pub(crate) use model::ModelArgs;
 pub(crate) use value::{AgentCommand, Variable};
 
 /// What `--version` says beside the number.
@@ -25,7 +31,7 @@ static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Talk to any agent that speaks the Agent Client Protocol (ACP).
+/// Be, drive and test agents that speak the Agent Client Protocol (ACP).
 #[derive(Debug, Parser)]
 #[command(
     name = "narrows",
@@ -44,10 +50,24 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// Reads the arguments, the name of the program first.
+    pub(crate) fn read(words: Vec<OsString>) -> Result<Self, clap::Error> {
+        let command = Self::command();
+        let (words, ignored) = tolerate::sift(&command, words);
+        let mut cli = Self::from_arg_matches(&command.try_get_matches_from(words)?)?;
+        if let Command::Acp(acp) = &mut cli.command {
+            acp.ignored = ignored;
+        }
+        Ok(cli)
+    }
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<Run>),
+    Acp(Box<Acp>),
     FakeAgent(FakeAgent),
     Completions(Completions),
 }
@@ -57,8 +77,14 @@ pub(crate) enum Command {
 /// Starts the agent, sends the prompt, prints the answer to stdout as it comes, and ends the agent again with
 /// everything it started. Ctrl-C cancels the turn; a second Ctrl-C leaves at once.
 ///
+/// Without --agent it is the agent that is built in, with the model that narrows.toml, the OPENAI_ variables or the
+/// flags below name, or with the built-in demo model if none of them does. It keeps no session.
+///
 /// The agent gets no files and no terminals from here, its requests for permission are refused, and of your
 /// environment it sees the ordinary variables only, no keys: see --env and --pass-env.
+///
+/// A turn that --timeout ends is cancelled first and has --cancel-grace to stop. Then the agent's input is closed, and
+/// whatever of it is left is told to end, with SIGTERM and then with SIGKILL.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::RUN), after_long_help = help::reference(help::RUN))]
 pub(crate) struct Run {
@@ -69,8 +95,8 @@ pub(crate) struct Run {
     /// The agent to start: a program and its arguments, in the quotes of a shell but run without one
     ///
     /// A program called `narrows` is this one, installed or not.
-    #[arg(long, short, value_name = "COMMAND", value_parser = value::agent)]
-    pub(crate) agent: AgentCommand,
+    #[arg(long, short, value_name = "COMMAND", value_parser = value::agent, conflicts_with = "ModelArgs")]
+    pub(crate) agent: Option<AgentCommand>,
 
     /// Where the agent works [default: the current directory]
     #[arg(long, value_name = "DIR")]
@@ -107,6 +133,9 @@ pub(crate) struct Run {
     /// How long a cancelled turn may take to end
     #[arg(long, value_name = "TIME", value_parser = value::duration, default_value = "10s", help_heading = "Deadlines")]
     pub(crate) cancel_grace: Duration,
+
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
 }
 
 /// How an answer is printed.
@@ -168,8 +197,6 @@ pub(crate) struct Completions {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

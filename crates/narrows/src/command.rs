@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod acp;
 mod completions;
 mod fake_agent;
 mod run;
@@ -15,6 +16,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
     logging::start(cli.log.as_deref())?;
     let outcome = match cli.command {
         Command::Run(run) => run::execute(*run),
+        Command::Acp(acp) => acp::execute(*acp),
         Command::FakeAgent(fake) => fake_agent::execute(&fake),
         Command::Completions(completions) => completions::execute(&completions),
     };

@@ -1,6 +1,6 @@
 //! Every environment variable that narrows reads, and nothing else reads any.
 //!
-//! A flag wins over a variable.
+//! A flag wins over a variable, a variable over the configuration file.
 
 use std::ffi::{OsStr, OsString};
 
@@ -13,12 +13,93 @@ const NO_COLOR: &str = "NO_COLOR";
 /// What the terminal can do.
 const TERM: &str = "TERM";
 
-/// All of them, with what they do, for the help.
+/// The endpoint of the built-in agent.
+pub(crate) const BASE_URL: &str = "OPENAI_BASE_URL";
+
+/// Its key.
+pub(crate) const API_KEY: &str = "OPENAI_API_KEY";
+
+/// Its model.
+pub(crate) const MODEL: &str = "OPENAI_MODEL";
+
+/// What every conversation begins with.
+pub(crate) const SYSTEM_PROMPT: &str = "OPENAI_SYSTEM_PROMPT";
+
+/// How long an answer may be.
+pub(crate) const MAX_TOKENS: &str = "OPENAI_MAX_TOKENS";
+
+/// How freely the model chooses its words.
+pub(crate) const TEMPERATURE: &str = "OPENAI_TEMPERATURE";
+
+/// The usual key of Bedrock.
+pub(crate) const BEDROCK_KEY: &str = "AWS_BEARER_TOKEN_BEDROCK";
+
+/// The usual key of Azure.
+pub(crate) const AZURE_KEY: &str = "AZURE_OPENAI_API_KEY";
+
+/// Where the configuration file is.
+pub(crate) const CONFIG: &str = "NARROWS_CONFIG";
+
+/// Which endpoint to use.
+pub(crate) const ENDPOINT: &str = "NARROWS_ENDPOINT";
+
+/// Where sessions are kept.
+pub(crate) const DATA_DIR: &str = "NARROWS_DATA_DIR";
+
+/// How a client is told that the model failed.
+pub(crate) const ERRORS: &str = "NARROWS_ERRORS";
+
+/// The proxy for https.
+pub(crate) const HTTPS_PROXY: &str = "HTTPS_PROXY";
+
+/// The proxy for http.
+pub(crate) const HTTP_PROXY: &str = "HTTP_PROXY";
+
+/// The proxy for both.
+pub(crate) const ALL_PROXY: &str = "ALL_PROXY";
+
+/// Where no proxy is used.
+pub(crate) const NO_PROXY: &str = "NO_PROXY";
+
+/// The user's configuration.
+pub(crate) const CONFIG_HOME: &str = "XDG_CONFIG_HOME";
+
+/// The user's data.
+pub(crate) const DATA_HOME: &str = "XDG_DATA_HOME";
+
+/// The user's directory.
+pub(crate) const HOME: &str = "HOME";
+
+/// All of them, with what they do, for the help and for `docs/agent.md`.
 pub(crate) const ALL: &[(&str, &str)] = &[
     (LOG, "what to log to stderr, such as `debug` or `narrows_rpc=trace`; `--log` wins"),
+    (BASE_URL, "the endpoint of the built-in agent, or `builtin:demo` [https://api.openai.com/v1]"),
+    (API_KEY, "its key; none is sent if it is empty"),
+    (MODEL, "the model [gpt-4o]"),
+    (SYSTEM_PROMPT, "what every conversation with the model begins with"),
+    (MAX_TOKENS, "how many tokens an answer may have"),
+    (TEMPERATURE, "how freely the model chooses its words, usually from 0 to 2"),
+    (BEDROCK_KEY, "the key for Bedrock, if no other is given"),
+    (AZURE_KEY, "the key for Azure OpenAI, if no other is given"),
+    (CONFIG, "the configuration file [narrows/narrows.toml in the configuration directory]"),
+    (ENDPOINT, "which endpoint of the configuration to use"),
+    (DATA_DIR, "where sessions are kept [narrows in the data directory]"),
+    (ERRORS, "how a client hears of a model that failed: `text` in the answer, or an `rpc` error"),
+    (HTTPS_PROXY, "the proxy to endpoints with https; the name may be in small letters"),
+    (HTTP_PROXY, "the proxy to endpoints with http, likewise"),
+    (ALL_PROXY, "the proxy to both, likewise"),
+    (NO_PROXY, "hosts and domains that are reached without a proxy, likewise; this machine always is"),
+    ("SSL_CERT_FILE", "the certificates to trust in place of the system's"),
+    ("SSL_CERT_DIR", "a directory of them"),
+    (CONFIG_HOME, "the configuration directory [~/.config]"),
+    (DATA_HOME, "the data directory [~/.local/share]"),
+    (HOME, "your directory, which is what `~` means"),
     (NO_COLOR, "no colours, if it is set to anything"),
     (TERM, "no colours, if it is `dumb`"),
 ];
+
+/// What the built-in agent needs to see beside the ordinary variables, when narrows starts it for itself.
+pub(crate) const AGENT: &[&str] = &["NARROWS_*", "OPENAI_*", BEDROCK_KEY, AZURE_KEY];
 
 /// Whether the user wants colours, as far as variables say.
 pub(crate) fn wants_colour() -> bool {
@@ -27,7 +108,7 @@ pub(crate) fn wants_colour() -> bool {
     !refused && !unable
 }
 
-/// Everything, to be filtered for an agent.
+/// Everything, to be filtered for an agent or read as settings.
 pub(crate) fn variables() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os()
 }
@@ -35,4 +116,23 @@ pub(crate) fn variables() -> impl Iterator<Item = (OsString, OsString)> {
 /// One variable that the user names, to be handed to an agent.
 pub(crate) fn named(name: &OsStr) -> Option<OsString> {
     std::env::var_os(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ALL;
+
+    #[test]
+    fn the_documentation_has_every_variable_and_no_other() {
+        let page = include_str!("../../../docs/agent.md");
+        let section = page.split("\n## Variables\n").nth(1).expect("a section on variables");
+        let section = section.split("\n## ").next().expect("it ends");
+        let documented: Vec<&str> = section
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `"))
+            .filter_map(|line| line.split('`').next())
+            .collect();
+        let read: Vec<&str> = ALL.iter().map(|(name, _)| *name).collect();
+        assert_eq!(documented, read);
+    }
 }

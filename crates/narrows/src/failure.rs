@@ -2,6 +2,7 @@
 
 mod driving;
 mod running;
+mod setting;
 
 use std::fmt::Write;
 use std::io;
@@ -10,7 +11,9 @@ use std::process::ExitCode;
 
 use narrows_fake::{Script, ScriptError};
 use narrows_link::CloseReason;
+use narrows_wire::RpcError;
 
+use crate::drive::Fault;
 use crate::nearest::nearest;
 use crate::output;
 use crate::terminal::{Colour, Style, line};
@@ -35,6 +38,8 @@ pub(crate) enum Code {
     Protocol,
     /// A deadline has passed.
     Timeout,
+    /// The model's endpoint failed.
+    Endpoint,
     /// Something failed on this side.
     Internal,
     /// Ctrl-C.
@@ -47,7 +52,7 @@ pub(crate) enum Code {
 
 impl Code {
     /// All of them.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Success,
         Self::Agent,
         Self::Usage,
@@ -56,6 +61,7 @@ impl Code {
         Self::Start,
         Self::Protocol,
         Self::Timeout,
+        Self::Endpoint,
         Self::Internal,
         Self::Interrupted,
         Self::OutputClosed,
@@ -86,7 +92,7 @@ impl Code {
         match self {
             Self::Success => (0, "success", "the agent has answered"),
             Self::Agent => (1, "agent", "the agent failed: it reported an error, wants a login, or died"),
-            Self::Usage => (2, "usage", "the arguments are wrong; nothing was started"),
+            Self::Usage => (2, "usage", "the arguments or the settings are wrong; nothing was started"),
             Self::Refusal => (3, "refusal", "the agent refused to answer"),
             Self::Limit => {
                 (4, "limit", "the answer is incomplete: a limit was reached, or a part of it was lost")
@@ -94,6 +100,7 @@ impl Code {
             Self::Start => (5, "start", "the agent cannot be started"),
             Self::Protocol => (6, "protocol", "the agent does not speak ACP as we know it"),
             Self::Timeout => (7, "timeout", "a deadline has passed"),
+            Self::Endpoint => (8, "endpoint", "the agent could not get an answer from its model"),
             Self::Internal => (70, "internal", "something failed on this side"),
             Self::Interrupted => (130, "interrupted", "cancelled by Ctrl-C"),
             Self::OutputClosed => (141, "output_closed", "nobody reads the output any more"),
@@ -114,12 +121,24 @@ pub(crate) struct Failure {
     stderr: String,
     /// What to do about it, a line each.
     hints: Vec<String>,
+    /// The error with which the agent answered.
+    rpc: Option<Box<RpcError>>,
+    /// What the agent says about its model.
+    fault: Option<Box<Fault>>,
 }
 
 impl Failure {
     /// Without causes or hints.
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), causes: Vec::new(), stderr: String::new(), hints: Vec::new() }
+        Self {
+            code,
+            message: message.into(),
+            causes: Vec::new(),
+            stderr: String::new(),
+            hints: Vec::new(),
+            rpc: None,
+            fault: None,
+        }
     }
 
     /// The same, because of `cause` and what caused that.
@@ -147,7 +166,7 @@ impl Failure {
     /// There is no prompt.
     pub(crate) fn no_prompt() -> Self {
         Self::new(Code::Usage, "there is no prompt")
-            .hint("write it as the last argument, or send it to stdin: `echo Hi | narrows run --agent …`")
+            .hint("write it as the last argument, or send it to stdin: `echo Hi | narrows run`")
     }
 
     /// The prompt cannot be had from stdin.
@@ -199,7 +218,7 @@ impl Failure {
         Self::new(Code::Internal, format!("cannot {what}")).because(error)
     }
 
-    /// The client of the scripted agent was lost, and not by its own will.
+    /// The client of an agent was lost, and not by its own will.
     pub(crate) fn client_lost(reason: &CloseReason) -> Self {
         Self::new(Code::Internal, "the conversation with the client broke off").because(reason)
     }
@@ -220,6 +239,26 @@ impl Failure {
     /// What happened, in one line.
     pub(crate) fn message(&self) -> String {
         std::iter::once(&self.message).chain(&self.causes).map(String::as_str).collect::<Vec<_>>().join(": ")
+    }
+
+    /// The error with which the agent answered, if it did.
+    pub(crate) fn rpc(&self) -> Option<&RpcError> {
+        self.rpc.as_deref()
+    }
+
+    /// What the agent says about its model, if that failed.
+    pub(crate) fn fault(&self) -> Option<&Fault> {
+        self.fault.as_deref()
+    }
+
+    /// The last that the agent wrote to stderr, if that explains it.
+    pub(crate) fn stderr(&self) -> &str {
+        &self.stderr
+    }
+
+    /// What to do about it.
+    pub(crate) fn hints(&self) -> &[String] {
+        &self.hints
     }
 
     /// Tells the user, and returns what `main` returns.

@@ -8,11 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, filter_fn};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::failure::Failure;
 use crate::output;
 use crate::terminal::line;
+
+/// What the names of our own parts begin with.
+const PARTS: &str = "narrows";
 
 /// How many lines may wait to be written; more are lost, and counted.
 const WAITING: usize = 1024;
@@ -21,7 +27,7 @@ const WAITING: usize = 1024;
 const LONGEST: usize = 16 << 10;
 
 /// How long the end waits for a stderr that does not take what is left.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(300);
 
 static LINES: OnceLock<SyncSender<Entry>> = OnceLock::new();
 
@@ -48,17 +54,20 @@ pub(crate) fn start(filter: Option<&str>) -> Result<(), Failure> {
         .map_err(|error| Failure::setup("start the log", &error))?;
     // It is started once.
     let _ = LINES.set(sender);
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log).with_ansi(false).init();
+    // Only our own parts are known to keep keys and prompts to themselves.
+    let ours = filter_fn(|event| event.target().starts_with(PARTS));
+    let lines = fmt::layer().with_writer(|| Log).with_ansi(false);
+    tracing_subscriber::registry().with(filter).with(ours).with(lines).init();
     Ok(())
 }
 
-/// The first word of a filter that stands alone and means nothing here. The filter itself would take a misspelt level
+/// The first word of a filter that means nothing here, with which others would be meant or nobody. The filter itself would take a misspelt level
 /// for the name of a part, and log nothing.
 fn unknown_word(filter: &str) -> Option<&str> {
-    let words =
-        filter.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains(['=', '[']));
-    let is_level = |word: &str| word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
-    words.into_iter().find(|word| !is_level(word) && !word.starts_with("narrows"))
+    let mut words =
+        filter.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.starts_with('['));
+    let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
+    words.find(|word| !is_level(word) && !word.starts_with(PARTS))
 }
 
 /// Waits until what was logged is written, but not for long.
@@ -117,6 +126,7 @@ mod tests {
             ("narrows_rpc", None),
             ("debgu", Some("debgu")),
             ("narrows_rpc=trace, wran", Some("wran")),
+            ("hyper=trace", Some("hyper=trace")),
             ("", None),
         ] {
             assert_eq!(unknown_word(filter), expected, "{filter}");

@@ -2,10 +2,12 @@
 
 mod cli;
 mod command;
+mod config;
 mod drive;
 mod environment;
 mod failure;
 mod interrupt;
+mod local;
 mod logging;
 mod nearest;
 mod output;
@@ -15,10 +17,8 @@ mod terminal;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    let cli = match cli::Cli::try_parse() {
+    let cli = match cli::Cli::read(std::env::args_os().collect()) {
         Ok(cli) => cli,
         Err(answer) => return output::clap_says(&answer),
     };

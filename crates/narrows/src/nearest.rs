@@ -11,17 +11,23 @@ pub(crate) fn nearest<S: AsRef<str>>(wanted: &str, candidates: impl IntoIterator
         .map(|(_, candidate)| candidate)
 }
 
-/// How many characters must be put in, taken out or replaced to make one from the other.
+/// How many characters must be put in, taken out, replaced or swapped with their neighbours to make one from the other.
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before = vec![0; b.len() + 1];
+    let mut last = before.clone();
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (above, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = above + 1;
-        for (left, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[left + 1];
-            row[left + 1] = replaced.min(diagonal + 1).min(row[left] + 1);
+    for (i, from) in a.iter().enumerate() {
+        before.clone_from(&last);
+        last.clone_from(&row);
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = last[j] + usize::from(from != to);
+            let mut least = replaced.min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *from == b[j - 1] && a[i - 1] == *to {
+                least = least.min(before[j - 1] + 1);
+            }
+            row[j + 1] = least;
         }
     }
     row[b.len()]
@@ -40,6 +46,7 @@ mod tests {
         check("helo", Some("hello"));
         check("echoo", Some("echo"));
         check("gose", Some("goose"));
+        check("hnag", Some("hang"));
         check("xyz", None);
         check("something", None);
         check("", None);
@@ -47,7 +54,9 @@ mod tests {
 
     #[test]
     fn distances() {
-        for (a, b, expected) in [("", "", 0), ("a", "", 1), ("kitten", "sitting", 3), ("flaw", "lawn", 2)] {
+        for (a, b, expected) in
+            [("", "", 0), ("a", "", 1), ("kitten", "sitting", 3), ("flaw", "lawn", 2), ("modle", "model", 1)]
+        {
             assert_eq!(distance(a, b), expected, "{a} {b}");
             assert_eq!(distance(b, a), expected, "{b} {a}");
         }

@@ -10,20 +10,32 @@ pub(super) type Example = (&'static str, &'static str);
 
 /// Of `narrows`.
 pub(super) const MAIN: &[Example] = &[
-    ("narrows run --agent \"narrows fake-agent hello\" \"Hi\"", "a first turn, with no key and no network"),
+    ("narrows run \"Hello, who are you?\"", "a first turn, with no key and no network"),
     ("narrows run --agent \"opencode acp\" \"What is this?\"", "with any other agent that speaks ACP"),
+    ("OPENAI_BASE_URL=http://localhost:11434/v1 OPENAI_MODEL=llama3.2 narrows acp", "an agent for an editor"),
     ("narrows fake-agent --list", "agents that misbehave, to test with"),
 ];
 
 /// Of `narrows run`.
 pub(super) const RUN: &[Example] = &[
-    ("narrows run --agent \"narrows fake-agent echo\" \"Hi\"", "a first turn, with no key and no network"),
+    ("narrows run \"Hello, who are you?\"", "a first turn, with no key and no network"),
+    (
+        "narrows run --base-url http://localhost:11434/v1 --model llama3.2 \"Hi\"",
+        "with a model on this machine",
+    ),
     ("git diff | narrows run --agent my-agent", "the prompt from another program"),
     ("narrows run --agent my-agent --env MY_KEY \"Hi\"", "an agent that needs a key of yours"),
     (
         "narrows run --agent my-agent --timeout 5m --output json \"Hi\"",
         "for a script: a deadline and a JSON object",
     ),
+];
+
+/// Of `narrows acp`.
+pub(super) const ACP: &[Example] = &[
+    ("OPENAI_API_KEY=… narrows acp", "what an editor starts, with OpenAI's gpt-4o"),
+    ("narrows acp --base-url http://localhost:11434/v1 --model llama3.2", "with a model on this machine"),
+    ("narrows acp --endpoint work --log debug", "with an endpoint of narrows.toml, and more in the log"),
 ];
 
 /// Of `narrows fake-agent`.
@@ -57,8 +69,9 @@ pub(super) fn reference(of: &[Example]) -> String {
         _ = write!(text, "\n  {:>3}  {}", code.number(), code.meaning());
     }
     text.push_str("\n\nEnvironment:");
+    let width = environment::ALL.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, meaning) in environment::ALL {
-        _ = write!(text, "\n  {name:<11}  {meaning}");
+        _ = write!(text, "\n  {name:width$}  {meaning}");
     }
     text
 }

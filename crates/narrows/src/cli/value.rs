@@ -3,6 +3,10 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use narrows_model::{Effort, Provider};
+
+use crate::config::{Header, Proxy};
+
 /// A program and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentCommand {
@@ -13,7 +17,7 @@ pub(crate) struct AgentCommand {
 }
 
 /// Splits a command as a shell would, without being one.
-pub(super) fn agent(text: &str) -> Result<AgentCommand, &'static str> {
+pub(crate) fn agent(text: &str) -> Result<AgentCommand, &'static str> {
     let mut words = shlex::split(text).ok_or("a quote is not closed")?.into_iter();
     let program = words.next().filter(|program| !program.is_empty()).ok_or("there is no program in it")?;
     Ok(AgentCommand { program, args: words.collect() })
@@ -36,7 +40,7 @@ impl std::fmt::Debug for Variable {
 }
 
 /// Reads `NAME` or `NAME=VALUE`.
-pub(super) fn variable(text: &str) -> Result<Variable, &'static str> {
+pub(crate) fn variable(text: &str) -> Result<Variable, &'static str> {
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
     if name.is_empty() {
         return Err("a variable needs a name");
@@ -45,7 +49,7 @@ pub(super) fn variable(text: &str) -> Result<Variable, &'static str> {
 }
 
 /// Reads a name, or the beginning of one followed by `*`.
-pub(super) fn pattern(text: &str) -> Result<String, &'static str> {
+pub(crate) fn pattern(text: &str) -> Result<String, &'static str> {
     let name = text.strip_suffix('*').unwrap_or(text);
     if name.contains('*') {
         return Err("`*` may only stand at the end");
@@ -56,19 +60,93 @@ pub(super) fn pattern(text: &str) -> Result<String, &'static str> {
     Ok(text.to_owned())
 }
 
+/// Reads the name of a variable.
+pub(crate) fn variable_name(text: &str) -> Result<String, &'static str> {
+    if text.is_empty() || text.contains(['=', '\0', ' ', '$']) {
+        return Err("it is not the name of a variable");
+    }
+    Ok(text.to_owned())
+}
+
+/// Reads a number of tokens.
+pub(crate) fn tokens(text: &str) -> Result<u64, &'static str> {
+    text.trim().parse().ok().filter(|number| *number > 0).ok_or("it must be a whole number above 0")
+}
+
+/// Reads how freely a model chooses its words.
+pub(crate) fn temperature(text: &str) -> Result<f64, &'static str> {
+    let number = text.trim().parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or("it must be a number, 0 or above")
+}
+
+/// Reads `NAME: VALUE`.
+pub(crate) fn header(text: &str) -> Result<Header, &'static str> {
+    let (name, value) =
+        text.split_once(':').ok_or("a header is a name, a colon and a value: `X-Team: blue`")?;
+    let name = name.trim();
+    if name.is_empty() {
+        return Err("a header needs a name");
+    }
+    Ok(Header { name: name.to_owned(), value: value.trim().to_owned().into() })
+}
+
+/// Reads `NAME=VALUE`.
+pub(crate) fn query(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) =
+        text.split_once('=').ok_or("a parameter is a name, `=` and a value: `api-version=2024-10-21`")?;
+    if name.is_empty() {
+        return Err("a parameter needs a name");
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Reads the name of a provider.
+pub(crate) fn provider(text: &str) -> Result<Provider, String> {
+    Provider::from_name(text).ok_or_else(|| format!("it must be one of {}", providers().join(", ")))
+}
+
+/// The names of all providers.
+pub(crate) fn providers() -> Vec<&'static str> {
+    Provider::all().map(Provider::name).collect()
+}
+
+/// Reads how long a model is to think.
+pub(crate) fn effort(text: &str) -> Result<Effort, String> {
+    Effort::from_name(text).ok_or_else(|| format!("it must be one of {}", efforts().join(", ")))
+}
+
+/// The names of all efforts.
+pub(crate) fn efforts() -> Vec<&'static str> {
+    Effort::ALL.into_iter().map(Effort::name).collect()
+}
+
+/// Reads a proxy, or `none`.
+#[expect(clippy::unnecessary_wraps, reason = "clap wants a result")]
+pub(crate) fn proxy(text: &str) -> Result<Proxy, std::convert::Infallible> {
+    Ok(Proxy::from(text.to_owned()))
+}
+
+/// Reads a time that may also be none at all.
+pub(crate) fn pace(text: &str) -> Result<Duration, &'static str> {
+    if text.trim_end_matches(char::is_alphabetic) == "0" { Ok(Duration::ZERO) } else { duration(text) }
+}
+
 /// Reads a time: a number, which may have a fraction, and `ms`, `s`, `m` or `h`; a number alone is seconds.
-pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
+pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
-    let number: f64 = number.parse().map_err(|_| "a time is a number and a unit, such as `90s`")?;
-    let seconds = match unit {
-        "ms" => number / 1000.0,
-        "" | "s" => number,
-        "m" => number * 60.0,
-        "h" => number * 3600.0,
+    let fraction: f64 = number.parse().map_err(|_| "a time is a number and a unit, such as `90s`")?;
+    let millis: u32 = match unit {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
         _ => return Err("the unit must be `ms`, `s`, `m` or `h`"),
     };
-    let duration = Duration::try_from_secs_f64(seconds).ok();
+    let duration = match number.parse::<u64>() {
+        Ok(whole) => whole.checked_mul(millis.into()).map(Duration::from_millis),
+        Err(_) => Duration::try_from_secs_f64(fraction * f64::from(millis) / 1000.0).ok(),
+    };
     // A longer time is a mistake, and so long that adding it to now may not be possible.
     let longest = Duration::from_secs(365 * 24 * 3600);
     duration
@@ -121,6 +199,24 @@ mod tests {
         {
             check(text, None);
         }
+    }
+
+    #[test]
+    fn headers_and_parameters() {
+        let read = |text| header(text).ok().map(|header| (header.name, header.value.reveal().to_owned()));
+        let pair = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
+        assert_eq!(read("X-A: b: c"), pair("X-A", "b: c"));
+        assert_eq!(read(" X-A :"), pair("X-A", ""));
+        assert_eq!(read("X-A"), None);
+        assert_eq!(read(": b"), None);
+        assert_eq!(query("a=b=c").ok(), pair("a", "b=c"));
+        assert_eq!(query("a=").ok(), pair("a", ""));
+        assert_eq!(query("a").ok(), None);
+        assert_eq!(query("=a").ok(), None);
+        assert_eq!(pace("0"), Ok(Duration::ZERO));
+        assert_eq!(pace("0ms"), Ok(Duration::ZERO));
+        assert_eq!(pace("30ms"), Ok(Duration::from_millis(30)));
+        assert!(pace("fast").is_err());
     }
 
     #[test]

@@ -1,23 +1,24 @@
 //! `narrows run`: one turn with an agent, from its start to its end.
 
+mod builtin;
 mod settings;
+mod summary;
 mod turn;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use narrows_acp::Version;
-use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::cli::{Output, Run};
-use crate::drive::{Agent, DriveError, Info, Opening};
+use crate::drive::{Agent, DriveError, Opening};
 use crate::failure::{Code, Failure};
 use crate::interrupt::{Interrupts, Signal};
-use crate::output;
 use crate::present::Presenter;
 use crate::screen::Screen;
 use settings::Settings;
+use summary::Summary;
 
 /// Runs the turn and prints its answer.
 pub(super) fn execute(args: Run) -> Result<ExitCode, Failure> {
@@ -28,41 +29,6 @@ pub(super) fn execute(args: Run) -> Result<ExitCode, Failure> {
         summary.print(outcome.as_ref().err())?;
     }
     outcome.map(|()| Code::Success.exit())
-}
-
-/// What became of the turn, as the JSON object tells it.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Summary {
-    text: String,
-    stop_reason: Option<String>,
-    session_id: Option<String>,
-    agent: Option<Info>,
-    protocol: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<ErrorSummary>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ErrorSummary {
-    kind: &'static str,
-    message: String,
-    exit_code: u8,
-}
-
-impl Summary {
-    fn print(mut self, failure: Option<&Failure>) -> Result<(), Failure> {
-        self.error = failure.map(|failure| ErrorSummary {
-            kind: failure.code().name(),
-            message: failure.message(),
-            exit_code: failure.code().number(),
-        });
-        let mut object = serde_json::to_vec(&self)
-            .map_err(|error| Failure::setup("write the result as JSON", &error.into()))?;
-        object.push(b'\n');
-        output::print(&object)
-    }
 }
 
 /// Everything a conversation needs beside the agent.
@@ -129,6 +95,9 @@ impl Session<'_> {
     /// Starts the agent, talks to it and ends it, and all that again if it wants a lower version.
     async fn run(&mut self) -> Result<(), Trouble> {
         let mut version = self.settings.version;
+        if self.settings.demo {
+            self.interruptible(builtin::introduce_demo()).await?;
+        }
         loop {
             let mut agent = self.interruptible(Agent::start(&self.settings.launch)).await??;
             let mut outcome = self.converse(&mut agent, version).await;

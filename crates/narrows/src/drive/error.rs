@@ -7,7 +7,7 @@ use narrows_link::CloseReason;
 use narrows_process::SpawnError;
 use narrows_rpc::CallError;
 use narrows_wire::RpcError;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::agent::Login;
@@ -87,10 +87,19 @@ impl From<CallError> for Problem {
 }
 
 /// A failure that an agent reports in place of an answer, in `_meta["narrows/error"]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
 pub(crate) struct Fault {
-    /// What happened, for people.
+    /// What sort of failure it is, such as `auth` or `rate_limit`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) kind: String,
+    /// The status of the endpoint's answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) status: Option<u16>,
+    /// Where the model was asked.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) url: String,
+    /// The endpoint's own words, or the cause.
     pub(crate) message: String,
     /// Whether the same prompt may succeed later.
     pub(crate) retryable: bool,
@@ -122,6 +131,10 @@ mod tests {
         check(&json!({}), None);
         check(&json!({"narrows/error": null}), None);
         check(&json!({"narrows/error": {"kind": "x", "message": "m", "retryable": true}}), Some(("m", true)));
+        check(
+            &json!({"narrows/error": {"kind": "auth", "status": null, "url": "", "message": "m", "retryable": false, "requestId": "r"}}),
+            Some(("m", false)),
+        );
         check(&json!({"narrows/error": {"message": 7}}), Some(("", false)));
         check(&json!({"narrows/error": "no"}), Some(("", false)));
     }

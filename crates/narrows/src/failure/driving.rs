@@ -118,11 +118,12 @@ fn deadline(stage: Stage, limit: Duration) -> Failure {
 fn refused(stage: Stage, error: &RpcError) -> Failure {
     let message = format!("the agent answered {} with an error", asked(stage));
     let reason = std::io::Error::other(format!("{} ({})", line(&error.message), error.code));
+    let rpc = Some(Box::new(error.clone()));
     if stage == Stage::Initialize {
-        let failure = Failure::new(Code::Protocol, message).because(&reason);
+        let failure = Failure { rpc, ..Failure::new(Code::Protocol, message).because(&reason) };
         return if error.is(RpcCode::MethodNotFound) { failure.hint(NOT_AN_AGENT) } else { failure };
     }
-    let failure = Failure::new(Code::Agent, message).because(&reason);
+    let failure = Failure { rpc, ..Failure::new(Code::Agent, message).because(&reason) };
     let retryable =
         error.data.as_ref().and_then(|data| data.get("retryable")).and_then(serde_json::Value::as_bool);
     if retryable == Some(true) { failure.hint(LATER) } else { failure }
@@ -168,11 +169,25 @@ fn versions(unfit: &Unfit) -> Failure {
     }
 }
 
+/// The agent could not get an answer from its model.
 fn reported(fault: &Fault) -> Failure {
-    let message = match line(&fault.message) {
-        message if message.is_empty() => "the agent reports a failure in place of an answer".to_owned(),
-        message => message,
+    let (words, url) = (line(&fault.message), line(&fault.url));
+    let failure = match (url.is_empty(), words.is_empty()) {
+        (false, _) => {
+            let status = fault.status.map_or(String::new(), |status| format!(" (HTTP {status})"));
+            let failure = Failure::new(Code::Endpoint, format!("the model at {url} gave no answer{status}"));
+            if words.is_empty() { failure } else { failure.because(&std::io::Error::other(words)) }
+        }
+        (true, false) => Failure::new(Code::Endpoint, words),
+        (true, true) => Failure::new(Code::Endpoint, "the agent reports a failure in place of an answer"),
     };
-    let failure = Failure::new(Code::Agent, message);
-    if fault.retryable { failure.hint(LATER) } else { failure }
+    let failure = Failure { fault: Some(Box::new(fault.clone())), ..failure };
+    match fault.kind.as_str() {
+        "auth" => failure.hint("check the key: OPENAI_API_KEY, or what narrows.toml says about it"),
+        "network" if url.contains("//localhost") || url.contains("//127.") => {
+            failure.hint("is the model server running?")
+        }
+        _ if fault.retryable => failure.hint(LATER),
+        _ => failure,
+    }
 }

@@ -70,13 +70,13 @@ fn usage() {
     assert_snapshot!(told_with("cat", &[" "]), @"
     --- stderr ---
     error: there is no prompt
-    hint: write it as the last argument, or send it to stdin: `echo Hi | narrows run --agent …`
+    hint: write it as the last argument, or send it to stdin: `echo Hi | narrows run`
     --- exit 2 ---
     ");
     assert_snapshot!(told_with("cat", &[]), @"
     --- stderr ---
     error: there is no prompt
-    hint: write it as the last argument, or send it to stdin: `echo Hi | narrows run --agent …`
+    hint: write it as the last argument, or send it to stdin: `echo Hi | narrows run`
     --- exit 2 ---
     ");
 }
@@ -270,15 +270,25 @@ fn a_failure_in_place_of_an_answer() {
     assert_snapshot!(told(&[HELLO_V1, SESSION, marked], &["Hi"]), @"
     --- stderr ---
     error: the endpoint wants a key
-    --- exit 1 ---
+    hint: check the key: OPENAI_API_KEY, or what narrows.toml says about it
+    --- exit 8 ---
     ");
     let result = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn","_meta":{"narrows/error":{"message":"busy","retryable":true}}}}"#;
     assert_snapshot!(told(&[HELLO_V1, SESSION, result], &["Hi"]), @"
     --- stderr ---
     error: busy
     hint: the agent says that it may work later
-    --- exit 1 ---
+    --- exit 8 ---
     ");
+    let whole = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn","_meta":{"narrows/error":{"kind":"rate_limit","status":429,"url":"https://h/v1/chat/completions","message":"slow down","retryable":true,"requestId":"r"}}}}"#;
+    assert_snapshot!(told(&[HELLO_V1, SESSION, whole], &["--output", "json", "Hi"]), @r#"
+    {"text":"","stopReason":null,"sessionId":"s","agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"endpoint","message":"the model at https://h/v1/chat/completions gave no answer (HTTP 429): slow down","exitCode":8,"endpoint":{"kind":"rate_limit","status":429,"url":"https://h/v1/chat/completions","message":"slow down","retryable":true},"hints":["the agent says that it may work later"]}}
+    --- stderr ---
+    error: the model at https://h/v1/chat/completions gave no answer (HTTP 429)
+      because: slow down
+    hint: the agent says that it may work later
+    --- exit 8 ---
+    "#);
 }
 
 #[test]
@@ -319,7 +329,7 @@ fn reasons_to_stop() {
 fn a_failure_as_json() {
     let place = Place::new();
     assert_snapshot!(place.told(place.run("no-such-agent", &["--output", "json", "Hi"])), @r#"
-    {"text":"","stopReason":null,"sessionId":null,"agent":null,"protocol":null,"error":{"kind":"start","message":"cannot start the agent \"no-such-agent\": there is no such program in PATH","exitCode":5}}
+    {"text":"","stopReason":null,"sessionId":null,"agent":null,"protocol":null,"error":{"kind":"start","message":"cannot start the agent \"no-such-agent\": there is no such program in PATH","exitCode":5,"hints":["install it, or give the path to it: --agent \"/path/to/agent\""]}}
     --- stderr ---
     error: cannot start the agent "no-such-agent"
       because: there is no such program in PATH
@@ -332,6 +342,24 @@ fn a_failure_as_json() {
     --- stderr ---
     error: the agent refused to answer
     --- exit 3 ---
+    "#);
+}
+
+#[test]
+fn an_error_of_the_agent_as_json() {
+    let place = Place::new();
+    let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"no","data":{"retryable":true,"why":[1]}}}"#;
+    place.scripted(&[HELLO_V1, refusal]);
+    let agent = "sh -c 'echo trouble >&2; exec sh agent.sh'";
+    assert_snapshot!(place.told(place.run(agent, &["--output", "json", "Hi"])), @r#"
+    {"text":"","stopReason":null,"sessionId":null,"agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"agent","message":"the agent answered `session/new` with an error: no (-32603)","exitCode":1,"code":-32603,"data":{"retryable":true,"why":[1]},"stderr":"trouble","hints":["the agent says that it may work later"]}}
+    --- stderr ---
+    error: the agent answered `session/new` with an error
+      because: no (-32603)
+      its last words on stderr:
+      | trouble
+    hint: the agent says that it may work later
+    --- exit 1 ---
     "#);
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use narrows_acp::Version;
 use narrows_process::{AllowList, Environment, Spec};
 
+use super::builtin::{self, Builtin, Given};
 use crate::cli::{AgentCommand, Run, Variable};
 use crate::drive::Launch;
 use crate::environment;
@@ -18,6 +19,8 @@ const MOST_PROMPT: u64 = 16 << 20;
 /// What a turn needs.
 pub(super) struct Settings {
     pub(super) launch: Launch,
+    /// It is the built-in demo model, because nothing else is configured.
+    pub(super) demo: bool,
     pub(super) prompt: String,
     /// Absolute.
     pub(super) cwd: PathBuf,
@@ -33,10 +36,17 @@ impl Settings {
     /// Reads what is to be read. Nothing is started yet.
     pub(super) fn from_args(args: Run) -> Result<Self, Failure> {
         let cwd = working_directory(args.cwd.as_deref().unwrap_or(Path::new(".")))?;
-        let env = agent_environment(&args.env, &args.pass_env)?;
-        let launch = launch(args.agent, &cwd, env)?;
+        let given = Given { set: &args.env, pass: &args.pass_env };
+        let Builtin { launch, demo } = match args.agent {
+            Some(agent) => {
+                let launch = launch(agent, &cwd, agent_environment(&args.env, &args.pass_env)?)?;
+                Builtin { launch, demo: false }
+            }
+            None => builtin::prepare(&args.model, &given, &cwd, args.output)?,
+        };
         Ok(Self {
             launch,
+            demo,
             prompt: prompt(args.prompt)?,
             cwd,
             version: args.protocol.into(),
@@ -66,12 +76,18 @@ fn working_directory(directory: &Path) -> Result<PathBuf, Failure> {
 fn agent_environment(set: &[Variable], pass: &[String]) -> Result<Environment, Failure> {
     let allowed = AllowList::default().and(pass);
     let mut env = Environment::filtered(environment::variables(), &allowed);
+    set_variables(&mut env, set)?;
+    Ok(env)
+}
+
+/// Adds what the agent is handed by name.
+pub(super) fn set_variables(env: &mut Environment, set: &[Variable]) -> Result<(), Failure> {
     for Variable { name, value } in set {
         let value = value.clone().or_else(|| environment::named(name));
         let value = value.ok_or_else(|| Failure::unset_variable(&name.to_string_lossy()))?;
         env.set(name, value);
     }
-    Ok(env)
+    Ok(())
 }
 
 fn launch(agent: AgentCommand, cwd: &Path, env: Environment) -> Result<Launch, Failure> {

@@ -1,0 +1,60 @@
+//! The arguments of `narrows acp`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::{ModelArgs, help};
+
+/// Be an agent for any Chat Completions endpoint, on stdin and stdout
+///
+/// For editors and other clients of the Agent Client Protocol, which start it by themselves. Every model that speaks
+/// Chat Completions is its model: OpenAI, Azure, Bedrock, OpenRouter, Ollama, vLLM, LiteLLM, llama.cpp, and others.
+///
+/// Settings come from narrows.toml, over them the variables, over them these flags. Flags that it does not know it
+/// ignores, with a line in the log.
+#[derive(Args, Debug)]
+#[command(after_help = help::examples(help::ACP), after_long_help = help::reference(help::ACP))]
+pub(crate) struct Acp {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// How a client hears of a model that failed [default: text]
+    #[arg(long, value_enum, value_name = "FORM", hide_short_help = true, help_heading = "Sessions")]
+    pub(crate) errors: Option<Errors>,
+
+    /// Where sessions are kept [default: narrows in your data directory]
+    #[arg(long, value_name = "DIR", help_heading = "Sessions")]
+    pub(crate) data_dir: Option<PathBuf>,
+
+    /// Keep no sessions: they end with the process
+    #[arg(long, conflicts_with = "data_dir", help_heading = "Sessions")]
+    pub(crate) no_store: bool,
+
+    /// What was among the arguments and means nothing here.
+    #[arg(skip)]
+    pub(crate) ignored: Vec<String>,
+}
+
+/// How a client hears of a model that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Errors {
+    /// As text in the answer, which every client shows
+    Text,
+    /// As a JSON-RPC error in place of an answer
+    Rpc,
+}
+
+impl Errors {
+    /// Their names.
+    pub(crate) const NAMES: [&str; 2] = ["text", "rpc"];
+
+    /// The one of this name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "text" => Some(Self::Text),
+            "rpc" => Some(Self::Rpc),
+            _ => None,
+        }
+    }
+}

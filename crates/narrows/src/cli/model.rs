@@ -1,0 +1,272 @@
+//! The arguments that say which model the built-in agent talks to.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use narrows_model::{Effort, Provider};
+
+use super::value;
+use crate::config::{Header, Key, Layer, Proxy};
+
+/// The heading under which they stand.
+const HEADING: &str = "Model of the built-in agent";
+
+/// Which model, where it is, and how it is asked. Each stands in place of a setting of `narrows.toml`.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+#[command(next_help_heading = HEADING)]
+pub(crate) struct ModelArgs {
+    /// The configuration file [default: narrows/narrows.toml in your configuration directory]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// The endpoint of the configuration to use
+    #[arg(long, value_name = "NAME")]
+    pub(crate) endpoint: Option<String>,
+
+    /// Where the endpoint is; `builtin:demo` is a model for a first try, without a key or a network
+    #[arg(long, value_name = "URL")]
+    pub(crate) base_url: Option<String>,
+
+    /// The model
+    #[arg(long, value_name = "ID")]
+    pub(crate) model: Option<String>,
+
+    /// The variable in which the key is
+    #[arg(long, value_name = "VARIABLE", value_parser = value::variable_name)]
+    pub(crate) key_env: Option<String>,
+
+    /// What every conversation begins with
+    #[arg(long, value_name = "TEXT", hide_short_help = true)]
+    pub(crate) system: Option<String>,
+
+    /// A header of every request; others on this machine can see it in the list of processes
+    #[arg(long, value_name = "NAME: VALUE", value_parser = value::header, hide_short_help = true)]
+    pub(crate) header: Vec<Header>,
+
+    /// A parameter of every URL, such as `api-version=2024-10-21`
+    #[arg(long, value_name = "NAME=VALUE", value_parser = value::query, hide_short_help = true)]
+    pub(crate) query: Vec<(String, String)>,
+
+    /// Whose endpoint it is, where the URL does not tell
+    #[arg(long, value_name = "NAME", value_parser = value::provider, hide_short_help = true)]
+    pub(crate) provider: Option<Provider>,
+
+    /// How many tokens the model can take in [default: what the endpoint says]
+    #[arg(long, value_name = "TOKENS", value_parser = value::tokens, hide_short_help = true)]
+    pub(crate) context_window: Option<u64>,
+
+    /// How many tokens an answer may have
+    #[arg(long, value_name = "TOKENS", value_parser = value::tokens, hide_short_help = true)]
+    pub(crate) max_tokens: Option<u64>,
+
+    /// How freely the model chooses its words, usually from 0 to 2
+    #[arg(long, value_name = "NUMBER", value_parser = value::temperature, allow_negative_numbers = true, hide_short_help = true)]
+    pub(crate) temperature: Option<f64>,
+
+    /// How long the model is to think: minimal, low, medium or high
+    #[arg(long, value_name = "EFFORT", value_parser = value::effort, hide_short_help = true)]
+    pub(crate) effort: Option<Effort>,
+
+    /// Certificates to trust beside the system's, as a PEM file
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub(crate) ca_file: Option<PathBuf>,
+
+    /// The proxy on the way to the endpoint, or `none` [default: what the usual variables say]
+    #[arg(long, value_name = "URL", value_parser = value::proxy, hide_short_help = true)]
+    pub(crate) proxy: Option<Proxy>,
+
+    /// How long a connection may take [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = value::duration, hide_short_help = true)]
+    pub(crate) connect_timeout: Option<Duration>,
+
+    /// How long the first word may take [default: 5m]
+    #[arg(long, value_name = "TIME", value_parser = value::duration, hide_short_help = true)]
+    pub(crate) first_timeout: Option<Duration>,
+
+    /// How long the model may be silent after its first word [default: 2m]
+    #[arg(long, value_name = "TIME", value_parser = value::duration, hide_short_help = true)]
+    pub(crate) idle_timeout: Option<Duration>,
+
+    /// How long a whole answer may take [default: 1h]
+    #[arg(long, value_name = "TIME", value_parser = value::duration, hide_short_help = true)]
+    pub(crate) total_timeout: Option<Duration>,
+
+    /// How long the built-in model waits before each word; `0` is not at all
+    #[arg(long, value_name = "TIME", value_parser = value::pace, hide_short_help = true)]
+    pub(crate) pace: Option<Duration>,
+}
+
+impl ModelArgs {
+    /// What they say about the endpoint.
+    pub(crate) fn layer(&self) -> Layer {
+        Layer {
+            base_url: self.base_url.clone(),
+            key: self.key_env.clone().map(Key::Variable),
+            model: self.model.clone(),
+            headers: self.header.clone(),
+            query: self.query.clone(),
+            provider: self.provider,
+            context_window: self.context_window,
+            ca_file: self.ca_file.clone(),
+            proxy: self.proxy.clone(),
+            max_tokens: self.max_tokens,
+            temperature: self.temperature,
+            effort: self.effort,
+            connect_timeout: self.connect_timeout,
+            first_timeout: self.first_timeout,
+            idle_timeout: self.idle_timeout,
+            total_timeout: self.total_timeout,
+        }
+    }
+
+    /// The same arguments as words, for another `narrows` that works elsewhere: paths are absolute.
+    pub(crate) fn words(&self) -> std::io::Result<Vec<OsString>> {
+        let path = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
+        let time = |time: Option<Duration>| {
+            // Whoever asks for less than a millisecond does not mean none.
+            time.map(|time| format!("{}ms", time.as_millis().max(u128::from(!time.is_zero()))))
+        };
+        let mut words = Words(Vec::new());
+        words.add("--config", path(&self.config)?);
+        words.add("--endpoint", self.endpoint.as_ref());
+        words.add("--base-url", self.base_url.as_ref());
+        words.add("--model", self.model.as_ref());
+        words.add("--key-env", self.key_env.as_ref());
+        words.add("--system", self.system.as_ref());
+        let header = |header: &Header| format!("{}: {}", header.name, header.value.reveal());
+        words.add("--header", self.header.iter().map(header));
+        words.add("--query", self.query.iter().map(|(name, value)| format!("{name}={value}")));
+        words.add("--provider", self.provider.map(Provider::name));
+        words.add("--context-window", self.context_window.map(|tokens| tokens.to_string()));
+        words.add("--max-tokens", self.max_tokens.map(|tokens| tokens.to_string()));
+        words.add("--temperature", self.temperature.map(|number| number.to_string()));
+        words.add("--effort", self.effort.map(Effort::name));
+        words.add("--ca-file", path(&self.ca_file)?);
+        words.add(
+            "--proxy",
+            self.proxy.as_ref().map(|proxy| match proxy {
+                Proxy::None => "none",
+                Proxy::Through(url) => url,
+            }),
+        );
+        words.add("--connect-timeout", time(self.connect_timeout));
+        words.add("--first-timeout", time(self.first_timeout));
+        words.add("--idle-timeout", time(self.idle_timeout));
+        words.add("--total-timeout", time(self.total_timeout));
+        words.add("--pace", time(self.pace));
+        Ok(words.0)
+    }
+}
+
+fn absolute(path: &Path) -> std::io::Result<PathBuf> {
+    std::path::absolute(path)
+}
+
+/// Arguments, one word each, so that a value may begin with a dash.
+struct Words(Vec<OsString>);
+
+impl Words {
+    fn add<V: Into<OsString>>(&mut self, flag: &str, values: impl IntoIterator<Item = V>) {
+        for value in values {
+            let mut word = OsString::from(flag);
+            word.push("=");
+            word.push(value.into());
+            self.0.push(word);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Alone {
+        #[command(flatten)]
+        model: ModelArgs,
+    }
+
+    fn again(args: &ModelArgs) -> ModelArgs {
+        let words = args.words().expect("a working directory");
+        let first = std::iter::once(OsString::from("narrows"));
+        Alone::try_parse_from(first.chain(words)).unwrap_or_else(|error| panic!("{error}")).model
+    }
+
+    fn text() -> impl Strategy<Value = Option<String>> {
+        proptest::option::of("\\PC{1,20}")
+    }
+
+    fn time() -> impl Strategy<Value = Option<Duration>> {
+        proptest::option::of((1..31_536_000_000u64).prop_map(Duration::from_millis))
+    }
+
+    prop_compose! {
+        fn texts()(
+            (endpoint, base_url, model, system) in (text(), text(), text(), text()),
+            key_env in proptest::option::of("[A-Z_]{1,20}"),
+            header in proptest::collection::vec(("[A-Za-z-]{1,9}", "[!-~]{0,9}"), 0..3),
+            query in proptest::collection::vec(("[a-z-]{1,9}", "\\PC{0,9}"), 0..3),
+            (config, ca_file) in (proptest::option::of("/[a-z]{1,9}"), proptest::option::of("/[a-z]{1,9}")),
+            proxy in proptest::option::of("[!-~]{1,9}"),
+        ) -> ModelArgs {
+            ModelArgs {
+                config: config.map(Into::into),
+                endpoint,
+                base_url,
+                model,
+                key_env,
+                system,
+                header: header.into_iter().map(|(name, value)| Header { name, value: value.into() }).collect(),
+                query,
+                ca_file: ca_file.map(Into::into),
+                proxy: proxy.map(Proxy::from),
+                ..ModelArgs::default()
+            }
+        }
+    }
+
+    prop_compose! {
+        fn args()(
+            texts in texts(),
+            provider in proptest::option::of(proptest::sample::select(Provider::all().collect::<Vec<_>>())),
+            effort in proptest::option::of(proptest::sample::select(Effort::ALL.to_vec())),
+            tokens in (proptest::option::of(1..=u64::MAX), proptest::option::of(1..=u64::MAX)),
+            temperature in proptest::option::of(0.0..1e6f64),
+            times in (time(), time(), time(), time()),
+            pace in proptest::option::of((0..1000u64).prop_map(Duration::from_millis)),
+        ) -> ModelArgs {
+            ModelArgs {
+                provider,
+                context_window: tokens.0,
+                max_tokens: tokens.1,
+                temperature,
+                effort,
+                connect_timeout: times.0,
+                first_timeout: times.1,
+                idle_timeout: times.2,
+                total_timeout: times.3,
+                pace,
+                ..texts
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn words_are_read_as_they_were_meant(args in args()) {
+            prop_assert_eq!(again(&args), args);
+        }
+    }
+
+    #[test]
+    fn paths_are_handed_on_as_meant_here() {
+        let args = ModelArgs { ca_file: Some("ca.pem".into()), ..ModelArgs::default() };
+        let expected = std::env::current_dir().unwrap().join("ca.pem");
+        assert_eq!(again(&args).ca_file, Some(expected));
+    }
+}

@@ -1,0 +1,80 @@
+//! `narrows acp`: the built-in agent on our own stdin and stdout.
+//!
+//! Signals keep their meaning: whoever is told to end dies of it, as a supervisor expects. What was started ends with
+//! us, because every child has a guardian, and the store is written so that dying at any moment is safe.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::CommandFactory;
+use narrows_agent::Settings;
+use narrows_link::CloseReason;
+use tokio::time::timeout;
+
+use crate::cli::{Acp, Cli};
+use crate::config::{self, Flags, Layer, Variables};
+use crate::failure::{Code, Failure};
+use crate::nearest::nearest;
+
+/// How long a client that has closed its end may take to read what it was answered.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Serves until the client has gone.
+pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
+    if !args.ignored.is_empty() {
+        tracing::warn!("arguments that mean nothing here are ignored: {}", explained(&args.ignored));
+    }
+    let settings = settings(args)?;
+    super::block_on(async {
+        let link = narrows_link::stdio::take(&narrows_link::Options::default())
+            .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
+        let (peer, inbox) = narrows_rpc::start(link, narrows_agent::options());
+        let served = narrows_agent::run(peer.clone(), inbox, settings).await;
+        served.map_err(|error| Failure::endpoint_setting(&error))?;
+        let reason = peer.closed().await;
+        // A client that has nothing more to ask may still read what it was answered.
+        if timeout(PATIENCE, peer.finish()).await.is_err() {
+            tracing::warn!("the client no longer reads; what it was answered last is lost");
+        }
+        match reason {
+            CloseReason::Eof | CloseReason::Deaf => Ok(Code::Success.exit()),
+            reason => Err(Failure::client_lost(&reason)),
+        }
+    })?
+}
+
+fn settings(args: Acp) -> Result<Settings, Failure> {
+    let variables = Variables::of_process();
+    let loaded = config::load(args.model.config.as_deref(), &variables)?;
+    let Acp { model, errors, data_dir, no_store, .. } = args;
+    let flags = Flags { model, errors, data_dir, no_store };
+    let mut resolved = config::resolve(&flags, loaded.file, &variables)?;
+    let settings = resolved.settings(&flags.model)?;
+    for warning in loaded.warnings.iter().chain(&resolved.warnings) {
+        tracing::warn!("{warning}");
+    }
+    if settings.routes.is_empty() && flags.model.layer() != Layer::default() {
+        tracing::warn!(
+            "the flags about the model mean nothing: no endpoint is configured, and --base-url is not given"
+        );
+    }
+    Ok(settings)
+}
+
+/// The arguments, and what may have been meant by them.
+fn explained(ignored: &[String]) -> String {
+    let command = Cli::command();
+    let known = command.find_subcommand("acp").map_or_else(Vec::new, |acp| {
+        acp.get_arguments().filter_map(clap::Arg::get_long).map(|long| format!("--{long}")).collect()
+    });
+    let explain = |word: &String| {
+        let flag = word.split('=').next().unwrap_or_default();
+        match nearest(flag, known.iter().map(String::as_str)) {
+            Some(near) => format!("{word} (did you mean {near}?)"),
+            None => word.clone(),
+        }
+    };
+    // Whatever a program adds, one line is enough.
+    let words: Vec<String> = ignored.iter().take(16).map(explain).collect();
+    crate::terminal::line(&words.join(" "))
+}

@@ -1,0 +1,63 @@
+//! What became of a turn, as one JSON object for programs.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::drive::{Fault, Info};
+use crate::failure::Failure;
+use crate::output;
+
+/// The object.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Summary {
+    pub(super) text: String,
+    pub(super) stop_reason: Option<String>,
+    pub(super) session_id: Option<String>,
+    pub(super) agent: Option<Info>,
+    pub(super) protocol: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorSummary>,
+}
+
+/// What went wrong. What is empty is left out.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ErrorSummary {
+    kind: &'static str,
+    message: String,
+    exit_code: u8,
+    /// Of the JSON-RPC error with which the agent answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<Value>,
+    /// What the agent says about the model that failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<Fault>,
+    /// The last that the agent wrote there.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    stderr: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    hints: Vec<String>,
+}
+
+impl Summary {
+    /// Writes it to stdout.
+    pub(super) fn print(mut self, failure: Option<&Failure>) -> Result<(), Failure> {
+        self.error = failure.map(|failure| ErrorSummary {
+            kind: failure.code().name(),
+            message: failure.message(),
+            exit_code: failure.code().number(),
+            code: failure.rpc().map(|error| error.code),
+            data: failure.rpc().and_then(|error| error.data.clone()),
+            endpoint: failure.fault().cloned(),
+            stderr: failure.stderr().to_owned(),
+            hints: failure.hints().to_vec(),
+        });
+        let mut object = serde_json::to_vec(&self)
+            .map_err(|error| Failure::setup("write the result as JSON", &error.into()))?;
+        object.push(b'\n');
+        output::print(&object)
+    }
+}

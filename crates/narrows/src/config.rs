@@ -1,0 +1,20 @@
+//! What the built-in agent is to do: `narrows.toml`, variables and flags, of which the later win.
+//!
+//! Nothing is read from the workspace: a repository must not choose where prompts and keys go.
+
+mod error;
+mod file;
+mod key;
+mod layer;
+mod place;
+mod proxy;
+mod read;
+mod resolve;
+mod settings;
+mod variables;
+
+pub(crate) use error::ConfigError;
+pub(crate) use layer::{Header, Key, Layer, Proxy};
+pub(crate) use place::load;
+pub(crate) use resolve::{Flags, resolve};
+pub(crate) use variables::Variables;

@@ -1,0 +1,54 @@
+//! What is wrong with a setting, and where it stands.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Where a setting stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// In a file, at this line.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// In this variable.
+    Variable(&'static str),
+    /// Among the arguments, as this one.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Variable(name) | Self::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A setting that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{origin}: {message}")]
+pub(crate) struct ConfigError {
+    /// Where it stands.
+    pub(crate) origin: Origin,
+    /// What is wrong with it, with its name; never with the value of a key.
+    pub(crate) message: String,
+    /// What to do about it.
+    pub(crate) hint: Option<String>,
+}
+
+impl ConfigError {
+    /// Without a hint.
+    pub(crate) fn new(origin: Origin, message: impl Into<String>) -> Self {
+        Self { origin, message: message.into(), hint: None }
+    }
+
+    /// The same, with a hint.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}

@@ -1,0 +1,348 @@
+//! What may stand in the file, what may not, and that whatever is written is read as it was meant.
+
+use std::collections::HashMap;
+
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+use proptest::sample::select;
+use toml::{Table as Toml, Value};
+
+use super::*;
+
+fn parse(text: &str) -> Read<File> {
+    File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))
+}
+
+#[track_caller]
+fn check(text: &str, expected: &str, hint: Option<&str>) {
+    let error = parse(text).expect_err(text);
+    assert_eq!((error.to_string().as_str(), error.hint.as_deref()), (expected, hint), "{text}");
+}
+
+#[test]
+fn a_file_is_read() {
+    let file = parse(
+        r#"
+default = "work"
+system = "Be brief."
+errors = "rpc"
+data-dir = "~/sessions"
+store = true
+pace = "0"
+
+[endpoint.local]
+base-url = "http://localhost:11434/v1"
+model = "llama3.2"
+
+[endpoint.work]
+base-url = "https://gateway.example.org/v1"
+key-env = "WORK_KEY"
+model = "big"
+headers = { X-Team = "blue" }
+query = { api-version = "1" }
+provider = "litellm"
+context-window = 32_768
+ca-file = "ca.pem"
+proxy = "none"
+max-tokens = 1000
+temperature = 1
+effort = "high"
+idle-timeout = "30s"
+
+[limits]
+requests-per-turn = 5
+tool-timeout = "1m"
+"#,
+    )
+    .unwrap();
+    let origin = |line| Origin::File { path: "/c/narrows.toml".into(), line };
+    let local = Layer {
+        base_url: Some("http://localhost:11434/v1".to_owned()),
+        model: Some("llama3.2".to_owned()),
+        ..Layer::default()
+    };
+    let work = Layer {
+        base_url: Some("https://gateway.example.org/v1".to_owned()),
+        key: Some(Key::Variable("WORK_KEY".to_owned())),
+        model: Some("big".to_owned()),
+        headers: vec![Header { name: "X-Team".to_owned(), value: "blue".to_owned().into() }],
+        query: vec![("api-version".to_owned(), "1".to_owned())],
+        provider: Some(Provider::LiteLlm),
+        context_window: Some(32_768),
+        ca_file: Some("/c/ca.pem".into()),
+        proxy: Some(Proxy::None),
+        max_tokens: Some(1000),
+        temperature: Some(1.0),
+        effort: Some(Effort::High),
+        idle_timeout: Some(Duration::from_secs(30)),
+        ..Layer::default()
+    };
+    let expected = File {
+        default: Some("work".to_owned()),
+        system: Some("Be brief.".to_owned()),
+        errors: Some(Errors::Rpc),
+        data_dir: Some("/home/me/sessions".into()),
+        store: Some(true),
+        pace: Some(Duration::ZERO),
+        endpoints: vec![
+            Entry { name: "local".to_owned(), origin: origin(9), layer: local },
+            Entry { name: "work".to_owned(), origin: origin(13), layer: work },
+        ],
+        limits: Limits {
+            requests_per_turn: Some(5),
+            tool: Some(Duration::from_secs(60)),
+            server_start: None,
+        },
+    };
+    assert_eq!(file, expected);
+    assert_eq!(file.key_variables().collect::<Vec<_>>(), ["WORK_KEY"]);
+    assert_eq!(parse(""), Ok(File::default()));
+}
+
+#[test]
+fn what_nobody_knows_is_refused_with_what_may_be_meant() {
+    let here = |line: u32, message: &str| format!("/c/narrows.toml:{line}: {message}");
+    check(
+        "[endpoint.a]\nmodle = \"x\"",
+        &here(2, "there is no setting `modle` in [endpoint.a]"),
+        Some("did you mean `model`?"),
+    );
+    check(
+        "[endpoint.a]\nbase_url = \"x\"",
+        &here(2, "there is no setting `base_url` in [endpoint.a]"),
+        Some("did you mean `base-url`?"),
+    );
+    check(
+        "\n[limits]\nspeed = 1",
+        &here(3, "there is no setting `speed` in [limits]"),
+        Some("what may stand there: requests-per-turn, tool-timeout, server-start-timeout"),
+    );
+    check("sytem = 'x'", &here(1, "there is no setting `sytem`"), Some("did you mean `system`?"));
+    check("errors = 'txt'", &here(1, "`errors` must be one of text, rpc"), Some("did you mean \"text\"?"));
+    check(
+        "[endpoint.a]\neffort = 'hihg'",
+        &here(2, "`endpoint.a.effort` must be one of minimal, low, medium, high"),
+        None,
+    );
+    check(
+        "default = 'wrok'\n[endpoint.work]",
+        &here(1, "`default` names no endpoint of this file"),
+        Some("did you mean \"work\"?"),
+    );
+    check(
+        "default = 'a'",
+        &here(1, "`default` names no endpoint of this file"),
+        Some("an endpoint is a table: [endpoint.a]"),
+    );
+    check(
+        "[endpoint.env]",
+        &here(1, "`endpoint.env` is a name that is taken"),
+        Some("`env` is what the OPENAI_ variables form, `flags` what --base-url does"),
+    );
+}
+
+#[test]
+fn values_of_another_kind_are_refused_and_not_shown() {
+    let in_a = |line: &str| format!("[endpoint.a]\n{line}");
+    let told = |message: &str| format!("/c/narrows.toml:2: `endpoint.a.{message}");
+    for (line, message) in [
+        ("model = 7", "model` must be a text in quotes"),
+        ("model = ' '", "model` must be a text in quotes"),
+        ("key = 12345", "key` must be a text in quotes"),
+        ("max-tokens = 0", "max-tokens` must be a whole number above 0"),
+        ("max-tokens = -5", "max-tokens` must be a whole number above 0"),
+        ("max-tokens = 1.5", "max-tokens` must be a whole number above 0"),
+        ("max-tokens = '5'", "max-tokens` must be a whole number above 0"),
+        ("temperature = nan", "temperature` must be a number, 0 or above"),
+        ("temperature = inf", "temperature` must be a number, 0 or above"),
+        ("temperature = -1", "temperature` must be a number, 0 or above"),
+        ("idle-timeout = 5", "idle-timeout` must be a text in quotes"),
+        ("idle-timeout = '5d'", "idle-timeout` cannot be \"5d\": the unit must be `ms`, `s`, `m` or `h`"),
+        ("headers = 'a'", "headers` must be a table"),
+        ("headers = { a = 1 }", "headers.a` must be a text in quotes"),
+        ("key-env = 'A=b'", "key-env` cannot be \"A=b\": it is not the name of a variable"),
+        (
+            "key-env = 'A'\nkey = 'b'",
+            "key-env` is one key too many: an endpoint has `key-env`, `key-file` or `key`",
+        ),
+    ] {
+        check(&in_a(line), &told(message), None);
+    }
+    check("endpoint = 1", "/c/narrows.toml:1: `endpoint` must be a table", None);
+    check("store = 'no'", "/c/narrows.toml:1: `store` must be true or false", None);
+    let error = parse("a = \n").unwrap_err().to_string();
+    assert!(error.starts_with("/c/narrows.toml:1: this is no TOML: "), "{error}");
+}
+
+#[test]
+fn the_documentation_has_every_setting() {
+    let page = include_str!("../../../../docs/agent.md");
+    let section = page.split("\n## Settings\n").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let section = section.expect("a section on settings");
+    for setting in
+        TOP.iter().chain(ENDPOINT).chain(LIMITS).filter(|name| !["endpoint", "limits"].contains(name))
+    {
+        assert!(section.contains(&format!("\n| `{setting}` |")), "`{setting}` is not in docs/agent.md");
+    }
+}
+
+#[test]
+fn the_example_in_the_documentation_is_valid() {
+    let page = include_str!("../../../../docs/agent.md");
+    let mut examples = page.split("```toml\n").skip(1).peekable();
+    assert!(examples.peek().is_some(), "there is an example");
+    for example in examples {
+        let example = example.split("```").next().expect("it ends");
+        parse(example).unwrap_or_else(|error| panic!("{error}\n{example}"));
+    }
+}
+
+/// A time that is written without a loss.
+fn time() -> impl Strategy<Value = Option<Duration>> {
+    of((1..1_000_000u64).prop_map(Duration::from_millis))
+}
+
+fn text() -> impl Strategy<Value = Option<String>> {
+    of("[!-~]\\PC{0,20}")
+}
+
+prop_compose! {
+    fn layer()(
+        (base_url, model) in (text(), text()),
+        key in of(prop_oneof![
+            "[!-~]{1,20}".prop_map(|key| Key::Here(key.into())),
+            "[A-Z_]{1,9}".prop_map(Key::Variable),
+            "/[a-z]{1,9}".prop_map(|path| Key::File(path.into())),
+        ]),
+        headers in proptest::collection::btree_map("[A-Za-z-]{1,9}", "\\PC{0,9}", 0..3),
+        query in proptest::collection::btree_map("\\PC{1,9}", "\\PC{0,9}", 0..3),
+        provider in of(select(Provider::all().collect::<Vec<_>>())),
+        effort in of(select(Effort::ALL.to_vec())),
+        tokens in (of(1..i64::MAX as u64), of(1..i64::MAX as u64)),
+        temperature in of(0.0..1e6f64),
+        ca_file in of("/[a-z]{1,9}"),
+        proxy in of("[!-~]{1,9}"),
+        times in (time(), time(), time(), time()),
+    ) -> Layer {
+        Layer {
+            base_url,
+            key,
+            model,
+            headers: headers.into_iter().map(|(name, value)| Header { name, value: value.into() }).collect(),
+            query: query.into_iter().collect(),
+            provider,
+            context_window: tokens.0,
+            ca_file: ca_file.map(Into::into),
+            proxy: proxy.map(Proxy::from),
+            max_tokens: tokens.1,
+            temperature,
+            effort,
+            connect_timeout: times.0,
+            first_timeout: times.1,
+            idle_timeout: times.2,
+            total_timeout: times.3,
+        }
+    }
+}
+
+fn strings(pairs: impl IntoIterator<Item = (String, String)>) -> Value {
+    Value::Table(pairs.into_iter().map(|(name, value)| (name, Value::String(value))).collect())
+}
+
+fn written(time: Duration) -> Value {
+    Value::String(format!("{}ms", time.as_millis()))
+}
+
+/// The layer as somebody would write it.
+fn toml_of(layer: &Layer) -> Toml {
+    let mut table = Toml::new();
+    let mut put = |name: &str, value: Option<Value>| {
+        table.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    put("base-url", layer.base_url.clone().map(Value::String));
+    put("model", layer.model.clone().map(Value::String));
+    match layer.key.clone() {
+        Some(Key::Here(key)) => put("key", Some(Value::String(key.reveal().to_owned()))),
+        Some(Key::Variable(name)) => put("key-env", Some(Value::String(name))),
+        Some(Key::File(path)) => put("key-file", Some(Value::String(path.to_str().unwrap().to_owned()))),
+        None => {}
+    }
+    let headers = layer.headers.iter().map(|header| (header.name.clone(), header.value.reveal().to_owned()));
+    put("headers", Some(strings(headers)));
+    put("query", Some(strings(layer.query.clone())));
+    put("provider", layer.provider.map(|provider| Value::String(provider.name().to_owned())));
+    put("effort", layer.effort.map(|effort| Value::String(effort.name().to_owned())));
+    put("context-window", layer.context_window.map(|tokens| Value::Integer(tokens.try_into().unwrap())));
+    put("max-tokens", layer.max_tokens.map(|tokens| Value::Integer(tokens.try_into().unwrap())));
+    put("temperature", layer.temperature.map(Value::Float));
+    put("ca-file", layer.ca_file.as_ref().map(|path| Value::String(path.to_str().unwrap().to_owned())));
+    let proxy = layer.proxy.clone().map(|proxy| match proxy {
+        Proxy::None => "none".to_owned(),
+        Proxy::Through(url) => url,
+    });
+    put("proxy", proxy.map(Value::String));
+    put("connect-timeout", layer.connect_timeout.map(written));
+    put("first-timeout", layer.first_timeout.map(written));
+    put("idle-timeout", layer.idle_timeout.map(written));
+    put("total-timeout", layer.total_timeout.map(written));
+    table
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_what_is_read(
+        layers in proptest::collection::btree_map("[a-z]{1,3}[0-9]", layer(), 0..4),
+        system in text(),
+        pace in of(0..1000u64),
+    ) {
+        let mut document = Toml::new();
+        document.extend(system.clone().map(|system| ("system".to_owned(), Value::String(system))));
+        document.extend(pace.map(|pace| ("pace".to_owned(), written(Duration::from_millis(pace)))));
+        let endpoints: Toml =
+            layers.iter().map(|(name, layer)| (name.clone(), Value::Table(toml_of(layer)))).collect();
+        document.insert("endpoint".to_owned(), Value::Table(endpoints));
+        let text = toml::to_string(&document).unwrap();
+        let file = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let sorted = |mut layer: Layer| {
+            layer.headers.sort_by(|a, b| a.name.cmp(&b.name));
+            layer.query.sort();
+            layer
+        };
+        let read: HashMap<String, Layer> =
+            file.endpoints.into_iter().map(|entry| (entry.name, sorted(entry.layer))).collect();
+        let meant: HashMap<String, Layer> =
+            layers.into_iter().map(|(name, layer)| (name, sorted(layer))).collect();
+        prop_assert_eq!(read, meant);
+        prop_assert_eq!(file.system, system);
+        prop_assert_eq!(file.pace, pace.map(Duration::from_millis));
+    }
+
+    #[test]
+    fn whatever_is_written_is_read_or_refused(
+        lines in vec("(\\[?(endpoint|limits|default)[.a-z-]{0,12}\\]?|[a-z-]{1,12}) ?=? ?['\"0-9a-z{}\\[\\],.=-]{0,20}", 0..8),
+    ) {
+        let text = lines.join("\n");
+        if let Err(error) = parse(&text) {
+            let Origin::File { line, .. } = error.origin else { panic!("{error}") };
+            prop_assert!(line <= text.lines().count() + 1, "{}", error);
+        }
+    }
+
+    #[test]
+    fn numbers_are_read_exactly_or_refused(number in any::<i64>(), fraction in any::<f64>()) {
+        let tokens = parse(&format!("[endpoint.a]\nmax-tokens = {number}"));
+        let tokens = tokens.map(|file| file.endpoints[0].layer.max_tokens);
+        prop_assert_eq!(tokens.ok(), u64::try_from(number).ok().filter(|number| *number > 0).map(Some));
+        let written = toml::to_string(&fraction_of(fraction)).unwrap();
+        let heat = parse(&written).map(|file| file.endpoints[0].layer.temperature);
+        let expected = (fraction.is_finite() && fraction >= 0.0).then_some(Some(fraction));
+        prop_assert_eq!(heat.ok(), expected);
+    }
+}
+
+fn fraction_of(fraction: f64) -> Toml {
+    let layer: Toml = [("temperature".to_owned(), Value::Float(fraction))].into_iter().collect();
+    let endpoints: Toml = [("a".to_owned(), Value::Table(layer))].into_iter().collect();
+    [("endpoint".to_owned(), Value::Table(endpoints))].into_iter().collect()
+}

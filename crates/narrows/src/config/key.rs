@@ -1,0 +1,95 @@
+//! Where a key is found, if there is one.
+
+use std::path::Path;
+
+use narrows_model::Provider;
+use url::Url;
+
+use super::layer::{Hidden, Key, Layer};
+use super::variables::Variables;
+use crate::environment as env;
+
+/// The key of an endpoint, or why the one that is named cannot be had. An empty key is none.
+pub(super) fn find(layer: &Layer, variables: &Variables) -> Result<Option<Hidden>, String> {
+    let key = match &layer.key {
+        Some(Key::Here(key)) => Some(key.reveal().trim().to_owned().into()),
+        Some(Key::Variable(name)) => Some(variable(name, variables)?),
+        Some(Key::File(path)) => Some(file(path)?),
+        None => usual(layer).map(|name| variable(name, variables)).and_then(Result::ok),
+    };
+    Ok(key.filter(|key| !key.reveal().is_empty()))
+}
+
+fn variable(name: &str, variables: &Variables) -> Result<Hidden, String> {
+    let key = variables
+        .get(name)
+        .ok_or_else(|| format!("the variable {name}, in which its key is said to be, is not set"))?;
+    let key = key.to_str().ok_or_else(|| format!("the variable {name} is not UTF-8"))?;
+    Ok(key.trim().to_owned().into())
+}
+
+fn file(path: &Path) -> Result<Hidden, String> {
+    let key = std::fs::read_to_string(path)
+        .map_err(|error| format!("the key file {path:?} cannot be read: {error}"))?;
+    Ok(key.trim().to_owned().into())
+}
+
+/// The variable in which users of a provider have their key.
+fn usual(layer: &Layer) -> Option<&'static str> {
+    let of_url = || Url::parse(layer.base_url.as_deref()?).ok().map(|url| Provider::of(&url));
+    match layer.provider.or_else(of_url)? {
+        Provider::Bedrock => Some(env::BEDROCK_KEY),
+        Provider::AzureV1 | Provider::AzureDated => Some(env::AZURE_KEY),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::variables::variables;
+
+    #[track_caller]
+    fn check(url: &str, key: Option<Key>, pairs: &[(&str, &str)], expected: Result<Option<&str>, &str>) {
+        let layer = Layer { base_url: Some(url.to_owned()), key, ..Layer::default() };
+        let found = find(&layer, &variables(pairs));
+        let found = found.map(|key| key.map(|key| key.reveal().to_owned()));
+        assert_eq!(found.as_ref().map(Option::as_deref).map_err(String::as_str), expected, "{url}");
+    }
+
+    #[test]
+    fn a_key_is_where_it_is_said_to_be() {
+        let url = "https://api.groq.com/openai/v1";
+        check(url, None, &[], Ok(None));
+        check(url, Some(Key::Here("k".to_owned().into())), &[], Ok(Some("k")));
+        check(url, Some(Key::Here(String::new().into())), &[], Ok(None));
+        let variable = || Some(Key::Variable("GROQ_API_KEY".to_owned()));
+        check(url, variable(), &[("GROQ_API_KEY", " k\n")], Ok(Some("k")));
+        let unset = Err("the variable GROQ_API_KEY, in which its key is said to be, is not set");
+        check(url, variable(), &[], unset);
+        check(url, variable(), &[("GROQ_API_KEY", "")], unset);
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("key");
+        std::fs::write(&path, "k\n").unwrap();
+        check(url, Some(Key::File(path)), &[], Ok(Some("k")));
+        let missing = Some(Key::File("/nowhere/key".into()));
+        check(
+            url,
+            missing,
+            &[],
+            Err("the key file \"/nowhere/key\" cannot be read: No such file or directory (os error 2)"),
+        );
+    }
+
+    #[test]
+    fn the_clouds_have_variables_of_their_own() {
+        let vars = [("AWS_BEARER_TOKEN_BEDROCK", "b"), ("AZURE_OPENAI_API_KEY", "a")];
+        check("https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1", None, &vars, Ok(Some("b")));
+        check("https://eu-west-1.bedrock.amazonaws.com/openai/v1", None, &vars, Ok(Some("b")));
+        check("https://r.openai.azure.com/openai/deployments/d", None, &vars, Ok(Some("a")));
+        check("https://r.openai.azure.com/openai/v1", None, &vars, Ok(Some("a")));
+        check("https://api.openai.com/v1", None, &vars, Ok(None));
+        let own = Some(Key::Here("k".to_owned().into()));
+        check("https://r.openai.azure.com/openai/v1", own, &vars, Ok(Some("k")));
+    }
+}

@@ -1,0 +1,145 @@
+//! Where the configuration is and where sessions are kept: in the user's own directories.
+
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::error::{ConfigError, Origin};
+use super::file::File;
+use super::layer::Key;
+use super::variables::Variables;
+use crate::environment as env;
+
+/// The longest file.
+const LONGEST: u64 = 1 << 20;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    /// The file, if there is one.
+    pub(crate) file: Option<File>,
+    /// What its owner should know.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Reads the configuration file: the one that is named, or the one that lies where it is looked for, if it does.
+pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded, ConfigError> {
+    let usual = || Some(below(variables, env::CONFIG_HOME, ".config")?.join("narrows.toml"));
+    let (path, named) = match (named, variables.get(env::CONFIG)) {
+        (Some(path), _) => (path.to_owned(), Some(Origin::Flag("--config"))),
+        (None, Some(path)) => (path.into(), Some(Origin::Variable(env::CONFIG))),
+        (None, None) => match usual() {
+            Some(path) => (path, None),
+            None => return Ok(Loaded::default()),
+        },
+    };
+    let (text, open) = match read(&path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && named.is_none() => {
+            return Ok(Loaded::default());
+        }
+        Err(error) => {
+            let origin = named.unwrap_or_else(|| Origin::File { path: path.clone(), line: 1 });
+            return Err(ConfigError::new(origin, format!("{path:?} cannot be read: {error}")));
+        }
+    };
+    // An error must lead to the file from anywhere.
+    let path = std::path::absolute(&path).unwrap_or(path);
+    let file = File::parse(&path, &text, home(variables))?;
+    let holds_keys = file.endpoints.iter().any(|entry| matches!(entry.layer.key, Some(Key::Here(_))));
+    let warnings = if open && holds_keys {
+        vec![format!(
+            "{} holds a key and others on this machine can read it: chmod 600 it, or use key-env",
+            path.display()
+        )]
+    } else {
+        Vec::new()
+    };
+    Ok(Loaded { file: Some(file), warnings })
+}
+
+/// The text of a file, and whether others than its owner can read it.
+fn read(path: &Path) -> io::Result<(String, bool)> {
+    let file = std::fs::File::open(path)?;
+    let mode = file.metadata()?.permissions().mode();
+    let mut text = String::new();
+    file.take(LONGEST + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LONGEST {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is longer than 1 MiB"));
+    }
+    Ok((text, mode & 0o044 != 0))
+}
+
+/// Where sessions are kept unless something else is said.
+pub(super) fn data_dir(variables: &Variables) -> Option<PathBuf> {
+    below(variables, env::DATA_HOME, ".local/share")
+}
+
+/// The user's directory.
+pub(super) fn home(variables: &Variables) -> Option<&Path> {
+    variables.get(env::HOME).map(Path::new).filter(|home| home.is_absolute())
+}
+
+/// Our directory in the one that `variable` names, or else in this one of the user's directory.
+fn below(variables: &Variables, variable: &str, otherwise: &str) -> Option<PathBuf> {
+    // A relative one is not to be used, by the specification of these variables.
+    let named = variables.get(variable).map(Path::new).filter(|path| path.is_absolute());
+    let directory =
+        named.map_or_else(|| Some(home(variables)?.join(otherwise)), |path| Some(path.to_owned()));
+    Some(directory?.join("narrows"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::variables::variables;
+
+    #[test]
+    fn directories_are_those_of_the_user() {
+        #[track_caller]
+        fn check(pairs: &[(&str, &str)], expected: Option<&str>) {
+            assert_eq!(data_dir(&variables(pairs)).as_deref(), expected.map(Path::new), "{pairs:?}");
+        }
+        check(&[("HOME", "/home/me")], Some("/home/me/.local/share/narrows"));
+        check(&[("HOME", "/home/me"), ("XDG_DATA_HOME", "/data")], Some("/data/narrows"));
+        check(&[("HOME", "/home/me"), ("XDG_DATA_HOME", "data")], Some("/home/me/.local/share/narrows"));
+        check(&[("HOME", "/home/me"), ("XDG_DATA_HOME", "")], Some("/home/me/.local/share/narrows"));
+        check(&[("HOME", "me")], None);
+        check(&[], None);
+    }
+
+    #[test]
+    fn the_file_is_looked_for_where_the_user_keeps_such_files() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join("narrows");
+        std::fs::create_dir(&directory).unwrap();
+        let vars = variables(&[("XDG_CONFIG_HOME", home.path().to_str().unwrap())]);
+        assert!(load(None, &vars).unwrap().file.is_none());
+        let file = directory.join("narrows.toml");
+        std::fs::write(&file, "system = \"a\"\n[endpoint.a]\nbase-url = \"http://a\"\nkey = \"k\"\n")
+            .unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+        let loaded = load(None, &vars).unwrap();
+        assert_eq!(loaded.file.unwrap().system.as_deref(), Some("a"));
+        assert!(loaded.warnings[0].contains("holds a key"), "{:?}", loaded.warnings);
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+        assert_eq!(load(None, &vars).unwrap().warnings, [""; 0]);
+        let other = home.path().join("other.toml");
+        std::fs::write(&other, "system = \"b\"").unwrap();
+        let found = load(Some(&other), &vars).unwrap().file.unwrap();
+        assert_eq!(found.system.as_deref(), Some("b"));
+        let named = variables(&[("NARROWS_CONFIG", other.to_str().unwrap())]);
+        assert_eq!(load(None, &named).unwrap().file.unwrap().system.as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn a_file_that_is_named_must_be_there() {
+        let error = load(Some(Path::new("/nowhere/narrows.toml")), &Variables::default()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "--config: \"/nowhere/narrows.toml\" cannot be read: No such file or directory (os error 2)"
+        );
+        let error = load(None, &variables(&[("NARROWS_CONFIG", "/nowhere/x")])).unwrap_err();
+        assert!(error.to_string().starts_with("NARROWS_CONFIG: "), "{error}");
+    }
+}

@@ -1,0 +1,258 @@
+//! Which source wins, case by case.
+
+use std::path::Path;
+
+use super::*;
+use crate::cli::value;
+use crate::config::variables::variables;
+
+const FILE: &str = r#"
+system = "of the file"
+[endpoint.local]
+base-url = "http://localhost:11434/v1"
+model = "llama3.2"
+[endpoint.work]
+base-url = "https://gateway.example.org/v1"
+key-env = "WORK_KEY"
+model = "big"
+max-tokens = 10
+"#;
+
+fn flags(model: ModelArgs) -> Flags {
+    Flags { model, no_store: true, ..Flags::default() }
+}
+
+fn read(file: &str, model: ModelArgs, pairs: &[(&str, &str)]) -> Result<Resolved, ConfigError> {
+    let file = (!file.is_empty()).then(|| File::parse(Path::new("narrows.toml"), file, None).unwrap());
+    resolve(&flags(model), file, &variables(pairs))
+}
+
+/// Each route as `NAME URL MODEL KEY`.
+fn routes(resolved: &Resolved) -> Vec<String> {
+    let shown = |chosen: &Chosen| {
+        let (url, model) = (chosen.layer.base_url.as_deref(), chosen.layer.model.as_deref());
+        let key = chosen.key.as_ref().map_or("-", |key| key.reveal());
+        format!("{} {} {} {key}", chosen.name, url.unwrap_or("-"), model.unwrap_or("-"))
+    };
+    resolved.routes.iter().map(shown).collect()
+}
+
+#[track_caller]
+fn check(file: &str, model: ModelArgs, pairs: &[(&str, &str)], expected: &[&str]) {
+    let resolved = read(file, model, pairs).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(routes(&resolved), expected, "{pairs:?}");
+}
+
+#[track_caller]
+fn fails(file: &str, model: ModelArgs, pairs: &[(&str, &str)], expected: &str, hint: Option<&str>) {
+    let error = read(file, model, pairs).expect_err(expected);
+    assert_eq!((error.to_string().as_str(), error.hint.as_deref()), (expected, hint));
+}
+
+fn none() -> ModelArgs {
+    ModelArgs::default()
+}
+
+#[test]
+fn with_nothing_set_there_is_no_endpoint() {
+    check("", none(), &[], &[]);
+    check("", none(), &[("OPENAI_MODEL", "m"), ("OPENAI_TEMPERATURE", "1")], &[]);
+    check("", none(), &[("OPENAI_BASE_URL", ""), ("OPENAI_API_KEY", "")], &[]);
+    check("system = 'x'", none(), &[], &[]);
+}
+
+#[test]
+fn the_variables_form_an_endpoint() {
+    check("", none(), &[("OPENAI_API_KEY", "k")], &["env https://api.openai.com/v1 gpt-4o k"]);
+    check("", none(), &[("OPENAI_BASE_URL", "http://h/v1")], &["env http://h/v1 gpt-4o -"]);
+    let all = [("OPENAI_BASE_URL", "http://h"), ("OPENAI_API_KEY", "k"), ("OPENAI_MODEL", "m")];
+    check("", none(), &all, &["env http://h m k"]);
+    check("", none(), &[("OPENAI_BASE_URL", "builtin:demo")], &["env builtin:demo demo -"]);
+    check(
+        "",
+        none(),
+        &[("OPENAI_BASE_URL", "builtin:demo"), ("OPENAI_MODEL", "m")],
+        &["env builtin:demo demo -"],
+    );
+}
+
+#[test]
+fn the_file_is_below_the_variables_and_those_are_below_the_flags() {
+    let (local, work) =
+        ("local http://localhost:11434/v1 llama3.2 -", "work https://gateway.example.org/v1 big w");
+    let key = ("WORK_KEY", "w");
+    check(FILE, none(), &[key], &[local, work]);
+    check(&format!("default = 'work'\n{FILE}"), none(), &[key], &[work, local]);
+    // The model alone is about the endpoint there is.
+    let renamed = "local http://localhost:11434/v1 m -";
+    check(FILE, none(), &[key, ("OPENAI_MODEL", "m")], &[renamed, work]);
+    let flag = |name: &str| ModelArgs { model: Some(name.to_owned()), ..none() };
+    check(FILE, flag("n"), &[key, ("OPENAI_MODEL", "m")], &["local http://localhost:11434/v1 n -", work]);
+    // An endpoint of the variables has its own.
+    let env = "env https://api.openai.com/v1 m k";
+    check(FILE, none(), &[key, ("OPENAI_API_KEY", "k"), ("OPENAI_MODEL", "m")], &[env, local, work]);
+    let chosen = |name: &str| ModelArgs { endpoint: Some(name.to_owned()), ..none() };
+    check(FILE, chosen("work"), &[key, ("OPENAI_API_KEY", "k"), ("OPENAI_MODEL", "m")], &[work, env, local]);
+    check(FILE, chosen("env"), &[key, ("OPENAI_API_KEY", "k"), ("OPENAI_MODEL", "m")], &[env, local, work]);
+    check(FILE, none(), &[key, ("NARROWS_ENDPOINT", "work")], &[work, local]);
+    check(FILE, chosen("local"), &[key, ("NARROWS_ENDPOINT", "work")], &[local, work]);
+}
+
+#[test]
+fn a_url_on_the_command_line_is_an_endpoint_that_gets_no_key_of_another() {
+    let url = |url: &str| ModelArgs { base_url: Some(url.to_owned()), ..none() };
+    let (local, work) =
+        ("local http://localhost:11434/v1 llama3.2 -", "work https://gateway.example.org/v1 big w");
+    let vars = [("WORK_KEY", "w"), ("NARROWS_ENDPOINT", "work")];
+    check(FILE, url("http://h/v1"), &vars, &["flags http://h/v1 gpt-4o -", local, work]);
+    check("", url("http://h/v1"), &[("OPENAI_API_KEY", "k")], &["flags http://h/v1 gpt-4o k"]);
+    let both = ModelArgs { endpoint: Some("work".to_owned()), ..url("http://h/v1") };
+    check(FILE, both, &vars, &["work http://h/v1 big w", local]);
+    let key = ModelArgs { key_env: Some("MY_KEY".to_owned()), ..url("http://h/v1") };
+    check("", key, &[("MY_KEY", "m"), ("OPENAI_API_KEY", "k")], &["flags http://h/v1 gpt-4o m"]);
+}
+
+#[test]
+fn numbers_and_prompts_follow_the_same_order() {
+    let tokens = |model: ModelArgs, pairs: &[(&str, &str)]| {
+        let resolved = read(&FILE.replace("[endpoint.local]", "[endpoint.other]"), model, pairs).unwrap();
+        (resolved.routes[0].layer.max_tokens, resolved.system)
+    };
+    let work = || ModelArgs { endpoint: Some("work".to_owned()), ..none() };
+    let key = ("WORK_KEY", "w");
+    let of_file = Some("of the file".to_owned());
+    assert_eq!(tokens(work(), &[key]), (Some(10), of_file.clone()));
+    assert_eq!(tokens(work(), &[key, ("OPENAI_MAX_TOKENS", "20")]), (Some(20), of_file));
+    let flag = ModelArgs { max_tokens: Some(30), system: Some("flag".to_owned()), ..work() };
+    let vars = [key, ("OPENAI_MAX_TOKENS", "20"), ("OPENAI_SYSTEM_PROMPT", "variable")];
+    assert_eq!(tokens(work(), &vars), (Some(20), Some("variable".to_owned())));
+    assert_eq!(tokens(flag, &vars), (Some(30), Some("flag".to_owned())));
+}
+
+#[test]
+fn what_cannot_be_used_is_told() {
+    let chosen = |name: &str| ModelArgs { endpoint: Some(name.to_owned()), ..none() };
+    let key = [("WORK_KEY", "w")];
+    fails(
+        FILE,
+        chosen("wrok"),
+        &key,
+        "--endpoint: there is no endpoint \"wrok\"",
+        Some("did you mean \"work\"?"),
+    );
+    fails(
+        FILE,
+        chosen("zzz"),
+        &key,
+        "--endpoint: there is no endpoint \"zzz\"",
+        Some("there are: local, work"),
+    );
+    fails(
+        "",
+        none(),
+        &[("NARROWS_ENDPOINT", "a")],
+        "NARROWS_ENDPOINT: there is no endpoint \"a\"",
+        Some("an endpoint is a table in narrows.toml: [endpoint.a]"),
+    );
+    fails(
+        "",
+        chosen("env"),
+        &[],
+        "--endpoint: there is no endpoint \"env\"",
+        Some("OPENAI_BASE_URL and OPENAI_API_KEY form it"),
+    );
+    fails(
+        "[endpoint.a]\nmodel = 'm'",
+        none(),
+        &[],
+        "narrows.toml:1: the endpoint \"a\" has no `base-url`",
+        None,
+    );
+    fails(
+        "\n[endpoint.a]\nbase-url = 'http://a'",
+        none(),
+        &[],
+        "narrows.toml:2: the endpoint \"a\" has no `model`",
+        Some("name it there, with --model, or in OPENAI_MODEL"),
+    );
+    fails(
+        FILE,
+        chosen("work"),
+        &[],
+        "narrows.toml:6: the endpoint \"work\" cannot be used: the variable WORK_KEY, in which its key is said to be, is not set",
+        None,
+    );
+    fails(
+        "",
+        none(),
+        &[("NARROWS_ERRORS", "loud")],
+        "NARROWS_ERRORS: \"loud\" cannot be used: it must be `text` or `rpc`",
+        Some("mend it, or unset NARROWS_ERRORS"),
+    );
+}
+
+#[test]
+fn an_endpoint_that_is_not_chosen_does_not_matter() {
+    let resolved = read(FILE, none(), &[]).unwrap();
+    assert_eq!(routes(&resolved), ["local http://localhost:11434/v1 llama3.2 -"]);
+    assert_eq!(
+        resolved.warnings,
+        [
+            "the endpoint \"work\" is left out: narrows.toml:6: the endpoint \"work\" cannot be used: the variable WORK_KEY, in which its key is said to be, is not set"
+        ]
+    );
+}
+
+#[test]
+fn a_choice_of_the_file_that_a_variable_overrules_is_mentioned() {
+    let file = format!("default = 'local'\n{FILE}");
+    let resolved = read(&file, none(), &[("WORK_KEY", "w"), ("OPENAI_API_KEY", "k")]).unwrap();
+    assert_eq!(
+        resolved.warnings,
+        [
+            "OPENAI_API_KEY is set, so it names the endpoint to begin with and not `default = \"local\"`; choose with --endpoint or NARROWS_ENDPOINT"
+        ]
+    );
+    let chosen = ModelArgs { endpoint: Some("local".to_owned()), ..none() };
+    let resolved = read(&file, chosen, &[("WORK_KEY", "w"), ("OPENAI_API_KEY", "k")]).unwrap();
+    assert_eq!(resolved.warnings, [""; 0]);
+}
+
+#[test]
+fn sessions_are_kept_where_somebody_said() {
+    #[track_caller]
+    fn check(flags: &Flags, file: &str, pairs: &[(&str, &str)], expected: Option<&str>, warns: bool) {
+        let file = File::parse(Path::new("/c/narrows.toml"), file, None).unwrap();
+        let resolved = resolve(flags, Some(file), &variables(pairs)).unwrap();
+        assert_eq!(resolved.data_dir.as_deref(), expected.map(Path::new));
+        assert_eq!(!resolved.warnings.is_empty(), warns, "{:?}", resolved.warnings);
+    }
+    let home = ("HOME", "/home/me");
+    let (plain, no_store) = (Flags::default(), flags(none()));
+    let named = Flags { data_dir: Some("/flag".into()), ..Flags::default() };
+    check(&plain, "", &[home], Some("/home/me/.local/share/narrows"), false);
+    check(&plain, "", &[], None, true);
+    check(&plain, "data-dir = 'd'", &[], Some("/c/d"), false);
+    check(&plain, "data-dir = '/d'", &[home, ("NARROWS_DATA_DIR", "/v")], Some("/v"), false);
+    check(&named, "", &[home, ("NARROWS_DATA_DIR", "/v")], Some("/flag"), false);
+    check(&no_store, "", &[home, ("NARROWS_DATA_DIR", "/v")], None, false);
+    check(&plain, "store = false", &[home], None, false);
+    check(&named, "store = false", &[home], Some("/flag"), false);
+}
+
+#[test]
+fn the_way_is_chosen_per_endpoint() {
+    let proxy = |model: ModelArgs, url: &str, pairs: &[(&str, &str)]| {
+        let model = ModelArgs { base_url: Some(url.to_owned()), ..model };
+        let chosen = read("", model, pairs).unwrap().routes.remove(0);
+        (chosen.layer.proxy, chosen.proxy_from)
+    };
+    let through = |url: &str| Some(Proxy::Through(url.to_owned()));
+    let vars = [("HTTPS_PROXY", "http://p")];
+    assert_eq!(proxy(none(), "https://h", &vars), (through("http://p"), Some("HTTPS_PROXY")));
+    assert_eq!(proxy(none(), "http://localhost:1/v1", &[("ALL_PROXY", "http://p")]), (None, None));
+    let direct = ModelArgs { proxy: value::proxy("none").ok(), ..none() };
+    assert_eq!(proxy(direct, "https://h", &vars), (Some(Proxy::None), None));
+    let other = ModelArgs { proxy: value::proxy("http://q").ok(), ..none() };
+    assert_eq!(proxy(other, "https://h", &vars), (through("http://q"), None));
+}

@@ -1,0 +1,171 @@
+//! The variables as settings: those of the endpoint `env`, and those that stand beside the file.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use super::error::{ConfigError, Origin};
+use super::layer::{Hidden, Key, Layer};
+use crate::cli::value;
+use crate::environment as env;
+
+/// All variables. One that is empty counts as none.
+#[derive(Clone, Default)]
+pub(crate) struct Variables {
+    all: BTreeMap<OsString, OsString>,
+}
+
+impl Variables {
+    /// Those of this process.
+    pub(crate) fn of_process() -> Self {
+        env::variables().collect()
+    }
+
+    /// One of them.
+    pub(crate) fn get(&self, name: &str) -> Option<&OsStr> {
+        let value = self.all.get(OsStr::new(name))?;
+        (!value.is_empty()).then_some(value)
+    }
+
+    /// One of them that has to be text.
+    pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, ConfigError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let text = value.to_str();
+        text.map(Some).ok_or_else(|| ConfigError::new(Origin::Variable(name), "it is not UTF-8"))
+    }
+
+    /// One of them, read by `reading`.
+    pub(crate) fn read<T>(
+        &self,
+        name: &'static str,
+        reading: impl FnOnce(&str) -> Result<T, &'static str>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        let value = reading(text);
+        let shown: String = text.chars().take(40).collect();
+        value.map(Some).map_err(|reason| {
+            ConfigError::new(Origin::Variable(name), format!("{shown:?} cannot be used: {reason}"))
+                .hint(format!("mend it, or unset {name}"))
+        })
+    }
+
+    /// What the variables say about the endpoint they are for.
+    pub(crate) fn layer(&self) -> Result<Layer, ConfigError> {
+        Ok(Layer {
+            base_url: self.text(env::BASE_URL)?.map(str::to_owned),
+            key: self.text(env::API_KEY)?.map(|key| Key::Here(Hidden::from(key.to_owned()))),
+            model: self.text(env::MODEL)?.map(str::to_owned),
+            max_tokens: self.read(env::MAX_TOKENS, value::tokens)?,
+            temperature: self.read(env::TEMPERATURE, value::temperature)?,
+            ..Layer::default()
+        })
+    }
+}
+
+impl FromIterator<(OsString, OsString)> for Variables {
+    fn from_iter<I: IntoIterator<Item = (OsString, OsString)>>(variables: I) -> Self {
+        Self { all: variables.into_iter().collect() }
+    }
+}
+
+#[cfg(test)]
+pub(super) fn variables(pairs: &[(&str, &str)]) -> Variables {
+    pairs.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_none_are_told_by_name() {
+        #[track_caller]
+        fn check(name: &str, value: &str, expected: &str) {
+            let error = variables(&[(name, value)]).layer().expect_err(value);
+            assert_eq!(error.to_string(), expected);
+            assert_eq!(error.hint, Some(format!("mend it, or unset {name}")));
+        }
+        check(
+            "OPENAI_MAX_TOKENS",
+            "7x",
+            "OPENAI_MAX_TOKENS: \"7x\" cannot be used: it must be a whole number above 0",
+        );
+        check(
+            "OPENAI_MAX_TOKENS",
+            "0",
+            "OPENAI_MAX_TOKENS: \"0\" cannot be used: it must be a whole number above 0",
+        );
+        check(
+            "OPENAI_MAX_TOKENS",
+            "-1",
+            "OPENAI_MAX_TOKENS: \"-1\" cannot be used: it must be a whole number above 0",
+        );
+        check(
+            "OPENAI_TEMPERATURE",
+            "warm",
+            "OPENAI_TEMPERATURE: \"warm\" cannot be used: it must be a number, 0 or above",
+        );
+        check(
+            "OPENAI_TEMPERATURE",
+            "NaN",
+            "OPENAI_TEMPERATURE: \"NaN\" cannot be used: it must be a number, 0 or above",
+        );
+        check(
+            "OPENAI_TEMPERATURE",
+            "-0.1",
+            "OPENAI_TEMPERATURE: \"-0.1\" cannot be used: it must be a number, 0 or above",
+        );
+    }
+
+    #[test]
+    fn an_empty_variable_is_none() {
+        let layer = variables(&[
+            ("OPENAI_BASE_URL", ""),
+            ("OPENAI_API_KEY", ""),
+            ("OPENAI_MODEL", ""),
+            ("OPENAI_MAX_TOKENS", ""),
+            ("OPENAI_TEMPERATURE", ""),
+        ])
+        .layer();
+        assert_eq!(layer, Ok(Layer::default()));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_set_is_what_is_read(
+            url in "[!-~]{1,40}",
+            key in "[!-~]{1,40}",
+            model in "\\PC{1,40}",
+            max_tokens in 1..=u64::MAX,
+            temperature in 0.0..1e9f64,
+        ) {
+            let (tokens, heat) = (max_tokens.to_string(), temperature.to_string());
+            let layer = variables(&[
+                ("OPENAI_BASE_URL", &url),
+                ("OPENAI_API_KEY", &key),
+                ("OPENAI_MODEL", &model),
+                ("OPENAI_MAX_TOKENS", &tokens),
+                ("OPENAI_TEMPERATURE", &heat),
+            ])
+            .layer();
+            prop_assert_eq!(layer, Ok(Layer {
+                base_url: Some(url),
+                key: Some(Key::Here(key.into())),
+                model: Some(model),
+                max_tokens: Some(max_tokens),
+                temperature: Some(temperature),
+                ..Layer::default()
+            }));
+        }
+
+        #[test]
+        fn a_text_is_a_number_or_an_error_and_never_silence(text in "\\PC{1,12}") {
+            let tokens = variables(&[("OPENAI_MAX_TOKENS", &text)]).layer().map(|layer| layer.max_tokens);
+            prop_assert_eq!(tokens.ok(), text.trim().parse().ok().filter(|number| *number > 0).map(Some));
+            let heat = variables(&[("OPENAI_TEMPERATURE", &text)]).layer().map(|layer| layer.temperature);
+            let expected = text.trim().parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+            prop_assert_eq!(heat.ok(), expected.map(Some));
+        }
+    }
+}
