@@ -33,7 +33,7 @@ impl Store {
         Self { place: Arc::new(Place::Disk(Writer::new(directory, claims))) }
     }
 
-    /// Sessions that end with the last handle.
+    /// Sessions that end with the last handle. Nothing waits for a thread here, so that a paused clock stands still.
     #[must_use]
     pub fn in_memory() -> Self {
         let desk = Desk::new(None, Claims::new(None));
