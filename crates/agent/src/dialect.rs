@@ -144,7 +144,7 @@ mod tests {
     use narrows_acp::{v1, v2};
 
     use super::*;
-    use crate::shown::{Priority, Progress, ToolKind};
+    use crate::shown::{Priority, Step, ToolKind};
 
     fn call() -> ToolCall {
         ToolCall {
@@ -184,12 +184,12 @@ mod tests {
                 Shown::User { id: "u".to_owned(), content: vec![json!({"type": "text", "text": "hi"})] },
                 Shown::Text { id: "m".to_owned(), text: "hello".to_owned() },
                 Shown::Thought { id: "t".to_owned(), text: "hm".to_owned() },
-                Shown::Tool(call()),
+                Shown::Tool(Box::new(call())),
                 Shown::Plan {
                     entries: vec![PlanEntry {
                         content: "look".to_owned(),
                         priority: Priority::High,
-                        status: Progress::InProgress,
+                        status: Step::InProgress,
                     }],
                 },
             ];

@@ -1,24 +1,45 @@
 //! The universal agent: sessions, the turn loop, and tools of MCP servers and of the client.
+//!
+//! [`run`] serves one conversation. What a client asks for is taken by one loop that waits for nothing; what needs time
+//! is a task of its own, so many sessions run side by side and a cancellation always finds its turn:
+//!
+//! ```text
+//! inbox ─ agent ─┬─ open      new, load, resume, fork, list, close, delete    ── store
+//!                ├─ config    the model, and how much it thinks               ── catalog
+//!                └─ prompt ── turn ─┬─ listen   one answer of the model       ── model
+//!                                   ├─ tool     files, terminals, MCP servers ── client, mcp
+//!                                   └─ compact  what no longer fits
+//! ```
+//!
+//! What holds, whatever an endpoint, a tool or the client does:
+//! - A turn ends, with its last update before its end, and the next one can begin.
+//! - The history holds whole turns only: of a turn that failed, was refused or was given up, nothing is kept.
+//! - Nothing is asked of the client that it did not offer, and nothing is waited for without end.
+//! - The agent itself touches no file and runs no command, except the MCP servers that the client names.
 
+mod agent;
+mod bridge;
+mod catalog;
+mod command;
+mod compact;
+mod config;
+mod content;
+mod dialect;
+mod failure;
+mod gate;
+mod open;
+mod prompt;
+mod read;
+mod request;
+mod session;
 mod settings;
+mod shown;
+mod stop;
+mod tool;
+mod turn;
+mod voice;
 
+pub use agent::{options, run};
+pub use gate::{Checking, Open, ToolGate, ToolRequest, Verdict};
 pub use narrows_model::EndpointError;
 pub use settings::{Errors, Limits, Route, Settings};
-
-use narrows_rpc::{Inbox, Options, Peer};
-
-/// How the agent's end of a conversation behaves.
-#[must_use]
-pub fn options() -> Options {
-    Options::agent(|_| false)
-}
-
-/// Serves a conversation that was started with [`options`], until the client has gone and every session is closed.
-///
-/// # Errors
-/// When an endpoint of the settings cannot be used, before anything is read.
-pub async fn run(peer: Peer, mut inbox: Inbox, settings: Settings) -> Result<(), EndpointError> {
-    drop((peer, settings));
-    while inbox.recv().await.is_some() {}
-    Ok(())
-}

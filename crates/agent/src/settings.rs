@@ -1,13 +1,16 @@
 //! What the agent is told when it starts.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_model::{Effort, Endpoint};
 use narrows_process::Environment;
 
+use crate::gate::{Open, ToolGate};
+
 /// Everything the agent is told when it starts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Settings {
     /// Where models are; the first is the default. Empty: nothing is configured, and a prompt is answered with how to.
     pub routes: Vec<Route>,
@@ -21,6 +24,22 @@ pub struct Settings {
     pub server_env: Environment,
     /// Its patience.
     pub limits: Limits,
+    /// Who is asked before a tool is announced or run.
+    pub gate: Arc<dyn ToolGate>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            routes: Vec::new(),
+            system: None,
+            errors: Errors::default(),
+            data_dir: None,
+            server_env: Environment::empty(),
+            limits: Limits::default(),
+            gate: Arc::new(Open),
+        }
+    }
 }
 
 /// One endpoint and how it is used.

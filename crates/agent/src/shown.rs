@@ -14,7 +14,7 @@ pub(crate) enum Shown {
     /// What it thought.
     Thought { id: String, text: String },
     /// A tool that was called, as it stood in the end.
-    Tool(ToolCall),
+    Tool(Box<ToolCall>),
     /// The plan as it stood in the end.
     Plan { entries: Vec<PlanEntry> },
 }
@@ -85,7 +85,7 @@ pub(crate) struct PlanEntry {
     #[serde(default)]
     pub(crate) priority: Priority,
     #[serde(default)]
-    pub(crate) status: Progress,
+    pub(crate) status: Step,
 }
 
 /// How much a step matters.
@@ -101,7 +101,7 @@ pub(crate) enum Priority {
 /// How far a step has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Progress {
+pub(crate) enum Step {
     #[default]
     Pending,
     InProgress,

@@ -1,0 +1,308 @@
+//! The agent as a whole: what it knows of its client, its sessions, and the loop that takes what comes.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use narrows_acp::agree::{Agreed, Handshake, Refusal};
+use narrows_acp::capability::ClientCan;
+use narrows_acp::method::{self, Side};
+use narrows_acp::{Version, Versions};
+use narrows_model::EndpointError;
+use narrows_rpc::{Inbox, Item, Options, Peer, Request};
+use narrows_store::Store;
+use narrows_wire::{Code, Frame, RpcError};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use tokio::task::JoinSet;
+
+use crate::catalog::Catalog;
+use crate::gate::ToolGate;
+use crate::request::{self, Work};
+use crate::session::Session;
+use crate::settings::{Errors, Limits, Settings};
+
+/// The methods the agent serves, in one version or the other.
+const SERVED: &[&str] = &[
+    method::INITIALIZE,
+    method::AUTHENTICATE,
+    method::SESSION_NEW,
+    method::SESSION_LOAD,
+    method::SESSION_RESUME,
+    method::SESSION_FORK,
+    method::SESSION_LIST,
+    method::SESSION_CLOSE,
+    method::SESSION_DELETE,
+    method::SESSION_SET_MODEL,
+    method::SESSION_SET_CONFIG_OPTION,
+    method::SESSION_PROMPT,
+    method::SESSION_CANCEL,
+    method::TOOL_CALL_CANCEL,
+    method::MCP_MESSAGE,
+];
+
+/// How long turns may take to end when the client has gone.
+const FAREWELL: Duration = Duration::from_millis(250);
+
+/// How the agent's end of a conversation behaves.
+#[must_use]
+pub fn options() -> Options {
+    Options::agent(|method| SERVED.contains(&method))
+}
+
+/// Serves a conversation that was started with [`options`], until the client has gone.
+///
+/// # Errors
+/// When an endpoint of the settings cannot be used, before anything is read.
+pub async fn run(peer: Peer, mut inbox: Inbox, settings: Settings) -> Result<(), EndpointError> {
+    let agent = Arc::new(Agent::new(peer, settings)?);
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            item = inbox.recv() => match item {
+                Some(item) => {
+                    if let Some(work) = agent.accept(item) {
+                        tasks.spawn(work);
+                    }
+                }
+                None => break,
+            },
+            Some(outcome) = tasks.join_next() => report(outcome),
+        }
+    }
+    for session in agent.take_sessions() {
+        session.cancel();
+    }
+    // Nobody reads what they still have to say; what they have done is to be stored.
+    let farewell = async {
+        while let Some(outcome) = tasks.join_next().await {
+            report(outcome);
+        }
+    };
+    let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    Ok(())
+}
+
+/// A panic costs the request it happened in, which is answered when its responder is dropped, and nothing else.
+fn report(outcome: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = outcome {
+        tracing::error!(%error, "a task has failed");
+    }
+}
+
+/// What all sessions share.
+pub(crate) struct Agent {
+    pub(crate) peer: Peer,
+    pub(crate) catalog: Catalog,
+    pub(crate) store: Store,
+    pub(crate) system: Option<String>,
+    pub(crate) errors: Errors,
+    pub(crate) limits: Limits,
+    pub(crate) gate: Arc<dyn ToolGate>,
+    pub(crate) server_env: narrows_process::Environment,
+    /// Our own working directory.
+    pub(crate) here: PathBuf,
+    connection: Mutex<Connection>,
+    sessions: Mutex<HashMap<String, Arc<Session>>>,
+}
+
+/// What is known of the client.
+struct Connection {
+    handshake: Handshake,
+    client: Client,
+}
+
+/// What the client is and can do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Client {
+    pub(crate) can: ClientCan,
+    /// It has said who it is. Clients that do not are known to fail on updates they do not expect.
+    pub(crate) introduced: bool,
+}
+
+impl Agent {
+    fn new(peer: Peer, settings: Settings) -> Result<Self, EndpointError> {
+        let connection = Connection { handshake: Handshake::new(Versions::Both), client: Client::default() };
+        Ok(Self {
+            peer,
+            catalog: Catalog::new(settings.routes)?,
+            store: settings.data_dir.map_or_else(Store::in_memory, Store::new),
+            system: settings.system.filter(|system| !system.is_empty()),
+            errors: settings.errors,
+            limits: settings.limits,
+            gate: settings.gate,
+            server_env: settings.server_env,
+            here: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+            connection: Mutex::new(connection),
+            sessions: Mutex::default(),
+        })
+    }
+
+    /// Takes what has come; what needs time is returned, to be done beside the rest.
+    fn accept(self: &Arc<Self>, item: Item) -> Option<Work> {
+        match item {
+            Item::Request(Request { frame, responder }) => {
+                let answer = match self.admit(&frame) {
+                    Ok(Admitted::Answer(result)) => Ok(result),
+                    Ok(Admitted::Call(call)) => return request::accept(self, call, responder),
+                    Err(error) => Err(error),
+                };
+                match answer {
+                    Ok(result) => responder.respond(&result),
+                    Err(error) => responder.fail(&error),
+                }
+                None
+            }
+            Item::Notification(frame) => {
+                self.notified(&frame);
+                None
+            }
+            Item::Answer(_) => None,
+        }
+    }
+
+    fn admit(&self, frame: &Frame) -> Result<Admitted, RpcError> {
+        let method = frame.method().unwrap_or_default();
+        if method == method::INITIALIZE {
+            return self.initialize(frame).map(Admitted::Answer);
+        }
+        let version = self.connection().handshake.other_request().map_err(|refusal| refused(&refusal))?;
+        // A client in the field sends `session/cancel` with an id.
+        if !method::knows(Side::Agent, version, &method) {
+            let named = Value::from(&*method);
+            return Err(
+                RpcError::new(Code::MethodNotFound, "there is no such method here").with("method", named)
+            );
+        }
+        let params: Map<String, Value> = frame.read_params().map_err(|error| {
+            RpcError::new(Code::InvalidParams, format!("the params cannot be read: {error}"))
+        })?;
+        let tag = frame.tag().map(<[u8]>::to_vec);
+        Ok(Admitted::Call(Call { method: method.into_owned(), version, params, tag }))
+    }
+
+    fn initialize(&self, frame: &Frame) -> Result<Value, RpcError> {
+        let params: Option<&RawValue> = frame.params().and_then(|params| serde_json::from_slice(params).ok());
+        let mut connection = self.connection();
+        let agreed = connection.handshake.initialize(params).map_err(|refusal| refused(&refusal))?;
+        connection.client = match &agreed {
+            Agreed::V1(request) => Client {
+                can: (&request.client_capabilities).into(),
+                introduced: request.client_info.is_some(),
+            },
+            Agreed::V2(request) => Client { can: (&request.capabilities).into(), introduced: true },
+        };
+        Ok(introduction(agreed.version()))
+    }
+
+    fn notified(&self, frame: &Frame) {
+        match frame.method().as_deref() {
+            Some(method::SESSION_CANCEL) => {
+                if let Some(session) = frame.session().and_then(|id| self.session(&id)) {
+                    session.cancel();
+                }
+            }
+            Some(method::MCP_MESSAGE) => crate::bridge::notified(self, frame),
+            _ => {}
+        }
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        // No code panics while it holds the lock; were it so, the values would still be consistent.
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        // As above.
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the client is and can do.
+    pub(crate) fn client(&self) -> Client {
+        self.connection().client
+    }
+
+    /// The open session of this id.
+    pub(crate) fn session(&self, id: &str) -> Option<Arc<Session>> {
+        self.sessions().get(id).cloned()
+    }
+
+    /// All open sessions.
+    pub(crate) fn open_sessions(&self) -> Vec<Arc<Session>> {
+        self.sessions().values().cloned().collect()
+    }
+
+    /// How many sessions are open.
+    pub(crate) fn session_count(&self) -> usize {
+        self.sessions().len()
+    }
+
+    /// Makes a session known.
+    pub(crate) fn enter(&self, session: &Arc<Session>) {
+        self.sessions().insert(session.id.to_string(), Arc::clone(session));
+    }
+
+    /// Takes a session out of reach.
+    pub(crate) fn leave(&self, id: &str) -> Option<Arc<Session>> {
+        self.sessions().remove(id)
+    }
+
+    fn take_sessions(&self) -> Vec<Arc<Session>> {
+        std::mem::take(&mut *self.sessions()).into_values().collect()
+    }
+}
+
+/// A request other than `initialize` that may come now.
+pub(crate) struct Call {
+    pub(crate) method: String,
+    pub(crate) version: Version,
+    pub(crate) params: Map<String, Value>,
+    /// `sessionId` at the top level, as JSON.
+    pub(crate) tag: Option<Vec<u8>>,
+}
+
+enum Admitted {
+    /// It has been answered already.
+    Answer(Value),
+    Call(Call),
+}
+
+fn refused(refusal: &Refusal) -> RpcError {
+    RpcError { code: refusal.code().into(), message: refusal.to_string().into(), data: refusal.data() }
+}
+
+/// The answer to `initialize`.
+fn introduction(version: Version) -> Value {
+    let info = json!({"name": "narrows", "title": "Narrows", "version": env!("CARGO_PKG_VERSION")});
+    let unstable = json!({"_meta": {"narrows/unstable": true}});
+    match version {
+        Version::V1 => json!({
+            "protocolVersion": 1,
+            "agentInfo": info,
+            "agentCapabilities": {
+                "loadSession": true,
+                "promptCapabilities": {"image": true, "audio": true, "embeddedContext": true},
+                "mcpCapabilities": {"http": true, "sse": false, "acp": true},
+                "sessionCapabilities": {
+                    "list": {}, "resume": {}, "close": {}, "delete": {}, "additionalDirectories": {},
+                    "fork": unstable,
+                },
+            },
+            "authMethods": [],
+        }),
+        Version::V2 => json!({
+            "protocolVersion": 2,
+            "info": info,
+            "capabilities": {
+                "session": {
+                    "prompt": {"image": {}, "audio": {}, "embeddedContext": {}},
+                    "mcp": {"stdio": {}, "http": {}, "acp": {}},
+                    "delete": {}, "additionalDirectories": {},
+                    "fork": unstable,
+                },
+            },
+            "authMethods": [],
+        }),
+    }
+}

@@ -1,0 +1,79 @@
+//! MCP servers that live in the client: their messages travel as `mcp/message`.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use narrows_acp::method::MCP_MESSAGE;
+use narrows_mcp::{Answer, Bridge, BridgeError};
+use narrows_rpc::CallError;
+use narrows_wire::Frame;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::agent::Agent;
+
+/// The longest that a client is waited for; whoever calls has a limit of its own.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Carries messages to the servers in the client, for one session.
+pub(crate) struct ClientServers {
+    /// The agent holds the session, which holds this.
+    agent: Weak<Agent>,
+    session: String,
+}
+
+impl ClientServers {
+    pub(crate) fn new(agent: &Arc<Agent>, session: &str) -> Self {
+        Self { agent: Arc::downgrade(agent), session: session.to_owned() }
+    }
+}
+
+impl Bridge for ClientServers {
+    fn message(&self, server: String, request: String, method: String, params: Value) -> Answer {
+        let agent = self.agent.upgrade();
+        let session = self.session.clone();
+        Box::pin(async move {
+            let Some(agent) = agent else { return Err(gone()) };
+            // The session may not be known yet: servers are asked while it is being opened.
+            let tag = agent.session(&session).and_then(|session| session.state().tag.clone());
+            let mut message = Map::new();
+            message.insert("serverId".to_owned(), server.into());
+            message.insert("requestId".to_owned(), request.into());
+            message.insert("method".to_owned(), method.into());
+            if params.is_object() {
+                message.insert("params".to_owned(), params);
+            }
+            let asked = agent.peer.tagged(tag.as_deref()).request(MCP_MESSAGE, &message, PATIENCE).await;
+            asked.map_err(|error| match error {
+                CallError::Refused(error) => {
+                    BridgeError { code: error.code, message: error.message.into_owned() }
+                }
+                CallError::Lost { .. } => gone(),
+                error => BridgeError { code: -33001, message: error.to_string() },
+            })
+        })
+    }
+}
+
+fn gone() -> BridgeError {
+    BridgeError { code: -33001, message: "the client has gone".to_owned() }
+}
+
+/// Passes on what a server in the client says while a request to it is open.
+pub(crate) fn notified(agent: &Agent, frame: &Frame) {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Message {
+        server_id: String,
+        request_id: String,
+        method: String,
+        params: Option<Value>,
+    }
+    let Ok(Message { server_id, request_id, method, params }) = frame.read_params() else { return };
+    let params = params.unwrap_or_else(|| json!({}));
+    // It does not say to which session it belongs; the request does, and only one session has made it.
+    for session in agent.open_sessions() {
+        let servers = Arc::clone(&session.state().servers);
+        servers.notified(&server_id, &request_id, &method, &params);
+    }
+}

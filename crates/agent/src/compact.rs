@@ -1,0 +1,278 @@
+//! Making a conversation fit the window of its model: what is old becomes a summary, what is long is cut.
+
+use std::sync::Arc;
+
+use narrows_model::{Message, Part, Request};
+use narrows_store::Turn as StoredTurn;
+use serde_json::json;
+
+use crate::catalog::Choice;
+use crate::session::Past;
+use crate::turn::{Reason, Turn};
+use crate::voice::new_id;
+
+/// The window that is assumed where nobody tells: small enough for most.
+const ASSUMED: u64 = 32_768;
+
+/// How much of the result of a tool is left when there is no room.
+const SHORT: usize = 4096;
+
+/// What the model is told to do.
+const TASK: &str = "Summarise the conversation below so that it can be continued from your summary alone. Keep \
+    decisions, facts, names, paths, numbers, open questions and what was changed; leave out pleasantries. Answer with \
+    the summary only.";
+
+/// What stands in front of a summary.
+const HEAD: &str = "Summary of our conversation so far:\n\n";
+
+/// What stands for old turns when the model cannot summarise them.
+const LOST: &str = "(Earlier turns of this conversation were left out because they no longer fit.)";
+
+impl Turn {
+    /// Whether the next request is likely not to fit.
+    pub(crate) fn is_tight(&self, choice: &Choice, request: &Request) -> bool {
+        let Some(window) = self.agent.catalog.traits(choice).window else { return false };
+        let reserved = request.max_tokens.unwrap_or(0).min(window / 4);
+        !self.compacted && estimate(&request.messages) + reserved > window / 5 * 4
+    }
+
+    /// Shortens what the model is given; false if there is nothing to shorten.
+    pub(crate) async fn compact(&mut self, choice: &Choice, request: &mut Request) -> Result<bool, Reason> {
+        self.compacted = true;
+        let window = self.agent.catalog.traits(choice).window.unwrap_or(ASSUMED);
+        let past = self.session.state().past.clone();
+        let cut = cut(&past, window / 10 * 3);
+        let shortened = shorten(&mut request.messages);
+        if cut == 0 {
+            return Ok(shortened);
+        }
+        let (old, kept) = past.split_at(cut);
+        let id = new_id();
+        self.tell_compaction(&id, "in_progress", None).await?;
+        let summary = self.summarise(choice, old, window).await?;
+        let through = old.last().map_or(0, |past| past.number);
+        let replaced = Past { number: through, messages: replacement(old, &summary) };
+        self.store_summary(&replaced).await;
+        self.tell_compaction(&id, "completed", Some(&summary)).await?;
+        let mut fresh = vec![replaced];
+        fresh.extend_from_slice(kept);
+        let mut messages: Vec<Message> = fresh.iter().flat_map(|past| past.messages.clone()).collect();
+        messages.extend(self.messages.iter().cloned());
+        shorten(&mut messages);
+        request.messages = messages;
+        let mut state = self.session.state();
+        state.past = fresh;
+        state.used = None;
+        Ok(true)
+    }
+
+    async fn tell_compaction(&mut self, id: &str, status: &str, summary: Option<&str>) -> Result<(), Reason> {
+        if self.agent.client().can.compaction {
+            let mut update =
+                json!({"sessionUpdate": "compaction_update", "compactionId": id, "status": status});
+            if let Some(summary) = summary {
+                update["summary"] = json!([{"type": "text", "text": summary}]);
+            }
+            self.voice.update(&update).await?;
+        }
+        Ok(())
+    }
+
+    /// The model's own summary of `old`, or a line in its place.
+    async fn summarise(&mut self, choice: &Choice, old: &[Past], window: u64) -> Result<String, Reason> {
+        let room = usize::try_from(window / 2 * 3).unwrap_or(usize::MAX);
+        let request = Request {
+            system: Some(TASK.to_owned()),
+            messages: vec![Message::user(middle_cut(&transcript(old), room))],
+            cache_key: None,
+            ..self.request(choice)
+        };
+        let agent = Arc::clone(&self.agent);
+        let asking = async {
+            let mut reply = agent.catalog.client(choice).chat(&request);
+            while reply.next().await?.is_some() {}
+            Ok::<_, narrows_model::Error>(reply.into_completion().message.text)
+        };
+        match self.unless_stopped(asking).await? {
+            Ok(text) if !text.trim().is_empty() => Ok(text),
+            Ok(_) => Ok(LOST.to_owned()),
+            Err(error) => {
+                tracing::warn!(%error, "no summary could be had");
+                Ok(LOST.to_owned())
+            }
+        }
+    }
+
+    async fn store_summary(&self, summary: &Past) {
+        let texts = summary.messages.iter().filter_map(|message| serde_json::to_string(message).ok());
+        let stored = StoredTurn::new(texts.collect(), Vec::new());
+        if let Some(claim) = self.session.claim()
+            && let Err(error) = self.agent.store.replace_history(&claim, summary.number, stored).await
+        {
+            // The whole history is still there, and will be summarised again when it is loaded.
+            tracing::warn!(%error, "a summary could not be stored");
+        }
+    }
+}
+
+/// About how many tokens messages take: a token is three or four bytes of most texts.
+fn estimate(messages: &[Message]) -> u64 {
+    let parts = |parts: &[Part]| parts.iter().map(size).sum::<usize>();
+    let bytes: usize = messages
+        .iter()
+        .map(|message| match message {
+            Message::User { content } => parts(content),
+            Message::Assistant(said) => {
+                let calls: usize = said.calls.iter().map(|call| call.name.len() + call.arguments.len()).sum();
+                said.text.len() + calls
+            }
+            Message::Tool(result) => parts(&result.content),
+        })
+        .sum();
+    (bytes / 4 + messages.len() * 4) as u64
+}
+
+/// The size of a part in bytes of text; a picture counts as a page or two, whatever its bytes.
+fn size(part: &Part) -> usize {
+    match part {
+        Part::Text { text } => text.len(),
+        Part::Image { .. } | Part::Audio { .. } => 4096,
+        Part::File { data, .. } => data.len() / 2,
+    }
+}
+
+/// How many of the oldest turns go, so that the rest takes at most `budget` tokens. The newest stays, unless it is the
+/// only one.
+fn cut(past: &[Past], budget: u64) -> usize {
+    let mut kept = 0;
+    let mut room = budget;
+    for turn in past.iter().rev() {
+        let size = estimate(&turn.messages);
+        if size > room {
+            break;
+        }
+        room -= size;
+        kept += 1;
+    }
+    // Whoever asks wants something to go.
+    let kept = if past.len() > 1 { kept.clamp(1, past.len() - 1) } else { 0 };
+    past.len() - kept
+}
+
+/// What stands for `old`: how it began, and what came of it. It alternates as a conversation does.
+fn replacement(old: &[Past], summary: &str) -> Vec<Message> {
+    let first =
+        old.iter().flat_map(|past| &past.messages).find(|message| matches!(message, Message::User { .. }));
+    let first = first.cloned().unwrap_or_else(|| Message::user("(The beginning of the conversation.)"));
+    let said = narrows_model::Assistant { text: format!("{HEAD}{summary}"), ..Default::default() };
+    vec![first, Message::Assistant(said)]
+}
+
+/// Old turns as text.
+fn transcript(old: &[Past]) -> String {
+    let mut text = String::new();
+    let mut line = |who: &str, said: &str| {
+        if !said.is_empty() {
+            text.push_str(who);
+            text.push_str(": ");
+            text.push_str(said);
+            text.push_str("\n\n");
+        }
+    };
+    for message in old.iter().flat_map(|past| &past.messages) {
+        match message {
+            Message::User { content } => line("User", &texts(content)),
+            Message::Assistant(said) => {
+                line("Assistant", &said.text);
+                for call in &said.calls {
+                    line("Assistant calls", &format!("{} {}", call.name, middle_cut(&call.arguments, SHORT)));
+                }
+            }
+            Message::Tool(result) => line("Result", &middle_cut(&texts(&result.content), SHORT)),
+        }
+    }
+    text
+}
+
+fn texts(parts: &[Part]) -> String {
+    let text = |part: &Part| match part {
+        Part::Text { text } => text.clone(),
+        Part::Image { mime, .. } => format!("[Image: {mime}]"),
+        Part::Audio { mime, .. } => format!("[Audio: {mime}]"),
+        Part::File { name, mime, .. } => format!("[File: {}]", name.as_ref().unwrap_or(mime)),
+    };
+    parts.iter().map(text).collect::<Vec<_>>().join("\n")
+}
+
+/// Cuts the results of tools that are long; false if there are none.
+fn shorten(messages: &mut [Message]) -> bool {
+    let mut shortened = false;
+    for message in messages {
+        let Message::Tool(result) = message else { continue };
+        for part in &mut result.content {
+            match part {
+                Part::Text { text } if text.len() > SHORT + SHORT / 4 => {
+                    *text = middle_cut(text, SHORT);
+                    shortened = true;
+                }
+                _ => {}
+            }
+        }
+    }
+    shortened
+}
+
+/// `text` without its middle, if it is longer than `limit` bytes.
+pub(crate) fn middle_cut(text: &str, limit: usize) -> String {
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    let boundary = |at: &usize| text.is_char_boundary(*at);
+    // Both ends of a text are boundaries.
+    let head = (0..=limit / 2).rev().find(boundary).unwrap_or(0);
+    let tail = (text.len() - limit / 2..=text.len()).find(boundary).unwrap_or(text.len());
+    format!("{}\n[… {} bytes left out …]\n{}", &text[..head], tail - head, &text[tail..])
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_model::{Assistant, ToolResult};
+
+    use super::*;
+
+    fn past(number: u64, size: usize) -> Past {
+        let said = Assistant { text: "y".repeat(size * 4 - 32), ..Assistant::default() };
+        Past { number, messages: vec![Message::user(format!("turn {number}")), Message::Assistant(said)] }
+    }
+
+    #[test]
+    fn the_newest_turns_stay() {
+        let turns: Vec<Past> = (1..=5).map(|number| past(number, 100)).collect();
+        for (budget, expected) in [(1000, 1), (250, 3), (210, 3), (10, 4)] {
+            assert_eq!(cut(&turns, budget), expected, "{budget}");
+        }
+        assert_eq!(cut(&turns[..1], 1000), 1);
+        assert_eq!(cut(&[], 1000), 0);
+    }
+
+    #[test]
+    fn a_replacement_alternates_and_keeps_the_beginning() {
+        let turns = [past(1, 100), past(2, 100)];
+        let [first, Message::Assistant(said)] = &replacement(&turns, "all well")[..] else { panic!("two") };
+        assert_eq!(*first, Message::user("turn 1"));
+        assert!(said.text.ends_with("all well"));
+    }
+
+    #[test]
+    fn long_results_are_cut_in_the_middle() {
+        let long = format!("begin{}end", "x".repeat(100_000));
+        let result = ToolResult { content: vec![Part::text(long)], ..ToolResult::default() };
+        let mut messages = [Message::Tool(result)];
+        assert!(shorten(&mut messages));
+        let Message::Tool(ToolResult { content, .. }) = &messages[0] else { panic!("a result") };
+        let Part::Text { text } = &content[0] else { panic!("a text") };
+        assert!(text.len() < 5000 && text.starts_with("begin") && text.ends_with("end"));
+        assert!(!shorten(&mut messages));
+        assert_eq!(middle_cut("äöü", 3), "\n[… 4 bytes left out …]\nü");
+    }
+}

@@ -1,0 +1,268 @@
+//! From the content blocks of a prompt to what a model is given.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use narrows_model::Part;
+use narrows_wire::RpcError;
+use serde_json::{Map, Value};
+
+use crate::read::invalid;
+
+/// One block of a prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Block {
+    Text(String),
+    Image { mime: String, data: String },
+    Audio { mime: String, data: String },
+    Link { uri: String, name: String },
+    Resource { uri: String, text: String },
+    Blob { uri: String, mime: Option<String>, data: String },
+}
+
+/// Reads the blocks of a prompt. A link without a name gets one, also in the value, which is shown again later.
+pub(crate) fn read(prompt: &mut Value) -> Result<Vec<Block>, RpcError> {
+    let Value::Array(blocks) = prompt else {
+        return Err(invalid("prompt", "must be an array of content blocks"));
+    };
+    if blocks.is_empty() {
+        return Err(invalid("prompt", "must not be empty"));
+    }
+    let numbered = blocks.iter_mut().enumerate();
+    numbered.map(|(index, block)| read_block(&format!("prompt[{index}]"), block)).collect()
+}
+
+fn read_block(field: &str, block: &mut Value) -> Result<Block, RpcError> {
+    let Value::Object(object) = block else { return Err(invalid(field, "must be an object")) };
+    let at = |name: &str| format!("{field}.{name}");
+    match text(object, "type").as_deref() {
+        Some("text") => Ok(Block::Text(required(object, field, "text")?)),
+        Some("image") => Ok(Block::Image {
+            mime: required(object, field, "mimeType")?,
+            data: base64(object, field, "data")?,
+        }),
+        Some("audio") => Ok(Block::Audio {
+            mime: required(object, field, "mimeType")?,
+            data: base64(object, field, "data")?,
+        }),
+        Some("resource_link") => {
+            let uri = required(object, field, "uri")?;
+            let name = match text(object, "name") {
+                Some(name) => name,
+                None => {
+                    let name = last_segment(&uri);
+                    object.insert("name".to_owned(), name.as_str().into());
+                    name
+                }
+            };
+            Ok(Block::Link { uri, name })
+        }
+        Some("resource") => {
+            let Some(Value::Object(resource)) = object.get("resource") else {
+                return Err(invalid(&at("resource"), "must be an object"));
+            };
+            let inner = at("resource");
+            let uri = required(resource, &inner, "uri")?;
+            if resource.contains_key("text") {
+                return Ok(Block::Resource { uri, text: required(resource, &inner, "text")? });
+            }
+            Ok(Block::Blob { uri, mime: text(resource, "mimeType"), data: base64(resource, &inner, "blob")? })
+        }
+        Some(kind) => {
+            let kind: String = kind.chars().take(40).collect();
+            Err(invalid(&at("type"), &format!("names a kind of block that is not supported: {kind:?}")))
+        }
+        None => Err(invalid(&at("type"), "is missing")),
+    }
+}
+
+fn text(object: &Map<String, Value>, name: &str) -> Option<String> {
+    object.get(name).and_then(Value::as_str).map(str::to_owned)
+}
+
+fn required(object: &Map<String, Value>, field: &str, name: &str) -> Result<String, RpcError> {
+    let problem = if object.contains_key(name) { "must be a string" } else { "is missing" };
+    text(object, name).ok_or_else(|| invalid(&format!("{field}.{name}"), problem))
+}
+
+/// Base64 as it came: models take it as it is, so a bad one is better refused here than by each of them in its way.
+fn base64(object: &Map<String, Value>, field: &str, name: &str) -> Result<String, RpcError> {
+    let data = required(object, field, name)?;
+    let valid = data.len() % 4 == 0
+        && data
+            .trim_end_matches('=')
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'))
+        && data.len() - data.trim_end_matches('=').len() <= 2;
+    if valid { Ok(data) } else { Err(invalid(&format!("{field}.{name}"), "must be base64")) }
+}
+
+/// What a link is called when nobody says so.
+pub(crate) fn last_segment(uri: &str) -> String {
+    let path = uri.split(['?', '#']).next().unwrap_or(uri).trim_end_matches('/');
+    let name = path.rsplit('/').next().unwrap_or(path);
+    if name.is_empty() { uri.to_owned() } else { name.to_owned() }
+}
+
+/// What the model is given for `blocks`. Neighbouring texts become one, a line each.
+pub(crate) fn parts(blocks: Vec<Block>) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for block in blocks {
+        let part = part(block);
+        match (parts.last_mut(), part) {
+            (Some(Part::Text { text: before }), Part::Text { text }) => {
+                before.push('\n');
+                before.push_str(&text);
+            }
+            (_, part) => parts.push(part),
+        }
+    }
+    parts
+}
+
+fn part(block: Block) -> Part {
+    match block {
+        Block::Text(text) => Part::Text { text },
+        Block::Image { mime, data } => Part::Image { mime, data },
+        Block::Audio { mime, data } => Part::Audio { mime, data },
+        Block::Link { uri, name } => Part::text(format!("[Resource: {name}] {uri}")),
+        Block::Resource { uri, text } => Part::text(format!("[Resource: {uri}]\n{text}")),
+        Block::Blob { uri, mime, data } => blob(&uri, mime, data),
+    }
+}
+
+fn blob(uri: &str, mime: Option<String>, data: String) -> Part {
+    let mime = mime.unwrap_or_default();
+    match mime.split(';').next().unwrap_or_default().trim() {
+        kind if kind.starts_with("image/") => Part::Image { mime, data },
+        kind if kind.starts_with("audio/") => Part::Audio { mime, data },
+        "application/pdf" => Part::File { name: Some(last_segment(uri)), mime, data },
+        kind => {
+            let decoded = STANDARD.decode(&data).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+            match decoded {
+                Some(text) if kind.starts_with("text/") || kind.ends_with("json") || kind.is_empty() => {
+                    Part::text(format!("[Resource: {uri}]\n{text}"))
+                }
+                _ if kind.is_empty() => Part::text(format!("[Resource: {uri}]")),
+                _ => Part::text(format!("[Resource: {uri}] ({kind})")),
+            }
+        }
+    }
+}
+
+/// The first line of what a person said, short: the title of a session that has none.
+pub(crate) fn title(blocks: &[Block]) -> Option<String> {
+    const LONGEST: usize = 60;
+    let first = blocks.iter().find_map(|block| match block {
+        Block::Text(text) => text.lines().map(str::trim).find(|line| !line.is_empty()),
+        _ => None,
+    })?;
+    let plain: String = first.chars().filter(|character| !character.is_control()).collect();
+    if plain.chars().count() <= LONGEST {
+        return Some(plain);
+    }
+    let cut: String = plain.chars().take(LONGEST - 1).collect();
+    Some(format!("{}…", cut.trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(mut prompt: Value, expected: &[Part]) {
+        assert_eq!(parts(read(&mut prompt).unwrap()), expected);
+    }
+
+    #[track_caller]
+    fn refused(mut prompt: Value, field: &str) {
+        let error = read(&mut prompt).unwrap_err();
+        assert_eq!((error.code, &error.data.unwrap()["field"]), (-32602, &json!(field)), "{prompt}");
+    }
+
+    #[test]
+    fn texts_have_the_forms_of_the_table() {
+        check(json!([{"type": "text", "text": "hi"}]), &[Part::text("hi")]);
+        check(
+            json!([{"type": "text", "text": "see"}, {"type": "resource_link", "uri": "file:///w/a.rs", "name": "a"}]),
+            &[Part::text("see\n[Resource: a] file:///w/a.rs")],
+        );
+        check(
+            json!([{"type": "resource_link", "uri": "/w/a.rs"}]),
+            &[Part::text("[Resource: a.rs] /w/a.rs")],
+        );
+        check(
+            json!([{"type": "resource", "resource": {"uri": "file:///w/a", "text": "x\ny"}}]),
+            &[Part::text("[Resource: file:///w/a]\nx\ny")],
+        );
+        let png = "iVBORw==";
+        check(
+            json!([{"type": "text", "text": "a"}, {"type": "image", "mimeType": "image/png", "data": png}, {"type": "text", "text": "b"}]),
+            &[
+                Part::text("a"),
+                Part::Image { mime: "image/png".to_owned(), data: png.to_owned() },
+                Part::text("b"),
+            ],
+        );
+    }
+
+    #[test]
+    fn blobs_become_what_they_are() {
+        let blob = |mime: &str, data: &str| json!([{"type": "resource", "resource": {"uri": "u:/a.x", "mimeType": mime, "blob": data}}]);
+        check(blob("text/plain", "aGk="), &[Part::text("[Resource: u:/a.x]\nhi")]);
+        check(blob("application/zip", "aGk="), &[Part::text("[Resource: u:/a.x] (application/zip)")]);
+        let pdf = Part::File {
+            name: Some("a.x".to_owned()),
+            mime: "application/pdf".to_owned(),
+            data: "aGk=".to_owned(),
+        };
+        check(blob("application/pdf", "aGk="), &[pdf]);
+        check(
+            blob("image/png", "aGk="),
+            &[Part::Image { mime: "image/png".to_owned(), data: "aGk=".to_owned() }],
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        refused(json!("hi"), "prompt");
+        refused(json!([]), "prompt");
+        refused(json!([7]), "prompt[0]");
+        refused(json!([{"text": "x"}]), "prompt[0].type");
+        refused(json!([{"type": "video", "data": ""}]), "prompt[0].type");
+        refused(json!([{"type": "text", "text": "x"}, {"type": "text"}]), "prompt[1].text");
+        refused(json!([{"type": "image", "mimeType": "image/png", "data": "not base64"}]), "prompt[0].data");
+        refused(json!([{"type": "resource", "resource": {"uri": "a"}}]), "prompt[0].resource.blob");
+        refused(json!([{"type": "resource"}]), "prompt[0].resource");
+    }
+
+    #[test]
+    fn titles() {
+        let of = |text: &str| title(&[Block::Text(text.to_owned())]);
+        assert_eq!(of("\n  Fix the bug\nplease").as_deref(), Some("Fix the bug"));
+        assert_eq!(of(" \n ").as_deref(), None);
+        let long = of(&"word ".repeat(30)).unwrap();
+        assert!(long.chars().count() <= 60 && long.ends_with('…'));
+    }
+
+    proptest! {
+        #[test]
+        fn text_survives(pieces in proptest::collection::vec(".*", 1..6)) {
+            let mut prompt: Value =
+                pieces.iter().map(|text| json!({"type": "text", "text": text})).collect();
+            let parts = parts(read(&mut prompt).unwrap());
+            prop_assert_eq!(parts, [Part::text(pieces.join("\n"))]);
+        }
+
+        #[test]
+        fn any_block_is_read_or_refused_by_its_field(kind in "text|image|audio|resource|resource_link|x", key in "text|data|uri|blob|mimeType|resource", value in ".*") {
+            let mut prompt = json!([{"type": kind, key: value}]);
+            if let Err(error) = read(&mut prompt) {
+                let field = error.data.unwrap()["field"].as_str().unwrap().to_owned();
+                prop_assert!(field.starts_with("prompt[0]."), "{}", field);
+            }
+        }
+    }
+}

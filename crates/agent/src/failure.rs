@@ -1,0 +1,162 @@
+//! What clients are told when an endpoint fails: words for people, fields for programs.
+
+use narrows_model::{Error, Kind};
+use narrows_wire::{Code, RpcError};
+use serde_json::{Value, json};
+
+/// Where programs find the failure in `_meta`.
+pub(crate) const KEY: &str = "narrows/error";
+
+/// What a prompt is answered with when nothing is configured.
+const UNCONFIGURED: &str = "No model endpoint is configured, so nothing was sent. Set OPENAI_BASE_URL and \
+    OPENAI_API_KEY (and OPENAI_MODEL) in the environment of `narrows acp`, or describe an endpoint in narrows.toml. \
+    OPENAI_BASE_URL=builtin:demo selects the built-in demo model, which needs no key and no network.";
+
+/// There is no endpoint to ask.
+pub(crate) fn unconfigured() -> Error {
+    Error {
+        kind: Kind::Unconfigured,
+        status: None,
+        url: String::new(),
+        message: UNCONFIGURED.to_owned(),
+        retryable: false,
+        retry_after: None,
+        request_id: None,
+        window: None,
+        shown: false,
+    }
+}
+
+/// The text that a person sees in the place of an answer.
+pub(crate) fn text(error: &Error) -> String {
+    let Error { kind, status, url, message, .. } = error;
+    match (kind, status) {
+        (Kind::Unconfigured, _) => message.clone(),
+        // The place of the answer is the URL's fault or the key's, whatever the body called it.
+        (_, Some(status @ (401 | 403))) => {
+            format!("Authentication error (HTTP {status}) calling {url}. Check your OPENAI_API_KEY.")
+        }
+        (_, Some(429)) => format!("Rate limit exceeded (HTTP 429) calling {url}. Please retry later."),
+        (_, Some(status @ 500..)) => format!("Server error (HTTP {status}) from {url}."),
+        (_, Some(status)) if *status >= 300 && message.is_empty() => {
+            format!("HTTP error ({status}) from {url}.")
+        }
+        (_, Some(status)) if *status >= 300 => format!("HTTP error ({status}) from {url}: {message}"),
+        (Kind::Network | Kind::Timeout | Kind::Cut, _) => {
+            format!("Network error connecting to {url}: {message}")
+        }
+        _ => format!("Unusable answer from {url}: {message}"),
+    }
+}
+
+/// The fields that a program sees beside that text.
+pub(crate) fn fields(error: &Error) -> Value {
+    let mut fields = json!({
+        "kind": error.kind.name(),
+        "status": error.status,
+        "url": error.url,
+        "retryable": error.retryable,
+        "message": error.message,
+    });
+    if let Some(id) = &error.request_id {
+        fields["requestId"] = id.as_str().into();
+    }
+    if let Some(wait) = error.retry_after {
+        fields["retryAfterMs"] = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into();
+    }
+    fields
+}
+
+/// `_meta` with those fields.
+pub(crate) fn meta(error: &Error) -> Value {
+    json!({KEY: fields(error)})
+}
+
+/// The failure as a JSON-RPC error.
+pub(crate) fn rpc(error: &Error) -> RpcError {
+    let code = match error.kind {
+        Kind::Auth => Code::AuthRequired,
+        Kind::Unconfigured => Code::Internal,
+        _ => Code::UpstreamError,
+    };
+    let mut answer = RpcError::new(code, text(error));
+    if let Value::Object(fields) = fields(error) {
+        for (name, value) in fields {
+            answer = answer.with(&name, value);
+        }
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const URL: &str = "https://h/v1/chat/completions";
+
+    fn error(kind: Kind, status: Option<u16>, message: &str) -> Error {
+        Error { kind, status, url: URL.to_owned(), message: message.to_owned(), ..unconfigured() }
+    }
+
+    #[track_caller]
+    fn check(kind: Kind, status: Option<u16>, message: &str, expected: &str) {
+        assert_eq!(text(&error(kind, status, message)), expected);
+    }
+
+    #[test]
+    fn the_words_are_those_of_the_table() {
+        let auth = "Authentication error (HTTP 401) calling https://h/v1/chat/completions. Check your OPENAI_API_KEY.";
+        check(Kind::Auth, Some(401), "bad key", auth);
+        check(Kind::Auth, Some(403), "", &auth.replace("401", "403"));
+        let rate =
+            "Rate limit exceeded (HTTP 429) calling https://h/v1/chat/completions. Please retry later.";
+        check(Kind::RateLimit, Some(429), "slow down", rate);
+        check(Kind::Quota, Some(429), "no money", rate);
+        check(Kind::Server, Some(503), "busy", "Server error (HTTP 503) from https://h/v1/chat/completions.");
+        let network = "Network error connecting to https://h/v1/chat/completions: connection refused";
+        check(Kind::Network, None, "connection refused", network);
+        check(
+            Kind::Http,
+            Some(404),
+            "no such model",
+            "HTTP error (404) from https://h/v1/chat/completions: no such model",
+        );
+        check(Kind::Http, Some(418), "", "HTTP error (418) from https://h/v1/chat/completions.");
+        check(
+            Kind::Garbage,
+            Some(200),
+            "a web page",
+            "Unusable answer from https://h/v1/chat/completions: a web page",
+        );
+    }
+
+    #[test]
+    fn a_program_gets_the_fields() {
+        let error = error(Kind::Auth, Some(401), "bad key");
+        let answer = rpc(&error);
+        assert_eq!(answer.code, -32000);
+        let data = answer.data.unwrap();
+        assert_eq!(
+            (&data["kind"], &data["status"], &data["url"]),
+            (&json!("auth"), &json!(401), &json!(URL))
+        );
+        assert_eq!(meta(&error)[KEY]["message"], "bad key");
+    }
+
+    proptest! {
+        #[test]
+        fn every_status_has_its_words(status in 300u16..1000) {
+            let said = text(&error(Kind::Http, Some(status), ""));
+            let expected = match status {
+                401 | 403 => "Authentication error",
+                429 => "Rate limit exceeded",
+                500.. => "Server error",
+                _ => "HTTP error",
+            };
+            prop_assert!(said.starts_with(expected), "{}", said);
+            prop_assert!(said.contains(&status.to_string()) && said.contains(URL));
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! `session/prompt`: from the request to the end of its turn, in both versions.
+
+use std::sync::Arc;
+
+use narrows_acp::{Version, v2};
+use narrows_model::Error;
+use narrows_rpc::Responder;
+use narrows_store::Turn as StoredTurn;
+use narrows_wire::{Code, RpcError};
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, Call};
+use crate::content::{self, Block};
+use crate::failure;
+use crate::read::{Params, no_session};
+use crate::request::{Work, find, note_tag, strictly};
+use crate::session::{Past, Session, TurnGuard, Unready};
+use crate::settings::Errors;
+use crate::shown::Shown;
+use crate::turn::{End, Reason, Turn};
+use crate::voice::{Voice, new_id};
+
+/// Takes a prompt. From here on its session is busy.
+pub(crate) fn accept(agent: &Arc<Agent>, mut call: Call, responder: Responder) -> Option<Work> {
+    match begin(agent, &mut call) {
+        Ok(begun) => {
+            let agent = Arc::clone(agent);
+            Some(match call.version {
+                Version::V1 => Box::pin(answer_at_the_end(agent, begun, responder)),
+                Version::V2 => Box::pin(answer_at_once(agent, begun, responder)),
+            })
+        }
+        Err(error) => {
+            responder.fail(&error);
+            None
+        }
+    }
+}
+
+/// A turn that has begun.
+struct Begun {
+    session: Arc<Session>,
+    guard: TurnGuard,
+    /// The id of the person's message.
+    message: String,
+    blocks: Vec<Block>,
+    /// The blocks as they came.
+    content: Vec<Value>,
+    version: Version,
+}
+
+fn begin(agent: &Agent, call: &mut Call) -> Result<Begun, RpcError> {
+    strictly::<v2::PromptRequest>(call)?;
+    let session = find(agent, &Params::new(&call.params, call.version))?;
+    let mut prompt = call.params.remove("prompt").unwrap_or(Value::Null);
+    let blocks = content::read(&mut prompt)?;
+    let content = match prompt {
+        Value::Array(content) => content,
+        // What is read is an array.
+        _ => Vec::new(),
+    };
+    let guard = session.begin().map_err(|unready| match unready {
+        Unready::Closed => no_session(&session.id),
+        Unready::Busy => {
+            let message = "a turn is running in this session: wait for its end, or cancel it";
+            RpcError::new(Code::InvalidRequest, message)
+                .with("condition", "session_busy".into())
+                .with("retryable", true.into())
+                .with("sessionId", Value::from(&*session.id))
+        }
+    })?;
+    note_tag(&session, call);
+    Ok(Begun { session, guard, message: new_id(), blocks, content, version: call.version })
+}
+
+/// Version 1: the answer is the end of the turn.
+async fn answer_at_the_end(agent: Arc<Agent>, begun: Begun, responder: Responder) {
+    let cancelled = responder.cancelled();
+    let stop = begun.guard.stop.clone();
+    let playing = play(&agent, begun);
+    tokio::pin!(playing);
+    let (end, guard) = tokio::select! {
+        outcome = &mut playing => outcome,
+        () = cancelled => {
+            stop.stop();
+            playing.await
+        }
+    };
+    let last_words = guard.release();
+    match (&end.reason, agent.errors) {
+        (Reason::Failed(error), Errors::Rpc) => responder.fail(&failure::rpc(error)),
+        _ => responder.respond(&result(&end)),
+    }
+    drop(last_words);
+}
+
+/// The result of a prompt in version 1.
+fn result(end: &End) -> Value {
+    let mut result = json!({"stopReason": end.reason.name_v1()});
+    if let Some(usage) = usage(end) {
+        result["usage"] = usage;
+    }
+    if let Reason::Failed(error) = &end.reason {
+        result["_meta"] = failure::meta(error);
+    }
+    result
+}
+
+/// What the turn cost, in the words of both versions.
+fn usage(end: &End) -> Option<Value> {
+    let usage = end.usage.as_ref()?;
+    let mut told =
+        json!({"inputTokens": usage.input, "outputTokens": usage.output, "totalTokens": usage.total});
+    if let Some(cached) = usage.cached {
+        told["cachedReadTokens"] = cached.into();
+    }
+    if let Some(reasoning) = usage.reasoning {
+        told["thoughtTokens"] = reasoning.into();
+    }
+    Some(told)
+}
+
+/// Version 2: the answer says that the message is in the conversation; the end of the turn is a state.
+async fn answer_at_once(agent: Arc<Agent>, begun: Begun, responder: Responder) {
+    responder.respond(&json!({"messageId": begun.message}));
+    let session = Arc::clone(&begun.session);
+    let (end, guard) = play(&agent, begun).await;
+    let last_words = guard.release();
+    let mut state =
+        json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": end.reason.name_v2()});
+    if let Some(usage) = usage(&end) {
+        state["usage"] = usage;
+    }
+    if let Reason::Failed(error) = &end.reason {
+        let RpcError { code, message, data } = failure::rpc(error);
+        state["error"] = json!({"code": code, "message": message, "data": data});
+    }
+    crate::request::tell(&agent, &session, vec![state]).await;
+    drop(last_words);
+}
+
+/// The whole turn, its place in the history included.
+async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
+    let Begun { session, guard, message, blocks, content, version } = begun;
+    let peer = agent.peer.tagged(session.state().tag.as_deref());
+    let mut voice = Voice::new(peer.clone(), Arc::clone(&session.id), version);
+    if version == Version::V2 {
+        let said = json!({"sessionUpdate": "user_message", "messageId": message, "content": content});
+        // Whether anybody listens is found out soon enough.
+        let _ = voice.update(&said).await;
+    }
+    let _ = voice.state("running").await;
+    voice.note(Shown::User { id: message, content });
+    let mut turn = Turn::new(Arc::clone(agent), Arc::clone(&session), peer, guard.stop.clone(), voice);
+    let end = turn.run(blocks).await;
+    let Turn { mut voice, messages, .. } = turn;
+    // Even a turn that was given up says what it has not yet said.
+    let _ = voice.pause().await;
+    match &end.reason {
+        Reason::Failed(error) => tell_failure(agent, version, error, &mut voice).await,
+        Reason::EndTurn | Reason::MaxTokens | Reason::MaxTurnRequests if !messages.is_empty() => {
+            keep(agent, &session, messages, voice).await;
+        }
+        _ => {}
+    }
+    (end, guard)
+}
+
+async fn tell_failure(agent: &Agent, version: Version, error: &Error, voice: &mut Voice) {
+    tracing::warn!(%error, "the endpoint failed");
+    if version == Version::V2 || agent.errors == Errors::Text {
+        // If the client has gone there is nobody to tell.
+        let _ = voice.aside(&failure::text(error), &failure::meta(error)).await;
+    }
+}
+
+/// Puts a turn into the history: on the disk first, so that its end means that it is there.
+async fn keep(agent: &Agent, session: &Session, messages: Vec<narrows_model::Message>, voice: Voice) {
+    let stored = StoredTurn::new(texts(&messages), texts(&voice.into_record()));
+    let outcome = match session.claim() {
+        Some(claim) => agent.store.append(&claim, stored).await,
+        None => return,
+    };
+    let mut state = session.state();
+    let number = match outcome {
+        Ok(number) => number,
+        Err(error) => {
+            // The session goes on; what it forgets when it is closed is said before the next turn.
+            tracing::error!(%error, "a turn could not be stored");
+            state.troubles.push(format!("The last turn could not be stored: {error}"));
+            state.past.last().map_or(1, |past| past.number)
+        }
+    };
+    state.past.push(Past { number, messages });
+}
+
+/// Each as JSON. They are plain data with string keys, which always can be written.
+fn texts<T: serde::Serialize>(values: &[T]) -> Vec<String> {
+    values.iter().filter_map(|value| serde_json::to_string(value).ok()).collect()
+}

@@ -1,0 +1,226 @@
+//! The tools a model is offered: of MCP servers, and of the client's own files and terminals.
+
+pub(crate) mod call;
+mod files;
+mod permission;
+mod servers;
+mod terminal;
+
+use std::collections::HashMap;
+
+use narrows_acp::capability::ClientCan;
+use narrows_mcp::Tool as ServerTool;
+use narrows_model::Tool;
+use serde_json::{Value, json};
+
+/// How long a name of a tool may be for most endpoints.
+const LONGEST_NAME: usize = 64;
+
+/// What a tool does when it is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    ReadFile,
+    WriteFile,
+    EditFile,
+    RunCommand,
+    UpdatePlan,
+    /// A tool of an MCP server.
+    Server {
+        server: String,
+        tool: String,
+        title: Option<String>,
+        read_only: bool,
+    },
+}
+
+/// All tools of one request, in an order that does not change by itself.
+pub(crate) struct Toolbox {
+    tools: Vec<Tool>,
+    actions: HashMap<String, Action>,
+}
+
+impl Toolbox {
+    /// What this client and these servers have to offer.
+    pub(crate) fn new(can: ClientCan, servers: &[ServerTool]) -> Self {
+        let mut toolbox = Self { tools: Vec::new(), actions: HashMap::new() };
+        if can.read_text_file {
+            toolbox.add("read_file", READ, read_schema(), Action::ReadFile);
+        }
+        if can.write_text_file {
+            toolbox.add("write_file", WRITE, write_schema(), Action::WriteFile);
+        }
+        if can.read_text_file && can.write_text_file {
+            toolbox.add("edit_file", EDIT, edit_schema(), Action::EditFile);
+        }
+        if can.terminal {
+            toolbox.add("run_command", RUN, run_schema(), Action::RunCommand);
+        }
+        for tool in servers {
+            let name = toolbox.free_name(&tool.server, &tool.name);
+            let action = Action::Server {
+                server: tool.server.clone(),
+                tool: tool.name.clone(),
+                title: tool.title.clone(),
+                read_only: tool.read_only,
+            };
+            toolbox.add(&name, &tool.description, tool.schema.clone(), action);
+        }
+        // A plan is for work; where nothing can be done, a model that knows no tools is better left in peace.
+        if !toolbox.tools.is_empty() {
+            toolbox.add("update_plan", PLAN, plan_schema(), Action::UpdatePlan);
+        }
+        toolbox
+    }
+
+    fn add(&mut self, name: &str, description: &str, parameters: Value, action: Action) {
+        let tool = Tool { name: name.to_owned(), description: description.to_owned(), parameters };
+        self.tools.push(tool);
+        self.actions.insert(name.to_owned(), action);
+    }
+
+    /// A name for a tool of a server that endpoints take and no other tool has.
+    fn free_name(&self, server: &str, tool: &str) -> String {
+        let plain = |text: &str| {
+            let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
+            text.chars().map(allowed).collect::<String>()
+        };
+        let mut name = format!("{}__{}", plain(server), plain(tool));
+        name.truncate(LONGEST_NAME);
+        let mut free = name.clone();
+        let mut number = 2;
+        while self.actions.contains_key(&free) {
+            let suffix = format!("_{number}");
+            free = format!("{}{suffix}", &name[..name.len().min(LONGEST_NAME - suffix.len())]);
+            number += 1;
+        }
+        free
+    }
+
+    /// What the model is offered.
+    pub(crate) fn tools(&self) -> &[Tool] {
+        &self.tools
+    }
+
+    /// What the tool of this name does.
+    pub(crate) fn action(&self, name: &str) -> Option<&Action> {
+        self.actions.get(name)
+    }
+}
+
+const READ: &str = "Read a text file as the user sees it, unsaved changes included. The path is absolute, or relative \
+    to the directory of the session.";
+const WRITE: &str = "Create a text file or replace all of its content. The user sees the difference and may be asked. \
+    To change a part of a file use edit_file, if there is one.";
+const EDIT: &str = "Replace one stretch of a text file by another. `old` must occur exactly once, character by \
+    character; give enough of the surrounding lines.";
+const RUN: &str = "Run a program in the user's terminal and return its output. No shell is involved: give the program \
+    and its arguments one by one. If you need a shell, run it: program `bash`, arguments `-c` and the line. The user \
+    may be asked.";
+const PLAN: &str = "Show the user your plan for a task of several steps, and how far you have come. Always give the \
+    whole plan.";
+
+fn object(properties: &Value, required: &[&str]) -> Value {
+    json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+}
+
+fn read_schema() -> Value {
+    object(
+        &json!({
+            "path": {"type": "string"},
+            "line": {"type": "integer", "minimum": 1, "description": "the first line to read"},
+            "limit": {"type": "integer", "minimum": 1, "description": "how many lines to read"},
+        }),
+        &["path"],
+    )
+}
+
+fn write_schema() -> Value {
+    object(&json!({"path": {"type": "string"}, "content": {"type": "string"}}), &["path", "content"])
+}
+
+fn edit_schema() -> Value {
+    object(
+        &json!({"path": {"type": "string"}, "old": {"type": "string"}, "new": {"type": "string"}}),
+        &["path", "old", "new"],
+    )
+}
+
+fn run_schema() -> Value {
+    object(
+        &json!({
+            "command": {"type": "string", "description": "the program"},
+            "args": {"type": "array", "items": {"type": "string"}},
+            "cwd": {"type": "string", "description": "where to run it; the directory of the session by default"},
+        }),
+        &["command"],
+    )
+}
+
+fn plan_schema() -> Value {
+    let entry = object(
+        &json!({
+            "content": {"type": "string"},
+            "priority": {"type": "string", "enum": ["high", "medium", "low"]},
+            "status": {"type": "string", "enum": ["pending", "in_progress", "completed"]},
+        }),
+        &["content", "status"],
+    );
+    object(&json!({"entries": {"type": "array", "items": entry}}), &["entries"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server_tool(server: &str, name: &str) -> ServerTool {
+        ServerTool {
+            server: server.to_owned(),
+            name: name.to_owned(),
+            title: None,
+            description: String::new(),
+            schema: json!({"type": "object"}),
+            read_only: false,
+            destructive: false,
+        }
+    }
+
+    #[track_caller]
+    fn check(can: ClientCan, servers: &[ServerTool], expected: &[&str]) {
+        let toolbox = Toolbox::new(can, servers);
+        let names: Vec<&str> = toolbox.tools().iter().map(|tool| tool.name.as_str()).collect();
+        assert_eq!(names, expected);
+        assert!(names.iter().all(|name| toolbox.action(name).is_some() && name.len() <= LONGEST_NAME));
+    }
+
+    #[test]
+    fn only_what_the_client_can_do_is_offered() {
+        let none = ClientCan::default();
+        check(none, &[], &[]);
+        check(ClientCan { read_text_file: true, ..none }, &[], &["read_file", "update_plan"]);
+        check(ClientCan { write_text_file: true, ..none }, &[], &["write_file", "update_plan"]);
+        check(ClientCan { terminal: true, ..none }, &[], &["run_command", "update_plan"]);
+        check(
+            ClientCan { read_text_file: true, write_text_file: true, ..none },
+            &[],
+            &["read_file", "write_file", "edit_file", "update_plan"],
+        );
+    }
+
+    #[test]
+    fn names_of_servers_are_made_fit() {
+        let long = "t".repeat(80);
+        let servers = [
+            server_tool("my server", "do.it"),
+            server_tool("my_server", "do_it"),
+            server_tool("s", &long),
+            server_tool("s", &format!("{long}2")),
+        ];
+        let cut = format!("s__{}", &long[..61]);
+        let second = format!("s__{}_2", &long[..59]);
+        check(
+            ClientCan::default(),
+            &servers,
+            &["my_server__do_it", "my_server__do_it_2", &cut, &second, "update_plan"],
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! Commands in the user's terminal, through the client: never a process of our own.
+
+use std::time::Duration;
+
+use narrows_acp::method::{
+    TERMINAL_CREATE, TERMINAL_KILL, TERMINAL_OUTPUT, TERMINAL_RELEASE, TERMINAL_WAIT_FOR_EXIT,
+};
+use narrows_model::Part;
+use narrows_rpc::CallError;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::call::{Done, Interrupt, Job, Task, text};
+use super::files::reason;
+use super::permission::Grant;
+use crate::dialect::Field;
+use crate::session::Place;
+use crate::shown::{Status, ToolCall, ToolContent, ToolKind};
+use crate::turn::Turn;
+use crate::voice::new_id;
+
+/// How long a client may take to start a command, to tell its output, or to end it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The longest that a command is waited for; its limit comes before.
+const EXIT: Duration = Duration::from_secs(86_400);
+
+/// How much of its output a client keeps.
+const OUTPUT_LIMIT: u64 = 64 << 10;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Created {
+    terminal_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Output {
+    #[serde(default)]
+    output: String,
+    #[serde(default)]
+    truncated: bool,
+    exit_status: Option<ExitStatus>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExitStatus {
+    exit_code: Option<i64>,
+    signal: Option<String>,
+}
+
+/// `run_command`.
+pub(super) fn prepare(place: &Place, arguments: &Map<String, Value>) -> Result<Job, String> {
+    let command = text(arguments, "command")?.trim();
+    let args = match arguments.get("args") {
+        None | Some(Value::Null) => None,
+        Some(Value::Array(args)) => {
+            let texts = args.iter().map(|arg| arg.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>();
+            Some(texts.ok_or("The argument `args` must be an array of strings.")?)
+        }
+        Some(_) => return Err("The argument `args` must be an array of strings.".to_owned()),
+    };
+    let (program, args) = match args {
+        Some(args) if !args.is_empty() => (command.to_owned(), args),
+        // Models write a whole line where a program is asked for.
+        _ => split(command)?,
+    };
+    if program.is_empty() {
+        return Err("The argument `command` must not be empty.".to_owned());
+    }
+    let cwd = match arguments.get("cwd") {
+        None | Some(Value::Null) => place.cwd.clone(),
+        Some(_) => place.resolve(text(arguments, "cwd")?)?,
+    };
+    let words: Vec<&str> = std::iter::once(program.as_str()).chain(args.iter().map(String::as_str)).collect();
+    let line = shlex::try_join(words.iter().copied()).unwrap_or_else(|_| words.join(" "));
+    let title: String = line.chars().take(200).collect();
+    let shown = ToolCall {
+        id: new_id(),
+        title: format!("`{title}`"),
+        name: "run_command".to_owned(),
+        kind: ToolKind::Execute,
+        status: Status::Pending,
+        content: Vec::new(),
+        locations: Vec::new(),
+        input: Value::Object(arguments.clone()),
+        output: None,
+    };
+    // This very command in this very place: anything wider would be more than the user has seen.
+    let key = json!(["run", cwd, words]).to_string();
+    let grant = Grant { key, scope: format!("`{title}`") };
+    Ok(Job { shown, grant: Some(grant), task: Task::Run { program, args, cwd } })
+}
+
+/// A line without a shell's meaning, in words.
+fn split(line: &str) -> Result<(String, Vec<String>), String> {
+    if line.contains(['|', '&', ';', '<', '>', '`', '$', '\n', '*', '?', '(', ')']) {
+        return Err(
+            "No shell is involved, so `|`, `&`, `;`, `<`, `>`, `$`, `*` and the like mean nothing. Give the \
+            program and its arguments one by one, or run a shell: command `bash`, args [\"-c\", \"…\"]."
+                .to_owned(),
+        );
+    }
+    let words = shlex::split(line).ok_or("The quotes in `command` do not match.")?;
+    let mut words = words.into_iter();
+    Ok((words.next().unwrap_or_default(), words.collect()))
+}
+
+/// Runs a command in a terminal of the client, which is given back whatever happens.
+pub(super) async fn run(
+    turn: &mut Turn,
+    shown: &mut ToolCall,
+    (program, args, cwd): (&str, &[String], &str),
+    interrupt: impl Future<Output = Interrupt>,
+) -> Result<Done, Interrupt> {
+    tokio::pin!(interrupt);
+    let mut params = turn.terminal(None);
+    params["command"] = program.into();
+    params["args"] = args.into();
+    params["cwd"] = cwd.into();
+    params["outputByteLimit"] = OUTPUT_LIMIT.into();
+    let created = tokio::select! {
+        biased;
+        interrupt = &mut interrupt => return Err(interrupt),
+        created = turn.peer.request::<_, Created>(TERMINAL_CREATE, &params, PATIENCE) => created,
+    };
+    let id = match created {
+        Ok(Created { terminal_id }) => terminal_id,
+        Err(error) => {
+            return Ok(Done::failed(format!("The command could not be started: {}", reason(&error))));
+        }
+    };
+    shown.content = vec![ToolContent::Terminal { id: id.clone() }];
+    // If the client has gone, the next request finds out.
+    let _ = turn.voice.change(shown, &[Field::Content]).await;
+    let params = turn.terminal(Some(&id));
+    let ended = tokio::select! {
+        biased;
+        interrupt = &mut interrupt => Err(interrupt),
+        exit = turn.peer.request::<_, ExitStatus>(TERMINAL_WAIT_FOR_EXIT, &params, EXIT) => Ok(exit),
+    };
+    if ended.is_err() {
+        let _ = turn.peer.request::<_, Value>(TERMINAL_KILL, &params, PATIENCE).await;
+    }
+    let output = turn.peer.request::<_, Output>(TERMINAL_OUTPUT, &params, PATIENCE).await;
+    let _ = turn.peer.request::<_, Value>(TERMINAL_RELEASE, &params, PATIENCE).await;
+    // The output stands in for the terminal when the session is shown again.
+    if let Ok(Output { output, .. }) = &output {
+        shown.content.push(ToolContent::text(fenced(output)));
+    }
+    match ended {
+        Err(Interrupt::Deadline(limit)) => {
+            let said = output.map(|output| output.output).unwrap_or_default();
+            let mut done = Done::failed(format!("{}\n{said}", Interrupt::Deadline(limit).words()));
+            done.content = None;
+            Ok(done)
+        }
+        Err(interrupt) => Err(interrupt),
+        Ok(exit) => Ok(done(exit, output)),
+    }
+}
+
+impl Turn {
+    fn terminal(&self, id: Option<&str>) -> Value {
+        let mut params = json!({"sessionId": &*self.session.id});
+        if let Some(id) = id {
+            params["terminalId"] = id.into();
+        }
+        params
+    }
+}
+
+fn done(exit: Result<ExitStatus, CallError>, output: Result<Output, CallError>) -> Done {
+    let (said, truncated, seen) = match output {
+        Ok(Output { output, truncated, exit_status }) => (output, truncated, exit_status),
+        Err(error) => {
+            return Done::failed(format!("The output of the command could not be had: {}", reason(&error)));
+        }
+    };
+    let exit = match exit {
+        Ok(exit) => exit,
+        Err(error) => match seen {
+            Some(exit) => exit,
+            None => return Done::failed(format!("The end of the command was not seen: {}", reason(&error))),
+        },
+    };
+    let ending = match (exit.exit_code, &exit.signal) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("ended by signal {signal}"),
+        (None, None) => "ended".to_owned(),
+    };
+    let cut = if truncated { "(the beginning of the output was left out)\n" } else { "" };
+    Done {
+        content: None,
+        parts: vec![Part::text(format!("{cut}{said}\n({ending})"))],
+        output: json!({"exitCode": exit.exit_code, "signal": exit.signal, "truncated": truncated}),
+        // A command that ran is a call that worked, unless it was ended from outside; the code is for the model to judge.
+        failed: exit.exit_code.is_none() && exit.signal.is_some(),
+    }
+}
+
+fn fenced(output: &str) -> String {
+    format!("```\n{}\n```", output.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(arguments: &Value, expected: Result<(&str, &[&str]), &str>) {
+        let place = Place { cwd: "/w".to_owned(), roots: Vec::new() };
+        let job = prepare(&place, arguments.as_object().unwrap());
+        match (job, expected) {
+            (Ok(Job { task: Task::Run { program, args, cwd }, .. }), Ok((name, words))) => {
+                assert_eq!((program.as_str(), cwd.as_str()), (name, "/w"));
+                assert_eq!(args, words);
+            }
+            (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
+            (Ok(_), _) => panic!("{arguments} was taken"),
+            (Err(error), _) => panic!("{arguments}: {error}"),
+        }
+    }
+
+    #[test]
+    fn a_command_is_a_program_and_its_arguments() {
+        check(&json!({"command": "ls", "args": ["-l", "a b"]}), Ok(("ls", &["-l", "a b"])));
+        check(&json!({"command": "cargo test -p 'a b'"}), Ok(("cargo", &["test", "-p", "a b"])));
+        check(&json!({"command": "bash", "args": ["-c", "ls | wc"]}), Ok(("bash", &["-c", "ls | wc"])));
+        check(&json!({"command": "ls | wc"}), Err("No shell"));
+        check(&json!({"command": "echo $HOME"}), Err("No shell"));
+        check(&json!({"command": "echo 'a"}), Err("quotes"));
+        check(&json!({"command": " "}), Err("empty"));
+        check(&json!({"args": []}), Err("missing"));
+        check(&json!({"command": "ls", "args": "-l"}), Err("array"));
+        check(&json!({"command": "ls", "cwd": "/etc"}), Err("outside"));
+    }
+}

@@ -1,0 +1,414 @@
+//! The turn loop: ask the model, show what it says, run the tools it wants, ask again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use narrows_acp::Version;
+use narrows_acp::method::SESSION_UPDATE;
+use narrows_model::{Completion, Error, Event, Finish, Kind, Message, Note, Request, Usage};
+use narrows_rpc::Peer;
+use narrows_store::Change;
+use serde_json::{Value, json};
+
+use crate::agent::Agent;
+use crate::catalog::Choice;
+use crate::command::{self, Command};
+use crate::content::{self, Block};
+use crate::failure;
+use crate::session::Session;
+use crate::stop::Stop;
+use crate::tool::Toolbox;
+use crate::voice::{Gone, Voice};
+
+/// How long a turn waits for MCP servers that are still starting. Those that come later join it later.
+const SERVERS: Duration = Duration::from_millis(2500);
+
+/// How long an endpoint may take to tell the size of its context window.
+const LEARNING: Duration = Duration::from_secs(5);
+
+/// How long nothing may be said: clients take an agent that is silent for minutes for dead.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Why a turn is over.
+#[derive(Debug)]
+pub(crate) enum Reason {
+    EndTurn,
+    MaxTokens,
+    MaxTurnRequests,
+    Refusal,
+    Cancelled,
+    Failed(Error),
+}
+
+impl Reason {
+    /// Version 1 has no word for a failure; it is told in text.
+    pub(crate) fn name_v1(&self) -> &'static str {
+        match self {
+            Self::Failed(_) => "end_turn",
+            reason => reason.name_v2(),
+        }
+    }
+
+    pub(crate) fn name_v2(&self) -> &'static str {
+        match self {
+            Self::EndTurn => "end_turn",
+            Self::MaxTokens => "max_tokens",
+            Self::MaxTurnRequests => "max_turn_requests",
+            Self::Refusal => "refusal",
+            Self::Cancelled => "cancelled",
+            Self::Failed(_) => "error",
+        }
+    }
+}
+
+impl From<Gone> for Reason {
+    fn from(_: Gone) -> Self {
+        Self::Cancelled
+    }
+}
+
+/// How a turn ended.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) reason: Reason,
+    /// What all its requests took, if the endpoint told.
+    pub(crate) usage: Option<Usage>,
+}
+
+/// One turn.
+pub(crate) struct Turn {
+    pub(crate) agent: Arc<Agent>,
+    pub(crate) session: Arc<Session>,
+    /// The client, as this session speaks to it.
+    pub(crate) peer: Peer,
+    pub(crate) stop: Stop,
+    pub(crate) voice: Voice,
+    /// What this turn adds to the conversation.
+    pub(crate) messages: Vec<Message>,
+    usage: Option<Usage>,
+    /// The history has been shortened because it did not fit; once is enough.
+    pub(crate) compacted: bool,
+}
+
+impl Turn {
+    pub(crate) fn new(
+        agent: Arc<Agent>,
+        session: Arc<Session>,
+        peer: Peer,
+        stop: Stop,
+        voice: Voice,
+    ) -> Self {
+        Self { agent, session, peer, stop, voice, messages: Vec::new(), usage: None, compacted: false }
+    }
+
+    /// Plays the turn to its end.
+    pub(crate) async fn run(&mut self, blocks: Vec<Block>) -> End {
+        let beats =
+            beats(self.peer.clone(), Arc::clone(&self.session), self.voice.said(), self.voice.version());
+        let reason = tokio::select! {
+            reason = self.work(blocks) => reason.unwrap_or_else(|reason| reason),
+            () = beats => Reason::Cancelled,
+        };
+        End { reason, usage: self.usage.take() }
+    }
+
+    /// What comes of `work`, unless the turn is given up first.
+    pub(crate) async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, Reason> {
+        tokio::select! {
+            biased;
+            () = self.stop.stopped() => Err(Reason::Cancelled),
+            outcome = work => Ok(outcome),
+        }
+    }
+
+    async fn work(&mut self, blocks: Vec<Block>) -> Result<Reason, Reason> {
+        self.tell_troubles().await?;
+        if let Some(command) = command::read(&blocks) {
+            return self.command(command).await;
+        }
+        let choice = self.session.state().choice.clone();
+        let choice = choice.ok_or_else(|| Reason::Failed(failure::unconfigured()))?;
+        self.name_session(&blocks).await?;
+        self.learn(&choice);
+        let blocks = self.unless_stopped(self.fetch(blocks)).await?;
+        let mut request = self.request(&choice);
+        request.messages.extend(self.session.state().past.iter().flat_map(|past| past.messages.clone()));
+        self.say(&mut request, Message::User { content: content::parts(blocks) });
+        let servers = Arc::clone(&self.session.state().servers);
+        self.unless_stopped(servers.settled(SERVERS)).await?;
+        for _ in 0..self.agent.limits.requests_per_turn {
+            self.tell_troubles().await?;
+            let toolbox = Toolbox::new(self.agent.client().can, &servers.tools());
+            request.tools = toolbox.tools().to_vec();
+            let completion = self.ask(&choice, &mut request).await?;
+            let Completion { message, finish, usage, .. } = completion;
+            self.count(&choice, usage).await?;
+            let calls = message.calls.clone();
+            self.say(&mut request, Message::Assistant(message));
+            match finish {
+                Finish::Calls => {}
+                Finish::Stop => return Ok(Reason::EndTurn),
+                Finish::Length => return Ok(Reason::MaxTokens),
+                Finish::Refusal => return Ok(Reason::Refusal),
+            }
+            for call in calls {
+                let result = self.call(&toolbox, &call).await?;
+                self.say(&mut request, Message::Tool(result));
+            }
+        }
+        Ok(Reason::MaxTurnRequests)
+    }
+
+    /// Adds to the conversation.
+    fn say(&mut self, request: &mut Request, message: Message) {
+        request.messages.push(message.clone());
+        self.messages.push(message);
+    }
+
+    /// What every request of this turn has in common.
+    pub(crate) fn request(&self, choice: &Choice) -> Request {
+        let route = self.agent.catalog.route(choice);
+        Request {
+            model: choice.model.clone(),
+            system: self.agent.system.clone(),
+            max_tokens: route.max_tokens,
+            temperature: route.temperature,
+            effort: choice.effort,
+            cache_key: Some(self.session.id.to_string()),
+            ..Request::default()
+        }
+    }
+
+    /// One answer of the model. What does not fit its window is shortened, once.
+    async fn ask(&mut self, choice: &Choice, request: &mut Request) -> Result<Completion, Reason> {
+        if self.is_tight(choice, request) {
+            self.compact(choice, request).await?;
+        }
+        loop {
+            match self.listen(choice, request).await {
+                Err(Reason::Failed(error)) if error.kind == Kind::Overflow && !error.shown => {
+                    if self.compacted || !self.compact(choice, request).await? {
+                        return Err(Reason::Failed(error));
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Shows an answer as it comes.
+    async fn listen(&mut self, choice: &Choice, request: &Request) -> Result<Completion, Reason> {
+        let agent = Arc::clone(&self.agent);
+        let mut reply = agent.catalog.client(choice).chat(request);
+        let stopped = self.stop.stopped();
+        tokio::pin!(stopped);
+        loop {
+            let event = tokio::select! {
+                biased;
+                () = &mut stopped => return Err(Reason::Cancelled),
+                event = reply.next() => event.map_err(Reason::Failed)?,
+            };
+            match event {
+                Some(Event::Text(text)) => self.voice.text(&text).await?,
+                Some(Event::Thought(text)) => self.voice.thought(&text).await?,
+                Some(Event::Calling { name }) => tracing::debug!(name, "the model writes a call"),
+                Some(Event::Note(note)) => self.tell_note(&note).await?,
+                None => break,
+            }
+        }
+        self.voice.pause().await?;
+        Ok(reply.into_completion())
+    }
+
+    async fn tell_note(&mut self, note: &Note) -> Result<(), Reason> {
+        let (title, error) = match note {
+            Note::Retrying { attempt, wait, error } => {
+                let wait = wait.as_secs_f32();
+                (format!("The endpoint failed; attempt {attempt} follows in {wait:.1} s"), error)
+            }
+            Note::Without { what, error } => {
+                (format!("The endpoint does not take {what}; it is asked without"), error)
+            }
+        };
+        tracing::info!(%error, "{title}");
+        self.notice("warning", &title, Some(&error.message)).await
+    }
+
+    /// Tells something beside the answer, to clients that show such things.
+    pub(crate) async fn notice(
+        &mut self,
+        severity: &str,
+        title: &str,
+        description: Option<&str>,
+    ) -> Result<(), Reason> {
+        if self.agent.client().can.notices {
+            let mut notice = json!({"sessionUpdate": "notice", "severity": severity, "title": title});
+            if let Some(description) = description.filter(|text| !text.is_empty()) {
+                notice["description"] = description.into();
+            }
+            self.voice.update(&notice).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells what has gone wrong beside the turn, each thing once.
+    async fn tell_troubles(&mut self) -> Result<(), Reason> {
+        let (mut troubles, servers) = {
+            let mut state = self.session.state();
+            (std::mem::take(&mut state.troubles), Arc::clone(&state.servers))
+        };
+        troubles.extend(servers.failures().iter().map(ToString::to_string));
+        for trouble in troubles {
+            tracing::warn!("{trouble}");
+            if self.agent.client().can.notices {
+                self.notice("warning", &trouble, None).await?;
+            } else {
+                self.voice.thought(&format!("({trouble})\n")).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a session without a name one.
+    async fn name_session(&mut self, blocks: &[Block]) -> Result<(), Reason> {
+        let Some(title) = content::title(blocks) else { return Ok(()) };
+        {
+            let mut state = self.session.state();
+            if state.title.is_some() {
+                return Ok(());
+            }
+            state.title = Some(title.clone());
+        }
+        if let Some(claim) = self.session.claim()
+            && let Err(error) = self.agent.store.set(&claim, Change::Title(Some(title.clone()))).await
+        {
+            tracing::warn!(%error, "a title could not be stored");
+        }
+        self.voice.update(&info(Some(&title))).await?;
+        Ok(())
+    }
+
+    /// Finds out about the model in the background, if nobody has.
+    fn learn(&self, choice: &Choice) {
+        if self.agent.catalog.to_be_learnt(choice) {
+            let client = self.agent.catalog.client(choice).clone();
+            let model = choice.model.clone();
+            tokio::spawn(async move { client.learn(&model, LEARNING).await });
+        }
+    }
+
+    /// Adds up what the requests took, and tells how full the window is.
+    async fn count(&mut self, choice: &Choice, usage: Option<Usage>) -> Result<(), Reason> {
+        let Some(usage) = usage else { return Ok(()) };
+        let used = usage.input + usage.output;
+        self.session.state().used = Some(used);
+        let cost = usage.cost;
+        self.usage = Some(match self.usage.take() {
+            None => usage,
+            Some(sum) => add(&sum, &usage),
+        });
+        let client = self.agent.client();
+        if let Some(size) = self.agent.catalog.traits(choice).window
+            && client.introduced
+        {
+            let mut update = json!({"sessionUpdate": "usage_update", "used": used, "size": size});
+            if let Some(total) = self.usage.as_ref().and_then(|sum| sum.cost).filter(|_| cost.is_some()) {
+                update["cost"] = json!({"amount": total, "currency": "USD"});
+            }
+            self.voice.update(&update).await?;
+        }
+        Ok(())
+    }
+
+    async fn command(&mut self, command: Command) -> Result<Reason, Reason> {
+        let choice = self.session.state().choice.clone();
+        let choice = choice.ok_or_else(|| Reason::Failed(failure::unconfigured()))?;
+        let text = match command {
+            Command::Compact => {
+                let mut request = self.request(&choice);
+                match self.compact(&choice, &mut request).await? {
+                    true => {
+                        "The earlier part of this conversation has been replaced by a summary.".to_owned()
+                    }
+                    false => "There is nothing to compact yet.".to_owned(),
+                }
+            }
+            Command::Status => self.status(&choice),
+        };
+        self.voice.text(&text).await?;
+        Ok(Reason::EndTurn)
+    }
+
+    fn status(&self, choice: &Choice) -> String {
+        let route = self.agent.catalog.route(choice);
+        let state = self.session.state();
+        let tools = Toolbox::new(self.agent.client().can, &state.servers.tools());
+        let names: Vec<&str> = tools.tools().iter().map(|tool| tool.name.as_str()).collect();
+        let window = self.agent.catalog.traits(choice).window;
+        let size = window.map_or_else(|| "unknown".to_owned(), |size| format!("{size} tokens"));
+        let used = state.used.map_or_else(|| "unknown".to_owned(), |used| format!("{used} tokens"));
+        format!(
+            "- Model: {}\n- Endpoint: {} ({})\n- Context window: {size}, used: {used}\n- Turns in memory: {}\n\
+             - Tools: {}\n- Directory: {}",
+            choice.model,
+            route.endpoint.base_url,
+            route.endpoint.name,
+            state.past.len(),
+            if names.is_empty() { "none".to_owned() } else { names.join(", ") },
+            state.place.cwd,
+        )
+    }
+}
+
+fn add(sum: &Usage, more: &Usage) -> Usage {
+    let both = |a: Option<u64>, b: Option<u64>| match (a, b) {
+        (None, None) => None,
+        (a, b) => Some(a.unwrap_or(0) + b.unwrap_or(0)),
+    };
+    Usage {
+        input: sum.input + more.input,
+        output: sum.output + more.output,
+        total: sum.total + more.total,
+        cached: both(sum.cached, more.cached),
+        reasoning: both(sum.reasoning, more.reasoning),
+        cost: match (sum.cost, more.cost) {
+            (None, None) => None,
+            (a, b) => Some(a.unwrap_or(0.0) + b.unwrap_or(0.0)),
+        },
+    }
+}
+
+/// The update that tells when the session was last alive, and what it is called.
+fn info(title: Option<&str>) -> Value {
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
+    let mut update = json!({"sessionUpdate": "session_info_update", "updatedAt": now});
+    if let Some(title) = title {
+        update["title"] = title.into();
+    }
+    update
+}
+
+/// Says something harmless whenever nothing else has been said for long.
+async fn beats(peer: Peer, session: Arc<Session>, said: Arc<AtomicU64>, version: Version) {
+    let mut before = said.load(Ordering::Relaxed);
+    loop {
+        tokio::time::sleep(SILENCE).await;
+        let now = said.load(Ordering::Relaxed);
+        if now == before {
+            let mut update = info(None);
+            // A call that goes on is what clients watch, if there is one.
+            if let Some(call) = session.calls().into_iter().next()
+                && version == Version::V1
+            {
+                update =
+                    json!({"sessionUpdate": "tool_call_update", "toolCallId": call, "status": "in_progress"});
+            }
+            let params = json!({"sessionId": &*session.id, "update": update});
+            if peer.notify(SESSION_UPDATE, &params).await.is_err() {
+                return;
+            }
+        }
+        before = now;
+    }
+}

@@ -1,0 +1,263 @@
+//! What the agent says in one session: updates in the client's version, and a record of what is to be shown again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use narrows_acp::Version;
+use narrows_acp::method::SESSION_UPDATE;
+use narrows_rpc::{CallError, Peer};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::dialect::{self, Field};
+use crate::shown::{PlanEntry, Shown, ToolCall, ToolContent};
+
+/// How long the first piece of a message is, if there is so much: some clients take a chunk that begins with all the
+/// text so far for the whole text up to now, which only happens while that is short.
+const FIRST: usize = 16;
+
+/// The client is gone; there is nobody to speak to.
+#[derive(Debug)]
+pub(crate) struct Gone;
+
+impl From<CallError> for Gone {
+    fn from(_: CallError) -> Self {
+        Self
+    }
+}
+
+/// A message that is being said.
+struct Open {
+    thought: bool,
+    id: String,
+    text: String,
+    /// How much of the text has been sent.
+    sent: usize,
+}
+
+/// Speaks in one session, for the length of one turn.
+pub(crate) struct Voice {
+    peer: Peer,
+    session: Arc<str>,
+    version: Version,
+    open: Option<Open>,
+    record: Vec<Shown>,
+    /// How many updates have been sent, for whoever watches over the silence.
+    said: Arc<AtomicU64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Params<'a, U: Serialize> {
+    session_id: &'a str,
+    update: U,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Chunk<'a> {
+    session_update: &'static str,
+    message_id: &'a str,
+    content: Text<'a>,
+    #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+    meta: Option<&'a Value>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "text")]
+struct Text<'a> {
+    text: &'a str,
+}
+
+impl Voice {
+    pub(crate) fn new(peer: Peer, session: Arc<str>, version: Version) -> Self {
+        Self { peer, session, version, open: None, record: Vec::new(), said: Arc::default() }
+    }
+
+    pub(crate) fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Counts what has been said.
+    pub(crate) fn said(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.said)
+    }
+
+    /// Says a piece of the answer.
+    pub(crate) async fn text(&mut self, piece: &str) -> Result<(), Gone> {
+        self.piece(false, piece).await
+    }
+
+    /// Says a piece of what the model thinks.
+    pub(crate) async fn thought(&mut self, piece: &str) -> Result<(), Gone> {
+        self.piece(true, piece).await
+    }
+
+    async fn piece(&mut self, thought: bool, piece: &str) -> Result<(), Gone> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        if self.open.as_ref().is_some_and(|open| open.thought != thought) {
+            self.pause().await?;
+        }
+        let open =
+            self.open.get_or_insert_with(|| Open { thought, id: new_id(), text: String::new(), sent: 0 });
+        open.text.push_str(piece);
+        if open.sent == 0 && open.text.chars().take(FIRST).count() < FIRST {
+            return Ok(());
+        }
+        self.send_open().await
+    }
+
+    /// Sends what is held back of the message that is being said.
+    async fn send_open(&mut self) -> Result<(), Gone> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let rest = &open.text[open.sent..];
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let session_update = if open.thought { "agent_thought_chunk" } else { "agent_message_chunk" };
+        let chunk = Chunk { session_update, message_id: &open.id, content: Text { text: rest }, meta: None };
+        let params = Params { session_id: &self.session, update: chunk };
+        self.said.fetch_add(1, Ordering::Relaxed);
+        self.peer.notify(SESSION_UPDATE, &params).await?;
+        open.sent = open.text.len();
+        Ok(())
+    }
+
+    /// Ends the message that is being said; what follows is another one.
+    pub(crate) async fn pause(&mut self) -> Result<(), Gone> {
+        self.send_open().await?;
+        if let Some(Open { thought, id, text, .. }) = self.open.take() {
+            self.record.push(if thought { Shown::Thought { id, text } } else { Shown::Text { id, text } });
+        }
+        Ok(())
+    }
+
+    /// Says something that is no part of the answer, in a message of its own that is not shown again.
+    pub(crate) async fn aside(&mut self, text: &str, meta: &Value) -> Result<(), Gone> {
+        self.pause().await?;
+        if self.record.iter().any(|shown| matches!(shown, Shown::Text { .. })) {
+            // Clients that join chunks whatever their message would otherwise run it into the answer.
+            self.chunk("\n\n", None).await?;
+        }
+        self.chunk(text, Some(meta)).await
+    }
+
+    async fn chunk(&self, text: &str, meta: Option<&Value>) -> Result<(), Gone> {
+        let id = new_id();
+        let content = Text { text };
+        self.update(&Chunk { session_update: "agent_message_chunk", message_id: &id, content, meta }).await
+    }
+
+    /// Announces a call.
+    pub(crate) async fn announce(&mut self, call: &ToolCall) -> Result<(), Gone> {
+        self.pause().await?;
+        self.update(&dialect::tool_call(self.version, call)).await
+    }
+
+    /// Tells how a call has changed.
+    pub(crate) async fn change(&self, call: &ToolCall, changed: &[Field]) -> Result<(), Gone> {
+        self.update(&dialect::tool_change(self.version, call, changed)).await
+    }
+
+    /// Keeps a call that has ended.
+    pub(crate) fn keep(&mut self, mut call: ToolCall) {
+        call.content.retain(|content| !matches!(content, ToolContent::Terminal { .. }));
+        self.record.push(Shown::Tool(Box::new(call)));
+    }
+
+    /// Tells the plan.
+    pub(crate) async fn plan(&mut self, entries: Vec<PlanEntry>) -> Result<(), Gone> {
+        self.pause().await?;
+        self.update(&dialect::plan(self.version, &entries)).await?;
+        self.record.retain(|shown| !matches!(shown, Shown::Plan { .. }));
+        self.record.push(Shown::Plan { entries });
+        Ok(())
+    }
+
+    /// Tells what state the session is in; version 1 has no word for it.
+    pub(crate) async fn state(&self, state: &str) -> Result<(), Gone> {
+        if self.version == Version::V1 {
+            return Ok(());
+        }
+        self.update(&json!({"sessionUpdate": "state_update", "state": state})).await
+    }
+
+    /// Sends any other update.
+    pub(crate) async fn update<U: Serialize>(&self, update: &U) -> Result<(), Gone> {
+        self.said.fetch_add(1, Ordering::Relaxed);
+        self.peer.notify(SESSION_UPDATE, &Params { session_id: &self.session, update }).await?;
+        Ok(())
+    }
+
+    /// Keeps something that is to be shown again but was not said by the agent.
+    pub(crate) fn note(&mut self, shown: Shown) {
+        self.record.push(shown);
+    }
+
+    /// What is to be shown again.
+    pub(crate) fn into_record(self) -> Vec<Shown> {
+        self.record
+    }
+}
+
+/// A new id for a message, a call or a session.
+pub(crate) fn new_id() -> String {
+    uuid::Uuid::now_v7().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_link::{Link, Options as LinkOptions, memory};
+
+    use super::*;
+
+    fn voice() -> (Voice, Link) {
+        let (near, far) = memory::pair(&LinkOptions::default());
+        let (peer, inbox) = narrows_rpc::start(near, narrows_rpc::Options::agent(|_| false));
+        drop(inbox);
+        (Voice::new(peer, "s".into(), Version::V1), far)
+    }
+
+    /// What arrives as texts when `pieces` are said: thoughts begin with `~`.
+    async fn said(pieces: &[&str]) -> (Vec<String>, Vec<Shown>) {
+        let (mut voice, mut far) = voice();
+        for piece in pieces {
+            match piece.strip_prefix('~') {
+                Some(thought) => voice.thought(thought).await.unwrap(),
+                None => voice.text(piece).await.unwrap(),
+            }
+        }
+        voice.pause().await.unwrap();
+        let count = voice.said().load(Ordering::Relaxed);
+        let mut texts = Vec::new();
+        for _ in 0..count {
+            let update: Value = far.receiver.recv().await.unwrap().read_params().unwrap();
+            texts.push(update["update"]["content"]["text"].as_str().unwrap().to_owned());
+        }
+        (texts, voice.into_record())
+    }
+
+    #[tokio::test]
+    async fn the_first_piece_is_long_enough() {
+        for (pieces, expected) in [
+            (&["a", "a"][..], &["aa"][..]),
+            (&["Hello ", "world, how ", "are ", "you"], &["Hello world, how ", "are ", "you"]),
+            (&["~hm", "yes"], &["hm", "yes"]),
+            (&["", ""], &[]),
+            (&["äöüäöüäöüäöüäöü", "ä", "x"], &["äöüäöüäöüäöüäöüä", "x"]),
+        ] {
+            assert_eq!(said(pieces).await.0, expected, "{pieces:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn messages_are_recorded_whole() {
+        let (_, record) = said(&["~think", "ing", "said ", "so"]).await;
+        let [Shown::Thought { text: thought, .. }, Shown::Text { text, .. }] = &record[..] else {
+            panic!("{record:?}")
+        };
+        assert_eq!((thought.as_str(), text.as_str()), ("thinking", "said so"));
+    }
+}
