@@ -19,7 +19,7 @@ use crate::usage;
 use calls::{Calls, End};
 use details::Details;
 use reason::{Reason, stronger};
-use shape::{CallDelta, Choice, Chunk, Content, Delta, Index, Word};
+use shape::{CallDelta, Choice, Choices, Chunk, Content, Delta, Word};
 
 /// Something to show as it comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,10 +154,8 @@ impl Assembly {
         self.taken += 1;
         // Cumulative in each chunk, or twice at the end: the last one counts.
         self.usage = usage.or(self.usage.take());
-        for choice in choices {
-            if matches!(choice.index, Index(None | Some(0))) {
-                self.choice(choice, out)?;
-            }
+        if let Choices(Some(choice)) = choices {
+            self.choice(choice, out)?;
         }
         Ok(self.state())
     }
@@ -175,7 +173,7 @@ impl Assembly {
             let words = if words.is_empty() { "the provider gave up on the answer" } else { words };
             return Err(Problem::of_event(&Value::String(words.to_owned())));
         }
-        self.delta(delta, out)?;
+        self.delta(*delta, out)?;
         self.blanks.is_last = reason == Some(Reason::Blank);
         match reason {
             Some(Reason::Finished(finish)) => {
@@ -190,21 +188,19 @@ impl Assembly {
     /// What is new in a choice, wherever it stands.
     fn news<'a>(
         &mut self,
-        delta: Option<Delta<'a>>,
-        message: Option<Delta<'a>>,
+        delta: Option<Box<Delta<'a>>>,
+        message: Option<Box<Delta<'a>>>,
         Word(text): Word<'a>,
-    ) -> Delta<'a> {
+    ) -> Box<Delta<'a>> {
         if let Some(delta) = delta {
             self.in_deltas = true;
             return delta;
         }
         if self.in_deltas {
-            return Delta::default();
+            return Box::default();
         }
-        message.unwrap_or_else(|| Delta {
-            content: Content { text, thought: String::new() },
-            ..Delta::default()
-        })
+        let content = Content { text, thought: String::new() };
+        message.unwrap_or_else(|| Box::new(Delta { content, ..Delta::default() }))
     }
 
     fn delta(&mut self, delta: Delta<'_>, out: &mut Vec<Piece>) -> Result<(), Problem> {
@@ -236,7 +232,7 @@ impl Assembly {
             self.call(place, call, out)?;
         }
         if let Some(function) = delta.function_call {
-            let call = CallDelta { function: Some(function), ..CallDelta::default() };
+            let call = CallDelta { function: Some(*function), ..CallDelta::default() };
             self.call(0, call, out)?;
         }
         Ok(())

@@ -64,7 +64,6 @@ impl Number {
     }
 
     fn whole(self) -> Option<u64> {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was looked at")]
         self.0.filter(|number| *number >= 0.0).map(|number| number as u64)
     }
 }
@@ -77,7 +76,6 @@ impl<'de> Deserialize<'de> for Number {
 
 struct AnyNumber;
 
-#[expect(clippy::cast_precision_loss, reason = "nobody counts so many tokens")]
 impl<'de> Visitor<'de> for AnyNumber {
     type Value = Number;
 

@@ -56,7 +56,7 @@ fn grow(last: &mut Map<String, Value>, entry: Map<String, Value>) {
         match (last.get_mut(&name), value) {
             (_, Value::Null) => {}
             (Some(Value::String(text)), Value::String(more)) if GROWING.contains(&&*name) => {
-                text.push_str(&more)
+                text.push_str(&more);
             }
             (_, value) => {
                 last.insert(name, value);

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 #[serde(default)]
 pub(super) struct Chunk<'a> {
     #[serde(borrow)]
-    pub(super) choices: Option<Vec<Choice<'a>>>,
+    pub(super) choices: Option<Choices<'a>>,
     #[serde(borrow)]
     pub(super) error: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -35,15 +35,20 @@ pub(super) struct Groq<'a> {
     pub(super) error: Option<&'a RawValue>,
 }
 
+/// The answers that were asked for, of which there is one: index 0, if it is in this chunk.
+#[derive(Default)]
+pub(super) struct Choices<'a>(pub(super) Option<Choice<'a>>);
+
 /// One of the answers that were asked for.
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct Choice<'a> {
     pub(super) index: Index,
+    /// In a box, because it is large and moved often on its way out of the parser.
     #[serde(borrow)]
-    pub(super) delta: Option<Delta<'a>>,
+    pub(super) delta: Option<Box<Delta<'a>>>,
     #[serde(borrow)]
-    pub(super) message: Option<Delta<'a>>,
+    pub(super) message: Option<Box<Delta<'a>>>,
     #[serde(borrow)]
     pub(super) finish_reason: Option<Word<'a>>,
     #[serde(borrow)]
@@ -73,7 +78,7 @@ pub(super) struct Delta<'a> {
     #[serde(borrow)]
     pub(super) tool_calls: Option<Vec<CallDelta<'a>>>,
     #[serde(borrow)]
-    pub(super) function_call: Option<Function<'a>>,
+    pub(super) function_call: Option<Box<Function<'a>>>,
 }
 
 /// What is new in a call of a tool.
@@ -263,11 +268,34 @@ fn push_part(part: &Value, text: &mut String, thought: &mut String) {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for CallDelta<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Any(PhantomData))
+        deserializer.deserialize_seq(ChoicesVisitor(PhantomData))
     }
 }
+
+/// A list and nothing else: what has another thing in its place is no chunk.
+struct ChoicesVisitor<'a>(PhantomData<&'a str>);
+
+impl<'de: 'a, 'a> Visitor<'de> for ChoicesVisitor<'a> {
+    type Value = Choices<'a>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of choices")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Choices<'a>, A::Error> {
+        let mut first = None;
+        while let Some(choice) = list.next_element::<Choice<'a>>()? {
+            if first.is_none() && matches!(choice.index, Index(None | Some(0))) {
+                first = Some(choice);
+            }
+        }
+        Ok(Choices(first))
+    }
+}
+
+lenient!(CallDelta<'a>);
 
 // By hand, because `flatten` would copy everything to find what is left over.
 impl<'de: 'a, 'a> Lenient<'de> for CallDelta<'a> {
@@ -321,7 +349,7 @@ mod tests {
     fn plain_text_is_borrowed() {
         let json = br#"{"choices":[{"delta":{"content":"abc","tool_calls":[{"id":"x"}]}}]}"#;
         let chunk: Chunk<'_> = serde_json::from_slice(json).expect("JSON");
-        let delta = chunk.choices.and_then(|mut choices| choices.pop()?.delta).expect("a delta");
+        let delta = chunk.choices.and_then(|choices| choices.0?.delta).expect("a delta");
         assert!(matches!(delta.content.text, Cow::Borrowed("abc")));
         assert!(matches!(delta.tool_calls.expect("calls")[0].id.0, Cow::Borrowed("x")));
     }
@@ -346,7 +374,7 @@ mod tests {
             "reasoning_content":1.5,"tool_calls":[{"index":-1,"id":7,"function":null,"type":[]},4]},
             "finish_reason":[],"text":{}}],"usage":null,"error":null,"x_groq":null}"#;
         let chunk: Chunk<'_> = serde_json::from_str(json).expect("all of it is taken");
-        let choice = &chunk.choices.expect("choices")[0];
+        let choice = chunk.choices.and_then(|choices| choices.0).expect("a choice");
         let delta = choice.delta.as_ref().expect("a delta");
         assert_eq!(choice.index, Index(None));
         assert_eq!(delta.content, Content::default());
