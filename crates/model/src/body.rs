@@ -105,7 +105,7 @@ pub(crate) fn build(request: &Request, profile: &Profile) -> Result<Vec<u8>, ser
 
 /// What such a request has that can be refused.
 pub(crate) fn sent<'a>(request: &'a Request, profile: &Profile) -> Sent<'a> {
-    let mut sent = Sent::default();
+    let mut sent = Sent { offers_tools: !request.tools.is_empty(), ..Sent::default() };
     let mut put = |part: Dropped, there: bool| {
         if there && !profile.refused.has(part) {
             sent.parts.insert(part);
@@ -119,7 +119,9 @@ pub(crate) fn sent<'a>(request: &'a Request, profile: &Profile) -> Sent<'a> {
     put(Dropped::Effort, request.effort.is_some());
     put(Dropped::CacheKey, request.cache_key.is_some() && profile.shares_cache());
     put(Dropped::CacheControl, profile.marks_cache(request));
-    put(Dropped::Tools, !request.tools.is_empty());
+    let answers = || request.messages.iter().filter_map(assistant);
+    let called = answers().any(|said| !said.calls.is_empty());
+    put(Dropped::Tools, !request.tools.is_empty() || called);
     let instructed = request.system.as_ref().is_some_and(|system| !system.is_empty());
     put(Dropped::SystemRole, instructed);
     put(Dropped::DeveloperRole, instructed && profile.refused.has(Dropped::SystemRole));
@@ -138,8 +140,6 @@ pub(crate) fn sent<'a>(request: &'a Request, profile: &Profile) -> Sent<'a> {
     put(Dropped::Files, files);
     put(Dropped::Parts, images || audio || files || profile.marks_cache(request));
     put(Dropped::Neighbours, request.messages.len() > 1);
-    let answers = || request.messages.iter().filter_map(assistant);
-    let called = answers().any(|said| !said.calls.is_empty());
     put(Dropped::CallIds, called && profile.provider != Provider::Mistral);
     put(Dropped::Forgetting, answers().any(|said| !said.calls.is_empty() && !said.reasoning.is_empty()));
     if profile.returns_extra() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use url::Url;
 
 use crate::body::Profile;
@@ -175,7 +175,8 @@ impl Client {
         let outgoing = Outgoing { url: url.clone(), headers, body };
         let fail = |kind, message: &str| Error::new(kind, url.as_str(), message);
         let answer = async {
-            let mut response = http::send(self.http()?, outgoing).await?;
+            let mut response =
+                http::send(self.http()?, outgoing, Instant::now() + deadline, deadline).await?;
             let mut body = Vec::new();
             let broken = |error: reqwest::Error| fail(Kind::Cut, &http::causes(&error.without_url()));
             while let Some(bytes) = response.chunk().await.map_err(broken)? {

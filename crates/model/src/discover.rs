@@ -114,7 +114,13 @@ fn skills(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
         (listed || can.as_ref()?.len() > 1).then_some(listed)
     });
     let tools = tools.or_else(|| entry.pointer("/capabilities/function_calling")?.as_bool());
-    (takes(&["image", "vision", "multimodal"]), takes(&["audio"]), tools)
+    // LM Studio's word for it.
+    let seeing = || match entry.get("type")?.as_str()? {
+        "vlm" => Some(true),
+        "llm" => Some(false),
+        _ => None,
+    };
+    (seeing().or_else(|| takes(&["image", "vision", "multimodal"])), takes(&["audio"]), tools)
 }
 
 /// What Ollama's `/api/show` tells of one model.

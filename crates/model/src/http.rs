@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::Verifier;
-use tokio::time::{Duration, timeout};
+use tokio::time::{Duration, Instant, timeout, timeout_at};
 use url::Url;
 
 use crate::provider::is_loopback;
@@ -21,7 +21,7 @@ use crate::{Endpoint, EndpointError, Error, Kind, Limits, problem};
 const USER_AGENT: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
 /// How many redirects are followed.
 const REDIRECTS: usize = 4;
-/// How long the words of a failure are waited for once its status is known.
+/// How long the words of a failure are waited for at most once its status is known.
 const WORDS: Duration = Duration::from_secs(10);
 /// How long a connection is kept for the next request.
 const KEPT: Duration = Duration::from_secs(90);
@@ -140,8 +140,14 @@ pub(crate) struct Outgoing {
     pub(crate) body: Option<Bytes>,
 }
 
-/// Sends a request; whatever is no success is an error with the provider's words.
-pub(crate) async fn send(client: reqwest::Client, outgoing: Outgoing) -> Result<Response, Error> {
+/// Sends a request, whose answer must begin by `deadline`; whatever is no success is an error with the provider's
+/// words, as far as they come within `patience`.
+pub(crate) async fn send(
+    client: reqwest::Client,
+    outgoing: Outgoing,
+    deadline: Instant,
+    patience: Duration,
+) -> Result<Response, Error> {
     let Outgoing { url, headers, body } = outgoing;
     let method = if body.is_some() { Method::POST } else { Method::GET };
     let mut request = client.request(method, url.clone()).headers(headers);
@@ -150,13 +156,16 @@ pub(crate) async fn send(client: reqwest::Client, outgoing: Outgoing) -> Result<
         let either = HeaderValue::from_static("text/event-stream, application/json");
         request = request.header(CONTENT_TYPE, json).header(ACCEPT, either).body(body);
     }
-    let response = request.send().await.map_err(|error| unsent(&url, error))?;
+    let response = match timeout_at(deadline, request.send()).await {
+        Ok(response) => response.map_err(|error| unsent(&url, error))?,
+        Err(_) => return Err(Error::new(Kind::Timeout, url.as_str(), "the answer did not begin in time")),
+    };
     let status = response.status();
     if status.is_success() {
         return Ok(response);
     }
     let headers = response.headers().clone();
-    let body = words(response).await;
+    let body = words(response, patience.min(WORDS)).await;
     let mut error = problem::read(status.as_u16(), &headers, &body, url.as_str(), SystemTime::now());
     if let Some(elsewhere) = status.is_redirection().then(|| headers.get(LOCATION)).flatten() {
         let elsewhere = String::from_utf8_lossy(elsewhere.as_bytes());
@@ -169,7 +178,7 @@ pub(crate) async fn send(client: reqwest::Client, outgoing: Outgoing) -> Result<
 }
 
 /// The beginning of a failure's body, as far as it comes in time.
-async fn words(mut response: Response) -> Bytes {
+async fn words(mut response: Response, patience: Duration) -> Bytes {
     let mut body = BytesMut::new();
     let all = async {
         while body.len() < problem::MAX_BODY {
@@ -182,7 +191,7 @@ async fn words(mut response: Response) -> Bytes {
         }
     };
     // What has come by then has to do.
-    let _ = timeout(WORDS, all).await;
+    let _ = timeout(patience, all).await;
     body.freeze()
 }
 

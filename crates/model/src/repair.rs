@@ -146,6 +146,8 @@ impl Parts {
 pub(crate) struct Sent<'a> {
     /// The parts that are in it, and not yet left out.
     pub(crate) parts: Parts,
+    /// Whether it offers tools; if not, earlier calls may still be in it.
+    pub(crate) offers_tools: bool,
     /// The names of the fields of earlier answers that it sends back.
     pub(crate) extra: Vec<&'a str>,
 }
@@ -173,7 +175,9 @@ pub(crate) fn find(error: &Error, sent: &Sent<'_>) -> Option<Repair> {
             .then_some(Repair { what: Dropped::MaxTokens, lasting: false }),
         Kind::Server | Kind::Http | Kind::Provider | Kind::Unsupported => {
             let what = table::look_up(error, &text, sent)?;
-            Some(Repair { what, lasting: true })
+            // Earlier calls without tools say nothing of tools.
+            let lasting = what != Dropped::Tools || sent.offers_tools;
+            Some(Repair { what, lasting })
         }
     }
 }

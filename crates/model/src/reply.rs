@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use reqwest::Response;
-use tokio::time::{Instant, Sleep, sleep, timeout_at};
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::body::{self, Profile};
 use crate::chunk::Piece;
@@ -82,6 +82,8 @@ pub struct Reply<'a> {
     attempt: u32,
     /// What this request is sent without, beyond what the endpoint is known to refuse.
     without: Parts,
+    /// What of the answer has been handed out, for whoever wants it though the rest never came.
+    said: Assistant,
     /// Whether a part of the answer has been handed out.
     shown: bool,
     /// When it must have ended; set by the first call.
@@ -118,6 +120,7 @@ impl<'a> Reply<'a> {
             pieces: Vec::new(),
             attempt: 0,
             without: Parts::default(),
+            said: Assistant::default(),
             shown: false,
             until: None,
         }
@@ -131,7 +134,7 @@ impl Reply<'_> {
     pub async fn next(&mut self) -> Result<Option<Event>, Error> {
         loop {
             if let Some(event) = self.ready.pop_front() {
-                self.shown |= !matches!(event, Event::Note(_));
+                self.note_shown(&event);
                 return Ok(Some(event));
             }
             match &mut self.state {
@@ -177,18 +180,25 @@ impl Reply<'_> {
     }
 
     /// The whole answer, as it goes into the conversation. Without one, because [`next`](Self::next) has not yet
-    /// returned `None` or has failed, an empty message: half an answer is no part of a conversation.
+    /// returned `None` or has failed: the text and thoughts that were handed out, and no calls.
     #[must_use]
     pub fn into_completion(self) -> Completion {
         match self.state {
             State::Complete(completion) => *completion,
-            _ => Completion {
-                message: Assistant::default(),
-                finish: Finish::Stop,
-                usage: None,
-                broken_calls: Vec::new(),
-            },
+            _ => {
+                Completion { message: self.said, finish: Finish::Stop, usage: None, broken_calls: Vec::new() }
+            }
         }
+    }
+
+    fn note_shown(&mut self, event: &Event) {
+        match event {
+            Event::Text(text) => self.said.text.push_str(text),
+            Event::Thought(text) => self.said.reasoning.push_str(text),
+            Event::Calling { .. } => {}
+            Event::Note(_) => return,
+        }
+        self.shown = true;
     }
 
     fn limits(&self) -> Limits {
@@ -231,11 +241,7 @@ impl Reply<'_> {
             "asking"
         );
         let deadline = until.min(started + limits.first_event);
-        let url = outgoing.url.clone();
-        let response = async move {
-            let late = || Error::new(Kind::Timeout, url.as_str(), "the answer did not begin in time");
-            timeout_at(deadline, http::send(client, outgoing)).await.unwrap_or_else(|_| Err(late()))
-        };
+        let response = http::send(client, outgoing, deadline, limits.idle);
         self.state = State::Asking { response: Box::pin(response), started };
     }
 

@@ -20,7 +20,7 @@ const MAX_ID: usize = 40;
 
 /// All messages of a request, the instructions included.
 pub(super) fn messages<'a>(request: &'a Request, profile: &Profile) -> Vec<Message<'a>> {
-    let writer = Writer { profile, tools: !request.tools.is_empty() && !profile.refused.has(Dropped::Tools) };
+    let writer = Writer { profile, tools: !profile.refused.has(Dropped::Tools) };
     let mut messages = writer.history(&request.messages);
     if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
         instruct(&mut messages, system, profile);
@@ -169,7 +169,7 @@ impl Writer<'_> {
         }
     }
 
-    /// An answer with calls, in words: for endpoints without tools, and for requests that offer none.
+    /// An answer with calls, in words: for endpoints without tools.
     fn told<'a>(&self, said: &'a Assistant, results: &[&'a ToolResult], all: &mut Vec<Message<'a>>) {
         let mut text = Cow::Borrowed(said.text.as_str());
         for call in &said.calls {

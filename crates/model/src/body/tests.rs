@@ -270,9 +270,7 @@ fn without_tools_calls_and_results_are_told() {
         {"role": "assistant", "content": "Wait.\n\n[Called ls with {}]"},
         {"role": "user", "content": "[Result of ls]\n1"},
     ]);
-    check_messages(messages.clone(), &without(Provider::Other, &[Dropped::Tools]), &expected);
-    let none = Request { messages, ..request() };
-    assert_eq!(built(&none, &profile(Provider::Other))["messages"], expected);
+    check_messages(messages, &without(Provider::Other, &[Dropped::Tools]), &expected);
 }
 
 #[test]
@@ -492,7 +490,7 @@ proptest! {
             prop_assert!(open.is_empty(), "a call without result");
             let calls = message["tool_calls"].as_array();
             open = calls.into_iter().flatten().map(|call| call["id"].as_str().unwrap()).collect();
-            prop_assert!(calls.is_none() || with_tools && !profile.refused.has(Dropped::Tools));
+            prop_assert!(calls.is_none() || !profile.refused.has(Dropped::Tools));
         }
         prop_assert!(open.is_empty(), "a call without result at the end");
     }

@@ -74,7 +74,9 @@ fn takes_none(text: &str, things: &[&str]) -> bool {
 
 /// Whether `text` says that there are no tools with this model.
 fn no_tools(text: &str) -> bool {
-    const WHOLE: [&str; 19] = [
+    const WHOLE: [&str; 21] = [
+        "must define tools",
+        "tools= param must be",
         "support tool",
         "support the tool",
         "support function call",

@@ -38,7 +38,7 @@ fn error(status: u16, message: &str) -> Error {
 
 #[track_caller]
 fn check_with(parts: &[Dropped], status: u16, message: &str, expected: Option<Dropped>) {
-    let sent = Sent { parts: Parts::of(parts), extra: vec!["reasoning_details"] };
+    let sent = Sent { parts: Parts::of(parts), extra: vec!["reasoning_details"], offers_tools: true };
     let found = find(&error(status, message), &sent).map(|repair| repair.what);
     assert_eq!(found, expected, "{status} {message}");
 }
@@ -150,7 +150,7 @@ fn nothing_is_dropped_twice_or_without_need() {
 
 #[test]
 fn an_error_in_the_place_of_an_answer_counts_until_something_was_shown() {
-    let sent = Sent { parts: Parts::of(&ALL), extra: Vec::new() };
+    let sent = Sent { parts: Parts::of(&ALL), extra: Vec::new(), offers_tools: true };
     let mut refusal = error(200, "this model does not support tools");
     assert_eq!(find(&refusal, &sent), Some(Repair { what: Dropped::Tools, lasting: true }));
     refusal.shown = true;
@@ -158,8 +158,15 @@ fn an_error_in_the_place_of_an_answer_counts_until_something_was_shown() {
 }
 
 #[test]
+fn earlier_calls_say_nothing_of_tools() {
+    let sent = Sent { parts: Parts::of(&[Dropped::Tools]), ..Sent::default() };
+    let refusal = error(400, "Requests which have `tool_use` blocks in their history must define tools.");
+    assert_eq!(find(&refusal, &sent), Some(Repair { what: Dropped::Tools, lasting: false }));
+}
+
+#[test]
 fn only_the_limit_of_the_answer_helps_against_overflow() {
-    let sent = Sent { parts: Parts::of(&ALL), extra: Vec::new() };
+    let sent = Sent { parts: Parts::of(&ALL), extra: Vec::new(), offers_tools: true };
     let overflow = |message: &str| Error { kind: Kind::Overflow, ..error(400, message) };
     let limit =
         overflow("'max_tokens' is too large: 4096. This model's maximum context length is 2048 tokens");
@@ -175,7 +182,7 @@ proptest! {
             Just("max_tokens"), Just("unsupported"), Just("tools"), Just("image"), Just("system role"), Just("stream"),
             Just("streaming"), Just("extra_forbidden"), Just("content"), Just("expected a string"), Just("\u{130}"),
         ], 0..8)) {
-        let mut sent = Sent { parts: Parts::of(&ALL), extra: vec!["reasoning_details"] };
+        let mut sent = Sent { parts: Parts::of(&ALL), extra: vec!["reasoning_details"], offers_tools: true };
         let error = error(status, &words.join(" "));
         let mut steps = 0;
         while let Some(repair) = find(&error, &sent) {
