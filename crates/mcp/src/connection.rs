@@ -91,13 +91,8 @@ impl ClientHandler for Client {
     }
 }
 
-/// Starts the process of a stdio server and returns it with the transport to it.
-pub(crate) async fn spawn(
-    options: &Options,
-    command: &str,
-    args: &[String],
-    env: &[(String, String)],
-) -> Result<(Process, Pipe), StartError> {
+/// What a stdio server is started with.
+pub(crate) fn spec(options: &Options, command: &str, args: &[String], env: &[(String, String)]) -> Spec {
     let mut spec = Spec::new(command);
     spec.args = args.iter().map(Into::into).collect();
     spec.cwd = Some(options.cwd.clone());
@@ -105,18 +100,22 @@ pub(crate) async fn spawn(
     spec.env.extend(env.iter().map(|(name, value)| (name, value)));
     spec.stderr_limit = 16 * 1024;
     spec.orphan_grace = options.ladder.term_grace;
-    let mut child = narrows_process::spawn(spec).await?;
-    let (Some(stdin), Some(stdout)) = (child.take_stdin(), child.take_stdout()) else {
-        return Err(narrows_process::SpawnError::Guardian.into());
-    };
-    let (stdin, noise) = (Stdin::new(stdin), Noise::default());
-    let pipe = Pipe::new(stdout, stdin.clone(), noise.clone());
-    Ok((Process { child, stdin, noise }, pipe))
+    spec
 }
 
 impl Process {
+    /// A process that was started, and the transport to it.
+    pub(crate) fn new(mut child: Child) -> Result<(Self, Pipe), StartError> {
+        let (Some(stdin), Some(stdout)) = (child.take_stdin(), child.take_stdout()) else {
+            return Err(narrows_process::SpawnError::Guardian.into());
+        };
+        let (stdin, noise) = (Stdin::new(stdin), Noise::default());
+        let pipe = Pipe::new(stdout, stdin.clone(), noise.clone());
+        Ok((Self { child, stdin, noise }, pipe))
+    }
+
     /// Ends it and everything it started.
-    pub(crate) async fn stop(self, ladder: Ladder) {
+    pub(crate) async fn stop(&self, ladder: Ladder) {
         self.stdin.close().await;
         let exit = self.child.stop(ladder).await;
         if exit.survivors > 0 {
@@ -124,9 +123,11 @@ impl Process {
         }
     }
 
-    /// What the process has to say to `reason`: how it ended, if it has, and the last it wrote.
-    pub(crate) async fn explain(&self, reason: &str) -> String {
-        let exit = tokio::time::timeout(EXPLAIN, self.child.wait()).await.ok();
+    /// What the process has to say to `reason`: the last it wrote, and if `hung_up`, how it ended. Otherwise its end would
+    /// only be the consequence of ours.
+    pub(crate) async fn explain(&self, reason: &str, hung_up: bool) -> String {
+        let patience = if hung_up { EXPLAIN } else { Duration::ZERO };
+        let exit = tokio::time::timeout(patience, self.child.wait()).await.ok().filter(|_| hung_up);
         let mut words = match exit {
             Some(exit) => format!("it {exit}"),
             None => reason.to_owned(),
@@ -175,6 +176,20 @@ pub(crate) fn connect_directly(options: &Options, courier: Courier) -> Connectio
     let info = ServerPeerInfo::new(ProtocolVersion::V_2026_07_28, capabilities);
     let running = serve_directly(Client::new(options), Guard::new(courier, hub.clone()), Some(info));
     Connection { peer: running.peer().clone(), hub, running, _listening: None }
+}
+
+/// Whether a server hung up, so that its end explains more than the error.
+pub(crate) fn hung_up(error: &StartError) -> bool {
+    match error {
+        StartError::Initialize(error) => matches!(
+            **error,
+            ClientInitializeError::ConnectionClosed(_) | ClientInitializeError::TransportError { .. }
+        ),
+        StartError::List(error) => {
+            matches!(error, ServiceError::TransportClosed | ServiceError::TransportSend(_))
+        }
+        _ => false,
+    }
 }
 
 /// Whether a server refused the handshake rather than failed at it.

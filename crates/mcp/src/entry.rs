@@ -7,8 +7,9 @@ use rmcp::{Peer, RoleClient};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use crate::connection::{Connection, Process, StartError, connect, connect_directly, refused, spawn};
+use crate::connection::{Connection, StartError, connect, connect_directly, hung_up, refused, spec};
 use crate::courier::{Courier, Desk};
+use crate::slot::Slot;
 use crate::{Bridge, CallError, Failure, Options, Server, Tool, http};
 
 /// The shortest time between two listings: a server that changes all the time is not asked all the time.
@@ -91,21 +92,21 @@ impl Entry {
         bridge: Option<Arc<dyn Bridge>>,
         mut stop: watch::Receiver<bool>,
     ) {
-        let mut process = None;
+        let mut slot = Slot::default();
         let deadline = Instant::now() + options.start_limit;
         let started = tokio::select! {
             () = stopped(&mut stop) => None,
-            started = timeout_at(deadline, self.start(&options, bridge, &mut process)) => Some(started),
+            started = timeout_at(deadline, self.start(&options, bridge, &mut slot)) => Some(started),
         };
         let connection = match started {
             None => None,
             Some(Ok(Ok(connection))) => Some(connection),
             Some(failed) => {
-                let reason = match failed {
-                    Ok(Err(error)) => error.to_string(),
-                    _ => format!("it was not ready within {:?}", options.start_limit),
+                let (reason, hung_up) = match failed {
+                    Ok(Err(error)) => (error.to_string(), hung_up(&error)),
+                    _ => (format!("it was not ready within {:?}", options.start_limit), false),
                 };
-                self.fail(&explained(&process, &reason).await);
+                self.fail(&slot.explain(&reason, hung_up).await);
                 None
             }
         };
@@ -113,17 +114,13 @@ impl Entry {
             tokio::select! {
                 () = stopped(&mut stop) => {}
                 () = self.look_after(&connection, &options) => {
-                    self.fail(&explained(&process, "it hung up").await);
+                    self.fail(&slot.explain("it hung up", true).await);
                 }
             }
             // The process learns of the end from its own input, so there is no need to wait for rmcp first.
-            let leave = connection.leave();
-            match process {
-                Some(process) => _ = tokio::join!(leave, process.stop(options.ladder)),
-                None => leave.await,
-            }
-        } else if let Some(process) = process {
-            process.stop(options.ladder).await;
+            tokio::join!(connection.leave(), slot.stop(options.ladder));
+        } else {
+            slot.stop(options.ladder).await;
         }
         self.state.send_if_modified(|state| {
             let open = !matches!(state, State::Gone(_));
@@ -134,24 +131,20 @@ impl Entry {
         });
     }
 
-    /// Connects and lists. A process that was started is left in `process`, whatever becomes of it.
+    /// Connects and lists. A process that was started is in `slot`, whatever becomes of it.
     async fn start(
         &self,
         options: &Options,
         bridge: Option<Arc<dyn Bridge>>,
-        process: &mut Option<Process>,
+        slot: &mut Slot,
     ) -> Result<Connection, StartError> {
         let mut connection = match &self.server {
             Server::Stdio { command, args, env, .. } => {
-                let (started, pipe) = spawn(options, command, args, env).await?;
-                *process = Some(started);
+                let spec = spec(options, command, args, env);
+                let pipe = slot.start(spec.clone(), options.ladder).await?;
                 match connect(options, pipe, false).await {
                     Err(error) if refused(&error) => {
-                        if let Some(old) = process.take() {
-                            old.stop(options.ladder).await;
-                        }
-                        let (started, pipe) = spawn(options, command, args, env).await?;
-                        *process = Some(started);
+                        let pipe = slot.start(spec, options.ladder).await?;
                         connect(options, pipe, true).await.map_err(|_| error)?
                     }
                     result => result?,
@@ -212,12 +205,4 @@ impl Entry {
 /// Waits for the order to stop, or for the loss of whoever could give it.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     _ = stop.wait_for(|stop| *stop).await;
-}
-
-/// The reason with what the process has to say to it.
-async fn explained(process: &Option<Process>, reason: &str) -> String {
-    match process {
-        Some(process) => process.explain(reason).await,
-        None => reason.to_owned(),
-    }
 }

@@ -30,6 +30,7 @@ mod outcome;
 mod pipe;
 mod server;
 mod servers;
+mod slot;
 mod text;
 mod tool;
 

@@ -1,0 +1,419 @@
+//! Servers that are processes, well and badly behaved.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use narrows_mcp::{CallError, Content, Options, Outcome, Server, Servers};
+use narrows_process::{Environment, Ladder};
+use narrows_testkit::wait::{alive_with_marker, wait_until};
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+/// Longer than anything here takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// `examples/mcp_server.rs`, which cargo builds beside the tests.
+fn program() -> String {
+    let mut path = std::env::current_exe().expect("a test has a path");
+    path.pop();
+    path.pop();
+    let path = path.join("examples/mcp_server");
+    assert!(path.exists(), "`cargo build -p narrows-mcp --examples` builds what this test talks to");
+    path.into_os_string().into_string().expect("a path of ASCII")
+}
+
+/// A directory of its own, whose path is in the command line of every server in it.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a directory"))
+    }
+
+    fn notes(&self) -> PathBuf {
+        self.0.path().join("notes")
+    }
+
+    fn marker(&self) -> &str {
+        self.0.path().to_str().expect("a path of ASCII")
+    }
+
+    fn server(&self, name: &str, fault: &str) -> Server {
+        let notes = self.notes().into_os_string().into_string().expect("a path of ASCII");
+        Server::Stdio {
+            name: name.into(),
+            command: program(),
+            args: vec![fault.into(), notes],
+            env: Vec::new(),
+        }
+    }
+
+    fn options(&self) -> Options {
+        let mut env = Environment::empty();
+        env.extend([("PATH", "/usr/bin:/bin"), ("BASE", "from the session"), ("BOTH", "session")]);
+        Options::new(self.0.path(), env)
+    }
+
+    async fn start(&self, fault: &str) -> Servers {
+        self.start_with(fault, self.options()).await
+    }
+
+    async fn start_with(&self, fault: &str, options: Options) -> Servers {
+        let servers = Servers::start(vec![self.server("s", fault)], options, None);
+        servers.settled(PATIENCE).await;
+        servers
+    }
+
+    async fn noted(&self, text: &str) -> bool {
+        wait_until(PATIENCE, || std::fs::read_to_string(self.notes()).is_ok_and(|notes| notes.contains(text)))
+            .await
+    }
+
+    #[track_caller]
+    fn assert_empty(&self) {
+        let alive = self.alive();
+        assert!(alive.is_empty(), "still there: {alive:?}");
+    }
+
+    fn alive(&self) -> Vec<u32> {
+        alive_with_marker(self.marker())
+    }
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(object) => object,
+        _ => panic!("{value} is not an object"),
+    }
+}
+
+async fn call(servers: &Servers, tool: &str, arguments: Value) -> Result<Outcome, CallError> {
+    servers.call("s", tool, object(arguments), |_| {}).await
+}
+
+fn names(servers: &Servers) -> Vec<String> {
+    servers.tools().into_iter().map(|tool| format!("{}/{}", tool.server, tool.name)).collect()
+}
+
+fn text(outcome: &Outcome) -> &str {
+    match &outcome.content[..] {
+        [Content::Text(text)] => text,
+        content => panic!("{content:?} is not one text"),
+    }
+}
+
+/// The reason of the only failure.
+fn reason(servers: &Servers) -> String {
+    let mut failures = servers.failures();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(servers.failures().is_empty(), "each is told once");
+    failures.remove(0).reason
+}
+
+#[tokio::test]
+async fn tools_are_listed_and_called() {
+    let place = Place::new();
+    let servers = Servers::start(vec![place.server("b", ""), place.server("a", "")], place.options(), None);
+    servers.settled(PATIENCE).await;
+    assert_eq!(names(&servers), ["b/echo", "b/more", "a/echo", "a/more"]);
+    let tools = servers.tools();
+    assert_eq!((tools[0].read_only, tools[0].destructive, &*tools[0].description), (true, false, "a tool"));
+    assert_eq!((tools[1].read_only, tools[1].destructive), (false, true));
+    let outcome = servers.call("a", "echo", object(json!({"x": [1, "ä"]})), |_| {}).await.expect("it echoes");
+    assert_eq!(text(&outcome), r#"{"x":[1,"ä"]}"#);
+    assert_eq!((outcome.structured, outcome.failed), (Some(json!({"x": [1, "ä"]})), false));
+    assert_eq!(servers.call("c", "echo", Map::new(), |_| {}).await, Err(CallError::NoServer));
+    assert_eq!(servers.failures(), []);
+    servers.close().await;
+    place.assert_empty();
+    assert!(place.noted("end of input").await, "a server is asked to end before it is made to");
+}
+
+#[tokio::test]
+async fn outcomes_and_refusals() {
+    let place = Place::new();
+    let servers = place.start("").await;
+    let outcome = call(&servers, "fail", json!({})).await.expect("a tool that fails has an outcome");
+    assert_eq!((text(&outcome), outcome.failed), ("it broke", true));
+    assert_eq!(text(&call(&servers, "odd", json!({})).await.expect("it is kept")), r#"{"type":"hologram"}"#);
+    let refused = CallError::Refused { code: -32602, message: "no | such tool".into() };
+    assert_eq!(call(&servers, "refuse", json!({})).await, Err(refused));
+    assert_eq!(call(&servers, "input", json!({})).await, Err(CallError::Unsupported("input from the user")));
+    servers.close().await;
+}
+
+#[tokio::test]
+async fn progress_comes_in_order_and_before_the_outcome() {
+    let place = Place::new();
+    let servers = place.start("").await;
+    let mut heard = Vec::new();
+    servers.call("s", "progress", Map::new(), |text| heard.push(text)).await.expect("it ends");
+    assert_eq!(heard, ["one | step", "2 of 3", "3"]);
+    servers.close().await;
+}
+
+#[tokio::test]
+async fn a_server_sees_its_own_environment_and_directory() {
+    let place = Place::new();
+    let mut server = place.server("s", "");
+    if let Server::Stdio { env, .. } = &mut server {
+        *env = vec![("MINE".into(), "from the descriptor".into()), ("BOTH".into(), "descriptor".into())];
+    }
+    let servers = Servers::start(vec![server], place.options(), None);
+    let outcome = call(&servers, "self", json!({})).await.expect("a server that is starting is waited for");
+    let text = text(&outcome);
+    let mut lines: Vec<&str> = text.lines().collect();
+    let cwd = lines.remove(0);
+    assert_eq!(PathBuf::from(cwd), place.0.path().canonicalize().expect("it is there"));
+    lines.sort_unstable();
+    assert_eq!(
+        lines,
+        ["BASE=from the session", "BOTH=descriptor", "MINE=from the descriptor", "PATH=/usr/bin:/bin"]
+    );
+    servers.close().await;
+}
+
+#[tokio::test]
+async fn one_bad_server_does_not_hold_up_the_others() {
+    let place = Place::new();
+    let mut options = place.options();
+    options.start_limit = Duration::from_secs(3);
+    let bad = ["silent", "exit", "flood", "only-garbage"].map(|fault| place.server(fault, fault));
+    let missing = Server::Stdio {
+        name: "missing".into(),
+        command: "no-such-program".into(),
+        args: vec![],
+        env: vec![],
+    };
+    let mut all = Vec::from(bad);
+    all.extend([missing, place.server("good", ""), place.server("good", "")]);
+    let started = Instant::now();
+    let servers = Servers::start(all, options, None);
+    let outcome = servers.call("good", "echo", Map::new(), |_| {}).await.expect("it answers");
+    assert_eq!(text(&outcome), "{}");
+    assert!(started.elapsed() < Duration::from_secs(3), "it waited for others: {:?}", started.elapsed());
+    assert_eq!(names(&servers), ["good/echo", "good/more"]);
+    servers.settled(PATIENCE).await;
+    let mut failed: Vec<String> = servers.failures().into_iter().map(|failure| failure.to_string()).collect();
+    failed.sort();
+    let expected = [
+        ("exit", "exited with status 1; its stderr ends: cannot find my\\u{1b}[31m configuration"),
+        ("flood", "not ready within 3s"),
+        ("good", "another server of this name"),
+        ("missing", "program \"no-such-program\" not found"),
+        ("only-garbage", "not ready within 3s; its stdout has what is no message: Welcome to the server!"),
+        ("silent", "not ready within 3s"),
+    ];
+    assert_eq!(failed.len(), expected.len(), "{failed:#?}");
+    for (failed, (name, reason)) in failed.iter().zip(expected) {
+        assert!(failed.starts_with(&format!("MCP server {name:?}: ")) && failed.contains(reason), "{failed}");
+        assert!(!failed.contains('\n'));
+    }
+    assert!(matches!(servers.call("exit", "x", Map::new(), |_| {}).await, Err(CallError::Gone(_))));
+    servers.close().await;
+    place.assert_empty();
+}
+
+#[tokio::test]
+async fn settling_is_not_waited_for_beyond_patience() {
+    let place = Place::new();
+    let servers = Servers::start(vec![place.server("s", "silent")], place.options(), None);
+    let started = Instant::now();
+    servers.settled(Duration::from_millis(50)).await;
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert_eq!(servers.failures(), []);
+    servers.close().await;
+    place.assert_empty();
+}
+
+#[tokio::test]
+async fn a_server_that_dies_during_a_call_says_why() {
+    let place = Place::new();
+    let servers = place.start("").await;
+    let error = call(&servers, "die", json!({})).await.expect_err("it is dead");
+    let expected = "it exited with status 3; its stderr ends: out of luck";
+    assert_eq!(error, CallError::Gone(expected.into()));
+    assert_eq!(reason(&servers), expected);
+    assert_eq!(names(&servers), [""; 0]);
+    assert_eq!(call(&servers, "echo", json!({})).await, Err(CallError::Gone(expected.into())));
+    servers.close().await;
+}
+
+#[tokio::test]
+async fn garbage_between_messages_is_skipped() {
+    let place = Place::new();
+    let servers = place.start("garbage").await;
+    assert_eq!(names(&servers), ["s/echo", "s/more"]);
+    servers.close().await;
+}
+
+#[tokio::test]
+async fn a_list_without_end_is_cut() {
+    let place = Place::new();
+    let mut options = place.options();
+    options.max_tools = 10;
+    let servers = place.start_with("forever", options).await;
+    assert_eq!(servers.tools().len(), 10);
+    servers.close().await;
+    // Fewer than are allowed come in 64 pages.
+    let servers = place.start("forever").await;
+    assert_eq!(servers.tools().len(), 64);
+    servers.close().await;
+}
+
+#[tokio::test]
+async fn wishes_are_refused() {
+    let place = Place::new();
+    let servers = place.start("").await;
+    let outcome = call(&servers, "ask", json!({})).await.expect("it got its answers");
+    assert_eq!(text(&outcome), r#"-32601 -32601 {"action":"decline"} {} -32601"#);
+    servers.close().await;
+}
+
+#[tokio::test]
+async fn a_changed_list_is_read_again() {
+    let place = Place::new();
+    let servers = place.start("").await;
+    call(&servers, "change", json!({})).await.expect("it changes");
+    let changed = wait_until(PATIENCE, || names(&servers) == ["s/echo", "s/more", "s/new"]).await;
+    assert!(changed, "{:?}", names(&servers));
+    servers.close().await;
+}
+
+#[tokio::test]
+async fn a_dropped_call_is_cancelled() {
+    let place = Place::new();
+    let servers = place.start("").await;
+    {
+        let mut slow = Box::pin(call(&servers, "slow", json!({})));
+        let waited = tokio::time::timeout(Duration::from_millis(1), &mut slow).await;
+        assert!(waited.is_err());
+        let working = place.noted("working on ");
+        tokio::select! {
+            _ = &mut slow => panic!("it has no answer"),
+            working = working => assert!(working),
+        }
+    }
+    let notes = std::fs::read_to_string(place.notes()).expect("there are notes");
+    let id =
+        notes.lines().find_map(|line| line.strip_prefix("working on ")).expect("it was called").to_owned();
+    assert!(place.noted(&format!("cancelled {id}")).await);
+    call(&servers, "echo", json!({})).await.expect("the server is still there");
+    servers.close().await;
+}
+
+#[tokio::test]
+async fn a_call_ends_at_its_limit_and_is_cancelled() {
+    let place = Place::new();
+    let mut options = place.options();
+    options.call_limit = Duration::from_millis(200);
+    let servers = place.start_with("", options).await;
+    let late = Err(CallError::Deadline(Duration::from_millis(200)));
+    assert_eq!(call(&servers, "slow", json!({})).await, late);
+    assert!(place.noted("cancelled ").await);
+    assert_eq!(call(&servers, "wrong-id", json!({})).await, late);
+    servers.close().await;
+}
+
+/// It stops reading in the middle of a conversation. What is written to it must not hold up the end.
+#[tokio::test]
+async fn a_server_that_does_not_read_is_ended_all_the_same() {
+    let place = Place::new();
+    let mut options = place.options();
+    options.call_limit = Duration::from_millis(300);
+    let servers = place.start_with("", options).await;
+    let late = Err(CallError::Deadline(Duration::from_millis(300)));
+    assert_eq!(call(&servers, "deaf", json!({})).await, late);
+    let much = "x".repeat(4 << 20);
+    assert_eq!(call(&servers, "echo", json!({"text": much})).await, late);
+    let started = Instant::now();
+    servers.close().await;
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    place.assert_empty();
+}
+
+#[tokio::test]
+async fn a_long_result_is_cut_and_a_longer_one_refused() {
+    let place = Place::new();
+    let servers = place.start("").await;
+    let outcome = call(&servers, "long", json!({"bytes": 3 << 20})).await.expect("it is cut");
+    assert_eq!(outcome.omitted, 2 << 20);
+    assert!(matches!(&outcome.content[0], Content::Text(text) if text.len() == 1 << 20));
+    let error =
+        call(&servers, "long", json!({"bytes": 17 << 20})).await.expect_err("it is too long to be read");
+    assert!(
+        matches!(&error, CallError::Refused { message, .. } if message.contains("at most 16777216")),
+        "{error}"
+    );
+    call(&servers, "echo", json!({})).await.expect("the server is still there");
+    servers.close().await;
+}
+
+#[tokio::test]
+async fn a_server_without_the_old_handshake_is_met_without_it() {
+    let place = Place::new();
+    let servers = place.start("modern").await;
+    assert_eq!(servers.failures(), []);
+    assert_eq!(names(&servers), ["s/echo", "s/more"]);
+    assert!(place.noted("listening").await);
+    call(&servers, "change", json!({})).await.expect("it changes");
+    assert!(wait_until(PATIENCE, || names(&servers).len() == 3).await);
+    servers.close().await;
+    place.assert_empty();
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_the_tree_after_the_end() {
+    let place = Place::new();
+    let servers = place.start("daemon").await;
+    assert!(wait_until(PATIENCE, || place.alive().len() >= 3).await, "{:?}", place.alive());
+    servers.close().await;
+    place.assert_empty();
+}
+
+#[tokio::test]
+async fn dropping_ends_the_tree_too() {
+    let place = Place::new();
+    let servers = place.start("daemon").await;
+    assert!(wait_until(PATIENCE, || place.alive().len() >= 3).await);
+    drop(servers);
+    assert!(wait_until(PATIENCE, || place.alive().is_empty()).await, "{:?}", place.alive());
+}
+
+#[test]
+fn the_end_of_the_runtime_ends_the_tree_too() {
+    let place = Place::new();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let servers = runtime().block_on(place.start("daemon"));
+    drop(servers);
+    let gone = runtime().block_on(wait_until(PATIENCE, || place.alive().is_empty()));
+    assert!(gone, "{:?}", place.alive());
+}
+
+/// A process that wants neither to see the end of its input nor to heed `SIGTERM`.
+#[tokio::test]
+async fn a_stubborn_server_is_ended() {
+    let place = Place::new();
+    let mut options = place.options();
+    options.ladder = Ladder { eof_grace: Duration::from_millis(50), term_grace: Duration::from_millis(50) };
+    let script = format!("trap '' TERM; while :; do sleep 1; done # {}", place.marker());
+    let stubborn = Server::Stdio {
+        name: "s".into(),
+        command: "sh".into(),
+        args: vec!["-c".into(), script],
+        env: vec![],
+    };
+    let servers = Servers::start(vec![stubborn], options, None);
+    assert!(wait_until(PATIENCE, || !place.alive().is_empty()).await);
+    servers.close().await;
+    place.assert_empty();
+}
+
+#[tokio::test]
+async fn a_server_behind_a_bridge_needs_one() {
+    let server = Server::Acp { name: "s".into(), id: "1".into() };
+    let servers = Servers::start(vec![server], Options::new("/", Environment::empty()), None);
+    servers.settled(PATIENCE).await;
+    assert_eq!(reason(&servers), "the client has no way to its servers");
+    servers.close().await;
+}
