@@ -82,8 +82,6 @@ pub struct Reply<'a> {
     attempt: u32,
     /// What this request is sent without, beyond what the endpoint is known to refuse.
     without: Parts,
-    /// What of the answer has been handed out, for whoever wants it though the rest never came.
-    said: Assistant,
     /// Whether a part of the answer has been handed out.
     shown: bool,
     /// When it must have ended; set by the first call.
@@ -120,7 +118,6 @@ impl<'a> Reply<'a> {
             pieces: Vec::new(),
             attempt: 0,
             without: Parts::default(),
-            said: Assistant::default(),
             shown: false,
             until: None,
         }
@@ -134,7 +131,7 @@ impl Reply<'_> {
     pub async fn next(&mut self) -> Result<Option<Event>, Error> {
         loop {
             if let Some(event) = self.ready.pop_front() {
-                self.note_shown(&event);
+                self.shown |= !matches!(event, Event::Note(_));
                 return Ok(Some(event));
             }
             match &mut self.state {
@@ -180,25 +177,18 @@ impl Reply<'_> {
     }
 
     /// The whole answer, as it goes into the conversation. Without one, because [`next`](Self::next) has not yet
-    /// returned `None` or has failed: the text and thoughts that were handed out, and no calls.
+    /// returned `None` or has failed, an empty message: half an answer is no part of a conversation.
     #[must_use]
     pub fn into_completion(self) -> Completion {
         match self.state {
             State::Complete(completion) => *completion,
-            _ => {
-                Completion { message: self.said, finish: Finish::Stop, usage: None, broken_calls: Vec::new() }
-            }
+            _ => Completion {
+                message: Assistant::default(),
+                finish: Finish::Stop,
+                usage: None,
+                broken_calls: Vec::new(),
+            },
         }
-    }
-
-    fn note_shown(&mut self, event: &Event) {
-        match event {
-            Event::Text(text) => self.said.text.push_str(text),
-            Event::Thought(text) => self.said.reasoning.push_str(text),
-            Event::Calling { .. } => {}
-            Event::Note(_) => return,
-        }
-        self.shown = true;
     }
 
     fn limits(&self) -> Limits {

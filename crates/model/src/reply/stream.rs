@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures_util::Stream;
 use reqwest::Response;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Duration, Instant, Sleep, sleep_until};
 
 use crate::chunk::{Assembly, Piece, Taken};
 use crate::http::causes;
@@ -74,7 +74,7 @@ impl Incoming {
                     |error: crate::sse::TooLong| Problem::new(Kind::Garbage, &error.to_string(), false);
                 while let Some(data) = events.next().map_err(too_long)? {
                     match self.assembly.take(&data, out)? {
-                        Taken::Going => self.clock.first_came(),
+                        Taken::Going => self.clock.first_came(self.limits.idle),
                         Taken::Finished => self.clock.end_by(Instant::now() + self.limits.grace),
                         Taken::Done => return Ok(Step::End),
                         // What it says may be a part of the conversation, which no log shall have.
@@ -200,14 +200,15 @@ impl Clock {
     }
 
     /// The first event has come: from here on the time between reads counts.
-    fn first_came(&mut self) {
+    fn first_came(&mut self, idle: Duration) {
         if self.phase == Phase::First {
             self.phase = Phase::Going;
+            self.set(Instant::now() + idle);
         }
     }
 
     /// Something has been read. Before the first event that is no answer yet, and changes nothing.
-    fn read(&mut self, idle: std::time::Duration) {
+    fn read(&mut self, idle: Duration) {
         if self.phase == Phase::Going {
             self.set(Instant::now() + idle);
         }
