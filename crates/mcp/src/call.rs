@@ -17,7 +17,7 @@ use crate::connection::service;
 use crate::entry::Entry;
 use crate::guard::Ear;
 use crate::text::one_line;
-use crate::{CallError, Options, Outcome, outcome};
+use crate::{CallError, Options, Outcome, Server, outcome};
 
 /// How long the reason for a lost connection may take to be known.
 const REASON: Duration = Duration::from_secs(1);
@@ -70,11 +70,16 @@ async fn problem(entry: &Entry, error: ServiceError) -> CallError {
         ServiceError::McpError(error) => {
             CallError::Refused { code: error.code.0.into(), message: one_line(&error.message) }
         }
-        error => match entry.gone(REASON).await {
+        error => match entry.gone(patience(&entry.server)).await {
             Some(reason) => CallError::Gone(reason),
             None => CallError::Lost(service(&error)),
         },
     }
+}
+
+/// Over HTTP a lost call says nothing about the server.
+fn patience(server: &Server) -> Duration {
+    if matches!(server, Server::Http { .. }) { Duration::ZERO } else { REASON }
 }
 
 /// A call that the server is working on. Dropping it cancels the call there.

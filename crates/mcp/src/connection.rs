@@ -252,7 +252,7 @@ impl Connection {
 fn refusal(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::ConnectionClosed(_) => "it hung up during the handshake".to_owned(),
-        ClientInitializeError::TransportError { error, .. } => chain(error.error.as_ref()),
+        ClientInitializeError::TransportError { error, .. } => http::words(error.error.as_ref()),
         ClientInitializeError::JsonRpcError(error) => {
             one_line(&format!("it refuses the handshake: {} ({})", error.message, error.code.0))
         }
@@ -264,7 +264,7 @@ fn refusal(error: &ClientInitializeError) -> String {
 pub(crate) fn service(error: &ServiceError) -> String {
     match error {
         ServiceError::McpError(error) => one_line(&format!("{} ({})", error.message, error.code.0)),
-        ServiceError::TransportSend(error) => chain(error.error.as_ref()),
+        ServiceError::TransportSend(error) => http::words(error.error.as_ref()),
         ServiceError::TransportClosed => "it hung up".to_owned(),
         error => chain(error),
     }

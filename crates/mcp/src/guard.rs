@@ -165,3 +165,86 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for Guard<T> {
         self.inner.close().await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use rmcp::model::{NumberOrString, ServerJsonRpcMessage};
+    use rmcp::service::serve_directly;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn progress_in_words() {
+        #[track_caller]
+        fn check(params: Value, expected: &str) {
+            assert_eq!(words(&serde_json::from_value(params).expect("it is progress")), expected);
+        }
+        check(json!({"progressToken": 1, "progress": 1, "message": "a\nb"}), "a | b");
+        check(json!({"progressToken": 1, "progress": 1.5, "total": 3}), "1.5 of 3");
+        check(json!({"progressToken": "x", "progress": 7}), "7");
+        check(
+            json!({"progressToken": 1, "progress": 1, "message": "x".repeat(2000)}),
+            &format!("{}…", "x".repeat(1000)),
+        );
+    }
+
+    #[test]
+    fn ears_that_nobody_holds_are_forgotten() {
+        let hub = Hub::default();
+        let token = |number| ProgressToken(NumberOrString::Number(number));
+        for number in 0..100 {
+            let (ear, _) = Ear::new();
+            hub.listen(token(number), ear);
+        }
+        let (ear, mut heard) = Ear::new();
+        hub.listen(token(100), ear);
+        assert_eq!(hub.ears.lock().unwrap().len(), 1);
+        let news = || ProgressNotificationParam::new(token(100), 1.0);
+        for _ in 0..2 * PROGRESS {
+            hub.progress(&news());
+        }
+        assert_eq!(std::iter::from_fn(|| heard.try_recv().ok()).count(), PROGRESS);
+    }
+
+    /// A server that asks without end and reads no answer.
+    struct Flood {
+        asked: Arc<AtomicUsize>,
+    }
+
+    impl Transport<RoleClient> for Flood {
+        type Error = Infallible;
+
+        fn send(
+            &mut self,
+            _: TxJsonRpcMessage<RoleClient>,
+        ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+            std::future::pending()
+        }
+
+        async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+            let id = self.asked.fetch_add(1, Ordering::SeqCst);
+            let ping = json!({"jsonrpc": "2.0", "id": id, "method": "ping"});
+            serde_json::from_value::<ServerJsonRpcMessage>(ping).ok()
+        }
+
+        async fn close(&mut self) -> Result<(), Self::Error> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_without_reading_is_not_listened_to() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let guard = Guard::new(Flood { asked: asked.clone() }, Arc::default());
+        let mut running = serve_directly((), guard, None);
+        // sleep: the clock is paused, so this ends when nobody has anything to do
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let asked = asked.load(Ordering::SeqCst);
+        assert!((MAX_ANSWERS..50 * MAX_ANSWERS).contains(&asked), "{asked}");
+        running.close().await.expect("it ends");
+    }
+}

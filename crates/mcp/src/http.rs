@@ -184,7 +184,9 @@ impl StreamableHttpClient for Client {
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON_MIME_TYPE));
         let body = serde_json::to_vec(&message)?;
-        let response = self.http.post(&*uri).headers(headers).body(body).send().await?;
+        let response = self.http.post(&*uri).headers(headers).body(body).send().await;
+        // Its query can be a secret, and this ends in what people read.
+        let response = response.map_err(reqwest::Error::without_url)?;
         read(response, matches!(message, JsonRpcMessage::Request(_)), in_session, limit).await
     }
 
@@ -216,6 +218,14 @@ impl StreamableHttpClient for Client {
                 self.limit,
             )
             .await
+    }
+}
+
+/// A failed request in words. rmcp does not say what caused it.
+pub(crate) fn words(error: &(dyn std::error::Error + 'static)) -> String {
+    match error.downcast_ref::<Error>() {
+        Some(StreamableHttpError::Client(error)) => chain(error),
+        _ => chain(error),
     }
 }
 
@@ -280,7 +290,7 @@ async fn read(
 
 async fn whole(mut response: reqwest::Response, limit: usize) -> Result<Vec<u8>, Error> {
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await? {
+    while let Some(chunk) = response.chunk().await.map_err(reqwest::Error::without_url)? {
         if body.len() + chunk.len() > limit {
             return Err(unexpected(format!("its answer has more than {limit} bytes")));
         }

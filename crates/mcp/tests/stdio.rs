@@ -1,4 +1,5 @@
 //! Servers that are processes, well and badly behaved.
+#![expect(clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
