@@ -99,6 +99,7 @@ async fn paths_have_their_replies() {
         ("GET /api/v0/models HTTP/1.1\r\n\r\n", r#"{"data":[]}"#),
         ("GET /v1/chat/completions HTTP/1.1\r\n\r\n", "HTTP/1.1 404 "),
         ("POST /v1//chat/completions HTTP/1.1\r\n\r\n", "HTTP/1.1 404 "),
+        ("POST http://example.org/v1/chat/completions HTTP/1.1\r\n\r\n", "[DONE]"),
         ("POST /openai/deployments/d/chat/completions HTTP/1.1\r\n\r\n", "[DONE]"),
         ("GET /other HTTP/1.1\r\n\r\n", "HTTP/1.1 404 "),
     ] {

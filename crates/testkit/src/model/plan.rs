@@ -62,10 +62,12 @@ impl Plan {
         if let Some(reply) = self.others.get(&seen.path) {
             return reply.clone();
         }
-        let known = !seen.path.contains("//");
+        // A proxy is asked for a whole URL.
+        let path = seen.path.strip_prefix("http://").unwrap_or(&seen.path);
+        let known = !path.contains("//");
         let reply = match seen.method.as_str() {
-            "POST" if known && seen.path.ends_with("/chat/completions") => self.next(seen),
-            "GET" if known && seen.path.ends_with("/models") => Some(self.models.clone()),
+            "POST" if known && path.ends_with("/chat/completions") => self.next(seen),
+            "GET" if known && path.ends_with("/models") => Some(self.models.clone()),
             _ => None,
         };
         reply.unwrap_or_else(|| {

@@ -276,8 +276,8 @@ impl Reply {
     #[must_use]
     pub fn finishing(self, reason: &str) -> Self {
         self.map_events(|event| {
-            if event["choices"][0]["finish_reason"].is_string() {
-                event["choices"][0]["finish_reason"] = json!(reason);
+            if let Some(known @ Value::String(_)) = event.pointer_mut("/choices/0/finish_reason") {
+                *known = json!(reason);
             }
         })
     }

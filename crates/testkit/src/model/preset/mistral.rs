@@ -60,7 +60,7 @@ pub fn extra_forbidden(field: &str) -> Reply {
 /// 400: ids of calls must have nine characters.
 #[must_use]
 pub fn bad_call_id() -> Reply {
-    let message = "The tool call id call_1 is wrong: it must have 9 letters or digits.";
+    let message = "The tool call id call_1 is refused: letters and digits with a length of 9 are not.";
     Reply::error(
         400,
         &json!({"object": "error", "message": message, "type": "invalid_function_call", "code": "3280"}),

@@ -29,26 +29,33 @@ fn used(chunk: Value) -> Value {
     with(chunk, json!({"usage": usage}))
 }
 
-/// The thoughts in the form that must be sent back.
+/// The thoughts in the form that must be sent back: the pieces of the stream together, as they come without one.
 #[must_use]
 pub fn reasoning_details() -> Value {
-    json!([
-        {"type": "reasoning.text", "text": "Let me see", "format": "anthropic-claude-v1", "index": 0},
-        {"type": "reasoning.text", "signature": "c2lnbmF0dXJl", "format": "anthropic-claude-v1", "index": 0},
-    ])
+    json!([{
+        "type": "reasoning.text", "text": "Let me see", "format": "anthropic-claude-v1", "index": 0,
+        "signature": "c2lnbmF0dXJl",
+    }])
 }
 
 fn thoughts() -> Vec<Value> {
-    let details = reasoning_details();
+    let detail = |fields: Value| {
+        let detail = json!({"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0});
+        json!([with(detail, fields)])
+    };
     vec![
         one(
             &json!({
-                "role": "assistant", "content": "", "reasoning": "Let me see", "reasoning_details": [details[0]]
+                "role": "assistant", "content": "", "reasoning": "Let me see",
+                "reasoning_details": detail(json!({"text": "Let me see"})),
             }),
             None,
         ),
         one(
-            &json!({"role": "assistant", "content": "", "reasoning": null, "reasoning_details": [details[1]]}),
+            &json!({
+                "role": "assistant", "content": "", "reasoning": null,
+                "reasoning_details": detail(json!({"signature": "c2lnbmF0dXJl"})),
+            }),
             None,
         ),
     ]

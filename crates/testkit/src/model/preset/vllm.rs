@@ -31,7 +31,7 @@ pub fn text() -> Reply {
 #[must_use]
 pub fn older_text() -> Reply {
     text().map_events(|event| {
-        if let Some(delta) = event["choices"][0]["delta"].as_object_mut()
+        if let Some(Value::Object(delta)) = event.pointer_mut("/choices/0/delta")
             && let Some(thought) = delta.remove("reasoning")
         {
             delta.insert("reasoning_content".to_owned(), thought);

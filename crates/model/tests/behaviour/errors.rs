@@ -1,0 +1,231 @@
+//! Failures: of which sort, in whose words, and what is never said.
+
+use std::time::Duration;
+
+use narrows_model::{Client, Error, Kind, Provider};
+use narrows_testkit::model::{ModelServer, Reply, Step, nobody, preset};
+use serde_json::json;
+
+use crate::stage::{ask, client_with, endpoint, request};
+
+/// The failure this reply leads to, asked once and with this key.
+async fn failure(reply: Reply, key: &str) -> Error {
+    let server = ModelServer::start(reply);
+    let client = client_with(&server, |endpoint| {
+        endpoint.limits.attempts = 1;
+        endpoint.key = Some(key.into());
+        endpoint.query.push(("code".to_owned(), "hidden-parameter".to_owned()));
+    });
+    let outcome = ask(&client, &request()).await;
+    assert!(outcome.events.is_empty(), "{outcome:?}");
+    let error = outcome.failed().clone();
+    assert_eq!(error.url, server.url("/v1/chat/completions"), "without its query");
+    for shown in [error.to_string(), format!("{error:?}")] {
+        assert!(!shown.contains(key) && !shown.contains("hidden-parameter"), "{shown}");
+        assert!(!shown.contains('\n'), "{shown}");
+    }
+    error
+}
+
+async fn check(reply: Reply, kind: Kind, status: u16, retryable: bool, said: &str) {
+    let shown = format!("{reply:?}");
+    let error = failure(reply, "sk-secret-key").await;
+    assert_eq!(
+        (error.kind, error.status, error.retryable),
+        (kind, Some(status), retryable),
+        "{error:?}\n{shown}"
+    );
+    assert!(error.message.contains(said), "{error:?}\n{shown}");
+    assert!(!error.shown);
+}
+
+#[tokio::test]
+async fn statuses_are_sorted() {
+    for (status, kind, retryable) in [
+        (400, Kind::Http, false),
+        (401, Kind::Auth, false),
+        (402, Kind::Quota, false),
+        (403, Kind::Auth, false),
+        (404, Kind::Http, false),
+        (408, Kind::Http, true),
+        (409, Kind::Http, true),
+        (413, Kind::Overflow, false),
+        (422, Kind::Http, false),
+        (425, Kind::Http, true),
+        (429, Kind::RateLimit, true),
+        (500, Kind::Server, true),
+        (502, Kind::Server, true),
+        (503, Kind::Server, true),
+        (529, Kind::Server, true),
+    ] {
+        check(Reply::refused(status, "the words"), kind, status, retryable, "the words").await;
+    }
+}
+
+#[tokio::test]
+async fn the_words_are_found_wherever_they_stand() {
+    for body in [
+        json!({"error": {"message": "the words"}}),
+        json!({"error": "the words"}),
+        json!({"message": "the words"}),
+        json!({"object": "error", "message": "the words", "code": 400}),
+        json!({"detail": "the words"}),
+        json!({"detail": [{"loc": ["body", "x"], "msg": "the words", "type": "missing"}]}),
+        json!({"message": {"detail": [{"loc": ["body", "x"], "msg": "the words"}]}}),
+        json!([{"error": {"code": 400, "message": "the words", "status": "INVALID"}}]),
+    ] {
+        check(Reply::error(400, &body), Kind::Http, 400, false, "the words").await;
+    }
+    check(Reply::document(400, "text/plain", "the words\n"), Kind::Http, 400, false, "the words").await;
+    let page = "<html><head><title>\n the words &amp; more </title></head><body>nothing of use</body></html>";
+    let error = failure(Reply::document(502, "text/html", page), "sk-secret-key").await;
+    assert!(error.message.contains("the words") && !error.message.contains("nothing of use"), "{error:?}");
+}
+
+#[tokio::test]
+async fn without_words_the_status_still_tells() {
+    for reply in
+        [Reply::document(418, "text/plain", ""), Reply::json(418, &json!({})), Reply::json(418, &json!(null))]
+    {
+        let error = failure(reply, "sk-secret-key").await;
+        assert_eq!((error.kind, error.status), (Kind::Http, Some(418)));
+        assert!(error.to_string().contains("418"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn providers_refuse_each_in_their_way() {
+    check(preset::openai::rate_limit(), Kind::RateLimit, 429, true, "Too many requests").await;
+    check(preset::openai::quota(), Kind::Quota, 429, false, "quota").await;
+    check(preset::azure::bad_key(), Kind::Auth, 401, false, "subscription key").await;
+    check(preset::azure::no_version(), Kind::Http, 404, false, "Resource not found").await;
+    check(preset::openrouter::payment(), Kind::Quota, 402, false, "credits").await;
+    check(preset::deepseek::payment(), Kind::Quota, 402, false, "Balance").await;
+    check(preset::groq::rate_limit(), Kind::RateLimit, 429, true, "tokens per minute").await;
+    check(preset::gemini::bad_key(), Kind::Http, 400, false, "not valid").await;
+    check(preset::gemini::overloaded(), Kind::Server, 503, true, "overloaded").await;
+    check(preset::ollama::no_model(), Kind::Http, 404, false, "there is no model").await;
+    check(preset::litellm::bad_key(), Kind::Http, 400, false, "No connected db").await;
+    check(preset::litellm::no_key(), Kind::Server, 500, true, "Internal Server Error").await;
+    check(preset::llamacpp::loading(), Kind::Server, 503, true, "Loading model").await;
+    check(preset::lmstudio::refused(), Kind::Http, 400, false, "not enough memory").await;
+}
+
+#[tokio::test]
+async fn an_overflow_tells_the_window_where_it_can() {
+    for (reply, window) in [
+        (preset::openai::overflow(), Some(8192)),
+        (preset::vllm::overflow(), Some(4096)),
+        (preset::llamacpp::overflow(), Some(256)),
+        (preset::litellm::overflow(), None),
+        (Reply::refused(413, "too much"), None),
+    ] {
+        let error = failure(reply, "sk-secret-key").await;
+        assert_eq!((error.kind, error.window, error.retryable), (Kind::Overflow, window, false), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_may_come_with_success() {
+    let error = failure(preset::openrouter::error_in_200(), "sk-secret-key").await;
+    assert!(matches!(error.kind, Kind::Provider | Kind::RateLimit), "{error:?}");
+    assert!(error.message.contains("busy") && error.retryable, "{error:?}");
+    let error = failure(Reply::json(200, &json!({"error": "no such model"})), "sk-secret-key").await;
+    assert_eq!(error.kind, Kind::Provider, "{error:?}");
+    assert!(error.message.contains("no such model"), "{error:?}");
+}
+
+#[tokio::test]
+async fn requests_are_named_for_support() {
+    for name in ["x-request-id", "request-id", "apim-request-id"] {
+        let error = failure(Reply::refused(400, "no").header(name, "req-7"), "sk-secret-key").await;
+        assert_eq!(error.request_id.as_deref(), Some("req-7"), "{name}");
+        assert!(error.to_string().contains("req-7"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_key_is_never_repeated() {
+    // The helper looks for it in every form of the error.
+    let error = failure(preset::openai::bad_key("sk-very-secret"), "sk-very-secret").await;
+    assert_eq!(error.kind, Kind::Auth);
+    let long = format!("{}sk-very-secret", "x".repeat(1990));
+    failure(Reply::refused(400, &long), "sk-very-secret").await;
+    let page = "<html><title>Key sk-very-secret is wrong</title></html>";
+    failure(Reply::document(200, "text/html", page), "sk-very-secret").await;
+    failure(Reply::json(200, &json!({"error": "Key sk-very-secret is wrong"})), "sk-very-secret").await;
+}
+
+#[tokio::test]
+async fn words_are_made_safe_and_short() {
+    let error =
+        failure(Reply::refused(400, "red \u{1b}[31m alert\r\nsecond line\u{202e}\0"), "sk-secret-key").await;
+    assert!(!error.message.chars().any(char::is_control), "{:?}", error.message);
+    assert!(error.message.contains("second line"), "{:?}", error.message);
+    let error = failure(Reply::refused(400, &"é".repeat(100_000)), "sk-secret-key").await;
+    assert!(error.message.chars().count() <= 2000, "{}", error.message.len());
+}
+
+#[tokio::test]
+async fn a_long_refusal_is_not_read_to_its_end() {
+    let endless = Reply::stream(["no. "]).status(400).then(Step::Forever(vec![b'x'; 8192], Duration::ZERO));
+    let server = ModelServer::start(endless);
+    let client = client_with(&server, |endpoint| endpoint.limits.attempts = 1);
+    let outcome = ask(&client, &request()).await;
+    assert_eq!((outcome.failed().kind, outcome.failed().status), (Kind::Http, Some(400)));
+    assert!(outcome.failed().message.starts_with("no. "));
+    server.hung_up().await;
+}
+
+#[tokio::test]
+async fn a_refusal_that_breaks_off_is_a_refusal() {
+    for end in [Step::Close, Step::Cut] {
+        let reply = Reply::stream(["{\"error\": {\"message\": \"the wo"])
+            .status(404)
+            .then(Step::Pause(Duration::from_millis(10)))
+            .then(end);
+        let error = failure(reply, "sk-secret-key").await;
+        assert_eq!((error.kind, error.status), (Kind::Http, Some(404)), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn redirects_do_not_carry_the_key_away() {
+    let other = ModelServer::start(Reply::text("stolen"));
+    for status in [301, 302, 303, 307, 308] {
+        let away =
+            Reply::document(status, "text/plain", "").header("location", &other.url("/v1/chat/completions"));
+        let server = ModelServer::start(away);
+        for provider in [Provider::Other, Provider::AzureDated] {
+            let client = client_with(&server, |endpoint| {
+                endpoint.provider = Some(provider);
+                endpoint.key = Some("sk-secret-key".into());
+                endpoint.limits.attempts = 1;
+            });
+            let outcome = ask(&client, &request()).await;
+            assert_eq!(outcome.failed().status, Some(status), "{:?}", outcome.failed());
+        }
+    }
+    assert_eq!(other.connections(), 0);
+}
+
+#[tokio::test]
+async fn what_does_not_speak_http_is_a_network_error() {
+    let greeting = Reply::raw("").before(Step::Bytes(b"220 mail.example.org ready\r\n".to_vec()));
+    for reply in [Reply::close(), Reply::cut(), greeting.before(Step::Close)] {
+        let error = failure(reply, "sk-secret-key").await;
+        assert_eq!((error.kind, error.status), (Kind::Network, None), "{error:?}");
+        assert!(!error.message.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn the_cause_of_a_failed_connection_is_told() {
+    let mut endpoint = endpoint(&nobody().0);
+    endpoint.limits.attempts = 1;
+    let client = Client::new(endpoint).expect("the settings are good");
+    let outcome = ask(&client, &request()).await;
+    let error = outcome.failed();
+    assert_eq!((error.kind, error.retryable), (Kind::Network, true), "{error:?}");
+    assert!(error.message.to_lowercase().contains("refused"), "{error:?}");
+}

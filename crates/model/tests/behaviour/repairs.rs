@@ -1,0 +1,279 @@
+//! Refusals that another wording answers: what is left out, that it is told, and that it is remembered.
+
+use narrows_model::{Client, Dropped, Effort, Kind, Message, Note, Part, Provider, Request};
+use narrows_testkit::model::{ModelServer, Plan, Reply, Seen, preset};
+use serde_json::{Value, json};
+
+use crate::stage::{Outcome, ask, call, calls, client, client_of, request, result, tool, with_tools};
+
+/// A server that refuses with `refusal` as long as `refused` holds.
+fn picky(refused: impl Fn(&Seen) -> bool + Send + 'static, refusal: Reply) -> Plan {
+    Plan::from(Reply::text("Hello")).unless(move |seen| refused(seen).then(|| refusal.clone()))
+}
+
+fn dropped(outcome: &Outcome) -> Vec<Dropped> {
+    let what = |note: &&Note| if let Note::Without { what, .. } = note { Some(*what) } else { None };
+    outcome.notes().iter().filter_map(what).collect()
+}
+
+/// The request is answered once `what` has been dropped, after `tries`, and at once from then on.
+async fn check(plan: Plan, provider: Provider, asked: &Request, what: &[Dropped]) -> Vec<Seen> {
+    let server = ModelServer::start(plan);
+    let client = client_of(&server, provider);
+    let outcome = ask(&client, asked).await;
+    assert_eq!(outcome.text(), "Hello", "{outcome:?}");
+    assert_eq!(dropped(&outcome), what, "{outcome:?}");
+    assert_eq!(server.seen().len(), what.len() + 1);
+
+    let again = ask(&client.clone(), asked).await;
+    assert_eq!((again.text().as_str(), again.notes().len()), ("Hello", 0), "it is remembered: {again:?}");
+    assert_eq!(server.seen().len(), what.len() + 2);
+    let seen = server.seen();
+    assert_eq!(seen[what.len()].bytes, seen[what.len() + 1].bytes);
+    seen
+}
+
+/// A request that has everything that can be refused by name.
+fn full() -> Request {
+    Request {
+        system: Some("Be brief.".to_owned()),
+        tools: vec![tool("read_file")],
+        max_tokens: Some(100),
+        temperature: Some(0.5),
+        effort: Some(Effort::Low),
+        ..request()
+    }
+}
+
+#[tokio::test]
+async fn the_wish_for_usage_is_dropped() {
+    for refusal in [preset::azure::no_stream_options(), preset::mistral::extra_forbidden("stream_options")] {
+        let plan = picky(|seen| seen.has("stream_options"), refusal);
+        let seen = check(plan, Provider::Other, &full(), &[Dropped::StreamOptions]).await;
+        assert_eq!(seen[1].body["stream"], true, "only that is dropped");
+        assert!(seen[1].has("tools") && seen[1].has("temperature") && seen[1].has("max_tokens"));
+    }
+}
+
+#[tokio::test]
+async fn the_limit_goes_by_its_other_name() {
+    let plan = picky(|seen| seen.has("max_tokens"), preset::openai::max_tokens_refused());
+    let seen = check(plan, Provider::Other, &full(), &[Dropped::MaxTokensName]).await;
+    assert_eq!(seen[1].body["max_completion_tokens"], 100);
+
+    let refusal = preset::openai::unknown_field("max_completion_tokens");
+    let plan = picky(|seen| seen.has("max_completion_tokens"), refusal);
+    let asked = Request { model: "o3".to_owned(), max_tokens: Some(100), ..request() };
+    let seen = check(plan, Provider::OpenAi, &asked, &[Dropped::MaxTokensName]).await;
+    assert_eq!(seen[1].body["max_tokens"], 100);
+}
+
+#[tokio::test]
+async fn fields_are_dropped_one_by_one() {
+    let plan = Plan::from(Reply::text("Hello")).unless(|seen| {
+        if seen.has("temperature") {
+            return Some(preset::openai::temperature_refused());
+        }
+        seen.has("reasoning_effort").then(|| preset::openai::unknown_field("reasoning_effort"))
+    });
+    let seen = check(plan, Provider::Other, &full(), &[Dropped::Temperature, Dropped::Effort]).await;
+    assert!(seen[2].has("max_tokens") && seen[2].has("tools") && seen[2].has("stream_options"));
+}
+
+#[tokio::test]
+async fn tools_are_dropped_with_a_notice() {
+    for refusal in [preset::ollama::no_tools(), preset::vllm::no_tools()] {
+        let server = ModelServer::start(picky(|seen| seen.has("tools"), refusal));
+        let client = client(&server);
+        let outcome = ask(&client, &full()).await;
+        let [Note::Without { what: Dropped::Tools, error }] = outcome.notes()[..] else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!(error.status, Some(400));
+        assert!(error.message.contains("tool"), "{error:?}");
+        assert_eq!(outcome.text(), "Hello");
+        assert!(!server.seen()[1].has("tool_choice"));
+        assert_eq!(client.traits_of("test-model").tools, Some(false));
+        assert_ne!(client.traits_of("other-model").tools, Some(false), "other models are not blamed");
+    }
+}
+
+#[tokio::test]
+async fn without_tools_a_history_of_calls_is_still_understood() {
+    let messages = vec![
+        Message::user("Hi"),
+        Message::Assistant(calls(&[call("c1", "read_file", "{}")])),
+        result("c1", "found"),
+        Message::user("And?"),
+    ];
+    let plan = picky(|seen| seen.has("tools"), preset::ollama::no_tools());
+    let asked = Request { messages, ..full() };
+    let seen = check(plan, Provider::Other, &asked, &[Dropped::Tools]).await;
+    let text = Value::from(seen[1].messages().to_vec()).to_string();
+    assert!(text.contains("found") && text.contains("And?"), "{text}");
+}
+
+#[tokio::test]
+async fn instructions_find_another_place() {
+    let no_role = |seen: &Seen| {
+        let role = seen.messages()[0]["role"].clone();
+        (role == "system").then(|| Reply::refused(400, "the role 'system' is not supported"))
+    };
+    let plan = Plan::from(Reply::text("Hello")).unless(no_role);
+    let asked = Request { system: Some("Be brief.".to_owned()), ..request() };
+    let seen = check(plan, Provider::Other, &asked, &[Dropped::SystemRole]).await;
+    assert_eq!(seen[1].messages()[0], json!({"role": "developer", "content": "Be brief."}));
+
+    let neither = |seen: &Seen| {
+        let role = seen.messages()[0]["role"].as_str().unwrap_or_default().to_owned();
+        (role != "user").then(|| Reply::refused(400, &format!("the role '{role}' is not supported")))
+    };
+    let plan = Plan::from(Reply::text("Hello")).unless(neither);
+    let seen = check(plan, Provider::Other, &asked, &[Dropped::SystemRole, Dropped::DeveloperRole]).await;
+    assert_eq!(seen[2].messages().len(), 1);
+    let content = seen[2].messages()[0]["content"].as_str().expect("a text");
+    assert!(content.starts_with("Be brief.") && content.ends_with("Hi"), "{content}");
+}
+
+fn picture() -> Message {
+    let image = Part::Image { mime: "image/png".to_owned(), data: "aW1hZ2U=".to_owned() };
+    Message::User { content: vec![Part::text("See:"), image] }
+}
+
+#[tokio::test]
+async fn parts_become_a_text() {
+    let in_parts = |seen: &Seen| seen.messages().iter().any(|message| message["content"].is_array());
+    let plan = picky(in_parts, Reply::refused(400, "messages.0.content: the content must be a string"));
+    let asked = Request { messages: vec![picture()], ..request() };
+    let seen = check(plan, Provider::Other, &asked, &[Dropped::Parts]).await;
+    let content = seen[1].messages()[0]["content"].as_str().expect("a text");
+    assert!(content.contains("See:") && content.contains("[Image: image/png]"), "{content}");
+}
+
+#[tokio::test]
+async fn neighbours_of_one_role_become_one() {
+    let twice = |seen: &Seen| {
+        let roles: Vec<&str> =
+            seen.messages().iter().filter_map(|message| message["role"].as_str()).collect();
+        roles.windows(2).any(|pair| pair[0] == pair[1])
+    };
+    let asked = Request { messages: vec![Message::user("One."), Message::user("Two.")], ..request() };
+    let seen =
+        check(picky(twice, preset::vllm::alternate()), Provider::Other, &asked, &[Dropped::Neighbours]).await;
+    let content = seen[1].messages()[0]["content"].as_str().expect("a text");
+    assert!(content.contains("One.") && content.contains("Two."), "{content}");
+}
+
+#[tokio::test]
+async fn a_picture_that_cannot_be_taken_is_named() {
+    let pictured = |seen: &Seen| Value::from(seen.messages().to_vec()).to_string().contains("image_url");
+    let asked = Request { messages: vec![picture()], ..request() };
+    for refusal in [preset::llamacpp::no_images(), Reply::refused(400, "this model does not support images")]
+    {
+        let server = ModelServer::start(picky(pictured, refusal));
+        let client = client(&server);
+        let outcome = ask(&client, &asked).await;
+        assert_eq!(
+            dropped(&outcome),
+            [Dropped::Images],
+            "a 500 of that sort is not tried again: {outcome:?}"
+        );
+        assert_eq!(outcome.text(), "Hello");
+        let sent = server.seen()[1].messages().to_vec();
+        assert!(Value::from(sent.clone()).to_string().contains("[Image: image/png]"), "{sent:?}");
+        assert_eq!(client.traits_of("test-model").images, Some(false));
+    }
+}
+
+#[tokio::test]
+async fn call_ids_become_short() {
+    let long =
+        |seen: &Seen| seen.messages()[1]["tool_calls"][0]["id"].as_str().is_none_or(|id| id.len() != 9);
+    let messages = vec![
+        Message::user("Hi"),
+        Message::Assistant(calls(&[call("call_1", "read_file", "{}")])),
+        result("call_1", "found"),
+    ];
+    let asked = with_tools(messages);
+    let seen =
+        check(picky(long, preset::mistral::bad_call_id()), Provider::Other, &asked, &[Dropped::CallIds])
+            .await;
+    let sent = seen[1].messages();
+    assert_eq!(sent[1]["tool_calls"][0]["id"], sent[2]["tool_call_id"]);
+}
+
+#[tokio::test]
+async fn without_streaming_the_answer_comes_whole() {
+    let plan = Plan::from(Reply::whole("Hello")).unless(|seen| {
+        (seen.body["stream"] == true)
+            .then(|| Reply::refused(400, "streaming is not supported for this model"))
+    });
+    let seen = check(plan, Provider::Other, &request(), &[Dropped::Streaming]).await;
+    assert!(seen[1].body["stream"] != true && !seen[1].has("stream_options"), "{}", seen[1].body);
+}
+
+#[tokio::test]
+async fn a_refusal_in_the_first_event_counts_too() {
+    let refusal =
+        Reply::sse([json!({"error": {"message": "this model does not support tools", "code": 400}})]);
+    check(picky(|seen| seen.has("tools"), refusal), Provider::Other, &full(), &[Dropped::Tools]).await;
+}
+
+#[tokio::test]
+async fn nothing_is_repaired_for_ever() {
+    // Whatever is changed, it is refused in the same words.
+    for words in
+        ["temperature is not supported", "this model does not support tools", "unknown field: stream_options"]
+    {
+        let server = ModelServer::start(Reply::refused(400, words));
+        let outcome = ask(&client(&server), &full()).await;
+        assert_eq!(outcome.failed().status, Some(400));
+        assert!(server.seen().len() <= 3, "{words}: {} requests", server.seen().len());
+        let what = dropped(&outcome);
+        assert!((1..what.len()).all(|at| !what[at..].contains(&what[at - 1])), "{what:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_for_other_reasons_is_not_repaired() {
+    for refusal in [
+        Reply::refused(400, "the request makes no sense"),
+        Reply::refused(401, "the temperature of this key is not supported"),
+        Reply::refused(404, "there is no such model"),
+        preset::openai::overflow(),
+    ] {
+        let server = ModelServer::start(refusal);
+        let outcome = ask(&client(&server), &full()).await;
+        assert!(outcome.error.is_some() && outcome.events.is_empty(), "{outcome:?}");
+        assert_eq!(server.seen().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn repairs_are_no_retries() {
+    let busy = Reply::refused(503, "busy").header("retry-after-ms", "1");
+    let server = ModelServer::start([preset::azure::no_stream_options(), busy, Reply::text("Hello")]);
+    let outcome = ask(&client(&server), &request()).await;
+    assert_eq!(outcome.notes().len(), 2, "{outcome:?}");
+    assert!(matches!(outcome.notes()[1], Note::Retrying { attempt: 2, .. }), "{outcome:?}");
+    assert!(!server.seen()[2].has("stream_options"));
+    assert_eq!(outcome.text(), "Hello");
+}
+
+#[tokio::test]
+async fn models_are_remembered_apart() {
+    let server =
+        ModelServer::start(picky(|seen| seen.has("temperature"), preset::openai::temperature_refused()));
+    let client: Client = client(&server);
+    assert_eq!(dropped(&ask(&client, &full()).await), [Dropped::Temperature]);
+    let other = Request { model: "other".to_owned(), ..full() };
+    assert_eq!(dropped(&ask(&client, &other).await), [Dropped::Temperature], "it may well take it");
+}
+
+#[tokio::test]
+async fn the_last_word_is_the_endpoints() {
+    let server = ModelServer::start(Reply::refused(400, "temperature is not supported"));
+    let outcome = ask(&client(&server), &full()).await;
+    let error = outcome.failed();
+    assert_eq!((error.kind, error.message.as_str()), (Kind::Http, "temperature is not supported"));
+}

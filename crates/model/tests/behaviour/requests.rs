@@ -1,0 +1,279 @@
+//! What is sent: the body, byte for byte the same where it can be, and content in the forms endpoints take.
+
+use narrows_model::{Assistant, Effort, Message, Part, Provider, Request, ToolResult};
+use narrows_testkit::model::{ModelServer, Reply};
+use serde_json::{Value, json};
+
+use crate::stage::{
+    ask, body_of, call, calls, client, client_of, client_with, request, result, tool, with_tools,
+};
+
+#[tokio::test]
+async fn the_least_is_sent() {
+    let sent = body_of(Provider::Other, &request()).await;
+    let expected = json!({
+        "model": "test-model",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": true,
+        "stream_options": {"include_usage": true},
+    });
+    assert_eq!(sent, expected);
+}
+
+#[tokio::test]
+async fn headers_say_what_it_is() {
+    let server = ModelServer::start(Reply::text("ok"));
+    let client = client_with(&server, |endpoint| {
+        endpoint.key = Some("sk-secret-key".into());
+        endpoint.headers.push(("X-Title".to_owned(), "Narrows".into()));
+        endpoint.query.push(("tenant".to_owned(), "a b&c".to_owned()));
+    });
+    ask(&client, &request()).await.whole();
+    let seen = &server.seen()[0];
+    assert_eq!((seen.method.as_str(), seen.path.as_str()), ("POST", "/v1/chat/completions"));
+    assert!(["tenant=a+b%26c", "tenant=a%20b%26c"].contains(&seen.query.as_str()), "{}", seen.query);
+    assert_eq!(seen.header("authorization"), Some("Bearer sk-secret-key"));
+    assert_eq!(seen.header("content-type"), Some("application/json"));
+    assert_eq!(seen.header("x-title"), Some("Narrows"));
+    assert!(seen.header("accept").is_some_and(|accept| accept.contains("text/event-stream")), "{seen:?}");
+    assert!(seen.header("user-agent").is_some_and(|agent| agent.starts_with("narrows")), "{seen:?}");
+}
+
+#[tokio::test]
+async fn without_a_key_nothing_is_said_of_one() {
+    for key in [None, Some("".into())] {
+        let server = ModelServer::start(Reply::text("ok"));
+        ask(&client_with(&server, |endpoint| endpoint.key = key), &request()).await.whole();
+        assert_eq!(server.seen()[0].header("authorization"), None);
+        assert_eq!(server.seen()[0].header("api-key"), None);
+    }
+}
+
+#[tokio::test]
+async fn a_slash_more_or_less_makes_no_difference() {
+    let server = ModelServer::start(Reply::text("ok"));
+    for path in ["/v1", "/v1/", "/v1//", "/v1/chat/completions", "/v1/chat/completions/"] {
+        let client = client_with(&server, |endpoint| endpoint.base_url = server.url(path));
+        ask(&client, &request()).await.whole();
+        assert_eq!(server.seen().last().expect("it was asked").path, "/v1/chat/completions", "{path}");
+    }
+    let client = client_with(&server, |endpoint| endpoint.base_url = server.url(""));
+    ask(&client, &request()).await.whole();
+    assert_eq!(server.seen().last().expect("it was asked").path, "/chat/completions");
+}
+
+#[tokio::test]
+async fn settings_of_a_request_go_under_their_names() {
+    let asked = Request {
+        system: Some("Be brief.".to_owned()),
+        max_tokens: Some(100),
+        temperature: Some(0.5),
+        effort: Some(Effort::Low),
+        ..request()
+    };
+    let sent = body_of(Provider::Other, &asked).await;
+    assert_eq!(sent["messages"][0], json!({"role": "system", "content": "Be brief."}));
+    assert_eq!((&sent["max_tokens"], &sent["temperature"]), (&json!(100), &json!(0.5)));
+    assert_eq!(sent.get("max_completion_tokens"), None);
+    assert_eq!(sent["reasoning_effort"], "low");
+}
+
+#[tokio::test]
+async fn newer_models_of_openai_name_the_limit_otherwise() {
+    for (provider, model, name) in [
+        (Provider::OpenAi, "o3-mini", "max_completion_tokens"),
+        (Provider::OpenAi, "gpt-5-mini", "max_completion_tokens"),
+        (Provider::AzureV1, "gpt-5", "max_completion_tokens"),
+        (Provider::OpenAi, "gpt-4o", "max_tokens"),
+        (Provider::Ollama, "gpt-5-clone", "max_tokens"),
+    ] {
+        let asked = Request { model: model.to_owned(), max_tokens: Some(9), ..request() };
+        let sent = body_of(provider, &asked).await;
+        let found: Vec<&String> =
+            sent.as_object().expect("an object").keys().filter(|key| key.starts_with("max_")).collect();
+        assert_eq!(found, [name], "{provider:?} {model}");
+        assert_eq!(sent[name], 9);
+    }
+}
+
+fn history() -> Vec<Message> {
+    let said = Assistant { text: "Looking.".to_owned(), ..calls(&[call("c1", "read_file", "{}")]) };
+    vec![Message::user("Hi"), Message::Assistant(said), result("c1", "found"), Message::user("And?")]
+}
+
+#[tokio::test]
+async fn a_conversation_grows_only_at_its_end() {
+    let server = ModelServer::start(Reply::text("ok"));
+    let client = client(&server);
+    let mut asked = Request {
+        system: Some("Be brief.".to_owned()),
+        tools: vec![tool("read_file"), tool("write_file")],
+        ..request()
+    };
+    let whole = history();
+    for length in [1, 3, 4] {
+        asked.messages = whole[..length].to_vec();
+        ask(&client, &asked).await.whole();
+    }
+    let bytes: Vec<String> =
+        server.seen().into_iter().map(|seen| String::from_utf8(seen.bytes).expect("text")).collect();
+    for (shorter, longer) in bytes.iter().zip(&bytes[1..]) {
+        let last = shorter.rfind("]").expect("an end of messages");
+        let messages = shorter.find("\"messages\":").expect("messages");
+        let tools = shorter.find("\"tools\":");
+        let common = shorter.bytes().zip(longer.bytes()).take_while(|(one, other)| one == other).count();
+        // What follows the messages may not stand in the way: everything up to their end is the same.
+        let end = tools.filter(|tools| *tools > messages).unwrap_or(last);
+        let end = shorter[..end].rfind(']').unwrap_or(last);
+        assert!(common >= end, "{common} of {end} bytes are the same:\n{shorter}\n{longer}");
+    }
+    ask(&client, &asked).await.whole();
+    let seen = server.seen();
+    assert_eq!(seen[2].bytes, seen[3].bytes, "the same request is the same bytes");
+}
+
+#[tokio::test]
+async fn an_answer_goes_back_as_it_was() {
+    // Whether or not tools are on offer now.
+    for asked in [with_tools(history()), Request { messages: history(), ..request() }] {
+        let mut messages = body_of(Provider::Other, &asked).await["messages"].clone();
+        // Some endpoints want the name of the tool; all others may have it.
+        if let Some(result) = messages[2].as_object_mut() {
+            result.remove("name");
+        }
+        let function = json!({"name": "read_file", "arguments": "{}"});
+        let expected = json!([
+            {"role": "user", "content": "Hi"},
+            {
+                "role": "assistant",
+                "content": "Looking.",
+                "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": "c1", "content": "found"},
+            {"role": "user", "content": "And?"},
+        ]);
+        assert_eq!(messages, expected);
+    }
+}
+
+fn image() -> Part {
+    Part::Image { mime: "image/png".to_owned(), data: "aW1hZ2U=".to_owned() }
+}
+
+fn asking(content: Vec<Part>) -> Request {
+    Request { messages: vec![Message::User { content }], ..request() }
+}
+
+#[tokio::test]
+async fn content_has_its_form() {
+    let audio = |mime: &str| Part::Audio { mime: mime.to_owned(), data: "YXVkaW8=".to_owned() };
+    let pdf = Part::File {
+        name: Some("a.pdf".to_owned()),
+        mime: "application/pdf".to_owned(),
+        data: "cGRm".to_owned(),
+    };
+    let parts = vec![Part::text("See:"), image(), audio("audio/wav"), audio("audio/mpeg"), pdf];
+    let sent = body_of(Provider::Other, &asking(parts)).await;
+    let content = &sent["messages"][0]["content"];
+    assert_eq!(content[0], json!({"type": "text", "text": "See:"}));
+    assert_eq!(content[1]["type"], "image_url");
+    assert_eq!(content[1]["image_url"]["url"], "data:image/png;base64,aW1hZ2U=");
+    let recording =
+        |format: &str| json!({"type": "input_audio", "input_audio": {"data": "YXVkaW8=", "format": format}});
+    assert_eq!((&content[2], &content[3]), (&recording("wav"), &recording("mp3")));
+    assert_eq!(content[4]["type"], "file");
+    assert_eq!(content[4]["file"]["filename"], "a.pdf");
+    assert_eq!(content[4]["file"]["file_data"], "data:application/pdf;base64,cGRm");
+}
+
+#[tokio::test]
+async fn text_alone_is_a_text() {
+    let sent = body_of(Provider::Other, &asking(vec![Part::text("one"), Part::text("two")])).await;
+    let content = sent["messages"][0]["content"].as_str().expect("a text");
+    assert!(content.starts_with("one") && content.ends_with("two"), "{content}");
+}
+
+#[tokio::test]
+async fn a_picture_in_a_result_follows_it() {
+    let seen = Message::Tool(ToolResult {
+        call: "c1".to_owned(),
+        name: "look".to_owned(),
+        content: vec![Part::text("A picture:"), image()],
+        failed: false,
+    });
+    let asked = calls(&[call("c1", "look", "{}"), call("c2", "read_file", "{}")]);
+    let messages = vec![Message::user("Hi"), Message::Assistant(asked), seen, result("c2", "found")];
+    let sent = body_of(Provider::OpenAi, &with_tools(messages)).await;
+    let sent = sent["messages"].as_array().expect("messages");
+    let roles: Vec<&str> = sent.iter().filter_map(|message| message["role"].as_str()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "tool", "user"], "no result is parted from its call");
+    assert!(sent[2]["content"].as_str().is_some_and(|text| text.contains("A picture:")), "{}", sent[2]);
+    let picture = sent[4]["content"].as_array().expect("parts");
+    assert!(picture.iter().any(|part| part["type"] == "image_url"), "{}", sent[4]);
+}
+
+#[tokio::test]
+async fn openai_is_told_what_requests_have_in_common() {
+    let asked = Request { cache_key: Some("session-1".to_owned()), ..request() };
+    assert_eq!(body_of(Provider::OpenAi, &asked).await["prompt_cache_key"], "session-1");
+    for provider in [Provider::Other, Provider::Mistral, Provider::Ollama] {
+        assert_eq!(body_of(provider, &asked).await.get("prompt_cache_key"), None, "{provider:?}");
+    }
+}
+
+/// How often a mark for caches stands in a value.
+fn marks(value: &Value) -> usize {
+    match value {
+        Value::Array(values) => values.iter().map(marks).sum(),
+        Value::Object(fields) => {
+            usize::from(fields.contains_key("cache_control")) + fields.values().map(marks).sum::<usize>()
+        }
+        _ => 0,
+    }
+}
+
+#[tokio::test]
+async fn claude_is_told_what_to_keep() {
+    let asked = Request {
+        model: "anthropic/claude-sonnet-4".to_owned(),
+        system: Some("Be brief.".to_owned()),
+        messages: history(),
+        tools: vec![tool("read_file")],
+        ..request()
+    };
+    for provider in [Provider::OpenRouter, Provider::LiteLlm] {
+        let sent = body_of(provider, &asked).await;
+        // The service takes at most four.
+        assert!((1..=4).contains(&marks(&sent)), "{provider:?}: {sent}");
+    }
+    for (provider, model) in
+        [(Provider::OpenRouter, "openai/gpt-4o"), (Provider::Other, "anthropic/claude-sonnet-4")]
+    {
+        let sent = body_of(provider, &Request { model: model.to_owned(), ..asked.clone() }).await;
+        assert_eq!(marks(&sent), 0, "{provider:?} {model}");
+    }
+}
+
+#[tokio::test]
+async fn one_connection_serves_many_requests() {
+    let server = ModelServer::start(Reply::text("ok"));
+    let client = client_of(&server, Provider::Other);
+    for _ in 0..5 {
+        ask(&client, &request()).await.whole();
+    }
+    assert_eq!(server.seen().len(), 5);
+    assert!(server.connections() <= 2, "{} connections", server.connections());
+}
+
+#[tokio::test]
+async fn requests_run_side_by_side() {
+    use narrows_testkit::model::Step;
+    let server = ModelServer::start(Reply::text("ok").before(Step::gate("all")));
+    let client = client(&server);
+    let asked = request();
+    let (one, two, ()) = tokio::join!(ask(&client, &asked), ask(&client, &asked), async {
+        server.seen_count(2).await;
+        server.release("all");
+    });
+    assert_eq!((one.text().as_str(), two.text().as_str()), ("ok", "ok"));
+}

@@ -1,0 +1,188 @@
+//! What the tests share: a client with short limits, a request, and an answer taken to its end.
+
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use narrows_model::{
+    Assistant, Call, Client, Completion, Endpoint, Error, Event, Limits, Message, Note, Part, Provider,
+    Request, Tool, ToolResult,
+};
+use narrows_testkit::model::{ModelServer, Plan, Reply};
+use serde_json::{Value, json};
+
+/// Limits under which a test that hangs fails soon, and no test fails on a slow machine.
+pub(crate) fn limits() -> Limits {
+    Limits {
+        connect: Duration::from_secs(5),
+        first_event: Duration::from_secs(8),
+        idle: Duration::from_secs(8),
+        total: Duration::from_secs(20),
+        grace: Duration::from_millis(300),
+        ..Limits::default()
+    }
+}
+
+pub(crate) fn endpoint(base_url: &str) -> Endpoint {
+    let mut endpoint = Endpoint::new("test", base_url);
+    endpoint.limits = limits();
+    endpoint
+}
+
+pub(crate) fn client(server: &ModelServer) -> Client {
+    Client::new(endpoint(&server.base_url())).expect("the settings are good")
+}
+
+pub(crate) fn client_with(server: &ModelServer, set: impl FnOnce(&mut Endpoint)) -> Client {
+    let mut endpoint = endpoint(&server.base_url());
+    set(&mut endpoint);
+    Client::new(endpoint).expect("the settings are good")
+}
+
+pub(crate) fn client_of(server: &ModelServer, provider: Provider) -> Client {
+    client_with(server, |endpoint| endpoint.provider = Some(provider))
+}
+
+/// A question without anything special.
+pub(crate) fn request() -> Request {
+    Request { model: "test-model".to_owned(), messages: vec![Message::user("Hi")], ..Request::default() }
+}
+
+/// A conversation in which tools are on offer.
+pub(crate) fn with_tools(messages: Vec<Message>) -> Request {
+    Request { messages, tools: vec![tool("read_file"), tool("f"), tool("g"), tool("look")], ..request() }
+}
+
+pub(crate) fn tool(name: &str) -> Tool {
+    let parameters = json!({"type": "object", "properties": {"path": {"type": "string"}}});
+    Tool { name: name.to_owned(), description: format!("Does {name}."), parameters }
+}
+
+pub(crate) fn call(id: &str, name: &str, arguments: &str) -> Call {
+    let (id, name, arguments) = (id.to_owned(), name.to_owned(), arguments.to_owned());
+    Call { id, name, arguments, ..Call::default() }
+}
+
+pub(crate) fn calls(calls: &[Call]) -> Assistant {
+    Assistant { calls: calls.to_vec(), ..Assistant::default() }
+}
+
+pub(crate) fn result(call: &str, text: &str) -> Message {
+    Message::Tool(ToolResult {
+        call: call.to_owned(),
+        name: "read_file".to_owned(),
+        content: vec![Part::text(text)],
+        failed: false,
+    })
+}
+
+/// All that came of one question.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) events: Vec<Event>,
+    pub(crate) completion: Completion,
+    pub(crate) error: Option<Error>,
+}
+
+impl Outcome {
+    pub(crate) fn text(&self) -> String {
+        let text = |event: &Event| if let Event::Text(text) = event { Some(text.clone()) } else { None };
+        self.events.iter().filter_map(text).collect()
+    }
+
+    pub(crate) fn thought(&self) -> String {
+        let thought =
+            |event: &Event| if let Event::Thought(thought) = event { Some(thought.clone()) } else { None };
+        self.events.iter().filter_map(thought).collect()
+    }
+
+    pub(crate) fn calling(&self) -> Vec<&str> {
+        let names = self.events.iter().map(|event| match event {
+            Event::Calling { name } => Some(name.as_str()),
+            _ => None,
+        });
+        names.flatten().collect()
+    }
+
+    pub(crate) fn notes(&self) -> Vec<&Note> {
+        let notes = self.events.iter().map(|event| match event {
+            Event::Note(note) => Some(note),
+            _ => None,
+        });
+        notes.flatten().collect()
+    }
+
+    /// The answer, which must have come without an error, and have been shown as it is kept.
+    #[track_caller]
+    pub(crate) fn whole(self) -> Completion {
+        assert_eq!(self.error, None, "{:?}", self.events);
+        assert_eq!(self.text(), self.completion.message.text, "shown and kept differ");
+        assert_eq!(self.thought(), self.completion.message.reasoning, "shown and kept differ");
+        self.completion
+    }
+
+    #[track_caller]
+    pub(crate) fn failed(&self) -> &Error {
+        let Some(error) = &self.error else { unreachable!("no error came: {self:?}") };
+        error
+    }
+}
+
+/// Asks, and takes all that comes.
+pub(crate) async fn ask(client: &Client, request: &Request) -> Outcome {
+    let mut reply = client.chat(request);
+    let mut events = Vec::new();
+    let error = loop {
+        match reply.next().await {
+            Ok(Some(event)) => events.push(event),
+            Ok(None) => break None,
+            Err(error) => break Some(error),
+        }
+    };
+    Outcome { events, completion: reply.into_completion(), error }
+}
+
+/// Asks a server with this plan, and takes all that comes.
+pub(crate) async fn play(plan: impl Into<Plan>) -> Outcome {
+    let server = ModelServer::start(plan);
+    ask(&client(&server), &request()).await
+}
+
+/// The body of the only request that this question leads to.
+pub(crate) async fn body_of(provider: Provider, request: &Request) -> Value {
+    let server = ModelServer::start(Reply::text("ok"));
+    let outcome = ask(&client_of(&server, provider), request).await;
+    assert_eq!(outcome.error, None);
+    assert_eq!(outcome.notes(), Vec::<&Note>::new());
+    let seen = server.seen();
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    seen[0].body.clone()
+}
+
+/// A stream of chunks with these deltas, and a finish.
+pub(crate) fn deltas(deltas: &[Value], finish: &str) -> Reply {
+    let deltas = deltas.iter().map(narrows_testkit::model::delta);
+    Reply::sse(deltas.chain([narrows_testkit::model::finish(finish)]))
+}
+
+/// A clock that stands still, also while sockets are waited for, until a test moves it.
+///
+/// A paused clock alone would jump to the next timer as soon as the runtime has nothing to do but wait for bytes; it
+/// does not while something blocks.
+pub(crate) struct StillClock {
+    _hold: SyncSender<()>,
+}
+
+impl StillClock {
+    /// Stops the clock of this runtime.
+    pub(crate) fn new() -> Self {
+        tokio::time::pause();
+        let (hold, held) = sync_channel::<()>(0);
+        tokio::task::spawn_blocking(move || held.recv());
+        Self { _hold: hold }
+    }
+
+    /// Moves the clock.
+    pub(crate) async fn advance(&self, by: Duration) {
+        tokio::time::advance(by).await;
+    }
+}
