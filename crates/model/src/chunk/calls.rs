@@ -85,7 +85,7 @@ impl Calls {
         for (number, Draft { mut call, .. }) in self.drafts.into_iter().enumerate() {
             let is_blank = call.arguments.trim().is_empty();
             if call.name.is_empty() && is_blank {
-                tracing::debug!(id = ?call.id, "a tool call with neither name nor arguments");
+                tracing::debug!("a tool call with neither name nor arguments");
                 continue;
             }
             let is_cut = match end {

@@ -27,7 +27,8 @@ impl Reason {
                 if lower != name {
                     return Self::of(&lower);
                 }
-                tracing::warn!(reason = ?name, "unknown finish reason; taken for the plain end");
+                let shown: String = name.chars().take(64).collect();
+                tracing::warn!(reason = ?shown, "unknown finish reason; taken for the plain end");
                 Self::Finished(Finish::Stop)
             }
         }
