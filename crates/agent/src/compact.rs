@@ -273,6 +273,6 @@ mod tests {
         let Part::Text { text } = &content[0] else { panic!("a text") };
         assert!(text.len() < 5000 && text.starts_with("begin") && text.ends_with("end"));
         assert!(!shorten(&mut messages));
-        assert_eq!(middle_cut("äöü", 3), "\n[… 4 bytes left out …]\nü");
+        assert_eq!(middle_cut("äöü", 5), "ä\n[… 2 bytes left out …]\nü");
     }
 }

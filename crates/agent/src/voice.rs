@@ -254,7 +254,7 @@ mod tests {
 
     #[tokio::test]
     async fn messages_are_recorded_whole() {
-        let (_, record) = said(&["~think", "ing", "said ", "so"]).await;
+        let (_, record) = said(&["~think", "~ing", "said ", "so"]).await;
         let [Shown::Thought { text: thought, .. }, Shown::Text { text, .. }] = &record[..] else {
             panic!("{record:?}")
         };

@@ -1,0 +1,221 @@
+//! A client by hand at the other end of a pair in memory: it asks, answers what it is asked, and keeps what it hears.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use narrows_agent::{Route, Settings};
+use narrows_link::{Link, Options as LinkOptions, memory};
+use narrows_model::{Endpoint, Limits};
+use narrows_testkit::model::ModelServer;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Longer than anything takes that works.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// What a client answers to a request of the agent: a result, an error, or nothing at all.
+pub type Host = Box<dyn FnMut(&str, &Value) -> Option<Result<Value, Value>> + Send>;
+
+/// A client by hand.
+pub struct Client {
+    link: Link,
+    next_id: u64,
+    /// What has come and has not been asked for yet.
+    waiting: VecDeque<Value>,
+    /// All updates so far, as `params.update`.
+    pub updates: Vec<Value>,
+    /// All requests of the agent so far: method and params.
+    pub asked: Vec<(String, Value)>,
+    host: Host,
+    agent: JoinHandle<()>,
+}
+
+/// Settings with one route to `server`, sessions in memory.
+pub fn settings(server: &ModelServer) -> Settings {
+    Settings { routes: vec![route(&server.base_url())], ..Settings::default() }
+}
+
+/// A route that gives up soon.
+pub fn route(base_url: &str) -> Route {
+    let limits = Limits { attempts: 1, ..Limits::default() };
+    let endpoint = Endpoint { limits, ..Endpoint::new("test", base_url) };
+    Route { endpoint, model: "test-model".to_owned(), max_tokens: None, temperature: None, effort: None }
+}
+
+/// The demo model.
+pub fn demo() -> Settings {
+    Settings { routes: vec![Route { model: "demo".to_owned(), ..route("builtin:demo") }], ..Settings::default() }
+}
+
+impl Client {
+    /// Starts an agent and stands at its other end. Nothing has been said yet.
+    pub fn start(settings: Settings) -> Self {
+        let (near, far) = memory::pair(&LinkOptions::default());
+        let (peer, inbox) = narrows_rpc::start(far, narrows_agent::options());
+        let agent = tokio::spawn(async move {
+            narrows_agent::run(peer.clone(), inbox, settings).await.expect("the settings are in order");
+            peer.finish().await;
+        });
+        Self {
+            link: near,
+            next_id: 1,
+            waiting: VecDeque::new(),
+            updates: Vec::new(),
+            asked: Vec::new(),
+            host: Box::new(|_, _| Some(Err(json!({"code": -32601, "message": "not here"})))),
+            agent,
+        }
+    }
+
+    /// The same, introduced in version 1 with these capabilities.
+    pub async fn v1(settings: Settings, capabilities: Value) -> Self {
+        let mut client = Self::start(settings);
+        let params = json!({
+            "protocolVersion": 1,
+            "clientCapabilities": capabilities,
+            "clientInfo": {"name": "test", "version": "1"},
+        });
+        client.ask("initialize", params).await.expect("initialize");
+        client
+    }
+
+    /// The same in version 2.
+    pub async fn v2(settings: Settings) -> Self {
+        let mut client = Self::start(settings);
+        let params = json!({"protocolVersion": 2, "info": {"name": "test", "version": "1"}, "capabilities": {}});
+        client.ask("initialize", params).await.expect("initialize");
+        client
+    }
+
+    /// Answers requests of the agent from now on.
+    pub fn host(&mut self, host: impl FnMut(&str, &Value) -> Option<Result<Value, Value>> + Send + 'static) {
+        self.host = Box::new(host);
+    }
+
+    /// Opens a session in `/work` and returns its id.
+    pub async fn session(&mut self) -> String {
+        let opened = self.ask("session/new", json!({"cwd": "/work", "mcpServers": []})).await.expect("session/new");
+        opened["sessionId"].as_str().expect("a session id").to_owned()
+    }
+
+    /// Sends any line.
+    pub async fn send(&self, message: &Value) {
+        self.link.sender.send(message.to_string().into()).await.expect("the agent listens");
+    }
+
+    pub async fn notify(&self, method: &str, params: Value) {
+        self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
+    }
+
+    /// Sends a request and returns its id.
+    pub async fn begin(&mut self, method: &str, params: Value) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await;
+        id
+    }
+
+    /// Asks, and waits for the answer; what comes before it is kept, and questions are answered.
+    pub async fn ask(&mut self, method: &str, params: Value) -> Result<Value, Value> {
+        let id = self.begin(method, params).await;
+        self.answer(id).await
+    }
+
+    /// Waits for the answer to request `id`.
+    pub async fn answer(&mut self, id: u64) -> Result<Value, Value> {
+        loop {
+            if let Some(at) = self.waiting.iter().position(|message| message["id"] == id) {
+                let mut message = self.waiting.remove(at).expect("it was found");
+                return match message.get_mut("error") {
+                    Some(error) => Err(error.take()),
+                    None => Ok(message["result"].take()),
+                };
+            }
+            self.hear().await;
+        }
+    }
+
+    /// Sends a text prompt and waits for the end of its turn, version 1.
+    pub async fn prompt(&mut self, session: &str, text: &str) -> Result<Value, Value> {
+        let prompt = json!([{"type": "text", "text": text}]);
+        self.ask("session/prompt", json!({"sessionId": session, "prompt": prompt})).await
+    }
+
+    /// Waits until an update is such as `wanted` says, among all that have come, and returns it.
+    pub async fn update(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            if let Some(update) = self.updates.iter().find(|update| wanted(update)) {
+                return update.clone();
+            }
+            self.hear().await;
+        }
+    }
+
+    /// Waits until the agent has asked for `method`, and returns the params.
+    pub async fn question(&mut self, method: &str) -> Value {
+        loop {
+            if let Some((_, params)) = self.asked.iter().find(|(asked, _)| asked == method) {
+                return params.clone();
+            }
+            self.hear().await;
+        }
+    }
+
+    /// Takes one message.
+    pub async fn hear(&mut self) {
+        let frame = timeout(SOON, self.link.receiver.recv()).await.expect("the agent says something in time");
+        let message: Value = serde_json::from_slice(frame.expect("the agent is there").bytes()).expect("JSON");
+        match (message.get("method").and_then(Value::as_str), message.get("id")) {
+            (Some("session/update"), None) => self.updates.push(message["params"]["update"].clone()),
+            (Some(_), None) => {}
+            (Some(method), Some(id)) => {
+                self.asked.push((method.to_owned(), message["params"].clone()));
+                let answer = (self.host)(method, &message["params"]);
+                if let Some(answer) = answer {
+                    let mut line = json!({"jsonrpc": "2.0", "id": id});
+                    match answer {
+                        Ok(result) => line["result"] = result,
+                        Err(error) => line["error"] = error,
+                    }
+                    self.send(&line).await;
+                }
+            }
+            (None, _) => self.waiting.push_back(message),
+        }
+    }
+
+    /// All text of the answer so far, chunks of one kind joined.
+    pub fn text(&self) -> String {
+        self.joined("agent_message_chunk")
+    }
+
+    pub fn thoughts(&self) -> String {
+        self.joined("agent_thought_chunk")
+    }
+
+    fn joined(&self, kind: &str) -> String {
+        let chunks = self.updates.iter().filter(|update| update["sessionUpdate"] == kind);
+        chunks.filter_map(|update| update["content"]["text"].as_str()).collect()
+    }
+
+    /// The kinds of all updates so far, in order, neighbours of one kind once.
+    pub fn kinds(&self) -> Vec<String> {
+        let mut kinds: Vec<String> = Vec::new();
+        for update in &self.updates {
+            let kind = update["sessionUpdate"].as_str().unwrap_or("?");
+            if kinds.last().map(String::as_str) != Some(kind) {
+                kinds.push(kind.to_owned());
+            }
+        }
+        kinds
+    }
+
+    /// Hangs up, and waits until the agent has gone.
+    pub async fn leave(self) {
+        let Self { link, agent, .. } = self;
+        drop(link);
+        timeout(SOON, agent).await.expect("the agent ends").expect("without a panic");
+    }
+}
