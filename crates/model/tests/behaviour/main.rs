@@ -7,6 +7,7 @@ mod chunks;
 mod discovery;
 mod errors;
 mod framing;
+mod hostile;
 mod providers;
 mod reasoning;
 mod repairs;

@@ -79,6 +79,13 @@ async fn settings_of_a_request_go_under_their_names() {
 }
 
 #[tokio::test]
+async fn openrouter_is_told_the_effort_in_its_way() {
+    let asked = Request { effort: Some(Effort::High), ..request() };
+    let sent = body_of(Provider::OpenRouter, &asked).await;
+    assert_eq!((&sent["reasoning"], sent.get("reasoning_effort")), (&json!({"effort": "high"}), None));
+}
+
+#[tokio::test]
 async fn newer_models_of_openai_name_the_limit_otherwise() {
     for (provider, model, name) in [
         (Provider::OpenAi, "o3-mini", "max_completion_tokens"),
@@ -117,15 +124,10 @@ async fn a_conversation_grows_only_at_its_end() {
     }
     let bytes: Vec<String> =
         server.seen().into_iter().map(|seen| String::from_utf8(seen.bytes).expect("text")).collect();
-    for (shorter, longer) in bytes.iter().zip(&bytes[1..]) {
-        let last = shorter.rfind("]").expect("an end of messages");
-        let messages = shorter.find("\"messages\":").expect("messages");
-        let tools = shorter.find("\"tools\":");
+    for ((shorter, longer), last) in bytes.iter().zip(&bytes[1..]).zip(["\"Hi\"", "\"found\""]) {
         let common = shorter.bytes().zip(longer.bytes()).take_while(|(one, other)| one == other).count();
-        // What follows the messages may not stand in the way: everything up to their end is the same.
-        let end = tools.filter(|tools| *tools > messages).unwrap_or(last);
-        let end = shorter[..end].rfind(']').unwrap_or(last);
-        assert!(common >= end, "{common} of {end} bytes are the same:\n{shorter}\n{longer}");
+        let end = shorter.rfind(last).expect("the last message") + last.len();
+        assert!(common >= end, "only {common} of {end} bytes are the same:\n{shorter}\n{longer}");
     }
     ask(&client, &asked).await.whole();
     let seen = server.seen();
