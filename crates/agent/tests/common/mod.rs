@@ -7,7 +7,7 @@ use std::time::Duration;
 use narrows_agent::{Route, Settings};
 use narrows_link::{Link, Options as LinkOptions, memory};
 use narrows_model::{Endpoint, Limits};
-use narrows_testkit::model::ModelServer;
+use narrows_testkit::model::{ModelServer, Seen};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -28,6 +28,8 @@ pub struct Client {
     pub updates: Vec<Value>,
     /// All requests of the agent so far: method and params.
     pub asked: Vec<(String, Value)>,
+    /// Every message so far, whole, in the order in which they came.
+    pub heard: Vec<Value>,
     host: Host,
     agent: JoinHandle<()>,
 }
@@ -35,6 +37,16 @@ pub struct Client {
 /// Settings with one route to `server`, sessions in memory.
 pub fn settings(server: &ModelServer) -> Settings {
     Settings { routes: vec![route(&server.base_url())], ..Settings::default() }
+}
+
+/// The requests for an answer that a server has seen.
+pub fn chats(server: &ModelServer) -> Vec<Seen> {
+    server.seen().into_iter().filter(|seen| seen.path.ends_with("/chat/completions")).collect()
+}
+
+/// The messages of the last request for an answer.
+pub fn last_messages(server: &ModelServer) -> Value {
+    chats(server).last().expect("the model was asked").body["messages"].clone()
 }
 
 /// A route that gives up soon.
@@ -64,6 +76,7 @@ impl Client {
             waiting: VecDeque::new(),
             updates: Vec::new(),
             asked: Vec::new(),
+            heard: Vec::new(),
             host: Box::new(|_, _| Some(Err(json!({"code": -32601, "message": "not here"})))),
             agent,
         }
@@ -143,6 +156,22 @@ impl Client {
         self.ask("session/prompt", json!({"sessionId": session, "prompt": prompt})).await
     }
 
+    /// The same with these blocks.
+    pub async fn prompt_with(&mut self, session: &str, blocks: Value) -> Result<Value, Value> {
+        self.ask("session/prompt", json!({"sessionId": session, "prompt": blocks})).await
+    }
+
+    /// Sends a text prompt and does not wait for the end of its turn.
+    pub async fn begin_prompt(&mut self, session: &str, text: &str) -> u64 {
+        let prompt = json!([{"type": "text", "text": text}]);
+        self.begin("session/prompt", json!({"sessionId": session, "prompt": prompt})).await
+    }
+
+    /// Forgets the updates that have come.
+    pub fn forget(&mut self) {
+        self.updates.clear();
+    }
+
     /// Waits until an update is such as `wanted` says, among all that have come, and returns it.
     pub async fn update(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
@@ -167,6 +196,7 @@ impl Client {
     pub async fn hear(&mut self) {
         let frame = timeout(SOON, self.link.receiver.recv()).await.expect("the agent says something in time");
         let message: Value = serde_json::from_slice(frame.expect("the agent is there").bytes()).expect("JSON");
+        self.heard.push(message.clone());
         match (message.get("method").and_then(Value::as_str), message.get("id")) {
             (Some("session/update"), None) => self.updates.push(message["params"]["update"].clone()),
             (Some(_), None) => {}
