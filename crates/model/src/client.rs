@@ -1,6 +1,7 @@
 //! One endpoint, ready to be asked.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -24,12 +25,11 @@ const MAX_KNOWN: usize = 2048;
 const MAX_LIST: usize = 16 << 20;
 
 /// One endpoint, ready to be asked. Cheap to clone; clones share connections and what has been learnt.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
     endpoint: Endpoint,
     target: Target,
@@ -47,6 +47,16 @@ struct Known {
     images: Option<bool>,
     audio: Option<bool>,
     tools: Option<bool>,
+}
+
+impl fmt::Debug for Client {
+    /// The settings, without what may hold a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("endpoint", &self.inner.endpoint)
+            .field("provider", &self.provider())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Client {
@@ -269,3 +279,7 @@ impl Client {
         all.get(model).copied().unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

@@ -31,6 +31,7 @@ const KEPT: Duration = Duration::from_secs(90);
 pub(crate) struct Transport {
     authorities: Vec<CertificateDer<'static>>,
     proxy: Option<Proxy>,
+    /// Whether TLS is spoken with the endpoint or the proxy.
     encrypted: bool,
     limits: Limits,
 }
@@ -38,13 +39,12 @@ pub(crate) struct Transport {
 impl Transport {
     /// Checks the certificate authorities and the proxy of `endpoint`, whose requests go to `url`.
     pub(crate) fn of(endpoint: &Endpoint, url: &Url) -> Result<Self, EndpointError> {
-        Ok(Self {
-            authorities: authorities(endpoint)?,
-            // Whatever listens on this machine is not behind a proxy.
-            proxy: proxy(endpoint)?.filter(|_| !is_loopback(url)),
-            encrypted: url.scheme() == "https",
-            limits: endpoint.limits,
-        })
+        let authorities = authorities(endpoint)?;
+        // Whatever listens on this machine is not behind a proxy.
+        let via = proxy_url(endpoint)?.filter(|_| !is_loopback(url));
+        let encrypted = url.scheme() == "https" || via.as_ref().is_some_and(|via| via.scheme() == "https");
+        let proxy = via.map(Proxy::all).transpose().map_err(|_| no_proxy("is no address of a proxy"))?;
+        Ok(Self { authorities, proxy, encrypted, limits: endpoint.limits })
     }
 
     /// The client. Reads the system's certificates if the endpoint speaks TLS.
@@ -70,8 +70,7 @@ impl Transport {
         let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;
-        let proxied = self.proxy.is_some();
-        let mut config = if self.encrypted || proxied {
+        let mut config = if self.encrypted {
             let verifier = Verifier::new_with_extra_roots(self.authorities.iter().cloned(), provider)
                 .map_err(|error| {
                     format!(
@@ -105,16 +104,19 @@ fn authorities(endpoint: &Endpoint) -> Result<Vec<CertificateDer<'static>>, Endp
     Ok(all)
 }
 
-fn proxy(endpoint: &Endpoint) -> Result<Option<Proxy>, EndpointError> {
+fn no_proxy(why: &str) -> EndpointError {
+    EndpointError::new("proxy", why)
+}
+
+fn proxy_url(endpoint: &Endpoint) -> Result<Option<Url>, EndpointError> {
     let Some(given) = endpoint.proxy.as_deref().map(str::trim).filter(|given| !given.is_empty()) else {
         return Ok(None);
     };
-    let fail = |why: &str| EndpointError::new("proxy", why);
-    let url = Url::parse(given).map_err(|error| fail(&format!("is not a URL: {error}")))?;
+    let url = Url::parse(given).map_err(|error| no_proxy(&format!("is not a URL: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(fail("must begin with http:// or https://"));
+        return Err(no_proxy("must begin with http:// or https://"));
     }
-    Proxy::all(url).map(Some).map_err(|_| fail("is no address of a proxy"))
+    Ok(Some(url))
 }
 
 /// Follows redirects that keep the method, within one origin: nobody else gets the key or the conversation.
@@ -226,3 +228,7 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     }
     all
 }
+
+#[cfg(test)]
+#[path = "http/tests.rs"]
+mod tests;

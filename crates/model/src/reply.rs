@@ -318,3 +318,7 @@ impl fmt::Debug for Reply<'_> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "reply/tests.rs"]
+mod tests;

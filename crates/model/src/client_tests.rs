@@ -1,0 +1,77 @@
+//! What a client remembers, and what it tells without asking.
+
+use super::*;
+use crate::Effort;
+
+fn client(endpoint: Endpoint) -> Client {
+    Client::new(endpoint).unwrap()
+}
+
+#[test]
+fn refusals_are_remembered_by_all_clones() {
+    let client = client(Endpoint::new("test", "https://api.openai.com/v1"));
+    assert_eq!(client.traits_of("gpt-5-mini").efforts, Effort::ALL);
+    let twin = client.clone();
+    for part in [Dropped::Images, Dropped::Tools, Dropped::Effort] {
+        twin.refuse("gpt-5-mini", part);
+    }
+    let traits = client.traits_of("gpt-5-mini");
+    let expected = ModelTraits {
+        window: Some(400_000),
+        images: Some(false),
+        audio: Some(false),
+        tools: Some(false),
+        efforts: &[],
+    };
+    assert_eq!(traits, expected);
+    assert_eq!(client.traits_of("gpt-5").images, Some(true), "another model");
+}
+
+#[test]
+fn what_is_surer_counts() {
+    let window = |client: &Client| client.traits_of("gpt-4o").window;
+    let mut endpoint = Endpoint::new("test", "https://api.openai.com/v1");
+    let plain = client(endpoint.clone());
+    assert_eq!(window(&plain), Some(128_000), "by name");
+    plain.note(&ModelInfo { id: "gpt-4o".to_owned(), window: Some(64_000), ..ModelInfo::default() });
+    assert_eq!(window(&plain), Some(64_000), "as the endpoint says");
+    plain.note(&ModelInfo { id: "gpt-4o".to_owned(), images: Some(false), ..ModelInfo::default() });
+    assert_eq!(window(&plain), Some(64_000), "what says nothing changes nothing");
+    plain.note_window("gpt-4o", 32_000);
+    assert_eq!(window(&plain), Some(32_000), "as an overflow says");
+    endpoint.context_window = Some(1000);
+    assert_eq!(window(&client(endpoint)), Some(1000), "as the person says");
+}
+
+#[test]
+fn memory_is_bounded() {
+    let client = client(Endpoint::new("test", "http://localhost:9/v1"));
+    for number in 0..MAX_KNOWN + 10 {
+        client.refuse(&number.to_string(), Dropped::Images);
+    }
+    assert_eq!(client.inner.known.lock().unwrap().len(), MAX_KNOWN);
+    client.refuse("0", Dropped::Tools);
+    assert_eq!(client.traits_of("0").tools, Some(false), "what is known can still change");
+}
+
+#[tokio::test]
+async fn some_lists_need_no_question() {
+    let demo = client(Endpoint::demo());
+    assert_eq!(demo.provider(), Provider::Demo);
+    assert_eq!(demo.models(Duration::ZERO).await.unwrap()[0].id, "demo");
+    assert_eq!(demo.traits_of("demo").window, Some(8192));
+    let azure = client(Endpoint::new("test", "https://res.openai.azure.com/openai/deployments/dep"));
+    let ids: Vec<_> = azure.models(Duration::ZERO).await.unwrap().into_iter().map(|info| info.id).collect();
+    assert_eq!(ids, ["dep"]);
+    assert!(demo.inner.http.get().is_none() && azure.inner.http.get().is_none(), "nothing was built");
+}
+
+#[test]
+fn the_debug_form_holds_no_secrets() {
+    let mut endpoint = Endpoint::new("test", "https://localhost/v1?sig=hidden-1");
+    endpoint.key = Some("hidden-2".into());
+    endpoint.query.push(("code".to_owned(), "hidden-3".to_owned()));
+    endpoint.proxy = Some("http://me:hidden-4@proxy:1".to_owned());
+    let shown = format!("{:?}", client(endpoint));
+    assert!(shown.contains("Client") && !shown.contains("hidden"), "{shown}");
+}

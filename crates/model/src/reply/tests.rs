@@ -1,0 +1,80 @@
+//! The demo's answers, cancellation of `next`, and what a request without a model gets.
+
+use futures_util::FutureExt;
+use narrows_testkit::model::{ModelServer, Reply as Served};
+
+use super::*;
+use crate::{Endpoint, Message};
+
+fn request(model: &str, words: &str) -> Request {
+    Request { model: model.to_owned(), messages: vec![Message::user(words)], ..Request::default() }
+}
+
+fn text(events: &[Event]) -> String {
+    let text = |event: &Event| if let Event::Text(text) = event { Some(text.clone()) } else { None };
+    events.iter().filter_map(text).collect()
+}
+
+#[test]
+fn replies_can_move_between_threads() {
+    fn is_send<T: Send>(_: &T) {}
+    let client = Client::new(Endpoint::demo()).unwrap();
+    let request = request("demo", "hello");
+    let mut reply = client.chat(&request);
+    is_send(&reply);
+    is_send(&reply.next());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_demo_keeps_its_pace() {
+    let check = async |pace: Duration, expected: &dyn Fn(u32) -> Duration| {
+        let client = Client::new(Endpoint { pace, ..Endpoint::demo() }).unwrap();
+        let request = request("demo", "think");
+        let mut reply = client.chat(&request);
+        let started = Instant::now();
+        let mut events = Vec::new();
+        while let Some(event) = reply.next().await.unwrap() {
+            events.push(event);
+        }
+        let completion = reply.into_completion();
+        assert_eq!(text(&events), completion.message.text);
+        let pieces = u32::try_from(events.len()).unwrap();
+        assert_eq!(started.elapsed(), expected(pieces));
+    };
+    check(Duration::ZERO, &|_| Duration::ZERO).await;
+    // One pause after every piece, the last included.
+    check(Duration::from_millis(30), &|pieces| Duration::from_millis(30) * pieces).await;
+}
+
+#[tokio::test]
+async fn a_call_of_next_that_is_dropped_loses_nothing() {
+    let served = Served::text("one two three four").split_every(5);
+    let server = ModelServer::start([Served::refused(503, "later").header("retry-after-ms", "1"), served]);
+    let client = Client::new(Endpoint::new("test", server.base_url())).unwrap();
+    let request = request("m", "Hi");
+    let mut reply = client.chat(&request);
+    let mut events = Vec::new();
+    loop {
+        // Polled once and dropped, whatever it was waiting for.
+        match reply.next().now_or_never() {
+            None => tokio::task::yield_now().await,
+            Some(Ok(Some(event))) => events.push(event),
+            Some(Ok(None)) => break,
+            Some(Err(error)) => panic!("{error}"),
+        }
+    }
+    assert!(matches!(events[0], Event::Note(Note::Retrying { attempt: 2, .. })), "{:?}", events[0]);
+    assert_eq!(text(&events), "one two three four");
+    assert_eq!(reply.into_completion().message.text, "one two three four");
+    assert_eq!(server.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn without_a_model_nothing_is_asked() {
+    let client = Client::new(Endpoint::new("test", "http://localhost:9/v1")).unwrap();
+    let request = request("", "Hi");
+    let mut reply = client.chat(&request);
+    let error = reply.next().await.unwrap_err();
+    assert_eq!((error.kind, error.message.as_str()), (Kind::Unconfigured, "no model is set"));
+    assert_eq!(reply.next().await.unwrap_err(), error, "the same again");
+}
