@@ -1,0 +1,7 @@
+//! The agent in version 1, as a client by hand sees it.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod initialize;
