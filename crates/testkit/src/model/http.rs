@@ -109,7 +109,60 @@ fn body_length(steps: &[Step]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
+
     use super::*;
+
+    /// All requests in these bytes, read in pieces of this size, until there are no more or one cannot be read.
+    fn all(bytes: &[u8], size: usize) -> Vec<Request> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime can be made");
+        runtime.block_on(async {
+            let (mut to, mut from) = tokio::io::duplex(size);
+            let mut held = Vec::new();
+            let mut requests = Vec::new();
+            let reading = async {
+                while let Ok(Some(request)) = read(&mut from, &mut held).await {
+                    requests.push(request);
+                }
+                drop(from);
+            };
+            let writing = async move {
+                // The reader may have heard enough.
+                let _ = tokio::io::AsyncWriteExt::write_all(&mut to, bytes).await;
+            };
+            tokio::join!(reading, writing);
+            requests
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+        #[test]
+        fn requests_come_back_as_they_were_sent(
+            method in "[A-Z]{1,7}",
+            target in "/[!-~]{0,20}",
+            headers in proptest::collection::vec(("x-[a-z]{1,8}", "[!-~]{0,12}"), 0..4),
+            body in proptest::collection::vec(any::<u8>(), 0..300),
+            size in 1_usize..80,
+        ) {
+            let mut headers = headers;
+            headers.push(("content-length".to_owned(), body.len().to_string()));
+            let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+            let head = format!("{method} {target} HTTP/1.1\r\n{lines}\r\n");
+            let one = [head.as_bytes(), &body].concat();
+            let request = || Request {
+                method: method.clone(), target: target.clone(), headers: headers.clone(), body: body.clone(),
+            };
+            prop_assert_eq!(all(&one.repeat(2), size), [request(), request()]);
+        }
+
+        #[test]
+        fn whatever_comes_is_read_or_refused(bytes in "([A-Za-z]{0,4}[ :]?(\r\n)?(HTTP/1.1|content-length|-?[0-9])?){0,30}") {
+            let found = all(bytes.as_bytes(), 7);
+            prop_assert_eq!(found.len(), all(bytes.as_bytes(), 1024).len());
+        }
+    }
 
     async fn check(bytes: &str, expected: Option<(&str, &str, &str)>) {
         let mut held = Vec::new();
