@@ -18,7 +18,7 @@ use rmcp::{ClientHandler, ClientLifecycleMode, Peer, RoleClient, ServiceError, s
 use crate::courier::Courier;
 use crate::guard::{Guard, Hub};
 use crate::pipe::{Noise, Pipe, Stdin};
-use crate::text::{chain, one_line};
+use crate::text::{chain, ending, one_line};
 use crate::tool::{Listing, Tool};
 use crate::{Options, Server, http};
 
@@ -26,6 +26,8 @@ use crate::{Options, Server, http};
 const MAX_PAGES: usize = 64;
 /// How many lines of its stderr explain the end of a process.
 const TAIL_LINES: usize = 5;
+/// And how many characters of them: the last are the ones that tell.
+const TAIL: usize = 400;
 /// How long a process that has closed its stdout may take to exit and so explain itself.
 const EXPLAIN: Duration = Duration::from_millis(500);
 /// How long rmcp may take to end a connection: over HTTP it takes leave of the server.
@@ -130,7 +132,7 @@ impl Process {
         let exit = tokio::time::timeout(patience, self.child.wait()).await.ok().filter(|_| hung_up);
         let mut words = match exit {
             Some(exit) => format!("it {exit}"),
-            None => reason.to_owned(),
+            None => one_line(reason),
         };
         if let Some(noise) = self.noise.first() {
             words.push_str("; its stdout has what is no message: ");
@@ -139,9 +141,9 @@ impl Process {
         let tail = self.stderr().tail(TAIL_LINES);
         if !tail.trim().is_empty() {
             words.push_str("; its stderr ends: ");
-            words.push_str(&tail);
+            words.push_str(&ending(&tail, TAIL));
         }
-        one_line(&words)
+        words
     }
 
     fn stderr(&self) -> StderrTail {

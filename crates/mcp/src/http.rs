@@ -22,6 +22,7 @@ use rmcp::transport::streamable_http_client::{
     StreamableHttpPostResponse,
 };
 use rmcp::transport::{StreamableHttpClientTransport, WorkerTransport};
+use rustls::{ClientConfig, RootCertStore};
 use sse_stream::SseStream;
 
 use crate::pipe::MAX_MESSAGE;
@@ -57,7 +58,7 @@ pub(crate) fn transport(
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err(HttpError::Address);
     }
-    let client = Client { http: client(env, connect_limit)?, limit: MAX_MESSAGE };
+    let client = Client { http: client(url.scheme() == "https", env, connect_limit)?, limit: MAX_MESSAGE };
     let mut retry = ExponentialBackoff::default();
     retry.max_times = Some(REOPENED);
     retry.max_delay = Some(REOPEN_WAIT);
@@ -89,18 +90,32 @@ fn custom(headers: &[(String, String)]) -> Result<HashMap<HeaderName, HeaderValu
     Ok(map)
 }
 
-fn client(env: &Environment, connect_limit: Duration) -> Result<reqwest::Client, HttpError> {
-    // reqwest has no provider of its own and asks for the process's. Whoever was first has chosen.
-    _ = rustls::crypto::ring::default_provider().install_default();
+fn client(tls: bool, env: &Environment, connect_limit: Duration) -> Result<reqwest::Client, HttpError> {
+    let proxies = proxies(env);
     let mut builder = reqwest::Client::builder()
         .connect_timeout(connect_limit)
         .redirect(Policy::custom(|attempt| if stays(&attempt) { attempt.follow() } else { attempt.stop() }))
         // Nor our own environment: what counts is what the session was given.
         .no_proxy();
-    for proxy in proxies(env) {
+    if tls || !proxies.is_empty() {
+        // reqwest has no provider of its own and asks for the process's. Whoever was first has chosen.
+        _ = rustls::crypto::ring::default_provider().install_default();
+    } else {
+        // A plain address stays one, so there is no need to read the system's certificates, nor to have any.
+        builder = builder.tls_backend_preconfigured(trusting_nobody()?);
+    }
+    for proxy in proxies {
         builder = builder.proxy(proxy);
     }
     builder.build().map_err(|error| HttpError::Client(chain(&error)))
+}
+
+fn trusting_nobody() -> Result<ClientConfig, HttpError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| HttpError::Client(chain(&error)))?;
+    Ok(config.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
 /// Whether a redirect leads to where the headers were meant for.

@@ -53,6 +53,14 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     one_line(&out)
 }
 
+/// The end of a text, on one line.
+pub(crate) fn ending(text: &str, limit: usize) -> String {
+    let text = text.trim_end();
+    let skipped = text.chars().count().saturating_sub(limit);
+    let end = clipped(&text.chars().skip(skipped).collect::<String>(), limit);
+    if skipped > 0 { format!("…{end}") } else { end }
+}
+
 /// The longest beginning of `text` that has at most `bytes` bytes.
 pub(crate) fn head(text: &str, bytes: usize) -> &str {
     if text.len() <= bytes {
@@ -78,6 +86,12 @@ mod tests {
         check("a\u{1b}[31m\u{202e}b", 10, "a\\u{1b}[31m\\u{202e}b");
         check("äöüß", 3, "äöü…");
         check("", 3, "");
+    }
+
+    #[test]
+    fn an_ending_is_the_end() {
+        assert_eq!(ending("first\nlast\n", 6), "…t | last");
+        assert_eq!(ending("first\nlast\n", 60), "first | last");
     }
 
     #[test]

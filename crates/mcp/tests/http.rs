@@ -40,6 +40,8 @@ enum Manner {
     Endless,
     /// Pages for people.
     Html,
+    /// JSON, and no handshake.
+    Modern,
 }
 
 struct Endpoint {
@@ -137,7 +139,14 @@ async fn serve(stream: TcpStream, manner: Manner, log: &Mutex<Vec<Request>>) -> 
                     out.write_all(&much).await?;
                 }
             }
-            Manner::Json | Manner::Events => respond(out, &request, manner == Manner::Events).await?,
+            Manner::Modern if request.body["method"] == "initialize" => {
+                let error = json!({"code": -32601, "message": "there is no such method"});
+                let answer = json!({"jsonrpc": "2.0", "id": request.body["id"], "error": error}).to_string();
+                whole(out, "400 Bad Request", "application/json", answer.as_bytes()).await?;
+            }
+            Manner::Json | Manner::Events | Manner::Modern => {
+                respond(out, &request, manner == Manner::Events).await?
+            }
         }
     }
     Ok(())
@@ -171,6 +180,10 @@ async fn respond(out: &mut TcpStream, request: &Request, events: bool) -> std::i
             "protocolVersion": params["protocolVersion"],
             "capabilities": {"tools": {}},
             "serverInfo": {"name": "by hand", "version": "1"},
+        }),
+        ("server/discover", _) => json!({
+            "resultType": "complete", "supportedVersions": ["2026-07-28"], "ttlMs": 0, "cacheScope": "private",
+            "capabilities": {"tools": {}},
         }),
         ("tools/list", _) => json!({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}),
         (_, Some("slow")) => std::future::pending().await,
@@ -233,6 +246,16 @@ async fn answers_can_be_events() {
     servers.call("s", "echo", Map::new(), |text| heard.push(text)).await.expect("it echoes");
     assert_eq!(heard, ["half"]);
     servers.close().await;
+}
+
+#[tokio::test]
+async fn a_server_without_the_old_handshake_is_met_without_it() {
+    let (endpoint, servers) = works(Manner::Modern).await;
+    servers.close().await;
+    let called = endpoint.seen().iter().find(|request| request.body["method"] == "tools/call").cloned();
+    let headers = called.expect("it was called").headers;
+    assert_eq!(headers.get("mcp-protocol-version").map(String::as_str), Some("2026-07-28"));
+    assert_eq!(headers.get("mcp-name").map(String::as_str), Some("echo"));
 }
 
 #[tokio::test]
