@@ -116,14 +116,16 @@ impl Catalog {
         format!("{}/{model}", self.entries[route].route.endpoint.name)
     }
 
-    /// The choice that was stored as `id`, if its endpoint is still there. Whether the model is, only it can tell.
-    pub(crate) fn recall(&self, id: &str, effort: Option<Effort>) -> Option<Choice> {
-        let named = self.entries.iter().enumerate().skip(1).find_map(|(route, entry)| {
-            let model = id.strip_prefix(&entry.route.endpoint.name)?.strip_prefix('/')?;
-            Some(Choice { route, model: model.to_owned(), effort })
-        });
-        named
-            .or_else(|| (!self.entries.is_empty()).then(|| Choice { route: 0, model: id.to_owned(), effort }))
+    /// The name of the endpoint that `choice` uses.
+    pub(crate) fn endpoint(&self, choice: &Choice) -> &str {
+        &self.route(choice).endpoint.name
+    }
+
+    /// The choice of `model` at the endpoint of this name, if that is still there. Whether the model is, only it can
+    /// tell.
+    pub(crate) fn recall(&self, endpoint: &str, model: String, effort: Option<Effort>) -> Option<Choice> {
+        let route = self.entries.iter().position(|entry| entry.route.endpoint.name == endpoint)?;
+        Some(Choice { route, model, effort })
     }
 
     /// What can be chosen, `current` among it whatever the endpoints say.
@@ -132,6 +134,8 @@ impl Catalog {
         // All at once: one after the other they would add up.
         let lists = join_all(self.entries.iter().map(|entry| entry.models(deadline))).await;
         let mut offers = Vec::new();
+        // An id stands for one model: the first, as when one of it is chosen.
+        let mut known = HashSet::new();
         for (route, models) in lists.into_iter().enumerate() {
             let configured = &self.entries[route].route.model;
             let mut chosen: Vec<&str> = vec![configured];
@@ -143,7 +147,9 @@ impl Catalog {
                 chosen.into_iter().filter(|id| !listed(id)).map(|id| (id.to_owned(), id.to_owned()));
             for (model, name) in missing.chain(models.clone()) {
                 let id = self.public_id(route, &model);
-                offers.push(Offer { id, name, route, model });
+                if known.insert(id.clone()) {
+                    offers.push(Offer { id, name, route, model });
+                }
             }
         }
         offers

@@ -22,6 +22,10 @@ const AUTO: &str = "auto";
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Stored {
+    /// The name of the endpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<String>,
+    /// The model as the endpoint calls it.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,17 +35,21 @@ pub(crate) struct Stored {
 /// What is stored of `choice`.
 pub(crate) fn store(catalog: &Catalog, choice: Option<&Choice>) -> String {
     let stored = Stored {
-        model: choice.map(|choice| catalog.id(choice)),
+        endpoint: choice.map(|choice| catalog.endpoint(choice).to_owned()),
+        model: choice.map(|choice| choice.model.clone()),
         effort: choice.and_then(|choice| choice.effort),
     };
-    // Two strings always can be written.
+    // Strings always can be written.
     serde_json::to_string(&stored).unwrap_or_default()
 }
 
 /// The choice that was stored, or the default.
 pub(crate) fn recall(catalog: &Catalog, settings: &str) -> Option<Choice> {
     let stored: Stored = serde_json::from_str(settings).unwrap_or_default();
-    stored.model.and_then(|model| catalog.recall(&model, stored.effort)).or_else(|| catalog.default_choice())
+    let named = stored.endpoint.zip(stored.model);
+    named
+        .and_then(|(endpoint, model)| catalog.recall(&endpoint, model, stored.effort))
+        .or_else(|| catalog.default_choice())
 }
 
 /// All options as they stand.

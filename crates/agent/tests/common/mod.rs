@@ -58,7 +58,10 @@ pub fn route(base_url: &str) -> Route {
 
 /// The demo model.
 pub fn demo() -> Settings {
-    Settings { routes: vec![Route { model: "demo".to_owned(), ..route("builtin:demo") }], ..Settings::default() }
+    Settings {
+        routes: vec![Route { model: "demo".to_owned(), ..route("builtin:demo") }],
+        ..Settings::default()
+    }
 }
 
 impl Client {
@@ -97,7 +100,8 @@ impl Client {
     /// The same in version 2.
     pub async fn v2(settings: Settings) -> Self {
         let mut client = Self::start(settings);
-        let params = json!({"protocolVersion": 2, "info": {"name": "test", "version": "1"}, "capabilities": {}});
+        let params =
+            json!({"protocolVersion": 2, "info": {"name": "test", "version": "1"}, "capabilities": {}});
         client.ask("initialize", params).await.expect("initialize");
         client
     }
@@ -109,7 +113,8 @@ impl Client {
 
     /// Opens a session in `/work` and returns its id.
     pub async fn session(&mut self) -> String {
-        let opened = self.ask("session/new", json!({"cwd": "/work", "mcpServers": []})).await.expect("session/new");
+        let opened =
+            self.ask("session/new", json!({"cwd": "/work", "mcpServers": []})).await.expect("session/new");
         opened["sessionId"].as_str().expect("a session id").to_owned()
     }
 
@@ -195,7 +200,8 @@ impl Client {
     /// Takes one message.
     pub async fn hear(&mut self) {
         let frame = timeout(SOON, self.link.receiver.recv()).await.expect("the agent says something in time");
-        let message: Value = serde_json::from_slice(frame.expect("the agent is there").bytes()).expect("JSON");
+        let message: Value =
+            serde_json::from_slice(frame.expect("the agent is there").bytes()).expect("JSON");
         self.heard.push(message.clone());
         match (message.get("method").and_then(Value::as_str), message.get("id")) {
             (Some("session/update"), None) => self.updates.push(message["params"]["update"].clone()),

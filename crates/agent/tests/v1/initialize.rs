@@ -38,7 +38,8 @@ async fn the_agent_says_who_it_is_and_what_it_can() {
 async fn nothing_comes_before_it() {
     let mut client = Client::start(demo());
     for method in ["session/new", "session/prompt", "session/list", "authenticate"] {
-        let error = client.ask(method, json!({"cwd": "/work", "sessionId": "s", "prompt": []})).await.unwrap_err();
+        let error =
+            client.ask(method, json!({"cwd": "/work", "sessionId": "s", "prompt": []})).await.unwrap_err();
         assert_eq!(error["code"], -32600, "{method}: {error}");
         assert!(error["message"].as_str().unwrap().contains("initialize"), "{error}");
     }
@@ -72,7 +73,14 @@ async fn whoever_logs_in_is_let_in() {
 #[tokio::test]
 async fn what_is_unknown_is_said_to_be() {
     let mut client = Client::v1(demo(), json!({})).await;
-    for method in ["session/set_mode", "session/nothing", "_own/thing", "auth/login", "tool_call/cancel", "fs/read_text_file"] {
+    for method in [
+        "session/set_mode",
+        "session/nothing",
+        "_own/thing",
+        "auth/login",
+        "tool_call/cancel",
+        "fs/read_text_file",
+    ] {
         let error = client.ask(method, json!({"sessionId": "s"})).await.unwrap_err();
         assert_eq!(error["code"], -32601, "{method}: {error}");
     }
@@ -106,8 +114,17 @@ fn anything() -> impl Strategy<Value = Value> {
         ".{0,12}".prop_map(Value::from),
     ];
     let names = prop_oneof![
-        Just("name"), Just("version"), Just("title"), Just("fs"), Just("readTextFile"), Just("writeTextFile"),
-        Just("terminal"), Just("session"), Just("notices"), Just("_meta"), Just("odd"),
+        Just("name"),
+        Just("version"),
+        Just("title"),
+        Just("fs"),
+        Just("readTextFile"),
+        Just("writeTextFile"),
+        Just("terminal"),
+        Just("session"),
+        Just("notices"),
+        Just("_meta"),
+        Just("odd"),
     ];
     leaf.prop_recursive(3, 24, 4, move |inner| {
         prop_oneof![
@@ -132,7 +149,12 @@ fn version() -> impl Strategy<Value = Value> {
 /// Params of `initialize` as no client should write them.
 fn params() -> impl Strategy<Value = Value> {
     let names = prop_oneof![
-        Just("clientCapabilities"), Just("clientInfo"), Just("capabilities"), Just("info"), Just("_meta"), Just("x"),
+        Just("clientCapabilities"),
+        Just("clientInfo"),
+        Just("capabilities"),
+        Just("info"),
+        Just("_meta"),
+        Just("x"),
     ];
     let members = prop::collection::vec((names, anything()), 0..4);
     (prop::option::weighted(0.9, version()), members).prop_map(|(version, members)| {
