@@ -95,7 +95,7 @@ pub(crate) struct Run {
     /// The agent to start: a program and its arguments, in the quotes of a shell but run without one
     ///
     /// A program called `narrows` is this one, installed or not.
-    #[arg(long, short, value_name = "COMMAND", value_parser = value::agent, conflicts_with = "ModelArgs")]
+    #[arg(long, short, value_name = "COMMAND", value_parser = value::agent)]
     pub(crate) agent: Option<AgentCommand>,
 
     /// Where the agent works [default: the current directory]

@@ -14,7 +14,7 @@ use super::{ModelArgs, help};
 /// Settings come from narrows.toml, over them the variables, over them these flags. Flags that it does not know it
 /// ignores, with a line in the log.
 #[derive(Args, Debug)]
-#[command(after_help = help::examples(help::ACP), after_long_help = help::reference(help::ACP))]
+#[command(after_help = help::examples(help::ACP), after_long_help = help::settings(help::ACP))]
 pub(crate) struct Acp {
     #[command(flatten)]
     pub(crate) model: ModelArgs,

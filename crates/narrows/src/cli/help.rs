@@ -68,7 +68,16 @@ pub(super) fn reference(of: &[Example]) -> String {
     for code in Code::ALL {
         _ = write!(text, "\n  {:>3}  {}", code.number(), code.meaning());
     }
-    text.push_str("\n\nEnvironment:");
+    text + &variables()
+}
+
+/// The sections of the long help of an agent, whose exit code hardly matters.
+pub(super) fn settings(of: &[Example]) -> String {
+    examples(of) + &variables()
+}
+
+fn variables() -> String {
+    let mut text = String::from("\n\nEnvironment:");
     let width = environment::ALL.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, meaning) in environment::ALL {
         _ = write!(text, "\n  {name:width$}  {meaning}");

@@ -123,7 +123,7 @@ fn what_nobody_knows_is_refused_with_what_may_be_meant() {
     check(
         "[endpoint.a]\neffort = 'hihg'",
         &here(2, "`endpoint.a.effort` must be one of minimal, low, medium, high"),
-        None,
+        Some("did you mean \"high\"?"),
     );
     check(
         "default = 'wrok'\n[endpoint.work]",

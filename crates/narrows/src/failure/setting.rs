@@ -3,6 +3,7 @@
 use narrows_agent::EndpointError;
 
 use super::{Code, Failure};
+use crate::cli::ModelArgs;
 use crate::config::ConfigError;
 use crate::terminal::line;
 
@@ -21,6 +22,15 @@ impl Failure {
     pub(crate) fn no_endpoint() -> Self {
         Self::new(Code::Usage, "there are flags about a model, but no endpoint is configured that has it")
             .hint("say where it is: --base-url URL, or OPENAI_BASE_URL, or an endpoint in narrows.toml")
+    }
+
+    /// There are flags about the model of the built-in agent, but another is to be started.
+    pub(crate) fn model_of_another(flags: &ModelArgs) -> Self {
+        let words = flags.words().unwrap_or_default();
+        let first = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+        let flag = first.split('=').next().unwrap_or_default();
+        Self::new(Code::Usage, format!("{flag} is about the built-in agent, and --agent names another"))
+            .hint("leave one of them out; other agents have their own settings")
     }
 
     /// The agent refuses an endpoint.

@@ -61,12 +61,18 @@ fn usage() {
     hint: give it a value: --env NOT_SET_HERE=VALUE
     --- exit 2 ---
     "#);
-    assert_snapshot!(told_with("cat", &["--log", "a=b=c", "Hi"]), @r#"
+    assert_snapshot!(told_with("cat", &["--log", "narrows=b=c", "Hi"]), @r#"
     --- stderr ---
     error: the log filter cannot be read: error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
     hint: a filter is a level such as `debug`, or levels of parts such as `narrows_rpc=trace,warn`
     --- exit 2 ---
     "#);
+    assert_snapshot!(told_with("cat", &["--log", "hyper=trace", "Hi"]), @"
+    --- stderr ---
+    error: the log filter cannot be read: `hyper=trace` is no level and no part of narrows
+    hint: a filter is a level such as `debug`, or levels of parts such as `narrows_rpc=trace,warn`
+    --- exit 2 ---
+    ");
     assert_snapshot!(told_with("cat", &[" "]), @"
     --- stderr ---
     error: there is no prompt

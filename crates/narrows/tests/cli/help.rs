@@ -26,12 +26,13 @@ fn the_version() {
 #[test]
 fn the_short_help() {
     assert_snapshot!(told(&["-h"]), @r#"
-    Talk to any agent that speaks the Agent Client Protocol (ACP)
+    Be, drive and test agents that speak the Agent Client Protocol (ACP)
 
     Usage: narrows [OPTIONS] <COMMAND>
 
     Commands:
       run          Send one prompt to an agent and print its answer
+      acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
@@ -44,9 +45,11 @@ fn the_short_help() {
 
     Examples:
       # a first turn, with no key and no network
-      narrows run --agent "narrows fake-agent hello" "Hi"
+      narrows run "Hello, who are you?"
       # with any other agent that speaks ACP
       narrows run --agent "opencode acp" "What is this?"
+      # an agent for an editor
+      OPENAI_BASE_URL=http://localhost:11434/v1 OPENAI_MODEL=llama3.2 narrows acp
       # agents that misbehave, to test with
       narrows fake-agent --list
     --- exit 0 ---
@@ -56,12 +59,13 @@ fn the_short_help() {
 #[test]
 fn the_long_help() {
     assert_snapshot!(told(&["--help"]), @r#"
-    Talk to any agent that speaks the Agent Client Protocol (ACP)
+    Be, drive and test agents that speak the Agent Client Protocol (ACP)
 
     Usage: narrows [OPTIONS] <COMMAND>
 
     Commands:
       run          Send one prompt to an agent and print its answer
+      acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
@@ -78,30 +82,54 @@ fn the_long_help() {
 
     Examples:
       # a first turn, with no key and no network
-      narrows run --agent "narrows fake-agent hello" "Hi"
+      narrows run "Hello, who are you?"
       # with any other agent that speaks ACP
       narrows run --agent "opencode acp" "What is this?"
+      # an agent for an editor
+      OPENAI_BASE_URL=http://localhost:11434/v1 OPENAI_MODEL=llama3.2 narrows acp
       # agents that misbehave, to test with
       narrows fake-agent --list
 
     Exit codes:
         0  the agent has answered
         1  the agent failed: it reported an error, wants a login, or died
-        2  the arguments are wrong; nothing was started
+        2  the arguments or the settings are wrong; nothing was started
         3  the agent refused to answer
         4  the answer is incomplete: a limit was reached, or a part of it was lost
         5  the agent cannot be started
         6  the agent does not speak ACP as we know it
         7  a deadline has passed
+        8  the agent could not get an answer from its model
        70  something failed on this side
       130  cancelled by Ctrl-C
       141  nobody reads the output any more
       143  cancelled by SIGTERM
 
     Environment:
-      NARROWS_LOG  what to log to stderr, such as `debug` or `narrows_rpc=trace`; `--log` wins
-      NO_COLOR     no colours, if it is set to anything
-      TERM         no colours, if it is `dumb`
+      NARROWS_LOG               what to log to stderr, such as `debug`; `--log` wins
+      OPENAI_BASE_URL           the endpoint, or `builtin:demo` [https://api.openai.com/v1]
+      OPENAI_API_KEY            its key; none is sent if it is empty
+      OPENAI_MODEL              the model [gpt-4o]
+      OPENAI_SYSTEM_PROMPT      what every conversation with the model begins with
+      OPENAI_MAX_TOKENS         how many tokens an answer may have
+      OPENAI_TEMPERATURE        how freely the model chooses its words, usually from 0 to 2
+      AWS_BEARER_TOKEN_BEDROCK  the key for Bedrock, if no other is given
+      AZURE_OPENAI_API_KEY      the key for Azure OpenAI, if no other is given
+      NARROWS_CONFIG            the configuration file [~/.config/narrows/narrows.toml]
+      NARROWS_ENDPOINT          the endpoint of it to use
+      NARROWS_DATA_DIR          where sessions are kept [~/.local/share/narrows]
+      NARROWS_ERRORS            how a client hears of a model that failed: `text` or `rpc`
+      HTTPS_PROXY               the proxy to https endpoints; small letters will do
+      HTTP_PROXY                the proxy to http endpoints, likewise
+      ALL_PROXY                 the proxy to both, likewise
+      NO_PROXY                  what is reached without one, likewise; this machine always is
+      SSL_CERT_FILE             the certificates to trust in place of the system's
+      SSL_CERT_DIR              a directory of them
+      XDG_CONFIG_HOME           your configuration directory [~/.config]
+      XDG_DATA_HOME             your data directory [~/.local/share]
+      HOME                      your directory, which is what `~` means
+      NO_COLOR                  no colours, if it is set to anything
+      TERM                      no colours, if it is `dumb`
     --- exit 0 ---
     "#);
 }
@@ -111,7 +139,7 @@ fn the_help_of_run() {
     assert_snapshot!(told(&["run", "-h"]), @r#"
     Send one prompt to an agent and print its answer
 
-    Usage: narrows run [OPTIONS] --agent <COMMAND> [PROMPT]
+    Usage: narrows run [OPTIONS] [PROMPT]
 
     Arguments:
       [PROMPT]  The prompt; `-`, or none, reads it from stdin
@@ -140,15 +168,62 @@ fn the_help_of_run() {
           --session-timeout <TIME>     How long the agent may take to open a session [default: 60s]
           --cancel-grace <TIME>        How long a cancelled turn may take to end [default: 10s]
 
+    Model of the built-in agent:
+          --config <FILE>       The configuration file [default: narrows/narrows.toml in your
+                                configuration directory]
+          --endpoint <NAME>     The endpoint of the configuration to use
+          --base-url <URL>      Where the endpoint is; `builtin:demo` is a model for a first try,
+                                without a key or a network
+          --model <ID>          The model
+          --key-env <VARIABLE>  The variable in which the key is
+
     Examples:
       # a first turn, with no key and no network
-      narrows run --agent "narrows fake-agent echo" "Hi"
+      narrows run "Hello, who are you?"
+      # with a model on this machine
+      narrows run --base-url http://localhost:11434/v1 --model llama3.2 "Hi"
       # the prompt from another program
       git diff | narrows run --agent my-agent
       # an agent that needs a key of yours
       narrows run --agent my-agent --env MY_KEY "Hi"
       # for a script: a deadline and a JSON object
       narrows run --agent my-agent --timeout 5m --output json "Hi"
+    --- exit 0 ---
+    "#);
+}
+
+#[test]
+fn the_help_of_acp() {
+    assert_snapshot!(told(&["acp", "-h"]), @r#"
+    Be an agent for any Chat Completions endpoint, on stdin and stdout
+
+    Usage: narrows acp [OPTIONS]
+
+    Options:
+          --log <FILTER>  What to log to stderr, such as `debug` or `narrows_rpc=trace`; warnings by
+                          default
+      -h, --help          Print help (see more with '--help')
+
+    Model of the built-in agent:
+          --config <FILE>       The configuration file [default: narrows/narrows.toml in your
+                                configuration directory]
+          --endpoint <NAME>     The endpoint of the configuration to use
+          --base-url <URL>      Where the endpoint is; `builtin:demo` is a model for a first try,
+                                without a key or a network
+          --model <ID>          The model
+          --key-env <VARIABLE>  The variable in which the key is
+
+    Sessions:
+          --data-dir <DIR>  Where sessions are kept [default: narrows in your data directory]
+          --no-store        Keep no sessions: they end with the process
+
+    Examples:
+      # what an editor starts, with OpenAI's gpt-4o
+      OPENAI_API_KEY=… narrows acp
+      # with a model on this machine
+      narrows acp --base-url http://localhost:11434/v1 --model llama3.2
+      # with an endpoint of narrows.toml, and more in the log
+      narrows acp --endpoint work --log debug
     --- exit 0 ---
     "#);
 }

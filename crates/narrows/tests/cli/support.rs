@@ -14,7 +14,7 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Marks every process of one test: narrows has it in its environment, and so has all it starts.
-const MARK: &str = "NARROWS_TEST_MARK";
+pub(crate) const MARK: &str = "NARROWS_TEST_MARK";
 
 /// A directory to run in, and the mark of everything that runs.
 pub(crate) struct Place {
@@ -31,6 +31,22 @@ impl Place {
 
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// The value of [`MARK`] here.
+    pub(crate) fn mark(&self) -> &str {
+        &self.mark
+    }
+
+    /// Waits until this is so, and fails if it never is.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, so: impl Fn() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !so() {
+            assert!(Instant::now() < deadline, "it never happens");
+            // sleep: what other processes do can only be looked for
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Writes a file and returns its path.

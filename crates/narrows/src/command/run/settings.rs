@@ -8,7 +8,7 @@ use narrows_acp::Version;
 use narrows_process::{AllowList, Environment, Spec};
 
 use super::builtin::{self, Builtin, Given};
-use crate::cli::{AgentCommand, Run, Variable};
+use crate::cli::{AgentCommand, ModelArgs, Run, Variable};
 use crate::drive::Launch;
 use crate::environment;
 use crate::failure::Failure;
@@ -39,6 +39,9 @@ impl Settings {
         let given = Given { set: &args.env, pass: &args.pass_env };
         let Builtin { launch, demo } = match args.agent {
             Some(agent) => {
+                if args.model != ModelArgs::default() {
+                    return Err(Failure::model_of_another(&args.model));
+                }
                 let launch = launch(agent, &cwd, agent_environment(&args.env, &args.pass_env)?)?;
                 Builtin { launch, demo: false }
             }

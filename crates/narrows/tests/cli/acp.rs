@@ -1,0 +1,280 @@
+//! The built-in agent as a client meets it: how it starts, ends and is configured.
+
+use std::os::unix::process::ExitStatusExt;
+
+use insta::assert_snapshot;
+use narrows_testkit::model::{ModelServer, Plan, Reply};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{MARK, Place};
+use crate::talk::Talk;
+
+/// What nobody may ever see.
+const KEY: &str = "sk-test-3f9a7c";
+
+fn server(replies: impl IntoIterator<Item = Reply>) -> ModelServer {
+    ModelServer::start(Plan::new(replies).models(Reply::models(&["first", "second"])))
+}
+
+#[test]
+fn it_answers_and_ends_with_its_input() {
+    let place = Place::new();
+    let ended = Talk::initialized(&place, place.narrows(["acp", "--no-store"])).end();
+    assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn it_ends_in_the_middle_of_a_turn_as_well() {
+    let place = Place::new();
+    let server = server([Reply::hang()]);
+    let mut command = place.narrows(["acp", "--no-store", "--model", "m", "--base-url", &server.base_url()]);
+    command.env("OPENAI_API_KEY", KEY);
+    let mut talk = Talk::initialized(&place, command);
+    let session = talk.session(&json!([]));
+    let prompt = json!([{"type": "text", "text": "Hi"}]);
+    talk.send("session/prompt", &json!({"sessionId": session, "prompt": prompt}));
+    place.wait_for(|| server.seen().iter().any(|seen| seen.method == "POST"));
+    assert_eq!(talk.end().status.code(), Some(0));
+}
+
+#[test]
+fn it_dies_of_the_signal_and_its_servers_with_it() {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let place = Place::new();
+        let mut talk =
+            Talk::initialized(&place, place.narrows(["acp", "--no-store", "--base-url", "builtin:demo"]));
+        let script = "echo $$ > started; exec sleep 1000";
+        let mark = json!([{"name": MARK, "value": place.mark()}]);
+        talk.session(&json!([{"name": "slow", "command": "sh", "args": ["-c", script], "env": mark}]));
+        place.wait_for(|| place.path().join("started").exists());
+        talk.signal(signal);
+        let ended = talk.wait();
+        assert_eq!(ended.status.signal(), Some(signal.as_raw()), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn flags_of_others_are_ignored() {
+    let place = Place::new();
+    let args = ["--what", "acp", "--accept-hooks", "--modle=x", "--no-store", "word"];
+    let ended = Talk::initialized(&place, place.narrows(args)).end();
+    assert_eq!(ended.status.code(), Some(0));
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    let said = "arguments that mean nothing here are ignored: --what --accept-hooks --modle=… (did you mean --model?) …";
+    assert!(ended.stderr.trim_end().ends_with(said), "{}", ended.stderr);
+    // The flags of all commands are known wherever they stand.
+    let place = Place::new();
+    let ended = Talk::initialized(&place, place.narrows(["--log", "debug", "acp", "--no-store"])).end();
+    assert_eq!(ended.status.code(), Some(0));
+    assert!(!ended.stderr.contains("ignored"), "{}", ended.stderr);
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_told_at_the_start() {
+    #[track_caller]
+    fn told(args: &[&str], variables: &[(&str, &str)], file: &str) -> String {
+        let place = Place::new();
+        place.file("c.toml", file);
+        let mut command = place.narrows(["acp", "--no-store"].iter().chain(args));
+        command.envs(variables.iter().copied());
+        place.told(command)
+    }
+    assert_snapshot!(told(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MAX_TOKENS", "7x")], ""), @r#"
+    --- stderr ---
+    error: OPENAI_MAX_TOKENS: "7x" cannot be used: it must be a whole number above 0
+    hint: mend it, or unset OPENAI_MAX_TOKENS
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&[], &[("OPENAI_TEMPERATURE", "hot")], ""), @r#"
+    --- stderr ---
+    error: OPENAI_TEMPERATURE: "hot" cannot be used: it must be a number, 0 or above
+    hint: mend it, or unset OPENAI_TEMPERATURE
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["--config", "c.toml"], &[], "\n[endpoint.a]\nmodle = 'x'\n"), @"
+    --- stderr ---
+    error: [DIR]/c.toml:3: there is no setting `modle` in [endpoint.a]
+    hint: did you mean `model`?
+    --- exit 2 ---
+    ");
+    assert_snapshot!(told(&["--config", "c.toml", "--endpoint", "b"], &[], "[endpoint.a]\nbase-url = 'http://h'\nmodel = 'm'"), @r#"
+    --- stderr ---
+    error: --endpoint: there is no endpoint "b"
+    hint: did you mean "a"?
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["--config", "none.toml"], &[], ""), @r#"
+    --- stderr ---
+    error: --config: "none.toml" cannot be read: No such file or directory (os error 2)
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["--base-url", "ftp://h"], &[], ""), @r#"
+    --- stderr ---
+    error: --base-url: the endpoint "flags" cannot be used: `base-url`: must begin with http:// or https://
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&[], &[("OPENAI_BASE_URL", "nowhere")], ""), @r#"
+    --- stderr ---
+    error: OPENAI_BASE_URL: the endpoint "env" cannot be used: `base-url`: is not a URL: relative URL without a base
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["--ca-file", "none.pem", "--base-url", "https://h"], &[], ""), @r#"
+    --- stderr ---
+    error: --ca-file: the endpoint "flags" cannot be used: `ca-file`: none.pem: No such file or directory (os error 2)
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["--max-tokens", "none"], &[], ""), @"
+    --- stderr ---
+    error: invalid value 'none' for '--max-tokens <TOKENS>': it must be a whole number above 0
+
+    For more information, try '--help'.
+    --- exit 2 ---
+    ");
+}
+
+#[test]
+fn the_workspace_configures_nothing() {
+    let place = Place::new();
+    for name in ["narrows.toml", ".narrows.toml"] {
+        place.file(name, "[endpoint.evil]\nbase-url = 'http://evil.example'\nmodel = 'm'\n");
+    }
+    let mut talk = Talk::initialized(&place, place.narrows(["acp", "--no-store"]));
+    let session = talk.session(&json!([]));
+    let answer = talk.prompt(&session, "Hi");
+    assert_eq!(answer["result"]["_meta"]["narrows/error"]["kind"], "unconfigured", "{answer}");
+    assert_eq!(talk.end().status.code(), Some(0));
+}
+
+#[test]
+fn the_six_variables_say_what_is_asked() {
+    let place = Place::new();
+    let server = server([Reply::text("Hello world")]);
+    let mut command = place.narrows(["acp", "--no-store"]);
+    command.env("OPENAI_BASE_URL", format!("{}/", server.base_url())).env("OPENAI_API_KEY", KEY);
+    command.env("OPENAI_MODEL", "second").env("OPENAI_SYSTEM_PROMPT", "Be brief.");
+    command.env("OPENAI_MAX_TOKENS", "77").env("OPENAI_TEMPERATURE", "0.5");
+    // This machine is reached without it.
+    command.env("HTTP_PROXY", "http://127.0.0.1:9").env("ALL_PROXY", "http://127.0.0.1:9");
+    let mut talk = Talk::initialized(&place, command);
+    let session = talk.session(&json!([]));
+    let answer = talk.prompt(&session, "Hi");
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    assert_eq!(talk.said(), "Hello world");
+    assert_eq!(talk.end().status.code(), Some(0));
+    let seen = asked(&server);
+    assert_eq!(seen.path, "/v1/chat/completions");
+    assert_eq!(seen.header("authorization"), Some(format!("Bearer {KEY}").as_str()));
+    assert_eq!((&seen.body["model"], &seen.body["temperature"]), (&json!("second"), &json!(0.5)));
+    assert_eq!(seen.body["max_tokens"], 77);
+    assert_eq!(seen.messages()[0], json!({"role": "system", "content": "Be brief."}));
+    assert_eq!(seen.messages()[1], json!({"role": "user", "content": "Hi"}));
+}
+
+/// The first request for an answer.
+fn asked(server: &ModelServer) -> narrows_testkit::model::Seen {
+    server.seen().into_iter().find(|seen| seen.method == "POST").expect("the model was asked")
+}
+
+#[test]
+fn an_empty_key_sends_none() {
+    let place = Place::new();
+    let server = server([Reply::text("Hello")]);
+    let mut command = place.narrows(["acp", "--no-store"]);
+    command.env("OPENAI_BASE_URL", server.base_url()).env("OPENAI_API_KEY", "");
+    let mut talk = Talk::initialized(&place, command);
+    let session = talk.session(&json!([]));
+    talk.prompt(&session, "Hi");
+    talk.end();
+    let seen = asked(&server);
+    assert_eq!((seen.header("authorization"), seen.header("api-key")), (None, None));
+}
+
+#[test]
+fn flags_and_file_say_what_is_asked() {
+    let place = Place::new();
+    let server = server([Reply::text("Hello")]);
+    let file = format!(
+        "[endpoint.a]\nbase-url = '{}'\nmodel = 'm'\nkey-env = 'A_KEY'\nheaders = {{ X-A = '1', X-B = '2' }}\n\
+         query = {{ v = '1' }}\nmax-tokens = 5\n",
+        server.base_url()
+    );
+    place.file("c.toml", &file);
+    let args = ["acp", "--no-store", "--config", "c.toml", "--header", "X-B: 3", "--query", "w=2"];
+    let mut command = place.narrows(args.iter().chain(&["--max-tokens", "6"]));
+    command.env("A_KEY", KEY);
+    let mut talk = Talk::initialized(&place, command);
+    let session = talk.session(&json!([]));
+    talk.prompt(&session, "Hi");
+    let ended = talk.end();
+    assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
+    let seen = asked(&server);
+    assert_eq!((seen.header("x-a"), seen.header("x-b")), (Some("1"), Some("3")));
+    assert_eq!(seen.header("authorization"), Some(format!("Bearer {KEY}").as_str()));
+    assert_eq!(seen.query, "v=1&w=2");
+    assert_eq!(seen.body["max_tokens"], 6);
+}
+
+#[test]
+fn a_key_and_a_prompt_are_in_no_log() {
+    let place = Place::new();
+    let wrong = json!({"error": {"message": format!("Incorrect API key provided: {KEY}"), "code": "invalid_api_key"}});
+    let server = server([Reply::text("an answer nobody logs"), Reply::error(401, &wrong)]);
+    let args = ["--log", "trace", "acp", "--no-store", "--header", "X-Key: other-secret-41"];
+    let mut command = place.narrows(args);
+    command.env("OPENAI_BASE_URL", server.base_url()).env("OPENAI_API_KEY", KEY);
+    let mut talk = Talk::initialized(&place, command);
+    let session = talk.session(&json!([]));
+    let mut answers = vec![talk.prompt(&session, "a prompt nobody logs")];
+    answers.push(talk.prompt(&session, "another prompt nobody logs"));
+    let shown =
+        Value::from(std::mem::take(&mut talk.updates)).to_string() + &Value::from(answers).to_string();
+    let ended = talk.end();
+    assert!(ended.stderr.contains("TRACE"), "{}", ended.stderr);
+    for secret in [KEY, "other-secret-41"] {
+        assert!(!ended.stderr.contains(secret), "{}", ended.stderr);
+        assert!(!shown.contains(secret), "{shown}");
+    }
+    assert!(!ended.stderr.contains("nobody logs"), "{}", ended.stderr);
+}
+
+#[test]
+fn sessions_are_kept_where_they_are_to_be() {
+    let place = Place::new();
+    let mut command = place.narrows(["acp", "--base-url", "builtin:demo"]);
+    command.env("NARROWS_DATA_DIR", place.path().join("kept"));
+    let mut talk = Talk::initialized(&place, command);
+    let session = talk.session(&json!([]));
+    talk.prompt(&session, "Hi");
+    assert_eq!(talk.end().stderr, "");
+    let kept = place.path().join("kept").read_dir().expect("a directory").count();
+    assert!(kept > 0);
+    let args = ["acp", "--base-url", "builtin:demo", "--data-dir", "kept"];
+    let mut talk = Talk::initialized(&place, place.narrows(args));
+    let answer =
+        talk.ask("session/load", &json!({"sessionId": session, "cwd": place.path(), "mcpServers": []}));
+    assert!(answer["result"].is_object(), "{answer}");
+    assert!(!talk.updates.is_empty());
+    talk.end();
+}
+
+#[test]
+fn without_a_place_for_sessions_they_are_not_kept() {
+    let place = Place::new();
+    let ended = Talk::initialized(&place, place.narrows(["acp"])).end();
+    assert_eq!(ended.status.code(), Some(0));
+    let said =
+        "sessions are not kept: neither XDG_DATA_HOME nor HOME says where; use --data-dir or --no-store";
+    assert!(ended.stderr.trim_end().ends_with(said), "{}", ended.stderr);
+}
+
+#[test]
+fn a_host_that_does_not_exist_is_replaced_and_said_so() {
+    let place = Place::new();
+    let mut command = place.narrows(["acp", "--no-store"]);
+    command.env("OPENAI_BASE_URL", "https://eu-west-1.bedrock.amazonaws.com/openai/v1");
+    let ended = Talk::initialized(&place, command).end();
+    assert_eq!(ended.status.code(), Some(0));
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    assert!(ended.stderr.contains("bedrock-runtime.eu-west-1.amazonaws.com"), "{}", ended.stderr);
+}

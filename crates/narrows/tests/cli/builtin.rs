@@ -1,0 +1,137 @@
+//! `narrows run` with the agent that is built in.
+
+use insta::assert_snapshot;
+use narrows_testkit::model::{ModelServer, Plan, Reply};
+use serde_json::{Value, json};
+
+use crate::support::{MARK, Place};
+
+const KEY: &str = "sk-test-51b0e2";
+
+/// `narrows run` without an agent.
+fn run(place: &Place, args: &[&str]) -> std::process::Command {
+    place.narrows(["run", "--pass-env", MARK].iter().chain(args))
+}
+
+fn server(replies: impl IntoIterator<Item = Reply>) -> ModelServer {
+    ModelServer::start(Plan::new(replies).models(Reply::models(&["m"])))
+}
+
+#[test]
+fn with_nothing_configured_it_is_the_demo() {
+    let place = Place::new();
+    let output = run(&place, &["Hello, who are you?"]).output().unwrap();
+    place.nothing_is_left();
+    let (stdout, stderr) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stdout.starts_with("I am the demo model of Narrows"), "{stdout}");
+    // The rest of the line depends on what runs on this machine.
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("no model is configured, so the built-in demo model answers; "), "{stderr}");
+    assert!(
+        stderr.contains("OPENAI_BASE_URL") || stderr.contains("--base-url http://localhost:"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn the_demo_that_was_chosen_is_not_mentioned() {
+    let place = Place::new();
+    let told = place.told(run(&place, &["--base-url", "builtin:demo", "Hello"]));
+    assert!(told.starts_with("I am the demo model of Narrows"), "{told}");
+    assert!(told.ends_with("--- exit 0 ---\n") && !told.contains("stderr"), "{told}");
+}
+
+#[test]
+fn an_endpoint_is_named_by_flags_variables_or_file() {
+    let place = Place::new();
+    let server = server([Reply::text("Hello world")]);
+    let expected = "Hello world\n--- exit 0 ---\n";
+    let url = server.base_url();
+    assert_eq!(place.told(run(&place, &["--base-url", &url, "--model", "m", "Hi"])), expected);
+    let mut command = run(&place, &["Hi"]);
+    command.env("OPENAI_BASE_URL", &url).env("OPENAI_API_KEY", KEY);
+    assert_eq!(place.told(command), expected);
+    // Paths are meant from here, wherever the agent works.
+    std::fs::create_dir(place.path().join("work")).unwrap();
+    place.file("c.toml", &format!("[endpoint.a]\nbase-url = '{url}'\nmodel = 'm'\nkey-env = 'ODD_NAME'\n"));
+    let mut command = run(&place, &["--config", "c.toml", "--cwd", "work", "Hi"]);
+    command.env("ODD_NAME", KEY);
+    assert_eq!(place.told(command), expected);
+    let keys: Vec<Option<String>> = server
+        .seen()
+        .iter()
+        .filter(|seen| seen.method == "POST")
+        .map(|seen| seen.header("authorization").map(str::to_owned))
+        .collect();
+    let key = Some(format!("Bearer {KEY}"));
+    assert_eq!(keys, [None, key.clone(), key]);
+}
+
+#[test]
+fn a_model_that_fails_is_an_error_with_a_code_of_its_own() {
+    let place = Place::new();
+    let server = server([Reply::refused(401, "no such key")]);
+    let url = server.base_url();
+    let told = place.told(run(&place, &["--base-url", &url, "--model", "m", "Hi"])).replace(&url, "[URL]");
+    assert_snapshot!(told, @"
+    --- stderr ---
+    error: the model at [URL]/chat/completions gave no answer (HTTP 401)
+      because: no such key
+    hint: check the key: OPENAI_API_KEY, or what narrows.toml says about it
+    --- exit 8 ---
+    ");
+    for protocol in ["1", "2"] {
+        let args = ["--base-url", &url, "--output", "json", "--protocol", protocol, "Hi"];
+        let output = run(&place, &args).output().unwrap();
+        let object: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(output.status.code(), Some(8), "{object}");
+        let endpoint = &object["error"]["endpoint"];
+        assert_eq!((&endpoint["kind"], &endpoint["status"]), (&json!("auth"), &json!(401)), "{object}");
+        assert_eq!(endpoint["url"], format!("{url}/chat/completions"));
+        assert_eq!(object["text"], "");
+    }
+}
+
+#[test]
+fn an_agent_without_a_model_is_an_error() {
+    let place = Place::new();
+    let told = place.told(place.run("narrows acp --no-store", &["Hi"]));
+    assert!(told.contains("error: No model endpoint is configured"), "{told}");
+    assert!(told.ends_with("--- exit 8 ---\n"), "{told}");
+}
+
+#[test]
+fn settings_are_checked_before_anything_is_started() {
+    let place = Place::new();
+    assert_snapshot!(place.told(run(&place, &["--model", "m", "Hi"])), @"
+    --- stderr ---
+    error: there are flags about a model, but no endpoint is configured that has it
+    hint: say where it is: --base-url URL, or OPENAI_BASE_URL, or an endpoint in narrows.toml
+    --- exit 2 ---
+    ");
+    assert_snapshot!(place.told(place.run("cat", &["--model", "m", "Hi"])), @"
+    --- stderr ---
+    error: --model is about the built-in agent, and --agent names another
+    hint: leave one of them out; other agents have their own settings
+    --- exit 2 ---
+    ");
+    let mut command = run(&place, &["Hi"]);
+    command.env("OPENAI_MAX_TOKENS", "many");
+    assert_snapshot!(place.told(command), @r#"
+    --- stderr ---
+    error: OPENAI_MAX_TOKENS: "many" cannot be used: it must be a whole number above 0
+    hint: mend it, or unset OPENAI_MAX_TOKENS
+    --- exit 2 ---
+    "#);
+}
+
+#[test]
+fn nothing_is_kept() {
+    let place = Place::new();
+    let mut command = run(&place, &["--base-url", "builtin:demo", "Hi"]);
+    command.env("HOME", place.path());
+    assert!(place.told(command).ends_with("--- exit 0 ---\n"));
+    assert_eq!(place.path().read_dir().unwrap().count(), 0);
+}
