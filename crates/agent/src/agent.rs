@@ -45,6 +45,9 @@ const SERVED: &[&str] = &[
 /// How long turns may take to end when the client has gone.
 const FAREWELL: Duration = Duration::from_millis(250);
 
+/// How long a client that has just opened a session may take to begin a turn.
+const MOMENT: Duration = Duration::from_millis(50);
+
 /// How the agent's end of a conversation behaves.
 #[must_use]
 pub fn options() -> Options {
@@ -236,6 +239,18 @@ impl Agent {
     /// How many sessions are open.
     pub(crate) fn session_count(&self) -> usize {
         self.sessions().len()
+    }
+
+    /// Waits a moment, and then for the end of every turn that goes on.
+    pub(crate) async fn leisure(&self) {
+        tokio::time::sleep(MOMENT).await;
+        loop {
+            let running = self.sessions().values().find_map(|session| session.ended());
+            match running {
+                Some(ended) => ended.await,
+                None => return,
+            }
+        }
     }
 
     /// Makes a session known.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::agent::{Agent, Call};
 use crate::bridge::ClientServers;
 use crate::read::{self, Params, invalid, no_session};
-use crate::request::{Answer, note_tag, tell};
+use crate::request::{After, Answer, note_tag, tell};
 use crate::session::{Past, Place, Session, State};
 use crate::shown::Shown;
 use crate::voice::new_id;
@@ -284,7 +284,7 @@ async fn entered(agent: &Agent, call: &Call, session: Arc<Session>) -> Answer {
         }
         Version::V2 => result["availableCommands"] = commands,
     }
-    Answer { result, after: Some((session, updates)) }
+    Answer { result, after: Some(After { session, updates, at_leisure: true }) }
 }
 
 /// What is wrong with the store, as the client is told.

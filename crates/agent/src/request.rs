@@ -20,11 +20,18 @@ use crate::{open, prompt};
 /// Something that takes time.
 pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// An answer, and what is said in the session behind it.
+/// An answer, and what is said behind it.
 pub(crate) struct Answer {
     pub(crate) result: Value,
-    /// The session and the updates.
-    pub(crate) after: Option<(Arc<Session>, Vec<Value>)>,
+    pub(crate) after: Option<After>,
+}
+
+/// What is said in a session behind an answer.
+pub(crate) struct After {
+    pub(crate) session: Arc<Session>,
+    pub(crate) updates: Vec<Value>,
+    /// It can wait until no turn goes on: there are clients that take every update during a turn for one of it.
+    pub(crate) at_leisure: bool,
 }
 
 impl From<Value> for Answer {
@@ -50,7 +57,10 @@ pub(crate) fn accept(agent: &Arc<Agent>, call: Call, responder: Responder) -> Op
         match later(&agent, &call).await {
             Ok(Answer { result, after }) => {
                 responder.respond(&result);
-                if let Some((session, updates)) = after {
+                if let Some(After { session, updates, at_leisure }) = after {
+                    if at_leisure {
+                        agent.leisure().await;
+                    }
                     tell(&agent, &session, updates).await;
                 }
             }
@@ -116,7 +126,8 @@ async fn later(agent: &Arc<Agent>, call: &Call) -> Result<Answer, RpcError> {
             let value = params.get("modelId").ok_or_else(|| invalid("modelId", "is missing"))?;
             let (session, options) = choose(agent, call, &params, MODEL, value, "modelId").await?;
             let update = json!({"sessionUpdate": "config_option_update", "configOptions": options});
-            Ok(Answer { result: json!({}), after: Some((session, vec![update])) })
+            let after = After { session, updates: vec![update], at_leisure: false };
+            Ok(Answer { result: json!({}), after: Some(after) })
         }
         _ => Err(RpcError::new(Code::MethodNotFound, "there is no such method here")
             .with("method", Value::from(call.method.as_str()))),

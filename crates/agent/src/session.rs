@@ -124,6 +124,11 @@ impl Session {
         self.state().turn.is_some()
     }
 
+    /// The end of the turn that goes on, if one does.
+    pub(crate) fn ended(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
+        self.state().turn.as_ref().map(|turn| turn.ended.stopped())
+    }
+
     /// Stops the turn that goes on, if one does.
     pub(crate) fn cancel(&self) {
         if let Some(turn) = &self.state().turn {
