@@ -150,13 +150,16 @@ pub(crate) async fn send(
     deadline: Instant,
     patience: Duration,
 ) -> Result<Response, Error> {
-    let Outgoing { url, headers, body } = outgoing;
+    let Outgoing { url, mut headers, body } = outgoing;
     let method = if body.is_some() { Method::POST } else { Method::GET };
+    let accept = HeaderValue::from_static("text/event-stream, application/json");
+    headers.entry(ACCEPT).or_insert(accept);
+    if body.is_some() {
+        headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+    }
     let mut request = client.request(method, url.clone()).headers(headers);
     if let Some(body) = body {
-        let json = HeaderValue::from_static("application/json");
-        let either = HeaderValue::from_static("text/event-stream, application/json");
-        request = request.header(CONTENT_TYPE, json).header(ACCEPT, either).body(body);
+        request = request.body(body);
     }
     let response = match timeout_at(deadline, request.send()).await {
         Ok(response) => response.map_err(|error| unsent(&url, error))?,

@@ -13,6 +13,8 @@ const API_VERSION: &str = "api-version";
 const AZURE_VERSION: &str = "2024-10-21";
 /// Azure's header for keys.
 const API_KEY: HeaderName = HeaderName::from_static("api-key");
+/// What people set as key where none is needed; hosts and models go by such names as well.
+const PLACEHOLDERS: [&str; 6] = ["ollama", "lm-studio", "not-needed", "not_needed", "no-key", "placeholder"];
 /// What people paste along with the base URL.
 const CHAT: &str = "/chat/completions";
 
@@ -109,7 +111,7 @@ impl Target {
         for secret in endpoint.key.iter().chain(headers) {
             let secret = secret.expose().trim();
             // A shorter value stands in innocent words, and is no key.
-            if secret.len() >= 6 {
+            if secret.len() >= 6 && !PLACEHOLDERS.contains(&secret) {
                 error.hide(secret);
             }
         }

@@ -159,6 +159,11 @@ fn errors_lose_every_secret() {
         crate::Error::new(crate::Kind::Auth, "", "key sk-secret and other-secret are not on the list");
     Target::hide_secrets(&endpoint, &mut error);
     assert_eq!(error.message, "key [secret] and [secret] are not on the list");
+    let placeholder =
+        Endpoint { key: Some("ollama".into()), ..Endpoint::new("test", "http://ollama:11434/v1") };
+    let mut error = crate::Error::new(crate::Kind::Http, "http://ollama:11434/v1", "no such model");
+    Target::hide_secrets(&placeholder, &mut error);
+    assert_eq!(error.url, "http://ollama:11434/v1");
 }
 
 proptest! {

@@ -29,7 +29,11 @@ fn request() -> Request {
 }
 
 fn tool(name: &str) -> Tool {
-    Tool { name: name.to_owned(), description: "Lists.".to_owned(), parameters: json!({"type": "object"}) }
+    Tool { name: name.to_owned(), description: "Lists.".to_owned(), parameters: schema() }
+}
+
+fn schema() -> Value {
+    json!({"type": "object", "properties": {"path": {"type": "string"}}})
 }
 
 fn said(text: &str) -> Message {
@@ -84,8 +88,8 @@ fn everything_that_is_set_is_sent() {
     let expected = json!({
         "model": "gpt-4o",
         "tools": [
-            {"type": "function", "function": {"name": "ls", "description": "Lists.", "parameters": {"type": "object"}}},
-            {"type": "function", "function": {"name": "cat", "parameters": {"type": "object"}}},
+            {"type": "function", "function": {"name": "ls", "description": "Lists.", "parameters": schema()}},
+            {"type": "function", "function": {"name": "cat", "parameters": schema()}},
         ],
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}],
         "stream": true,
@@ -96,6 +100,22 @@ fn everything_that_is_set_is_sent() {
         "prompt_cache_key": "s-1",
     });
     assert_eq!(built(&request, &profile(Provider::OpenAi)), expected);
+}
+
+#[test]
+fn a_schema_says_what_it_must() {
+    let check = |parameters: Value, expected: &Value| {
+        let request = Request { tools: vec![Tool { parameters, ..tool("ls") }], ..request() };
+        let body = built(&request, &profile(Provider::OpenAi));
+        assert_eq!(&body["tools"][0]["function"]["parameters"], expected);
+    };
+    let empty = json!({"type": "object", "properties": {}});
+    check(schema(), &schema());
+    check(json!({"type": "object"}), &empty);
+    check(json!({}), &empty);
+    check(json!(null), &empty);
+    check(json!({"required": []}), &json!({"type": "object", "properties": {}, "required": []}));
+    check(json!({"anyOf": [{"type": "object"}]}), &json!({"anyOf": [{"type": "object"}]}));
 }
 
 #[test]

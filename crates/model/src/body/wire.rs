@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// The body of a request. What never changes during a conversation stands first.
 #[derive(Serialize)]
@@ -53,14 +53,30 @@ impl Serialize for Tool<'_> {
             name: &'a str,
             #[serde(skip_serializing_if = "str::is_empty")]
             description: &'a str,
-            parameters: &'a Value,
+            parameters: Cow<'a, Value>,
         }
         let crate::Tool { name, description, parameters } = self.0;
+        let parameters = object_schema(parameters);
         let mut tool = serializer.serialize_struct("Tool", 2)?;
         tool.serialize_field("type", "function")?;
         tool.serialize_field("function", &Function { name, description, parameters })?;
         tool.end()
     }
+}
+
+/// A schema of arguments that says what it must: servers refuse one that is no object's, or names no properties.
+fn object_schema(schema: &Value) -> Cow<'_, Value> {
+    let Some(fields) = schema.as_object() else {
+        return Cow::Owned(json!({ "type": "object", "properties": {} }));
+    };
+    let composed = ["anyOf", "oneOf", "allOf", "$ref"].iter().any(|word| fields.contains_key(*word));
+    if composed || (fields.contains_key("type") && fields.contains_key("properties")) {
+        return Cow::Borrowed(schema);
+    }
+    let mut fields = fields.clone();
+    fields.entry("type").or_insert_with(|| "object".into());
+    fields.entry("properties").or_insert_with(|| json!({}));
+    Cow::Owned(Value::Object(fields))
 }
 
 /// Who speaks.

@@ -16,6 +16,9 @@ use crate::problem::{Problem, request_id};
 use crate::sse::{Shape, Sse};
 use crate::{Completion, Kind, Limits};
 
+/// The length of the mark that some servers put before UTF-8, and that may come in parts.
+const MARK: usize = 3;
+
 /// What a read gives: bytes, or the end.
 type Read = Result<Option<Bytes>, Problem>;
 
@@ -123,6 +126,9 @@ impl Incoming {
                 if let Some(shape) = Shape::of(start) {
                     let start = mem::take(start);
                     self.form = self.formed(shape, start);
+                } else if start.len() > MARK {
+                    // White space means nothing in any form, and some servers send it for minutes.
+                    start.clear();
                 }
             }
         }

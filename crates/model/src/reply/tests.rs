@@ -78,3 +78,19 @@ async fn without_a_model_nothing_is_asked() {
     assert_eq!((error.kind, error.message.as_str()), (Kind::Unconfigured, "no model is set"));
     assert_eq!(reply.next().await.unwrap_err(), error, "the same again");
 }
+
+#[tokio::test]
+async fn white_space_may_come_first() {
+    let whole = r#"{"choices":[{"message":{"content":"Hello"},"finish_reason":"stop"}]}"#;
+    let blank = " \r\n".repeat(1000);
+    for body in
+        [format!("{blank}{whole}"), format!("\u{feff}{blank}{whole}"), format!("{blank}data: {whole}\n\n")]
+    {
+        let server = ModelServer::start(Served::raw(body).split_every(2));
+        let client = Client::new(Endpoint::new("test", server.base_url())).unwrap();
+        let request = request("m", "Hi");
+        let mut reply = client.chat(&request);
+        while reply.next().await.unwrap().is_some() {}
+        assert_eq!(reply.into_completion().message.text, "Hello");
+    }
+}
