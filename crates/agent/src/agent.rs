@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::catalog::Catalog;
 use crate::gate::ToolGate;
+use crate::read::invalid;
 use crate::request::{self, Work};
 use crate::session::Session;
 use crate::settings::{Errors, Limits, Settings};
@@ -284,6 +285,10 @@ enum Admitted {
 }
 
 fn refused(refusal: &Refusal) -> RpcError {
+    if *refusal == Refusal::Early {
+        // What is missing is named as any other thing that is.
+        return invalid("initialize", "must come before any other request");
+    }
     RpcError { code: refusal.code().into(), message: refusal.to_string().into(), data: refusal.data() }
 }
 

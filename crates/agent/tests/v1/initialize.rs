@@ -40,7 +40,7 @@ async fn nothing_comes_before_it() {
     for method in ["session/new", "session/prompt", "session/list", "authenticate"] {
         let error =
             client.ask(method, json!({"cwd": "/work", "sessionId": "s", "prompt": []})).await.unwrap_err();
-        assert_eq!(error["code"], -32600, "{method}: {error}");
+        assert_eq!(error["code"], -32602, "{method}: {error}");
         assert!(error["message"].as_str().unwrap().contains("initialize"), "{error}");
     }
     // What is only told is not answered, and does no harm.
