@@ -151,13 +151,17 @@ async fn after_the_finish_usage_is_waited_for_a_moment() {
 
 #[tokio::test]
 async fn the_grace_is_not_prolonged_by_noise() {
-    let noisy = Reply::text("Hello")
-        .without_usage()
-        .without_done()
-        .then(Step::Forever(b": keep-alive\n\n".to_vec(), Duration::from_millis(5)));
-    let server = ModelServer::start(noisy);
-    let client = client_with(&server, |endpoint| endpoint.limits.grace = Duration::from_millis(60));
-    assert_eq!(ask(&client, &request()).await.whole().message.text, "Hello");
+    for noise in [b": keep-alive\n\n".to_vec(), data(&delta(&json!({}))), data(&usage(1, 2))] {
+        let noisy = Reply::text("Hello")
+            .without_usage()
+            .without_done()
+            .then(Step::Forever(noise, Duration::from_millis(5)));
+        let server = ModelServer::start(noisy);
+        let client = client_with(&server, |endpoint| endpoint.limits.grace = Duration::from_millis(60));
+        let started = Instant::now();
+        assert_eq!(ask(&client, &request()).await.whole().message.text, "Hello");
+        assert!(started.elapsed() < Duration::from_secs(4), "another limit ended it");
+    }
 }
 
 #[tokio::test]

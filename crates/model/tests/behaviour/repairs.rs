@@ -186,6 +186,32 @@ async fn a_picture_that_cannot_be_taken_is_named() {
 }
 
 #[tokio::test]
+async fn recordings_and_documents_are_named_too() {
+    let audio = Part::Audio { mime: "audio/wav".to_owned(), data: "YXVkaW8=".to_owned() };
+    let (name, mime) = (Some("a.pdf".to_owned()), "application/pdf".to_owned());
+    let file = Part::File { name, mime, data: "cGRm".to_owned() };
+    for (part, kind, words, what, named) in [
+        (
+            audio,
+            "input_audio",
+            "this model does not support audio input",
+            Dropped::Audio,
+            "[Audio: audio/wav]",
+        ),
+        (file, "\"file\"", "PDF files are not supported by this model", Dropped::Files, "[File: a.pdf]"),
+    ] {
+        let has = move |seen: &Seen| Value::from(seen.messages().to_vec()).to_string().contains(kind);
+        let asked = Request {
+            messages: vec![Message::User { content: vec![Part::text("See:"), part] }],
+            ..request()
+        };
+        let seen = check(picky(has, Reply::refused(400, words)), Provider::Other, &asked, &[what]).await;
+        let sent = seen[1].messages()[0].to_string();
+        assert!(sent.contains(named) && sent.contains("See:"), "{sent}");
+    }
+}
+
+#[tokio::test]
 async fn call_ids_become_short() {
     let long =
         |seen: &Seen| seen.messages()[1]["tool_calls"][0]["id"].as_str().is_none_or(|id| id.len() != 9);

@@ -1,7 +1,9 @@
 //! What is sent: the body, byte for byte the same where it can be, and content in the forms endpoints take.
 
+use std::time::Duration;
+
 use narrows_model::{Assistant, Effort, Message, Part, Provider, Request, ToolResult};
-use narrows_testkit::model::{ModelServer, Reply};
+use narrows_testkit::model::{ModelServer, Plan, Reply, preset};
 use serde_json::{Value, json};
 
 use crate::stage::{
@@ -186,6 +188,22 @@ async fn content_has_its_form() {
     assert_eq!(content[4]["type"], "file");
     assert_eq!(content[4]["file"]["filename"], "a.pdf");
     assert_eq!(content[4]["file"]["file_data"], "data:application/pdf;base64,cGRm");
+}
+
+#[tokio::test]
+async fn what_a_model_is_known_not_to_take_is_named_at_once() {
+    let server = ModelServer::start(Plan::from(Reply::text("ok")).models(preset::openrouter::models()));
+    let client = client_of(&server, Provider::OpenRouter);
+    client.learn("small/plain", Duration::from_secs(8)).await;
+    let audio = Part::Audio { mime: "audio/wav".to_owned(), data: "YXVkaW8=".to_owned() };
+    let asked =
+        Request { model: "small/plain".to_owned(), ..asking(vec![Part::text("See:"), image(), audio]) };
+    let outcome = ask(&client, &asked).await;
+    assert!(outcome.notes().is_empty(), "{outcome:?}");
+    let seen = server.seen();
+    let sent = seen.last().expect("it was asked").messages()[0].to_string();
+    assert!(sent.contains("[Image: image/png]") && sent.contains("[Audio: audio/wav]"), "{sent}");
+    assert!(!sent.contains("aW1hZ2U=") && !sent.contains("YXVkaW8="), "{sent}");
 }
 
 #[tokio::test]

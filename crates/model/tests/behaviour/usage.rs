@@ -39,6 +39,12 @@ async fn usage_is_asked_for() {
 }
 
 #[tokio::test]
+async fn mistral_tells_without_being_asked() {
+    // And refuses to be asked.
+    assert_eq!(body_of(Provider::Mistral, &request()).await.get("stream_options"), None);
+}
+
+#[tokio::test]
 async fn usage_stands_in_one_of_many_places() {
     let usage = numbers(7, 3);
     let empty = with(chunk(&json!([])), &usage);
