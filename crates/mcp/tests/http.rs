@@ -145,7 +145,7 @@ async fn serve(stream: TcpStream, manner: Manner, log: &Mutex<Vec<Request>>) -> 
                 whole(out, "400 Bad Request", "application/json", answer.as_bytes()).await?;
             }
             Manner::Json | Manner::Events | Manner::Modern => {
-                respond(out, &request, manner == Manner::Events).await?
+                respond(out, &request, manner == Manner::Events).await?;
             }
         }
     }
