@@ -22,6 +22,9 @@ use crate::voice::new_id;
 /// How long a client may take to start a command, to tell its output, or to end it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The same when the command is given up: whoever has cancelled does not want to wait.
+const TIDYING: Duration = Duration::from_secs(2);
+
 /// The longest that a command is waited for; its limit comes before.
 const EXIT: Duration = Duration::from_secs(86_400);
 
@@ -141,11 +144,12 @@ pub(super) async fn run(
         interrupt = &mut interrupt => Err(interrupt),
         exit = turn.peer.request::<_, ExitStatus>(TERMINAL_WAIT_FOR_EXIT, &params, EXIT) => Ok(exit),
     };
+    let patience = if ended.is_ok() { PATIENCE } else { TIDYING };
     if ended.is_err() {
-        let _ = turn.peer.request::<_, Value>(TERMINAL_KILL, &params, PATIENCE).await;
+        let _ = turn.peer.request::<_, Value>(TERMINAL_KILL, &params, patience).await;
     }
-    let output = turn.peer.request::<_, Output>(TERMINAL_OUTPUT, &params, PATIENCE).await;
-    let _ = turn.peer.request::<_, Value>(TERMINAL_RELEASE, &params, PATIENCE).await;
+    let output = turn.peer.request::<_, Output>(TERMINAL_OUTPUT, &params, patience).await;
+    let _ = turn.peer.request::<_, Value>(TERMINAL_RELEASE, &params, patience).await;
     // The output stands in for the terminal when the session is shown again.
     if let Ok(Output { output, .. }) = &output {
         shown.content.push(ToolContent::text(fenced(output)));
