@@ -4,6 +4,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cancelling;
 mod choosing;
+mod disk;
 mod initialize;
 mod opening;
+mod sessions;

@@ -1,0 +1,148 @@
+//! Sessions on disk: they survive the agent, and belong to one agent at a time.
+
+use std::path::Path;
+
+use narrows_agent::Settings;
+use narrows_testkit::model::{ModelServer, Plan, Reply, Step};
+use serde_json::{Value, json};
+
+use crate::common::{Client, last_messages, settings};
+
+fn kept(server: &ModelServer, directory: &Path) -> Settings {
+    Settings { data_dir: Some(directory.to_owned()), ..settings(server) }
+}
+
+#[tokio::test]
+async fn a_session_survives_its_agent() {
+    let server = ModelServer::start(
+        Plan::new([Reply::text("The first answer"), Reply::text("The second answer")])
+            .models(Reply::models(&["test-model", "gpt-oss:20b"])),
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let mut client = Client::v1(kept(&server, directory.path()), json!({})).await;
+    let session = client.session().await;
+    for (id, value) in [("model", "gpt-oss:20b"), ("thought_level", "low")] {
+        let set = json!({"sessionId": session, "configId": id, "value": value});
+        client.ask("session/set_config_option", set).await.unwrap();
+    }
+    client.prompt(&session, "Remember me").await.unwrap();
+    client.leave().await;
+
+    let mut client = Client::v1(kept(&server, directory.path()), json!({})).await;
+    let listed = client.ask("session/list", json!({"cwd": "/work"})).await.unwrap();
+    assert_eq!(listed["sessions"].as_array().unwrap().len(), 1);
+    assert_eq!(listed["sessions"][0]["title"], "Remember me");
+    let loaded = client
+        .ask("session/load", json!({"sessionId": session, "cwd": "/work", "mcpServers": []}))
+        .await
+        .unwrap();
+    assert_eq!(loaded["models"]["currentModelId"], "gpt-oss:20b");
+    assert_eq!(loaded["configOptions"][1]["currentValue"], "low");
+    assert_eq!(client.text(), "The first answer");
+    client.forget();
+    client.prompt(&session, "What did I say?").await.unwrap();
+    assert_eq!(
+        last_messages(&server),
+        json!([
+            {"role": "user", "content": "Remember me"},
+            {"role": "assistant", "content": "The first answer"},
+            {"role": "user", "content": "What did I say?"},
+        ])
+    );
+    assert!(!client.kinds().contains(&"session_info_update".to_owned()), "it has its name already");
+    client.leave().await;
+
+    let mut client = Client::v1(kept(&server, directory.path()), json!({})).await;
+    client.ask("session/delete", json!({"sessionId": session})).await.unwrap();
+    client.leave().await;
+    let mut client = Client::v1(kept(&server, directory.path()), json!({})).await;
+    assert_eq!(client.ask("session/list", json!({})).await.unwrap()["sessions"], json!([]));
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn two_agents_share_a_directory_but_not_a_session() {
+    let server = ModelServer::start(Reply::text("An answer, and not a short one"));
+    let directory = tempfile::tempdir().unwrap();
+    let mut first = Client::v1(kept(&server, directory.path()), json!({})).await;
+    let mut second = Client::v1(kept(&server, directory.path()), json!({})).await;
+    let session = first.session().await;
+    first.prompt(&session, "One").await.unwrap();
+    let own = second.session().await;
+    let named = json!({"sessionId": session, "cwd": "/work", "mcpServers": []});
+    for method in ["session/load", "session/resume", "session/delete"] {
+        let error = second.ask(method, named.clone()).await.unwrap_err();
+        let told = (&error["code"], &error["data"]["condition"], &error["data"]["sessionId"]);
+        assert_eq!(told, (&json!(-32602), &json!("session_in_use"), &json!(session)), "{method}: {error}");
+    }
+    assert_eq!(second.text(), "", "nothing of it is shown");
+    assert_eq!(second.prompt(&session, "Mine?").await.unwrap_err()["code"], -32002);
+    // Both see both, and both work on.
+    for client in [&mut first, &mut second] {
+        assert_eq!(
+            client.ask("session/list", json!({})).await.unwrap()["sessions"].as_array().unwrap().len(),
+            2
+        );
+    }
+    second.prompt(&own, "Two").await.unwrap();
+    first.prompt(&session, "Three").await.unwrap();
+    assert_eq!(last_messages(&server).as_array().unwrap().len(), 3);
+    // What one closes the other may open.
+    first.ask("session/close", json!({"sessionId": session})).await.unwrap();
+    second.ask("session/load", named.clone()).await.unwrap();
+    assert_eq!(
+        first.ask("session/load", named.clone()).await.unwrap_err()["data"]["condition"],
+        "session_in_use"
+    );
+    // What one leaves behind the other may open as well.
+    second.leave().await;
+    first.ask("session/load", named).await.unwrap();
+    first.prompt(&session, "Four").await.unwrap();
+    assert_eq!(last_messages(&server).as_array().unwrap().len(), 5);
+    first.leave().await;
+}
+
+#[tokio::test]
+async fn a_turn_cut_short_by_the_end_leaves_no_trace() {
+    let server = ModelServer::start(Plan::new([
+        Reply::text("The first answer"),
+        Reply::text("This one never comes to its end").after(6, Step::Hang),
+        Reply::text("The third answer"),
+    ]));
+    let directory = tempfile::tempdir().unwrap();
+    let mut client = Client::v1(kept(&server, directory.path()), json!({})).await;
+    let session = client.session().await;
+    client.prompt(&session, "One").await.unwrap();
+    client.begin_prompt(&session, "Two").await;
+    client
+        .update(|update| update["content"]["text"].as_str().is_some_and(|text| text.starts_with("This one")))
+        .await;
+    client.leave().await;
+    server.hung_up().await;
+
+    let mut client = Client::v1(kept(&server, directory.path()), json!({})).await;
+    client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+    assert_eq!(client.text(), "The first answer");
+    client.prompt(&session, "Three").await.unwrap();
+    let contents: Vec<Value> =
+        last_messages(&server).as_array().unwrap().iter().map(|message| message["content"].clone()).collect();
+    assert_eq!(contents, ["One", "The first answer", "Three"]);
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_used_is_said_and_does_not_end_the_agent() {
+    let server = ModelServer::start(Reply::text("Hello"));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a-file");
+    std::fs::write(&file, "not a directory").unwrap();
+    let mut client = Client::v1(kept(&server, &file), json!({})).await;
+    for _ in 0..2 {
+        let error = client.ask("session/new", json!({"cwd": "/work"})).await.unwrap_err();
+        assert_eq!(
+            (&error["code"], &error["data"]["condition"]),
+            (&json!(-32603), &json!("store_unavailable"))
+        );
+    }
+    client.leave().await;
+}
