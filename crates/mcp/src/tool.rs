@@ -138,6 +138,7 @@ fn text(object: &mut Map<String, Value>, key: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -166,6 +167,45 @@ mod tests {
         check(json!({"tools": {}}), &[], None);
         let four = json!([{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d"}]);
         check(json!({"tools": four, "nextCursor": "x"}), &["a", "b", "c"], None);
+    }
+
+    fn strange() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            Just(Value::Null),
+            any::<i32>().prop_map(Value::from),
+            ".{0,300}".prop_map(Value::from),
+            Just(json!({"type": "object", "properties": {"a": {}}})),
+            Just(json!({"type": ["object"]})),
+            Just(json!([{}])),
+        ]
+    }
+
+    proptest! {
+        /// Whatever a page has in it, what is kept can be used: a name nobody else has, a schema of an object.
+        #[test]
+        fn what_is_kept_can_be_used(pages in prop::collection::vec((prop::collection::vec(
+            (strange(), strange(), strange(), strange()), 0..5), strange()), 0..4), limit in 0usize..8)
+        {
+            let mut listing = Listing::new("s", limit);
+            for (tools, cursor) in pages {
+                let tools: Vec<Value> = tools
+                    .into_iter()
+                    .map(|(name, description, schema, annotations)| {
+                        json!({"name": name, "description": description, "inputSchema": schema, "annotations": annotations})
+                    })
+                    .collect();
+                _ = listing.add(json!({"tools": tools, "nextCursor": cursor}));
+            }
+            let tools = listing.into_tools();
+            prop_assert!(tools.len() <= limit);
+            let names: HashSet<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
+            prop_assert_eq!(names.len(), tools.len());
+            for tool in &tools {
+                prop_assert!(!tool.name.is_empty() && tool.name.len() <= MAX_NAME);
+                prop_assert_eq!(&tool.schema["type"], "object");
+                prop_assert!(tool.schema["properties"].is_object());
+            }
+        }
     }
 
     #[test]
