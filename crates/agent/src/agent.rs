@@ -15,6 +15,7 @@ use narrows_store::Store;
 use narrows_wire::{Code, Frame, RpcError};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
 
 use crate::catalog::Catalog;
@@ -109,6 +110,8 @@ pub(crate) struct Agent {
     pub(crate) here: PathBuf,
     connection: Mutex<Connection>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
+    /// The sessions that are being opened or closed.
+    passages: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// What is known of the client.
@@ -140,6 +143,7 @@ impl Agent {
             here: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
             connection: Mutex::new(connection),
             sessions: Mutex::default(),
+            passages: Mutex::default(),
         })
     }
 
@@ -252,6 +256,23 @@ impl Agent {
                 None => return,
             }
         }
+    }
+
+    /// Waits until nobody else opens or closes this session, and keeps others waiting until the guard is dropped: who
+    /// comes second finds what the first has left.
+    pub(crate) async fn passage(&self, id: &str) -> OwnedMutexGuard<()> {
+        let passage = {
+            // As above.
+            let mut passages = self.passages.lock().unwrap_or_else(PoisonError::into_inner);
+            passages.retain(|_, passage| Arc::strong_count(passage) > 1);
+            Arc::clone(passages.entry(id.to_owned()).or_default())
+        };
+        passage.lock_owned().await
+    }
+
+    /// Whether this session is still open.
+    pub(crate) fn is_open(&self, session: &Arc<Session>) -> bool {
+        self.session(&session.id).is_some_and(|open| Arc::ptr_eq(&open, session))
     }
 
     /// Makes a session known.

@@ -61,6 +61,9 @@ pub(crate) fn accept(agent: &Arc<Agent>, call: Call, responder: Responder) -> Op
                     if at_leisure {
                         agent.leisure().await;
                     }
+                    if !agent.is_open(&session) {
+                        return;
+                    }
                     tell(&agent, &session, updates).await;
                 }
             }
@@ -98,6 +101,12 @@ fn cancel_call(agent: &Agent, params: &Params<'_>) -> Result<Value, RpcError> {
 
 async fn later(agent: &Arc<Agent>, call: &Call) -> Result<Answer, RpcError> {
     let params = Params::new(&call.params, call.version);
+    let _passage = match call.method.as_str() {
+        method::SESSION_LOAD | method::SESSION_RESUME | method::SESSION_CLOSE | method::SESSION_DELETE => {
+            Some(agent.passage(params.text("sessionId")?).await)
+        }
+        _ => None,
+    };
     match call.method.as_str() {
         method::SESSION_NEW => {
             strictly::<v2::NewSessionRequest>(call)?;

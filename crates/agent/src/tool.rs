@@ -13,6 +13,8 @@ use narrows_mcp::Tool as ServerTool;
 use narrows_model::Tool;
 use serde_json::{Value, json};
 
+use crate::shown::ToolKind;
+
 /// How long a name of a tool may be for most endpoints.
 const LONGEST_NAME: usize = 64;
 
@@ -31,6 +33,18 @@ pub(crate) enum Action {
         title: Option<String>,
         read_only: bool,
     },
+}
+
+impl Action {
+    /// What sort of thing it does.
+    pub(crate) fn kind(&self) -> ToolKind {
+        match self {
+            Self::ReadFile | Self::Server { read_only: true, .. } => ToolKind::Read,
+            Self::WriteFile | Self::EditFile => ToolKind::Edit,
+            Self::RunCommand => ToolKind::Execute,
+            Self::UpdatePlan | Self::Server { .. } => ToolKind::Other,
+        }
+    }
 }
 
 /// All tools of one request, in an order that does not change by itself.

@@ -87,13 +87,17 @@ impl Turn {
 
     async fn try_call(&mut self, toolbox: &Toolbox, call: &Call) -> Result<Done, Reason> {
         let Some(action) = toolbox.action(&call.name) else {
-            return self.show_failed(call, "There is no tool of this name.").await;
+            return self.show_failed(call, None, "There is no tool of this name.").await;
         };
         let arguments = match serde_json::from_str::<Value>(&call.arguments) {
             Ok(Value::Object(arguments)) => arguments,
-            Ok(_) => return self.show_failed(call, "The arguments must be a JSON object.").await,
+            Ok(_) => {
+                return self.show_failed(call, Some(action), "The arguments must be a JSON object.").await;
+            }
             Err(error) => {
-                return self.show_failed(call, &format!("The arguments are not valid JSON: {error}.")).await;
+                return self
+                    .show_failed(call, Some(action), &format!("The arguments are not valid JSON: {error}."))
+                    .await;
             }
         };
         if *action == Action::UpdatePlan {
@@ -116,18 +120,23 @@ impl Turn {
         }
         match self.unless_stopped(self.prepare(action, call, &arguments)).await? {
             Ok(job) => self.carry_out(job).await,
-            Err(reason) => self.show_failed(call, &reason).await,
+            Err(reason) => self.show_failed(call, Some(action), &reason).await,
         }
     }
 
     /// Shows a call that cannot even begin.
-    async fn show_failed(&mut self, call: &Call, reason: &str) -> Result<Done, Reason> {
+    async fn show_failed(
+        &mut self,
+        call: &Call,
+        action: Option<&Action>,
+        reason: &str,
+    ) -> Result<Done, Reason> {
         let done = Done::failed(reason);
         let shown = ToolCall {
             id: new_id(),
             title: call.name.clone(),
             name: call.name.clone(),
-            kind: ToolKind::Other,
+            kind: action.map_or(ToolKind::Other, Action::kind),
             status: Status::Failed,
             content: done.content.clone().unwrap_or_default(),
             locations: Vec::new(),

@@ -6,7 +6,7 @@ use narrows_acp::method::{
     TERMINAL_CREATE, TERMINAL_KILL, TERMINAL_OUTPUT, TERMINAL_RELEASE, TERMINAL_WAIT_FOR_EXIT,
 };
 use narrows_model::Part;
-use narrows_rpc::CallError;
+use narrows_rpc::{CallError, Peer};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The same when the command is given up: whoever has cancelled does not want to wait.
 const TIDYING: Duration = Duration::from_secs(2);
+
+/// How long a turn that goes no further waits for the end of a command.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// The longest that a command is waited for; its limit comes before.
 const EXIT: Duration = Duration::from_secs(86_400);
@@ -119,15 +122,27 @@ pub(super) async fn run(
     interrupt: impl Future<Output = Interrupt>,
 ) -> Result<Done, Interrupt> {
     tokio::pin!(interrupt);
-    let mut params = turn.terminal(None);
+    let mut params = turn.terminal();
     params["command"] = program.into();
     params["args"] = args.into();
     params["cwd"] = cwd.into();
     params["outputByteLimit"] = OUTPUT_LIMIT.into();
+    let asking = turn.peer.clone();
+    let mut creating =
+        Box::pin(async move { asking.request::<_, Created>(TERMINAL_CREATE, &params, PATIENCE).await });
     let created = tokio::select! {
         biased;
-        interrupt = &mut interrupt => return Err(interrupt),
-        created = turn.peer.request::<_, Created>(TERMINAL_CREATE, &params, PATIENCE) => created,
+        interrupt = &mut interrupt => {
+            let (peer, params) = (turn.peer.clone(), turn.terminal());
+            // It may still come, and nobody else would know of it.
+            tokio::spawn(async move {
+                if let Ok(Created { terminal_id }) = creating.await {
+                    let _ = give_back(peer, with_id(params, &terminal_id), true).await;
+                }
+            });
+            return Err(interrupt);
+        }
+        created = &mut creating => created,
     };
     let id = match created {
         Ok(Created { terminal_id }) => terminal_id,
@@ -138,18 +153,29 @@ pub(super) async fn run(
     shown.content = vec![ToolContent::Terminal { id: id.clone() }];
     // If the client has gone, the next request finds out.
     let _ = turn.voice.change(shown, &[Field::Content]).await;
-    let params = turn.terminal(Some(&id));
-    let ended = tokio::select! {
+    let params = with_id(turn.terminal(), &id);
+    let mut ended = tokio::select! {
         biased;
         interrupt = &mut interrupt => Err(interrupt),
         exit = turn.peer.request::<_, ExitStatus>(TERMINAL_WAIT_FOR_EXIT, &params, EXIT) => Ok(exit),
     };
-    let patience = if ended.is_ok() { PATIENCE } else { TIDYING };
-    if ended.is_err() {
-        let _ = turn.peer.request::<_, Value>(TERMINAL_KILL, &params, patience).await;
+    // A task of its own: what has begun is brought to its end, however short the patience of the turn.
+    let giving = tokio::spawn(give_back(turn.peer.clone(), params, ended.is_err()));
+    let mut given = Box::pin(async { giving.await.unwrap_or_else(|_| Err("it cannot be told".to_owned())) });
+    let mut output = None;
+    if ended.is_ok() {
+        tokio::select! {
+            biased;
+            told = &mut given => output = Some(told),
+            interrupt = &mut interrupt => ended = Err(interrupt),
+        }
     }
-    let output = turn.peer.request::<_, Output>(TERMINAL_OUTPUT, &params, patience).await;
-    let _ = turn.peer.request::<_, Value>(TERMINAL_RELEASE, &params, patience).await;
+    let output = match output {
+        Some(output) => output,
+        None => {
+            tokio::time::timeout(GRACE, given).await.unwrap_or_else(|_| Err("it does not come".to_owned()))
+        }
+    };
     // The output stands in for the terminal when the session is shown again.
     if let Ok(Output { output, .. }) = &output {
         shown.content.push(ToolContent::text(fenced(output)));
@@ -166,22 +192,31 @@ pub(super) async fn run(
     }
 }
 
+/// Ends what runs in a terminal if need be, and gives the terminal back; what it showed, or why that is not known.
+async fn give_back(peer: Peer, params: Value, kill: bool) -> Result<Output, String> {
+    if kill {
+        let _ = peer.request::<_, Value>(TERMINAL_KILL, &params, PATIENCE).await;
+    }
+    let output = peer.request::<_, Output>(TERMINAL_OUTPUT, &params, PATIENCE).await;
+    let _ = peer.request::<_, Value>(TERMINAL_RELEASE, &params, PATIENCE).await;
+    output.map_err(|error| reason(&error))
+}
+
+fn with_id(mut params: Value, terminal: &str) -> Value {
+    params["terminalId"] = terminal.into();
+    params
+}
+
 impl Turn {
-    fn terminal(&self, id: Option<&str>) -> Value {
-        let mut params = json!({"sessionId": &*self.session.id});
-        if let Some(id) = id {
-            params["terminalId"] = id.into();
-        }
-        params
+    fn terminal(&self) -> Value {
+        json!({"sessionId": &*self.session.id})
     }
 }
 
-fn done(exit: Result<ExitStatus, CallError>, output: Result<Output, CallError>) -> Done {
+fn done(exit: Result<ExitStatus, CallError>, output: Result<Output, String>) -> Done {
     let (said, truncated, seen) = match output {
         Ok(Output { output, truncated, exit_status }) => (output, truncated, exit_status),
-        Err(error) => {
-            return Done::failed(format!("The output of the command could not be had: {}", reason(&error)));
-        }
+        Err(reason) => return Done::failed(format!("The output of the command could not be had: {reason}")),
     };
     let exit = match exit {
         Ok(exit) => exit,

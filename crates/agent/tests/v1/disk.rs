@@ -146,3 +146,45 @@ async fn a_directory_that_cannot_be_used_is_said_and_does_not_end_the_agent() {
     }
     client.leave().await;
 }
+
+/// A client that is told nothing of its own earlier request may ask again.
+#[tokio::test]
+async fn a_session_may_be_opened_twice_at_once() {
+    let server = ModelServer::start(Reply::text("An answer, and not a short one"));
+    let directory = tempfile::tempdir().unwrap();
+    let mut client = Client::v1(kept(&server, directory.path()), json!({})).await;
+    let session = client.session().await;
+    client.prompt(&session, "One").await.unwrap();
+    client.ask("session/close", json!({"sessionId": session})).await.unwrap();
+    let params = json!({"sessionId": session, "cwd": "/work", "mcpServers": []});
+    for _ in 0..10 {
+        let mut opening = Vec::new();
+        for method in ["session/load", "session/resume", "session/load"] {
+            opening.push(client.begin(method, params.clone()).await);
+        }
+        for id in opening {
+            client.answer(id).await.unwrap();
+        }
+        client.ask("session/close", json!({"sessionId": session})).await.unwrap();
+    }
+    client.ask("session/load", params.clone()).await.unwrap();
+    client.prompt(&session, "Two").await.unwrap();
+    assert_eq!(last_messages(&server).as_array().unwrap().len(), 3);
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_session_may_be_closed_while_it_is_opened() {
+    let server = ModelServer::start(Reply::text("An answer, and not a short one"));
+    let directory = tempfile::tempdir().unwrap();
+    let mut client = Client::v1(kept(&server, directory.path()), json!({})).await;
+    let session = client.session().await;
+    client.ask("session/close", json!({"sessionId": session})).await.unwrap();
+    let params = json!({"sessionId": session, "cwd": "/work", "mcpServers": []});
+    let opening = client.begin("session/load", params.clone()).await;
+    let deleting = client.begin("session/delete", json!({"sessionId": session})).await;
+    client.answer(opening).await.unwrap();
+    client.answer(deleting).await.unwrap();
+    assert_eq!(client.ask("session/load", params).await.unwrap_err()["code"], -32002);
+    client.leave().await;
+}

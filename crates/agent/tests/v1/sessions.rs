@@ -240,6 +240,26 @@ async fn what_is_closed_can_be_opened_again_and_what_is_deleted_cannot() {
     client.leave().await;
 }
 
+/// What a client does that only wants to know the models.
+#[tokio::test]
+async fn nothing_is_said_of_a_session_that_is_gone() {
+    let server = server();
+    let mut client = Client::v1(settings(&server), json!({})).await;
+    for method in ["session/close", "session/delete"] {
+        let session = client.session().await;
+        let deleted = client.ask(method, json!({"sessionId": session})).await;
+        deleted.unwrap();
+        let place = client.heard.len();
+        // What belongs to another one comes later than anything that would still be said.
+        let other = client.session().await;
+        client.update(|update| update["sessionUpdate"] == "available_commands_update").await;
+        assert!(client.heard[place..].iter().all(|message| message["params"]["sessionId"] != json!(session)));
+        client.forget();
+        client.ask("session/close", json!({"sessionId": other})).await.unwrap();
+    }
+    client.leave().await;
+}
+
 #[tokio::test]
 async fn closing_and_deleting_cancel_the_turn_that_goes_on() {
     for method in ["session/close", "session/delete"] {
@@ -285,23 +305,6 @@ async fn a_fork_goes_its_own_way() {
     let texts: Vec<String> = said(&client.updates).into_iter().map(|(_, text)| text).collect();
     assert_eq!(texts.len(), 7);
     assert_eq!((texts[0].as_str(), texts[5].as_str()), ("One", "Left"));
-    client.leave().await;
-}
-
-/// Two clients of one agent may both want it, or one client twice.
-#[tokio::test]
-async fn a_session_may_be_loaded_twice_at_once() {
-    let server = server();
-    let mut client = Client::v1(settings(&server), json!({})).await;
-    let session = two_turns(&mut client).await;
-    client.ask("session/close", json!({"sessionId": session})).await.unwrap();
-    let params = json!({"sessionId": session, "cwd": "/work", "mcpServers": []});
-    let first = client.begin("session/load", params.clone()).await;
-    let second = client.begin("session/resume", params.clone()).await;
-    client.answer(first).await.unwrap();
-    client.answer(second).await.unwrap();
-    client.prompt(&session, "Three").await.unwrap();
-    assert_eq!(last_messages(&server).as_array().unwrap().len(), 5);
     client.leave().await;
 }
 
