@@ -1,0 +1,135 @@
+//! The desk of a user: files, a terminal, and an answer to whoever asks for permission.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use narrows_agent::Settings;
+use serde_json::{Value, json};
+
+use crate::common::Client;
+
+/// What is answered to a request: a result, an error, or nothing.
+pub(crate) type Reply = Option<Result<Value, Value>>;
+
+/// The desk of a user. Clones are the same desk.
+#[derive(Clone, Default)]
+pub(crate) struct Desk(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    files: BTreeMap<String, String>,
+    /// What is answered whatever the files are.
+    replies: HashMap<String, Reply>,
+}
+
+impl Desk {
+    /// With these files, everything allowed, and commands that end at once.
+    pub(crate) fn new(files: &[(&str, &str)]) -> Self {
+        let desk = Self::default();
+        let owned = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
+        desk.state().files = files.iter().map(owned).collect();
+        desk.choose("allow_once");
+        desk
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Answers this to that from now on.
+    pub(crate) fn reply(&self, method: &str, reply: Reply) {
+        self.state().replies.insert(method.to_owned(), reply);
+    }
+
+    /// Chooses this option whenever permission is asked for.
+    pub(crate) fn choose(&self, option: &str) {
+        let answer = json!({"outcome": {"outcome": "selected", "optionId": option}});
+        self.reply("session/request_permission", Some(Ok(answer)));
+    }
+
+    pub(crate) fn file(&self, path: &str) -> Option<String> {
+        self.state().files.get(path).cloned()
+    }
+
+    /// A client that can do everything, with this desk.
+    pub(crate) async fn client(&self, settings: Settings) -> Client {
+        let fs = json!({"readTextFile": true, "writeTextFile": true});
+        self.client_with(settings, json!({"fs": fs, "terminal": true})).await
+    }
+
+    /// A client that can do this, with this desk.
+    pub(crate) async fn client_with(&self, settings: Settings, capabilities: Value) -> Client {
+        let mut client = Client::v1(settings, capabilities).await;
+        let desk = self.clone();
+        client.host(move |method, params| desk.answer(method, params));
+        client
+    }
+
+    fn answer(&self, method: &str, params: &Value) -> Reply {
+        let mut state = self.state();
+        if let Some(reply) = state.replies.get(method) {
+            return reply.clone();
+        }
+        let text = |name: &str| params[name].as_str().unwrap_or_default().to_owned();
+        Some(match method {
+            "fs/read_text_file" => match state.files.get(&text("path")) {
+                Some(content) => Ok(json!({"content": content})),
+                None => Err(json!({"code": -32002, "message": "no such file"})),
+            },
+            "fs/write_text_file" => {
+                state.files.insert(text("path"), text("content"));
+                Ok(json!({}))
+            }
+            "terminal/create" => Ok(json!({"terminalId": "t1"})),
+            "terminal/wait_for_exit" => Ok(json!({"exitCode": 0, "signal": null})),
+            "terminal/output" => Ok(json!({"output": "hello\n", "truncated": false})),
+            "terminal/kill" | "terminal/release" => Ok(json!({})),
+            _ => Err(json!({"code": -32601, "message": "not here"})),
+        })
+    }
+}
+
+/// Answers the first request for `method` that has been heard and that nobody has answered.
+pub(crate) async fn answer_late(client: &Client, method: &str, result: Value) {
+    let asked = client.heard.iter().find(|message| message["method"] == method).unwrap();
+    client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": result})).await;
+}
+
+/// The methods that were asked for so far.
+pub(crate) fn methods(client: &Client) -> Vec<&str> {
+    client.asked.iter().map(|(method, _)| method.as_str()).collect()
+}
+
+/// Waits until a call has ended, and returns all that was said about it as one.
+pub(crate) async fn ended(client: &mut Client) -> Value {
+    client
+        .update(|update| matches!(update["status"].as_str(), Some("completed" | "failed" | "cancelled")))
+        .await;
+    calls(client).pop().unwrap()
+}
+
+/// The calls so far, in the order in which they were announced, each as it stands now.
+pub(crate) fn calls(client: &Client) -> Vec<Value> {
+    let mut calls: Vec<Value> = Vec::new();
+    for update in &client.updates {
+        if !update["toolCallId"].is_string() {
+            continue;
+        }
+        let known = calls.iter_mut().find(|call| call["toolCallId"] == update["toolCallId"]);
+        match known {
+            Some(call) => {
+                for (name, value) in update.as_object().unwrap() {
+                    call[name] = value.clone();
+                }
+            }
+            None => calls.push(update.clone()),
+        }
+    }
+    calls
+}
+
+/// The statuses that were told of the calls so far, one after the other.
+pub(crate) fn statuses(client: &Client) -> Vec<&str> {
+    let told = client.updates.iter().filter(|update| update["toolCallId"].is_string());
+    told.filter_map(|update| update["status"].as_str()).collect()
+}

@@ -1,0 +1,12 @@
+//! What the agent does beside talking: tools, MCP servers, compaction, and all of version 2.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod desk;
+mod official;
+
+mod commands;
+mod files;
+mod permission;

@@ -1,0 +1,204 @@
+//! What the user is asked, and what counts as a yes.
+
+use narrows_testkit::model::{ModelServer, Plan, Reply};
+use serde_json::{Value, json};
+
+use crate::common::{Client, chats, last_messages, settings};
+use crate::desk::{Desk, ended, methods, statuses};
+use crate::official::check_v1;
+
+fn write(path: &str) -> Reply {
+    Reply::tool_call("write_file", json!({"path": path, "content": "new"}))
+}
+
+fn run(command: &str) -> Reply {
+    Reply::tool_call("run_command", json!({"command": command}))
+}
+
+fn done() -> Reply {
+    Reply::text("That is all I wanted to do.")
+}
+
+/// How often the user was asked.
+fn asked(client: &Client) -> usize {
+    methods(client).iter().filter(|method| **method == "session/request_permission").count()
+}
+
+#[tokio::test]
+async fn the_user_sees_what_is_to_be_allowed() {
+    let server = ModelServer::start([write("a.txt"), done()]);
+    let mut client = Desk::new(&[]).client(settings(&server)).await;
+    let session = client.session().await;
+    client.prompt(&session, "Go").await.unwrap();
+    let asked = client.question("session/request_permission").await;
+    assert_eq!(asked["sessionId"], session);
+    let announced = client.update(|update| update["sessionUpdate"] == "tool_call").await;
+    assert_eq!(asked["toolCall"]["toolCallId"], announced["toolCallId"]);
+    assert_eq!(asked["toolCall"]["rawInput"], json!({"path": "a.txt", "content": "new"}));
+    let kinds: Vec<&Value> =
+        asked["options"].as_array().unwrap().iter().map(|option| &option["kind"]).collect();
+    assert_eq!(kinds, ["allow_once", "allow_always", "reject_once"]);
+    // The call is announced before the user is asked about it, and runs only after.
+    let order: Vec<&str> = client
+        .heard
+        .iter()
+        .filter_map(|message| {
+            let update = &message["params"]["update"];
+            update["status"]
+                .as_str()
+                .or_else(|| message["method"].as_str().filter(|method| *method != "session/update"))
+        })
+        .collect();
+    assert_eq!(
+        order,
+        [
+            "fs/read_text_file",
+            "pending",
+            "session/request_permission",
+            "in_progress",
+            "fs/write_text_file",
+            "completed"
+        ]
+    );
+    check_v1(&client);
+    client.leave().await;
+}
+
+/// Whatever is not clearly a yes is a no: nothing happens, and the model is told.
+#[tokio::test]
+async fn only_a_clear_yes_is_one() {
+    let outcome = |outcome: Value| Some(Ok(json!({"outcome": outcome})));
+    for answer in [
+        outcome(json!({"outcome": "selected", "optionId": "reject_once"})),
+        outcome(json!({"outcome": "cancelled"})),
+        outcome(json!({"outcome": "selected", "optionId": "never_offered"})),
+        outcome(json!({"outcome": "selected"})),
+        outcome(json!({"outcome": "selected", "optionId": 0})),
+        outcome(json!({"outcome": "_approved", "optionId": "allow_once"})),
+        outcome(json!("allow_once")),
+        outcome(json!(null)),
+        Some(Ok(json!({}))),
+        Some(Ok(json!(null))),
+        Some(Ok(json!("allow_once"))),
+        Some(Ok(json!({"optionId": "allow_once"}))),
+        Some(Err(json!({"code": -32601, "message": "what is a permission?"}))),
+    ] {
+        let server = ModelServer::start([write("a.txt"), done()]);
+        let desk = Desk::new(&[]);
+        desk.reply("session/request_permission", answer.clone());
+        let mut client = desk.client(settings(&server)).await;
+        let session = client.session().await;
+        let end = client.prompt(&session, "Go").await.unwrap();
+        assert_eq!(end["stopReason"], "end_turn", "{answer:?}");
+        assert_eq!(statuses(&client), ["pending", "failed"], "{answer:?}");
+        assert_eq!(desk.file("/work/a.txt"), None, "{answer:?}");
+        assert_eq!(last_messages(&server)[2]["content"], "The user did not allow this call.");
+        client.leave().await;
+    }
+}
+
+#[tokio::test]
+async fn once_is_once() {
+    let server = ModelServer::start([write("a.txt"), write("b.txt"), done()]);
+    let desk = Desk::new(&[]);
+    let mut client = desk.client(settings(&server)).await;
+    let session = client.session().await;
+    client.prompt(&session, "Go").await.unwrap();
+    assert_eq!(asked(&client), 2);
+    assert!(desk.file("/work/b.txt").is_some());
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn for_this_session_holds_as_long_as_the_session() {
+    let server =
+        ModelServer::start([write("a.txt"), write("b.txt"), run("ls"), run("ls"), run("ls -l"), done()]);
+    let desk = Desk::new(&[]);
+    desk.choose("allow_session");
+    let mut client = desk.client(settings(&server)).await;
+    let session = client.session().await;
+    client.prompt(&session, "Go").await.unwrap();
+    // Files once, and each command by itself.
+    assert_eq!(asked(&client), 3);
+    let edits = Plan::new([write("c.txt"), done()]);
+    server.replan(edits);
+    client.prompt(&session, "And again").await.unwrap();
+    assert_eq!(asked(&client), 3, "the next turn of the session knows");
+    server.replan([write("d.txt"), done()]);
+    let other = client.session().await;
+    client.prompt(&other, "Go").await.unwrap();
+    assert_eq!(asked(&client), 4, "another session does not");
+    client.ask("session/close", json!({"sessionId": session})).await.unwrap();
+    client
+        .ask("session/load", json!({"sessionId": session, "cwd": "/work", "mcpServers": []}))
+        .await
+        .unwrap();
+    server.replan([write("e.txt"), done()]);
+    client.prompt(&session, "Go").await.unwrap();
+    assert_eq!(asked(&client), 5, "nor does the session once it was closed");
+    check_v1(&client);
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_turn_is_given_up_while_the_user_thinks() {
+    for as_request in [false, true] {
+        let server = ModelServer::start([write("a.txt"), done()]);
+        let desk = Desk::new(&[]);
+        desk.reply("session/request_permission", None);
+        let mut client = desk.client(settings(&server)).await;
+        let session = client.session().await;
+        let prompt = client.begin_prompt(&session, "Go").await;
+        client.question("session/request_permission").await;
+        let params = json!({"sessionId": session});
+        match as_request {
+            true => assert_eq!(client.ask("session/cancel", params).await.unwrap(), json!({})),
+            false => client.notify("session/cancel", params).await,
+        }
+        assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
+        assert_eq!(ended(&mut client).await["status"], "failed");
+        assert_eq!(desk.file("/work/a.txt"), None);
+        assert_eq!(chats(&server).len(), 1);
+        let question =
+            client.heard.iter().find(|message| message["method"] == "session/request_permission").unwrap();
+        let given_up = client.heard.iter().find(|message| message["method"] == "$/cancel_request").unwrap();
+        assert_eq!(given_up["params"]["requestId"], question["id"]);
+        check_v1(&client);
+        client.leave().await;
+    }
+}
+
+/// The answer of a user who was too slow changes nothing.
+#[tokio::test]
+async fn a_late_yes_is_none() {
+    let server = ModelServer::start([write("a.txt"), done()]);
+    let desk = Desk::new(&[]);
+    desk.reply("session/request_permission", None);
+    let mut client = desk.client(settings(&server)).await;
+    let session = client.session().await;
+    let prompt = client.begin_prompt(&session, "Go").await;
+    client.question("session/request_permission").await;
+    client.notify("session/cancel", json!({"sessionId": session})).await;
+    client.answer(prompt).await.unwrap();
+    let yes = json!({"outcome": {"outcome": "selected", "optionId": "allow_session"}});
+    crate::desk::answer_late(&client, "session/request_permission", yes).await;
+    server.replan([write("b.txt"), done()]);
+    desk.choose("reject_once");
+    client.prompt(&session, "Go").await.unwrap();
+    assert_eq!(asked(&client), 2);
+    assert_eq!((desk.file("/work/a.txt"), desk.file("/work/b.txt")), (None, None));
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn the_agent_ends_with_its_client_while_the_user_thinks() {
+    let server = ModelServer::start([write("a.txt"), done()]);
+    let desk = Desk::new(&[]);
+    desk.reply("session/request_permission", None);
+    let mut client = desk.client(settings(&server)).await;
+    let session = client.session().await;
+    client.begin_prompt(&session, "Go").await;
+    client.question("session/request_permission").await;
+    client.leave().await;
+    assert_eq!(desk.file("/work/a.txt"), None);
+}
