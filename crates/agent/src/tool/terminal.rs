@@ -22,10 +22,7 @@ use crate::voice::new_id;
 /// How long a client may take to start a command, to tell its output, or to end it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The same when the command is given up: whoever has cancelled does not want to wait.
-const TIDYING: Duration = Duration::from_secs(2);
-
-/// How long a turn that goes no further waits for the end of a command.
+/// How long the end of a command that is given up is waited for: whoever has cancelled does not want to wait.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The longest that a command is waited for; its limit comes before.
