@@ -17,6 +17,7 @@ use crate::drive::Fault;
 use crate::nearest::nearest;
 use crate::output;
 use crate::terminal::{Colour, Style, line};
+pub(crate) use driving::strayed;
 pub(crate) use running::Cancelled;
 
 /// What the exit status says.

@@ -13,10 +13,10 @@ use tokio::time::timeout;
 
 use crate::cli::{Output, Run};
 use crate::drive::{Agent, DriveError, Opening};
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, strayed};
 use crate::interrupt::{Interrupts, Signal};
 use crate::present::Presenter;
-use crate::screen::Screen;
+use crate::screen::{Piece, Screen};
 use settings::Settings;
 use summary::Summary;
 
@@ -110,16 +110,28 @@ impl Session<'_> {
             };
             // Whoever presses Ctrl-C while we tidy up does not want to wait for it. Nothing is left even so: without
             // us the agent is ended by its guardian.
-            if let Err(signal) = self.interrupts.unless(agent.stop(error)).await {
-                return Err(Trouble::Leave(signal));
-            }
+            let stray_lines = self.interrupts.unless(agent.stop(error)).await.map_err(Trouble::Leave)?;
             match outcome? {
-                None => return Ok(()),
+                None => return self.mention(stray_lines).await,
                 Some(lower) => {
                     tracing::info!(%version, %lower, "the agent wants a lower version");
                     version = lower;
                 }
             }
+        }
+    }
+
+    /// Says at the end of a turn that went well what was odd about it.
+    async fn mention(&mut self, stray_lines: u64) -> Result<(), Trouble> {
+        if stray_lines == 0 {
+            return Ok(());
+        }
+        let note = Piece::Note(format!("about the agent: {}", strayed(stray_lines)));
+        let shown = async { self.screen.room(&note).await.map(|room| room.send(note)) };
+        match self.interrupts.unless(shown).await {
+            // Whether stdout fails is told when it is finished.
+            Ok(_) => Ok(()),
+            Err(signal) => Err(Trouble::Leave(signal)),
         }
     }
 

@@ -90,7 +90,7 @@ pub(crate) fn resolve(
             Ok(route) => routes.push(route),
             // It may be for another day; whoever chooses it is told.
             Err(error) => {
-                warnings.push(format!("the endpoint {name:?} is left out: {origin}: {}", error.message))
+                warnings.push(format!("the endpoint {name:?} is left out: {origin}: {}", error.message));
             }
         }
     }

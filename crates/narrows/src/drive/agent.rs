@@ -158,8 +158,9 @@ impl Agent {
         turn.map_err(|problem| DriveError::new(Stage::Turn, problem))
     }
 
-    /// Ends the agent and everything it started, and adds to `error` what was seen of it.
-    pub(crate) async fn stop(self, error: Option<&mut DriveError>) {
+    /// Ends the agent and everything it started, and adds to `error` what was seen of it. Returns how many lines came
+    /// that were no messages.
+    pub(crate) async fn stop(self, error: Option<&mut DriveError>) -> u64 {
         let stats = self.peer.stats();
         let stderr = self.process.stderr();
         self.peer.close();
@@ -167,10 +168,12 @@ impl Agent {
         if exit.survivors > 0 {
             tracing::warn!(%exit, "the agent has left processes behind");
         }
+        let stray_lines = stats.noise + stats.invalid;
         if let Some(error) = error {
-            error.stray_lines = stats.noise + stats.invalid;
+            error.stray_lines = stray_lines;
             error.stderr = stderr.tail(STDERR_LINES);
         }
+        stray_lines
     }
 }
 

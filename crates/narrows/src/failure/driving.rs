@@ -35,7 +35,9 @@ impl From<DriveError> for Failure {
                 .because(&std::io::Error::other(reason)),
         };
         if silent && stray_lines > 0 {
-            failure = failure.hint(strayed(stage, stray_lines));
+            let seen = strayed(stray_lines);
+            let hint = if stage == Stage::Turn { seen } else { format!("{seen}; {NOT_AN_AGENT}") };
+            failure = failure.hint(hint);
         }
         if explained {
             failure.stderr = stderr;
@@ -134,12 +136,12 @@ const NOT_AN_AGENT: &str =
 
 const LATER: &str = "the agent says that it may work later";
 
-fn strayed(stage: Stage, lines: u64) -> String {
-    let seen = match lines {
+/// That there were lines which are no messages.
+pub(crate) fn strayed(lines: u64) -> String {
+    match lines {
         1 => "1 line of its output was no protocol message".to_owned(),
         lines => format!("{lines} lines of its output were no protocol messages"),
-    };
-    if stage == Stage::Turn { seen } else { format!("{seen}; {NOT_AN_AGENT}") }
+    }
 }
 
 fn login(logins: &[Login]) -> Failure {

@@ -239,6 +239,22 @@ fn a_key_and_a_prompt_are_in_no_log() {
 }
 
 #[test]
+fn a_failure_of_the_model_is_told_as_it_is_wanted() {
+    let place = Place::new();
+    let server = server([Reply::refused(401, "no such key")]);
+    for (form, is_error) in [("text", false), ("rpc", true)] {
+        let mut command = place.narrows(["acp", "--no-store", "--base-url", &server.base_url()]);
+        command.env("NARROWS_ERRORS", form);
+        let mut talk = Talk::initialized(&place, command);
+        let session = talk.session(&json!([]));
+        let answer = talk.prompt(&session, "Hi");
+        assert_eq!(answer["error"]["code"] == -32000, is_error, "{answer}");
+        assert_eq!(talk.said().starts_with("Authentication error (HTTP 401) calling "), !is_error);
+        talk.end();
+    }
+}
+
+#[test]
 fn sessions_are_kept_where_they_are_to_be() {
     let place = Place::new();
     let mut command = place.narrows(["acp", "--base-url", "builtin:demo"]);

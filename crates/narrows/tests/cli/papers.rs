@@ -13,7 +13,7 @@ fn object(value: &Value) -> &Map<String, Value> {
 }
 
 fn text<'a>(of: &'a Map<String, Value>, name: &str) -> &'a str {
-    of.get(name).and_then(Value::as_str).unwrap_or_else(|| panic!("`{name}` is a text"))
+    of.get(name).and_then(Value::as_str).expect(name)
 }
 
 #[track_caller]

@@ -127,6 +127,19 @@ fn an_agent_of_version_1_is_started_again() {
 }
 
 #[test]
+fn lines_that_are_no_messages_are_mentioned() {
+    let place = Place::new();
+    let turn = [chunk("1", "Hello"), "Done!".to_owned(), END_V1.to_owned()].join("\n");
+    let agent = place.scripted(&[&format!("Loading\n{HELLO_V1}"), SESSION, &turn]);
+    assert_snapshot!(place.told(place.run(&agent, &["Hi"])), @"
+    Hello
+    --- stderr ---
+    about the agent: 2 lines of its output were no protocol messages
+    --- exit 0 ---
+    ");
+}
+
+#[test]
 fn the_prompt_from_stdin() {
     for args in [&["-"][..], &[]] {
         let place = Place::new();

@@ -48,7 +48,8 @@ impl<'a> Talk<'a> {
     /// Opens a session with these MCP servers and returns its id.
     pub(crate) fn session(&mut self, servers: &Value) -> String {
         let answer = self.ask("session/new", &json!({"cwd": self.place.path(), "mcpServers": servers}));
-        answer["result"]["sessionId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+        assert!(answer["result"]["sessionId"].is_string(), "{answer}");
+        answer["result"]["sessionId"].as_str().expect("a text").to_owned()
     }
 
     /// Sends a prompt and returns its answer.
@@ -89,9 +90,7 @@ impl<'a> Talk<'a> {
     fn read(&mut self) -> Value {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it can be read");
-        let message: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
-        assert_eq!(message["jsonrpc"], "2.0", "{message}");
-        message
+        message(&line)
     }
 
     /// Sends a signal.
@@ -111,9 +110,7 @@ impl<'a> Talk<'a> {
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).expect("UTF-8");
         for line in rest.lines() {
-            let message: Value =
-                serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
-            assert_eq!(message["jsonrpc"], "2.0", "{message}");
+            message(line);
         }
         let mut stderr = String::new();
         self.child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("UTF-8");
@@ -121,4 +118,12 @@ impl<'a> Talk<'a> {
         self.place.nothing_is_left();
         Ended { status, stderr }
     }
+}
+
+/// A line of its stdout, on which nothing but messages may stand.
+#[track_caller]
+fn message(line: &str) -> Value {
+    let message = serde_json::from_str(line).unwrap_or(Value::Null);
+    assert_eq!(message["jsonrpc"], "2.0", "this is no message: {line:?}");
+    message
 }

@@ -63,8 +63,8 @@ pub(super) fn prepare(
         env.set(environment::BASE_URL, DEMO_URL);
     }
     let mut words = args.words().map_err(|error| Failure::setup("find the current directory", &error))?;
-    if resolved.pace.is_none() && format == Output::Text && std::io::stdout().is_terminal() {
-        words.extend(ModelArgs { pace: Some(PACE), ..ModelArgs::default() }.words().unwrap_or_default());
+    if let Some(pace) = pace(resolved.pace, format, std::io::stdout().is_terminal()) {
+        words.push(format!("--pace={}ms", pace.as_millis()).into());
     }
     let program = std::env::current_exe().map_err(|error| Failure::setup("find this program", &error))?;
     let mut spec = Spec::new(program);
@@ -73,6 +73,11 @@ pub(super) fn prepare(
     spec.cwd = Some(cwd.to_owned());
     spec.env = env;
     Ok(Builtin { launch: Launch { program: "narrows acp".to_owned(), spec }, demo })
+}
+
+/// How fast the demo model is to speak, if nobody has said so.
+fn pace(said: Option<Duration>, format: Output, is_watched: bool) -> Option<Duration> {
+    (said.is_none() && format == Output::Text && is_watched).then_some(PACE)
 }
 
 fn agent_environment(allowed: &AllowList, given: &Given<'_>) -> Result<Environment, Failure> {
@@ -96,4 +101,17 @@ pub(super) async fn introduce_demo() {
         }
     };
     output::complain(&format!("no model is configured, so the built-in demo model answers; {how}\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_reads_along_is_given_time() {
+        assert_eq!(pace(None, Output::Text, true), Some(PACE));
+        assert_eq!(pace(None, Output::Text, false), None);
+        assert_eq!(pace(None, Output::Json, true), None);
+        assert_eq!(pace(Some(Duration::ZERO), Output::Text, true), None);
+    }
 }
