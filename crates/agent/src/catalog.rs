@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use narrows_model::{Client, Effort, EndpointError, ModelTraits};
+use narrows_model::{Client, Effort, EndpointError, ModelTraits, Provider};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -36,6 +36,15 @@ pub(crate) struct Choice {
     pub(crate) effort: Option<Effort>,
 }
 
+/// When a model is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Stage {
+    /// Before its first answer.
+    Asked,
+    /// After it: endpoints that load a model when it is first used know only then how much it takes.
+    Answered,
+}
+
 /// A model that can be chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
@@ -50,7 +59,7 @@ pub(crate) struct Offer {
 pub(crate) struct Catalog {
     entries: Vec<Entry>,
     /// The models that somebody has asked about.
-    learnt: std::sync::Mutex<HashSet<(usize, String)>>,
+    learnt: std::sync::Mutex<HashSet<(usize, String, Stage)>>,
 }
 
 struct Entry {
@@ -97,10 +106,14 @@ impl Catalog {
     }
 
     /// Whether the endpoint is still to be asked about this model. Whoever asks this first is told to.
-    pub(crate) fn to_be_learnt(&self, choice: &Choice) -> bool {
+    pub(crate) fn to_be_learnt(&self, choice: &Choice, stage: Stage) -> bool {
+        let loads = matches!(self.client(choice).provider(), Provider::Ollama | Provider::LmStudio);
+        if stage == Stage::Answered && !loads {
+            return false;
+        }
         // A set is as it should be whatever happened to whoever held it.
         let mut learnt = self.learnt.lock().unwrap_or_else(PoisonError::into_inner);
-        learnt.len() < MOST && learnt.insert((choice.route, choice.model.clone()))
+        learnt.len() < MOST && learnt.insert((choice.route, choice.model.clone(), stage))
     }
 
     /// The id under which clients know the model of `choice`.

@@ -12,7 +12,7 @@ use narrows_store::Change;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
-use crate::catalog::Choice;
+use crate::catalog::{Choice, Stage};
 use crate::command::{self, Command};
 use crate::content::{self, Block};
 use crate::failure;
@@ -130,7 +130,7 @@ impl Turn {
         let choice = self.session.state().choice.clone();
         let choice = choice.ok_or_else(|| Reason::Failed(failure::unconfigured()))?;
         self.name_session(&blocks).await?;
-        self.learn(&choice);
+        self.learn(&choice, Stage::Asked);
         let blocks = self.unless_stopped(self.fetch(blocks)).await?;
         let mut request = self.request(&choice);
         request.messages.extend(self.session.state().past.iter().flat_map(|past| past.messages.clone()));
@@ -144,6 +144,7 @@ impl Turn {
             let completion = self.ask(&choice, &mut request).await?;
             let Completion { message, finish, usage, .. } = completion;
             self.count(&choice, usage).await?;
+            self.learn(&choice, Stage::Answered);
             let calls = message.calls.clone();
             self.say(&mut request, Message::Assistant(message));
             match finish {
@@ -232,7 +233,11 @@ impl Turn {
             }
         };
         tracing::info!(%error, "{title}");
-        self.notice("warning", &title, Some(&error.message)).await
+        match note {
+            // What only the endpoint sees is nothing to the user.
+            Note::Without { what, .. } if !what.matters() => Ok(()),
+            _ => self.notice("warning", &title, Some(&error.message)).await,
+        }
     }
 
     /// Tells something beside the answer, to clients that show such things.
@@ -290,8 +295,8 @@ impl Turn {
     }
 
     /// Finds out about the model in the background, if nobody has.
-    fn learn(&self, choice: &Choice) {
-        if self.agent.catalog.to_be_learnt(choice) {
+    fn learn(&self, choice: &Choice, stage: Stage) {
+        if self.agent.catalog.to_be_learnt(choice, stage) {
             let client = self.agent.catalog.client(choice).clone();
             let model = choice.model.clone();
             tokio::spawn(async move { client.learn(&model, LEARNING).await });
@@ -401,8 +406,7 @@ async fn beats(peer: Peer, session: Arc<Session>, said: Arc<AtomicU64>, version:
             if let Some(call) = session.calls().into_iter().next()
                 && version == Version::V1
             {
-                update =
-                    json!({"sessionUpdate": "tool_call_update", "toolCallId": call, "status": "in_progress"});
+                update = json!({"sessionUpdate": "tool_call_update", "toolCallId": call});
             }
             let params = json!({"sessionId": &*session.id, "update": update});
             if peer.notify(SESSION_UPDATE, &params).await.is_err() {
