@@ -10,3 +10,4 @@ mod official;
 mod commands;
 mod files;
 mod permission;
+mod turns;

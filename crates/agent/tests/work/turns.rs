@@ -1,0 +1,313 @@
+//! The turn loop with tools: several calls, limits, plans, the gate, and long silence.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use narrows_agent::{Checking, Limits, Settings, ToolGate, ToolRequest, Verdict};
+use narrows_testkit::model::{ModelServer, Reply, delta, finish};
+use serde_json::{Value, json};
+
+use crate::common::{Client, chats, last_messages, settings};
+use crate::desk::{Desk, calls, methods};
+use crate::official::check_v1;
+
+fn done() -> Reply {
+    Reply::text("That is all I wanted to do.")
+}
+
+fn read(path: &str) -> (&'static str, Value) {
+    ("read_file", json!({"path": path}))
+}
+
+/// Every call in `messages` has its result behind it, in the same order, and no result is without its call.
+#[track_caller]
+fn assert_paired(messages: &Value) {
+    let mut open: Vec<&Value> = Vec::new();
+    for message in messages.as_array().unwrap() {
+        if message["role"] == "tool" {
+            assert!(!open.is_empty() && *open.remove(0) == message["tool_call_id"], "{messages}");
+            continue;
+        }
+        assert!(open.is_empty(), "{messages}");
+        open = message["tool_calls"].as_array().into_iter().flatten().map(|call| &call["id"]).collect();
+    }
+    assert!(open.is_empty(), "{messages}");
+}
+
+#[tokio::test]
+async fn several_calls_run_one_after_the_other() {
+    let wanted = [read("a.txt"), read("none.txt"), ("write_file", json!({"path": "c.txt", "content": "c"}))];
+    let server =
+        ModelServer::start([Reply::text_and_calls("I will look at the files first.", &wanted), done()]);
+    let mut client = Desk::new(&[("/work/a.txt", "A")]).client(settings(&server)).await;
+    let session = client.session().await;
+    client.prompt(&session, "Go").await.unwrap();
+    let statuses: Vec<Value> = calls(&client).iter().map(|call| call["status"].clone()).collect();
+    assert_eq!(statuses, ["completed", "failed", "completed"], "one that fails does not stop the others");
+    let messages = last_messages(&server);
+    assert_paired(&messages);
+    assert_eq!(messages[1]["content"], "I will look at the files first.");
+    let results: Vec<&str> = (2..5).map(|at| messages[at]["content"].as_str().unwrap()).collect();
+    assert_eq!(results, ["A", "The file could not be read: no such file", "/work/c.txt is written."]);
+    // The text before a call and the text behind it are two messages.
+    let ids: Vec<&Value> = client
+        .updates
+        .iter()
+        .filter(|update| update["sessionUpdate"] == "agent_message_chunk")
+        .map(|update| &update["messageId"])
+        .collect();
+    assert!(ids.first() != ids.last() && ids.iter().all(|id| id.is_string()));
+    check_v1(&client);
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn calls_that_come_mixed_are_run_in_their_own_order() {
+    let piece = |index: usize, id: Option<&str>, arguments: &str| {
+        let mut call = json!({"index": index, "function": {"arguments": arguments}});
+        if let Some(id) = id {
+            call["id"] = id.into();
+            call["type"] = "function".into();
+            call["function"]["name"] = "read_file".into();
+        }
+        delta(&json!({"tool_calls": [call]}))
+    };
+    let mixed = Reply::sse([
+        piece(1, Some("second"), r#"{"path": "#),
+        piece(0, Some("first"), r#"{"pa"#),
+        piece(1, None, r#""b.txt"}"#),
+        piece(0, None, r#"th": "a.txt"}"#),
+        finish("tool_calls"),
+    ]);
+    let server = ModelServer::start([mixed, done()]);
+    let desk = Desk::new(&[("/work/a.txt", "A"), ("/work/b.txt", "B")]);
+    let mut client = desk.client(settings(&server)).await;
+    let session = client.session().await;
+    client.prompt(&session, "Go").await.unwrap();
+    let paths: Vec<&Value> = client.asked.iter().map(|(_, params)| &params["path"]).collect();
+    assert_eq!(paths, ["/work/a.txt", "/work/b.txt"]);
+    let messages = last_messages(&server);
+    assert_paired(&messages);
+    assert_eq!((&messages[2]["tool_call_id"], &messages[2]["content"]), (&json!("first"), &json!("A")));
+    assert_eq!((&messages[3]["tool_call_id"], &messages[3]["content"]), (&json!("second"), &json!("B")));
+    client.leave().await;
+}
+
+/// Cancelled at the first of several: the others are never announced.
+#[tokio::test]
+async fn giving_up_one_of_several_gives_up_all() {
+    let server = ModelServer::start([Reply::tool_calls(&[read("a.txt"), read("b.txt")]), done()]);
+    let desk = Desk::new(&[]);
+    desk.reply("fs/read_text_file", None);
+    let mut client = desk.client(settings(&server)).await;
+    let session = client.session().await;
+    let prompt = client.begin_prompt(&session, "Go").await;
+    client.question("fs/read_text_file").await;
+    client.notify("session/cancel", json!({"sessionId": session})).await;
+    assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
+    assert_eq!((calls(&client).len(), client.asked.len()), (1, 1));
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_turn_makes_only_so_many_requests() {
+    let server = ModelServer::start(Reply::tool_calls(&[read("a.txt")]));
+    let limits = Limits { requests_per_turn: 3, ..Limits::default() };
+    let mut client =
+        Desk::new(&[("/work/a.txt", "A")]).client(Settings { limits, ..settings(&server) }).await;
+    let session = client.session().await;
+    let end = client.prompt(&session, "Go").await.unwrap();
+    assert_eq!(end["stopReason"], "max_turn_requests");
+    assert_eq!((chats(&server).len(), calls(&client).len()), (3, 3));
+    assert_eq!(end["usage"]["inputTokens"], 30, "all requests are counted");
+    // What was done is known in the next turn.
+    server.replan(done());
+    client.prompt(&session, "Go on").await.unwrap();
+    let messages = last_messages(&server);
+    assert_eq!(messages.as_array().unwrap().len(), 1 + 3 * 2 + 1);
+    assert_paired(&messages);
+    client.leave().await;
+}
+
+/// A call that was cut off at the limit of the answer is not run and leaves no hole in the history.
+#[tokio::test]
+async fn a_call_that_was_cut_off_is_not_run() {
+    let cut = Reply::text_and_calls("I will read the file now.", &[read("a.txt")]).finishing("length");
+    let cut = cut.map_events(|event| {
+        if let Some(arguments) = event.pointer_mut("/choices/0/delta/tool_calls/0/function/arguments")
+            && arguments.as_str().is_some_and(|text| text.ends_with('}'))
+        {
+            *arguments = json!("");
+        }
+    });
+    let server = ModelServer::start([cut, done()]);
+    let mut client = Desk::new(&[("/work/a.txt", "A")]).client(settings(&server)).await;
+    let session = client.session().await;
+    let end = client.prompt(&session, "Go").await.unwrap();
+    assert_eq!(end["stopReason"], "max_tokens");
+    assert!(client.asked.is_empty());
+    client.prompt(&session, "Go on").await.unwrap();
+    assert_paired(&last_messages(&server));
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_plan_is_shown_whole_and_shown_again_once() {
+    let entry = |status: &str| json!({"content": "Look around", "priority": "high", "status": status});
+    let plan = |status: &str| {
+        Reply::tool_call("update_plan", json!({"entries": [entry(status), {"content": "Act"}]}))
+    };
+    let server = ModelServer::start([plan("in_progress"), plan("completed"), done()]);
+    let mut client = Desk::new(&[]).client(settings(&server)).await;
+    let session = client.session().await;
+    client.prompt(&session, "Go").await.unwrap();
+    let rest = json!({"content": "Act", "priority": "medium", "status": "pending"});
+    let plans = |client: &Client| -> Vec<Value> {
+        let plans = client.updates.iter().filter(|update| update["sessionUpdate"] == "plan");
+        plans.map(|plan| plan["entries"].clone()).collect()
+    };
+    assert_eq!(plans(&client), [json!([entry("in_progress"), rest]), json!([entry("completed"), rest])]);
+    assert!(calls(&client).is_empty() && client.asked.is_empty(), "it is no call to show or to ask about");
+    assert_eq!(last_messages(&server)[2]["content"], "The plan is shown.");
+    client.forget();
+    client
+        .ask("session/load", json!({"sessionId": session, "cwd": "/work", "mcpServers": []}))
+        .await
+        .unwrap();
+    assert_eq!(plans(&client), [json!([entry("completed"), rest])]);
+    check_v1(&client);
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_plan_that_is_none_is_told_to_the_model() {
+    for arguments in [
+        json!({}),
+        json!({"entries": "everything"}),
+        json!({"entries": [{"status": "pending"}]}),
+        json!({"entries": [{"content": "x", "status": "half"}]}),
+    ] {
+        let server = ModelServer::start([Reply::tool_call("update_plan", arguments.clone()), done()]);
+        let mut client = Desk::new(&[]).client(settings(&server)).await;
+        let session = client.session().await;
+        client.prompt(&session, "Go").await.unwrap();
+        assert!(!client.kinds().contains(&"plan".to_owned()), "{arguments}");
+        let told = last_messages(&server)[2]["content"].as_str().unwrap().to_owned();
+        assert!(told.contains("plan cannot be read"), "{told}");
+        client.leave().await;
+    }
+}
+
+/// Denies what it is told to, and remembers what it was asked; `slow` never comes to a decision.
+#[derive(Debug, Default)]
+struct Gate(Mutex<Vec<ToolRequest>>);
+
+impl ToolGate for Gate {
+    fn check<'a>(&'a self, request: &'a ToolRequest) -> Checking<'a> {
+        self.0.lock().unwrap().push(request.clone());
+        let path = request.arguments["path"].as_str().unwrap_or_default().to_owned();
+        Box::pin(async move {
+            match path.as_str() {
+                "secret.txt" => Verdict::Deny("it is secret".to_owned()),
+                "slow.txt" => std::future::pending().await,
+                _ => Verdict::Allow,
+            }
+        })
+    }
+}
+
+#[tokio::test]
+async fn what_the_gate_denies_never_happened() {
+    let server = ModelServer::start([Reply::tool_calls(&[read("secret.txt"), read("a.txt")]), done()]);
+    let gate = Arc::new(Gate::default());
+    let settings = Settings { gate: gate.clone(), ..settings(&server) };
+    let mut client = Desk::new(&[("/work/a.txt", "A"), ("/work/secret.txt", "S")]).client(settings).await;
+    let session = client.session().await;
+    client.prompt(&session, "Go").await.unwrap();
+    let shown = calls(&client);
+    assert_eq!((shown.len(), &shown[0]["title"]), (1, &json!("Read a.txt")));
+    assert_eq!(methods(&client), ["fs/read_text_file"]);
+    let messages = last_messages(&server);
+    assert_eq!(messages[2]["content"], "The call is not allowed: it is secret");
+    assert_eq!(messages[3]["content"], "A");
+    let (tool, arguments) = read("secret.txt");
+    let request = ToolRequest { session, server: None, tool: tool.to_owned(), arguments };
+    assert_eq!(gate.0.lock().unwrap()[0], request);
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_turn_is_given_up_while_the_gate_thinks() {
+    let server = ModelServer::start([Reply::tool_calls(&[read("slow.txt")]), done()]);
+    let gate = Arc::new(Gate::default());
+    let settings = Settings { gate: gate.clone(), ..settings(&server) };
+    let mut client = Desk::new(&[]).client(settings).await;
+    let session = client.session().await;
+    let prompt = client.begin_prompt(&session, "Go").await;
+    let thinking = || !gate.0.lock().unwrap().is_empty();
+    assert!(narrows_testkit::wait::wait_until(crate::common::SOON, thinking).await);
+    client.notify("session/cancel", json!({"sessionId": session})).await;
+    assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
+    assert!(calls(&client).is_empty());
+    client.leave().await;
+}
+
+/// Longer than an agent may be silent.
+const LONG: Duration = Duration::from_secs(31);
+
+/// Lets time pass and returns the update that comes of it.
+async fn beat(client: &mut Client) -> Value {
+    let before = client.updates.len();
+    tokio::time::pause();
+    // The silence is looked for at intervals, so the first to pass may have begun with a word.
+    tokio::time::advance(LONG).await;
+    tokio::time::advance(LONG).await;
+    client.hear().await;
+    tokio::time::resume();
+    assert_eq!(client.updates.len(), before + 1);
+    client.updates.pop().unwrap()
+}
+
+#[tokio::test]
+async fn a_long_silence_is_broken() {
+    let server =
+        ModelServer::start([Reply::tool_calls(&[("run_command", json!({"command": "sleep"}))]), done()]);
+    let desk = Desk::new(&[]);
+    desk.reply("session/request_permission", None);
+    desk.reply("terminal/wait_for_exit", None);
+    let mut client = desk.client(settings(&server)).await;
+    let session = client.session().await;
+    let prompt = client.begin_prompt(&session, "Go").await;
+    client.question("session/request_permission").await;
+    let call = calls(&client).pop().unwrap()["toolCallId"].clone();
+    // It says that the call is there, and not that it runs.
+    for _ in 0..2 {
+        assert_eq!(beat(&mut client).await, json!({"sessionUpdate": "tool_call_update", "toolCallId": call}));
+    }
+    desk.choose("allow_once");
+    let yes = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
+    crate::desk::answer_late(&client, "session/request_permission", yes).await;
+    client.question("terminal/wait_for_exit").await;
+    assert_eq!(beat(&mut client).await["toolCallId"], call);
+    client.notify("session/cancel", json!({"sessionId": session})).await;
+    assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
+    check_v1(&client);
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_model_that_thinks_for_long_is_covered() {
+    let server = ModelServer::start(Reply::hang());
+    let mut client = Client::v1(settings(&server), json!({})).await;
+    let session = client.session().await;
+    let before = server.seen().len();
+    let prompt = client.begin_prompt(&session, "Go").await;
+    client.update(|update| update["sessionUpdate"] == "session_info_update").await;
+    server.seen_count(before + 1).await;
+    let said = beat(&mut client).await;
+    assert_eq!(said["sessionUpdate"], "session_info_update");
+    client.notify("session/cancel", json!({"sessionId": session})).await;
+    assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
+    check_v1(&client);
+    client.leave().await;
+}
