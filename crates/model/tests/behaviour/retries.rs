@@ -246,16 +246,17 @@ async fn the_wait_is_kept() {
 
 #[tokio::test]
 async fn a_wait_that_is_too_long_is_an_error_now() {
-    let busy = Reply::refused(429, "busy").header("retry-after", "61");
-    let server = ModelServer::start(busy);
-    let outcome = ask(&client(&server), &request()).await;
-    let error = outcome.failed();
-    assert_eq!(
-        (error.kind, error.retry_after),
-        (Kind::RateLimit, Some(Duration::from_secs(61))),
-        "{error:?}"
-    );
-    assert!(outcome.events.is_empty(), "{outcome:?}");
+    // Over the cap, or over the whole.
+    for (asked, total) in [(61, 300), (9, 5)] {
+        let busy = Reply::refused(429, "busy").header("retry-after", &asked.to_string());
+        let server = ModelServer::start(busy);
+        let client = client_with(&server, |endpoint| endpoint.limits.total = Duration::from_secs(total));
+        let outcome = ask(&client, &request()).await;
+        let error = outcome.failed();
+        let wanted = Some(Duration::from_secs(asked));
+        assert_eq!((error.kind, error.retry_after), (Kind::RateLimit, wanted), "{error:?}");
+        assert!(outcome.events.is_empty(), "{outcome:?}");
+    }
 }
 
 #[tokio::test]
