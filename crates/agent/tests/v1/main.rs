@@ -7,6 +7,7 @@ mod common;
 mod cancelling;
 mod choosing;
 mod disk;
+mod failures;
 mod initialize;
 mod opening;
 mod sessions;
