@@ -3,6 +3,7 @@
 //! Signals keep their meaning: whoever is told to end dies of it, as a supervisor expects. What was started ends with
 //! us, because every child has a guardian, and the store is written so that dying at any moment is safe.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,9 +16,14 @@ use crate::cli::{Acp, Cli};
 use crate::config::{self, Flags, Layer, Variables};
 use crate::failure::{Code, Failure};
 use crate::nearest::nearest;
+use crate::output;
 
 /// How long a client that has closed its end may take to read what it was answered.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// For who has started it by hand, and would wait for ever.
+const FOR_EDITORS: &str = "this is what an editor starts and talks to in JSON; to talk to the model yourself: narrows run \
+    \"Hello\" (Ctrl-D ends this)\n";
 
 /// Serves until the client has gone.
 pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
@@ -25,6 +31,9 @@ pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
         tracing::warn!("arguments that mean nothing here are ignored: {}", explained(&args.ignored));
     }
     let settings = settings(args)?;
+    if std::io::stdin().is_terminal() {
+        output::complain(FOR_EDITORS);
+    }
     super::block_on(async {
         let link = narrows_link::stdio::take(&narrows_link::Options::default())
             .map_err(|error| Failure::setup("take stdin and stdout", &error))?;

@@ -17,8 +17,16 @@ impl Resolved {
         for chosen in &self.routes {
             let mut route = route(chosen);
             route.endpoint.pace = self.pace.unwrap_or_default();
-            let client =
-                Client::new(route.endpoint.clone()).map_err(|error| unusable(chosen, flags, &error))?;
+            let client = match Client::new(route.endpoint.clone()) {
+                Ok(client) => client,
+                Err(error) if routes.is_empty() => return Err(unusable(chosen, flags, &error)),
+                // It may be for another day; whoever chooses it is told.
+                Err(error) => {
+                    let error = unusable(chosen, &ModelArgs::default(), &error);
+                    self.warnings.push(format!("the endpoint {:?} is left out: {error}", chosen.name));
+                    continue;
+                }
+            };
             let notes = client.notes().iter();
             self.warnings.extend(notes.map(|note| format!("the endpoint {:?}: {note}", chosen.name)));
             routes.push(route);
@@ -88,8 +96,133 @@ fn unusable(chosen: &Chosen, flags: &ModelArgs, error: &EndpointError) -> Config
         (None, Some(variable)) if setting == "proxy" => Origin::Variable(variable),
         _ => chosen.origin.clone(),
     };
-    ConfigError::new(
-        origin,
-        format!("the endpoint {:?} cannot be used: `{setting}`: {}", chosen.name, error.problem),
-    )
+    let message = format!("the endpoint {:?} cannot be used: `{setting}`: {}", chosen.name, error.problem);
+    let error = ConfigError::new(origin, message);
+    if setting == "proxy" {
+        error.hint("`none` is no proxy: --proxy none, or proxy = \"none\"")
+    } else {
+        error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::file::File;
+    use crate::config::resolve::{Flags, resolve};
+    use crate::config::variables::variables;
+
+    fn read(
+        text: &str,
+        model: ModelArgs,
+        pairs: &[(&str, &str)],
+    ) -> (Result<Settings, ConfigError>, Vec<String>) {
+        let file = File::parse(Path::new("/c/narrows.toml"), text, None).unwrap();
+        let flags = Flags { model, no_store: true, ..Flags::default() };
+        let mut resolved = resolve(&flags, Some(file), &variables(pairs)).unwrap();
+        let settings = resolved.settings(&flags.model);
+        (settings, resolved.warnings)
+    }
+
+    #[test]
+    fn everything_reaches_the_agent() {
+        let text = r#"
+            system = "s"
+            errors = "rpc"
+            pace = "5ms"
+            [endpoint.a]
+            base-url = "http://a/v1"
+            model = "m"
+            key = "k"
+            headers = { X = "h" }
+            query = { v = "1" }
+            provider = "ollama"
+            context-window = 1
+            max-tokens = 2
+            temperature = 0.5
+            effort = "low"
+            proxy = "http://p"
+            connect-timeout = "1s"
+            first-timeout = "2s"
+            idle-timeout = "3s"
+            total-timeout = "4s"
+            [limits]
+            requests-per-turn = 3
+            tool-timeout = "5s"
+            server-start-timeout = "6s"
+        "#;
+        let settings = read(text, ModelArgs::default(), &[]).0.unwrap();
+        let limits = AgentLimits {
+            requests_per_turn: 3,
+            tool: Duration::from_secs(5),
+            server_start: Duration::from_secs(6),
+        };
+        assert_eq!((settings.errors, settings.limits), (AgentErrors::Rpc, limits));
+        assert_eq!((settings.system.as_deref(), settings.data_dir), (Some("s"), None));
+        let [Route { endpoint, model, max_tokens, temperature, effort }] = settings.routes.as_slice() else {
+            panic!("one route");
+        };
+        assert_eq!(
+            (endpoint.name.as_str(), endpoint.base_url.as_str(), model.as_str()),
+            ("a", "http://a/v1", "m")
+        );
+        assert_eq!(
+            (*max_tokens, *temperature, effort.map(narrows_model::Effort::name)),
+            (Some(2), Some(0.5), Some("low"))
+        );
+        assert!(endpoint.key.as_ref().is_some_and(|key| !key.is_empty()));
+        assert_eq!(endpoint.headers.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["X"]);
+        assert_eq!(endpoint.query, [("v".to_owned(), "1".to_owned())]);
+        assert_eq!(endpoint.provider.map(narrows_model::Provider::name), Some("ollama"));
+        assert_eq!((endpoint.context_window, endpoint.proxy.as_deref()), (Some(1), Some("http://p")));
+        assert_eq!(endpoint.pace, Duration::from_millis(5));
+        let times = [1, 2, 3, 4].map(Duration::from_secs);
+        let Limits { connect, first_event, idle, total, .. } = endpoint.limits;
+        assert_eq!([connect, first_event, idle, total], times);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_told_where_it_stands() {
+        #[track_caller]
+        fn check(text: &str, model: ModelArgs, pairs: &[(&str, &str)], expected: &str) {
+            let error = read(text, model, pairs).0.expect_err(expected);
+            assert_eq!(error.to_string(), expected);
+        }
+        let good = "[endpoint.a]\nbase-url = 'https://a'\nmodel = 'm'\n";
+        check(
+            &good.replace("https", "ftp"),
+            ModelArgs::default(),
+            &[],
+            "/c/narrows.toml:1: the endpoint \"a\" cannot be used: `base-url`: must begin with http:// or https://",
+        );
+        check(
+            good,
+            ModelArgs::default(),
+            &[("HTTPS_PROXY", "socks5://p")],
+            "HTTPS_PROXY: the endpoint \"a\" cannot be used: `proxy`: must begin with http:// or https://",
+        );
+        let proxy = Some(Proxy::Through("socks5://p".to_owned()));
+        check(
+            good,
+            ModelArgs { proxy, ..ModelArgs::default() },
+            &[("HTTPS_PROXY", "http://p")],
+            "--proxy: the endpoint \"a\" cannot be used: `proxy`: must begin with http:// or https://",
+        );
+    }
+
+    #[test]
+    fn an_endpoint_that_is_not_chosen_does_not_matter() {
+        let text =
+            "[endpoint.a]\nbase-url = 'https://a'\nmodel = 'm'\n[endpoint.b]\nbase-url = 'b'\nmodel = 'm'\n";
+        let (settings, warnings) = read(text, ModelArgs::default(), &[]);
+        assert_eq!(settings.unwrap().routes.len(), 1);
+        assert_eq!(warnings.len(), 1);
+        assert!(
+            warnings[0].starts_with("the endpoint \"b\" is left out: /c/narrows.toml:4: "),
+            "{warnings:?}"
+        );
+    }
 }

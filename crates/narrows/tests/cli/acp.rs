@@ -1,5 +1,6 @@
 //! The built-in agent as a client meets it: how it starts, ends and is configured.
 
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 
 use insta::assert_snapshot;
@@ -7,7 +8,7 @@ use narrows_testkit::model::{ModelServer, Plan, Reply};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{MARK, Place};
+use crate::support::{MARK, Place, terminal};
 use crate::talk::Talk;
 
 /// What nobody may ever see.
@@ -22,6 +23,21 @@ fn it_answers_and_ends_with_its_input() {
     let place = Place::new();
     let ended = Talk::initialized(&place, place.narrows(["acp", "--no-store"])).end();
     assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn who_starts_it_by_hand_is_told_what_it_is_for() {
+    let place = Place::new();
+    let (mut terminal, keyboard) = terminal();
+    let mut command = place.narrows(["acp", "--no-store"]);
+    command.stdin(keyboard);
+    let mut running = place.start(command);
+    running.complains(
+        "this is what an editor starts and talks to in JSON; to talk to the model yourself: narrows run ",
+    );
+    // Ctrl-D.
+    terminal.write_all(b"\x04").unwrap();
+    assert_eq!(running.told(), "--- stderr ---\n\"Hello\" (Ctrl-D ends this)\n--- exit 0 ---\n");
 }
 
 #[test]

@@ -1,13 +1,10 @@
 //! Turns that end well.
 
-use std::fs::File;
 use std::io::Read;
 
 use insta::assert_snapshot;
-use rustix::fs::{Mode, OFlags};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::support::Place;
+use crate::support::{Place, terminal};
 
 const HELLO_V1: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#;
 const HELLO_V2: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":2,"info":{"name":"sh","version":"2"},"capabilities":{"session":{}}}}"#;
@@ -224,19 +221,14 @@ fn on_a_terminal_nothing_steers_it() {
         END_V1.to_owned(),
     ];
     let agent = place.scripted(&[HELLO_V1, SESSION, &turn.join("\n")]);
-    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&terminal).unwrap();
-    unlockpt(&terminal).unwrap();
-    let name = ptsname(&terminal, Vec::new()).unwrap();
-    let screen =
-        rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let (mut terminal, screen) = terminal();
     let mut command = place.run(&agent, &["Hi"]);
     command.stdout(screen.try_clone().unwrap()).stderr(screen);
     let mut child = command.spawn().unwrap();
     drop(command);
     // Reading fails when the last end that narrows had is closed; what came until then is what counts.
     let mut shown = Vec::new();
-    let _ = File::from(terminal).read_to_end(&mut shown);
+    let _ = terminal.read_to_end(&mut shown);
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let shown = String::from_utf8(shown).unwrap();
     // Our own styles are the only escapes.

@@ -1,13 +1,17 @@
 //! How the tests run the binary, and what they compare.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use tempfile::TempDir;
 
 /// Longer than anything takes here, however loaded the machine is.
@@ -176,6 +180,17 @@ impl Place {
             })
             .collect()
     }
+}
+
+/// A terminal: the end at which somebody sits, and the end for a program.
+pub(crate) fn terminal() -> (File, OwnedFd) {
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&terminal).expect("it is ours");
+    unlockpt(&terminal).expect("it is ours");
+    let name = ptsname(&terminal, Vec::new()).expect("it has a name");
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let screen = rustix::fs::open(name, flags, Mode::empty()).expect("it can be opened");
+    (File::from(terminal), screen)
 }
 
 /// A narrows that runs.
