@@ -26,6 +26,8 @@ pub(crate) struct State {
     pub(crate) past: Vec<Past>,
     /// How many tokens the last request took, and its answer.
     pub(crate) used: Option<u64>,
+    /// What all requests have cost in dollars since the session was opened, where the endpoint tells.
+    pub(crate) cost: Option<f64>,
     pub(crate) title: Option<String>,
     /// What the user has allowed for the length of the session.
     pub(crate) grants: HashSet<String>,
@@ -79,6 +81,7 @@ impl State {
             choice: None,
             past: Vec::new(),
             used: None,
+            cost: None,
             title: None,
             grants: HashSet::new(),
             servers,

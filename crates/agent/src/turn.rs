@@ -307,8 +307,12 @@ impl Turn {
     async fn count(&mut self, choice: &Choice, usage: Option<Usage>) -> Result<(), Reason> {
         let Some(usage) = usage else { return Ok(()) };
         let used = usage.input + usage.output;
-        self.session.state().used = Some(used);
-        let cost = usage.cost;
+        let cost = {
+            let mut state = self.session.state();
+            state.used = Some(used);
+            state.cost = usage.cost.map(|cost| state.cost.unwrap_or(0.0) + cost).or(state.cost);
+            state.cost
+        };
         self.usage = Some(match self.usage.take() {
             None => usage,
             Some(sum) => add(&sum, &usage),
@@ -318,8 +322,8 @@ impl Turn {
             && client.introduced
         {
             let mut update = json!({"sessionUpdate": "usage_update", "used": used, "size": size});
-            if let Some(total) = self.usage.as_ref().and_then(|sum| sum.cost).filter(|_| cost.is_some()) {
-                update["cost"] = json!({"amount": total, "currency": "USD"});
+            if let Some(cost) = cost {
+                update["cost"] = json!({"amount": cost, "currency": "USD"});
             }
             self.voice.update(&update).await?;
         }

@@ -81,15 +81,13 @@ impl Turn {
         for block in blocks {
             fetched.push(match block {
                 Block::Link { uri, name } => match place.resolve(&uri) {
-                    Ok(path) if !uri.contains("://") || uri.starts_with("file:") => {
-                        match self.read_file(&path, None, None).await {
-                            Ok(text) => Block::Resource { uri, text: middle_cut(&text, MAX_LINKED) },
-                            Err(error) => {
-                                tracing::debug!(%error, "a linked file is left a link");
-                                Block::Link { uri, name }
-                            }
+                    Ok(path) if is_file(&uri) => match self.read_file(&path, None, None).await {
+                        Ok(text) => Block::Resource { uri, text: middle_cut(&text, MAX_LINKED) },
+                        Err(error) => {
+                            tracing::debug!(%error, "a linked file is left a link");
+                            Block::Link { uri, name }
                         }
-                    }
+                    },
                     _ => Block::Link { uri, name },
                 },
                 block => block,
@@ -97,6 +95,11 @@ impl Turn {
         }
         fetched
     }
+}
+
+/// Whether a link means a file: some clients give a path in the place of a URI.
+fn is_file(uri: &str) -> bool {
+    uri.starts_with("file:") || url::Url::parse(uri).is_err()
 }
 
 fn shown(name: &str, kind: ToolKind, title: String, path: &str, input: &Map<String, Value>) -> ToolCall {

@@ -4,10 +4,14 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod bus;
 mod cancelling;
 mod choosing;
+mod commands;
+mod content;
 mod disk;
 mod failures;
 mod initialize;
 mod opening;
 mod sessions;
+mod turns;

@@ -1,0 +1,173 @@
+//! Behind a router that knows sessions by a `sessionId` beside the params, and at the end of the input.
+
+use std::time::{Duration, Instant};
+
+use narrows_testkit::model::{ModelServer, Plan, Reply, Step};
+use serde_json::{Value, json};
+
+use crate::common::{Client, settings};
+
+/// Sends a request with a tag and returns its id.
+async fn tagged(client: &mut Client, id: Value, tag: &str, method: &str, params: Value) {
+    client
+        .send(&json!({"jsonrpc": "2.0", "id": id, "sessionId": tag, "method": method, "params": params}))
+        .await;
+}
+
+/// Waits for the response of this id, whole.
+async fn response(client: &mut Client, id: &Value) -> Value {
+    loop {
+        let found =
+            client.heard.iter().find(|message| message["id"] == *id && message.get("method").is_none());
+        if let Some(message) = found {
+            return message.clone();
+        }
+        client.hear().await;
+    }
+}
+
+#[tokio::test]
+async fn a_tag_comes_back_on_everything_of_its_session() {
+    let server = ModelServer::start(Reply::text("An answer, and not a short one"));
+    let mut client = Client::start(settings(&server));
+    client.host(|_, _| Some(Ok(json!({"content": "some text"}))));
+    let introduction = json!({
+        "protocolVersion": 1, "clientInfo": {"name": "bus", "version": "1"},
+        "clientCapabilities": {"fs": {"readTextFile": true}},
+    });
+    tagged(&mut client, json!("i"), "bus-1", "initialize", introduction).await;
+    assert_eq!(response(&mut client, &json!("i")).await["sessionId"], "bus-1");
+    tagged(&mut client, json!("n"), "bus-1", "session/new", json!({"cwd": "/work", "mcpServers": []})).await;
+    let opened = response(&mut client, &json!("n")).await;
+    assert_eq!(opened["sessionId"], "bus-1");
+    let session = opened["result"]["sessionId"].as_str().unwrap().to_owned();
+    assert_ne!(session, "bus-1");
+    let place = client.heard.len();
+    let prompt = json!([{"type": "text", "text": "Hi"}, {"type": "resource_link", "uri": "/work/a.rs"}]);
+    tagged(
+        &mut client,
+        json!("p"),
+        "bus-1",
+        "session/prompt",
+        json!({"sessionId": session, "prompt": prompt}),
+    )
+    .await;
+    let end = response(&mut client, &json!("p")).await;
+    assert_eq!(end["result"]["stopReason"], "end_turn");
+    client.update(|update| update["sessionUpdate"] == "available_commands_update").await;
+    let heard = &client.heard[place..];
+    let methods: Vec<&str> = heard.iter().filter_map(|message| message["method"].as_str()).collect();
+    assert!(methods.contains(&"session/update") && methods.contains(&"fs/read_text_file"), "{methods:?}");
+    for message in heard {
+        assert_eq!(message["sessionId"], "bus-1", "{message}");
+        if message.get("method").is_some() {
+            assert_eq!(
+                message["params"]["sessionId"],
+                json!(session),
+                "the agent's own id stands in the params"
+            );
+        }
+    }
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn errors_carry_the_tag_as_well() {
+    let server = ModelServer::start(Reply::text("unused"));
+    let mut client = Client::v1(settings(&server), json!({})).await;
+    for (number, (method, params)) in [
+        ("session/prompt", json!({"sessionId": "nobody", "prompt": [{"type": "text", "text": "x"}]})),
+        ("session/new", json!({})),
+        ("no/such/method", json!({})),
+        ("session/load", json!({"sessionId": "nobody", "cwd": "/work"})),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = json!(format!("e{number}"));
+        tagged(&mut client, id.clone(), "bus \"2\" ä", method, params).await;
+        let answer = response(&mut client, &id).await;
+        assert!(answer.get("error").is_some(), "{answer}");
+        assert_eq!(answer["sessionId"], "bus \"2\" ä", "{method}");
+    }
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn sessions_keep_their_tags_apart_and_take_the_latest() {
+    let server = ModelServer::start(Reply::text("An answer, and not a short one"));
+    let mut client = Client::v1(settings(&server), json!({})).await;
+    let mut sessions = Vec::new();
+    for tag in ["one", "two"] {
+        tagged(&mut client, json!(tag), tag, "session/new", json!({"cwd": "/work"})).await;
+        let opened = response(&mut client, &json!(tag)).await;
+        sessions.push((tag, opened["result"]["sessionId"].as_str().unwrap().to_owned()));
+    }
+    let plain = client.session().await;
+    let prompt = json!([{"type": "text", "text": "Hi"}]);
+    for (tag, session) in &sessions {
+        let params = json!({"sessionId": session, "prompt": prompt});
+        tagged(&mut client, json!(format!("p{tag}")), tag, "session/prompt", params).await;
+    }
+    let third = client.begin_prompt(&plain, "Hi").await;
+    for (tag, _) in &sessions {
+        response(&mut client, &json!(format!("p{tag}"))).await;
+    }
+    client.answer(third).await.unwrap();
+    for message in client.heard.iter().filter(|message| message["method"] == "session/update") {
+        let of = sessions.iter().find(|(_, session)| message["params"]["sessionId"] == json!(session));
+        assert_eq!(message.get("sessionId"), of.map(|(tag, _)| json!(tag)).as_ref(), "{message}");
+    }
+    // A request without a tag leaves the one that is known; another one replaces it.
+    let session = sessions[0].1.clone();
+    let place = client.heard.len();
+    client.prompt(&session, "Hi").await.unwrap();
+    let update = client.heard[place..].iter().find(|message| message["method"] == "session/update").unwrap();
+    assert_eq!(update["sessionId"], "one");
+    let place = client.heard.len();
+    let params = json!({"sessionId": session, "prompt": prompt});
+    tagged(&mut client, json!("again"), "three", "session/prompt", params).await;
+    response(&mut client, &json!("again")).await;
+    let update = client.heard[place..].iter().find(|message| message["method"] == "session/update").unwrap();
+    assert_eq!(update["sessionId"], "three");
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_replay_carries_the_tag() {
+    let server = ModelServer::start(Reply::text("An answer, and not a short one"));
+    let mut client = Client::v1(settings(&server), json!({})).await;
+    let session = client.session().await;
+    client.prompt(&session, "Hi").await.unwrap();
+    client.ask("session/close", json!({"sessionId": session})).await.unwrap();
+    let place = client.heard.len();
+    tagged(&mut client, json!("l"), "bus", "session/load", json!({"sessionId": session, "cwd": "/work"}))
+        .await;
+    response(&mut client, &json!("l")).await;
+    assert_eq!(client.heard.len() - place, 3, "what was said on both sides, and the answer");
+    assert!(client.heard[place..].iter().all(|message| message["sessionId"] == "bus"));
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn the_end_of_the_input_ends_every_turn_at_once() {
+    for reply in [
+        Reply::hang(),
+        Reply::text("An answer, and not a short one").after(0, Step::Hang),
+        Reply::text("An answer, and not a short one").after(6, Step::Hang),
+    ] {
+        let server = ModelServer::start(Plan::new([reply]));
+        let mut client = Client::v1(settings(&server), json!({})).await;
+        for _ in 0..3 {
+            let session = client.session().await;
+            client.begin_prompt(&session, "Hi").await;
+        }
+        while server.seen().iter().filter(|seen| seen.method == "POST").count() < 3 {
+            server.seen_count(server.seen().len() + 1).await;
+        }
+        let started = Instant::now();
+        client.leave().await;
+        assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
+        server.hung_up().await;
+    }
+}
