@@ -1,20 +1,27 @@
 //! The measurements behind every figure we give.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
+mod agent;
 mod measure;
 mod rpc;
 mod wire;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: narrows-bench wire|rpc [--json]";
+const USAGE: &str = "usage: narrows-bench wire|rpc|agent [--json] [--peer CMD]...";
 
 fn main() -> ExitCode {
     let mut bench = None;
     let mut json = false;
-    for argument in std::env::args().skip(1) {
+    let mut peers = Vec::new();
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--json" => json = true,
+            "--peer" => match arguments.next() {
+                Some(command) => peers.push(command),
+                None => return usage(),
+            },
             "-h" | "--help" => {
                 println!("{USAGE}");
                 return ExitCode::SUCCESS;
@@ -23,9 +30,20 @@ fn main() -> ExitCode {
             _ => return usage(),
         }
     }
+    if !peers.is_empty() && bench.as_deref() != Some("agent") {
+        return usage();
+    }
     let report = match bench.as_deref() {
         Some("wire") => wire::run(),
         Some("rpc") => rpc::run(),
+        Some("agent") => match agent::run(&peers) {
+            Ok(report) => report,
+            Err(problem) => {
+                eprintln!("narrows-bench: {problem}");
+                return ExitCode::FAILURE;
+            }
+        },
+        Some("agent-floor") => return served(&agent::floor::serve()),
         // The other ends of `rpc`, which starts itself.
         Some("rpc-agent") => return served(&rpc::serve()),
         Some("rpc-pour") => return served(&rpc::pour()),

@@ -81,7 +81,7 @@ impl fmt::Display for Bar {
 /// What a bench found: a table of figures, and the bars they are held against.
 pub(crate) struct Report {
     pub(crate) title: &'static str,
-    pub(crate) columns: Vec<&'static str>,
+    pub(crate) columns: Vec<String>,
     pub(crate) rows: Vec<(String, Vec<f64>)>,
     pub(crate) bars: Vec<Bar>,
 }
@@ -102,7 +102,7 @@ impl Report {
                     .columns
                     .iter()
                     .zip(figures)
-                    .map(|(&column, &figure)| (column.to_owned(), figure.into()))
+                    .map(|(column, &figure)| (column.clone(), figure.into()))
                     .collect();
                 json!({"row": name, "figures": figures})
             })
@@ -125,13 +125,14 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.title)?;
-        write!(f, "{:<16}", "")?;
+        let widest = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0).max(16);
+        write!(f, "{:<widest$}", "")?;
         for column in &self.columns {
             write!(f, " {column:>15}")?;
         }
         writeln!(f)?;
         for (name, figures) in &self.rows {
-            write!(f, "{name:<16}")?;
+            write!(f, "{name:<widest$}")?;
             for figure in figures {
                 let decimals = if *figure < 10.0 { 3 } else { 1 };
                 write!(f, " {figure:>15.decimals$}")?;

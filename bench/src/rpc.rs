@@ -45,7 +45,7 @@ pub(crate) fn run() -> Report {
     let row = |name: &str, cost: Cost| (name.to_owned(), vec![cost.cpu, cost.cpu / floor.cpu, cost.memory]);
     Report {
         title: "rpc: 200,000 updates over pipes, per end; best time and worst memory of the rounds",
-        columns: vec!["µs per update", "times the floor", "MiB over idle"],
+        columns: ["µs per update", "times the floor", "MiB over idle"].map(str::to_owned).to_vec(),
         rows: vec![row("agent", agent), row("client", client), row("bare pipes", floor)],
         bars: vec![
             bar("agent: µs of processor time per update", agent.cpu, 1.5),

@@ -33,7 +33,12 @@ pub(crate) fn run() -> Report {
         value: memory,
         demand: Demand::AtMost(((2 * MAX_LINE) >> 20) as f64),
     });
-    Report { title: "wire: ns per message, best of the rounds", columns: COLUMNS.to_vec(), rows, bars }
+    Report {
+        title: "wire: ns per message, best of the rounds",
+        columns: COLUMNS.map(str::to_owned).to_vec(),
+        rows,
+        bars,
+    }
 }
 
 /// What is demanded of a row.

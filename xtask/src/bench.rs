@@ -5,21 +5,73 @@ use crate::step::{Failure, Steps};
 use crate::usage;
 
 /// What can be measured.
-pub(crate) const NAMES: [&str; 2] = ["wire", "rpc"];
+pub(crate) const NAMES: [&str; 3] = ["wire", "rpc", AGENT];
 
-/// Measures what is named, one after the other; options such as `--json` go to each.
+/// The one that measures a program, which has to be built.
+const AGENT: &str = "agent";
+
+/// What was asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked<'a> {
+    names: Vec<&'a str>,
+    /// Such as `--json`, for each.
+    options: Vec<&'a str>,
+    /// Other agents to measure beside ours, with their option.
+    peers: Vec<&'a str>,
+}
+
+/// Measures what is named, one after the other.
 pub(crate) fn run(words: &[&str]) -> Result<(), Failure> {
-    let (options, names): (Vec<&str>, Vec<&str>) = words.iter().partition(|word| word.starts_with('-'));
-    if names.is_empty() {
-        return Err(usage(&format!("name what to measure: {}", NAMES.join(", "))));
-    }
-    if let Some(unknown) = names.iter().find(|name| !NAMES.contains(name)) {
-        return Err(usage(&format!("there is no measurement `{unknown}`")));
-    }
+    let Asked { names, options, peers } = read(words)?;
     let mut steps = Steps::new("bench");
     for name in names {
         let program = ["run", "--profile", "bench", "--package", "narrows-bench", "--", name];
-        steps.run(name, cargo(&[&program, &options[..]].concat()))?;
+        let mut words = [&program, &options[..]].concat();
+        if name == AGENT {
+            // By itself, so that it has the features it is shipped with and no more.
+            steps.run("build narrows", cargo(&["build", "--profile", "bench", "--package", "narrows"]))?;
+            words.extend(&peers);
+        }
+        steps.run(name, cargo(&words))?;
     }
     Ok(())
+}
+
+fn read<'a>(words: &[&'a str]) -> Result<Asked<'a>, Failure> {
+    let mut asked = Asked { names: Vec::new(), options: Vec::new(), peers: Vec::new() };
+    let mut words = words.iter();
+    while let Some(&word) = words.next() {
+        match word {
+            "--peer" => {
+                let command = words.next().ok_or_else(|| usage("`--peer` needs a command"))?;
+                asked.peers.extend([word, command]);
+            }
+            _ if word.starts_with('-') => asked.options.push(word),
+            _ if NAMES.contains(&word) => asked.names.push(word),
+            _ => return Err(usage(&format!("there is no measurement `{word}`"))),
+        }
+    }
+    if asked.names.is_empty() {
+        return Err(usage(&format!("name what to measure: {}", NAMES.join(", "))));
+    }
+    if !asked.peers.is_empty() && !asked.names.contains(&AGENT) {
+        return Err(usage("`--peer` is for `agent`"));
+    }
+    Ok(asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_go_to_all_and_peers_to_the_agent() {
+        let asked = read(&["agent", "--peer", "node agent.js", "--json", "rpc"]).expect("a command line");
+        let expected = Asked {
+            names: vec!["agent", "rpc"],
+            options: vec!["--json"],
+            peers: vec!["--peer", "node agent.js"],
+        };
+        assert_eq!(asked, expected);
+    }
 }

@@ -3,6 +3,7 @@
 //! The parts do not depend on each other: one that fails does not keep the others from running.
 
 mod fuzz;
+mod model;
 mod stress;
 
 use crate::command::{cargo, tool};
@@ -13,17 +14,31 @@ use crate::{bench, test, tools, usage};
 pub(crate) struct Part {
     /// What it is called on the command line.
     pub(crate) name: &'static str,
-    run: fn() -> Result<(), Failure>,
+    run: fn() -> Result<Outcome, Failure>,
+}
+
+/// How a part ended that did not fail.
+enum Outcome {
+    Passed,
+    /// It did not run, for this reason. That is no failure, and no success either.
+    Skipped(String),
+}
+
+impl From<()> for Outcome {
+    fn from((): ()) -> Self {
+        Self::Passed
+    }
 }
 
 /// All of them, in the order they run.
-pub(crate) const PARTS: [Part; 6] = [
-    Part { name: "test", run: test::run },
+pub(crate) const PARTS: [Part; 7] = [
+    Part { name: "test", run: || test::run().map(Outcome::from) },
     Part { name: "deny", run: deny },
     Part { name: "typos", run: typos },
     Part { name: "fuzz", run: fuzz::run },
+    Part { name: "model", run: model::run },
     Part { name: "bench", run: measure },
-    Part { name: "stress", run: stress::run },
+    Part { name: "stress", run: || stress::run().map(Outcome::from) },
 ];
 
 /// Runs the parts named, or all.
@@ -32,38 +47,103 @@ pub(crate) fn run(names: &[&str]) -> Result<(), Failure> {
         return Err(usage(&format!("nightly has no part `{unknown}`")));
     }
     let chosen = PARTS.iter().filter(|part| names.is_empty() || names.contains(&part.name));
-    let mut code = 0;
-    let mut failed = Vec::new();
-    for part in chosen {
-        if let Err(failure) = (part.run)() {
-            eprintln!("xtask: {}", failure.message);
-            code = failure.code;
-            failed.push(part.name);
+    let outcomes: Vec<_> = chosen
+        .map(|part| {
+            let outcome = (part.run)();
+            match &outcome {
+                Err(failure) => eprintln!("xtask: {}", failure.message),
+                Ok(Outcome::Skipped(reason)) => eprintln!("\n==> {} SKIPPED: {reason}", part.name),
+                Ok(Outcome::Passed) => {}
+            }
+            (part.name, outcome)
+        })
+        .collect();
+    let verdict = verdict(&outcomes)?;
+    eprintln!("\n==> nightly: {verdict}");
+    Ok(())
+}
+
+/// What became of the night as a whole.
+fn verdict(outcomes: &[(&str, Result<Outcome, Failure>)]) -> Result<String, Failure> {
+    let mut code = None;
+    let (mut passed, mut failed, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, outcome) in outcomes {
+        match outcome {
+            Ok(Outcome::Passed) => passed.push(*name),
+            Ok(Outcome::Skipped(_)) => skipped.push(*name),
+            Err(failure) => {
+                code = Some(failure.code);
+                failed.push(*name);
+            }
         }
     }
-    if failed.is_empty() {
-        eprintln!("\n==> nightly: every part passed");
-        return Ok(());
+    let skipped = match skipped[..] {
+        [] => String::new(),
+        _ => format!("; SKIPPED, so not known to work: {}", skipped.join(", ")),
+    };
+    if let Some(code) = code {
+        let message = format!("nightly: these parts failed: {}{skipped}", failed.join(", "));
+        return Err(Failure { code, message });
     }
-    Err(Failure { code, message: format!("nightly: these parts failed: {}", failed.join(", ")) })
+    if skipped.is_empty() {
+        return Ok("every part passed".to_owned());
+    }
+    let passed = if passed.is_empty() { "nothing".to_owned() } else { passed.join(", ") };
+    Ok(format!("passed: {passed}{skipped}"))
 }
 
 /// Licences, advisories, sources and banned crates, by `deny.toml`.
-fn deny() -> Result<(), Failure> {
+fn deny() -> Result<Outcome, Failure> {
     let mut steps = Steps::new("deny");
     tools::installed(&mut steps, "cargo-deny", cargo(&["deny", "--version"]))?;
     steps.run("licences, bans, sources", cargo(&["deny", "check", "licenses", "bans", "sources"]))?;
     // Last, since it alone needs the network.
-    steps.run("advisories", cargo(&["deny", "check", "advisories"]))
+    steps.run("advisories", cargo(&["deny", "check", "advisories"])).map(Outcome::from)
 }
 
 /// Spelling, by `typos.toml`.
-fn typos() -> Result<(), Failure> {
+fn typos() -> Result<Outcome, Failure> {
     let mut steps = Steps::new("typos");
     tools::installed(&mut steps, "typos-cli", tool("typos", &["--version"]))?;
-    steps.run("typos", tool("typos", &[]))
+    steps.run("typos", tool("typos", &[])).map(Outcome::from)
 }
 
-fn measure() -> Result<(), Failure> {
-    bench::run(&bench::NAMES)
+fn measure() -> Result<Outcome, Failure> {
+    bench::run(&bench::NAMES).map(Outcome::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `+` has passed, `-` was skipped, a digit failed with that code.
+    #[track_caller]
+    fn check(parts: &[(&'static str, char)], expected: Result<&str, (u8, &str)>) {
+        let outcomes: Vec<_> = parts
+            .iter()
+            .map(|&(name, end)| {
+                let outcome = match end {
+                    '+' => Ok(Outcome::Passed),
+                    '-' => Ok(Outcome::Skipped("it rains".to_owned())),
+                    digit => Err(Failure { code: digit as u8 - b'0', message: "broken".to_owned() }),
+                };
+                (name, outcome)
+            })
+            .collect();
+        let verdict = verdict(&outcomes);
+        let verdict = verdict.as_deref().map_err(|failure| (failure.code, failure.message.as_str()));
+        assert_eq!(verdict, expected);
+    }
+
+    #[test]
+    fn what_was_skipped_is_not_said_to_have_passed() {
+        check(&[("a", '+'), ("b", '+')], Ok("every part passed"));
+        check(&[("a", '+'), ("b", '-')], Ok("passed: a; SKIPPED, so not known to work: b"));
+        check(&[("b", '-')], Ok("passed: nothing; SKIPPED, so not known to work: b"));
+        check(&[("a", '+'), ("b", '3'), ("c", '7')], Err((7, "nightly: these parts failed: b, c")));
+        check(
+            &[("a", '1'), ("b", '-')],
+            Err((1, "nightly: these parts failed: a; SKIPPED, so not known to work: b")),
+        );
+    }
 }

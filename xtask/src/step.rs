@@ -48,6 +48,29 @@ impl Steps {
         }
     }
 
+    /// Checks something by itself, and says how long it took.
+    pub(crate) fn check(
+        &mut self,
+        title: &str,
+        work: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), Failure> {
+        eprintln!("\n==> {title}");
+        let started = Instant::now();
+        let outcome = work();
+        let took = seconds(started.elapsed());
+        match outcome {
+            Ok(()) => {
+                eprintln!("==> {title}: done in {took}");
+                self.done += 1;
+                Ok(())
+            }
+            Err(problem) => {
+                let message = format!("{} stopped: {title} failed after {took}: {problem}", self.name);
+                Err(Failure { code: 1, message })
+            }
+        }
+    }
+
     /// The line that ends a row in which all went well.
     pub(crate) fn finish(&self) {
         let took = seconds(self.started.elapsed());

@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 
+use super::Outcome;
 use crate::command::{root, tool};
 use crate::step::{Failure, Steps};
 use crate::tools;
@@ -10,12 +11,10 @@ use crate::tools;
 const SECONDS: u32 = 60;
 
 /// Fuzzes, or says why not.
-pub(super) fn run() -> Result<(), Failure> {
+pub(super) fn run() -> Result<Outcome, Failure> {
     if !tools::has_nightly() {
-        eprintln!(
-            "xtask: fuzz SKIPPED: it needs a nightly toolchain; `rustup toolchain install nightly` brings one"
-        );
-        return Ok(());
+        let reason = "it needs a nightly toolchain; `rustup toolchain install nightly` brings one";
+        return Ok(Outcome::Skipped(reason.to_owned()));
     }
     let mut steps = Steps::new("fuzz");
     tools::installed(&mut steps, "cargo-fuzz", cargo_fuzz(&["--version"]))?;
@@ -31,7 +30,7 @@ pub(super) fn run() -> Result<(), Failure> {
             .run(&format!("fuzz {target}"), cargo_fuzz(&["run", &target, &found, &samples, "--", &limit]))?;
     }
     steps.finish();
-    Ok(())
+    Ok(Outcome::Passed)
 }
 
 /// `cargo fuzz` with these words, by the nightly toolchain: the sanitizers are not in the stable one.

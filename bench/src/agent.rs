@@ -1,0 +1,305 @@
+//! `narrows acp` beside the least an agent can do, and beside any other agent.
+
+mod drive;
+pub(crate) mod floor;
+mod model;
+mod usage;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use drive::{Agent, Failure};
+use model::{Server, Stream};
+
+use crate::measure::{Bar, Demand, Report};
+
+/// How often everything is measured, the agents taking turns; the median counts.
+const ROUNDS: usize = 5;
+/// How often an agent is started in a round, only to be started.
+const STARTS: usize = 6;
+/// How many sessions run at once.
+const SESSIONS: usize = 100;
+
+/// The configuration file in the directory of the run.
+const CONFIG: &str = "narrows.toml";
+
+const SHORT: Stream = Stream { chunks: 20_000, bytes: 4 };
+const LONG: Stream = Stream { chunks: 200_000, bytes: 4 };
+/// The text of `LONG` in the chunks of `SHORT`.
+const DENSE: Stream = Stream { chunks: 20_000, bytes: 40 };
+const EACH: Stream = Stream { chunks: 200, bytes: 4 };
+
+/// The figures, in the order of the table.
+#[derive(Clone, Copy)]
+enum Figure {
+    Start,
+    Memory,
+    Peak,
+    Chunk,
+    Rate,
+    PeakShort,
+    PeakDense,
+    PeakLong,
+    Open,
+    Many,
+}
+
+const FIGURES: [(Figure, &str); 10] = [
+    (Figure::Start, "spawn to initialize reply, ms"),
+    (Figure::Memory, "memory after initialize, MB"),
+    (Figure::Peak, "peak until then, MB"),
+    (Figure::Chunk, "20,000 chunks: processor µs per chunk"),
+    (Figure::Rate, "20,000 chunks: thousand updates per s"),
+    (Figure::PeakShort, "peak, 20,000 chunks of 4 bytes, MB"),
+    (Figure::PeakDense, "peak, 20,000 chunks of 40 bytes, MB"),
+    (Figure::PeakLong, "peak, 200,000 chunks of 4 bytes, MB"),
+    (Figure::Open, "opening 100 sessions: processor ms"),
+    (Figure::Many, "100 sessions × 200 chunks: processor ms"),
+];
+
+/// An agent in the comparison.
+struct Contender {
+    name: String,
+    program: OsString,
+    arguments: Vec<OsString>,
+    /// What was measured, by figure.
+    samples: [Vec<f64>; FIGURES.len()],
+}
+
+/// Measures our agent, the floor, and `peers`, which are command lines.
+pub(crate) fn run(peers: &[String]) -> Result<Report, String> {
+    let data = tempfile::tempdir().map_err(|error| format!("no directory for sessions: {error}"))?;
+    // Empty, in place of the user's.
+    std::fs::write(data.path().join(CONFIG), "").map_err(|error| format!("no configuration: {error}"))?;
+    let server = Server::start().map_err(|error| format!("no model server: {error}"))?;
+    let mut contenders = vec![narrows(data.path())?, floor()?];
+    for peer in peers {
+        let named = peer_of(peer, &contenders).ok_or_else(|| format!("`{peer}` is no command"))?;
+        contenders.push(named);
+    }
+    for round in 0..ROUNDS {
+        let mut failed = Vec::new();
+        for (place, contender) in contenders.iter_mut().enumerate() {
+            let outcome = contender.measure(&server, data.path());
+            if let Err(failure) = outcome {
+                let problem = format!("{} {failure} in round {}", contender.name, round + 1);
+                if place < 2 {
+                    return Err(problem);
+                }
+                eprintln!("narrows-bench: {problem}, and is left out");
+                failed.push(place);
+            }
+        }
+        for place in failed.into_iter().rev() {
+            contenders.remove(place);
+        }
+    }
+    Ok(report(&contenders))
+}
+
+/// The program of this workspace, which was built into the same directory as this one.
+fn narrows(data: &Path) -> Result<Contender, String> {
+    let program = own()?.with_file_name("narrows");
+    if !program.is_file() {
+        return Err(
+            "there is no `narrows` beside this program: `cargo xtask bench agent` builds it".to_owned()
+        );
+    }
+    let arguments = vec!["acp".into(), "--data-dir".into(), data.join("sessions").into_os_string()];
+    Ok(Contender::new("narrows".to_owned(), program.into_os_string(), arguments))
+}
+
+fn floor() -> Result<Contender, String> {
+    Ok(Contender::new("floor".to_owned(), own()?.into_os_string(), vec!["agent-floor".into()]))
+}
+
+fn own() -> Result<std::path::PathBuf, String> {
+    std::env::current_exe().map_err(|error| format!("this program cannot find itself: {error}"))
+}
+
+/// A peer, called by its program and told apart from the others.
+fn peer_of(command: &str, others: &[Contender]) -> Option<Contender> {
+    let words = shlex::split(command)?;
+    let (program, arguments) = words.split_first()?;
+    let bare: String = Path::new(program).file_name()?.to_string_lossy().chars().take(11).collect();
+    let is_free = |name: &String| others.iter().all(|other| other.name != *name);
+    let name = (2..).map(|number| format!("{bare} {number}"));
+    let name = std::iter::once(bare.clone()).chain(name).find(is_free)?;
+    Some(Contender::new(name, program.into(), arguments.iter().map(Into::into).collect()))
+}
+
+impl Contender {
+    fn new(name: String, program: OsString, arguments: Vec<OsString>) -> Self {
+        Self { name, program, arguments, samples: Default::default() }
+    }
+
+    /// The command, with a model that answers by `stream` and no configuration of the user's.
+    fn command(&self, server: &Server, stream: Stream, data: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.arguments)
+            .env("OPENAI_BASE_URL", server.url(stream))
+            .env("OPENAI_API_KEY", "bench")
+            .env("OPENAI_MODEL", "bench");
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(|name| name.starts_with("NARROWS_")) {
+                command.env_remove(name);
+            }
+        }
+        command.env("NARROWS_CONFIG", data.join(CONFIG));
+        command
+    }
+
+    fn note(&mut self, figure: Figure, value: f64) {
+        self.samples[figure as usize].push(value);
+    }
+
+    /// The median of what was measured.
+    fn median(&self, figure: Figure) -> f64 {
+        median(self.samples[figure as usize].clone())
+    }
+
+    /// Measures everything once.
+    fn measure(&mut self, server: &Server, data: &Path) -> Result<(), Failure> {
+        for _ in 0..STARTS {
+            let command = self.command(server, EACH, data);
+            let before = Instant::now();
+            let agent = Agent::start(command)?;
+            self.note(Figure::Start, before.elapsed().as_secs_f64() * 1e3);
+            self.note(Figure::Memory, usage::memory(agent.process(), "VmRSS"));
+            self.note(Figure::Peak, usage::memory(agent.process(), "VmHWM"));
+        }
+        self.stream(server, SHORT, data, Figure::PeakShort)?;
+        self.stream(server, DENSE, data, Figure::PeakDense)?;
+        self.stream(server, LONG, data, Figure::PeakLong)?;
+        self.sessions(server, data)
+    }
+
+    /// One answer of one session.
+    fn stream(&mut self, server: &Server, stream: Stream, data: &Path, peak: Figure) -> Result<(), Failure> {
+        let mut agent = Agent::start(self.command(server, stream, data))?;
+        let session = [agent.open()?];
+        let cpu = usage::processor_time(agent.process());
+        let before = Instant::now();
+        let heard = agent.prompt(&session)?;
+        let took = before.elapsed().as_secs_f64();
+        let cpu = usage::processor_time(agent.process()) - cpu;
+        complete(heard.text, stream.text())?;
+        self.note(peak, usage::memory(agent.process(), "VmHWM"));
+        if stream == SHORT {
+            self.note(Figure::Chunk, cpu / stream.chunks as f64);
+            self.note(Figure::Rate, heard.updates as f64 / took / 1e3);
+        }
+        Ok(())
+    }
+
+    /// Many sessions at once.
+    fn sessions(&mut self, server: &Server, data: &Path) -> Result<(), Failure> {
+        let mut agent = Agent::start(self.command(server, EACH, data))?;
+        let begun = usage::processor_time(agent.process());
+        let sessions = (0..SESSIONS).map(|_| agent.open()).collect::<Result<Vec<_>, _>>()?;
+        let opened = usage::processor_time(agent.process());
+        let heard = agent.prompt(&sessions)?;
+        let ended = usage::processor_time(agent.process());
+        complete(heard.text, SESSIONS * EACH.text())?;
+        self.note(Figure::Open, (opened - begun) / 1e3);
+        self.note(Figure::Many, (ended - opened) / 1e3);
+        Ok(())
+    }
+}
+
+fn complete(heard: usize, sent: usize) -> Result<(), Failure> {
+    if heard == sent {
+        return Ok(());
+    }
+    Err(Failure::Strange(format!("{heard} bytes of text, where the model sent {sent}")))
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_unstable_by(f64::total_cmp);
+    let middle = samples.len() / 2;
+    match samples.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => samples[middle],
+        _ => f64::midpoint(samples[middle - 1], samples[middle]),
+    }
+}
+
+fn report(contenders: &[Contender]) -> Report {
+    let [narrows, floor, peers @ ..] = contenders else { unreachable!("these two are always there") };
+    let mut columns: Vec<String> = vec!["narrows".into(), "floor".into(), "times the floor".into()];
+    columns.extend(peers.iter().map(|peer| peer.name.clone()));
+    let row = |(figure, name): (Figure, &str)| {
+        let (ours, least) = (narrows.median(figure), floor.median(figure));
+        let figures =
+            [ours, least, ours / least].into_iter().chain(peers.iter().map(|peer| peer.median(figure)));
+        (name.to_owned(), figures.collect())
+    };
+    let ratio = |figure| narrows.median(figure) / floor.median(figure);
+    let bar = |name: &str, value, demand| Bar { name: name.to_owned(), value, demand };
+    let growth = narrows.median(Figure::PeakLong) - narrows.median(Figure::PeakDense);
+    Report {
+        title: "agent: narrows acp beside an agent that only pastes; medians of rounds in turns",
+        columns,
+        rows: FIGURES.into_iter().map(row).collect(),
+        bars: vec![
+            bar("spawn to initialize reply, times the floor", ratio(Figure::Start), Demand::AtMost(3.0)),
+            bar("memory after initialize, MB", narrows.median(Figure::Memory), Demand::AtMost(15.0)),
+            bar("20,000 chunks: processor µs per chunk", narrows.median(Figure::Chunk), Demand::AtMost(4.0)),
+            bar(
+                "20,000 chunks: updates per s, times the floor",
+                ratio(Figure::Rate),
+                Demand::AtLeast(1.0 / 3.0),
+            ),
+            bar("peak for ten times the chunks with the same text: MB more", growth, Demand::AtMost(1.0)),
+            bar(
+                "100 sessions × 200 chunks: processor time, times the floor",
+                ratio(Figure::Many),
+                Demand::AtMost(4.0),
+            ),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_stand_at_their_places() {
+        for (place, (figure, name)) in FIGURES.into_iter().enumerate() {
+            assert_eq!(figure as usize, place, "{name}");
+        }
+        assert_eq!(DENSE.text(), LONG.text());
+        for stream in [SHORT, LONG, DENSE, EACH] {
+            assert_eq!(stream.chunks % model::BLOCK, 0);
+        }
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), 2.5);
+        assert!(median(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn peers_are_told_apart() {
+        let mut all = Vec::new();
+        for (command, expected) in [
+            ("node agent.js --stdio", "node"),
+            ("/usr/bin/node 'other agent.js'", "node 2"),
+            ("node", "node 3"),
+            ("a-very-long-name-of-a-program", "a-very-long"),
+        ] {
+            let peer = peer_of(command, &all).expect("a command");
+            assert_eq!(peer.name, expected);
+            all.push(peer);
+        }
+        assert_eq!(all[1].arguments, ["other agent.js"]);
+        assert!(peer_of("  ", &all).is_none());
+        assert!(peer_of("'open", &all).is_none());
+    }
+}

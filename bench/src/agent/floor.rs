@@ -1,0 +1,210 @@
+//! The least an agent can do: find the text in what the model server sends, and paste it into updates.
+//!
+//! One thread, raw sockets, no HTTP beyond the request, no JSON beyond finding strings. It understands the client and
+//! the server of this bench and nothing else; nobody could use it. What it costs is what any agent costs.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+
+use memchr::memmem;
+use rustix::event::{PollFd, PollFlags, poll};
+
+const PROMPT: &[u8] =
+    b"{\"model\":\"bench\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Go\"}]}";
+const UPDATE: &[u8] = b"\",\"update\":{\"sessionUpdate\":\"agent_message_chunk\",\
+                       \"content\":{\"type\":\"text\",\"text\":\"";
+
+/// Where the model is.
+struct Place {
+    address: String,
+    path: String,
+}
+
+/// A prompt whose answer comes.
+struct Turn {
+    id: String,
+    /// What every update begins with.
+    start: Vec<u8>,
+    socket: TcpStream,
+    /// What was read and is no whole line yet.
+    rest: Vec<u8>,
+}
+
+/// Serves stdin and stdout until stdin ends.
+pub(crate) fn serve() -> io::Result<()> {
+    let place = Place::from_environment()?;
+    let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let mut turns: Vec<Turn> = Vec::new();
+    let mut requests = Vec::new();
+    let mut buffer = vec![0; 64 << 10];
+    let mut out = Vec::new();
+    let mut sessions = 0;
+    loop {
+        let ready: Vec<bool> = {
+            let mut all = vec![PollFd::new(&stdin, PollFlags::IN)];
+            all.extend(turns.iter().map(|turn| PollFd::new(&turn.socket, PollFlags::IN)));
+            poll(&mut all, None)?;
+            all.iter().map(|one| !one.revents().is_empty()).collect()
+        };
+        let mut goes_on = ready[1..].iter();
+        let mut failure = Ok(());
+        turns.retain_mut(|turn| {
+            !goes_on.next().is_some_and(|ready| *ready)
+                || turn.read(&mut buffer, &mut out).unwrap_or_else(|error| {
+                    failure = Err(error);
+                    false
+                })
+        });
+        failure?;
+        if ready[0] {
+            let count = stdin.read(&mut buffer)?;
+            if count == 0 {
+                return Ok(());
+            }
+            requests.extend_from_slice(&buffer[..count]);
+            let end = memchr::memrchr(b'\n', &requests).map_or(0, |last| last + 1);
+            for line in requests[..end].split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+                turns.extend(answer(line, &place, &mut sessions, &mut out)?);
+            }
+            requests.drain(..end);
+        }
+        stdout.write_all(&out)?;
+        out.clear();
+    }
+}
+
+/// Answers a request, or begins the turn it asks for.
+fn answer(line: &[u8], place: &Place, sessions: &mut u32, out: &mut Vec<u8>) -> io::Result<Option<Turn>> {
+    let id = between(line, b"\"id\":", b",").unwrap_or_default();
+    let id = String::from_utf8_lossy(id).into_owned();
+    let result = match between(line, b"\"method\":\"", b"\"") {
+        Some(b"initialize") => r#"{"protocolVersion":1,"agentCapabilities":{},"authMethods":[]}"#.to_owned(),
+        Some(b"session/new") => {
+            *sessions += 1;
+            format!(r#"{{"sessionId":"floor-{sessions}"}}"#)
+        }
+        _ => {
+            let session = between(line, b"\"sessionId\":\"", b"\"").unwrap_or_default();
+            return Turn::begin(id, session, place).map(Some);
+        }
+    };
+    writeln!(out, r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)?;
+    Ok(None)
+}
+
+impl Turn {
+    fn begin(id: String, session: &[u8], place: &Place) -> io::Result<Self> {
+        let start = [
+            b"{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{\"sessionId\":\"",
+            session,
+            UPDATE,
+        ];
+        let mut socket = TcpStream::connect(&place.address)?;
+        let head = format!(
+            "POST {}/chat/completions HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n",
+            place.path,
+            place.address,
+            PROMPT.len()
+        );
+        socket.write_all(&[head.as_bytes(), PROMPT].concat())?;
+        Ok(Self { id, start: start.concat(), socket, rest: Vec::new() })
+    }
+
+    /// Pastes what has come, and tells whether more comes.
+    fn read(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> io::Result<bool> {
+        let count = self.socket.read(buffer)?;
+        let Some(end) = memchr::memrchr(b'\n', &buffer[..count]) else {
+            self.rest.extend_from_slice(&buffer[..count]);
+            // The server ends with more than it has to; an end without that is none of its.
+            return if count == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(true) };
+        };
+        let mut lines = &buffer[..end];
+        if !self.rest.is_empty() {
+            // The one line that is split over two reads.
+            let first = memchr::memchr(b'\n', lines).unwrap_or(end);
+            self.rest.extend_from_slice(&lines[..first]);
+            lines = &lines[first..];
+            let rest = std::mem::take(&mut self.rest);
+            if self.paste(&rest, out) {
+                return Ok(false);
+            }
+        }
+        if self.paste(lines, out) {
+            return Ok(false);
+        }
+        self.rest.extend_from_slice(&buffer[end + 1..count]);
+        Ok(true)
+    }
+
+    /// Pastes every text in whole lines, and tells whether the end is among them.
+    fn paste(&self, lines: &[u8], out: &mut Vec<u8>) -> bool {
+        const CONTENT: &[u8] = b"\"content\":\"";
+        let mut at = 0;
+        for found in memmem::find_iter(lines, CONTENT) {
+            at = found + CONTENT.len();
+            let text = string(&lines[at..]);
+            if !text.is_empty() {
+                out.extend_from_slice(&self.start);
+                out.extend_from_slice(text);
+                out.extend_from_slice(b"\"}}}}\n");
+            }
+        }
+        let is_over = memmem::find(&lines[at..], b"[DONE]").is_some();
+        if is_over {
+            let end = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"stopReason":"end_turn"}}}}"#, self.id);
+            out.extend_from_slice(end.as_bytes());
+            out.push(b'\n');
+        }
+        is_over
+    }
+}
+
+impl Place {
+    fn from_environment() -> io::Result<Self> {
+        let url = std::env::var("OPENAI_BASE_URL").map_err(io::Error::other)?;
+        let url = url.strip_prefix("http://").ok_or(io::ErrorKind::InvalidInput)?;
+        let (address, path) = url.split_once('/').ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self { address: address.to_owned(), path: format!("/{path}") })
+    }
+}
+
+/// A string of JSON up to its quote.
+fn string(bytes: &[u8]) -> &[u8] {
+    let mut from = 0;
+    while let Some(found) = memchr::memchr2(b'"', b'\\', &bytes[from..]) {
+        if bytes[from + found] == b'"' {
+            return &bytes[..from + found];
+        }
+        from = (from + found + 2).min(bytes.len());
+    }
+    bytes
+}
+
+/// What stands between the first `start` and the next `end`.
+fn between<'a>(line: &'a [u8], start: &[u8], end: &[u8]) -> Option<&'a [u8]> {
+    let from = memmem::find(line, start)? + start.len();
+    let length = memmem::find(&line[from..], end)?;
+    Some(&line[from..from + length])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_string_ends_at_its_own_quote() {
+        for (bytes, expected) in [
+            (&br#"abc","#[..], &b"abc"[..]),
+            (br#"a\"b",""#, br#"a\"b"#),
+            (br#"a\\","b""#, br"a\\"),
+            (br#"","#, b""),
+            (b"cut\\", b"cut\\"),
+        ] {
+            assert_eq!(string(bytes), expected);
+        }
+    }
+}
