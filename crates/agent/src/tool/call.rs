@@ -203,7 +203,13 @@ impl Turn {
                     return self.conclude(shown, done, Status::Failed).await;
                 }
                 Ok(Err(gone)) => return Err(gone.into()),
-                Err(interrupt) => return self.interrupted(shown, interrupt).await,
+                Err(interrupt) => {
+                    if interrupt == Interrupt::Call {
+                        // Nobody is waited for any more, and the turn goes on.
+                        self.voice.state("running").await?;
+                    }
+                    return self.interrupted(shown, interrupt).await;
+                }
             }
         }
         shown.status = Status::InProgress;

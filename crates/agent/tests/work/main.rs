@@ -7,7 +7,11 @@ mod common;
 mod desk;
 mod official;
 
+mod bridge;
 mod commands;
 mod files;
 mod permission;
 mod turns;
+mod v2_prompts;
+mod v2_sessions;
+mod v2_tools;

@@ -1,0 +1,244 @@
+//! A server that lives in the client, and tools that are called through it in both versions.
+
+use std::sync::{Arc, Mutex};
+
+use narrows_testkit::model::{ModelServer, Reply};
+use serde_json::{Value, json};
+
+use crate::common::{Client, chats, last_messages, settings};
+use crate::desk::{calls, ended, methods, statuses};
+use crate::official::check_v1;
+
+/// The descriptor of the server.
+pub(crate) fn descriptor() -> Value {
+    json!({"type": "acp", "name": "mine", "serverId": "server-1"})
+}
+
+/// Answers for a server with the tools `look`, which only reads, `act`, which does not, and `wait`, which reads and
+/// never ends. Permissions are answered with `option`, or not at all.
+pub(crate) fn host(
+    option: Option<&str>,
+) -> impl FnMut(&str, &Value) -> Option<Result<Value, Value>> + Send + use<> {
+    let option = option.map(str::to_owned);
+    move |method, params| match (method, params["method"].as_str(), params["params"]["name"].as_str()) {
+        ("session/request_permission", ..) => {
+            let option = option.as_deref()?;
+            Some(Ok(json!({"outcome": {"outcome": "selected", "optionId": option}})))
+        }
+        ("mcp/message", Some("tools/list"), _) => {
+            let schema = json!({"type": "object"});
+            let reads = json!({"readOnlyHint": true});
+            Some(Ok(json!({"result": {"tools": [
+                {"name": "look", "title": "Look around", "description": "looks", "inputSchema": schema, "annotations": reads},
+                {"name": "act", "inputSchema": schema},
+                {"name": "wait", "inputSchema": schema, "annotations": reads},
+            ]}})))
+        }
+        ("mcp/message", Some("tools/call"), Some("wait")) => None,
+        ("mcp/message", Some("tools/call"), Some(name)) => {
+            let text = format!("{name} {}", params["params"]["arguments"]);
+            Some(Ok(json!({"result": {"content": [{"type": "text", "text": text}]}})))
+        }
+        _ => Some(Err(json!({"code": -32601, "message": "not here"}))),
+    }
+}
+
+/// A session with that server.
+pub(crate) async fn open(client: &mut Client) -> String {
+    let params = json!({"cwd": "/work", "mcpServers": [descriptor()]});
+    let answer = client.ask("session/new", params).await.unwrap();
+    client.forget();
+    answer["sessionId"].as_str().unwrap().to_owned()
+}
+
+pub(crate) fn calling(tool: &str) -> ModelServer {
+    let call = Reply::tool_call(&format!("mine__{tool}"), json!({"at": "it"}));
+    ModelServer::start([call, Reply::text("That is all I wanted to do.")])
+}
+
+#[tokio::test]
+async fn a_tool_of_the_client_is_called_by_message() {
+    let server = calling("look");
+    let mut client = Client::v1(settings(&server), json!({})).await;
+    client.host(host(None));
+    let session = open(&mut client).await;
+    client.prompt(&session, "Go").await.unwrap();
+    let tools = &chats(&server)[0].body["tools"];
+    assert_eq!(tools[0]["function"]["name"], "mine__look");
+    assert_eq!(tools[0]["function"]["description"], "looks");
+    assert!(methods(&client).iter().all(|method| *method == "mcp/message"), "what only reads asks nobody");
+    let (_, asked) = client.asked.last().unwrap();
+    assert_eq!((&asked["serverId"], &asked["method"]), (&json!("server-1"), &json!("tools/call")));
+    assert_eq!(
+        (&asked["params"]["name"], &asked["params"]["arguments"]),
+        (&json!("look"), &json!({"at": "it"}))
+    );
+    let call = calls(&client).pop().unwrap();
+    assert_eq!((&call["title"], &call["kind"]), (&json!("Look around (mine)"), &json!("read")));
+    assert_eq!((&call["name"], &call["rawInput"]), (&json!("mine__look"), &json!({"at": "it"})));
+    assert_eq!(statuses(&client), ["pending", "in_progress", "completed"]);
+    assert_eq!(call["content"][0]["content"]["text"], r#"look {"at":"it"}"#);
+    assert_eq!(last_messages(&server)[2]["content"], r#"look {"at":"it"}"#);
+    check_v1(&client);
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_tool_that_does_not_only_read_is_asked_for() {
+    for (option, status) in [("allow_once", "completed"), ("reject_once", "failed")] {
+        let server = calling("act");
+        let mut client = Client::v1(settings(&server), json!({})).await;
+        client.host(host(Some(option)));
+        let session = open(&mut client).await;
+        client.prompt(&session, "Go").await.unwrap();
+        let asked = client.question("session/request_permission").await;
+        assert_eq!(asked["options"][1]["name"], "Allow `act` of mine for this session");
+        assert_eq!(ended(&mut client).await["status"], status);
+        let called = client.asked.iter().any(|(_, params)| params["method"] == "tools/call");
+        assert_eq!(called, status == "completed");
+        check_v1(&client);
+        client.leave().await;
+    }
+}
+
+/// What a server in the client answers, and what the model is told of it.
+#[tokio::test]
+async fn answers_of_every_kind_are_told() {
+    let image = json!({"type": "image", "mimeType": "image/png", "data": "AAAA"});
+    let link = json!({"type": "resource_link", "uri": "x://y", "name": "Why"});
+    let resource = json!({"type": "resource", "resource": {"uri": "x://z", "text": "zed"}});
+    for (answer, told, status) in [
+        (Ok(json!({"result": {"content": [link, resource]}})), "[Resource: Why] x://y", "completed"),
+        (Ok(json!({"result": {"content": [image]}})), "", "completed"),
+        (Ok(json!({"result": {"content": []}})), "(no output)", "completed"),
+        (
+            Ok(json!({"result": {"content": [{"type": "text", "text": "it broke"}], "isError": true}})),
+            "it broke",
+            "failed",
+        ),
+        (Ok(json!({"error": {"code": -32602, "message": "no such tool"}})), "no such tool", "failed"),
+        (Ok(json!({"result": null})), "makes no sense", "failed"),
+        (Ok(json!({})), "neither a result nor an error", "failed"),
+        (Err(json!({"code": -33001, "message": "server unavailable"})), "server unavailable", "failed"),
+    ] {
+        let server = calling("look");
+        let mut client = Client::v1(settings(&server), json!({})).await;
+        let mut usual = host(None);
+        let reply = answer.clone();
+        client.host(move |method, params| match params["method"].as_str() {
+            Some("tools/call") => Some(reply.clone()),
+            _ => usual(method, params),
+        });
+        let session = open(&mut client).await;
+        let end = client.prompt(&session, "Go").await.unwrap();
+        assert_eq!(end["stopReason"], "end_turn", "{answer:?}");
+        assert_eq!(ended(&mut client).await["status"], status, "{answer:?}");
+        let messages = last_messages(&server).to_string();
+        assert!(messages.contains(told), "{answer:?}: {messages}");
+        check_v1(&client);
+        client.leave().await;
+    }
+}
+
+/// The same call at the limit, and given up with its turn: the client is told each time.
+#[tokio::test]
+async fn a_call_that_never_ends_is_given_up() {
+    for by_limit in [true, false] {
+        let server = calling("wait");
+        let mut settings = settings(&server);
+        if by_limit {
+            settings.limits.tool = std::time::Duration::from_millis(50);
+        }
+        let mut client = Client::v1(settings, json!({})).await;
+        client.host(host(None));
+        let session = open(&mut client).await;
+        let prompt = client.begin_prompt(&session, "Go").await;
+        client.update(|update| update["status"] == "in_progress").await;
+        while client.asked.last().unwrap().1["method"] != "tools/call" {
+            client.hear().await;
+        }
+        if !by_limit {
+            client.notify("session/cancel", json!({"sessionId": session})).await;
+        }
+        let end = client.answer(prompt).await.unwrap();
+        assert_eq!(end["stopReason"], if by_limit { "end_turn" } else { "cancelled" });
+        assert_eq!(ended(&mut client).await["status"], "failed");
+        let call = client.heard.iter().find(|message| message["params"]["method"] == "tools/call").unwrap();
+        let id = call["id"].clone();
+        while !client
+            .heard
+            .iter()
+            .any(|message| message["method"] == "$/cancel_request" && message["params"]["requestId"] == id)
+        {
+            client.hear().await;
+        }
+        check_v1(&client);
+        client.leave().await;
+    }
+}
+
+/// A client that never lists the tools of its server holds up neither the session nor the turn for long.
+#[tokio::test]
+async fn a_server_that_never_lists_is_left_out() {
+    let server = ModelServer::start(Reply::text("Hello world, this is an answer"));
+    let mut settings = settings(&server);
+    settings.limits.server_start = std::time::Duration::from_millis(100);
+    let mut client = Client::v1(settings, json!({"session": {"notices": {}}})).await;
+    client.host(|_, _| None);
+    let session = open(&mut client).await;
+    assert_eq!(client.prompt(&session, "Go").await.unwrap()["stopReason"], "end_turn");
+    assert!(chats(&server)[0].body.get("tools").is_none());
+    let notices = client.updates.iter().filter(|update| update["sessionUpdate"] == "notice").count();
+    assert_eq!(notices, 1);
+    client.prompt(&session, "Go").await.unwrap();
+    let notices = client.updates.iter().filter(|update| update["sessionUpdate"] == "notice").count();
+    assert_eq!(notices, 1, "it is told once");
+    check_v1(&client);
+    client.leave().await;
+}
+
+/// What belongs to no request, or is no message at all, is nobody's business.
+#[tokio::test]
+async fn notifications_out_of_place_are_dropped() {
+    let server = calling("wait");
+    let mut client = Client::v1(settings(&server), json!({})).await;
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let mut usual = host(None);
+    let log = heard.clone();
+    client.host(move |method, params| {
+        log.lock().unwrap().push(params.clone());
+        usual(method, params)
+    });
+    let session = open(&mut client).await;
+    let prompt = client.begin_prompt(&session, "Go").await;
+    let call = loop {
+        let call = heard.lock().unwrap().iter().find(|params| params["method"] == "tools/call").cloned();
+        match call {
+            Some(call) => break call,
+            None => client.hear().await,
+        }
+    };
+    let progress = |request: &Value, server: &str| {
+        let token = &call["params"]["_meta"]["progressToken"];
+        json!({"serverId": server, "requestId": request, "method": "notifications/progress",
+            "params": {"progressToken": token, "progress": 1}})
+    };
+    for params in [
+        progress(&call["requestId"], "server-1"),
+        progress(&json!("another"), "server-1"),
+        progress(&call["requestId"], "another"),
+        json!({"serverId": 7}),
+        json!("nonsense"),
+        Value::Null,
+    ] {
+        client.notify("mcp/message", params).await;
+    }
+    let message =
+        client.heard.iter().position(|message| message["params"]["method"] == "tools/call").unwrap();
+    let id = client.heard[message]["id"].clone();
+    let result = json!({"result": {"content": [{"type": "text", "text": "at last"}]}});
+    client.send(&json!({"jsonrpc": "2.0", "id": id, "result": result})).await;
+    assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "end_turn");
+    assert_eq!(last_messages(&server)[2]["content"], "at last");
+    client.leave().await;
+}
