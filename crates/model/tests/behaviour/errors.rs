@@ -182,7 +182,7 @@ async fn a_refusal_that_breaks_off_is_a_refusal() {
     for end in [Step::Close, Step::Cut] {
         let reply = Reply::stream(["{\"error\": {\"message\": \"the wo"])
             .status(404)
-            .then(Step::Pause(Duration::from_millis(10)))
+            .then(Step::Pause(Duration::from_millis(150)))
             .then(end);
         let error = failure(reply, "sk-secret-key").await;
         assert_eq!((error.kind, error.status), (Kind::Http, Some(404)), "{error:?}");

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use narrows_model::{Assistant, Finish, Kind};
-use narrows_testkit::model::{Framing, ModelServer, Plan, Reply, Step, data, delta, finish, usage};
+use narrows_testkit::model::{Framing, ModelServer, Reply, Step, data, delta, finish, usage};
 use proptest::prelude::{ProptestConfig, any, proptest};
 use serde_json::json;
 
-use crate::stage::{ask, client, client_with, play, request};
+use crate::stage::{SHOWN, ask, client_with, play, play_on, request};
 
 fn word(text: &str) -> Vec<u8> {
     data(&delta(&json!({"content": text})))
@@ -140,9 +140,10 @@ async fn after_the_finish_usage_is_waited_for_a_moment() {
         .without_done()
         .then(Step::Pause(Duration::from_millis(30)))
         .then(Step::Bytes(data(&usage(3, 4))))
-        .then(Step::Hang);
+        .then(Step::Bytes(data("[DONE]")));
     let server = ModelServer::start(late);
-    let completion = ask(&client(&server), &request()).await.whole();
+    let client = client_with(&server, |endpoint| endpoint.limits.grace = Duration::from_secs(8));
+    let completion = ask(&client, &request()).await.whole();
     assert_eq!(completion.usage.expect("usage came within the grace").total, 7);
 
     let never = Reply::text("Hello").without_usage().without_done().then(Step::Hang);
@@ -170,21 +171,20 @@ async fn the_grace_is_not_prolonged_by_noise() {
 
 #[tokio::test]
 async fn an_answer_without_an_end_was_cut() {
+    // A reset drops what has not been read: it waits until that has been.
+    let gate = || Step::gate(SHOWN);
     for reply in [
         Reply::stream([word("Hel")]),
         Reply::stream([word("Hel")]).then(Step::Close),
-        Reply::stream([word("Hel")]).then(Step::Pause(Duration::from_millis(20))).then(Step::Cut),
+        Reply::stream([word("Hel")]).then(gate()).then(Step::Cut),
         Reply::stream([word("Hel")]).no_content_length(),
         Reply::stream([word("Hel"), b"data: {\"choices\":[{\"delta\":{\"content\":\"lo".to_vec()]),
     ] {
         let shown = format!("{reply:?}");
-        let outcome = play(Plan::from(reply)).await;
+        let server = ModelServer::start(reply);
+        let outcome = play_on(&server).await;
         let error = outcome.failed();
-        // A reset may be told as what it is.
-        let expected: &[Kind] =
-            if shown.contains("Cut") { &[Kind::Cut, Kind::Network] } else { &[Kind::Cut] };
-        assert!(expected.contains(&error.kind), "{shown}: {error:?}");
-        assert!(error.shown, "{shown}");
+        assert_eq!((error.kind, error.shown), (Kind::Cut, true), "{shown}: {error:?}");
         assert_eq!(outcome.text(), "Hel", "{shown}");
         // Half an answer is no part of a conversation; whoever showed it has it.
         assert_eq!(outcome.completion.message, Assistant::default(), "{shown}");
@@ -194,9 +194,10 @@ async fn an_answer_without_an_end_was_cut() {
 
 #[tokio::test]
 async fn a_reset_after_the_finish_is_no_loss() {
-    let reply = Reply::stream([word("Hello"), stop()]).then(Step::Pause(Duration::from_millis(20)));
     for end in [Step::Cut, Step::Close] {
-        assert_eq!(play(reply.clone().then(end)).await.whole().message.text, "Hello");
+        let both = [word("Hello"), stop()].concat();
+        let server = ModelServer::start(Reply::raw(both).then(Step::gate(SHOWN)).then(end));
+        assert_eq!(play_on(&server).await.whole().message.text, "Hello");
     }
 }
 

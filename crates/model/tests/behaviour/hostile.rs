@@ -154,7 +154,7 @@ async fn a_connection_that_was_closed_meanwhile_is_not_used() {
         assert!(outcome.notes().is_empty(), "{outcome:?}");
         assert_eq!(outcome.whole().message.text, "Hello");
         // sleep: nobody tells when a socket in the pool of the client has seen the end
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(server.connections(), 3);
 }

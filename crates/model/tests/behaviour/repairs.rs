@@ -287,6 +287,18 @@ async fn repairs_are_no_retries() {
 }
 
 #[tokio::test]
+async fn a_limit_that_does_not_fit_this_time_may_fit_the_next() {
+    let words = "the prompt and max_tokens exceed it: the maximum context length is 4096 tokens";
+    let server = ModelServer::start(picky(|seen| seen.has("max_tokens"), Reply::refused(400, words)));
+    let client = client(&server);
+    for _ in 0..2 {
+        let outcome = ask(&client, &full()).await;
+        assert_eq!(dropped(&outcome), [Dropped::MaxTokens], "{outcome:?}");
+        assert_eq!(outcome.text(), "Hello");
+    }
+}
+
+#[tokio::test]
 async fn models_are_remembered_apart() {
     let server =
         ModelServer::start(picky(|seen| seen.has("temperature"), preset::openai::temperature_refused()));

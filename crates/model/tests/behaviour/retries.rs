@@ -7,7 +7,7 @@ use narrows_model::{Client, Error, Event, Kind, Note};
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step, data, delta, nobody, preset};
 use serde_json::json;
 
-use crate::stage::{StillClock, ask, client, client_with, endpoint, play, request};
+use crate::stage::{SHOWN, StillClock, ask, client, client_with, endpoint, play, play_on, request};
 
 /// Timers count whole milliseconds, and the last one begun.
 const TICK: Duration = Duration::from_millis(2);
@@ -170,10 +170,9 @@ async fn nothing_is_asked_again_once_something_was_shown() {
     let busy = data(&json!({"error": {"message": "busy", "code": 503}}));
     for shown in [json!({"content": "Hel"}), json!({"reasoning_content": "Hm"})] {
         for end in [Step::Bytes(busy.clone()), Step::Cut, Step::Close] {
-            let reply =
-                Reply::stream([data(&delta(&shown))]).then(Step::Pause(Duration::from_millis(10))).then(end);
+            let reply = Reply::stream([data(&delta(&shown))]).then(Step::gate(SHOWN)).then(end);
             let server = ModelServer::start([reply, Reply::text("again")]);
-            let outcome = ask(&client(&server), &request()).await;
+            let outcome = play_on(&server).await;
             assert!(outcome.failed().shown, "{outcome:?}");
             assert!(outcome.notes().is_empty(), "{outcome:?}");
             assert_eq!(server.seen().len(), 1);

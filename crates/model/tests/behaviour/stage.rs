@@ -129,11 +129,31 @@ impl Outcome {
 
 /// Asks, and takes all that comes.
 pub(crate) async fn ask(client: &Client, request: &Request) -> Outcome {
+    ask_and(client, request, |_| {}).await
+}
+
+/// The gate of a reply that goes on once something of it has been shown.
+pub(crate) const SHOWN: &str = "shown";
+
+/// Asks a server with this reply, which waits at [`SHOWN`], and takes all that comes.
+pub(crate) async fn play_on(server: &ModelServer) -> Outcome {
+    let release = |event: &Event| {
+        if !matches!(event, Event::Note(_)) {
+            server.release(SHOWN);
+        }
+    };
+    ask_and(&client(server), &request(), release).await
+}
+
+async fn ask_and(client: &Client, request: &Request, seen: impl Fn(&Event)) -> Outcome {
     let mut reply = client.chat(request);
     let mut events = Vec::new();
     let error = loop {
         match reply.next().await {
-            Ok(Some(event)) => events.push(event),
+            Ok(Some(event)) => {
+                seen(&event);
+                events.push(event);
+            }
             Ok(None) => break None,
             Err(error) => break Some(error),
         }

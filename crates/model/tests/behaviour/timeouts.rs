@@ -10,73 +10,94 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::stage::{StillClock, ask, client_with, endpoint, request};
 
-/// Under these limits the reply comes too late.
-async fn check(reply: Reply, limits: impl FnOnce(&mut Limits), text: &str) {
+/// With this limit the reply comes too late after it has shown `text`.
+async fn check(reply: Reply, set: impl FnOnce(&mut Limits), text: &str) {
+    let clock = StillClock::new();
     let described = format!("{reply:?}");
     let server = ModelServer::start(reply);
-    let client = client_with(&server, |endpoint| limits(&mut endpoint.limits));
-    let started = Instant::now();
-    let outcome = ask(&client, &request()).await;
-    let error = outcome.failed();
+    let mut endpoint = Endpoint::new("test", server.base_url());
+    set(&mut endpoint.limits);
+    let client = Client::new(endpoint).expect("the settings are good");
+    let request = request();
+    let mut reply = client.chat(&request);
+    if !text.is_empty() {
+        assert_eq!(reply.next().await, Ok(Some(Event::Text(text.to_owned()))), "{described}");
+    }
+    let end = tokio::select! {
+        biased;
+        next = reply.next() => next,
+        () = async {
+            server.seen_count(1).await;
+            clock.advance(LIMIT + Duration::from_secs(1)).await;
+            std::future::pending::<()>().await;
+        } => unreachable!("it pends"),
+    };
+    let error = end.expect_err("nothing came");
     assert_eq!((error.kind, error.status), (Kind::Timeout, None), "{described}: {error:?}");
-    assert!(started.elapsed() < Duration::from_secs(4), "{described}: another limit ended it");
     assert_eq!(error.shown, !text.is_empty(), "{described}");
-    assert_eq!(outcome.text(), text, "{described}");
     server.hung_up().await;
     assert_eq!(server.seen().len(), 1, "{described}: whoever waited in vain does not want to wait again");
 }
 
+/// A limit that is shorter than all the usual ones.
+const LIMIT: Duration = Duration::from_secs(7);
+
+/// A limit that passes in real time.
 const SHORT: Duration = Duration::from_millis(60);
 
 fn comments() -> Step {
     Step::Forever(b": keep-alive\n\n".to_vec(), Duration::from_millis(5))
 }
 
+fn hel() -> Reply {
+    Reply::stream([data(&delta(&json!({"content": "Hel"})))])
+}
+
 #[tokio::test]
 async fn silence_before_the_first_event_ends() {
-    check(Reply::hang(), |limits| limits.first_event = SHORT, "").await;
-    check(Reply::raw("").then(Step::Hang), |limits| limits.first_event = SHORT, "").await;
-    check(Reply::raw("data: {").then(Step::Hang), |limits| limits.first_event = SHORT, "").await;
+    check(Reply::hang(), |limits| limits.first_event = LIMIT, "").await;
+}
+
+#[tokio::test]
+async fn a_head_is_no_event() {
+    check(Reply::raw("").then(Step::Hang), |limits| limits.first_event = LIMIT, "").await;
+}
+
+#[tokio::test]
+async fn half_an_event_is_none() {
+    check(Reply::raw("data: {").then(Step::Hang), |limits| limits.first_event = LIMIT, "").await;
 }
 
 #[tokio::test]
 async fn comments_are_no_events() {
-    check(Reply::raw("").then(comments()), |limits| limits.first_event = SHORT, "").await;
+    check(Reply::raw("").then(comments()), |limits| limits.first_event = LIMIT, "").await;
+}
+
+#[tokio::test]
+async fn half_a_whole_answer_is_none() {
+    check(Reply::raw("{\"choices\":").then(Step::Hang), |limits| limits.first_event = LIMIT, "").await;
 }
 
 #[tokio::test]
 async fn silence_between_events_ends() {
-    let one = || Reply::stream([data(&delta(&json!({"content": "Hel"})))]);
-    check(one().then(Step::Hang), |limits| limits.idle = SHORT, "Hel").await;
-    check(
-        one().then(Step::Bytes(b"data: {\"".to_vec())).then(Step::Hang),
-        |limits| limits.idle = SHORT,
-        "Hel",
-    )
-    .await;
+    check(hel().then(Step::Hang), |limits| limits.idle = LIMIT, "Hel").await;
 }
 
 #[tokio::test]
 async fn no_stream_drips_forever() {
-    let word = data(&delta(&json!({"content": ""})));
-    let drip = Step::Forever(word, Duration::from_millis(5));
-    let one = || Reply::stream([data(&delta(&json!({"content": "Hel"})))]);
-    check(one().then(drip), |limits| limits.total = SHORT * 2, "Hel").await;
-    check(one().then(comments()), |limits| limits.total = SHORT * 2, "Hel").await;
-    check(Reply::hang(), |limits| limits.total = SHORT, "").await;
+    let empty = data(&delta(&json!({"content": ""})));
+    let drip = Step::Forever(empty, Duration::from_millis(5));
+    check(hel().then(drip), |limits| limits.total = LIMIT, "Hel").await;
 }
 
 #[tokio::test]
-async fn whole_bodies_are_waited_for_no_longer() {
-    check(
-        Reply::raw("{\"choices\":").then(Step::Hang),
-        |limits| {
-            limits.first_event = SHORT;
-            limits.idle = SHORT;
-        },
-        "",
-    )
-    .await;
+async fn nor_do_comments() {
+    check(hel().then(comments()), |limits| limits.total = LIMIT, "Hel").await;
+}
+
+#[tokio::test]
+async fn the_whole_has_a_limit_before_its_first_event_too() {
+    check(Reply::hang(), |limits| limits.total = LIMIT, "").await;
 }
 
 #[tokio::test]
@@ -88,17 +109,6 @@ async fn the_words_of_a_refusal_are_waited_for_a_moment() {
     assert_eq!((outcome.failed().kind, outcome.failed().status), (Kind::Http, Some(400)));
     assert!(started.elapsed() < Duration::from_secs(4), "another limit ended it");
     server.hung_up().await;
-}
-
-#[tokio::test]
-async fn a_slow_stream_is_no_silent_one() {
-    let slow = Reply::text("one two three").after_each(&Step::Pause(Duration::from_millis(30)));
-    let server = ModelServer::start(slow);
-    let client = client_with(&server, |endpoint| {
-        endpoint.limits.idle = Duration::from_millis(400);
-        endpoint.limits.first_event = Duration::from_millis(400);
-    });
-    assert_eq!(ask(&client, &request()).await.whole().message.text, "one two three");
 }
 
 #[tokio::test]
@@ -124,12 +134,19 @@ async fn a_model_may_read_for_minutes() {
 #[tokio::test]
 async fn after_the_first_event_the_time_between_two_counts() {
     let clock = StillClock::new();
-    let late = Reply::text("one two").before(Step::gate("begin")).after(2, Step::gate("go on")).at_once();
-    let server = ModelServer::start(late);
+    let gates = ["one", "two", "three", "four"];
+    // At once: the first read has the first event already.
+    let slow = Reply::text("one two three four")
+        .before(Step::gate("one"))
+        .after(4, Step::gate("four"))
+        .after(3, Step::gate("three"))
+        .after(2, Step::gate("two"))
+        .at_once();
+    let server = ModelServer::start(slow);
     let client = Client::new(Endpoint::new("test", server.base_url())).expect("the settings are good");
     let request = request();
     let mut reply = client.chat(&request);
-    for (gate, pause, word) in [("begin", 290, "one "), ("go on", 110, "two")] {
+    for (gate, pause) in gates.into_iter().zip([290, 110, 110, 110]) {
         let mut next = pin!(reply.next());
         tokio::select! {
             biased;
@@ -140,8 +157,11 @@ async fn after_the_first_event_the_time_between_two_counts() {
             } => {}
         }
         server.release(gate);
-        assert_eq!(next.await, Ok(Some(Event::Text(word.to_owned()))), "after {pause} s");
+        let next = next.await;
+        let Ok(Some(Event::Text(word))) = &next else { panic!("after {pause} s: {next:?}") };
+        assert_eq!(word.trim(), gate, "after {pause} s");
     }
+    assert_eq!(reply.next().await, Ok(None));
 }
 
 #[tokio::test]
