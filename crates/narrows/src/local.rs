@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// How long all of them together may take to answer.
@@ -45,15 +46,23 @@ fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "-_.:/@".contains(c)
 }
 
-/// The first server that answers at its usual port.
+/// A server that answers at its usual port.
 pub(crate) async fn find() -> Option<Server> {
-    let [a, b, c, d, e] = USUAL.map(|(port, name)| async move {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let model = timeout(PATIENCE, ask(address)).await.ok()??;
-        Some(Server { name, port, model })
-    });
-    let (a, b, c, d, e) = tokio::join!(a, b, c, d, e);
-    [a, b, c, d, e].into_iter().flatten().next()
+    among(&USUAL).await
+}
+
+/// The first of these servers that answers, however soon others do.
+async fn among(places: &[(u16, &'static str)]) -> Option<Server> {
+    let mut asked = JoinSet::new();
+    for (rank, &(port, name)) in places.iter().enumerate() {
+        asked.spawn(async move {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let model = timeout(PATIENCE, ask(address)).await.ok()??;
+            Some((rank, Server { name, port, model }))
+        });
+    }
+    let found = asked.join_all().await.into_iter().flatten();
+    found.min_by_key(|(rank, _)| *rank).map(|(_, server)| server)
 }
 
 /// Asks for the list of models. `None`: nobody is there, or it is something else.
@@ -177,6 +186,27 @@ mod tests {
         assert!(request.starts_with("GET /v1/models HTTP/1.1\r\n"), "{request}");
         assert!(request.ends_with("\r\n\r\n"), "{request}");
         assert_eq!(found, Some(Some("m".to_owned())));
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_hides_nobody() {
+        let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+        let (silent, web, models) =
+            (listen().await.unwrap(), listen().await.unwrap(), listen().await.unwrap());
+        let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+        let places = [(port(&silent), "silent"), (port(&web), "web"), (port(&models), "models")];
+        let serve = async |listener: &TcpListener, answer: &str| {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        };
+        let (found, (), ()) = tokio::join!(
+            among(&places),
+            serve(&web, "HTTP/1.1 200 OK\r\n\r\n<html></html>"),
+            serve(&models, "HTTP/1.1 200 OK\r\n\r\n{\"data\":[{\"id\":\"m\"}]}"),
+        );
+        let expected = Server { name: "models", port: port(&models), model: Some("m".to_owned()) };
+        assert_eq!(found, Some(expected));
+        assert_eq!(among(&[]).await, None);
     }
 
     #[tokio::test]
