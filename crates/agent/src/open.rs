@@ -198,7 +198,12 @@ async fn reopen(
         check_cwd(call.version, &session.state().place.cwd, &place.cwd)?;
         note_tag(&session, call);
         if !session.is_running() {
+            let was = session.state().place.clone();
+            let now = Place { cwd: place.cwd.clone(), roots: place.roots.clone() };
             move_to(agent, &session, place);
+            if let Some(claim) = session.claim() {
+                store_place(agent, &claim, &was, now).await;
+            }
         }
         return Ok((session, history));
     }
@@ -206,16 +211,23 @@ async fn reopen(
     let (claim, record) = agent.store.claim(id).await.map_err(|error| failed(&error, Some(id)))?;
     check_cwd(call.version, &record.cwd, &place.cwd)?;
     let history = agent.store.history(id).await.map_err(|error| failed(&error, Some(id)))?;
-    if record.cwd != place.cwd || record.roots != place.roots {
-        let change = Change::Place { cwd: place.cwd.clone(), roots: place.roots.clone() };
-        if let Err(error) = agent.store.set(&claim, change).await {
-            tracing::warn!(%error, "where a session works could not be stored");
-        }
-    }
+    let was = Place { cwd: record.cwd.clone(), roots: record.roots.clone() };
+    store_place(agent, &claim, &was, Place { cwd: place.cwd.clone(), roots: place.roots.clone() }).await;
     let session = Arc::new(Session::new(id, state(agent, id, claim, place)));
     remember(agent, &session, &record, &history);
     note_tag(&session, call);
     Ok((session, history))
+}
+
+/// Stores where a session works now, if that has changed.
+async fn store_place(agent: &Agent, claim: &Claim, was: &Place, now: Place) {
+    if *was == now {
+        return;
+    }
+    let Place { cwd, roots } = now;
+    if let Err(error) = agent.store.set(claim, Change::Place { cwd, roots }).await {
+        tracing::warn!(%error, "where a session works could not be stored");
+    }
 }
 
 /// Version 2 has a session stay where it is; in version 1 it may move.

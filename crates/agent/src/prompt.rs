@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use narrows_acp::{Version, v2};
-use narrows_model::Error;
+use narrows_model::{Error, Message};
 use narrows_rpc::Responder;
 use narrows_store::Turn as StoredTurn;
 use narrows_wire::{Code, RpcError};
@@ -175,7 +175,11 @@ async fn tell_failure(agent: &Agent, version: Version, error: &Error, voice: &mu
 }
 
 /// Puts a turn into the history: on the disk first, so that its end means that it is there.
-async fn keep(agent: &Agent, session: &Session, messages: Vec<narrows_model::Message>, voice: Voice) {
+async fn keep(agent: &Agent, session: &Session, mut messages: Vec<Message>, voice: Voice) {
+    if !is_answered(&messages) {
+        // It is shown again, but a question without an answer is nothing for a model.
+        messages.clear();
+    }
     let stored = StoredTurn::new(texts(&messages), texts(&voice.into_record()));
     let outcome = match session.claim() {
         Some(claim) => agent.store.append(&claim, stored).await,
@@ -191,7 +195,18 @@ async fn keep(agent: &Agent, session: &Session, messages: Vec<narrows_model::Mes
             state.past.last().map_or(1, |past| past.number)
         }
     };
-    state.past.push(Past { number, messages });
+    if !messages.is_empty() {
+        state.past.push(Past { number, messages });
+    }
+}
+
+/// Whether the model has said or called anything.
+fn is_answered(messages: &[Message]) -> bool {
+    let said = |message: &Message| match message {
+        Message::Assistant(said) => !said.text.is_empty() || !said.calls.is_empty(),
+        Message::User { .. } | Message::Tool(_) => false,
+    };
+    messages.iter().any(said)
 }
 
 /// Each as JSON. They are plain data with string keys, which always can be written.

@@ -13,5 +13,6 @@ mod disk;
 mod failures;
 mod initialize;
 mod opening;
+mod reopening;
 mod sessions;
 mod turns;
