@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 
-use narrows_model::{Message, Part, Request};
+use narrows_model::{Completion, Error, Message, Part, Request};
 use narrows_store::Turn as StoredTurn;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::catalog::Choice;
+use crate::failure;
 use crate::session::Past;
 use crate::turn::{Reason, Turn};
 use crate::voice::new_id;
 
 /// The window that is assumed where nobody tells: small enough for most.
 const ASSUMED: u64 = 32_768;
+
+/// How many tenths of the window the past may take when there is no room.
+pub(crate) const KEPT: u64 = 3;
 
 /// How much of the result of a tool is left when there is no room.
 const SHORT: usize = 4096;
@@ -25,8 +29,23 @@ const TASK: &str = "Summarise the conversation below so that it can be continued
 /// What stands in front of a summary.
 const HEAD: &str = "Summary of our conversation so far:\n\n";
 
-/// What stands for old turns when the model cannot summarise them.
+/// What stands for old turns in a request when the model cannot summarise them.
 const LOST: &str = "(Earlier turns of this conversation were left out because they no longer fit.)";
+
+/// What is said when the model gives no summary.
+pub(crate) const EMPTY: &str = "The model gave no summary.";
+
+/// What came of an attempt to shorten a conversation.
+#[derive(Debug)]
+pub(crate) enum Compaction {
+    /// There was nothing to shorten.
+    Nothing,
+    /// It is shorter.
+    Done,
+    /// The request at hand is shorter, and the conversation is as long as before: there is no summary. Without an error
+    /// the model has said nothing.
+    Unsummarised(Option<Error>),
+}
 
 impl Turn {
     /// Whether the next request is likely not to fit.
@@ -36,50 +55,81 @@ impl Turn {
         !self.compacted && estimate(&request.messages) + reserved > window / 5 * 4
     }
 
-    /// Shortens what the model is given; false if there is nothing to shorten.
-    pub(crate) async fn compact(&mut self, choice: &Choice, request: &mut Request) -> Result<bool, Reason> {
+    /// Shortens what the model is given: of the past, as much of the newest stays as takes `tenths` of the window.
+    pub(crate) async fn compact(
+        &mut self,
+        choice: &Choice,
+        request: &mut Request,
+        tenths: u64,
+    ) -> Result<Compaction, Reason> {
         self.compacted = true;
         let window = self.agent.catalog.traits(choice).window.unwrap_or(ASSUMED);
         let past = self.session.state().past.clone();
-        let cut = cut(&past, window / 10 * 3);
+        let cut = cut(&past, window / 10 * tenths);
         let shortened = shorten(&mut request.messages);
         if cut == 0 {
-            return Ok(shortened);
+            return Ok(if shortened { Compaction::Done } else { Compaction::Nothing });
         }
         let (old, kept) = past.split_at(cut);
         let id = new_id();
         self.tell_compaction(&id, "in_progress", None).await?;
-        let summary = self.summarise(choice, old, window).await?;
+        let summary = match self.summarise(choice, old, window).await {
+            Ok(summary) => summary,
+            Err(reason) => {
+                self.tell_compaction(&id, "cancelled", None).await?;
+                return Err(reason);
+            }
+        };
         let through = old.last().map_or(0, |past| past.number);
-        let replaced = Past { number: through, messages: replacement(old, &summary) };
-        self.store_summary(&replaced).await;
-        self.tell_compaction(&id, "completed", Some(&summary)).await?;
-        let mut fresh = vec![replaced];
+        let (text, outcome) = match summary {
+            Ok(text) => (text, Compaction::Done),
+            Err(error) => (LOST.to_owned(), Compaction::Unsummarised(error)),
+        };
+        let mut fresh = vec![Past { number: through, messages: replacement(old, &text) }];
         fresh.extend_from_slice(kept);
         let mut messages: Vec<Message> = fresh.iter().flat_map(|past| past.messages.clone()).collect();
         messages.extend(self.messages.iter().cloned());
         shorten(&mut messages);
         request.messages = messages;
+        if let Compaction::Unsummarised(error) = &outcome {
+            // Only this request goes without the old turns: they are remembered until a summary stands for them.
+            let problem = error.as_ref().map_or_else(|| EMPTY.to_owned(), failure::text);
+            self.tell_compaction(&id, "failed", Some(("error", problem.into()))).await?;
+            return Ok(outcome);
+        }
+        self.store_summary(&fresh[0]).await;
+        let summary = json!([{"type": "text", "text": text}]);
+        self.tell_compaction(&id, "completed", Some(("summary", summary))).await?;
         let mut state = self.session.state();
         state.past = fresh;
         state.used = None;
-        Ok(true)
+        Ok(outcome)
     }
 
-    async fn tell_compaction(&mut self, id: &str, status: &str, summary: Option<&str>) -> Result<(), Reason> {
+    async fn tell_compaction(
+        &mut self,
+        id: &str,
+        status: &str,
+        more: Option<(&str, Value)>,
+    ) -> Result<(), Reason> {
         if self.agent.client().can.compaction {
             let mut update =
                 json!({"sessionUpdate": "compaction_update", "compactionId": id, "status": status});
-            if let Some(summary) = summary {
-                update["summary"] = json!([{"type": "text", "text": summary}]);
+            if let Some((name, value)) = more {
+                update[name] = value;
             }
             self.voice.update(&update).await?;
         }
         Ok(())
     }
 
-    /// The model's own summary of `old`, or a line in its place.
-    async fn summarise(&mut self, choice: &Choice, old: &[Past], window: u64) -> Result<String, Reason> {
+    /// The model's own summary of `old`, or why there is none; without a reason it has said nothing.
+    async fn summarise(
+        &mut self,
+        choice: &Choice,
+        old: &[Past],
+        window: u64,
+    ) -> Result<Result<String, Option<Error>>, Reason> {
         let room = usize::try_from(window / 2 * 3).unwrap_or(usize::MAX);
         let request = Request {
             system: Some(TASK.to_owned()),
@@ -91,16 +141,20 @@ impl Turn {
         let asking = async {
             let mut reply = agent.catalog.client(choice).chat(&request);
             while reply.next().await?.is_some() {}
-            Ok::<_, narrows_model::Error>(reply.into_completion().message.text)
+            Ok::<_, Error>(reply.into_completion())
         };
-        match self.unless_stopped(asking).await? {
-            Ok(text) if !text.trim().is_empty() => Ok(text),
-            Ok(_) => Ok(LOST.to_owned()),
+        Ok(match self.unless_stopped(asking).await? {
+            Ok(Completion { message, usage, .. }) => {
+                if let Some(usage) = usage {
+                    self.add_up(usage);
+                }
+                if message.text.trim().is_empty() { Err(None) } else { Ok(message.text) }
+            }
             Err(error) => {
                 tracing::warn!(%error, "no summary could be had");
-                Ok(LOST.to_owned())
+                Err(Some(error))
             }
-        }
+        })
     }
 
     async fn store_summary(&self, summary: &Past) {

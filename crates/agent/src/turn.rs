@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::agent::Agent;
 use crate::catalog::{Choice, Stage};
 use crate::command::{self, Command};
+use crate::compact::{Compaction, EMPTY, KEPT};
 use crate::content::{self, Block};
 use crate::failure;
 use crate::session::Session;
@@ -184,12 +185,14 @@ impl Turn {
     /// One answer of the model. What does not fit its window is shortened, once.
     async fn ask(&mut self, choice: &Choice, request: &mut Request) -> Result<Completion, Reason> {
         if self.is_tight(choice, request) {
-            self.compact(choice, request).await?;
+            self.compact(choice, request, KEPT).await?;
         }
         loop {
             match self.listen(choice, request).await {
                 Err(Reason::Failed(error)) if error.kind == Kind::Overflow && !error.shown => {
-                    if self.compacted || !self.compact(choice, request).await? {
+                    if self.compacted
+                        || matches!(self.compact(choice, request, KEPT).await?, Compaction::Nothing)
+                    {
                         return Err(Reason::Failed(error));
                     }
                 }
@@ -303,7 +306,15 @@ impl Turn {
         }
     }
 
-    /// Adds up what the requests took, and tells how full the window is.
+    /// Adds up what the requests took.
+    pub(crate) fn add_up(&mut self, usage: Usage) {
+        self.usage = Some(match self.usage.take() {
+            None => usage,
+            Some(sum) => add(&sum, &usage),
+        });
+    }
+
+    /// Counts what a request took, and tells how full the window is.
     async fn count(&mut self, choice: &Choice, usage: Option<Usage>) -> Result<(), Reason> {
         let Some(usage) = usage else { return Ok(()) };
         let used = usage.input + usage.output;
@@ -336,11 +347,14 @@ impl Turn {
         let text = match command {
             Command::Compact => {
                 let mut request = self.request(&choice);
-                match self.compact(&choice, &mut request).await? {
-                    true => {
+                // Whoever asks for it wants all of it but what was said last.
+                match self.compact(&choice, &mut request, 0).await? {
+                    Compaction::Done => {
                         "The earlier part of this conversation has been replaced by a summary.".to_owned()
                     }
-                    false => "There is nothing to compact yet.".to_owned(),
+                    Compaction::Nothing => "There is nothing to compact yet.".to_owned(),
+                    Compaction::Unsummarised(Some(error)) => return Err(Reason::Failed(error)),
+                    Compaction::Unsummarised(None) => format!("{EMPTY} The conversation is as it was."),
                 }
             }
             Command::Status => self.status(&choice),

@@ -9,6 +9,7 @@ mod official;
 
 mod bridge;
 mod commands;
+mod compaction;
 mod files;
 mod permission;
 mod turns;
