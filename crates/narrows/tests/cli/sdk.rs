@@ -1,4 +1,4 @@
-//! The official SDK at the other end: its agent behind `narrows run`, its client before `narrows fake-agent`.
+//! The official SDK at the other end: its agent behind `narrows run`, its client before `fake-agent` and `acp`.
 
 use std::path::Path;
 
@@ -66,6 +66,19 @@ async fn its_client_drives_our_agent() {
     let transcripts = [sdk::drive(command(), "one two").await, sdk::drive_v2(command(), "one two").await];
     for transcript in transcripts {
         assert_eq!(transcript.text, "one two", "{transcript:?}");
+        assert_eq!(transcript.stop_reason.as_deref(), Some("end_turn"), "{transcript:?}");
+        assert_eq!(transcript.error, None);
+    }
+}
+
+#[tokio::test]
+async fn its_client_drives_the_universal_agent() {
+    let command = || ["acp", "--base-url", "builtin:demo", "--no-store"].map(str::to_owned).into_iter();
+    let command = || std::iter::once(NARROWS.to_owned()).chain(command()).collect::<Vec<_>>();
+    let transcripts =
+        [sdk::drive(command(), "who are you?").await, sdk::drive_v2(command(), "who are you?").await];
+    for transcript in transcripts {
+        assert!(transcript.text.starts_with("I am the demo model of Narrows."), "{transcript:?}");
         assert_eq!(transcript.stop_reason.as_deref(), Some("end_turn"), "{transcript:?}");
         assert_eq!(transcript.error, None);
     }
