@@ -44,6 +44,17 @@ pub fn chats(server: &ModelServer) -> Vec<Seen> {
     server.seen().into_iter().filter(|seen| seen.path.ends_with("/chat/completions")).collect()
 }
 
+/// Waits until so many answers have been asked for.
+pub async fn chats_asked(server: &ModelServer, count: usize) {
+    loop {
+        let seen = server.seen();
+        if seen.iter().filter(|seen| seen.path.ends_with("/chat/completions")).count() >= count {
+            return;
+        }
+        server.seen_count(seen.len() + 1).await;
+    }
+}
+
 /// The messages of the last request for an answer.
 pub fn last_messages(server: &ModelServer) -> Value {
     chats(server).last().expect("the model was asked").body["messages"].clone()
@@ -246,6 +257,21 @@ impl Client {
             }
         }
         kinds
+    }
+
+    /// Says no more, listens until the agent has gone, and returns what it still said.
+    pub async fn finish(self) -> Vec<Value> {
+        let Self { link: Link { sender, mut receiver }, agent, .. } = self;
+        drop(sender);
+        let mut last = Vec::new();
+        let listening = async {
+            while let Some(frame) = receiver.recv().await {
+                last.push(serde_json::from_slice(frame.bytes()).expect("JSON"));
+            }
+        };
+        timeout(SOON, listening).await.expect("the agent hangs up");
+        timeout(SOON, agent).await.expect("the agent ends").expect("without a panic");
+        last
     }
 
     /// Hangs up, and waits until the agent has gone.

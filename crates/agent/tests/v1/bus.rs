@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step};
 use serde_json::{Value, json};
 
-use crate::common::{Client, settings};
+use crate::common::{Client, chats_asked, settings};
 
 /// Sends a request with a tag and returns its id.
 async fn tagged(client: &mut Client, id: Value, tag: &str, method: &str, params: Value) {
@@ -162,12 +162,39 @@ async fn the_end_of_the_input_ends_every_turn_at_once() {
             let session = client.session().await;
             client.begin_prompt(&session, "Hi").await;
         }
-        while server.seen().iter().filter(|seen| seen.method == "POST").count() < 3 {
-            server.seen_count(server.seen().len() + 1).await;
-        }
+        chats_asked(&server, 3).await;
         let started = Instant::now();
         client.leave().await;
         assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
         server.hung_up().await;
     }
+}
+
+#[tokio::test]
+async fn the_end_of_the_input_cancels_and_says_so() {
+    let server = ModelServer::start(Reply::text("An answer, and not a short one").after(6, Step::Hang));
+    let mut client = Client::v1(settings(&server), json!({})).await;
+    let session = client.session().await;
+    let turn = client.begin_prompt(&session, "Hi").await;
+    client.update(|update| update["sessionUpdate"] == "agent_message_chunk").await;
+    let started = Instant::now();
+    let last = client.finish().await;
+    assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
+    let ends: Vec<&Value> = last.iter().filter(|message| message["id"] == turn).collect();
+    assert_eq!(ends.len(), 1, "{last:?}");
+    assert_eq!(ends[0]["result"]["stopReason"], "cancelled");
+    server.hung_up().await;
+}
+
+#[tokio::test]
+async fn the_end_of_the_input_ends_an_idle_agent() {
+    let server = ModelServer::start(Reply::text("An answer, and not a short one"));
+    let mut client = Client::v1(settings(&server), json!({})).await;
+    let session = client.session().await;
+    client.prompt(&session, "Hi").await.unwrap();
+    let started = Instant::now();
+    client.finish().await;
+    assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
+    // Before a word has been said, too.
+    Client::start(settings(&server)).finish().await;
 }

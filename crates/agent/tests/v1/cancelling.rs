@@ -3,7 +3,7 @@
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step};
 use serde_json::{Value, json};
 
-use crate::common::{Client, chats, last_messages, settings};
+use crate::common::{Client, chats, chats_asked, last_messages, settings};
 
 /// How a client says it.
 #[derive(Clone, Copy, Debug)]
@@ -92,9 +92,7 @@ async fn check(stage: Stage, way: Way) {
         }
         // The list of models, what else is asked about them, and two answers.
         _ => {
-            while chats(&server).len() < 2 {
-                server.seen_count(server.seen().len() + 1).await;
-            }
+            chats_asked(&server, 2).await;
         }
     }
     cancel(&mut client, &session, turn, way).await;
@@ -187,9 +185,7 @@ async fn a_cancellation_is_for_one_session() {
     let (first, second) = (client.session().await, client.session().await);
     let stays = client.begin_prompt(&first, "Stay").await;
     let goes = client.begin_prompt(&second, "Go").await;
-    while chats(&server).len() < 2 {
-        server.seen_count(server.seen().len() + 1).await;
-    }
+    chats_asked(&server, 2).await;
     client.notify("session/cancel", json!({"sessionId": second})).await;
     assert_eq!(client.answer(goes).await.unwrap()["stopReason"], "cancelled");
     server.release("on");
@@ -222,9 +218,7 @@ async fn a_summary_is_given_up_as_well() {
     let session = client.session().await;
     client.prompt(&session, "One").await.unwrap();
     let turn = client.begin_prompt(&session, "/compact").await;
-    while chats(&server).len() < 2 {
-        server.seen_count(server.seen().len() + 1).await;
-    }
+    chats_asked(&server, 2).await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     assert_eq!(client.answer(turn).await.unwrap()["stopReason"], "cancelled");
     server.hung_up().await;

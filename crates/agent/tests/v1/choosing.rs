@@ -5,7 +5,7 @@ use narrows_agent::{Route, Settings};
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 use serde_json::{Value, json};
 
-use crate::common::{Client, chats, route, settings};
+use crate::common::{Client, chats, chats_asked, route, settings};
 
 fn server() -> ModelServer {
     let models = Reply::models(&["test-model", "other", "gpt-oss:20b"]);
@@ -212,7 +212,7 @@ async fn a_choice_during_a_turn_counts_from_the_next_one() {
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
     let turn = client.begin_prompt(&session, "Hi").await;
-    server.seen_count(2).await;
+    chats_asked(&server, 1).await;
     client.ask("session/set_model", json!({"sessionId": session, "modelId": "other"})).await.unwrap();
     server.release("on");
     assert_eq!(client.answer(turn).await.unwrap()["stopReason"], "end_turn");

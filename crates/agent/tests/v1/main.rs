@@ -16,3 +16,4 @@ mod opening;
 mod reopening;
 mod sessions;
 mod turns;
+mod whole;

@@ -5,7 +5,7 @@ use narrows_agent::Settings;
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step, delta, usage};
 use serde_json::{Value, json};
 
-use crate::common::{Client, chats, last_messages, settings};
+use crate::common::{Client, chats, chats_asked, last_messages, settings};
 
 /// Settings with a window of 1000 tokens.
 fn with_window(server: &ModelServer) -> Settings {
@@ -207,9 +207,7 @@ async fn many_sessions_run_side_by_side() {
         ));
     }
     // All are in the middle of their answers at the same time.
-    while chats(&server).len() < MANY {
-        server.seen_count(server.seen().len() + 1).await;
-    }
+    chats_asked(&server, MANY).await;
     server.release("on");
     for (number, session, turn) in turns {
         assert_eq!(client.answer(turn).await.unwrap()["stopReason"], "end_turn");
