@@ -143,29 +143,35 @@ fn first(
             origin: Origin::Flag("--base-url"),
             layer: of_variables.clone().over(defaults()),
         },
+        // A key alone is set on many a machine for other programs: it must not take conversations away from the
+        // endpoint that somebody has described.
+        (None, Some(env)) if of_variables.base_url.is_none() && !entries.is_empty() => {
+            let entry = entries.remove(default_of(default, entries));
+            entries.push(env);
+            entry
+        }
         (None, Some(env)) => {
             if let Some(default) = default {
                 warnings.push(format!(
                     "{} is set, so it names the endpoint to begin with and not `default = {default:?}`; choose with \
                      --endpoint or {}",
-                    if of_variables.base_url.is_some() { env::BASE_URL } else { env::API_KEY },
+                    env::BASE_URL,
                     env::ENDPOINT
                 ));
             }
             env
         }
-        (None, None) => {
-            let at =
-                default.and_then(|name| entries.iter().position(|entry| entry.name == name)).unwrap_or(0);
-            if at >= entries.len() {
-                return Ok(None);
-            }
-            entries.remove(at)
-        }
+        (None, None) if entries.is_empty() => return Ok(None),
+        (None, None) => entries.remove(default_of(default, entries)),
     };
     // The variables of an endpoint that there is not are about the one there is.
     let between = if has_env { Layer::default() } else { of_variables };
     Ok(Some(Entry { layer: of_flags.over(between).over(below.layer), ..below }))
+}
+
+/// The place of the endpoint to begin with among those of the file.
+fn default_of(default: Option<&str>, entries: &[Entry]) -> usize {
+    default.and_then(|name| entries.iter().position(|entry| entry.name == name)).unwrap_or(0)
 }
 
 /// What the variables mean where they say nothing.

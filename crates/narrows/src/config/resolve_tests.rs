@@ -90,7 +90,9 @@ fn the_file_is_below_the_variables_and_those_are_below_the_flags() {
     check(FILE, flag("n"), &[key, ("OPENAI_MODEL", "m")], &["local http://localhost:11434/v1 n -", work]);
     // An endpoint of the variables has its own.
     let env = "env https://api.openai.com/v1 m k";
-    check(FILE, none(), &[key, ("OPENAI_API_KEY", "k"), ("OPENAI_MODEL", "m")], &[env, local, work]);
+    check(FILE, none(), &[key, ("OPENAI_API_KEY", "k"), ("OPENAI_MODEL", "m")], &[local, work, env]);
+    let url = ("OPENAI_BASE_URL", "https://api.openai.com/v1");
+    check(FILE, none(), &[key, url, ("OPENAI_API_KEY", "k"), ("OPENAI_MODEL", "m")], &[env, local, work]);
     let chosen = |name: &str| ModelArgs { endpoint: Some(name.to_owned()), ..none() };
     check(FILE, chosen("work"), &[key, ("OPENAI_API_KEY", "k"), ("OPENAI_MODEL", "m")], &[work, env, local]);
     check(FILE, chosen("env"), &[key, ("OPENAI_API_KEY", "k"), ("OPENAI_MODEL", "m")], &[env, local, work]);
@@ -206,15 +208,16 @@ fn an_endpoint_that_is_not_chosen_does_not_matter() {
 #[test]
 fn a_choice_of_the_file_that_a_variable_overrules_is_mentioned() {
     let file = format!("default = 'local'\n{FILE}");
-    let resolved = read(&file, none(), &[("WORK_KEY", "w"), ("OPENAI_API_KEY", "k")]).unwrap();
+    let url = ("OPENAI_BASE_URL", "http://h/v1");
+    let resolved = read(&file, none(), &[("WORK_KEY", "w"), url]).unwrap();
     assert_eq!(
         resolved.warnings,
         [
-            "OPENAI_API_KEY is set, so it names the endpoint to begin with and not `default = \"local\"`; choose with --endpoint or NARROWS_ENDPOINT"
+            "OPENAI_BASE_URL is set, so it names the endpoint to begin with and not `default = \"local\"`; choose with --endpoint or NARROWS_ENDPOINT"
         ]
     );
     let chosen = ModelArgs { endpoint: Some("local".to_owned()), ..none() };
-    let resolved = read(&file, chosen, &[("WORK_KEY", "w"), ("OPENAI_API_KEY", "k")]).unwrap();
+    let resolved = read(&file, chosen, &[("WORK_KEY", "w"), url]).unwrap();
     assert_eq!(resolved.warnings, [""; 0]);
 }
 
