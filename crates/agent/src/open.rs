@@ -8,6 +8,7 @@ use narrows_model::Message;
 use narrows_store::{Change, Claim, NewSession, Record, StoreError, Turn};
 use narrows_wire::{Code, RpcError};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::agent::{Agent, Call};
 use crate::bridge::ClientServers;
@@ -171,6 +172,7 @@ fn move_to(agent: &Arc<Agent>, session: &Session, place: read::Place) {
     state.place = place;
     // The old ones end when nobody holds them any more.
     state.servers = servers;
+    state.servers_since = Instant::now();
     state.troubles.extend(troubles);
 }
 

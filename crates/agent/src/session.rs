@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use narrows_mcp::Servers;
 use narrows_model::Message;
 use narrows_store::Claim;
+use tokio::time::Instant;
 
 use crate::catalog::Choice;
 use crate::stop::Stop;
@@ -32,6 +33,8 @@ pub(crate) struct State {
     /// What the user has allowed for the length of the session.
     pub(crate) grants: HashSet<String>,
     pub(crate) servers: Arc<Servers>,
+    /// When they were started.
+    pub(crate) servers_since: Instant,
     /// What the user is to be told before the next turn.
     pub(crate) troubles: Vec<String>,
     /// Keeps the session to this process, and gives the right to change it; gone when it is closed.
@@ -85,6 +88,7 @@ impl State {
             title: None,
             grants: HashSet::new(),
             servers,
+            servers_since: Instant::now(),
             troubles,
             turn: None,
             ending: None,

@@ -22,7 +22,7 @@ use crate::stop::Stop;
 use crate::tool::Toolbox;
 use crate::voice::{Gone, Voice};
 
-/// How long a turn waits for MCP servers that are still starting. Those that come later join it later.
+/// How long turns wait for MCP servers, from when those were started. What comes later joins a turn later.
 const SERVERS: Duration = Duration::from_millis(2500);
 
 /// How long an endpoint may take to tell the size of its context window.
@@ -136,8 +136,11 @@ impl Turn {
         let mut request = self.request(&choice);
         request.messages.extend(self.session.state().past.iter().flat_map(|past| past.messages.clone()));
         self.say(&mut request, Message::User { content: content::parts(blocks) });
-        let servers = Arc::clone(&self.session.state().servers);
-        self.unless_stopped(servers.settled(SERVERS)).await?;
+        let (servers, since) = {
+            let state = self.session.state();
+            (Arc::clone(&state.servers), state.servers_since)
+        };
+        self.unless_stopped(servers.settled(SERVERS.saturating_sub(since.elapsed()))).await?;
         for _ in 0..self.agent.limits.requests_per_turn {
             self.tell_troubles().await?;
             let toolbox = Toolbox::new(self.agent.client().can, &servers.tools());
@@ -272,7 +275,7 @@ impl Turn {
             if self.agent.client().can.notices {
                 self.notice("warning", &trouble, None).await?;
             } else {
-                self.voice.thought(&format!("({trouble})\n")).await?;
+                self.voice.remark(&format!("({trouble})\n")).await?;
             }
         }
         Ok(())

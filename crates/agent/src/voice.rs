@@ -139,15 +139,21 @@ impl Voice {
         self.pause().await?;
         if self.record.iter().any(|shown| matches!(shown, Shown::Text { .. })) {
             // Clients that join chunks whatever their message would otherwise run it into the answer.
-            self.chunk("\n\n", None).await?;
+            self.chunk("agent_message_chunk", "\n\n", None).await?;
         }
-        self.chunk(text, Some(meta)).await
+        self.chunk("agent_message_chunk", text, Some(meta)).await
     }
 
-    async fn chunk(&self, text: &str, meta: Option<&Value>) -> Result<(), Gone> {
+    /// Thinks aloud about something that is no part of the answer, in a message of its own that is not shown again.
+    pub(crate) async fn remark(&mut self, text: &str) -> Result<(), Gone> {
+        self.pause().await?;
+        self.chunk("agent_thought_chunk", text, None).await
+    }
+
+    async fn chunk(&self, kind: &'static str, text: &str, meta: Option<&Value>) -> Result<(), Gone> {
         let id = new_id();
         let content = Text { text };
-        self.update(&Chunk { session_update: "agent_message_chunk", message_id: &id, content, meta }).await
+        self.update(&Chunk { session_update: kind, message_id: &id, content, meta }).await
     }
 
     /// Announces a call.

@@ -5,6 +5,7 @@
 mod common;
 
 mod desk;
+mod endpoint;
 mod official;
 
 mod bridge;
@@ -12,6 +13,7 @@ mod commands;
 mod compaction;
 mod files;
 mod permission;
+mod servers;
 mod turns;
 mod v2_prompts;
 mod v2_sessions;
