@@ -24,6 +24,7 @@ use crate::read::invalid;
 use crate::request::{self, Work};
 use crate::session::Session;
 use crate::settings::{Errors, Limits, Settings};
+use crate::stop::Stop;
 
 /// The methods the agent serves, in one version or the other.
 const SERVED: &[&str] = &[
@@ -76,6 +77,7 @@ pub async fn run(peer: Peer, mut inbox: Inbox, settings: Settings) -> Result<(),
             Some(outcome) = tasks.join_next() => report(outcome),
         }
     }
+    agent.gone.stop();
     for session in agent.take_sessions() {
         session.cancel();
     }
@@ -108,6 +110,8 @@ pub(crate) struct Agent {
     pub(crate) server_env: narrows_process::Environment,
     /// Our own working directory.
     pub(crate) here: PathBuf,
+    /// Says that the client has gone.
+    gone: Stop,
     connection: Mutex<Connection>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     /// The sessions that are being opened or closed.
@@ -141,6 +145,7 @@ impl Agent {
             gate: settings.gate,
             server_env: settings.server_env,
             here: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+            gone: Stop::new(),
             connection: Mutex::new(connection),
             sessions: Mutex::default(),
             passages: Mutex::default(),
@@ -248,7 +253,8 @@ impl Agent {
 
     /// Waits a moment, and then for the end of every turn that goes on.
     pub(crate) async fn leisure(&self) {
-        tokio::time::sleep(MOMENT).await;
+        // Whoever waits for our end does not wait for this.
+        let _ = tokio::time::timeout(MOMENT, self.gone.stopped()).await;
         loop {
             let running = self.sessions().values().find_map(|session| session.ended());
             match running {

@@ -93,6 +93,12 @@ async fn errors_carry_the_tag_as_well() {
     client.leave().await;
 }
 
+/// The tag on the first piece of an answer after `place`.
+fn tag_of_answer(client: &Client, place: usize) -> Value {
+    let is_piece = |message: &&Value| message["params"]["update"]["sessionUpdate"] == "agent_message_chunk";
+    client.heard[place..].iter().find(is_piece).unwrap()["sessionId"].clone()
+}
+
 #[tokio::test]
 async fn sessions_keep_their_tags_apart_and_take_the_latest() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
@@ -122,14 +128,12 @@ async fn sessions_keep_their_tags_apart_and_take_the_latest() {
     let session = sessions[0].1.clone();
     let place = client.heard.len();
     client.prompt(&session, "Hi").await.unwrap();
-    let update = client.heard[place..].iter().find(|message| message["method"] == "session/update").unwrap();
-    assert_eq!(update["sessionId"], "one");
+    assert_eq!(tag_of_answer(&client, place), "one");
     let place = client.heard.len();
     let params = json!({"sessionId": session, "prompt": prompt});
     tagged(&mut client, json!("again"), "three", "session/prompt", params).await;
     response(&mut client, &json!("again")).await;
-    let update = client.heard[place..].iter().find(|message| message["method"] == "session/update").unwrap();
-    assert_eq!(update["sessionId"], "three");
+    assert_eq!(tag_of_answer(&client, place), "three");
     client.leave().await;
 }
 

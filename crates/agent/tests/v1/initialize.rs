@@ -207,6 +207,6 @@ async fn check(params: Value) -> Result<(), TestCaseError> {
 #[test]
 fn odd_introductions_are_answered_or_refused() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(200));
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(120));
     runner.run(&params(), |params| runtime.block_on(check(params))).unwrap();
 }

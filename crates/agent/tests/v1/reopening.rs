@@ -125,7 +125,7 @@ async fn there_are_not_more_sessions_than_a_client_may_have() {
 #[tokio::test]
 async fn a_flood_waits_for_its_reader() {
     let piece = delta(&json!({"content": "x".repeat(4000)}));
-    let flood = Reply::sse((0..4000).map(|_| piece.clone()).chain([finish("stop")]));
+    let flood = Reply::sse((0..1000).map(|_| piece.clone()).chain([finish("stop")]));
     let server = ModelServer::start(Plan::new([flood, Reply::text("The next answer")]));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -133,7 +133,7 @@ async fn a_flood_waits_for_its_reader() {
     client.update(|update| update["sessionUpdate"] == "agent_message_chunk").await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     assert_eq!(client.answer(turn).await.unwrap()["stopReason"], "cancelled");
-    assert!(client.text().len() < 16_000_000);
+    assert!(client.text().len() < 4_000_000);
     assert_eq!(client.prompt(&session, "Next").await.unwrap()["stopReason"], "end_turn");
     assert_eq!(chats(&server).len(), 2);
     client.leave().await;

@@ -254,7 +254,7 @@ async fn an_answer_in_one_piece_is_an_answer() {
 
 #[tokio::test]
 async fn a_long_answer_arrives_whole() {
-    let words: String = (0..3000).map(|number| format!("word{number} ")).collect();
+    let words: String = (0..1000).map(|number| format!("word{number} ")).collect();
     let server = ModelServer::start(Reply::text(&words).split_every(7000));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
