@@ -242,3 +242,32 @@ async fn a_file_that_is_being_read_for_a_prompt_is_not_waited_for() {
     assert_eq!(chats(&server).len(), 0);
     client.leave().await;
 }
+
+#[tokio::test]
+async fn a_turn_may_be_given_up_in_the_breath_it_was_asked_for() {
+    for way in WAYS {
+        let server = ModelServer::start(Reply::text("An answer, and not a short one"));
+        let mut client = Client::v1(settings(&server), json!({})).await;
+        let session = client.session().await;
+        let turn = client.begin_prompt(&session, "Hi").await;
+        cancel(&mut client, &session, turn, way).await;
+        assert_eq!(client.answer(turn).await.unwrap()["stopReason"], "cancelled", "{way:?}");
+        assert_eq!(client.text(), "");
+        assert_eq!(client.prompt(&session, "Next").await.unwrap()["stopReason"], "end_turn");
+        assert_eq!(last_messages(&server), json!([{"role": "user", "content": "Next"}]));
+        client.leave().await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_no_turn_is_answered_though_it_is_cancelled() {
+    let server = ModelServer::start(Plan::new([Reply::text("Hello")]).models(Reply::hang()));
+    let mut client = Client::v1(settings(&server), json!({})).await;
+    let opening = client.begin("session/new", json!({"cwd": "/work"})).await;
+    client.notify("$/cancel_request", json!({"requestId": opening})).await;
+    match client.answer(opening).await {
+        Ok(opened) => assert!(opened["sessionId"].is_string()),
+        Err(error) => assert_eq!(error["code"], -32800),
+    }
+    client.leave().await;
+}

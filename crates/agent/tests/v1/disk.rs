@@ -188,3 +188,21 @@ async fn a_session_may_be_closed_while_it_is_opened() {
     assert_eq!(client.ask("session/load", params).await.unwrap_err()["code"], -32002);
     client.leave().await;
 }
+
+#[tokio::test]
+async fn a_turn_that_cannot_be_stored_is_said_and_the_session_goes_on() {
+    let server = ModelServer::start(Reply::text("An answer, and not a short one"));
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let mut client = Client::v1(kept(&server, &data), json!({"session": {"notices": {}}})).await;
+    let session = client.session().await;
+    client.prompt(&session, "One").await.unwrap();
+    std::fs::remove_dir_all(&data).unwrap();
+    assert_eq!(client.prompt(&session, "Two").await.unwrap()["stopReason"], "end_turn");
+    client.forget();
+    assert_eq!(client.prompt(&session, "Three").await.unwrap()["stopReason"], "end_turn");
+    let notice = client.update(|update| update["sessionUpdate"] == "notice").await;
+    assert!(notice["title"].as_str().unwrap().contains("could not be stored"), "{notice}");
+    assert_eq!(last_messages(&server).as_array().unwrap().len(), 5, "it is remembered all the same");
+    client.leave().await;
+}

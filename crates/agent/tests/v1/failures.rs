@@ -15,16 +15,18 @@ fn url(server: &ModelServer) -> String {
     format!("{}/chat/completions", server.base_url())
 }
 
-/// An agent with little patience in front of an endpoint that fails once and then works.
-fn failing_once(reply: Reply, errors: Errors) -> (ModelServer, Settings) {
+/// An agent in front of an endpoint that fails once and then works. It has little patience where that is the point.
+fn failing_once(reply: Reply, errors: Errors, kind: &str) -> (ModelServer, Settings) {
     let server = ModelServer::start(Plan::new([Reply::text("The first answer"), reply, Reply::text(ANSWER)]));
     let mut settings = Settings { errors, ..settings(&server) };
     let limits = &mut settings.routes[0].endpoint.limits;
-    limits.first_event = Duration::from_millis(300);
-    limits.idle = Duration::from_millis(300);
-    limits.total = Duration::from_millis(900);
     limits.max_line = 4096;
     limits.max_reply = 65536;
+    if kind == "timeout" {
+        limits.first_event = Duration::from_millis(400);
+        limits.idle = Duration::from_millis(400);
+        limits.total = Duration::from_millis(1000);
+    }
     (server, settings)
 }
 
@@ -52,7 +54,7 @@ async fn fail(server: &ModelServer, settings: Settings) -> (Result<Value, Value>
 
 /// `expected` has `{url}` and `{message}` in it; `shown` is what was said before the failure.
 async fn check(name: &str, reply: Reply, kind: &str, status: Option<u16>, expected: &str, shown: &str) {
-    let (server, settings) = failing_once(reply.clone(), Errors::Text);
+    let (server, settings) = failing_once(reply.clone(), Errors::Text, kind);
     let (outcome, chunks) = fail(&server, settings).await;
     let end = outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(end["stopReason"], "end_turn", "{name}");
@@ -73,7 +75,7 @@ async fn check(name: &str, reply: Reply, kind: &str, status: Option<u16>, expect
     let break_ = if shown.is_empty() { "" } else { "\n\n" };
     assert_eq!(before, format!("{shown}{break_}"), "{name}");
 
-    let (server, settings) = failing_once(reply, Errors::Rpc);
+    let (server, settings) = failing_once(reply, Errors::Rpc, kind);
     let (outcome, chunks) = fail(&server, settings).await;
     let error = outcome.expect_err(name);
     let code = if kind == "auth" { -32000 } else { -32018 };
@@ -149,7 +151,7 @@ async fn answers_that_are_none_are_said_to_be() {
 async fn an_answer_without_end_is_ended() {
     let more = data(&delta(&json!({"content": "more and more and more of it. "})));
     let reply = Reply::stream::<Vec<u8>>([]).then(Step::Forever(more, Duration::ZERO));
-    let (server, settings) = failing_once(reply, Errors::Text);
+    let (server, settings) = failing_once(reply, Errors::Text, "timeout");
     let (outcome, chunks) = fail(&server, settings).await;
     let fields = &outcome.unwrap()["_meta"][KEY];
     assert!(["garbage", "timeout"].contains(&fields["kind"].as_str().unwrap()), "{fields}");
