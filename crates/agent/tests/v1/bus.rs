@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step};
 use serde_json::{Value, json};
 
-use crate::common::{Client, chats_asked, settings};
+use crate::common::{Client, chats_asked, last_messages, settings};
 
 /// Sends a request with a tag and returns its id.
 async fn tagged(client: &mut Client, id: Value, tag: &str, method: &str, params: Value) {
@@ -150,6 +150,52 @@ async fn a_replay_carries_the_tag() {
     response(&mut client, &json!("l")).await;
     assert_eq!(client.heard.len() - place, 3, "what was said on both sides, and the answer");
     assert!(client.heard[place..].iter().all(|message| message["sessionId"] == "bus"));
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_tagged_cancellation_finds_its_turn() {
+    for with_id in [false, true] {
+        let server = ModelServer::start(Reply::text("An answer, and not a short one").after(6, Step::Hang));
+        let mut client = Client::v1(settings(&server), json!({})).await;
+        let session = client.session().await;
+        let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "Hi"}]});
+        tagged(&mut client, json!("p"), "bus", "session/prompt", prompt).await;
+        client.update(|update| update["sessionUpdate"] == "agent_message_chunk").await;
+        let mut line = json!({
+            "jsonrpc": "2.0", "sessionId": "bus", "method": "session/cancel", "params": {"sessionId": session},
+        });
+        if with_id {
+            line["id"] = json!("c");
+        }
+        client.send(&line).await;
+        let end = response(&mut client, &json!("p")).await;
+        assert_eq!((&end["result"]["stopReason"], &end["sessionId"]), (&json!("cancelled"), &json!("bus")));
+        if with_id {
+            let answer = response(&mut client, &json!("c")).await;
+            assert_eq!((&answer["result"], &answer["sessionId"]), (&json!({}), &json!("bus")));
+        }
+        client.leave().await;
+    }
+}
+
+#[tokio::test]
+async fn a_tagged_answer_finds_its_request() {
+    let server = ModelServer::start(Reply::text("An answer, and not a short one"));
+    let mut client = Client::v1(settings(&server), json!({"fs": {"readTextFile": true}})).await;
+    client.host(|_, _| None);
+    let session = client.session().await;
+    let prompt = json!([{"type": "resource_link", "uri": "/work/a.rs"}]);
+    tagged(&mut client, json!("p"), "bus", "session/prompt", json!({"sessionId": session, "prompt": prompt}))
+        .await;
+    client.question("fs/read_text_file").await;
+    let question = client.heard.iter().find(|message| message["method"] == "fs/read_text_file").unwrap();
+    let answer = json!({
+        "jsonrpc": "2.0", "id": question["id"], "sessionId": question["sessionId"], "result": {"content": "its text"},
+    });
+    client.send(&answer).await;
+    assert_eq!(response(&mut client, &json!("p")).await["result"]["stopReason"], "end_turn");
+    assert_eq!(last_messages(&server)[0]["content"], "[Resource: /work/a.rs]\nits text");
     client.leave().await;
 }
 

@@ -76,6 +76,12 @@ async fn two_agents_share_a_directory_but_not_a_session() {
         assert_eq!(told, (&json!(-32602), &json!("session_in_use"), &json!(session)), "{method}: {error}");
     }
     assert_eq!(second.text(), "", "nothing of it is shown");
+    // A fork takes nothing away from whoever has it.
+    let forked =
+        second.ask("session/fork", named.clone()).await.unwrap()["sessionId"].as_str().unwrap().to_owned();
+    second.prompt(&forked, "Mine").await.unwrap();
+    assert_eq!(last_messages(&server)[0]["content"], "One");
+    second.ask("session/delete", json!({"sessionId": forked})).await.unwrap();
     assert_eq!(second.prompt(&session, "Mine?").await.unwrap_err()["code"], -32002);
     // Both see both, and both work on.
     for client in [&mut first, &mut second] {
