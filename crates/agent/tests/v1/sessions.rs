@@ -348,3 +348,76 @@ fn history_keeps_its_order() {
     runner.run(&cases, run).unwrap();
     runtime.block_on(client.into_inner().leave());
 }
+
+/// A client in the field takes a result that is null for none, and waits on.
+#[tokio::test]
+async fn every_result_is_an_object() {
+    let server = server();
+    let mut client = Client::v1(settings(&server), json!({})).await;
+    let session = client.session().await;
+    let of = |extra: Value| {
+        let mut params = json!({"sessionId": session, "cwd": "/work", "mcpServers": []});
+        params.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        params
+    };
+    for (method, extra) in [
+        ("initialize", json!({"protocolVersion": 1})),
+        ("authenticate", json!({"methodId": "x"})),
+        ("session/new", json!({})),
+        ("session/set_config_option", json!({"configId": "model", "value": "test-model"})),
+        ("session/set_model", json!({"modelId": "test-model"})),
+        ("session/prompt", json!({"prompt": [{"type": "text", "text": "Hi"}]})),
+        ("session/cancel", json!({})),
+        ("session/load", json!({})),
+        ("session/resume", json!({})),
+        ("session/fork", json!({})),
+        ("session/list", json!({})),
+        ("session/close", json!({})),
+        ("session/delete", json!({})),
+    ] {
+        let result = client.ask(method, of(extra)).await;
+        assert!(result.as_ref().is_ok_and(Value::is_object), "{method}: {result:?}");
+    }
+    assert!(client.heard.iter().all(Value::is_object), "and nothing is sent in a batch");
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn a_tool_call_and_a_plan_are_shown_again_as_they_ended() {
+    let entries =
+        json!([{"content": "Look", "status": "completed"}, {"content": "Tell", "status": "pending"}]);
+    let server = ModelServer::start(Plan::new([
+        Reply::text_and_calls(
+            "I shall have a look at it",
+            &[("read_file", json!({"path": "a.txt"})), ("update_plan", json!({"entries": entries}))],
+        ),
+        Reply::text("It says hello to everybody"),
+    ]));
+    let mut client = Client::v1(settings(&server), json!({"fs": {"readTextFile": true}})).await;
+    client.host(|_, _| Some(Ok(json!({"content": "hello, everybody"}))));
+    let session = client.session().await;
+    client.prompt(&session, "What is in a.txt?").await.unwrap();
+    let call = client.update(|update| update["sessionUpdate"] == "tool_call").await;
+    client.ask("session/close", json!({"sessionId": session})).await.unwrap();
+    client.forget();
+    client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+    assert_eq!(
+        client.kinds(),
+        ["user_message_chunk", "agent_message_chunk", "tool_call", "plan", "agent_message_chunk"]
+    );
+    let again = client.update(|update| update["sessionUpdate"] == "tool_call").await;
+    for field in ["toolCallId", "title", "kind", "locations", "rawInput"] {
+        assert_eq!(again[field], call[field], "{field}");
+    }
+    assert_eq!(again["status"], "completed");
+    assert!(again["content"].to_string().contains("hello, everybody"), "{again}");
+    let plan = client.update(|update| update["sessionUpdate"] == "plan").await;
+    assert_eq!(plan["entries"][1]["content"], "Tell");
+    // The model gets the call and its result again as well.
+    client.prompt(&session, "And?").await.unwrap();
+    let messages = last_messages(&server);
+    let roles: Vec<&Value> = messages.as_array().unwrap().iter().map(|message| &message["role"]).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "tool", "assistant", "user"]);
+    assert_eq!(messages[1]["tool_calls"][0]["id"], messages[2]["tool_call_id"]);
+    client.leave().await;
+}
