@@ -32,6 +32,7 @@ mod body;
 mod chat;
 mod chunk;
 mod client;
+mod decode;
 mod demo;
 mod discover;
 mod endpoint;
@@ -53,6 +54,7 @@ pub use chat::{
     Assistant, Call, Completion, Effort, Finish, Message, Part, Request, Tool, ToolResult, Usage,
 };
 pub use client::Client;
+pub use decode::read_recorded;
 pub use discover::ModelInfo;
 pub use endpoint::{DEMO_URL, Endpoint, EndpointError, Limits};
 pub use error::{Error, Kind};

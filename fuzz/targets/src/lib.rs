@@ -7,6 +7,7 @@ mod model;
 
 use bytes::Bytes;
 use model::Model;
+use narrows_model::{Completion, Event, Finish, Limits, read_recorded};
 use narrows_wire::{
     Batch, Check, Code, Envelope, Fault, Frame, HEAD, Kind, Line, MAX_DEPTH, Part, Splitter, Step, scan,
     scan_portable,
@@ -129,6 +130,39 @@ pub fn splitter(data: &[u8]) {
     }
     assert_eq!(found, expected.lines);
     assert_eq!((splitter.partial(), splitter.is_skipping()), (expected.partial, expected.skipping));
+}
+
+/// A recorded answer of a model: its first byte sets where it is cut, and cuts change nothing.
+pub fn answer(data: &[u8]) {
+    let [cut, body @ ..] = data else { return };
+    let limits = Limits { max_line: 4096, max_reply: 1 << 16, ..Limits::default() };
+    let whole = read_recorded([Bytes::copy_from_slice(body)], limits);
+    let size = usize::from(*cut) % 61 + 1;
+    let pieces = read_recorded(body.chunks(size).map(Bytes::copy_from_slice), limits);
+    match (&whole, &pieces) {
+        (Ok((_, whole)), Ok((_, pieces))) => assert_eq!(said(whole), said(pieces)),
+        (Err(whole), Err(pieces)) => assert_eq!(whole.kind, pieces.kind),
+        // Which of two limits is met first depends on the pieces.
+        _ if body.len() > limits.max_line => {}
+        _ => panic!("{whole:?} in one piece, {pieces:?} in pieces of {size}"),
+    }
+    let Ok((events, completion)) = whole else { return };
+    let shown: String = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    // What is remembered is what was shown.
+    assert_eq!(shown, completion.message.text);
+    assert!(completion.message.calls.iter().all(|call| !call.id.is_empty() && !call.name.is_empty()));
+}
+
+/// What a completion says, without the ids that are made up where none came.
+fn said(completion: &Completion) -> (&str, &str, Vec<(&str, &str)>, Finish) {
+    let calls = completion.message.calls.iter().map(|call| (&*call.name, &*call.arguments)).collect();
+    (&completion.message.text, &completion.message.reasoning, calls, completion.finish)
 }
 
 /// What a splitter should find.

@@ -113,3 +113,8 @@ fn scanner() {
 fn splitter() {
     run("splitter", narrows_fuzz_targets::splitter);
 }
+
+#[test]
+fn answer() {
+    run("answer", narrows_fuzz_targets::answer);
+}
