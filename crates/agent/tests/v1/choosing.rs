@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::common::{Client, chats, chats_asked, route, settings};
 
 fn server() -> ModelServer {
-    let models = Reply::models(&["test-model", "other", "gpt-oss:20b"]);
+    let models = Reply::models(&["test-model", "other", "gpt-oss:20b", "gpt-oss:120b"]);
     ModelServer::start(Plan::new([Reply::text("Hello there")]).models(models))
 }
 
@@ -72,6 +72,9 @@ async fn thinking_is_chosen_where_the_model_has_levels() {
     let refused = client.ask("session/set_config_option", level("extreme")).await.unwrap_err();
     assert_eq!((&refused["code"], &refused["data"]["field"]), (&json!(-32602), &json!("value")));
 
+    // Another model with this level keeps it.
+    let answer = client.ask("session/set_config_option", model("gpt-oss:120b")).await.unwrap();
+    assert_eq!(answer["configOptions"][1]["currentValue"], "high");
     // A model without levels forgets them, and is not asked to think.
     client.ask("session/set_config_option", model("other")).await.unwrap();
     client.prompt(&session, "Hi").await.unwrap();
@@ -151,10 +154,12 @@ async fn models_of_further_endpoints_have_its_name_in_front() {
             "test-model",
             "other",
             "gpt-oss:20b",
+            "gpt-oss:120b",
             "second/own",
             "second/test-model",
             "second/other",
-            "second/gpt-oss:20b"
+            "second/gpt-oss:20b",
+            "second/gpt-oss:120b"
         ]
     );
     let set = json!({"sessionId": session, "modelId": "second/other"});
