@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use narrows_agent::{Checking, Settings, ToolGate, ToolRequest, Verdict};
 use narrows_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
@@ -240,5 +241,49 @@ async fn notifications_out_of_place_are_dropped() {
     client.send(&json!({"jsonrpc": "2.0", "id": id, "result": result})).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "end_turn");
     assert_eq!(last_messages(&server)[2]["content"], "at last");
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn the_agent_ends_with_its_client_in_the_middle_of_a_call() {
+    for version_2 in [false, true] {
+        let server = calling("wait");
+        let mut client = match version_2 {
+            true => Client::v2(settings(&server)).await,
+            false => Client::v1(settings(&server), json!({})).await,
+        };
+        client.host(host(None));
+        let session = open(&mut client).await;
+        client.begin_prompt(&session, "Go").await;
+        client.update(|update| update["status"] == "in_progress").await;
+        client.leave().await;
+        assert_eq!(chats(&server).len(), 1);
+    }
+}
+
+/// Notes what it is asked, and says no.
+#[derive(Debug, Default)]
+struct Gate(Mutex<Vec<ToolRequest>>);
+
+impl ToolGate for Gate {
+    fn check<'a>(&'a self, request: &'a ToolRequest) -> Checking<'a> {
+        self.0.lock().unwrap().push(request.clone());
+        Box::pin(std::future::ready(Verdict::Deny("not today".to_owned())))
+    }
+}
+
+#[tokio::test]
+async fn the_gate_knows_whose_tool_it_is() {
+    let server = calling("act");
+    let gate = Arc::new(Gate::default());
+    let mut client = Client::v1(Settings { gate: gate.clone(), ..settings(&server) }, json!({})).await;
+    client.host(host(Some("allow_once")));
+    let session = open(&mut client).await;
+    client.prompt(&session, "Go").await.unwrap();
+    let (server_name, tool) = (Some("mine".to_owned()), "act".to_owned());
+    let request = ToolRequest { session, server: server_name, tool, arguments: json!({"at": "it"}) };
+    assert_eq!(*gate.0.lock().unwrap(), [request]);
+    assert!(calls(&client).is_empty() && !methods(&client).contains(&"session/request_permission"));
+    assert_eq!(last_messages(&server)[2]["content"], "The call is not allowed: not today");
     client.leave().await;
 }

@@ -294,3 +294,25 @@ async fn a_turn_is_given_up_while_the_client_reads() {
     check_v1(&client);
     client.leave().await;
 }
+
+/// Nothing has been announced yet while the old text of a file is looked up.
+#[tokio::test]
+async fn a_turn_is_given_up_before_a_change_is_announced() {
+    for (tool, arguments) in [
+        ("write_file", json!({"path": "a.txt", "content": "x"})),
+        ("edit_file", json!({"path": "a.txt", "old": "a", "new": "b"})),
+    ] {
+        let server = calling(tool, arguments);
+        let desk = Desk::new(&[("/work/a.txt", "a")]);
+        desk.reply("fs/read_text_file", None);
+        let mut client = desk.client(settings(&server)).await;
+        let session = client.session().await;
+        let prompt = client.begin_prompt(&session, "Go").await;
+        client.question("fs/read_text_file").await;
+        client.notify("session/cancel", json!({"sessionId": session})).await;
+        assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
+        assert!(calls(&client).is_empty());
+        assert_eq!(methods(&client), ["fs/read_text_file"]);
+        client.leave().await;
+    }
+}

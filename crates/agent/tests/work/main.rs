@@ -18,3 +18,4 @@ mod turns;
 mod v2_prompts;
 mod v2_sessions;
 mod v2_tools;
+mod whole;

@@ -202,3 +202,23 @@ async fn the_agent_ends_with_its_client_while_the_user_thinks() {
     client.leave().await;
     assert_eq!(desk.file("/work/a.txt"), None);
 }
+
+/// Who thinks in one session holds up no other.
+#[tokio::test]
+async fn sessions_do_not_wait_for_each_other() {
+    let server = ModelServer::start([write("a.txt"), done()]);
+    let desk = Desk::new(&[]);
+    desk.reply("session/request_permission", None);
+    let mut client = desk.client(settings(&server)).await;
+    let (first, second) = (client.session().await, client.session().await);
+    let prompt = client.begin_prompt(&first, "Go").await;
+    client.question("session/request_permission").await;
+    for _ in 0..3 {
+        assert_eq!(client.prompt(&second, "Hello").await.unwrap()["stopReason"], "end_turn");
+    }
+    let yes = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
+    crate::desk::answer_late(&client, "session/request_permission", yes).await;
+    assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "end_turn");
+    assert_eq!(desk.file("/work/a.txt").as_deref(), Some("new"));
+    client.leave().await;
+}

@@ -106,6 +106,33 @@ async fn a_tool_of_a_process_is_called() {
     place.emptied().await;
 }
 
+/// It sees the session's directory, its own variables in either form, and nothing of ours.
+#[tokio::test]
+async fn a_process_sees_what_it_is_to_see() {
+    for env in
+        [json!([{"name": "MINE", "value": "from the descriptor"}]), json!({"MINE": "from the descriptor"})]
+    {
+        let place = Place::new();
+        let server = ModelServer::start(done());
+        let mut client = noticing(with_path(&server)).await;
+        let mut described = place.server("");
+        described["env"] = env;
+        let session = open(&mut client, place.params(&described)).await;
+        client.prompt(&session, "Go").await.unwrap();
+        let [id] = place.alive()[..] else { panic!("{:?} is not one", place.alive()) };
+        assert_eq!(
+            std::fs::read_link(format!("/proc/{id}/cwd")).unwrap(),
+            place.0.path().canonicalize().unwrap()
+        );
+        let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap();
+        let environment = String::from_utf8(environment).unwrap();
+        let mut variables: Vec<&str> = environment.split_terminator('\0').collect();
+        variables.sort_unstable();
+        assert_eq!(variables, ["MINE=from the descriptor", "PATH=/usr/bin:/bin"]);
+        client.leave().await;
+    }
+}
+
 /// The same tool in two answers: what the model was offered before stays in its place, for caches' sake.
 #[tokio::test]
 async fn the_tools_of_a_session_do_not_move() {
