@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
 use reqwest::Response;
 use tokio::time::{Duration, Instant, Sleep, sleep_until};
@@ -18,9 +18,12 @@ use crate::{Completion, Kind, Limits};
 /// What a read gives: bytes, or the end.
 type Read = Result<Option<Bytes>, Problem>;
 
+/// How much is read at once, if so much is there.
+const GATHER: usize = 32 << 10;
+
 /// One response, as far as it has been read.
 pub(super) struct Incoming {
-    body: Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
+    body: Body,
     /// What the provider can find the request by.
     pub(super) request_id: Option<String>,
     limits: Limits,
@@ -41,7 +44,7 @@ impl Incoming {
     pub(super) fn new(response: Response, limits: Limits, started: Instant, until: Instant) -> Self {
         Self {
             request_id: request_id(response.headers()),
-            body: Box::pin(response.bytes_stream()),
+            body: Body::new(Box::pin(response.bytes_stream())),
             limits,
             clock: Clock::new(started + limits.first_event, until),
             decoder: Decoder::new(limits),
@@ -84,18 +87,71 @@ impl Incoming {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
-        if let Poll::Ready(read) = self.body.as_mut().poll_next(cx) {
-            return Poll::Ready(match read {
-                Some(Ok(bytes)) => Ok(Some(bytes)),
-                None => Ok(None),
-                Some(Err(error)) => {
-                    let cause = causes(&error.without_url());
-                    Err(Problem::new(Kind::Cut, &format!("the connection broke: {cause}"), true))
-                }
-            });
+        if let Poll::Ready(read) = self.body.poll_read(cx) {
+            return Poll::Ready(read);
+        }
+        if self.body.has_some() {
+            // It will be handed out at the next turn, so nothing is late.
+            return Poll::Pending;
         }
         let late = ready!(self.clock.poll(cx));
         Poll::Ready(Err(Problem::new(Kind::Timeout, late, false)))
+    }
+}
+
+/// The bytes of a body, as many as have come.
+///
+/// The connection is a task of its own, which hands over a chunk of HTTP at a time, and a chunk often has one event.
+/// Whoever took each to the client by itself would wake three tasks and write once for every word of a model that
+/// talks fast. So, when something has come, the connection is given one turn to bring more.
+struct Body {
+    chunks: Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
+    /// What has come and was not handed out.
+    come: BytesMut,
+    /// The connection has had its turn since the last chunk.
+    has_waited: bool,
+    /// What comes behind that: the end.
+    end: Option<Read>,
+}
+
+impl Body {
+    fn new(chunks: Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>) -> Self {
+        Self { chunks, come: BytesMut::new(), has_waited: false, end: None }
+    }
+
+    /// Whether something has come that was not handed out.
+    fn has_some(&self) -> bool {
+        !self.come.is_empty()
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
+        while self.end.is_none() && self.come.len() < GATHER {
+            match self.chunks.as_mut().poll_next(cx) {
+                Poll::Ready(Some(Ok(bytes))) => {
+                    self.come.extend_from_slice(&bytes);
+                    self.has_waited = false;
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    let cause = causes(&error.without_url());
+                    let problem = Problem::new(Kind::Cut, &format!("the connection broke: {cause}"), true);
+                    self.end = Some(Err(problem));
+                }
+                Poll::Ready(None) => self.end = Some(Ok(None)),
+                Poll::Pending if self.come.is_empty() => return Poll::Pending,
+                Poll::Pending if self.has_waited => break,
+                Poll::Pending => {
+                    // Behind the connection, which taking a chunk has woken.
+                    self.has_waited = true;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(if self.come.is_empty() {
+            self.end.take().unwrap_or(Ok(None))
+        } else {
+            Ok(Some(self.come.split().freeze()))
+        })
     }
 }
 
@@ -168,5 +224,61 @@ impl Clock {
                 Phase::Going | Phase::Grace => "the answer stopped coming",
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// A connection: `None` is a moment in which nothing has come.
+    struct Chunks(VecDeque<Option<&'static str>>);
+
+    impl Stream for Chunks {
+        type Item = reqwest::Result<Bytes>;
+
+        fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            match self.0.pop_front() {
+                Some(Some(chunk)) => Poll::Ready(Some(Ok(chunk.into()))),
+                Some(None) => {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+                None => Poll::Ready(None),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check(chunks: &[Option<&'static str>], expected: &[&str]) {
+        let mut body = Body::new(Box::pin(Chunks(chunks.iter().copied().collect())));
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut reads = Vec::new();
+        for _ in 0..100 {
+            match body.poll_read(&mut cx) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(Some(bytes))) => reads.push(String::from_utf8_lossy(&bytes).into_owned()),
+                Poll::Ready(Ok(None)) => break,
+                Poll::Ready(Err(problem)) => panic!("{problem:?}"),
+            }
+        }
+        assert_eq!(reads, expected);
+    }
+
+    #[test]
+    fn what_comes_in_a_row_is_one_read() {
+        check(&[Some("a"), Some("b")], &["ab"]);
+        check(&[Some("a"), None, Some("b"), None, Some("c")], &["abc"]);
+        check(&[Some("a"), None, None, Some("b"), None, None], &["a", "b"]);
+        check(&[None, None, Some("a")], &["a"]);
+        check(&[], &[]);
+    }
+
+    #[test]
+    fn a_read_has_an_end() {
+        let long: &str = "x".repeat(GATHER).leak();
+        check(&[Some(long), Some("b")], &[long, "b"]);
     }
 }
