@@ -19,6 +19,8 @@ use crate::measure::{Bar, Demand, Report};
 const ROUNDS: usize = 5;
 /// How often an agent is started in a round, only to be started.
 const STARTS: usize = 6;
+/// How many contenders are ours and must not fail.
+const OURS: usize = 3;
 /// How many sessions run at once.
 const SESSIONS: usize = 100;
 
@@ -74,7 +76,11 @@ pub(crate) fn run(peers: &[String]) -> Result<Report, String> {
     // Empty, in place of the user's.
     std::fs::write(data.path().join(CONFIG), "").map_err(|error| format!("no configuration: {error}"))?;
     let server = Server::start().map_err(|error| format!("no model server: {error}"))?;
-    let mut contenders = vec![narrows(data.path())?, floor()?];
+    let mut contenders = vec![
+        narrows(data.path())?,
+        floor("floor", "agent-floor")?,
+        floor("gathering floor", "agent-gathering-floor")?,
+    ];
     for peer in peers {
         let named = peer_of(peer, &contenders).ok_or_else(|| format!("`{peer}` is no command"))?;
         contenders.push(named);
@@ -85,7 +91,7 @@ pub(crate) fn run(peers: &[String]) -> Result<Report, String> {
             let outcome = contender.measure(&server, data.path());
             if let Err(failure) = outcome {
                 let problem = format!("{} {failure} in round {}", contender.name, round + 1);
-                if place < 2 {
+                if place < OURS {
                     return Err(problem);
                 }
                 eprintln!("narrows-bench: {problem}, and is left out");
@@ -111,8 +117,8 @@ fn narrows(data: &Path) -> Result<Contender, String> {
     Ok(Contender::new("narrows".to_owned(), program.into_os_string(), arguments))
 }
 
-fn floor() -> Result<Contender, String> {
-    Ok(Contender::new("floor".to_owned(), own()?.into_os_string(), vec!["agent-floor".into()]))
+fn floor(name: &str, argument: &str) -> Result<Contender, String> {
+    Ok(Contender::new(name.to_owned(), own()?.into_os_string(), vec![argument.into()]))
 }
 
 fn own() -> Result<std::path::PathBuf, String> {
@@ -228,13 +234,13 @@ fn median(mut samples: Vec<f64>) -> f64 {
 }
 
 fn report(contenders: &[Contender]) -> Report {
-    let [narrows, floor, peers @ ..] = contenders else { unreachable!("these two are always there") };
+    let [narrows, floor, others @ ..] = contenders else { unreachable!("these two are always there") };
     let mut columns: Vec<String> = vec!["narrows".into(), "floor".into(), "times the floor".into()];
-    columns.extend(peers.iter().map(|peer| peer.name.clone()));
+    columns.extend(others.iter().map(|other| other.name.clone()));
     let row = |(figure, name): (Figure, &str)| {
         let (ours, least) = (narrows.median(figure), floor.median(figure));
         let figures =
-            [ours, least, ours / least].into_iter().chain(peers.iter().map(|peer| peer.median(figure)));
+            [ours, least, ours / least].into_iter().chain(others.iter().map(|other| other.median(figure)));
         (name.to_owned(), figures.collect())
     };
     let ratio = |figure| narrows.median(figure) / floor.median(figure);

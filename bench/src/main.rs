@@ -43,7 +43,8 @@ fn main() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         },
-        Some("agent-floor") => return served(&agent::floor::serve()),
+        Some("agent-floor") => return served(&agent::floor::serve(false)),
+        Some("agent-gathering-floor") => return served(&agent::floor::serve(true)),
         // The other ends of `rpc`, which starts itself.
         Some("rpc-agent") => return served(&rpc::serve()),
         Some("rpc-pour") => return served(&rpc::pour()),

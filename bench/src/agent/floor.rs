@@ -2,6 +2,9 @@
 //!
 //! One thread, raw sockets, no HTTP beyond the request, no JSON beyond finding strings. It understands the client and
 //! the server of this bench and nothing else; nobody could use it. What it costs is what any agent costs.
+//!
+//! There are two: the plain one writes every update as it finds it, and the other gathers those of one read, which no
+//! agent can go below.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -32,15 +35,36 @@ struct Turn {
     rest: Vec<u8>,
 }
 
+/// Where updates go.
+struct Output {
+    stdout: File,
+    /// What was not written yet.
+    gathered: Vec<u8>,
+    gathers: bool,
+}
+
+impl Output {
+    /// Writes the message that was put into `gathered`, or keeps it for later.
+    fn end_message(&mut self) -> io::Result<()> {
+        if self.gathers { Ok(()) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stdout.write_all(&self.gathered)?;
+        self.gathered.clear();
+        Ok(())
+    }
+}
+
 /// Serves stdin and stdout until stdin ends.
-pub(crate) fn serve() -> io::Result<()> {
+pub(crate) fn serve(gathers: bool) -> io::Result<()> {
     let place = Place::from_environment()?;
     let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let mut out = Output { stdout, gathered: Vec::new(), gathers };
     let mut turns: Vec<Turn> = Vec::new();
     let mut requests = Vec::new();
     let mut buffer = vec![0; 64 << 10];
-    let mut out = Vec::new();
     let mut sessions = 0;
     loop {
         let ready: Vec<bool> = {
@@ -71,13 +95,12 @@ pub(crate) fn serve() -> io::Result<()> {
             }
             requests.drain(..end);
         }
-        stdout.write_all(&out)?;
-        out.clear();
+        out.flush()?;
     }
 }
 
 /// Answers a request, or begins the turn it asks for.
-fn answer(line: &[u8], place: &Place, sessions: &mut u32, out: &mut Vec<u8>) -> io::Result<Option<Turn>> {
+fn answer(line: &[u8], place: &Place, sessions: &mut u32, out: &mut Output) -> io::Result<Option<Turn>> {
     let id = between(line, b"\"id\":", b",").unwrap_or_default();
     let id = String::from_utf8_lossy(id).into_owned();
     let result = match between(line, b"\"method\":\"", b"\"") {
@@ -91,7 +114,8 @@ fn answer(line: &[u8], place: &Place, sessions: &mut u32, out: &mut Vec<u8>) -> 
             return Turn::begin(id, session, place).map(Some);
         }
     };
-    writeln!(out, r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)?;
+    writeln!(out.gathered, r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)?;
+    out.end_message()?;
     Ok(None)
 }
 
@@ -115,7 +139,7 @@ impl Turn {
     }
 
     /// Pastes what has come, and tells whether more comes.
-    fn read(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> io::Result<bool> {
+    fn read(&mut self, buffer: &mut [u8], out: &mut Output) -> io::Result<bool> {
         let count = self.socket.read(buffer)?;
         let Some(end) = memchr::memrchr(b'\n', &buffer[..count]) else {
             self.rest.extend_from_slice(&buffer[..count]);
@@ -129,11 +153,11 @@ impl Turn {
             self.rest.extend_from_slice(&lines[..first]);
             lines = &lines[first..];
             let rest = std::mem::take(&mut self.rest);
-            if self.paste(&rest, out) {
+            if self.paste(&rest, out)? {
                 return Ok(false);
             }
         }
-        if self.paste(lines, out) {
+        if self.paste(lines, out)? {
             return Ok(false);
         }
         self.rest.extend_from_slice(&buffer[end + 1..count]);
@@ -141,25 +165,26 @@ impl Turn {
     }
 
     /// Pastes every text in whole lines, and tells whether the end is among them.
-    fn paste(&self, lines: &[u8], out: &mut Vec<u8>) -> bool {
+    fn paste(&self, lines: &[u8], out: &mut Output) -> io::Result<bool> {
         const CONTENT: &[u8] = b"\"content\":\"";
         let mut at = 0;
         for found in memmem::find_iter(lines, CONTENT) {
             at = found + CONTENT.len();
             let text = string(&lines[at..]);
             if !text.is_empty() {
-                out.extend_from_slice(&self.start);
-                out.extend_from_slice(text);
-                out.extend_from_slice(b"\"}}}}\n");
+                out.gathered.extend_from_slice(&self.start);
+                out.gathered.extend_from_slice(text);
+                out.gathered.extend_from_slice(b"\"}}}}\n");
+                out.end_message()?;
             }
         }
         let is_over = memmem::find(&lines[at..], b"[DONE]").is_some();
         if is_over {
-            let end = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"stopReason":"end_turn"}}}}"#, self.id);
-            out.extend_from_slice(end.as_bytes());
-            out.push(b'\n');
+            let id = &self.id;
+            writeln!(out.gathered, r#"{{"jsonrpc":"2.0","id":{id},"result":{{"stopReason":"end_turn"}}}}"#)?;
+            out.end_message()?;
         }
-        is_over
+        Ok(is_over)
     }
 }
 
