@@ -51,6 +51,9 @@ const FAREWELL: Duration = Duration::from_millis(250);
 /// How long a client that has just opened a session may take to begin a turn.
 const MOMENT: Duration = Duration::from_millis(50);
 
+/// How long what can wait does.
+const LONG_ENOUGH: Duration = Duration::from_secs(300);
+
 /// How the agent's end of a conversation behaves.
 #[must_use]
 pub fn options() -> Options {
@@ -255,13 +258,17 @@ impl Agent {
     pub(crate) async fn leisure(&self) {
         // Whoever waits for our end does not wait for this.
         let _ = tokio::time::timeout(MOMENT, self.gone.stopped()).await;
-        loop {
-            let running = self.sessions().values().find_map(|session| session.ended());
-            match running {
-                Some(ended) => ended.await,
-                None => return,
+        let quiet = async {
+            loop {
+                let running = self.sessions().values().find_map(|session| session.ended());
+                match running {
+                    Some(ended) => ended.await,
+                    None => return,
+                }
             }
-        }
+        };
+        // Where turns never cease there is no such moment.
+        let _ = tokio::time::timeout(LONG_ENOUGH, quiet).await;
     }
 
     /// Waits until nobody else opens or closes this session, and keeps others waiting until the guard is dropped: who

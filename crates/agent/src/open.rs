@@ -19,8 +19,9 @@ use crate::shown::Shown;
 use crate::voice::new_id;
 use crate::{command, config, dialect};
 
-/// How many sessions one connection may have open.
-const MOST: usize = 1024;
+/// How many sessions one connection may have open: each has a descriptor for its lock, of which a process often has no
+/// more than 1024.
+const MOST: usize = 512;
 
 /// How many sessions a page of the list has.
 const PAGE: usize = 50;

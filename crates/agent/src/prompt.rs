@@ -88,7 +88,7 @@ async fn answer_at_the_end(agent: Arc<Agent>, begun: Begun, responder: Responder
     };
     let last_words = guard.release();
     match (&end.reason, agent.errors) {
-        (Reason::Failed(error), Errors::Rpc) => responder.fail(&failure::rpc(error)),
+        (Reason::Failed(error), Errors::Rpc) => responder.fail(&failure::rpc(error).effects(end.effects)),
         _ => responder.respond(&result(&end)),
     }
     drop(last_words);
@@ -132,7 +132,7 @@ async fn answer_at_once(agent: Arc<Agent>, begun: Begun, responder: Responder) {
         state["usage"] = usage;
     }
     if let Reason::Failed(error) = &end.reason {
-        let RpcError { code, message, data } = failure::rpc(error);
+        let RpcError { code, message, data } = failure::rpc(error).effects(end.effects);
         state["error"] = json!({"code": code, "message": message, "data": data});
     }
     crate::request::tell(&agent, &session, vec![state]).await;

@@ -9,6 +9,7 @@ use narrows_acp::method::SESSION_UPDATE;
 use narrows_model::{Completion, Error, Event, Finish, Kind, Message, Note, Request, Usage};
 use narrows_rpc::Peer;
 use narrows_store::Change;
+use narrows_wire::Effects;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
@@ -75,6 +76,8 @@ pub(crate) struct End {
     pub(crate) reason: Reason,
     /// What all its requests took, if the endpoint told.
     pub(crate) usage: Option<Usage>,
+    /// Whether tools have run, which the next try would run again.
+    pub(crate) effects: Effects,
 }
 
 /// One turn.
@@ -111,7 +114,11 @@ impl Turn {
             reason = self.work(blocks) => reason.unwrap_or_else(|reason| reason),
             () = beats => Reason::Cancelled,
         };
-        End { reason, usage: self.usage.take() }
+        let effects = match self.messages.iter().any(|message| matches!(message, Message::Tool(_))) {
+            true => Effects::Possible,
+            false => Effects::None,
+        };
+        End { reason, usage: self.usage.take(), effects }
     }
 
     /// What comes of `work`, unless the turn is given up first.

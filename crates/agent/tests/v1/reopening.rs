@@ -111,7 +111,7 @@ async fn a_turn_without_an_answer_is_not_given_to_the_model_again() {
 async fn there_are_not_more_sessions_than_a_client_may_have() {
     let mut client = Client::v1(Settings::default(), json!({})).await;
     let mut last = String::new();
-    for _ in 0..1024 {
+    for _ in 0..512 {
         last = client.session().await;
     }
     let error = client.ask("session/new", json!({"cwd": "/work"})).await.unwrap_err();

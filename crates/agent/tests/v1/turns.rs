@@ -1,7 +1,5 @@
 //! Turns: what is shown of them, what they cost, and many at once.
 
-use std::time::Duration;
-
 use narrows_acp::v1;
 use narrows_agent::Settings;
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step, delta, usage};
@@ -262,31 +260,6 @@ async fn a_long_answer_arrives_whole() {
     let session = client.session().await;
     client.prompt(&session, "Hi").await.unwrap();
     assert_eq!(client.text(), words);
-    client.leave().await;
-}
-
-/// Clients take an agent that is silent for minutes for dead.
-#[tokio::test]
-async fn a_long_silence_is_broken() {
-    let server = ModelServer::start(Reply::hang());
-    let mut client = Client::v1(settings(&server), json!({})).await;
-    let session = client.session().await;
-    let turn = client.begin_prompt(&session, "Hi").await;
-    chats_asked(&server, 1).await;
-    client.update(|update| update["sessionUpdate"] == "session_info_update").await;
-    for _ in 0..3 {
-        client.forget();
-        tokio::time::pause();
-        // The first half minute was not silent.
-        for _ in 0..2 {
-            tokio::time::advance(Duration::from_secs(31)).await;
-        }
-        tokio::time::resume();
-        let beat = client.update(|update| update["sessionUpdate"] == "session_info_update").await;
-        assert!(beat.get("title").is_none(), "it says nothing new: {beat}");
-    }
-    client.notify("session/cancel", json!({"sessionId": session})).await;
-    assert_eq!(client.answer(turn).await.unwrap()["stopReason"], "cancelled");
     client.leave().await;
 }
 
