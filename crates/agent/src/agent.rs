@@ -52,7 +52,7 @@ const FAREWELL: Duration = Duration::from_millis(250);
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// How long what can wait does.
-const LONG_ENOUGH: Duration = Duration::from_secs(300);
+const LONG_ENOUGH: Duration = Duration::from_secs(2);
 
 /// How the agent's end of a conversation behaves.
 #[must_use]
@@ -201,7 +201,13 @@ impl Agent {
     fn initialize(&self, frame: &Frame) -> Result<Value, RpcError> {
         let params: Option<&RawValue> = frame.params().and_then(|params| serde_json::from_slice(params).ok());
         let mut connection = self.connection();
-        let agreed = connection.handshake.initialize(params).map_err(|refusal| refused(&refusal))?;
+        let agreed = connection.handshake.initialize(params).map_err(|refusal| match refusal {
+            // The one field that must be there, and the one that is wrong in the field.
+            Refusal::Params(_) if !has_version(frame) => {
+                invalid("protocolVersion", "must be a whole number from 0 to 65535")
+            }
+            refusal => refused(&refusal),
+        })?;
         connection.client = match &agreed {
             Agreed::V1(request) => Client {
                 can: (&request.client_capabilities).into(),
@@ -324,6 +330,15 @@ fn refused(refusal: &Refusal) -> RpcError {
         return invalid("initialize", "must come before any other request");
     }
     RpcError { code: refusal.code().into(), message: refusal.to_string().into(), data: refusal.data() }
+}
+
+/// Whether the params of `initialize` have a version that is one.
+fn has_version(frame: &Frame) -> bool {
+    let params: Map<String, Value> = frame.read_params().unwrap_or_default();
+    params
+        .get("protocolVersion")
+        .and_then(Value::as_u64)
+        .is_some_and(|version| u16::try_from(version).is_ok())
 }
 
 /// The answer to `initialize`.

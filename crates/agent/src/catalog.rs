@@ -134,11 +134,20 @@ impl Catalog {
         &self.route(choice).endpoint.name
     }
 
-    /// The choice of `model` at the endpoint of this name, if that is still there. Whether the model is, only it can
-    /// tell.
-    pub(crate) fn recall(&self, endpoint: &str, model: String, effort: Option<Effort>) -> Option<Choice> {
+    /// The choice of `model`, or of what is configured there, at the endpoint of this name, if that is still there.
+    /// Whether the model is, only it can tell.
+    pub(crate) fn recall(
+        &self,
+        endpoint: &str,
+        model: Option<String>,
+        effort: Option<Effort>,
+    ) -> Option<Choice> {
         let route = self.entries.iter().position(|entry| entry.route.endpoint.name == endpoint)?;
-        Some(Choice { route, model, effort })
+        let configured = self.entries[route].choice(route);
+        Some(match model {
+            Some(model) => Choice { route, model, effort },
+            None => configured,
+        })
     }
 
     /// What can be chosen, `current` among it whatever the endpoints say.
@@ -160,6 +169,11 @@ impl Catalog {
                 chosen.into_iter().filter(|id| !listed(id)).map(|id| (id.to_owned(), id.to_owned()));
             for (model, name) in missing.chain(models.clone()) {
                 let id = self.public_id(route, &model);
+                // Menus show names, and two endpoints may have the same model.
+                let name = match self.entries.len() {
+                    1 => name,
+                    _ => format!("{name} ({})", self.entries[route].route.endpoint.name),
+                };
                 if known.insert(id.clone()) {
                     offers.push(Offer { id, name, route, model });
                 }

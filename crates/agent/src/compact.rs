@@ -15,6 +15,12 @@ use crate::voice::new_id;
 /// The window that is assumed where nobody tells: small enough for most.
 const ASSUMED: u64 = 32_768;
 
+/// The window that no conversation outgrows, where nobody tells: whatever the endpoint takes, memory has a bound.
+const LARGEST: u64 = 2_000_000;
+
+/// How many bytes a conversation may have, pictures and all.
+const HEAVIEST: usize = 64 << 20;
+
 /// How many tenths of the window the past may take when there is no room.
 pub(crate) const KEPT: u64 = 3;
 
@@ -50,9 +56,23 @@ pub(crate) enum Compaction {
 impl Turn {
     /// Whether the next request is likely not to fit.
     pub(crate) fn is_tight(&self, choice: &Choice, request: &Request) -> bool {
-        let Some(window) = self.agent.catalog.traits(choice).window else { return false };
+        let window = self.agent.catalog.traits(choice).window.unwrap_or(LARGEST);
         let reserved = request.max_tokens.unwrap_or(0).min(window / 4);
-        !self.compacted && estimate(&request.messages) + reserved > window / 5 * 4
+        let full = self.needed(request) + reserved > window / 5 * 4 || weight(&request.messages) > HEAVIEST;
+        !self.compacted && full
+    }
+
+    /// How many tokens a request takes: what the endpoint counted last, and a guess at what has been said since; or a
+    /// guess at all of it, if that is more.
+    fn needed(&self, request: &Request) -> u64 {
+        let answered = request.messages.iter().rposition(|said| matches!(said, Message::Assistant(_)));
+        let since = answered.map_or(0, |at| at + 1);
+        let counted = self.session.state().used.map(|used| used + estimate(&request.messages[since..]));
+        let tools =
+            request.tools.iter().map(|tool| tool.description.len() + tool.parameters.to_string().len());
+        let around = request.system.as_ref().map_or(0, String::len) + tools.sum::<usize>();
+        let guessed = estimate(&request.messages) + (around / 4) as u64;
+        counted.unwrap_or(0).max(guessed)
     }
 
     /// Shortens what the model is given: of the past, as much of the newest stays as takes `tenths` of the window.
@@ -161,7 +181,7 @@ impl Turn {
         let texts = summary.messages.iter().filter_map(|message| serde_json::to_string(message).ok());
         let stored = StoredTurn::new(texts.collect(), Vec::new());
         if let Some(claim) = self.session.claim()
-            && let Err(error) = self.agent.store.replace_history(&claim, summary.number, stored).await
+            && let Err(error) = self.session.store.replace_history(&claim, summary.number, stored).await
         {
             // The whole history is still there, and will be summarised again when it is loaded.
             tracing::warn!(%error, "a summary could not be stored");
@@ -184,6 +204,24 @@ fn estimate(messages: &[Message]) -> u64 {
         })
         .sum();
     (bytes / 4 + messages.len() * 4) as u64
+}
+
+/// How many bytes messages take.
+fn weight(messages: &[Message]) -> usize {
+    let data = |part: &Part| match part {
+        Part::Text { text: data }
+        | Part::Image { data, .. }
+        | Part::Audio { data, .. }
+        | Part::File { data, .. } => data.len(),
+    };
+    messages
+        .iter()
+        .map(|message| match message {
+            Message::User { content } => content.iter().map(data).sum(),
+            Message::Assistant(said) => said.text.len() + said.reasoning.len(),
+            Message::Tool(result) => result.content.iter().map(data).sum::<usize>(),
+        })
+        .sum()
 }
 
 /// The size of a part in bytes of text; a picture counts as a page or two, whatever its bytes.

@@ -18,38 +18,59 @@ pub(crate) const THOUGHT: &str = "thought_level";
 /// The value that leaves the thinking to the endpoint.
 const AUTO: &str = "auto";
 
-/// What is stored of a choice.
+/// The model that is named while no endpoint is configured.
+const NOMINAL: &str = "gpt-4o";
+
+/// What is stored of a session's settings.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Stored {
-    /// The name of the endpoint.
+    /// The name of the endpoint it is held with.
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<String>,
-    /// The model as the endpoint calls it.
+    /// Where that is: an endpoint that is elsewhere now is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
+    /// The model as the endpoint calls it, if somebody has chosen it. What nobody has chosen is what the settings say,
+    /// also when they have changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     effort: Option<Effort>,
 }
 
-/// What is stored of `choice`.
-pub(crate) fn store(catalog: &Catalog, choice: Option<&Choice>) -> String {
+/// What is stored of `choice`; `chosen` if somebody has made it.
+pub(crate) fn store(catalog: &Catalog, choice: Option<&Choice>, chosen: bool) -> String {
+    let made = choice.filter(|_| chosen);
     let stored = Stored {
         endpoint: choice.map(|choice| catalog.endpoint(choice).to_owned()),
-        model: choice.map(|choice| choice.model.clone()),
-        effort: choice.and_then(|choice| choice.effort),
+        url: choice.map(|choice| catalog.route(choice).endpoint.base_url.clone()),
+        model: made.map(|choice| choice.model.clone()),
+        effort: made.and_then(|choice| choice.effort),
     };
     // Strings always can be written.
     serde_json::to_string(&stored).unwrap_or_default()
 }
 
-/// The choice that was stored, or the default.
-pub(crate) fn recall(catalog: &Catalog, settings: &str) -> Option<Choice> {
+/// The choice that was stored, or the default; and what the user should know if the conversation goes to another
+/// endpoint than before.
+pub(crate) fn recall(catalog: &Catalog, settings: &str) -> (Option<Choice>, Option<String>) {
     let stored: Stored = serde_json::from_str(settings).unwrap_or_default();
-    let named = stored.endpoint.zip(stored.model);
-    named
-        .and_then(|(endpoint, model)| catalog.recall(&endpoint, model, stored.effort))
-        .or_else(|| catalog.default_choice())
+    let (Some(endpoint), Some(url)) = (stored.endpoint, stored.url) else {
+        return (catalog.default_choice(), None);
+    };
+    let same = |choice: &Choice| catalog.route(choice).endpoint.base_url == url;
+    match catalog.recall(&endpoint, stored.model, stored.effort).filter(same) {
+        Some(choice) => (Some(choice), None),
+        None => {
+            let choice = catalog.default_choice();
+            let now = choice.as_ref().map(|choice| catalog.route(choice).endpoint.base_url.as_str());
+            let told = now.filter(|now| *now != url).map(|now| {
+                format!("This session was held with {url}, which is not configured any more; {now} gets it from now on.")
+            });
+            (choice, told)
+        }
+    }
 }
 
 /// All options as they stand.
@@ -103,6 +124,17 @@ fn select(
         "currentValue": current,
         "options": values,
     })
+}
+
+/// What is told of the model when no endpoint is configured: the one that would be asked if only its key were there.
+pub(crate) fn unconfigured(version: Version, result: &mut Value) {
+    let models = [json!({"value": NOMINAL, "name": NOMINAL})];
+    let option = select(version, MODEL, "Model", "The model that answers", NOMINAL, &models);
+    result["configOptions"] = json!([option]);
+    if version == Version::V1 {
+        let models = json!([{"modelId": NOMINAL, "name": NOMINAL}]);
+        result["models"] = json!({"currentModelId": NOMINAL, "availableModels": models});
+    }
 }
 
 /// The models in the form that older clients of version 1 read.

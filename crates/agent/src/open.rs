@@ -5,7 +5,7 @@ use std::sync::Arc;
 use narrows_acp::Version;
 use narrows_mcp::{Options, Servers};
 use narrows_model::Message;
-use narrows_store::{Change, Claim, NewSession, Record, StoreError, Turn};
+use narrows_store::{Change, Claim, NewSession, Record, Store, StoreError, Turn};
 use narrows_wire::{Code, RpcError};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -29,18 +29,28 @@ const PAGE: usize = 50;
 /// `session/new`.
 pub(crate) async fn new(agent: &Arc<Agent>, call: &Call, params: &Params<'_>) -> Result<Answer, RpcError> {
     let place = room(agent).and_then(|()| params.place(&agent.here))?;
-    let choice = agent.catalog.default_choice();
-    let settings = config::store(&agent.catalog, choice.as_ref());
-    let stored = NewSession {
+    let new = NewSession {
         id: new_id(),
         cwd: place.cwd.clone(),
         roots: place.roots.clone(),
-        settings: settings.clone(),
+        settings: config::store(&agent.catalog, agent.catalog.default_choice().as_ref(), false),
     };
-    let claim = agent.store.create(stored).await.map_err(|error| failed(&error, None))?;
+    let mut trouble = None;
+    let (store, claim) = match agent.store.create(new.clone()).await {
+        Ok(claim) => (agent.store.clone(), claim),
+        // A disk that is full or belongs to somebody else is no reason not to answer.
+        Err(error) => {
+            tracing::error!(%error, "a session cannot be kept");
+            trouble = Some(format!("This session will not be kept: {error}"));
+            let memory = Store::in_memory();
+            let claim = memory.create(new).await.map_err(|error| failed(&error, None))?;
+            (memory, claim)
+        }
+    };
     let id = claim.id().to_owned();
-    let session = Arc::new(Session::new(&id, state(agent, &id, claim, place)));
-    session.state().choice = choice;
+    let session = Arc::new(Session::new(&id, store, state(agent, &id, claim, place)));
+    session.state().choice = agent.catalog.default_choice();
+    session.state().troubles.extend(trouble);
     Ok(entered(agent, call, session).await)
 }
 
@@ -87,7 +97,7 @@ pub(crate) async fn fork(agent: &Arc<Agent>, call: &Call, params: &Params<'_>) -
     let claim = agent.store.fork(from, new).await.map_err(|error| failed(&error, Some(from)))?;
     let id = claim.id().to_owned();
     let history = agent.store.history(&id).await.map_err(|error| failed(&error, Some(&id)))?;
-    let session = Arc::new(Session::new(&id, state(agent, &id, claim, place)));
+    let session = Arc::new(Session::new(&id, agent.store.clone(), state(agent, &id, claim, place)));
     remember(agent, &session, &source, &history);
     Ok(entered(agent, call, session).await)
 }
@@ -197,7 +207,7 @@ async fn reopen(
     let id = params.text("sessionId")?;
     let place = params.place(&agent.here)?;
     if let Some(session) = agent.session(id) {
-        let history = agent.store.history(id).await.map_err(|error| failed(&error, Some(id)))?;
+        let history = session.store.history(id).await.map_err(|error| failed(&error, Some(id)))?;
         check_cwd(call.version, &session.state().place.cwd, &place.cwd)?;
         note_tag(&session, call);
         if !session.is_running() {
@@ -205,7 +215,7 @@ async fn reopen(
             let now = Place { cwd: place.cwd.clone(), roots: place.roots.clone() };
             move_to(agent, &session, place);
             if let Some(claim) = session.claim() {
-                store_place(agent, &claim, &was, now).await;
+                store_place(&session.store, &claim, &was, now).await;
             }
         }
         return Ok((session, history));
@@ -215,20 +225,21 @@ async fn reopen(
     check_cwd(call.version, &record.cwd, &place.cwd)?;
     let history = agent.store.history(id).await.map_err(|error| failed(&error, Some(id)))?;
     let was = Place { cwd: record.cwd.clone(), roots: record.roots.clone() };
-    store_place(agent, &claim, &was, Place { cwd: place.cwd.clone(), roots: place.roots.clone() }).await;
-    let session = Arc::new(Session::new(id, state(agent, id, claim, place)));
+    store_place(&agent.store, &claim, &was, Place { cwd: place.cwd.clone(), roots: place.roots.clone() })
+        .await;
+    let session = Arc::new(Session::new(id, agent.store.clone(), state(agent, id, claim, place)));
     remember(agent, &session, &record, &history);
     note_tag(&session, call);
     Ok((session, history))
 }
 
 /// Stores where a session works now, if that has changed.
-async fn store_place(agent: &Agent, claim: &Claim, was: &Place, now: Place) {
+async fn store_place(store: &Store, claim: &Claim, was: &Place, now: Place) {
     if *was == now {
         return;
     }
     let Place { cwd, roots } = now;
-    if let Err(error) = agent.store.set(claim, Change::Place { cwd, roots }).await {
+    if let Err(error) = store.set(claim, Change::Place { cwd, roots }).await {
         tracing::warn!(%error, "where a session works could not be stored");
     }
 }
@@ -245,7 +256,9 @@ fn check_cwd(version: Version, is: &str, wanted: &str) -> Result<(), RpcError> {
 fn remember(agent: &Agent, session: &Session, record: &Record, history: &[Turn]) {
     let mut state = session.state();
     state.title.clone_from(&record.title);
-    state.choice = config::recall(&agent.catalog, &record.settings);
+    let (choice, told) = config::recall(&agent.catalog, &record.settings);
+    state.choice = choice;
+    state.troubles.extend(told);
     state.past = history
         .iter()
         .filter(|turn| !turn.messages.is_empty())
@@ -284,6 +297,9 @@ async fn entered(agent: &Agent, call: &Call, session: Arc<Session>) -> Answer {
         result = json!({});
     }
     let commands = command::available(call.version);
+    if choice.is_none() {
+        config::unconfigured(call.version, &mut result);
+    }
     if let Some(choice) = choice {
         let offers = agent.catalog.offers(&choice).await;
         result["configOptions"] = config::options(call.version, &agent.catalog, &choice, &offers).into();
@@ -312,8 +328,11 @@ fn failed(error: &StoreError, id: Option<&str>) -> RpcError {
             .with("sessionId", id.unwrap_or_default().into()),
         (error, _) => {
             tracing::error!(%error, "the store of sessions cannot be used");
+            // Somebody else has the file, or there is no room: both may pass.
+            let passes = matches!(error, StoreError::Busy | StoreError::Full);
             RpcError::new(Code::Internal, format!("the store of sessions cannot be used: {error}"))
                 .with("condition", "store_unavailable".into())
+                .with("retryable", passes.into())
         }
     }
 }

@@ -159,7 +159,7 @@ async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
     match &end.reason {
         Reason::Failed(error) => tell_failure(agent, version, error, &mut voice).await,
         Reason::EndTurn | Reason::MaxTokens | Reason::MaxTurnRequests if !messages.is_empty() => {
-            keep(agent, &session, messages, voice).await;
+            keep(&session, messages, voice).await;
         }
         _ => {}
     }
@@ -175,14 +175,14 @@ async fn tell_failure(agent: &Agent, version: Version, error: &Error, voice: &mu
 }
 
 /// Puts a turn into the history: on the disk first, so that its end means that it is there.
-async fn keep(agent: &Agent, session: &Session, mut messages: Vec<Message>, voice: Voice) {
+async fn keep(session: &Session, mut messages: Vec<Message>, voice: Voice) {
     if !is_answered(&messages) {
         // It is shown again, but a question without an answer is nothing for a model.
         messages.clear();
     }
     let stored = StoredTurn::new(texts(&messages), texts(&voice.into_record()));
     let outcome = match session.claim() {
-        Some(claim) => agent.store.append(&claim, stored).await,
+        Some(claim) => session.store.append(&claim, stored).await,
         None => return,
     };
     let mut state = session.state();

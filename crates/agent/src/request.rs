@@ -159,11 +159,11 @@ async fn choose(
     };
     let offers = agent.catalog.offers(&current).await;
     let chosen = config::set(&agent.catalog, &current, &offers, id, value, field)?;
-    let stored = config::store(&agent.catalog, Some(&chosen));
+    let stored = config::store(&agent.catalog, Some(&chosen), true);
     let options = config::options(call.version, &agent.catalog, &chosen, &offers);
     session.state().choice = Some(chosen);
     if let Some(claim) = session.claim()
-        && let Err(error) = agent.store.set(&claim, Change::Settings(stored)).await
+        && let Err(error) = session.store.set(&claim, Change::Settings(stored)).await
     {
         // It is in force all the same, until the session is closed.
         tracing::warn!(%error, "a choice could not be stored");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use narrows_mcp::Servers;
 use narrows_model::Message;
-use narrows_store::Claim;
+use narrows_store::{Claim, Store};
 use tokio::time::Instant;
 
 use crate::catalog::Choice;
@@ -14,6 +14,8 @@ use crate::stop::Stop;
 /// One open session.
 pub(crate) struct Session {
     pub(crate) id: Arc<str>,
+    /// Where it is kept: with the others, or, if that cannot be, in memory.
+    pub(crate) store: Store,
     state: Mutex<State>,
 }
 
@@ -97,8 +99,8 @@ impl State {
 }
 
 impl Session {
-    pub(crate) fn new(id: &str, state: State) -> Self {
-        Self { id: id.into(), state: Mutex::new(state) }
+    pub(crate) fn new(id: &str, store: Store, state: State) -> Self {
+        Self { id: id.into(), store, state: Mutex::new(state) }
     }
 
     /// The right to change the session, as long as it is open.

@@ -299,7 +299,7 @@ impl Turn {
             state.title = Some(title.clone());
         }
         if let Some(claim) = self.session.claim()
-            && let Err(error) = self.agent.store.set(&claim, Change::Title(Some(title.clone()))).await
+            && let Err(error) = self.session.store.set(&claim, Change::Title(Some(title.clone()))).await
         {
             tracing::warn!(%error, "a title could not be stored");
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use narrows_acp::Version;
 use narrows_acp::method::SESSION_UPDATE;
 use narrows_rpc::{CallError, Peer};
+use narrows_wire::message;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -15,6 +16,9 @@ use crate::shown::{PlanEntry, Shown, ToolCall, ToolContent};
 /// How long the first piece of a message is, if there is so much: some clients take a chunk that begins with all the
 /// text so far for the whole text up to now, which only happens while that is short.
 const FIRST: usize = 16;
+
+/// Marks in `_meta` what is said only to keep apart what is said before and after it.
+const SEPARATOR: &str = "narrows/separator";
 
 /// The client is gone; there is nobody to speak to.
 #[derive(Debug)]
@@ -33,6 +37,39 @@ struct Open {
     text: String,
     /// How much of the text has been sent.
     sent: usize,
+    /// What every update of it begins with, up to the text: a message has thousands, and they differ in nothing else.
+    start: Vec<u8>,
+}
+
+/// What stands behind the text of an update.
+const END: &[u8] = b"}}}}";
+
+impl Open {
+    fn new(thought: bool, session: &str) -> Result<Self, CallError> {
+        let id = new_id();
+        let session_update = if thought { "agent_thought_chunk" } else { "agent_message_chunk" };
+        let chunk = Chunk { session_update, message_id: &id, content: Text { text: "" }, meta: None };
+        let line = message::notification(SESSION_UPDATE, &Params { session_id: session, update: chunk });
+        let mut start = line.map_err(unwritable)?.to_vec();
+        // The text is the last thing in it, and empty.
+        start.truncate(start.len() - END.len() - 2);
+        Ok(Self { thought, id, text: String::new(), sent: 0, start })
+    }
+
+    /// The update that says what has not been sent.
+    fn update(&self) -> Result<Vec<u8>, CallError> {
+        let rest = &self.text[self.sent..];
+        let mut line = Vec::with_capacity(self.start.len() + rest.len() + 32);
+        line.extend_from_slice(&self.start);
+        serde_json::to_writer(&mut line, rest).map_err(unwritable)?;
+        line.extend_from_slice(END);
+        Ok(line)
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err takes")]
+fn unwritable(error: serde_json::Error) -> CallError {
+    CallError::Unwritable(error.to_string())
 }
 
 /// Speaks in one session, for the length of one turn.
@@ -100,8 +137,10 @@ impl Voice {
         if self.open.as_ref().is_some_and(|open| open.thought != thought) {
             self.pause().await?;
         }
-        let open =
-            self.open.get_or_insert_with(|| Open { thought, id: new_id(), text: String::new(), sent: 0 });
+        let open = match &mut self.open {
+            Some(open) => open,
+            none => none.insert(Open::new(thought, &self.session)?),
+        };
         open.text.push_str(piece);
         if open.sent == 0 && open.text.chars().take(FIRST).count() < FIRST {
             return Ok(());
@@ -112,15 +151,11 @@ impl Voice {
     /// Sends what is held back of the message that is being said.
     async fn send_open(&mut self) -> Result<(), Gone> {
         let Some(open) = &mut self.open else { return Ok(()) };
-        let rest = &open.text[open.sent..];
-        if rest.is_empty() {
+        if open.sent == open.text.len() {
             return Ok(());
         }
-        let session_update = if open.thought { "agent_thought_chunk" } else { "agent_message_chunk" };
-        let chunk = Chunk { session_update, message_id: &open.id, content: Text { text: rest }, meta: None };
-        let params = Params { session_id: &self.session, update: chunk };
         self.said.fetch_add(1, Ordering::Relaxed);
-        self.peer.notify(SESSION_UPDATE, &params).await?;
+        self.peer.notify_line(open.update()?.into()).await?;
         open.sent = open.text.len();
         Ok(())
     }
@@ -139,7 +174,7 @@ impl Voice {
         self.pause().await?;
         if self.record.iter().any(|shown| matches!(shown, Shown::Text { .. })) {
             // Clients that join chunks whatever their message would otherwise run it into the answer.
-            self.chunk("agent_message_chunk", "\n\n", None).await?;
+            self.chunk("agent_message_chunk", "\n\n", Some(&json!({SEPARATOR: true}))).await?;
         }
         self.chunk("agent_message_chunk", text, Some(meta)).await
     }
@@ -255,6 +290,21 @@ mod tests {
             (&["äöüäöüäöüäöüäöü", "ä", "x"], &["äöüäöüäöüäöüäöüä", "x"]),
         ] {
             assert_eq!(said(pieces).await.0, expected, "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn an_update_is_what_the_types_would_write() {
+        for thought in [false, true] {
+            let mut open = Open::new(thought, "a \"session\"").unwrap();
+            open.text = "said and \"quoted\"\n".to_owned();
+            open.sent = 5;
+            let session_update = if thought { "agent_thought_chunk" } else { "agent_message_chunk" };
+            let content = Text { text: &open.text[5..] };
+            let chunk = Chunk { session_update, message_id: &open.id, content, meta: None };
+            let params = Params { session_id: "a \"session\"", update: chunk };
+            let expected = message::notification(SESSION_UPDATE, &params).unwrap();
+            assert_eq!(open.update().unwrap(), expected);
         }
     }
 

@@ -60,6 +60,14 @@ impl Peer {
         self.send(line).await
     }
 
+    /// The same with a notification that has been written already: for streams of them that differ little.
+    ///
+    /// # Errors
+    /// When the peer is lost.
+    pub async fn notify_line(&self, line: Bytes) -> Result<(), CallError> {
+        self.send(line).await
+    }
+
     /// Tells the peer something at once, behind what was sent before, though there be no room: for cancellations,
     /// which must not wait for a peer that reads slowly. Whoever calls it must do so a bounded number of times.
     ///

@@ -28,10 +28,36 @@ pub(super) struct Job {
 
 /// The doing itself.
 pub(super) enum Task {
-    Read { path: String, line: Option<u64>, limit: Option<u64> },
-    Write { path: String, content: String },
-    Run { program: String, args: Vec<String>, cwd: String },
-    Server { server: String, tool: String, arguments: Map<String, Value> },
+    Read {
+        path: String,
+        line: Option<u64>,
+        limit: Option<u64>,
+    },
+    /// `seen` is what the user was shown as the content before, if the client could tell.
+    Write {
+        path: String,
+        content: String,
+        seen: Seen,
+    },
+    Run {
+        program: String,
+        args: Vec<String>,
+        cwd: String,
+    },
+    Server {
+        server: String,
+        tool: String,
+        arguments: Map<String, Value>,
+    },
+}
+
+/// What was known of a file when the user was shown what is to become of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// Its content, or that it could not be read, which is mostly that there was none.
+    Read(Option<String>),
+    /// Nothing: the client does not offer to read.
+    Unread,
 }
 
 /// What came of it.
@@ -248,7 +274,9 @@ impl Turn {
                 Task::Read { path, line, limit } => {
                     super::files::perform_read(self, &path, line, limit).await
                 }
-                Task::Write { path, content } => super::files::perform_write(self, &path, &content).await,
+                Task::Write { path, content, seen } => {
+                    super::files::perform_write(self, &path, &content, &seen).await
+                }
                 Task::Server { server, tool, arguments } => {
                     super::servers::perform(self, &server, &tool, arguments).await
                 }

@@ -9,7 +9,7 @@ use narrows_rpc::CallError;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::call::{Done, Job, Task, number, text};
+use super::call::{Done, Job, Seen, Task, number, text};
 use super::permission::Grant;
 use crate::compact::middle_cut;
 use crate::content::Block;
@@ -149,13 +149,13 @@ pub(super) async fn perform_read(turn: &Turn, path: &str, line: Option<u64>, lim
 pub(super) async fn write(turn: &Turn, place: &Place, arguments: &Map<String, Value>) -> Result<Job, String> {
     let path = place.resolve(text(arguments, "path")?)?;
     let content = text(arguments, "content")?.to_owned();
-    let old = match turn.agent.client().can.read_text_file {
+    let seen = match turn.agent.client().can.read_text_file {
         // That there is none yet is the usual case.
-        true => turn.read_file(&path, None, None).await.ok(),
-        false => None,
+        true => Seen::Read(turn.read_file(&path, None, None).await.ok()),
+        false => Seen::Unread,
     };
     let title = format!("Write {}", short(place, &path));
-    Ok(change("write_file", title, path, old, content, arguments))
+    Ok(change("write_file", title, path, seen, content, arguments))
 }
 
 /// `edit_file`: one stretch of a file for another.
@@ -166,7 +166,7 @@ pub(super) async fn edit(turn: &Turn, place: &Place, arguments: &Map<String, Val
     let old = read.map_err(|error| format!("The file could not be read: {}", reason(&error)))?;
     let new = replace(&old, from, to)?;
     let title = format!("Edit {}", short(place, &path));
-    Ok(change("edit_file", title, path, Some(old), new, arguments))
+    Ok(change("edit_file", title, path, Seen::Read(Some(old)), new, arguments))
 }
 
 /// `text` with the one occurrence of `from` replaced.
@@ -186,17 +186,27 @@ fn change(
     name: &str,
     title: String,
     path: String,
-    old: Option<String>,
+    seen: Seen,
     new: String,
     input: &Map<String, Value>,
 ) -> Job {
+    let old = match &seen {
+        Seen::Read(old) => old.clone(),
+        Seen::Unread => None,
+    };
     let mut shown = shown(name, ToolKind::Edit, title, &path, input);
     shown.content = vec![ToolContent::Diff { path: path.clone(), old, new: new.clone() }];
     let grant = Grant { key: "files".to_owned(), scope: "all changes of files".to_owned() };
-    Job { shown, grant: Some(grant), task: Task::Write { path, content: new } }
+    Job { shown, grant: Some(grant), task: Task::Write { path, content: new, seen } }
 }
 
-pub(super) async fn perform_write(turn: &Turn, path: &str, content: &str) -> Done {
+pub(super) async fn perform_write(turn: &Turn, path: &str, content: &str, seen: &Seen) -> Done {
+    // The user may have thought for long, and typed meanwhile.
+    if let Seen::Read(before) = seen
+        && turn.read_file(path, None, None).await.ok() != *before
+    {
+        return Done::failed("The file has changed since the user was shown this change. Read it again.");
+    }
     let params = json!({"sessionId": &*turn.session.id, "path": path, "content": content});
     match turn.peer.request::<_, Value>(FS_WRITE_TEXT_FILE, &params, PATIENCE).await {
         Ok(_) => Done {

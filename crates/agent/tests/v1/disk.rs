@@ -6,7 +6,7 @@ use narrows_agent::Settings;
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step};
 use serde_json::{Value, json};
 
-use crate::common::{Client, last_messages, settings};
+use crate::common::{Client, chats, last_messages, settings};
 
 fn kept(server: &ModelServer, directory: &Path) -> Settings {
     Settings { data_dir: Some(directory.to_owned()), ..settings(server) }
@@ -137,19 +137,23 @@ async fn a_turn_cut_short_by_the_end_leaves_no_trace() {
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_used_is_said_and_does_not_end_the_agent() {
+async fn where_nothing_can_be_kept_sessions_live_in_memory() {
     let server = ModelServer::start(Reply::text("Hello"));
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("a-file");
     std::fs::write(&file, "not a directory").unwrap();
     let mut client = Client::v1(kept(&server, &file), json!({})).await;
-    for _ in 0..2 {
-        let error = client.ask("session/new", json!({"cwd": "/work"})).await.unwrap_err();
-        assert_eq!(
-            (&error["code"], &error["data"]["condition"]),
-            (&json!(-32603), &json!("store_unavailable"))
-        );
-    }
+    let session = client.session().await;
+    client.prompt(&session, "One").await.unwrap();
+    assert!(client.thoughts().contains("will not be kept"), "{}", client.thoughts());
+    client.forget();
+    client.prompt(&session, "Two").await.unwrap();
+    assert_eq!(client.thoughts(), "", "it is said once");
+    let contents = last_messages(&server);
+    assert_eq!(contents.as_array().unwrap().len(), 3, "it is remembered as long as it is open");
+    client.ask("session/close", json!({"sessionId": session})).await.unwrap();
+    let error = client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap_err();
+    assert_eq!((&error["code"], &error["data"]["condition"]), (&json!(-32603), &json!("store_unavailable")));
     client.leave().await;
 }
 
@@ -211,4 +215,25 @@ async fn a_turn_that_cannot_be_stored_is_said_and_the_session_goes_on() {
     assert!(notice["title"].as_str().unwrap().contains("could not be stored"), "{notice}");
     assert_eq!(last_messages(&server).as_array().unwrap().len(), 5, "it is remembered all the same");
     client.leave().await;
+}
+
+/// What nobody has chosen is what the settings say now, and whoever gets the conversation now is named.
+#[tokio::test]
+async fn a_session_goes_with_the_settings_and_says_so() {
+    let (first, second) = (ModelServer::start(Reply::text("One")), ModelServer::start(Reply::text("Two")));
+    let directory = tempfile::tempdir().unwrap();
+    let mut client = Client::v1(kept(&first, directory.path()), json!({})).await;
+    let session = client.session().await;
+    client.prompt(&session, "Hi").await.unwrap();
+    client.leave().await;
+    for (server, model, told) in [(&first, "other", false), (&second, "third", true)] {
+        let mut settings = kept(server, directory.path());
+        settings.routes[0].model = model.to_owned();
+        let mut client = Client::v1(settings, json!({})).await;
+        client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+        client.prompt(&session, "And?").await.unwrap();
+        assert_eq!(chats(server).last().unwrap().body["model"], model);
+        assert_eq!(client.thoughts().contains(&server.base_url()), told, "{}", client.thoughts());
+        client.leave().await;
+    }
 }

@@ -68,7 +68,7 @@ async fn check(name: &str, reply: Reply, kind: &str, status: Option<u16>, expect
     let last = chunks.last().unwrap();
     assert_eq!(last["content"]["text"], json!(expected(&server)), "{name}");
     assert_eq!(last["_meta"][KEY], *fields, "{name}: the chunk has the fields as well");
-    let with_fields = chunks.iter().filter(|chunk| chunk.get("_meta").is_some()).count();
+    let with_fields = chunks.iter().filter(|chunk| chunk["_meta"].get(KEY).is_some()).count();
     assert_eq!(with_fields, 1, "{name}: it is said once");
     let before: String =
         chunks[..chunks.len() - 1].iter().filter_map(|chunk| chunk["content"]["text"].as_str()).collect();

@@ -62,10 +62,10 @@ async fn a_model_that_is_not_listed_is_offered_first() {
 }
 
 #[tokio::test]
-async fn without_an_endpoint_there_is_nothing_to_choose() {
+async fn without_an_endpoint_the_usual_model_is_named_and_nothing_else_can_be_chosen() {
     let mut client = Client::v1(Settings::default(), json!({})).await;
     let opened = client.ask("session/new", json!({"cwd": "/work", "mcpServers": []})).await.unwrap();
-    assert_eq!(opened.as_object().unwrap().keys().collect::<Vec<_>>(), ["sessionId"]);
+    assert_eq!(offered(&opened), (vec!["gpt-4o"], "gpt-4o"));
     let session = opened["sessionId"].as_str().unwrap();
     let set = json!({"sessionId": session, "configId": "model", "value": "x"});
     assert_eq!(client.ask("session/set_config_option", set).await.unwrap_err()["code"], -32602);

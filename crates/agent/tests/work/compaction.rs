@@ -303,3 +303,28 @@ async fn a_result_without_bounds_gets_them() {
     assert!(shown["content"][0]["content"]["text"].as_str().unwrap().len() < 40_000);
     client.leave().await;
 }
+
+/// The endpoint counts what we can only guess at.
+#[tokio::test]
+async fn what_the_endpoint_counts_counts() {
+    let full = answer().using(3900, 50);
+    let server = ModelServer::start(plan(summary(), [full]));
+    let mut settings = settings(&server);
+    settings.routes[0].endpoint.context_window = Some(4096);
+    let (mut client, session) = after_turns(settings, json!({}), 1).await;
+    client.prompt(&session, "Question 2").await.unwrap();
+    assert_eq!(requests(&server), "asa");
+    client.leave().await;
+}
+
+#[tokio::test]
+async fn instructions_take_room_too() {
+    let server = ModelServer::start(plan(summary(), [answer().without_usage()]));
+    let mut settings = settings(&server);
+    settings.routes[0].endpoint.context_window = Some(4096);
+    settings.system = Some("Be brief. ".repeat(1400));
+    let (mut client, session) = after_turns(settings, json!({}), 1).await;
+    client.prompt(&session, "Question 2").await.unwrap();
+    assert_eq!(requests(&server), "asa");
+    client.leave().await;
+}

@@ -67,7 +67,7 @@ async fn a_file_is_written_as_a_difference() {
         client.prompt(&session, "Write it").await.unwrap();
         assert_eq!(
             methods(&client),
-            ["fs/read_text_file", "session/request_permission", "fs/write_text_file"]
+            ["fs/read_text_file", "session/request_permission", "fs/read_text_file", "fs/write_text_file"]
         );
         let difference = json!([{"type": "diff", "path": "/work/a.txt", "oldText": shown, "newText": "new"}]);
         let (_, asked) = &client.asked[1];
@@ -313,6 +313,34 @@ async fn a_turn_is_given_up_before_a_change_is_announced() {
         assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
         assert!(calls(&client).is_empty());
         assert_eq!(methods(&client), ["fs/read_text_file"]);
+        client.leave().await;
+    }
+}
+
+/// A user who thinks about a permission may type meanwhile, and must not lose it.
+#[tokio::test]
+async fn what_changed_since_it_was_shown_is_not_overwritten() {
+    for (tool, arguments) in [
+        ("edit_file", json!({"path": "a.txt", "old": "one", "new": "ONE"})),
+        ("write_file", json!({"path": "a.txt", "content": "ONE"})),
+    ] {
+        let server = calling(tool, arguments);
+        let mut client = Desk::new(&[]).client(settings(&server)).await;
+        let mut content = "one\ntwo\n".to_owned();
+        client.host(move |method, _| match method {
+            "fs/read_text_file" => Some(Ok(json!({"content": content}))),
+            "session/request_permission" => {
+                content.push_str("the user typed this");
+                Some(Ok(json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}})))
+            }
+            _ => Some(Ok(json!({}))),
+        });
+        let session = client.session().await;
+        client.prompt(&session, "Change it").await.unwrap();
+        assert!(!methods(&client).contains(&"fs/write_text_file"), "{tool}");
+        assert_eq!(statuses(&client).last().copied(), Some("failed"), "{tool}");
+        let told = last_messages(&server)[2]["content"].as_str().unwrap().to_owned();
+        assert!(told.contains("has changed"), "{told}");
         client.leave().await;
     }
 }

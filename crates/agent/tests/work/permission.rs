@@ -56,6 +56,7 @@ async fn the_user_sees_what_is_to_be_allowed() {
             "pending",
             "session/request_permission",
             "in_progress",
+            "fs/read_text_file",
             "fs/write_text_file",
             "completed"
         ]

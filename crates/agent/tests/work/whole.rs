@@ -70,6 +70,7 @@ async fn version_1_edits_a_file_and_runs_a_command() {
     update {content: [{newText: "a x c", oldText: "a b c", path: "/work/a.txt", type: "diff"}], kind: "edit", locations: [{path: "/work/a.txt"}], name: "edit_file", rawInput: {new: "x", old: "b", path: "a.txt"}, sessionUpdate: "tool_call", status: "pending", title: "Edit a.txt", toolCallId: #2}
     session/request_permission {options: …, sessionId: #1, toolCall: {content: [{newText: "a x c", oldText: "a b c", path: "/work/a.txt", type: "diff"}], kind: "edit", locations: [{path: "/work/a.txt"}], name: "edit_file", rawInput: {new: "x", old: "b", path: "a.txt"}, status: "pending", title: "Edit a.txt", toolCallId: #2}}
     update {sessionUpdate: "tool_call_update", status: "in_progress", toolCallId: #2}
+    fs/read_text_file {path: "/work/a.txt", sessionId: #1}
     fs/write_text_file {content: "a x c", path: "/work/a.txt", sessionId: #1}
     update {rawOutput: {bytes: 5}, sessionUpdate: "tool_call_update", status: "completed", toolCallId: #2}
     update {kind: "execute", name: "run_command", rawInput: {args: ["all"], command: "make"}, sessionUpdate: "tool_call", status: "pending", title: "`make all`", toolCallId: #3}

@@ -25,19 +25,38 @@ impl Answer {
     }
 }
 
-const INTRODUCTION: &str = "\
+const WHO: &str = "\
 I am the demo model of Narrows. I run offline, cost nothing, and give the same answer to the same words every time, \
 so I can show you how your editor works with an agent, but I cannot think about your code.
 
 Begin a message with one of these words to see more:
 
-- `read PATH`, `write PATH TEXT`, `edit PATH OLD -> NEW`: work with a file
-- `run COMMAND`: run a command
-- `plan`: show a plan
+";
+
+/// Words that need nothing but the model.
+const ALWAYS: &str = "\
 - `think`: show a thought
 - `markdown`: show headings, lists, tables and code
-- `call TOOL {…}`: call any tool by its name
+";
 
+/// Words that need tools: the tool, and what is said of them.
+const WITH_TOOLS: [(&str, &str); 5] = [
+    ("read_file", "- `read PATH`: read a file\n"),
+    ("write_file", "- `write PATH TEXT`: write one\n"),
+    ("edit_file", "- `edit PATH OLD -> NEW`: change one\n"),
+    ("run_command", "- `run COMMAND`: run a command\n"),
+    ("update_plan", "- `plan`: show a plan\n"),
+];
+
+/// What is said where there are tools of any kind.
+const ANY_TOOL: &str = "- `call TOOL {…}`: call any tool by its name\n";
+
+/// What is said where there are none.
+const NO_TOOLS: &str = "
+In an editor that lends me its files and its terminal, I also `read`, `write`, `edit`, `run` and `plan`.
+";
+
+const CONNECT: &str = "
 To talk to a real model, give Narrows any endpoint that speaks Chat Completions, for example Ollama on this machine:
 
 ```sh
@@ -48,6 +67,19 @@ export OPENAI_MODEL=llama3.2
 or a hosted one, with its URL in `OPENAI_BASE_URL` and your key in `OPENAI_API_KEY`. Settings that should last, and \
 several endpoints side by side, belong in `narrows.toml`.
 ";
+
+/// What it is, which words it understands here, and how to connect a real model.
+fn introduction(request: &Request) -> String {
+    let offers = |name: &str| request.tools.iter().any(|tool| tool.name == name);
+    let mut text = WHO.to_owned();
+    for (_, words) in WITH_TOOLS.iter().filter(|(tool, _)| offers(tool)) {
+        text.push_str(words);
+    }
+    text.push_str(if request.tools.is_empty() { "" } else { ANY_TOOL });
+    text.push_str(ALWAYS);
+    text.push_str(if request.tools.is_empty() { NO_TOOLS } else { "" });
+    text + CONNECT
+}
 
 const MARKDOWN: &str = "\
 # A heading
@@ -102,7 +134,7 @@ pub(super) fn answer(request: &Request) -> Answer {
             ..Answer::text("I have thought, and I am still a demo model.\n")
         },
         "markdown" => Answer::text(MARKDOWN),
-        _ => Answer::text(INTRODUCTION),
+        _ => Answer::text(introduction(request)),
     }
 }
 

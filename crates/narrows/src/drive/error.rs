@@ -114,6 +114,11 @@ impl Fault {
     }
 }
 
+/// Whether something is said only to keep a failure apart from what was said before, which is no part of the answer.
+pub(super) fn separates(meta: Option<&Map<String, Value>>) -> bool {
+    meta.is_some_and(|meta| meta.contains_key("narrows/separator"))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

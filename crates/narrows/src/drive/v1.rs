@@ -5,7 +5,7 @@ use narrows_acp::v1::{ContentBlock, ContentChunk, SessionUpdate};
 use narrows_acp::{ReadError, Reading};
 use serde_json::value::RawValue;
 
-use super::error::Fault;
+use super::error::{Fault, separates};
 use super::turn::{Change, Event};
 
 /// What the params of a `session/update` mean here.
@@ -30,6 +30,9 @@ pub(super) fn read(params: &RawValue) -> Result<Change, ReadError> {
 fn said(chunk: ContentChunk) -> Change {
     if let Some(fault) = Fault::of(chunk.meta.as_ref()) {
         return Change::Fault(fault);
+    }
+    if separates(chunk.meta.as_ref()) {
+        return Change::None;
     }
     let what = match chunk.content {
         ContentBlock::Text(text) => {

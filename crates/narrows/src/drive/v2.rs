@@ -6,7 +6,7 @@ use narrows_acp::v2::{ContentBlock, ContentChunk, SessionUpdate, StateUpdate};
 use narrows_acp::{ReadError, Reading};
 use serde_json::value::RawValue;
 
-use super::error::Fault;
+use super::error::{Fault, separates};
 use super::turn::{Change, Event};
 
 /// What the params of a `session/update` mean here.
@@ -52,6 +52,9 @@ fn text_of(content: ContentBlock) -> Option<String> {
 fn said(chunk: ContentChunk) -> Change {
     if let Some(fault) = Fault::of(chunk.meta.as_ref()) {
         return Change::Fault(fault);
+    }
+    if separates(chunk.meta.as_ref()) {
+        return Change::None;
     }
     let what = match chunk.content {
         ContentBlock::Text(text) => {
