@@ -32,7 +32,10 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer { name: "link", may_use: Only(&["wire", "process", "policy", "acp"]) },
     Layer { name: "rpc", may_use: Only(&["wire", "acp", "link"]) },
     Layer { name: "manifest", may_use: Only(&["policy"]) },
-    Layer { name: "agent", may_use: Only(&["wire", "acp", "link", "rpc", "model", "store", "mcp", "policy", "process"]) },
+    Layer {
+        name: "agent",
+        may_use: Only(&["wire", "acp", "link", "rpc", "model", "store", "mcp", "policy", "process"]),
+    },
     Layer { name: "client", may_use: Only(&["acp", "rpc", "link", "process", "policy", "audit"]) },
     Layer { name: "govern", may_use: Only(&["wire", "acp", "policy", "audit", "manifest"]) },
     Layer { name: "fake", may_use: Only(&["wire", "acp", "rpc"]) },
