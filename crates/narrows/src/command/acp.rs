@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use clap::CommandFactory;
 use narrows_agent::Settings;
-use narrows_link::CloseReason;
-use tokio::time::timeout;
+use narrows_link::{CloseReason, Sender};
+use narrows_rpc::Peer;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::cli::{Acp, Cli};
 use crate::config::{self, Flags, Layer, Variables};
@@ -18,8 +19,17 @@ use crate::failure::{Code, Failure};
 use crate::nearest::nearest;
 use crate::output;
 
-/// How long a client that has closed its end may take to read what it was answered.
+/// How long a client that has closed its end may take to read what it was answered, as long as it reads.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long it may read nothing before it counts as gone.
+const STANDSTILL: Duration = Duration::from_millis(200);
+
+/// How long turns may take to end when nobody reads.
+const PARTING: Duration = Duration::from_millis(200);
+
+/// How often it is looked whether it reads.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// For who has started it by hand, and would wait for ever.
 const FOR_EDITORS: &str = "this is what an editor starts and talks to in JSON; to talk to the model yourself: narrows run \
@@ -37,12 +47,17 @@ pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
     super::block_on(async {
         let link = narrows_link::stdio::take(&narrows_link::Options::default())
             .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
+        let output = link.sender.clone();
         let (peer, inbox) = narrows_rpc::start(link, narrows_agent::options());
-        let served = narrows_agent::run(peer.clone(), inbox, settings).await;
+        let served = tokio::select! {
+            biased;
+            served = narrows_agent::run(peer.clone(), inbox, settings) => served,
+            // Whatever a client still asks that has closed our stdout, it cannot be answered.
+            () = deaf(&output) => Ok(()),
+        };
         served.map_err(|error| Failure::endpoint_setting(&error))?;
-        let reason = peer.closed().await;
-        // A client that has nothing more to ask may still read what it was answered.
-        if timeout(PATIENCE, peer.finish()).await.is_err() {
+        let reason = output.reason();
+        if !finish(&peer).await {
             tracing::warn!("the client no longer reads; what it was answered last is lost");
         }
         match reason {
@@ -50,6 +65,38 @@ pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
             reason => Err(Failure::client_lost(&reason)),
         }
     })?
+}
+
+/// Waits until nothing can be written any more, and what is under way has had time to be stored.
+async fn deaf(output: &Sender) {
+    output.written().await;
+    sleep(PARTING).await;
+}
+
+/// Writes what is left, for a client that has nothing more to ask may still read what it was answered. Whether all of
+/// it was written.
+async fn finish(peer: &Peer) -> bool {
+    let all_written = async {
+        tokio::select! {
+            biased;
+            () = peer.finish() => true,
+            () = standstill(peer) => false,
+        }
+    };
+    timeout(PATIENCE, all_written).await.unwrap_or(false)
+}
+
+/// Waits until nothing could be written for a while.
+async fn standstill(peer: &Peer) {
+    let written = || peer.link_stats().frames_out;
+    let (mut before, mut since) = (written(), Instant::now());
+    while since.elapsed() < STANDSTILL {
+        sleep(LOOK).await;
+        let now = written();
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+    }
 }
 
 fn settings(args: Acp) -> Result<Settings, Failure> {

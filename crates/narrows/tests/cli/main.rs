@@ -5,6 +5,7 @@ mod builtin;
 mod failures;
 mod fake_agent;
 mod help;
+mod leaving;
 mod losses;
 mod papers;
 mod run;
