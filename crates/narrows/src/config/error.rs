@@ -1,5 +1,6 @@
 //! What is wrong with a setting, and where it stands.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -14,16 +15,24 @@ pub(crate) enum Origin {
         line: usize,
     },
     /// In this variable.
-    Variable(&'static str),
+    Variable(Cow<'static, str>),
     /// Among the arguments, as this one.
     Flag(&'static str),
+}
+
+impl Origin {
+    /// In this variable.
+    pub(crate) fn variable(name: impl Into<Cow<'static, str>>) -> Self {
+        Self::Variable(name.into())
+    }
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
-            Self::Variable(name) | Self::Flag(name) => f.write_str(name),
+            Self::Variable(name) => f.write_str(name),
+            Self::Flag(name) => f.write_str(name),
         }
     }
 }

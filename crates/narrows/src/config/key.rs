@@ -34,6 +34,15 @@ fn file(path: &Path) -> Result<Hidden, String> {
     Ok(key.trim().to_owned().into())
 }
 
+/// The variable in which the key of an endpoint is, if it is in one.
+pub(super) fn variable_of(layer: &Layer) -> Option<&str> {
+    match &layer.key {
+        Some(Key::Variable(name)) => Some(name),
+        Some(Key::Here(_) | Key::File(_)) => None,
+        None => usual(layer),
+    }
+}
+
 /// The variable in which users of a provider have their key.
 fn usual(layer: &Layer) -> Option<&'static str> {
     let of_url = || Url::parse(layer.base_url.as_deref()?).ok().map(|url| Provider::of(&url));

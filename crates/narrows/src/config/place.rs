@@ -27,7 +27,7 @@ pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded
     let usual = || Some(below(variables, env::CONFIG_HOME, ".config")?.join("narrows.toml"));
     let (path, named) = match (named, variables.get(env::CONFIG)) {
         (Some(path), _) => (path.to_owned(), Some(Origin::Flag("--config"))),
-        (None, Some(path)) => (path.into(), Some(Origin::Variable(env::CONFIG))),
+        (None, Some(path)) => (path.into(), Some(Origin::variable(env::CONFIG))),
         (None, None) => match usual() {
             Some(path) => (path, None),
             None => return Ok(Loaded::default()),

@@ -119,7 +119,7 @@ fn first(
     let (of_flags, of_variables) = (flags.layer(), variables.layer()?);
     let has_env = of_variables.base_url.is_some() || of_variables.key.is_some();
     let by_variable =
-        || Ok(variables.text(env::ENDPOINT)?.map(|name| (name, Origin::Variable(env::ENDPOINT))));
+        || Ok(variables.text(env::ENDPOINT)?.map(|name| (name, Origin::variable(env::ENDPOINT))));
     let wanted = match flags.endpoint.as_deref() {
         Some(name) => Some((name, Origin::Flag("--endpoint"))),
         // A URL on the command line is meant more than a name in the environment.
@@ -128,7 +128,7 @@ fn first(
     };
     let env = has_env.then(|| Entry {
         name: ENV.to_owned(),
-        origin: Origin::Variable(env::BASE_URL),
+        origin: Origin::variable(env::BASE_URL),
         layer: of_variables.clone().over(defaults()),
     });
     let below = match (wanted, env) {

@@ -5,7 +5,8 @@ use narrows_model::{Client, Endpoint, EndpointError, Limits, Secret};
 use narrows_process::{AllowList, Environment};
 
 use super::error::{ConfigError, Origin};
-use super::layer::{Layer, Proxy};
+use super::key;
+use super::layer::{Key, Layer, Proxy};
 use super::resolve::{Chosen, Resolved};
 use crate::cli::{Errors, ModelArgs};
 use crate::environment;
@@ -82,20 +83,25 @@ fn route(chosen: &Chosen) -> Route {
 
 /// An endpoint that the model's client refuses, told where the setting stands.
 fn unusable(chosen: &Chosen, flags: &ModelArgs, error: &EndpointError) -> ConfigError {
-    let setting = error.setting.replace('_', "-");
+    let setting = match (error.setting.as_ref(), &chosen.layer.key) {
+        ("key", Some(Key::File(_))) => "key-file".to_owned(),
+        (setting, _) => setting.replace('_', "-"),
+    };
     let flags: Layer = flags.layer();
     let by_flag = match setting.as_str() {
         "base-url" => flags.base_url.is_some().then_some("--base-url"),
         "ca-file" => flags.ca_file.is_some().then_some("--ca-file"),
         "proxy" => flags.proxy.is_some().then_some("--proxy"),
+        "provider" => flags.provider.is_some().then_some("--provider"),
         other if other.starts_with("headers") => (!flags.headers.is_empty()).then_some("--header"),
         _ => None,
     };
-    let origin = match (by_flag, chosen.proxy_from) {
-        (Some(flag), _) => Origin::Flag(flag),
-        (None, Some(variable)) if setting == "proxy" => Origin::Variable(variable),
-        _ => chosen.origin.clone(),
+    let by_variable = match setting.as_str() {
+        "proxy" => chosen.proxy_from.map(Origin::variable),
+        "key" => key::variable_of(&chosen.layer).map(|name| Origin::variable(name.to_owned())),
+        _ => None,
     };
+    let origin = by_flag.map(Origin::Flag).or(by_variable).unwrap_or_else(|| chosen.origin.clone());
     let message = format!("the endpoint {:?} cannot be used: `{setting}`: {}", chosen.name, error.problem);
     let error = ConfigError::new(origin, message);
     if setting == "proxy" {
@@ -211,6 +217,44 @@ mod tests {
             &[("HTTPS_PROXY", "http://p")],
             "--proxy: the endpoint \"a\" cannot be used: `proxy`: must begin with http:// or https://",
         );
+        let provider = narrows_model::Provider::from_name("demo");
+        check(
+            good,
+            ModelArgs { provider, ..ModelArgs::default() },
+            &[],
+            "--provider: the endpoint \"a\" cannot be used: `provider`: is the demo, which only builtin:demo is",
+        );
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_used_is_told_where_it_is() {
+        #[track_caller]
+        fn check(text: &str, model: ModelArgs, pairs: &[(&str, &str)], origin: &str, setting: &str) {
+            let error = read(text, model, pairs).0.expect_err(origin);
+            let problem = "has characters that a header cannot carry";
+            let start = format!("{origin}: the endpoint ");
+            let end = format!(" cannot be used: `{setting}`: {problem}");
+            let told = error.to_string();
+            assert!(told.starts_with(&start) && told.ends_with(&end), "{told}");
+        }
+        let none = ModelArgs::default;
+        let key = ("OPENAI_API_KEY", "a\nb");
+        check("", none(), &[key], "OPENAI_API_KEY", "key");
+        check("", none(), &[key, ("OPENAI_BASE_URL", "http://h")], "OPENAI_API_KEY", "key");
+        let url = ModelArgs { base_url: Some("http://h".to_owned()), ..none() };
+        check("", url.clone(), &[key], "OPENAI_API_KEY", "key");
+        let named = ModelArgs { key_env: Some("MINE".to_owned()), ..url };
+        check("", named, &[("MINE", "a\nb"), ("OPENAI_API_KEY", "k")], "MINE", "key");
+        let azure = ("OPENAI_BASE_URL", "https://r.openai.azure.com/openai/v1");
+        check("", none(), &[azure, ("AZURE_OPENAI_API_KEY", "a\nb")], "AZURE_OPENAI_API_KEY", "key");
+        let good = "[endpoint.a]\nbase-url = 'https://a'\nmodel = 'm'\n";
+        check(&format!("{good}key-env = 'MINE'"), none(), &[("MINE", "a\nb")], "MINE", "key");
+        check(&format!("{good}key = \"a\\nb\""), none(), &[], "/c/narrows.toml:1", "key");
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("key");
+        std::fs::write(&path, "a\nb\n").unwrap();
+        let file = format!("{good}key-file = '{}'", path.display());
+        check(&file, none(), &[], "/c/narrows.toml:1", "key-file");
     }
 
     #[test]

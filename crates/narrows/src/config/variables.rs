@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use super::error::{ConfigError, Origin};
-use super::layer::{Hidden, Key, Layer};
+use super::layer::{Key, Layer};
 use crate::cli::value;
 use crate::environment as env;
 
@@ -30,7 +30,7 @@ impl Variables {
     pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, ConfigError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let text = value.to_str();
-        text.map(Some).ok_or_else(|| ConfigError::new(Origin::Variable(name), "it is not UTF-8"))
+        text.map(Some).ok_or_else(|| ConfigError::new(Origin::variable(name), "it is not UTF-8"))
     }
 
     /// One of them, read by `reading`.
@@ -43,7 +43,7 @@ impl Variables {
         let value = reading(text);
         let shown: String = text.chars().take(40).collect();
         value.map(Some).map_err(|reason| {
-            ConfigError::new(Origin::Variable(name), format!("{shown:?} cannot be used: {reason}"))
+            ConfigError::new(Origin::variable(name), format!("{shown:?} cannot be used: {reason}"))
                 .hint(format!("mend it, or unset {name}"))
         })
     }
@@ -52,7 +52,8 @@ impl Variables {
     pub(crate) fn layer(&self) -> Result<Layer, ConfigError> {
         Ok(Layer {
             base_url: self.text(env::BASE_URL)?.map(str::to_owned),
-            key: self.text(env::API_KEY)?.map(|key| Key::Here(Hidden::from(key.to_owned()))),
+            // Where it is, so that a complaint can say so.
+            key: self.text(env::API_KEY)?.map(|_| Key::Variable(env::API_KEY.to_owned())),
             model: self.text(env::MODEL)?.map(str::to_owned),
             max_tokens: self.read(env::MAX_TOKENS, value::tokens)?,
             temperature: self.read(env::TEMPERATURE, value::temperature)?,
@@ -151,7 +152,7 @@ mod tests {
             .layer();
             prop_assert_eq!(layer, Ok(Layer {
                 base_url: Some(url),
-                key: Some(Key::Here(key.into())),
+                key: Some(Key::Variable("OPENAI_API_KEY".to_owned())),
                 model: Some(model),
                 max_tokens: Some(max_tokens),
                 temperature: Some(temperature),

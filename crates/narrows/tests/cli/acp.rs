@@ -135,6 +135,11 @@ fn settings_that_cannot_be_used_are_told_at_the_start() {
     error: OPENAI_BASE_URL: the endpoint "env" cannot be used: `base-url`: is not a URL: relative URL without a base
     --- exit 2 ---
     "#);
+    assert_snapshot!(told(&[], &[("OPENAI_API_KEY", "a\nb")], ""), @r#"
+    --- stderr ---
+    error: OPENAI_API_KEY: the endpoint "env" cannot be used: `key`: has characters that a header cannot carry
+    --- exit 2 ---
+    "#);
     assert_snapshot!(told(&["--ca-file", "none.pem", "--base-url", "https://h"], &[], ""), @r#"
     --- stderr ---
     error: --ca-file: the endpoint "flags" cannot be used: `ca-file`: none.pem: No such file or directory (os error 2)
