@@ -9,6 +9,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::cli::value;
+
 /// How long all of them together may take to answer.
 const PATIENCE: Duration = Duration::from_millis(150);
 
@@ -34,8 +36,8 @@ impl Server {
     /// The flags that use it.
     pub(crate) fn flags(&self) -> String {
         let model = match &self.model {
-            Some(model) if model.chars().all(is_plain) => model.as_str(),
-            // Nothing that a server says is worth quoting for a shell.
+            Some(model) if model.chars().all(is_plain) && value::model(model).is_ok() => model.as_str(),
+            // Nothing that a server says is worth quoting for a shell, nor what would be refused.
             _ => "MODEL",
         };
         format!("--base-url http://localhost:{}/v1 --model {model}", self.port)
@@ -164,6 +166,7 @@ mod tests {
         let server = |model: Option<&str>| Server { name: "x", port: 1, model: model.map(str::to_owned) };
         assert_eq!(server(Some("a/b:1.5")).flags(), "--base-url http://localhost:1/v1 --model a/b:1.5");
         assert_eq!(server(Some("a; rm *")).flags(), "--base-url http://localhost:1/v1 --model MODEL");
+        assert_eq!(server(Some("default")).flags(), "--base-url http://localhost:1/v1 --model MODEL");
         assert_eq!(server(None).flags(), "--base-url http://localhost:1/v1 --model MODEL");
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct ModelArgs {
     pub(crate) base_url: Option<String>,
 
     /// The model
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = value::model)]
     pub(crate) model: Option<String>,
 
     /// The variable in which the key is

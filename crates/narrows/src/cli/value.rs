@@ -68,6 +68,15 @@ pub(crate) fn variable_name(text: &str) -> Result<String, &'static str> {
     Ok(text.to_owned())
 }
 
+/// Reads the name of a model.
+pub(crate) fn model(text: &str) -> Result<String, &'static str> {
+    // Clients never ask for it, so it could not be chosen again.
+    if text.trim() == "default" {
+        return Err("to clients it means that no model is chosen; name one that the endpoint has");
+    }
+    Ok(text.to_owned())
+}
+
 /// Reads a number of tokens.
 pub(crate) fn tokens(text: &str) -> Result<u64, &'static str> {
     text.trim().parse().ok().filter(|number| *number > 0).ok_or("it must be a whole number above 0")
@@ -157,6 +166,19 @@ pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_is_not_called_default() {
+        for (text, is_model) in [
+            ("gpt-4o", true),
+            ("default-1", true),
+            ("Default", true),
+            ("default", false),
+            (" default ", false),
+        ] {
+            assert_eq!(model(text).ok().as_deref(), is_model.then_some(text), "{text}");
+        }
+    }
 
     #[test]
     fn commands_are_split_without_a_shell() {

@@ -182,7 +182,7 @@ fn endpoint((name, node): (&str, Node<'_>), paths: Paths<'_>) -> Read<Entry> {
     let layer = Layer {
         base_url: table.read("base-url", Node::string)?,
         key,
-        model: table.read("model", Node::string)?,
+        model: table.read("model", Node::model)?,
         headers: headers.into_iter().map(header).collect(),
         query: table.read("query", Node::texts)?.unwrap_or_default(),
         provider: table.read("provider", |node| node.one_of(Provider::from_name, &value::providers()))?,

@@ -149,6 +149,10 @@ fn values_of_another_kind_are_refused_and_not_shown() {
     for (line, message) in [
         ("model = 7", "model` must be a text in quotes"),
         ("model = ' '", "model` must be a text in quotes"),
+        (
+            "model = 'default'",
+            "model` cannot be \"default\": to clients it means that no model is chosen; name one that the endpoint has",
+        ),
         ("key = 12345", "key` must be a text in quotes"),
         ("max-tokens = 0", "max-tokens` must be a whole number above 0"),
         ("max-tokens = -5", "max-tokens` must be a whole number above 0"),

@@ -123,16 +123,31 @@ impl<'a> Node<'a> {
         self.fail(&format!("must be {wanted}"))
     }
 
+    /// The complaint that it cannot be this text.
+    fn refused(&self, text: &str, reason: &str) -> ConfigError {
+        self.fail(&format!("cannot be {:?}: {reason}", shown(text)))
+    }
+
+    fn text(&self) -> Read<&'a str> {
+        let text = self.value.get_ref().as_str().filter(|text| !text.trim().is_empty());
+        text.ok_or_else(|| self.expected("a text in quotes"))
+    }
+
     /// A text that is not empty.
     pub(super) fn string(self) -> Read<String> {
-        let text = self.value.get_ref().as_str().filter(|text| !text.trim().is_empty());
-        text.map(str::to_owned).ok_or_else(|| self.expected("a text in quotes"))
+        self.text().map(str::to_owned)
     }
 
     /// A text that `reading` understands.
     pub(super) fn parsed<T>(self, reading: impl FnOnce(&str) -> Result<T, &'static str>) -> Read<T> {
         let text = self.value.get_ref().as_str().ok_or_else(|| self.expected("a text in quotes"))?;
-        reading(text).map_err(|reason| self.fail(&format!("cannot be {:?}: {reason}", shown(text))))
+        reading(text).map_err(|reason| self.refused(text, reason))
+    }
+
+    /// The name of a model.
+    pub(super) fn model(self) -> Read<String> {
+        let text = self.text()?;
+        value::model(text).map_err(|reason| self.refused(text, reason))
     }
 
     /// A text of which there are only a few.

@@ -54,7 +54,7 @@ impl Variables {
             base_url: self.text(env::BASE_URL)?.map(str::to_owned),
             // Where it is, so that a complaint can say so.
             key: self.text(env::API_KEY)?.map(|_| Key::Variable(env::API_KEY.to_owned())),
-            model: self.text(env::MODEL)?.map(str::to_owned),
+            model: self.read(env::MODEL, value::model)?,
             max_tokens: self.read(env::MAX_TOKENS, value::tokens)?,
             temperature: self.read(env::TEMPERATURE, value::temperature)?,
             ..Layer::default()

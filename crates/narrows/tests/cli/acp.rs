@@ -140,6 +140,24 @@ fn settings_that_cannot_be_used_are_told_at_the_start() {
     error: OPENAI_API_KEY: the endpoint "env" cannot be used: `key`: has characters that a header cannot carry
     --- exit 2 ---
     "#);
+    assert_snapshot!(told(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MODEL", "default")], ""), @r#"
+    --- stderr ---
+    error: OPENAI_MODEL: "default" cannot be used: to clients it means that no model is chosen; name one that the endpoint has
+    hint: mend it, or unset OPENAI_MODEL
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["--config", "c.toml"], &[], "[endpoint.a]\nbase-url = 'http://h'\nmodel = 'default'"), @r#"
+    --- stderr ---
+    error: [DIR]/c.toml:3: `endpoint.a.model` cannot be "default": to clients it means that no model is chosen; name one that the endpoint has
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["--model", "default"], &[], ""), @"
+    --- stderr ---
+    error: invalid value 'default' for '--model <ID>': to clients it means that no model is chosen; name one that the endpoint has
+
+    For more information, try '--help'.
+    --- exit 2 ---
+    ");
     assert_snapshot!(told(&["--ca-file", "none.pem", "--base-url", "https://h"], &[], ""), @r#"
     --- stderr ---
     error: --ca-file: the endpoint "flags" cannot be used: `ca-file`: none.pem: No such file or directory (os error 2)
