@@ -83,7 +83,13 @@ impl Assembly {
             self.done = true;
             return Ok(Taken::Done);
         }
-        let taken = match serde_json::from_slice(data) {
+        // Text that was checked as a whole is not checked again string by string. Where it is none, a stray byte in
+        // what nobody reads is no reason to lose the rest.
+        let chunk = match std::str::from_utf8(data) {
+            Ok(text) => serde_json::from_str(text),
+            Err(_) => serde_json::from_slice(data),
+        };
+        let taken = match chunk {
             Ok(chunk) => self.chunk(chunk, data, out),
             Err(_) => self.odd(data, out),
         };
@@ -116,6 +122,9 @@ impl Assembly {
         let Some(told) = told else {
             return Err(Problem::new(Kind::Cut, "the answer stopped without an end", true));
         };
+        if self.is_void() {
+            return Err(Problem::new(Kind::Garbage, "an answer came in which nothing is said", false));
+        }
         let told = if self.refused { Finish::Refusal } else { told };
         let end = match told {
             Finish::Stop | Finish::Calls => End::Whole,
@@ -133,6 +142,13 @@ impl Assembly {
             self.message.extra.insert("reasoning_details".to_owned(), details);
         }
         Ok(Completion { message: self.message, finish, usage: self.usage, broken_calls })
+    }
+
+    /// Whether neither something nor an end was said: what came has the form of an answer, and is none.
+    fn is_void(&self) -> bool {
+        let ended = self.finish.is_some() || self.blanks.count > 0;
+        let said = !self.message.text.is_empty() || !self.message.reasoning.is_empty() || self.refused;
+        !ended && !said && self.calls.is_empty()
     }
 
     fn chunk(&mut self, chunk: Chunk<'_>, data: &[u8], out: &mut Vec<Piece>) -> Result<Taken, Problem> {

@@ -99,7 +99,8 @@ impl fmt::Debug for Endpoint {
 pub struct Limits {
     /// Until a connection stands.
     pub connect: Duration,
-    /// Until the first event of the answer: a local model may read a long prompt for minutes.
+    /// Until the first event of the answer, and until the next where a gateway only keeps the connection open: a local
+    /// model may read a long prompt for minutes.
     pub first_event: Duration,
     /// Between two reads after that.
     pub idle: Duration,

@@ -85,6 +85,13 @@ impl Kind {
     }
 }
 
+impl Kind {
+    /// Whether the message of such an error is ours, and not the provider's.
+    fn is_in_our_words(self) -> bool {
+        matches!(self, Self::Unconfigured | Self::Network | Self::Timeout | Self::Cut | Self::Demo)
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -121,6 +128,7 @@ impl Error {
     }
 }
 
+/// For a log, which must not hold what people said: providers quote it in theirs, so their words stay in the field.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.name())?;
@@ -130,7 +138,7 @@ impl fmt::Display for Error {
         if !self.url.is_empty() {
             write!(f, " from {}", self.url)?;
         }
-        if !self.message.is_empty() {
+        if !self.message.is_empty() && self.kind.is_in_our_words() {
             write!(f, ": {}", self.message)?;
         }
         if let Some(id) = &self.request_id {
@@ -246,9 +254,11 @@ mod tests {
             request_id: Some("req_1".to_owned()),
             ..Error::new(Kind::RateLimit, "https://h/v1?k=v", "slow\ndown")
         };
-        assert_eq!(error.to_string(), "rate_limit (HTTP 429) from https://h/v1: slow down [request req_1]");
+        assert_eq!(error.to_string(), "rate_limit (HTTP 429) from https://h/v1 [request req_1]");
         assert_eq!(Error::new(Kind::Demo, "", "no").to_string(), "demo: no");
         assert_eq!(Error::new(Kind::Cut, "", "").to_string(), "cut");
+        let quotes = Error::new(Kind::Http, "", "Invalid request: [{'role': 'user', 'content': 'a prompt'}]");
+        assert_eq!(quotes.to_string(), "http");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Method, Proxy, Response, redirect};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -167,6 +167,13 @@ pub(crate) async fn send(
     };
     let status = response.status();
     if status.is_success() {
+        // Nobody has asked for it, so nobody here can read it.
+        let coding = response.headers().get(CONTENT_ENCODING).filter(|coding| *coding != "identity");
+        if let Some(coding) = coding {
+            let message =
+                format!("the answer is compressed ({})", String::from_utf8_lossy(coding.as_bytes()));
+            return Err(Error::new(Kind::Garbage, url.as_str(), &message));
+        }
         return Ok(response);
     }
     let headers = response.headers().clone();
@@ -212,8 +219,10 @@ fn unsent(url: &Url, error: reqwest::Error) -> Error {
         _ => cause,
     };
     let mut error = Error::new(Kind::Network, url.as_str(), &message);
-    // A certificate does not become valid by trying again.
-    error.retryable = !built && !message.contains("certificate");
+    // A certificate does not become valid by trying again, and whoever has waited for a connection in vain does not want
+    // to wait four times as long.
+    let waited = connecting && late;
+    error.retryable = !(built || waited || message.contains("certificate"));
     error
 }
 

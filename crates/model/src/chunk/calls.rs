@@ -43,6 +43,11 @@ struct Draft {
 }
 
 impl Calls {
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.drafts.is_empty()
+    }
+
     /// Takes one entry of a chunk's list, and tells the tool's name when it is seen first.
     pub(super) fn take(&mut self, place: usize, delta: CallDelta<'_>) -> Result<Option<String>, TooMany> {
         let CallDelta { index: Index(index), id: Word(id), function, extra } = delta;

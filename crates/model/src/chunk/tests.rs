@@ -162,6 +162,9 @@ fn no_answer_is_garbage() {
     }
     check(&[], true);
     check(&["[DONE]"], true);
+    check(&["{\"choices\":[]}", "[DONE]"], false);
+    check(&["{\"choices\":[{\"index\":1,\"delta\":{\"content\":\"x\"}}]}", "[DONE]"], false);
+    check(&["{\"choices\":[{\"delta\":{}}]}", "[DONE]"], false);
     check(&["nonsense", "[]", "7", "{\"choices\":7}", "{\"a\":1}"], false);
 }
 

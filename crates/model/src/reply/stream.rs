@@ -46,7 +46,7 @@ impl Incoming {
             request_id: request_id(response.headers()),
             body: Body::new(Box::pin(response.bytes_stream())),
             limits,
-            clock: Clock::new(started + limits.first_event, until),
+            clock: Clock::new(started, limits.first_event, until),
             decoder: Decoder::new(limits),
         }
     }
@@ -171,26 +171,43 @@ struct Clock {
     deadline: Instant,
     until: Instant,
     timer: Pin<Box<Sleep>>,
+    /// How long there may be reads without an event: what gateways send to keep a connection open shows that they live,
+    /// and not that an answer comes.
+    patience: Duration,
+    event_by: Instant,
+    /// An event has come since the last read.
+    has_event: bool,
 }
 
 impl Clock {
-    fn new(first: Instant, until: Instant) -> Self {
+    fn new(started: Instant, patience: Duration, until: Instant) -> Self {
+        let first = started + patience;
         let deadline = first.min(until);
-        Self { phase: Phase::First, deadline, until, timer: Box::pin(sleep_until(deadline)) }
+        let timer = Box::pin(sleep_until(deadline));
+        Self { phase: Phase::First, deadline, until, timer, patience, event_by: first, has_event: false }
     }
 
     /// The first event has come: from here on the time between reads counts.
     fn first_came(&mut self, idle: Duration) {
         if self.phase == Phase::First {
             self.phase = Phase::Going;
-            self.set(Instant::now() + idle);
+            let now = Instant::now();
+            self.event_by = now + self.patience;
+            self.set(now + idle);
+        } else {
+            // The time is looked at with the next read: there are many events, and a read is not far.
+            self.has_event = true;
         }
     }
 
     /// Something has been read. Before the first event that is no answer yet, and changes nothing.
     fn read(&mut self, idle: Duration) {
         if self.phase == Phase::Going {
-            self.set(Instant::now() + idle);
+            let now = Instant::now();
+            if std::mem::take(&mut self.has_event) {
+                self.event_by = now + self.patience;
+            }
+            self.set((now + idle).min(self.event_by));
         }
     }
 

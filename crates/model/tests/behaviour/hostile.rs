@@ -293,3 +293,13 @@ async fn a_provider_may_be_mistaken_for_another() {
         }
     }
 }
+
+/// Nobody has asked for it, so nobody can read it.
+#[tokio::test]
+async fn a_compressed_answer_is_called_so() {
+    let server = ModelServer::start(Reply::text("Hello").header("Content-Encoding", "gzip"));
+    let outcome = ask(&client(&server), &request()).await;
+    let error = outcome.failed();
+    assert_eq!((error.kind, error.message.as_str()), (Kind::Garbage, "the answer is compressed (gzip)"));
+    assert_eq!(server.seen().len(), 1);
+}

@@ -95,6 +95,12 @@ async fn nor_do_comments() {
     check(hel().then(comments()), |limits| limits.total = LIMIT, "Hel").await;
 }
 
+/// They show that a gateway lives, and not that an answer comes.
+#[tokio::test]
+async fn comments_do_not_stretch_an_answer_for_ever() {
+    check(hel().then(comments()), |limits| limits.first_event = LIMIT, "Hel").await;
+}
+
 #[tokio::test]
 async fn the_whole_has_a_limit_before_its_first_event_too() {
     check(Reply::hang(), |limits| limits.total = LIMIT, "").await;
@@ -208,7 +214,7 @@ async fn a_connection_that_does_not_come_about_ends() {
     let (_kept, base_url) = deaf().await;
     let mut endpoint = endpoint(&base_url);
     endpoint.limits.connect = SHORT;
-    endpoint.limits.attempts = 1;
+    endpoint.limits.attempts = 4;
     let client = Client::new(endpoint).expect("the settings are good");
     let started = Instant::now();
     let outcome = ask(&client, &request()).await;
@@ -216,6 +222,7 @@ async fn a_connection_that_does_not_come_about_ends() {
     let error = outcome.failed();
     assert!(matches!(error.kind, Kind::Timeout | Kind::Network), "{error:?}");
     assert!(!error.message.is_empty() && !error.shown, "{error:?}");
+    assert!(!error.retryable, "whoever waited in vain does not want to wait again");
 }
 
 #[tokio::test]
