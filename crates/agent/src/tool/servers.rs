@@ -41,7 +41,8 @@ pub(super) fn prepare(
 
 pub(super) async fn perform(turn: &Turn, server: &str, tool: &str, arguments: Map<String, Value>) -> Done {
     let servers = Arc::clone(&turn.session.state().servers);
-    let progress = |text: String| tracing::debug!(server, tool, text, "progress");
+    // What it says may be a part of the conversation, which no log shall have.
+    let progress = |text: String| tracing::debug!(server, tool, bytes = text.len(), "progress");
     match servers.call(server, tool, arguments, progress).await {
         Ok(outcome) => {
             let mut parts: Vec<Part> = outcome.content.iter().map(part).collect();

@@ -56,7 +56,7 @@ impl Incoming {
         loop {
             while let Some(taken) = self.decoder.take(out)? {
                 match taken {
-                    Taken::Going => self.clock.first_came(self.limits.idle),
+                    Taken::Going => self.clock.event_came(self.limits.idle),
                     Taken::Finished => self.clock.end_by(Instant::now() + self.limits.grace),
                     Taken::Done => return Ok(Step::End),
                     Taken::Skipped => {}
@@ -187,8 +187,8 @@ impl Clock {
         Self { phase: Phase::First, deadline, until, timer, patience, event_by: first, has_event: false }
     }
 
-    /// The first event has come: from here on the time between reads counts.
-    fn first_came(&mut self, idle: Duration) {
+    /// An event has come: from the first one on the time between reads counts.
+    fn event_came(&mut self, idle: Duration) {
         if self.phase == Phase::First {
             self.phase = Phase::Going;
             let now = Instant::now();
