@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use narrows_acp::method::CANCEL_REQUEST;
