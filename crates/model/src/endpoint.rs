@@ -102,7 +102,7 @@ pub struct Limits {
     /// Until the first event of the answer, and until the next where a gateway only keeps the connection open: a local
     /// model may read a long prompt for minutes.
     pub first_event: Duration,
-    /// Between two reads after that.
+    /// Between two reads after that: comments of a gateway count, but only for `first_event` without an event.
     pub idle: Duration,
     /// For the whole answer, retries included.
     pub total: Duration,

@@ -175,8 +175,8 @@ struct Clock {
     /// and not that an answer comes.
     patience: Duration,
     event_by: Instant,
-    /// An event has come since the last read.
-    has_event: bool,
+    /// When something was read last.
+    read_at: Instant,
 }
 
 impl Clock {
@@ -184,30 +184,25 @@ impl Clock {
         let first = started + patience;
         let deadline = first.min(until);
         let timer = Box::pin(sleep_until(deadline));
-        Self { phase: Phase::First, deadline, until, timer, patience, event_by: first, has_event: false }
+        Self { phase: Phase::First, deadline, until, timer, patience, event_by: first, read_at: started }
     }
 
-    /// An event has come: from the first one on the time between reads counts.
+    /// An event has come: from here on the time between reads counts, and that until the next event.
     fn event_came(&mut self, idle: Duration) {
-        if self.phase == Phase::First {
+        if self.phase != Phase::Grace {
             self.phase = Phase::Going;
-            let now = Instant::now();
-            self.event_by = now + self.patience;
-            self.set(now + idle);
-        } else {
-            // The time is looked at with the next read: there are many events, and a read is not far.
-            self.has_event = true;
+            // There are many events, so the time is looked at once for all in a read.
+            self.event_by = self.read_at + self.patience;
+            self.set(self.read_at + idle);
         }
     }
 
-    /// Something has been read. Before the first event that is no answer yet, and changes nothing.
+    /// Something has been read. Before the first event that is no answer yet, and moves nothing.
     fn read(&mut self, idle: Duration) {
+        self.read_at = Instant::now();
         if self.phase == Phase::Going {
-            let now = Instant::now();
-            if std::mem::take(&mut self.has_event) {
-                self.event_by = now + self.patience;
-            }
-            self.set((now + idle).min(self.event_by));
+            // An event in it will move this.
+            self.set((self.read_at + idle).min(self.event_by));
         }
     }
 
@@ -238,6 +233,7 @@ impl Clock {
             return Poll::Ready(match self.phase {
                 _ if now >= self.until => "the answer took too long",
                 Phase::First => "the answer did not begin in time",
+                Phase::Going if now >= self.event_by => "nothing came but signs of life",
                 Phase::Going | Phase::Grace => "the answer stopped coming",
             });
         }
@@ -297,5 +293,45 @@ mod tests {
     fn a_read_has_an_end() {
         let long: &str = "x".repeat(GATHER).leak();
         check(&[Some(long), Some("b")], &[long, "b"]);
+    }
+
+    /// Moves the time on, and tells whether the clock has run out.
+    async fn is_late_after(clock: &mut Clock, seconds: u64) -> bool {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        poll_fn(|cx| Poll::Ready(clock.poll(cx).is_ready())).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_after_signs_of_life_has_the_whole_silence_before_it() {
+        let (idle, patience) = (Duration::from_secs(15), Duration::from_secs(20));
+        let now = Instant::now();
+        let mut clock = Clock::new(now, patience, now + Duration::from_secs(3600));
+        clock.read(idle);
+        clock.event_came(idle);
+        // Two comments, and an event just before patience ends.
+        for pause in [1, 14] {
+            assert!(!is_late_after(&mut clock, pause).await);
+            clock.read(idle);
+        }
+        assert!(!is_late_after(&mut clock, 4).await);
+        clock.read(idle);
+        clock.event_came(idle);
+        assert!(!is_late_after(&mut clock, 14).await, "an event has just come");
+        assert!(is_late_after(&mut clock, 2).await, "and then nothing");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn signs_of_life_do_not_shorten_a_silence_that_may_be_longer() {
+        let (idle, patience) = (Duration::from_secs(30), Duration::from_secs(10));
+        let now = Instant::now();
+        let mut clock = Clock::new(now, patience, now + Duration::from_secs(3600));
+        clock.read(idle);
+        clock.event_came(idle);
+        assert!(!is_late_after(&mut clock, 29).await, "only silence");
+        clock.read(idle);
+        clock.event_came(idle);
+        assert!(!is_late_after(&mut clock, 29).await, "an event has ended it");
+        clock.read(idle);
+        assert!(is_late_after(&mut clock, 0).await, "a comment is none");
     }
 }
