@@ -142,6 +142,26 @@ pub(crate) struct Outgoing {
     pub(crate) body: Option<Bytes>,
 }
 
+/// Why there is no answer to read.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    pub(crate) error: Error,
+    /// Not even a connection came about.
+    pub(crate) is_unconnected: bool,
+}
+
+impl From<Error> for Unanswered {
+    fn from(error: Error) -> Self {
+        Self { error, is_unconnected: false }
+    }
+}
+
+impl From<Unanswered> for Error {
+    fn from(unanswered: Unanswered) -> Self {
+        unanswered.error
+    }
+}
+
 /// Sends a request, whose answer must begin by `deadline`; whatever is no success is an error with the provider's
 /// words, as far as they come within `patience`.
 pub(crate) async fn send(
@@ -149,7 +169,7 @@ pub(crate) async fn send(
     outgoing: Outgoing,
     deadline: Instant,
     patience: Duration,
-) -> Result<Response, Error> {
+) -> Result<Response, Unanswered> {
     let Outgoing { url, mut headers, body } = outgoing;
     let method = if body.is_some() { Method::POST } else { Method::GET };
     let accept = HeaderValue::from_static("text/event-stream, application/json");
@@ -163,16 +183,22 @@ pub(crate) async fn send(
     }
     let response = match timeout_at(deadline, request.send()).await {
         Ok(response) => response.map_err(|error| unsent(&url, error))?,
-        Err(_) => return Err(Error::new(Kind::Timeout, url.as_str(), "the answer did not begin in time")),
+        Err(_) => {
+            return Err(Error::new(Kind::Timeout, url.as_str(), "the answer did not begin in time").into());
+        }
     };
     let status = response.status();
     if status.is_success() {
         // Nobody has asked for it, so nobody here can read it.
-        let coding = response.headers().get(CONTENT_ENCODING).filter(|coding| *coding != "identity");
+        let is_plain = |coding: &HeaderValue| {
+            let coding = coding.as_bytes().trim_ascii();
+            coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
+        };
+        let coding = response.headers().get(CONTENT_ENCODING).filter(|coding| !is_plain(coding));
         if let Some(coding) = coding {
             let message =
                 format!("the answer is compressed ({})", String::from_utf8_lossy(coding.as_bytes()));
-            return Err(Error::new(Kind::Garbage, url.as_str(), &message));
+            return Err(Error::new(Kind::Garbage, url.as_str(), &message).into());
         }
         return Ok(response);
     }
@@ -186,7 +212,7 @@ pub(crate) async fn send(
             Error::new(error.kind, "", &format!("redirects to {elsewhere}: set base_url to where it is"))
                 .message;
     }
-    Err(error)
+    Err(error.into())
 }
 
 /// The beginning of a failure's body, as far as it comes in time.
@@ -208,12 +234,12 @@ async fn words(mut response: Response, patience: Duration) -> Bytes {
 }
 
 /// The error of a request that got no answer.
-fn unsent(url: &Url, error: reqwest::Error) -> Error {
+fn unsent(url: &Url, error: reqwest::Error) -> Unanswered {
     let late = error.is_timeout();
     let built = error.is_builder();
-    let connecting = error.is_connect();
+    let is_unconnected = error.is_connect();
     let cause = causes(&error.without_url());
-    let message = match (connecting, late) {
+    let message = match (is_unconnected, late) {
         (true, true) => "no connection in time".to_owned(),
         (true, false) => format!("no connection: {cause}"),
         _ => cause,
@@ -221,9 +247,9 @@ fn unsent(url: &Url, error: reqwest::Error) -> Error {
     let mut error = Error::new(Kind::Network, url.as_str(), &message);
     // A certificate does not become valid by trying again, and whoever has waited for a connection in vain does not want
     // to wait four times as long.
-    let waited = connecting && late;
+    let waited = is_unconnected && late;
     error.retryable = !(built || waited || message.contains("certificate"));
-    error
+    Unanswered { error, is_unconnected }
 }
 
 /// An error and what caused it, without what it repeats.

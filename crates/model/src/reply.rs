@@ -14,6 +14,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::body::{self, Profile};
 use crate::chunk::Piece;
 use crate::demo::Play;
+use crate::http::Unanswered;
 use crate::problem::Problem;
 use crate::repair::{self, Parts};
 use crate::{
@@ -84,12 +85,14 @@ pub struct Reply<'a> {
     without: Parts,
     /// Whether a part of the answer has been handed out.
     shown: bool,
+    /// Since when no connection comes about, and how long the last try took.
+    unconnected: Option<(Instant, Duration)>,
     /// When it must have ended; set by the first call.
     until: Option<Instant>,
 }
 
 /// A request on its way, and what it was sent with.
-type Asking = Pin<Box<dyn Future<Output = Result<Response, Error>> + Send>>;
+type Asking = Pin<Box<dyn Future<Output = Result<Response, Unanswered>> + Send>>;
 
 enum State {
     /// To be sent.
@@ -119,6 +122,7 @@ impl<'a> Reply<'a> {
             attempt: 0,
             without: Parts::default(),
             shown: false,
+            unconnected: None,
             until: None,
         }
     }
@@ -146,7 +150,7 @@ impl Reply<'_> {
                     let started = *started;
                     match response.as_mut().await {
                         Ok(response) => self.receive(response, started),
-                        Err(error) => self.fail(error),
+                        Err(unanswered) => self.miss(unanswered, started),
                     }
                 }
                 State::Reading(incoming) => {
@@ -240,7 +244,18 @@ impl Reply<'_> {
         matches!(self.client.provider(), Provider::AzureDated | Provider::LlamaCpp)
     }
 
+    /// There is no answer to read.
+    fn miss(&mut self, unanswered: Unanswered, started: Instant) {
+        let Unanswered { error, is_unconnected } = unanswered;
+        self.unconnected = is_unconnected.then(|| {
+            let since = self.unconnected.map_or(started, |(since, _)| since);
+            (since, started.elapsed())
+        });
+        self.fail(error);
+    }
+
     fn receive(&mut self, response: Response, started: Instant) {
+        self.unconnected = None;
         let until = self.until.unwrap_or(started + self.limits().total);
         self.state = State::Reading(Box::new(Incoming::new(response, self.limits(), started, until)));
     }
@@ -295,7 +310,12 @@ impl Reply<'_> {
             self.state = State::Fresh;
             return;
         }
-        let in_time = |wait: &Duration| self.until.is_none_or(|until| Instant::now() + *wait < until);
+        let in_time = |wait: &Duration| {
+            let next = Instant::now() + *wait;
+            // The next try may take as long as the last.
+            let ends_soon = |(since, took): (Instant, Duration)| next + took < since + retry::CONNECTING;
+            self.until.is_none_or(|until| next < until) && self.unconnected.is_none_or(ends_soon)
+        };
         let wait = retry::wait(&error, self.attempt, &self.limits(), fastrand::f64()).filter(in_time);
         if let Some(wait) = wait {
             self.attempt += 1;

@@ -8,6 +8,8 @@ use crate::{Error, Kind, Limits};
 const FIRST: Duration = Duration::from_secs(1);
 /// The longest wait that is not asked for.
 const LONGEST: Duration = Duration::from_secs(30);
+/// How long connecting is tried in all, if it fails sooner than the limit of one try.
+pub(crate) const CONNECTING: Duration = Duration::from_secs(10);
 /// How much a wait varies, so that clients that failed together do not come back together.
 const JITTER: f64 = 0.2;
 

@@ -107,6 +107,21 @@ async fn a_certificate_nobody_vouches_for_is_refused_once() {
 }
 
 #[tokio::test]
+async fn a_server_that_does_not_shake_hands_is_left_after_one_try() {
+    // The system takes the connection, and nobody ever answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://127.0.0.1:{}/v1", silent.local_addr().unwrap().port());
+    let mut endpoint = Endpoint { ca_file: Some(beside("test_authority.pem")), ..Endpoint::new("test", url) };
+    endpoint.limits.connect = Duration::from_millis(100);
+    let error = ask(&Client::new(endpoint).unwrap()).await.unwrap_err();
+    assert_eq!((error.kind, error.retryable), (Kind::Network, false), "{error}");
+    assert_eq!(error.message, "no connection in time");
+    silent.set_nonblocking(true).unwrap();
+    assert!(silent.accept().is_ok(), "it was tried");
+    assert!(silent.accept().is_err(), "once");
+}
+
+#[tokio::test]
 async fn redirects_keep_the_method_and_the_host() {
     let elsewhere = |status: &str, to: &str| {
         format!("HTTP/1.1 {status}\r\nlocation: {to}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")

@@ -79,6 +79,43 @@ async fn without_a_model_nothing_is_asked() {
     assert_eq!(reply.next().await.unwrap_err(), error, "the same again");
 }
 
+/// The waits between tries that find nobody, each after so many seconds.
+async fn waits(took: u64) -> Vec<Duration> {
+    let mut endpoint = Endpoint::new("test", "http://localhost:9/v1");
+    endpoint.limits.attempts = 9;
+    let client = Client::new(endpoint).unwrap();
+    let request = request("m", "Hi");
+    let mut reply = client.chat(&request);
+    reply.attempt = 1;
+    let mut waits = Vec::new();
+    loop {
+        let started = Instant::now();
+        tokio::time::advance(Duration::from_secs(took)).await;
+        let error = Error { retryable: true, ..Error::new(Kind::Network, "", "no connection: refused") };
+        reply.miss(Unanswered { error, is_unconnected: true }, started);
+        match reply.ready.pop_front() {
+            Some(Event::Note(Note::Retrying { wait, .. })) => {
+                tokio::time::advance(wait).await;
+                waits.push(wait);
+            }
+            other => {
+                assert_eq!(other, None);
+                assert!(matches!(reply.state, State::Failed(_)));
+                return waits;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_looked_for_longer_than_ten_seconds() {
+    for (took, tries) in [(0, 3), (1, 2), (3, 1), (5, 0), (9, 0)] {
+        let started = Instant::now();
+        assert_eq!(waits(took).await.len(), tries, "{took} s each");
+        assert!(started.elapsed() < retry::CONNECTING, "{took} s each: {:?}", started.elapsed());
+    }
+}
+
 #[tokio::test]
 async fn white_space_may_come_first() {
     let whole = r#"{"choices":[{"message":{"content":"Hello"},"finish_reason":"stop"}]}"#;

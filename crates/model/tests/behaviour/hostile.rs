@@ -303,3 +303,11 @@ async fn a_compressed_answer_is_called_so() {
     assert_eq!((error.kind, error.message.as_str()), (Kind::Garbage, "the answer is compressed (gzip)"));
     assert_eq!(server.seen().len(), 1);
 }
+
+#[tokio::test]
+async fn a_plain_answer_may_be_called_so() {
+    for coding in ["identity", "Identity", ""] {
+        let outcome = play(Reply::text("Hello").header("Content-Encoding", coding)).await;
+        assert_eq!(outcome.whole().message.text, "Hello", "{coding:?}");
+    }
+}
