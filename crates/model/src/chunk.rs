@@ -148,7 +148,9 @@ impl Assembly {
     fn is_void(&self) -> bool {
         let ended = self.finish.is_some() || self.blanks.count > 0;
         let said = !self.message.text.is_empty() || !self.message.reasoning.is_empty() || self.refused;
-        !ended && !said && self.calls.is_empty()
+        // A thought may have no words but only what goes back.
+        let kept = !self.message.extra.is_empty() || !self.details.is_empty();
+        !ended && !said && !kept && self.calls.is_empty()
     }
 
     fn chunk(&mut self, chunk: Chunk<'_>, data: &[u8], out: &mut Vec<Piece>) -> Result<Taken, Problem> {

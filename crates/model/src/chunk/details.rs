@@ -30,6 +30,11 @@ impl Details {
         }
     }
 
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// All entries, if there are any.
     pub(super) fn into_value(self) -> Option<Value> {
         (!self.0.is_empty()).then_some(Value::Array(self.0))

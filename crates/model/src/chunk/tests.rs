@@ -165,7 +165,24 @@ fn no_answer_is_garbage() {
     check(&["{\"choices\":[]}", "[DONE]"], false);
     check(&["{\"choices\":[{\"index\":1,\"delta\":{\"content\":\"x\"}}]}", "[DONE]"], false);
     check(&["{\"choices\":[{\"delta\":{}}]}", "[DONE]"], false);
+    check(&["{\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}", "[DONE]"], false);
     check(&["nonsense", "[]", "7", "{\"choices\":7}", "{\"a\":1}"], false);
+}
+
+#[test]
+fn little_is_still_an_answer() {
+    #[track_caller]
+    fn check(events: &[&str]) {
+        assert!(run(events).result.is_ok(), "{events:?}");
+    }
+    check(&[&end("stop")]);
+    check(&[&end("length"), "[DONE]"]);
+    check(&[&delta(&json!({"reasoning": "t"})), "[DONE]"]);
+    check(&[&delta(&json!({"refusal": "no"})), "[DONE]"]);
+    check(&[&call_chunk(""), "[DONE]"]);
+    // What a thought is when it is not shown.
+    let hidden = json!({"reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]});
+    check(&[&delta(&hidden), "[DONE]"]);
 }
 
 #[test]
