@@ -270,7 +270,8 @@ fn messages(texts: &[String]) -> Vec<Message> {
     let read = |text: &String| match serde_json::from_str(text) {
         Ok(message) => Some(message),
         Err(error) => {
-            tracing::error!(%error, "a stored message cannot be read and is left out");
+            // The words of the error would quote the message.
+            tracing::error!(column = error.column(), "a stored message cannot be read and is left out");
             None
         }
     };
@@ -282,7 +283,9 @@ async fn replay(agent: &Agent, version: Version, session: &Session, history: &[T
     for text in history.iter().flat_map(|turn| &turn.replay) {
         match serde_json::from_str::<Shown>(text) {
             Ok(shown) => tell(agent, session, dialect::replay(version, &shown)).await,
-            Err(error) => tracing::error!(%error, "something that was shown cannot be read"),
+            Err(error) => {
+                tracing::error!(column = error.column(), "something that was shown cannot be read");
+            }
         }
     }
 }
