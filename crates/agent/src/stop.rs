@@ -18,6 +18,10 @@ impl Stop {
         self.0.send_replace(true);
     }
 
+    pub(crate) fn is_stopped(&self) -> bool {
+        *self.0.borrow()
+    }
+
     /// Waits for the signal.
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let mut seen = self.0.subscribe();

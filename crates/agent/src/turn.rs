@@ -218,10 +218,14 @@ impl Turn {
         let stopped = self.stop.stopped();
         tokio::pin!(stopped);
         loop {
+            // Looked at here, so that an answer that never pauses cannot outrun it; waited for below.
+            if self.stop.is_stopped() {
+                return Err(Reason::Cancelled);
+            }
             let event = tokio::select! {
                 biased;
-                () = &mut stopped => return Err(Reason::Cancelled),
                 event = reply.next() => event.map_err(Reason::Failed)?,
+                () = &mut stopped => return Err(Reason::Cancelled),
             };
             match event {
                 Some(Event::Text(text)) => self.voice.text(&text).await?,

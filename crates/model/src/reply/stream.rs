@@ -18,6 +18,9 @@ use crate::{Completion, Kind, Limits};
 /// What a read gives: bytes, or the end.
 type Read = Result<Option<Bytes>, Problem>;
 
+/// How many pieces are taken before they are handed out, if so many are there.
+const AT_ONCE: usize = 64;
+
 /// How much is read at once, if so much is there.
 const GATHER: usize = 32 << 10;
 
@@ -61,9 +64,12 @@ impl Incoming {
                     Taken::Done => return Ok(Step::End),
                     Taken::Skipped => {}
                 }
-                if !out.is_empty() {
+                if out.len() >= AT_ONCE {
                     return Ok(Step::More);
                 }
+            }
+            if !out.is_empty() {
+                return Ok(Step::More);
             }
             match poll_fn(|cx| self.poll_read(cx)).await {
                 Ok(Some(bytes)) => {
