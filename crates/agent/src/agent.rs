@@ -52,7 +52,7 @@ const FAREWELL: Duration = Duration::from_millis(250);
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// How long what can wait does.
-const LONG_ENOUGH: Duration = Duration::from_secs(2);
+const LONG_ENOUGH: Duration = Duration::from_secs(10);
 
 /// How the agent's end of a conversation behaves.
 #[must_use]
