@@ -122,10 +122,10 @@ impl Client {
         self.host = Box::new(host);
     }
 
-    /// Opens a session in `/work` and returns its id.
+    /// Opens a session in `/project` and returns its id.
     pub async fn session(&mut self) -> String {
         let opened =
-            self.ask("session/new", json!({"cwd": "/work", "mcpServers": []})).await.expect("session/new");
+            self.ask("session/new", json!({"cwd": "/project", "mcpServers": []})).await.expect("session/new");
         opened["sessionId"].as_str().expect("a session id").to_owned()
     }
 

@@ -37,13 +37,14 @@ async fn a_tag_comes_back_on_everything_of_its_session() {
     });
     tagged(&mut client, json!("i"), "bus-1", "initialize", introduction).await;
     assert_eq!(response(&mut client, &json!("i")).await["sessionId"], "bus-1");
-    tagged(&mut client, json!("n"), "bus-1", "session/new", json!({"cwd": "/work", "mcpServers": []})).await;
+    tagged(&mut client, json!("n"), "bus-1", "session/new", json!({"cwd": "/project", "mcpServers": []}))
+        .await;
     let opened = response(&mut client, &json!("n")).await;
     assert_eq!(opened["sessionId"], "bus-1");
     let session = opened["result"]["sessionId"].as_str().unwrap().to_owned();
     assert_ne!(session, "bus-1");
     let place = client.heard.len();
-    let prompt = json!([{"type": "text", "text": "Hi"}, {"type": "resource_link", "uri": "/work/a.rs"}]);
+    let prompt = json!([{"type": "text", "text": "Hi"}, {"type": "resource_link", "uri": "/project/a.rs"}]);
     tagged(
         &mut client,
         json!("p"),
@@ -79,7 +80,7 @@ async fn errors_carry_the_tag_as_well() {
         ("session/prompt", json!({"sessionId": "nobody", "prompt": [{"type": "text", "text": "x"}]})),
         ("session/new", json!({})),
         ("no/such/method", json!({})),
-        ("session/load", json!({"sessionId": "nobody", "cwd": "/work"})),
+        ("session/load", json!({"sessionId": "nobody", "cwd": "/project"})),
     ]
     .into_iter()
     .enumerate()
@@ -105,7 +106,7 @@ async fn sessions_keep_their_tags_apart_and_take_the_latest() {
     let mut client = Client::v1(settings(&server), json!({})).await;
     let mut sessions = Vec::new();
     for tag in ["one", "two"] {
-        tagged(&mut client, json!(tag), tag, "session/new", json!({"cwd": "/work"})).await;
+        tagged(&mut client, json!(tag), tag, "session/new", json!({"cwd": "/project"})).await;
         let opened = response(&mut client, &json!(tag)).await;
         sessions.push((tag, opened["result"]["sessionId"].as_str().unwrap().to_owned()));
     }
@@ -145,7 +146,7 @@ async fn a_replay_carries_the_tag() {
     client.prompt(&session, "Hi").await.unwrap();
     client.ask("session/close", json!({"sessionId": session})).await.unwrap();
     let place = client.heard.len();
-    tagged(&mut client, json!("l"), "bus", "session/load", json!({"sessionId": session, "cwd": "/work"}))
+    tagged(&mut client, json!("l"), "bus", "session/load", json!({"sessionId": session, "cwd": "/project"}))
         .await;
     response(&mut client, &json!("l")).await;
     assert_eq!(client.heard.len() - place, 3, "what was said on both sides, and the answer");
@@ -185,7 +186,7 @@ async fn a_tagged_answer_finds_its_request() {
     let mut client = Client::v1(settings(&server), json!({"fs": {"readTextFile": true}})).await;
     client.host(|_, _| None);
     let session = client.session().await;
-    let prompt = json!([{"type": "resource_link", "uri": "/work/a.rs"}]);
+    let prompt = json!([{"type": "resource_link", "uri": "/project/a.rs"}]);
     tagged(&mut client, json!("p"), "bus", "session/prompt", json!({"sessionId": session, "prompt": prompt}))
         .await;
     client.question("fs/read_text_file").await;
@@ -195,7 +196,7 @@ async fn a_tagged_answer_finds_its_request() {
     });
     client.send(&answer).await;
     assert_eq!(response(&mut client, &json!("p")).await["result"]["stopReason"], "end_turn");
-    assert_eq!(last_messages(&server)[0]["content"], "[Resource: /work/a.rs]\nits text");
+    assert_eq!(last_messages(&server)[0]["content"], "[Resource: /project/a.rs]\nits text");
     client.leave().await;
 }
 

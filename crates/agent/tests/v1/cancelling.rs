@@ -125,7 +125,7 @@ async fn check(stage: Stage, way: Way) {
     );
     // Nor is it there when the session is loaded.
     client.forget();
-    client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+    client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(client.text(), "The first answerThe last answer");
     client.leave().await;
 }
@@ -234,7 +234,7 @@ async fn a_file_that_is_being_read_for_a_prompt_is_not_waited_for() {
     let mut client = Client::v1(settings(&server), json!({"fs": {"readTextFile": true}})).await;
     client.host(|_, _| None);
     let session = client.session().await;
-    let blocks = json!([{"type": "resource_link", "uri": "/work/a.rs", "name": "a.rs"}]);
+    let blocks = json!([{"type": "resource_link", "uri": "/project/a.rs", "name": "a.rs"}]);
     let turn = client.begin("session/prompt", json!({"sessionId": session, "prompt": blocks})).await;
     client.question("fs/read_text_file").await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
@@ -263,7 +263,7 @@ async fn a_turn_may_be_given_up_in_the_breath_it_was_asked_for() {
 async fn a_request_that_is_no_turn_is_answered_though_it_is_cancelled() {
     let server = ModelServer::start(Plan::new([Reply::text("Hello")]).models(Reply::hang()));
     let mut client = Client::v1(settings(&server), json!({})).await;
-    let opening = client.begin("session/new", json!({"cwd": "/work"})).await;
+    let opening = client.begin("session/new", json!({"cwd": "/project"})).await;
     client.notify("$/cancel_request", json!({"requestId": opening})).await;
     match client.answer(opening).await {
         Ok(opened) => assert!(opened["sessionId"].is_string()),

@@ -140,7 +140,7 @@ async fn models_of_further_endpoints_have_its_name_in_front() {
     let (first, second) = (server(), server());
     let routes = vec![named(&first, "first"), Route { model: "own".to_owned(), ..named(&second, "second") }];
     let mut client = Client::v1(Settings { routes, ..Settings::default() }, json!({})).await;
-    let opened = client.ask("session/new", json!({"cwd": "/work"})).await.unwrap();
+    let opened = client.ask("session/new", json!({"cwd": "/project"})).await.unwrap();
     let session = opened["sessionId"].as_str().unwrap().to_owned();
     let ids: Vec<&Value> = opened["configOptions"][0]["options"]
         .as_array()
@@ -182,7 +182,7 @@ async fn one_id_is_one_model_also_after_a_restart() {
         ..Settings::default()
     };
     let mut client = Client::v1(settings(), json!({})).await;
-    let opened = client.ask("session/new", json!({"cwd": "/work"})).await.unwrap();
+    let opened = client.ask("session/new", json!({"cwd": "/project"})).await.unwrap();
     let session = opened["sessionId"].as_str().unwrap().to_owned();
     let ids: Vec<&Value> = opened["configOptions"][0]["options"]
         .as_array()
@@ -197,7 +197,8 @@ async fn one_id_is_one_model_also_after_a_restart() {
     client.leave().await;
 
     let mut client = Client::v1(settings(), json!({})).await;
-    let resumed = client.ask("session/resume", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+    let resumed =
+        client.ask("session/resume", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(resumed["models"]["currentModelId"], "second/own");
     client.prompt(&session, "Hi").await.unwrap();
     assert_eq!(chats(&first).len(), 2);

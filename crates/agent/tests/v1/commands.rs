@@ -51,7 +51,7 @@ async fn compact_replaces_what_was_said_by_a_summary() {
 
     // The model goes on from the summary, the person still sees everything.
     let mut client = Client::v1(kept(), json!({})).await;
-    client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+    client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(client.text(), "The first answerThe second answerThe third answer");
     client.prompt(&session, "Four").await.unwrap();
     let later = contents(&server);
@@ -103,7 +103,7 @@ async fn status_tells_how_things_stand() {
     let used = 10 + 7;
     let expected = format!(
         "- Model: test-model\n- Endpoint: {} (test)\n- Context window: 4096 tokens, used: {used} tokens\n\
-         - Turns in memory: 1\n- Tools: read_file, update_plan\n- Directory: /work",
+         - Turns in memory: 1\n- Tools: read_file, update_plan\n- Directory: /project",
         server.base_url()
     );
     assert_eq!(client.text(), expected);

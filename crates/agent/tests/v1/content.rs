@@ -36,8 +36,8 @@ async fn blocks_have_the_forms_of_the_table() {
         (json!([text("Hi")]), "Hi"),
         (json!([text("One"), text("Two")]), "One\nTwo"),
         (
-            json!([{"type": "resource_link", "name": "main.rs", "uri": "file:///work/src/main.rs"}]),
-            "[Resource: main.rs] file:///work/src/main.rs",
+            json!([{"type": "resource_link", "name": "main.rs", "uri": "file:///project/src/main.rs"}]),
+            "[Resource: main.rs] file:///project/src/main.rs",
         ),
         (
             json!([text("See"), {"type": "resource_link", "name": "docs", "uri": "https://example.org/a?b#c"}]),
@@ -45,17 +45,17 @@ async fn blocks_have_the_forms_of_the_table() {
         ),
         // No name and a bare path, as a client in the field sends it.
         (
-            json!([text("See"), {"type": "resource_link", "uri": "/work/a b.txt"}]),
-            "See\n[Resource: a b.txt] /work/a b.txt",
+            json!([text("See"), {"type": "resource_link", "uri": "/project/a b.txt"}]),
+            "See\n[Resource: a b.txt] /project/a b.txt",
         ),
         (json!([{"type": "resource_link", "uri": "notes/today.md"}]), "[Resource: today.md] notes/today.md"),
         (
-            json!([{"type": "resource_link", "uri": "file:///work/x.png", "mimeType": "image/png", "name": null}]),
-            "[Resource: x.png] file:///work/x.png",
+            json!([{"type": "resource_link", "uri": "file:///project/x.png", "mimeType": "image/png", "name": null}]),
+            "[Resource: x.png] file:///project/x.png",
         ),
         (
-            json!([{"type": "resource", "resource": {"uri": "file:///work/a.rs", "text": "fn a() {}\n", "mimeType": "text/x-rust"}}]),
-            "[Resource: file:///work/a.rs]\nfn a() {}\n",
+            json!([{"type": "resource", "resource": {"uri": "file:///project/a.rs", "text": "fn a() {}\n", "mimeType": "text/x-rust"}}]),
+            "[Resource: file:///project/a.rs]\nfn a() {}\n",
         ),
         (
             json!([{"type": "text", "text": "Hi", "annotations": {"audience": ["user"]}, "_meta": {"x": 1}, "other": 1}]),
@@ -130,8 +130,8 @@ fn files(method: &str, params: &Value) -> Option<Result<Value, Value>> {
     assert_eq!(method, "fs/read_text_file");
     let path = params["path"].as_str().unwrap();
     Some(match path {
-        "/work/missing.rs" => Err(json!({"code": -32002, "message": "no such file"})),
-        "/work/odd.rs" => Ok(json!({"content": 7})),
+        "/project/missing.rs" => Err(json!({"code": -32002, "message": "no such file"})),
+        "/project/odd.rs" => Ok(json!({"content": 7})),
         path => Ok(json!({"content": format!("text of {path}")})),
     })
 }
@@ -139,28 +139,28 @@ fn files(method: &str, params: &Value) -> Option<Result<Value, Value>> {
 #[tokio::test]
 async fn links_are_read_through_the_client_where_it_offers_that() {
     for (uri, expected, asked) in [
-        ("/work/a.rs", "[Resource: /work/a.rs]\ntext of /work/a.rs", Some("/work/a.rs")),
+        ("/project/a.rs", "[Resource: /project/a.rs]\ntext of /project/a.rs", Some("/project/a.rs")),
         (
-            "file:///work/a%20b.rs",
-            "[Resource: file:///work/a%20b.rs]\ntext of /work/a b.rs",
-            Some("/work/a b.rs"),
+            "file:///project/a%20b.rs",
+            "[Resource: file:///project/a%20b.rs]\ntext of /project/a b.rs",
+            Some("/project/a b.rs"),
         ),
-        ("src/a.rs", "[Resource: src/a.rs]\ntext of /work/src/a.rs", Some("/work/src/a.rs")),
+        ("src/a.rs", "[Resource: src/a.rs]\ntext of /project/src/a.rs", Some("/project/src/a.rs")),
         ("/more/a.rs", "[Resource: /more/a.rs]\ntext of /more/a.rs", Some("/more/a.rs")),
-        ("/work/missing.rs", "[Resource: it] /work/missing.rs", Some("/work/missing.rs")),
-        ("/work/odd.rs", "[Resource: it] /work/odd.rs", Some("/work/odd.rs")),
+        ("/project/missing.rs", "[Resource: it] /project/missing.rs", Some("/project/missing.rs")),
+        ("/project/odd.rs", "[Resource: it] /project/odd.rs", Some("/project/odd.rs")),
         ("/etc/passwd", "[Resource: it] /etc/passwd", None),
-        ("/work/../etc/passwd", "[Resource: it] /work/../etc/passwd", None),
+        ("/project/../etc/passwd", "[Resource: it] /project/../etc/passwd", None),
         ("../etc/passwd", "[Resource: it] ../etc/passwd", None),
-        ("file://elsewhere/work/a.rs", "[Resource: it] file://elsewhere/work/a.rs", None),
-        ("https://example.org/work/a.rs", "[Resource: it] https://example.org/work/a.rs", None),
+        ("file://elsewhere/project/a.rs", "[Resource: it] file://elsewhere/project/a.rs", None),
+        ("https://example.org/project/a.rs", "[Resource: it] https://example.org/project/a.rs", None),
         ("zed:///agent/thread/1", "[Resource: it] zed:///agent/thread/1", None),
         ("mailto:someone@example.org", "[Resource: it] mailto:someone@example.org", None),
     ] {
         let server = server();
         let mut client = Client::v1(settings(&server), json!({"fs": {"readTextFile": true}})).await;
         client.host(files);
-        let params = json!({"cwd": "/work", "mcpServers": [], "additionalDirectories": ["/more"]});
+        let params = json!({"cwd": "/project", "mcpServers": [], "additionalDirectories": ["/more"]});
         let session =
             client.ask("session/new", params).await.unwrap()["sessionId"].as_str().unwrap().to_owned();
         let blocks = json!([{"type": "resource_link", "name": "it", "uri": uri}]);
@@ -185,9 +185,9 @@ async fn what_is_not_offered_is_not_asked() {
         let server = server();
         let mut client = Client::v1(settings(&server), capabilities.clone()).await;
         let session = client.session().await;
-        let blocks = json!([{"type": "resource_link", "name": "a.rs", "uri": "/work/a.rs"}]);
+        let blocks = json!([{"type": "resource_link", "name": "a.rs", "uri": "/project/a.rs"}]);
         client.prompt_with(&session, blocks).await.unwrap();
-        assert_eq!(last_messages(&server)[0]["content"], "[Resource: a.rs] /work/a.rs");
+        assert_eq!(last_messages(&server)[0]["content"], "[Resource: a.rs] /project/a.rs");
         assert!(client.asked.is_empty(), "{capabilities}: {:?}", client.asked);
         client.leave().await;
     }

@@ -29,11 +29,11 @@ async fn a_session_survives_its_agent() {
     client.leave().await;
 
     let mut client = Client::v1(kept(&server, directory.path()), json!({})).await;
-    let listed = client.ask("session/list", json!({"cwd": "/work"})).await.unwrap();
+    let listed = client.ask("session/list", json!({"cwd": "/project"})).await.unwrap();
     assert_eq!(listed["sessions"].as_array().unwrap().len(), 1);
     assert_eq!(listed["sessions"][0]["title"], "Remember me");
     let loaded = client
-        .ask("session/load", json!({"sessionId": session, "cwd": "/work", "mcpServers": []}))
+        .ask("session/load", json!({"sessionId": session, "cwd": "/project", "mcpServers": []}))
         .await
         .unwrap();
     assert_eq!(loaded["models"]["currentModelId"], "gpt-oss:20b");
@@ -69,7 +69,7 @@ async fn two_agents_share_a_directory_but_not_a_session() {
     let session = first.session().await;
     first.prompt(&session, "One").await.unwrap();
     let own = second.session().await;
-    let named = json!({"sessionId": session, "cwd": "/work", "mcpServers": []});
+    let named = json!({"sessionId": session, "cwd": "/project", "mcpServers": []});
     for method in ["session/load", "session/resume", "session/delete"] {
         let error = second.ask(method, named.clone()).await.unwrap_err();
         let told = (&error["code"], &error["data"]["condition"], &error["data"]["sessionId"]);
@@ -127,7 +127,7 @@ async fn a_turn_cut_short_by_the_end_leaves_no_trace() {
     server.hung_up().await;
 
     let mut client = Client::v1(kept(&server, directory.path()), json!({})).await;
-    client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+    client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(client.text(), "The first answer");
     client.prompt(&session, "Three").await.unwrap();
     let contents: Vec<Value> =
@@ -152,7 +152,8 @@ async fn where_nothing_can_be_kept_sessions_live_in_memory() {
     let contents = last_messages(&server);
     assert_eq!(contents.as_array().unwrap().len(), 3, "it is remembered as long as it is open");
     client.ask("session/close", json!({"sessionId": session})).await.unwrap();
-    let error = client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap_err();
+    let error =
+        client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap_err();
     assert_eq!((&error["code"], &error["data"]["condition"]), (&json!(-32603), &json!("store_unavailable")));
     client.leave().await;
 }
@@ -166,7 +167,7 @@ async fn a_session_may_be_opened_twice_at_once() {
     let session = client.session().await;
     client.prompt(&session, "One").await.unwrap();
     client.ask("session/close", json!({"sessionId": session})).await.unwrap();
-    let params = json!({"sessionId": session, "cwd": "/work", "mcpServers": []});
+    let params = json!({"sessionId": session, "cwd": "/project", "mcpServers": []});
     for _ in 0..10 {
         let mut opening = Vec::new();
         for method in ["session/load", "session/resume", "session/load"] {
@@ -190,7 +191,7 @@ async fn a_session_may_be_closed_while_it_is_opened() {
     let mut client = Client::v1(kept(&server, directory.path()), json!({})).await;
     let session = client.session().await;
     client.ask("session/close", json!({"sessionId": session})).await.unwrap();
-    let params = json!({"sessionId": session, "cwd": "/work", "mcpServers": []});
+    let params = json!({"sessionId": session, "cwd": "/project", "mcpServers": []});
     let opening = client.begin("session/load", params.clone()).await;
     let deleting = client.begin("session/delete", json!({"sessionId": session})).await;
     client.answer(opening).await.unwrap();
@@ -230,7 +231,7 @@ async fn a_session_goes_with_the_settings_and_says_so() {
         let mut settings = kept(server, directory.path());
         settings.routes[0].model = model.to_owned();
         let mut client = Client::v1(settings, json!({})).await;
-        client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+        client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
         client.prompt(&session, "And?").await.unwrap();
         assert_eq!(chats(server).last().unwrap().body["model"], model);
         assert_eq!(client.thoughts().contains(&server.base_url()), told, "{}", client.thoughts());

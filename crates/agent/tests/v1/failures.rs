@@ -46,7 +46,7 @@ async fn fail(server: &ModelServer, settings: Settings) -> (Result<Value, Value>
         last_messages(server).as_array().unwrap().iter().map(|message| message["content"].clone()).collect();
     assert_eq!(kept, ["One", "The first answer", "Three"], "nothing of the failed turn is kept");
     client.forget();
-    client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+    client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(client.text(), format!("The first answer{ANSWER}"), "nor shown again");
     client.leave().await;
     (outcome, chunks)

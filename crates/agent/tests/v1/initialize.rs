@@ -39,7 +39,7 @@ async fn nothing_comes_before_it() {
     let mut client = Client::start(demo());
     for method in ["session/new", "session/prompt", "session/list", "authenticate"] {
         let error =
-            client.ask(method, json!({"cwd": "/work", "sessionId": "s", "prompt": []})).await.unwrap_err();
+            client.ask(method, json!({"cwd": "/project", "sessionId": "s", "prompt": []})).await.unwrap_err();
         assert_eq!(error["code"], -32602, "{method}: {error}");
         assert!(error["message"].as_str().unwrap().contains("initialize"), "{error}");
     }

@@ -35,7 +35,7 @@ async fn models_are_offered_in_both_forms() {
     ]));
     let server = ModelServer::start(plan);
     let mut client = Client::v1(settings(&server), json!({})).await;
-    let opened = client.ask("session/new", json!({"cwd": "/work", "mcpServers": []})).await.unwrap();
+    let opened = client.ask("session/new", json!({"cwd": "/project", "mcpServers": []})).await.unwrap();
     // `default` means "none" to clients, and an id names one model.
     assert_eq!(offered(&opened), (vec!["a", "test-model", "b"], "test-model"));
     let option = &opened["configOptions"][0];
@@ -56,7 +56,7 @@ async fn a_model_that_is_not_listed_is_offered_first() {
     let plan = Plan::new([Reply::text("Hello")]).models(Reply::models(&["a", "b"]));
     let server = ModelServer::start(plan);
     let mut client = Client::v1(settings(&server), json!({})).await;
-    let opened = client.ask("session/new", json!({"cwd": "/work"})).await.unwrap();
+    let opened = client.ask("session/new", json!({"cwd": "/project"})).await.unwrap();
     assert_eq!(offered(&opened), (vec!["test-model", "a", "b"], "test-model"));
     client.leave().await;
 }
@@ -64,7 +64,7 @@ async fn a_model_that_is_not_listed_is_offered_first() {
 #[tokio::test]
 async fn without_an_endpoint_the_usual_model_is_named_and_nothing_else_can_be_chosen() {
     let mut client = Client::v1(Settings::default(), json!({})).await;
-    let opened = client.ask("session/new", json!({"cwd": "/work", "mcpServers": []})).await.unwrap();
+    let opened = client.ask("session/new", json!({"cwd": "/project", "mcpServers": []})).await.unwrap();
     assert_eq!(offered(&opened), (vec!["gpt-4o"], "gpt-4o"));
     let session = opened["sessionId"].as_str().unwrap();
     let set = json!({"sessionId": session, "configId": "model", "value": "x"});
@@ -79,7 +79,7 @@ async fn opening_takes(base_url: &str) -> Duration {
         let settings = Settings { routes: vec![route(base_url)], ..Settings::default() };
         let mut client = Client::v1(settings, json!({})).await;
         let started = Instant::now();
-        let opened = client.ask("session/new", json!({"cwd": "/work", "mcpServers": []})).await.unwrap();
+        let opened = client.ask("session/new", json!({"cwd": "/project", "mcpServers": []})).await.unwrap();
         best = best.min(started.elapsed());
         assert_eq!(offered(&opened), (vec!["test-model"], "test-model"), "{base_url}");
         client.leave().await;
@@ -140,8 +140,8 @@ async fn many_silent_endpoints_delay_no_more_than_one() {
     }
     let mut client = Client::v1(Settings { routes, ..Settings::default() }, json!({})).await;
     let started = Instant::now();
-    let first = client.begin("session/new", json!({"cwd": "/work"})).await;
-    let second = client.begin("session/new", json!({"cwd": "/work"})).await;
+    let first = client.begin("session/new", json!({"cwd": "/project"})).await;
+    let second = client.begin("session/new", json!({"cwd": "/project"})).await;
     let opened = client.answer(first).await.unwrap();
     client.answer(second).await.unwrap();
     // Five in a row would take four seconds, and two sessions in a row at least 1.6.
@@ -162,20 +162,20 @@ async fn sessions_are_opened_as_clients_ask_for_them() {
     };
     let mut client = Client::v1(demo(), json!({})).await;
     for params in [
-        json!({"cwd": "/work", "mcpServers": []}),
-        json!({"cwd": "/work"}),
-        json!({"cwd": "/work", "mcpServers": null}),
+        json!({"cwd": "/project", "mcpServers": []}),
+        json!({"cwd": "/project"}),
+        json!({"cwd": "/project", "mcpServers": null}),
         json!({"cwd": "relative/../dir"}),
         json!({"cwd": "."}),
-        json!({"cwd": "/work", "_meta": {"x": 1}, "unknown": [1, 2]}),
-        json!({"cwd": "/work", "additionalDirectories": ["/a", "/b"]}),
-        json!({"cwd": "/work", "mcpServers": dead(json!({}))}),
-        json!({"cwd": "/work", "mcpServers": dead(json!({"type": "stdio"}))}),
-        json!({"cwd": "/work", "mcpServers": dead(json!({"env": [{"name": "K", "value": "V"}]}))}),
-        json!({"cwd": "/work", "mcpServers": dead(json!({"type": "stdio", "env": {"K": "V"}}))}),
-        json!({"cwd": "/work", "mcpServers": dead(json!({"env": {}, "args": null}))}),
-        json!({"cwd": "/work", "mcpServers": [{"type": "sse", "name": "s", "url": "http://localhost/", "headers": []}]}),
-        json!({"cwd": "/work", "mcpServers": [{"type": "carrier-pigeon", "name": "s"}]}),
+        json!({"cwd": "/project", "_meta": {"x": 1}, "unknown": [1, 2]}),
+        json!({"cwd": "/project", "additionalDirectories": ["/a", "/b"]}),
+        json!({"cwd": "/project", "mcpServers": dead(json!({}))}),
+        json!({"cwd": "/project", "mcpServers": dead(json!({"type": "stdio"}))}),
+        json!({"cwd": "/project", "mcpServers": dead(json!({"env": [{"name": "K", "value": "V"}]}))}),
+        json!({"cwd": "/project", "mcpServers": dead(json!({"type": "stdio", "env": {"K": "V"}}))}),
+        json!({"cwd": "/project", "mcpServers": dead(json!({"env": {}, "args": null}))}),
+        json!({"cwd": "/project", "mcpServers": [{"type": "sse", "name": "s", "url": "http://localhost/", "headers": []}]}),
+        json!({"cwd": "/project", "mcpServers": [{"type": "carrier-pigeon", "name": "s"}]}),
     ] {
         let started = Instant::now();
         let opened = client.ask("session/new", params.clone()).await;
@@ -204,7 +204,7 @@ async fn what_is_wrong_with_a_session_is_named() {
     for (params, field) in [
         (json!({}), "cwd"),
         (json!({"cwd": null}), "cwd"),
-        (json!({"cwd": ["/work"]}), "cwd"),
+        (json!({"cwd": ["/project"]}), "cwd"),
         (json!({"cwd": ""}), "cwd"),
         (json!({"cwd": "/a\u{0}b"}), "cwd"),
         (json!({"cwd": "/".repeat(5000)}), "cwd"),
@@ -240,7 +240,7 @@ async fn no_two_sessions_have_one_id() {
     let mut ids = std::collections::HashSet::new();
     let mut open = Vec::new();
     for _ in 0..150 {
-        open.push(client.begin("session/new", json!({"cwd": "/work", "mcpServers": []})).await);
+        open.push(client.begin("session/new", json!({"cwd": "/project", "mcpServers": []})).await);
     }
     for id in open {
         let opened = client.answer(id).await.unwrap();

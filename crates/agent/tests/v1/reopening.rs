@@ -18,7 +18,7 @@ async fn a_session_may_be_opened_again_elsewhere() {
     for method in ["session/load", "session/resume"] {
         for close in [true, false] {
             let mut client = Client::v1(settings(&server), json!({})).await;
-            let params = json!({"cwd": "/work", "additionalDirectories": ["/more"]});
+            let params = json!({"cwd": "/project", "additionalDirectories": ["/more"]});
             let opened = client.ask("session/new", params).await.unwrap();
             let session = opened["sessionId"].as_str().unwrap().to_owned();
             client.prompt(&session, "One").await.unwrap();
@@ -51,7 +51,7 @@ async fn a_session_may_be_loaded_during_a_turn() {
     let turn = client.begin_prompt(&session, "Two").await;
     client.update(|update| update["content"]["text"] == "which ").await;
     client.forget();
-    client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+    client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(client.text(), "The first answer", "what is over is shown again");
     assert_eq!(client.prompt(&session, "Three").await.unwrap_err()["data"]["condition"], "session_busy");
     server.release("on");
@@ -69,7 +69,7 @@ async fn a_dead_endpoint_delays_no_opening() {
     client.ask("session/close", json!({"sessionId": session})).await.unwrap();
     for method in ["session/load", "session/resume", "session/fork", "session/new"] {
         let started = Instant::now();
-        client.ask(method, json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+        client.ask(method, json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
         assert!(started.elapsed() < Duration::from_millis(500), "{method}: it has been found dead already");
     }
     client.leave().await;
@@ -98,7 +98,7 @@ async fn a_turn_without_an_answer_is_not_given_to_the_model_again() {
         // The person has seen it, and sees it again.
         client.ask("session/close", json!({"sessionId": session})).await.unwrap();
         client.forget();
-        client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+        client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
         let said = client.updates.iter().filter(|update| update["sessionUpdate"] == "user_message_chunk");
         assert_eq!(said.count(), 3);
         client.prompt(&session, "Four").await.unwrap();
@@ -114,7 +114,7 @@ async fn there_are_not_more_sessions_than_a_client_may_have() {
     for _ in 0..512 {
         last = client.session().await;
     }
-    let error = client.ask("session/new", json!({"cwd": "/work"})).await.unwrap_err();
+    let error = client.ask("session/new", json!({"cwd": "/project"})).await.unwrap_err();
     assert_eq!((&error["code"], &error["data"]["retryable"]), (&json!(-32012), &json!(true)), "{error}");
     client.ask("session/close", json!({"sessionId": last})).await.unwrap();
     client.session().await;

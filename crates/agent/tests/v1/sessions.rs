@@ -18,7 +18,7 @@ fn server() -> ModelServer {
 async fn two_turns(client: &mut Client) -> String {
     let session = client.session().await;
     client.prompt(&session, "One").await.unwrap();
-    let blocks = json!([{"type": "text", "text": "Two"}, {"type": "resource_link", "uri": "/work/a.rs"}]);
+    let blocks = json!([{"type": "text", "text": "Two"}, {"type": "resource_link", "uri": "/project/a.rs"}]);
     client.prompt_with(&session, blocks).await.unwrap();
     session
 }
@@ -50,7 +50,7 @@ async fn a_loaded_session_is_shown_again_before_the_answer() {
     client.forget();
     let from = client.heard.len();
     let loaded = client
-        .ask("session/load", json!({"sessionId": session, "cwd": "/work", "mcpServers": []}))
+        .ask("session/load", json!({"sessionId": session, "cwd": "/project", "mcpServers": []}))
         .await
         .unwrap();
     let replay = client.heard[from..].to_vec();
@@ -67,7 +67,7 @@ async fn a_loaded_session_is_shown_again_before_the_answer() {
         ("user_message", "One"),
         ("agent_thought", "Let me think about this first"),
         ("agent_message", "The first answer, which is long"),
-        ("user_message", "Two/work/a.rs"),
+        ("user_message", "Two/project/a.rs"),
         ("agent_message", "The second answer, which is long"),
     ];
     let again = said(&client.updates);
@@ -83,7 +83,7 @@ async fn a_loaded_session_is_shown_again_before_the_answer() {
         json!([
             {"role": "user", "content": "One"},
             {"role": "assistant", "content": "The first answer, which is long"},
-            {"role": "user", "content": "Two\n[Resource: a.rs] /work/a.rs"},
+            {"role": "user", "content": "Two\n[Resource: a.rs] /project/a.rs"},
             {"role": "assistant", "content": "The second answer, which is long"},
             {"role": "user", "content": "Three"},
         ])
@@ -109,7 +109,7 @@ async fn message_ids_are_the_same_when_shown_again() {
     assert_eq!(live.len(), 3);
     client.forget();
     // It is open, and may be loaded all the same.
-    client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+    client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(ids(&client), live);
     client.leave().await;
 }
@@ -121,7 +121,8 @@ async fn a_resumed_session_remembers_and_shows_nothing() {
     let session = two_turns(&mut client).await;
     client.ask("session/close", json!({"sessionId": session})).await.unwrap();
     client.forget();
-    let resumed = client.ask("session/resume", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+    let resumed =
+        client.ask("session/resume", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert!(client.updates.is_empty(), "{:?}", client.updates);
     serde_json::from_value::<v1::ResumeSessionResponse>(resumed).unwrap();
     client.prompt(&session, "Three").await.unwrap();
@@ -139,7 +140,7 @@ async fn a_session_that_is_not_there_is_named() {
             ["session/load", "session/resume", "session/fork", "session/prompt", "session/set_model"]
         {
             let prompt = json!([{"type": "text", "text": "x"}]);
-            let params = json!({"sessionId": id, "cwd": "/work", "prompt": prompt, "modelId": "other"});
+            let params = json!({"sessionId": id, "cwd": "/project", "prompt": prompt, "modelId": "other"});
             let error = client.ask(method, params).await.unwrap_err();
             assert_eq!(
                 (&error["code"], &error["data"]["sessionId"]),
@@ -157,7 +158,8 @@ async fn a_session_that_is_not_there_is_named() {
             "session/close",
             "session/delete",
         ] {
-            let params = json!({"sessionId": id, "cwd": "/work", "prompt": [{"type": "text", "text": "x"}]});
+            let params =
+                json!({"sessionId": id, "cwd": "/project", "prompt": [{"type": "text", "text": "x"}]});
             let error = client.ask(method, params).await.unwrap_err();
             assert_eq!(
                 (&error["code"], &error["data"]["field"]),
@@ -175,14 +177,15 @@ async fn the_list_comes_in_pages() {
     let mut client = Client::v1(settings(&server), json!({})).await;
     let mut opened = Vec::new();
     for number in 0..120 {
-        let cwd = if number % 4 == 0 { "/elsewhere" } else { "/work" };
+        let cwd = if number % 4 == 0 { "/elsewhere" } else { "/project" };
         let params = json!({"cwd": cwd, "mcpServers": [], "additionalDirectories": if number == 0 { json!(["/more"]) } else { json!([]) }});
         let session =
             client.ask("session/new", params).await.unwrap()["sessionId"].as_str().unwrap().to_owned();
         opened.push(session);
     }
     client.prompt(&opened[5], "A name for it\nand more").await.unwrap();
-    for (cwd, count) in [(None, 120), (Some("/elsewhere"), 30), (Some("/work"), 90), (Some("/nowhere"), 0)] {
+    for (cwd, count) in [(None, 120), (Some("/elsewhere"), 30), (Some("/project"), 90), (Some("/nowhere"), 0)]
+    {
         let mut listed = Vec::new();
         let mut cursor = Value::Null;
         loop {
@@ -225,7 +228,7 @@ async fn what_is_closed_can_be_opened_again_and_what_is_deleted_cannot() {
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = two_turns(&mut client).await;
     let named = json!({"sessionId": session});
-    let open = json!({"sessionId": session, "cwd": "/work", "mcpServers": []});
+    let open = json!({"sessionId": session, "cwd": "/project", "mcpServers": []});
     assert_eq!(client.ask("session/close", named.clone()).await.unwrap(), json!({}));
     assert_eq!(client.prompt(&session, "Still?").await.unwrap_err()["code"], -32002);
     assert_eq!(client.ask("session/close", named.clone()).await.unwrap(), json!({}), "again does no harm");
@@ -286,7 +289,7 @@ async fn a_fork_goes_its_own_way() {
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = two_turns(&mut client).await;
     let forked = client
-        .ask("session/fork", json!({"sessionId": session, "cwd": "/work", "mcpServers": []}))
+        .ask("session/fork", json!({"sessionId": session, "cwd": "/project", "mcpServers": []}))
         .await
         .unwrap();
     let fork = forked["sessionId"].as_str().unwrap().to_owned();
@@ -301,7 +304,7 @@ async fn a_fork_goes_its_own_way() {
     // The fork is stored with what it was forked from.
     client.ask("session/close", json!({"sessionId": fork})).await.unwrap();
     client.forget();
-    client.ask("session/load", json!({"sessionId": fork, "cwd": "/work"})).await.unwrap();
+    client.ask("session/load", json!({"sessionId": fork, "cwd": "/project"})).await.unwrap();
     let texts: Vec<String> = said(&client.updates).into_iter().map(|(_, text)| text).collect();
     assert_eq!(texts.len(), 7);
     assert_eq!((texts[0].as_str(), texts[5].as_str()), ("One", "Left"));
@@ -320,7 +323,7 @@ async fn order_is_kept(
     for (number, prompt) in prompts.iter().enumerate() {
         if number == again {
             client.ask("session/close", json!({"sessionId": session})).await.unwrap();
-            client.ask("session/resume", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+            client.ask("session/resume", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
         }
         let text = format!("{number} {prompt}");
         client.prompt(&session, &text).await.unwrap();
@@ -356,7 +359,7 @@ async fn every_result_is_an_object() {
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
     let of = |extra: Value| {
-        let mut params = json!({"sessionId": session, "cwd": "/work", "mcpServers": []});
+        let mut params = json!({"sessionId": session, "cwd": "/project", "mcpServers": []});
         params.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         params
     };
@@ -400,7 +403,7 @@ async fn a_tool_call_and_a_plan_are_shown_again_as_they_ended() {
     let call = client.update(|update| update["sessionUpdate"] == "tool_call").await;
     client.ask("session/close", json!({"sessionId": session})).await.unwrap();
     client.forget();
-    client.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+    client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(
         client.kinds(),
         ["user_message_chunk", "agent_message_chunk", "tool_call", "plan", "agent_message_chunk"]

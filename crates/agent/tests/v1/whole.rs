@@ -139,7 +139,7 @@ async fn a_daemon_runs_one_turn() {
         "clientInfo": {"name": "open-design", "version": "runtime-adapter"},
     });
     record.ask("initialize", introduction).await;
-    let opened = record.ask("session/new", json!({"cwd": "/work", "mcpServers": []})).await;
+    let opened = record.ask("session/new", json!({"cwd": "/project", "mcpServers": []})).await;
     let session = opened["sessionId"].clone();
     record
         .ask(
@@ -148,16 +148,16 @@ async fn a_daemon_runs_one_turn() {
         )
         .await;
     let prompt =
-        json!([{"type": "text", "text": "Make it blue"}, {"type": "resource_link", "uri": "/work/a.css"}]);
+        json!([{"type": "text", "text": "Make it blue"}, {"type": "resource_link", "uri": "/project/a.css"}]);
     record.ask("session/prompt", json!({"sessionId": session, "prompt": prompt})).await;
     insta::assert_snapshot!(record.finish().await, @r#"
     → initialize {"clientCapabilities":{"terminal":false},"clientInfo":{"name":"open-design","version":"runtime-adapter"},"protocolVersion":1}
     ← result {"agentCapabilities":"[capabilities]","agentInfo":{"name":"narrows","title":"Narrows","version":"[version]"},"authMethods":[],"protocolVersion":1}
-    → session/new {"cwd":"/work","mcpServers":[]}
+    → session/new {"cwd":"/project","mcpServers":[]}
     ← result {"configOptions":"[options]","models":"[models]","sessionId":"sessionId-1"}
     → session/set_config_option {"configId":"model","sessionId":"sessionId-1","value":"other"}
     ← result {"configOptions":"[options]"}
-    → session/prompt {"prompt":[{"text":"Make it blue","type":"text"},{"type":"resource_link","uri":"/work/a.css"}],"sessionId":"sessionId-1"}
+    → session/prompt {"prompt":[{"text":"Make it blue","type":"text"},{"type":"resource_link","uri":"/project/a.css"}],"sessionId":"sessionId-1"}
     ← update {"sessionUpdate":"session_info_update","title":"Make it blue","updatedAt":"[time]"}
     ← update {"content":{"text":"A long enough answer.","type":"text"},"messageId":"messageId-2","sessionUpdate":"agent_message_chunk"}
     ← result {"stopReason":"end_turn","usage":{"inputTokens":10,"outputTokens":4,"totalTokens":14}}
@@ -174,7 +174,7 @@ async fn a_session_with_a_bad_day() {
     ]));
     let mut record = Record::new(settings(&server), &server);
     record.ask("initialize", json!({"protocolVersion": 1})).await;
-    let opened = record.ask("session/new", json!({"cwd": "/work"})).await;
+    let opened = record.ask("session/new", json!({"cwd": "/project"})).await;
     let session = opened["sessionId"].clone();
     let prompt = |text: &str| json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]});
     record.ask("session/prompt", prompt("One")).await;
@@ -188,11 +188,11 @@ async fn a_session_with_a_bad_day() {
     record.ask("session/prompt", prompt("Three")).await;
     record.ask("session/close", json!({"sessionId": session})).await;
     record.ask("session/prompt", prompt("Four")).await;
-    record.ask("session/load", json!({"sessionId": session, "cwd": "/work"})).await;
+    record.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await;
     insta::assert_snapshot!(record.finish().await, @r#"
     → initialize {"protocolVersion":1}
     ← result {"agentCapabilities":"[capabilities]","agentInfo":{"name":"narrows","title":"Narrows","version":"[version]"},"authMethods":[],"protocolVersion":1}
-    → session/new {"cwd":"/work"}
+    → session/new {"cwd":"/project"}
     ← result {"configOptions":"[options]","models":"[models]","sessionId":"sessionId-1"}
     → session/prompt {"prompt":[{"text":"One","type":"text"}],"sessionId":"sessionId-1"}
     ← update {"sessionUpdate":"session_info_update","title":"One","updatedAt":"[time]"}
@@ -213,7 +213,7 @@ async fn a_session_with_a_bad_day() {
     ← result {}
     → session/prompt {"prompt":[{"text":"Four","type":"text"}],"sessionId":"sessionId-1"}
     ← error {"code":-32002,"data":{"condition":"not_found","effects":"none","retryable":false,"sessionId":"sessionId-1"},"message":"there is no session \"sessionId-1\""}
-    → session/load {"cwd":"/work","sessionId":"sessionId-1"}
+    → session/load {"cwd":"/project","sessionId":"sessionId-1"}
     ← update {"content":{"text":"Three","type":"text"},"messageId":"messageId-5","sessionUpdate":"user_message_chunk"}
     ← update {"content":{"text":"A long enough answer.","type":"text"},"messageId":"messageId-4","sessionUpdate":"agent_message_chunk"}
     ← result {"configOptions":"[options]","models":"[models]","sessionId":"sessionId-1"}

@@ -46,7 +46,7 @@ pub(crate) fn host(
 
 /// A session with that server.
 pub(crate) async fn open(client: &mut Client) -> String {
-    let params = json!({"cwd": "/work", "mcpServers": [descriptor()]});
+    let params = json!({"cwd": "/project", "mcpServers": [descriptor()]});
     let answer = client.ask("session/new", params).await.unwrap();
     client.forget();
     answer["sessionId"].as_str().unwrap().to_owned()

@@ -33,7 +33,7 @@ async fn a_command_runs_in_a_terminal_that_is_given_back() {
     assert_eq!(methods(&client), expected);
     let created = &client.asked[1].1;
     assert_eq!((&created["command"], &created["args"]), (&json!("cargo"), &json!(["test", "a b"])));
-    assert_eq!(created["cwd"], "/work/sub");
+    assert_eq!(created["cwd"], "/project/sub");
     assert!(created["outputByteLimit"].as_u64().unwrap() > 0);
     assert!(client.asked[2..].iter().all(|(_, params)| params["terminalId"] == "t1"));
     let announced = client.update(|update| update["sessionUpdate"] == "tool_call").await;
@@ -220,7 +220,7 @@ async fn the_output_is_shown_again() {
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     client.forget();
-    let params = json!({"sessionId": session, "cwd": "/work", "mcpServers": []});
+    let params = json!({"sessionId": session, "cwd": "/project", "mcpServers": []});
     client.ask("session/load", params).await.unwrap();
     let call = calls(&client).pop().unwrap();
     assert_eq!((&call["sessionUpdate"], &call["status"]), (&json!("tool_call"), &json!("completed")));

@@ -132,7 +132,7 @@ async fn a_summary_outlives_the_agent_and_the_past_is_shown_whole() {
     client.leave().await;
     let mut client = Client::v1(with_place(), json!({})).await;
     client
-        .ask("session/load", json!({"sessionId": session, "cwd": "/work", "mcpServers": []}))
+        .ask("session/load", json!({"sessionId": session, "cwd": "/project", "mcpServers": []}))
         .await
         .unwrap();
     let shown = client.updates.iter().filter(|update| update["sessionUpdate"] == "user_message_chunk");
@@ -275,7 +275,7 @@ async fn long_results_are_cut_before_a_turn_fails() {
     let long = format!("begin {} end", "x".repeat(100_000));
     let read = Reply::tool_call("read_file", json!({"path": "a.txt"}));
     let server = ModelServer::start(plan(summary(), [read, overflow(), answer()]));
-    let mut client = Desk::new(&[("/work/a.txt", &long)]).client(settings(&server)).await;
+    let mut client = Desk::new(&[("/project/a.txt", &long)]).client(settings(&server)).await;
     let session = client.session().await;
     let end = client.prompt(&session, "Go").await.unwrap();
     assert_eq!((&end["stopReason"], end.get("_meta")), (&json!("end_turn"), None));
@@ -294,7 +294,7 @@ async fn a_result_without_bounds_gets_them() {
     let endless = format!("begin {} end", "x".repeat(1 << 20));
     let read = Reply::tool_call("read_file", json!({"path": "a.txt"}));
     let server = ModelServer::start([read, answer()]);
-    let mut client = Desk::new(&[("/work/a.txt", &endless)]).client(settings(&server)).await;
+    let mut client = Desk::new(&[("/project/a.txt", &endless)]).client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     let given = last_messages(&server)[2]["content"].as_str().unwrap().to_owned();

@@ -18,7 +18,7 @@ fn calling(tool: &str, arguments: Value) -> ModelServer {
 #[tokio::test]
 async fn a_file_is_read_and_given_to_the_model() {
     let server = calling("read_file", json!({"path": "src/../a.txt", "line": 2, "limit": 5}));
-    let mut client = Desk::new(&[("/work/a.txt", "the content")]).client(settings(&server)).await;
+    let mut client = Desk::new(&[("/project/a.txt", "the content")]).client(settings(&server)).await;
     let session = client.session().await;
     let end = client.prompt(&session, "Read it").await.unwrap();
     assert_eq!(end["stopReason"], "end_turn");
@@ -27,7 +27,7 @@ async fn a_file_is_read_and_given_to_the_model() {
     assert_eq!(announced["title"], "Read a.txt");
     assert_eq!(announced["name"], "read_file");
     assert_eq!(announced["status"], "pending");
-    assert_eq!(announced["locations"], json!([{"path": "/work/a.txt"}]));
+    assert_eq!(announced["locations"], json!([{"path": "/project/a.txt"}]));
     assert_eq!(announced["rawInput"], json!({"path": "src/../a.txt", "line": 2, "limit": 5}));
     assert_eq!(statuses(&client), ["pending", "in_progress", "completed"]);
     let call = calls(&client).pop().unwrap();
@@ -40,7 +40,7 @@ async fn a_file_is_read_and_given_to_the_model() {
         client.asked,
         [(
             "fs/read_text_file".to_owned(),
-            json!({"sessionId": session, "path": "/work/a.txt", "line": 2, "limit": 5}),
+            json!({"sessionId": session, "path": "/project/a.txt", "line": 2, "limit": 5}),
         )]
     );
     let arguments = r#"{"path":"src/../a.txt","line":2,"limit":5}"#;
@@ -59,8 +59,8 @@ async fn a_file_is_read_and_given_to_the_model() {
 #[tokio::test]
 async fn a_file_is_written_as_a_difference() {
     for (before, shown) in [(None, Value::Null), (Some("old"), json!("old"))] {
-        let server = calling("write_file", json!({"path": "/work/a.txt", "content": "new"}));
-        let files: Vec<(&str, &str)> = before.map(|text| ("/work/a.txt", text)).into_iter().collect();
+        let server = calling("write_file", json!({"path": "/project/a.txt", "content": "new"}));
+        let files: Vec<(&str, &str)> = before.map(|text| ("/project/a.txt", text)).into_iter().collect();
         let desk = Desk::new(&files);
         let mut client = desk.client(settings(&server)).await;
         let session = client.session().await;
@@ -69,7 +69,8 @@ async fn a_file_is_written_as_a_difference() {
             methods(&client),
             ["fs/read_text_file", "session/request_permission", "fs/read_text_file", "fs/write_text_file"]
         );
-        let difference = json!([{"type": "diff", "path": "/work/a.txt", "oldText": shown, "newText": "new"}]);
+        let difference =
+            json!([{"type": "diff", "path": "/project/a.txt", "oldText": shown, "newText": "new"}]);
         let (_, asked) = &client.asked[1];
         assert_eq!(
             (&asked["toolCall"]["content"], &asked["toolCall"]["kind"]),
@@ -77,9 +78,9 @@ async fn a_file_is_written_as_a_difference() {
         );
         let call = calls(&client).pop().unwrap();
         assert_eq!((&call["content"], &call["status"]), (&difference, &json!("completed")));
-        assert_eq!(call["locations"], json!([{"path": "/work/a.txt"}]));
-        assert_eq!(desk.file("/work/a.txt").as_deref(), Some("new"));
-        assert_eq!(last_messages(&server)[2]["content"], "/work/a.txt is written.");
+        assert_eq!(call["locations"], json!([{"path": "/project/a.txt"}]));
+        assert_eq!(desk.file("/project/a.txt").as_deref(), Some("new"));
+        assert_eq!(last_messages(&server)[2]["content"], "/project/a.txt is written.");
         check_v1(&client);
         client.leave().await;
     }
@@ -88,7 +89,7 @@ async fn a_file_is_written_as_a_difference() {
 #[tokio::test]
 async fn a_client_that_only_writes_is_asked_for_nothing_else() {
     let server = calling("write_file", json!({"path": "a.txt", "content": "new"}));
-    let desk = Desk::new(&[("/work/a.txt", "old")]);
+    let desk = Desk::new(&[("/project/a.txt", "old")]);
     let mut client = desk.client_with(settings(&server), json!({"fs": {"writeTextFile": true}})).await;
     let session = client.session().await;
     client.prompt(&session, "Write it").await.unwrap();
@@ -135,14 +136,15 @@ async fn nothing_is_asked_that_was_not_offered() {
 async fn an_edit_changes_one_stretch() {
     let edit = json!({"path": "a.txt", "old": "b", "new": "x"});
     let server = calling("edit_file", edit.clone());
-    let desk = Desk::new(&[("/work/a.txt", "a b c")]);
+    let desk = Desk::new(&[("/project/a.txt", "a b c")]);
     let mut client = desk.client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Edit it").await.unwrap();
     let call = calls(&client).pop().unwrap();
-    let difference = json!([{"type": "diff", "path": "/work/a.txt", "oldText": "a b c", "newText": "a x c"}]);
+    let difference =
+        json!([{"type": "diff", "path": "/project/a.txt", "oldText": "a b c", "newText": "a x c"}]);
     assert_eq!((&call["content"], &call["rawInput"], &call["kind"]), (&difference, &edit, &json!("edit")));
-    assert_eq!(desk.file("/work/a.txt").as_deref(), Some("a x c"));
+    assert_eq!(desk.file("/project/a.txt").as_deref(), Some("a x c"));
     check_v1(&client);
     client.leave().await;
 }
@@ -169,7 +171,7 @@ async fn what_cannot_be_done_is_told_to_the_model() {
         ("no_such_tool", json!({}), "no tool of this name"),
     ] {
         let server = calling(tool, arguments.clone());
-        let desk = Desk::new(&[("/work/a.txt", "a a")]);
+        let desk = Desk::new(&[("/project/a.txt", "a a")]);
         let mut client = desk.client(settings(&server)).await;
         let session = client.session().await;
         let end = client.prompt(&session, "Go").await.unwrap();
@@ -181,7 +183,7 @@ async fn what_cannot_be_done_is_told_to_the_model() {
         let call = calls(&client).pop().unwrap();
         assert_eq!((&call["status"], &call["rawInput"]), (&json!("failed"), &arguments));
         assert!(methods(&client).iter().all(|method| *method == "fs/read_text_file"));
-        assert_eq!(desk.file("/work/a.txt").as_deref(), Some("a a"));
+        assert_eq!(desk.file("/project/a.txt").as_deref(), Some("a a"));
         check_v1(&client);
         client.leave().await;
     }
@@ -215,7 +217,7 @@ async fn arguments_that_are_no_json_are_told_to_the_model() {
 async fn other_roots_count_as_inside() {
     let server = calling("read_file", json!({"path": "/else/b.txt"}));
     let mut client = Desk::new(&[("/else/b.txt", "there")]).client(settings(&server)).await;
-    let params = json!({"cwd": "/work", "mcpServers": [], "additionalDirectories": ["/else"]});
+    let params = json!({"cwd": "/project", "mcpServers": [], "additionalDirectories": ["/else"]});
     let session = client.ask("session/new", params).await.unwrap()["sessionId"].as_str().unwrap().to_owned();
     client.prompt(&session, "Go").await.unwrap();
     assert_eq!(last_messages(&server)[2]["content"], "there");
@@ -303,7 +305,7 @@ async fn a_turn_is_given_up_before_a_change_is_announced() {
         ("edit_file", json!({"path": "a.txt", "old": "a", "new": "b"})),
     ] {
         let server = calling(tool, arguments);
-        let desk = Desk::new(&[("/work/a.txt", "a")]);
+        let desk = Desk::new(&[("/project/a.txt", "a")]);
         desk.reply("fs/read_text_file", None);
         let mut client = desk.client(settings(&server)).await;
         let session = client.session().await;

@@ -92,7 +92,7 @@ async fn only_a_clear_yes_is_one() {
         let end = client.prompt(&session, "Go").await.unwrap();
         assert_eq!(end["stopReason"], "end_turn", "{answer:?}");
         assert_eq!(statuses(&client), ["pending", "failed"], "{answer:?}");
-        assert_eq!(desk.file("/work/a.txt"), None, "{answer:?}");
+        assert_eq!(desk.file("/project/a.txt"), None, "{answer:?}");
         assert_eq!(last_messages(&server)[2]["content"], "The user did not allow this call.");
         client.leave().await;
     }
@@ -106,7 +106,7 @@ async fn once_is_once() {
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     assert_eq!(asked(&client), 2);
-    assert!(desk.file("/work/b.txt").is_some());
+    assert!(desk.file("/project/b.txt").is_some());
     client.leave().await;
 }
 
@@ -131,7 +131,7 @@ async fn for_this_session_holds_as_long_as_the_session() {
     assert_eq!(asked(&client), 4, "another session does not");
     client.ask("session/close", json!({"sessionId": session})).await.unwrap();
     client
-        .ask("session/load", json!({"sessionId": session, "cwd": "/work", "mcpServers": []}))
+        .ask("session/load", json!({"sessionId": session, "cwd": "/project", "mcpServers": []}))
         .await
         .unwrap();
     server.replan([write("e.txt"), done()]);
@@ -158,7 +158,7 @@ async fn a_turn_is_given_up_while_the_user_thinks() {
         }
         assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
         assert_eq!(ended(&mut client).await["status"], "failed");
-        assert_eq!(desk.file("/work/a.txt"), None);
+        assert_eq!(desk.file("/project/a.txt"), None);
         assert_eq!(chats(&server).len(), 1);
         let question =
             client.heard.iter().find(|message| message["method"] == "session/request_permission").unwrap();
@@ -187,7 +187,7 @@ async fn a_late_yes_is_none() {
     desk.choose("reject_once");
     client.prompt(&session, "Go").await.unwrap();
     assert_eq!(asked(&client), 2);
-    assert_eq!((desk.file("/work/a.txt"), desk.file("/work/b.txt")), (None, None));
+    assert_eq!((desk.file("/project/a.txt"), desk.file("/project/b.txt")), (None, None));
     client.leave().await;
 }
 
@@ -201,7 +201,7 @@ async fn the_agent_ends_with_its_client_while_the_user_thinks() {
     client.begin_prompt(&session, "Go").await;
     client.question("session/request_permission").await;
     client.leave().await;
-    assert_eq!(desk.file("/work/a.txt"), None);
+    assert_eq!(desk.file("/project/a.txt"), None);
 }
 
 /// Who thinks in one session holds up no other.
@@ -220,6 +220,6 @@ async fn sessions_do_not_wait_for_each_other() {
     let yes = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
     crate::desk::answer_late(&client, "session/request_permission", yes).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "end_turn");
-    assert_eq!(desk.file("/work/a.txt").as_deref(), Some("new"));
+    assert_eq!(desk.file("/project/a.txt").as_deref(), Some("new"));
     client.leave().await;
 }

@@ -323,7 +323,7 @@ async fn a_tool_of_an_endpoint_is_called() {
     client.host(move |method, params| usual(method, params));
     let headers = json!([{"name": "X-Key", "value": "hunter2"}]);
     let web = json!({"type": "http", "name": "web", "url": endpoint.url(), "headers": headers});
-    let session = open(&mut client, json!({"cwd": "/work", "mcpServers": [web]})).await;
+    let session = open(&mut client, json!({"cwd": "/project", "mcpServers": [web]})).await;
     client.prompt(&session, "Go").await.unwrap();
     assert_eq!(ended(&mut client).await["status"], "completed");
     assert_eq!(last_messages(&server)[2]["content"], r#"added {"n":2}"#);

@@ -39,7 +39,7 @@ async fn several_calls_run_one_after_the_other() {
     let wanted = [read("a.txt"), read("none.txt"), ("write_file", json!({"path": "c.txt", "content": "c"}))];
     let server =
         ModelServer::start([Reply::text_and_calls("I will look at the files first.", &wanted), done()]);
-    let mut client = Desk::new(&[("/work/a.txt", "A")]).client(settings(&server)).await;
+    let mut client = Desk::new(&[("/project/a.txt", "A")]).client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     let statuses: Vec<Value> = calls(&client).iter().map(|call| call["status"].clone()).collect();
@@ -48,7 +48,7 @@ async fn several_calls_run_one_after_the_other() {
     assert_paired(&messages);
     assert_eq!(messages[1]["content"], "I will look at the files first.");
     let results: Vec<&str> = (2..5).map(|at| messages[at]["content"].as_str().unwrap()).collect();
-    assert_eq!(results, ["A", "The file could not be read: no such file", "/work/c.txt is written."]);
+    assert_eq!(results, ["A", "The file could not be read: no such file", "/project/c.txt is written."]);
     // The text before a call and the text behind it are two messages.
     let ids: Vec<&Value> = client
         .updates
@@ -80,12 +80,12 @@ async fn calls_that_come_mixed_are_run_in_their_own_order() {
         finish("tool_calls"),
     ]);
     let server = ModelServer::start([mixed, done()]);
-    let desk = Desk::new(&[("/work/a.txt", "A"), ("/work/b.txt", "B")]);
+    let desk = Desk::new(&[("/project/a.txt", "A"), ("/project/b.txt", "B")]);
     let mut client = desk.client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     let paths: Vec<&Value> = client.asked.iter().map(|(_, params)| &params["path"]).collect();
-    assert_eq!(paths, ["/work/a.txt", "/work/b.txt"]);
+    assert_eq!(paths, ["/project/a.txt", "/project/b.txt"]);
     let messages = last_messages(&server);
     assert_paired(&messages);
     assert_eq!((&messages[2]["tool_call_id"], &messages[2]["content"]), (&json!("first"), &json!("A")));
@@ -114,7 +114,7 @@ async fn a_turn_makes_only_so_many_requests() {
     let server = ModelServer::start(Reply::tool_calls(&[read("a.txt")]));
     let limits = Limits { requests_per_turn: 3, ..Limits::default() };
     let mut client =
-        Desk::new(&[("/work/a.txt", "A")]).client(Settings { limits, ..settings(&server) }).await;
+        Desk::new(&[("/project/a.txt", "A")]).client(Settings { limits, ..settings(&server) }).await;
     let session = client.session().await;
     let end = client.prompt(&session, "Go").await.unwrap();
     assert_eq!(end["stopReason"], "max_turn_requests");
@@ -141,7 +141,7 @@ async fn a_call_that_was_cut_off_is_not_run() {
         }
     });
     let server = ModelServer::start([cut, done()]);
-    let mut client = Desk::new(&[("/work/a.txt", "A")]).client(settings(&server)).await;
+    let mut client = Desk::new(&[("/project/a.txt", "A")]).client(settings(&server)).await;
     let session = client.session().await;
     let end = client.prompt(&session, "Go").await.unwrap();
     assert_eq!(end["stopReason"], "max_tokens");
@@ -171,7 +171,7 @@ async fn a_plan_is_shown_whole_and_shown_again_once() {
     assert_eq!(last_messages(&server)[2]["content"], "The plan is shown.");
     client.forget();
     client
-        .ask("session/load", json!({"sessionId": session, "cwd": "/work", "mcpServers": []}))
+        .ask("session/load", json!({"sessionId": session, "cwd": "/project", "mcpServers": []}))
         .await
         .unwrap();
     assert_eq!(plans(&client), [json!([entry("completed"), rest])]);
@@ -221,7 +221,8 @@ async fn what_the_gate_denies_never_happened() {
     let server = ModelServer::start([Reply::tool_calls(&[read("secret.txt"), read("a.txt")]), done()]);
     let gate = Arc::new(Gate::default());
     let settings = Settings { gate: gate.clone(), ..settings(&server) };
-    let mut client = Desk::new(&[("/work/a.txt", "A"), ("/work/secret.txt", "S")]).client(settings).await;
+    let mut client =
+        Desk::new(&[("/project/a.txt", "A"), ("/project/secret.txt", "S")]).client(settings).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     let shown = calls(&client);

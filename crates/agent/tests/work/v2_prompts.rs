@@ -27,7 +27,7 @@ pub(crate) fn states(client: &Client) -> Vec<&str> {
 
 /// A session of its own; what was said while it was opened is forgotten.
 pub(crate) async fn session(client: &mut Client) -> String {
-    let answer = client.ask("session/new", json!({"cwd": "/work"})).await.unwrap();
+    let answer = client.ask("session/new", json!({"cwd": "/project"})).await.unwrap();
     same::<v2::NewSessionResponse>(&answer);
     client.forget();
     answer["sessionId"].as_str().unwrap().to_owned()
@@ -214,7 +214,7 @@ async fn a_second_prompt_waits_for_the_first_or_is_refused() {
     let error = client.prompt(&first, "And this").await.unwrap_err();
     assert_eq!((&error["code"], &error["data"]["condition"]), (&json!(-32600), &json!("session_busy")));
     // Another session is not concerned.
-    let other = client.ask("session/new", json!({"cwd": "/work"})).await.unwrap()["sessionId"].clone();
+    let other = client.ask("session/new", json!({"cwd": "/project"})).await.unwrap()["sessionId"].clone();
     prompt(&mut client, other.as_str().unwrap(), "Hi").await;
     server.release("model");
     assert_eq!(idle(&mut client).await["stopReason"], "end_turn");
@@ -260,8 +260,7 @@ async fn version_1_is_not_spoken() {
     let mut client = Client::v2(settings(&server)).await;
     let session = session(&mut client).await;
     for method in ["session/load", "session/set_model", "session/set_mode", "authenticate", "no/such"] {
-        let params =
-            json!({"sessionId": session, "cwd": "/work", "mcpServers": [], "modelId": "m", "methodId": "m"});
+        let params = json!({"sessionId": session, "cwd": "/project", "mcpServers": [], "modelId": "m", "methodId": "m"});
         let error = client.ask(method, params).await.unwrap_err();
         assert_eq!(error["code"], -32601, "{method}");
     }

@@ -22,7 +22,7 @@ async fn what_the_schema_forbids_opens_no_session() {
     let stdio = |rest: Value| {
         let mut server = json!({"type": "stdio", "name": "s", "command": "x"});
         server.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
-        json!({"cwd": "/work", "mcpServers": [server]})
+        json!({"cwd": "/project", "mcpServers": [server]})
     };
     for (params, field) in [
         (json!({}), "cwd"),
@@ -30,16 +30,16 @@ async fn what_the_schema_forbids_opens_no_session() {
         (json!({"cwd": 7}), ""),
         (json!({"cwd": ""}), "cwd"),
         (json!({"cwd": "work"}), "cwd"),
-        (json!({"cwd": "./work"}), "cwd"),
-        (json!({"cwd": "/work", "mcpServers": null}), ""),
-        (json!({"cwd": "/work", "mcpServers": {}}), ""),
-        (json!({"cwd": "/work", "mcpServers": [7]}), ""),
-        (json!({"cwd": "/work", "mcpServers": [{"name": "s", "command": "x"}]}), ""),
-        (json!({"cwd": "/work", "mcpServers": [{"type": "stdio", "name": "s"}]}), ""),
+        (json!({"cwd": "./project"}), "cwd"),
+        (json!({"cwd": "/project", "mcpServers": null}), ""),
+        (json!({"cwd": "/project", "mcpServers": {}}), ""),
+        (json!({"cwd": "/project", "mcpServers": [7]}), ""),
+        (json!({"cwd": "/project", "mcpServers": [{"name": "s", "command": "x"}]}), ""),
+        (json!({"cwd": "/project", "mcpServers": [{"type": "stdio", "name": "s"}]}), ""),
         (stdio(json!({"args": "x"})), ""),
         (stdio(json!({"env": {"A": "B"}})), ""),
-        (json!({"cwd": "/work", "additionalDirectories": "x"}), ""),
-        (json!({"cwd": "/work", "additionalDirectories": ["x"]}), "additionalDirectories[0]"),
+        (json!({"cwd": "/project", "additionalDirectories": "x"}), ""),
+        (json!({"cwd": "/project", "additionalDirectories": ["x"]}), "additionalDirectories[0]"),
     ] {
         let error = client.ask("session/new", params.clone()).await.expect_err(&params.to_string());
         assert_eq!(error["code"], -32602, "{params}: {error}");
@@ -56,7 +56,7 @@ async fn what_the_schema_forbids_opens_no_session() {
 async fn a_session_tells_what_it_offers() {
     let server = server();
     let mut client = Client::v2(settings(&server)).await;
-    let params = json!({"cwd": "/work", "additionalDirectories": ["/else"], "mcpServers": []});
+    let params = json!({"cwd": "/project", "additionalDirectories": ["/else"], "mcpServers": []});
     let answer = client.ask("session/new", params).await.unwrap();
     same::<v2::NewSessionResponse>(&answer);
     let option = &answer["configOptions"][0];
@@ -90,7 +90,7 @@ async fn a_session_is_resumed_with_its_past_or_without() {
         }
         for replay in [true, false] {
             client.forget();
-            let mut params = json!({"sessionId": session, "cwd": "/work"});
+            let mut params = json!({"sessionId": session, "cwd": "/project"});
             if replay {
                 params["replayFrom"] = json!({"type": "start"});
             }
@@ -119,10 +119,10 @@ async fn what_cannot_be_resumed_is_refused() {
         (json!({"sessionId": session, "cwd": "/else"}), -32602),
         (json!({"sessionId": session, "cwd": "work"}), -32602),
         (json!({"sessionId": session}), -32602),
-        (json!({"sessionId": session, "cwd": "/work", "replayFrom": {"type": "_tomorrow"}}), -32602),
-        (json!({"sessionId": session, "cwd": "/work", "replayFrom": "start"}), -32602),
-        (json!({"sessionId": "none", "cwd": "/work"}), -32002),
-        (json!({"cwd": "/work"}), -32602),
+        (json!({"sessionId": session, "cwd": "/project", "replayFrom": {"type": "_tomorrow"}}), -32602),
+        (json!({"sessionId": session, "cwd": "/project", "replayFrom": "start"}), -32602),
+        (json!({"sessionId": "none", "cwd": "/project"}), -32002),
+        (json!({"cwd": "/project"}), -32602),
     ] {
         let error = client.ask("session/resume", params.clone()).await.expect_err(&params.to_string());
         assert_eq!(error["code"], code, "{params}: {error}");
@@ -140,7 +140,7 @@ async fn a_session_that_works_says_so_when_it_is_resumed() {
     prompt(&mut client, &session, "Hi").await;
     client.update(|update| update["state"] == "running").await;
     client.forget();
-    client.ask("session/resume", json!({"sessionId": session, "cwd": "/work"})).await.unwrap();
+    client.ask("session/resume", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(states(&client), ["running"]);
     server.release("model");
     assert_eq!(idle(&mut client).await["stopReason"], "end_turn");
@@ -226,7 +226,7 @@ async fn sessions_are_listed_forked_and_deleted() {
     );
     for (filter, expected) in [
         (json!({}), 2),
-        (json!({"cwd": "/work"}), 1),
+        (json!({"cwd": "/project"}), 1),
         (json!({"cwd": "/wor"}), 0),
         (json!({"cursor": ""}), 2),
     ] {
@@ -242,7 +242,8 @@ async fn sessions_are_listed_forked_and_deleted() {
     ] {
         assert_eq!(client.ask(method, params).await.unwrap_err()["code"], -32602);
     }
-    let error = client.ask("session/fork", json!({"sessionId": "none", "cwd": "/work"})).await.unwrap_err();
+    let error =
+        client.ask("session/fork", json!({"sessionId": "none", "cwd": "/project"})).await.unwrap_err();
     assert_eq!(error["code"], -32002);
     for id in [first.as_str(), first.as_str(), "none"] {
         assert_eq!(client.ask("session/delete", json!({"sessionId": id})).await.unwrap(), json!({}));

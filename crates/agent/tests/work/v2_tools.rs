@@ -34,7 +34,7 @@ async fn a_call_is_one_thing_that_changes() {
     assert_eq!(last_messages(&server)[2]["content"], r#"look {"at":"it"}"#);
     // It is shown again as it stood in the end.
     client.forget();
-    let params = json!({"sessionId": session, "cwd": "/work", "replayFrom": {"type": "start"}});
+    let params = json!({"sessionId": session, "cwd": "/project", "replayFrom": {"type": "start"}});
     client.ask("session/resume", params).await.unwrap();
     let again = calls(&client).pop().unwrap();
     assert_eq!((&again["toolCallId"], &again["status"]), (&call["toolCallId"], &json!("completed")));
@@ -211,11 +211,11 @@ async fn nothing_of_version_1_is_offered() {
         "clientCapabilities": capabilities});
     client.ask("initialize", params).await.unwrap();
     let session = crate::v2_prompts::session(&mut client).await;
-    let link = json!({"type": "resource_link", "uri": "file:///work/a.txt", "name": "a"});
+    let link = json!({"type": "resource_link", "uri": "file:///project/a.txt", "name": "a"});
     client.prompt_with(&session, json!([link])).await.unwrap();
     idle(&mut client).await;
     assert!(client.asked.is_empty() && chats(&server)[0].body.get("tools").is_none());
-    assert_eq!(last_messages(&server)[0]["content"], "[Resource: a] file:///work/a.txt");
+    assert_eq!(last_messages(&server)[0]["content"], "[Resource: a] file:///project/a.txt");
     check_v2(&client);
     client.leave().await;
 }

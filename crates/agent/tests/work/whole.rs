@@ -59,24 +59,24 @@ async fn version_1_edits_a_file_and_runs_a_command() {
     let edit = ("edit_file", json!({"path": "a.txt", "old": "b", "new": "x"}));
     let run = ("run_command", json!({"command": "make", "args": ["all"]}));
     let server = ModelServer::start([Reply::tool_calls(&[edit, run]), done()]);
-    let mut client = Desk::new(&[("/work/a.txt", "a b c")]).client(settings(&server)).await;
+    let mut client = Desk::new(&[("/project/a.txt", "a b c")]).client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     insta::assert_snapshot!(script(&client), @r##"
     result {agentCapabilities: …, agentInfo: {name: "narrows", title: "Narrows", version: …}, authMethods: [], protocolVersion: 1}
     result {configOptions: …, models: …, sessionId: #1}
     update {sessionUpdate: "session_info_update", title: "Go", updatedAt: …}
-    fs/read_text_file {path: "/work/a.txt", sessionId: #1}
-    update {content: [{newText: "a x c", oldText: "a b c", path: "/work/a.txt", type: "diff"}], kind: "edit", locations: [{path: "/work/a.txt"}], name: "edit_file", rawInput: {new: "x", old: "b", path: "a.txt"}, sessionUpdate: "tool_call", status: "pending", title: "Edit a.txt", toolCallId: #2}
-    session/request_permission {options: …, sessionId: #1, toolCall: {content: [{newText: "a x c", oldText: "a b c", path: "/work/a.txt", type: "diff"}], kind: "edit", locations: [{path: "/work/a.txt"}], name: "edit_file", rawInput: {new: "x", old: "b", path: "a.txt"}, status: "pending", title: "Edit a.txt", toolCallId: #2}}
+    fs/read_text_file {path: "/project/a.txt", sessionId: #1}
+    update {content: [{newText: "a x c", oldText: "a b c", path: "/project/a.txt", type: "diff"}], kind: "edit", locations: [{path: "/project/a.txt"}], name: "edit_file", rawInput: {new: "x", old: "b", path: "a.txt"}, sessionUpdate: "tool_call", status: "pending", title: "Edit a.txt", toolCallId: #2}
+    session/request_permission {options: …, sessionId: #1, toolCall: {content: [{newText: "a x c", oldText: "a b c", path: "/project/a.txt", type: "diff"}], kind: "edit", locations: [{path: "/project/a.txt"}], name: "edit_file", rawInput: {new: "x", old: "b", path: "a.txt"}, status: "pending", title: "Edit a.txt", toolCallId: #2}}
     update {sessionUpdate: "tool_call_update", status: "in_progress", toolCallId: #2}
-    fs/read_text_file {path: "/work/a.txt", sessionId: #1}
-    fs/write_text_file {content: "a x c", path: "/work/a.txt", sessionId: #1}
+    fs/read_text_file {path: "/project/a.txt", sessionId: #1}
+    fs/write_text_file {content: "a x c", path: "/project/a.txt", sessionId: #1}
     update {rawOutput: {bytes: 5}, sessionUpdate: "tool_call_update", status: "completed", toolCallId: #2}
     update {kind: "execute", name: "run_command", rawInput: {args: ["all"], command: "make"}, sessionUpdate: "tool_call", status: "pending", title: "`make all`", toolCallId: #3}
     session/request_permission {options: …, sessionId: #1, toolCall: {kind: "execute", name: "run_command", rawInput: {args: ["all"], command: "make"}, status: "pending", title: "`make all`", toolCallId: #3}}
     update {sessionUpdate: "tool_call_update", status: "in_progress", toolCallId: #3}
-    terminal/create {args: ["all"], command: "make", cwd: "/work", outputByteLimit: 65536, sessionId: #1}
+    terminal/create {args: ["all"], command: "make", cwd: "/project", outputByteLimit: 65536, sessionId: #1}
     update {content: [{terminalId: "t1", type: "terminal"}], sessionUpdate: "tool_call_update", toolCallId: #3}
     terminal/wait_for_exit {sessionId: #1, terminalId: "t1"}
     terminal/output {sessionId: #1, terminalId: "t1"}
