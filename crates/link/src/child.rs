@@ -1,5 +1,6 @@
 //! A link to a child process that speaks on its stdin and stdout.
 
+use std::future::pending;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +9,10 @@ use narrows_process::Child;
 /// What it takes to start a process and to tell how it ended, so that users of links need no other crate.
 pub use narrows_process::{AllowList, Environment, Exit, ExitClass, Ladder, SpawnError, Spec, StderrTail};
 
-use tokio::io::Interest;
-use tokio::net::unix::pipe;
-
 use crate::close::CloseReason;
 use crate::link::{Link, Options};
-use crate::stream::stream_until;
+use crate::other_end;
+use crate::stream::{Signs, stream_until};
 
 /// How long a process that has closed its stdout may take to exit and so explain itself.
 const EXPLAIN: Duration = Duration::from_millis(500);
@@ -38,15 +37,7 @@ pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), Spa
     let (Some(stdin), Some(stdout)) = (child.take_stdin(), child.take_stdout()) else {
         return Err(SpawnError::Guardian);
     };
-    // A second handle to the same pipe, which must go with the first: only then does the process see the end of it.
-    let ear = stdin.as_fd().try_clone_to_owned().and_then(pipe::Sender::from_owned_fd);
-    let deaf = async move {
-        match ear {
-            Ok(ear) => while !matches!(ear.ready(Interest::ERROR).await, Ok(ready) if ready.is_error()) {},
-            // Then it shows at the next write.
-            Err(_) => std::future::pending().await,
-        }
-    };
+    let deaf = other_end::deaf(stdin.as_fd().try_clone_to_owned());
     let child = Arc::new(child);
     // The reader must not keep the process alive: its end is what ends the reader.
     let watched = Arc::downgrade(&child);
@@ -62,7 +53,8 @@ pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), Spa
             None => CloseReason::Eof,
         }
     };
-    Ok((stream_until(stdout, stdin, options, why, deaf), Process { child }))
+    let signs = Signs { why, deaf, hung_up: pending() };
+    Ok((stream_until(stdout, stdin, options, signs), Process { child }))
 }
 
 impl Process {

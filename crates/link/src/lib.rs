@@ -11,6 +11,7 @@ pub mod child;
 mod close;
 mod link;
 pub mod memory;
+mod other_end;
 pub mod queue;
 pub mod socket;
 pub mod stdio;

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use narrows_wire::{Frame, MAX_LINE};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, sleep};
 
 use crate::close::CloseReason;
 use crate::queue;
@@ -27,6 +29,9 @@ impl Default for Options {
     }
 }
 
+/// How often it is looked for a standstill before it is one.
+const LOOKS: u32 = 10;
+
 /// The link has ended; [`Sender::reason`] says why.
 pub use crate::queue::Closed;
 
@@ -35,8 +40,11 @@ pub use crate::queue::Closed;
 pub struct Stats {
     /// Frames that came.
     pub frames_in: u64,
-    /// Frames that were written.
+    /// Frames that were written, each counted once the whole of it was.
     pub frames_out: u64,
+    /// Bytes that were written, the ends of lines included: counted as the system takes them, so that a long line
+    /// which is read slowly shows that it is.
+    pub bytes_out: u64,
     /// Lines longer than allowed.
     pub too_long: u64,
     /// Unfinished lines at the end of the stream: counted, never acted on.
@@ -49,8 +57,15 @@ pub(crate) struct Shared {
     reason: OnceLock<CloseReason>,
     /// The peer no longer reads: the reason while there is no better one.
     deaf: AtomicBool,
+    /// Something is being written at the moment.
+    pub(crate) writing: AtomicBool,
+    /// The peer has closed its end, though what it said before may still be on the way.
+    hung_up: watch::Sender<bool>,
+    /// What waits is not to be written.
+    abandoned: watch::Sender<bool>,
     pub(crate) frames_in: AtomicU64,
     pub(crate) frames_out: AtomicU64,
+    pub(crate) bytes_out: AtomicU64,
     pub(crate) too_long: AtomicU64,
     pub(crate) partial: AtomicU64,
 }
@@ -77,6 +92,16 @@ impl Shared {
         self.deaf.store(true, Ordering::Relaxed);
     }
 
+    /// Notes that nothing more is on the way than what has been sent already.
+    pub(crate) fn hang_up(&self) {
+        self.hung_up.send_replace(true);
+    }
+
+    /// Waits until what waits is not to be written.
+    pub(crate) async fn abandoned(&self) {
+        raised(&self.abandoned).await;
+    }
+
     fn reason(&self) -> CloseReason {
         let deaf = self.deaf.load(Ordering::Relaxed);
         self.reason.get().cloned().unwrap_or(if deaf { CloseReason::Deaf } else { CloseReason::Eof })
@@ -86,10 +111,17 @@ impl Shared {
         Stats {
             frames_in: self.frames_in.load(Ordering::Relaxed),
             frames_out: self.frames_out.load(Ordering::Relaxed),
+            bytes_out: self.bytes_out.load(Ordering::Relaxed),
             too_long: self.too_long.load(Ordering::Relaxed),
             partial: self.partial.load(Ordering::Relaxed),
         }
     }
+}
+
+/// Waits until a flag is raised, which happens once.
+async fn raised(flag: &watch::Sender<bool>) {
+    // It cannot close before: whoever waits borrows the other end.
+    let _ = flag.subscribe().wait_for(|raised| *raised).await;
 }
 
 /// What waits to be written.
@@ -172,6 +204,33 @@ impl Sender {
     pub fn close(&self) {
         self.shared.close(CloseReason::Local);
         self.queue.close();
+    }
+
+    /// Ends the link from this side without writing what waits, for a peer that takes nothing of it.
+    pub fn abandon(&self) {
+        self.shared.close_deaf();
+        self.shared.abandoned.send_replace(true);
+        self.queue.close();
+    }
+
+    /// Waits until the peer has closed its end. What it said before may still be on the way: this shows also while a
+    /// full queue stops the reading, on stdio and in memory; elsewhere once it has been read to the end.
+    pub async fn hung_up(&self) {
+        raised(&self.shared.hung_up).await;
+    }
+
+    /// Waits until something waits to be written and for `patience` no byte of it could be.
+    pub async fn standstill(&self, patience: Duration) {
+        let (mut before, mut since) = (self.stats().bytes_out, Instant::now());
+        loop {
+            sleep(patience / LOOKS).await;
+            let now = self.stats().bytes_out;
+            if now != before || !self.shared.writing.load(Ordering::Relaxed) {
+                (before, since) = (now, Instant::now());
+            } else if since.elapsed() >= patience {
+                return;
+            }
+        }
     }
 
     /// Waits until nothing will be written any more: the link was closed and everything is out, or the peer no longer

@@ -34,6 +34,34 @@ async fn carry(
     receiver: Arc<Shared>,
     max_line: usize,
 ) {
+    let ended = from.ended();
+    let overdue = async {
+        ended.await;
+        receiver.hang_up();
+        sender.abandoned().await;
+    };
+    let taken = tokio::select! {
+        biased;
+        taken = carry_all(&mut from, &to, &sender, &receiver, max_line) => taken,
+        () = overdue => true,
+    };
+    sender.writing.store(false, Ordering::Relaxed);
+    if taken {
+        receiver.close(CloseReason::Eof);
+        receiver.hang_up();
+    } else {
+        sender.close_deaf();
+    }
+}
+
+/// Carries what is queued until nobody can send any more, or nobody takes it: then it is `false`.
+async fn carry_all(
+    from: &mut queue::Receiver<Outgoing>,
+    to: &queue::Sender<Frame>,
+    sender: &Shared,
+    receiver: &Shared,
+    max_line: usize,
+) -> bool {
     while let Some(outgoing) = from.recv().await {
         let line = match outgoing {
             Outgoing::Line(line) => line,
@@ -42,7 +70,7 @@ async fn carry(
                 continue;
             }
         };
-        sender.frames_out.fetch_add(1, Ordering::Relaxed);
+        let written = line.len() as u64 + 1;
         let frame = if line.len() > max_line {
             receiver.too_long.fetch_add(1, Ordering::Relaxed);
             Frame::too_long(line.slice(..narrows_wire::HEAD.min(max_line)))
@@ -51,10 +79,14 @@ async fn carry(
         };
         receiver.frames_in.fetch_add(1, Ordering::Relaxed);
         let size = frame.bytes().len();
+        sender.writing.store(true, Ordering::Relaxed);
         if to.send(frame, size).await.is_err() {
-            sender.close_deaf();
-            return;
+            return false;
         }
+        sender.writing.store(false, Ordering::Relaxed);
+        sender.frames_out.fetch_add(1, Ordering::Relaxed);
+        // As if there were a wire, on which a line has an end.
+        sender.bytes_out.fetch_add(written, Ordering::Relaxed);
     }
-    receiver.close(CloseReason::Eof);
+    true
 }

@@ -4,6 +4,7 @@
 //! wire, and no child that inherits them can eat its input.
 
 use std::fs::File;
+use std::future::ready;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::pin::Pin;
@@ -13,8 +14,10 @@ use rustix::fs::{FileType, Mode, OFlags};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe;
 
+use crate::close::CloseReason;
 use crate::link::{Link, Options};
-use crate::stream::stream;
+use crate::other_end;
+use crate::stream::{Signs, stream_until};
 
 /// Takes stdin and stdout for the protocol. Must be called inside a runtime, once, before anything is read.
 ///
@@ -23,7 +26,12 @@ use crate::stream::stream;
 pub fn take(options: &Options) -> io::Result<Link> {
     let (input, output) = take_descriptors()?;
     let (input, output) = (Descriptor::new(input, OFlags::RDONLY)?, Descriptor::new(output, OFlags::WRONLY)?);
-    Ok(stream(input.into_reader()?, output.into_writer()?, options))
+    let signs = Signs {
+        why: ready(CloseReason::Eof),
+        deaf: other_end::deaf(output.fd().try_clone()),
+        hung_up: other_end::hung_up(input.fd().try_clone()),
+    };
+    Ok(stream_until(input.into_reader()?, output.into_writer()?, options, signs))
 }
 
 /// Moves descriptors 0 and 1 to private ones and puts `/dev/null` and stderr in their places.
@@ -67,6 +75,12 @@ impl Descriptor {
         } else {
             Self::Blocking(fd)
         })
+    }
+
+    fn fd(&self) -> &OwnedFd {
+        match self {
+            Self::Own(fd) | Self::Shared(fd, _) | Self::Blocking(fd) => fd,
+        }
     }
 
     fn into_reader(self) -> io::Result<Box<dyn AsyncRead + Send + Unpin>> {

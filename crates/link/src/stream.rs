@@ -1,6 +1,9 @@
 //! A link over any byte stream: one task that reads lines, one that writes them.
 
+use std::convert::Infallible;
 use std::future::{Future, pending, ready};
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,29 +32,48 @@ where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    stream_until(reader, writer, options, ready(CloseReason::Eof), pending())
+    let signs = Signs { why: ready(CloseReason::Eof), deaf: pending(), hung_up: pending() };
+    stream_until(reader, writer, options, signs)
 }
 
-/// The same; at the end of the stream `why` tells the reason, such as how a process ended, and `deaf` is ready when
-/// the peer no longer reads, which otherwise shows only at the next write.
-pub(crate) fn stream_until<R, W, F, D>(reader: R, writer: W, options: &Options, why: F, deaf: D) -> Link
+/// What a stream does not tell by itself.
+pub(crate) struct Signs<F, D, H> {
+    /// At the end of the stream: the reason, such as how a process ended.
+    pub(crate) why: F,
+    /// Ready when the peer no longer reads, which otherwise shows only at the next write.
+    pub(crate) deaf: D,
+    /// Ready when the peer has closed its end, which otherwise shows only when all it said has been read. It is asked
+    /// only while that must wait.
+    pub(crate) hung_up: H,
+}
+
+/// The same, with more to go by.
+pub(crate) fn stream_until<R, W, F, D, H>(
+    reader: R,
+    writer: W,
+    options: &Options,
+    signs: Signs<F, D, H>,
+) -> Link
 where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
     F: Future<Output = CloseReason> + Send + 'static,
     D: Future<Output = ()> + Send + 'static,
+    H: Future<Output = ()> + Send + 'static,
 {
+    let Signs { why, deaf, hung_up } = signs;
     let (link, to_write, was_read, shared) = Link::new(options);
     let guard = options.guard_first_line.then(|| link.sender.clone());
     let splitter = Splitter::new(options.max_line);
     let to_read = Reading { reader, splitter, frames: was_read, guard, shared: Arc::clone(&shared) };
     tokio::spawn(async move {
         // The receiver learns of the end when the last frame sender goes, so the reason must stand before that.
-        let (frames, shared, ended) = to_read.run().await;
+        let (frames, shared, ended) = to_read.run(hung_up).await;
         shared.close(match ended {
             Ended::Stream => why.await,
             Ended::Because(reason) => reason,
         });
+        shared.hang_up();
         drop(frames);
     });
     tokio::spawn(write(writer, to_write, shared, deaf));
@@ -76,7 +98,14 @@ struct Reading<R> {
 }
 
 impl<R: AsyncRead + Unpin> Reading<R> {
-    async fn run(mut self) -> (queue::Sender<Frame>, Arc<Shared>, Ended) {
+    async fn run(mut self, hung_up: impl Future<Output = ()>) -> (queue::Sender<Frame>, Arc<Shared>, Ended) {
+        let shared = Arc::clone(&self.shared);
+        let watch = async {
+            hung_up.await;
+            shared.hang_up();
+            pending().await
+        };
+        tokio::pin!(watch);
         let frames = self.frames.clone();
         let abandoned = frames.closed();
         tokio::pin!(abandoned);
@@ -92,7 +121,7 @@ impl<R: AsyncRead + Unpin> Reading<R> {
                 Ok(_) => {}
                 Err(error) => break Ended::Because(error.into()),
             }
-            if let Some(ended) = self.deliver().await {
+            if let Some(ended) = self.deliver(watch.as_mut()).await {
                 break ended;
             }
         };
@@ -103,7 +132,7 @@ impl<R: AsyncRead + Unpin> Reading<R> {
     }
 
     /// Hands every whole line on; waits while the queue is full, which is what stops the reading.
-    async fn deliver(&mut self) -> Option<Ended> {
+    async fn deliver(&mut self, mut watch: Pin<&mut impl Future<Output = Infallible>>) -> Option<Ended> {
         while let Some(line) = self.splitter.next_line() {
             let frame = match line {
                 Line::Whole(line) => Frame::parse(line),
@@ -127,7 +156,12 @@ impl<R: AsyncRead + Unpin> Reading<R> {
             }
             self.shared.frames_in.fetch_add(1, Ordering::Relaxed);
             let size = frame.bytes().len();
-            if self.frames.send(frame, size).await.is_err() {
+            let sent = tokio::select! {
+                biased;
+                sent = self.frames.send(frame, size) => sent,
+                never = &mut watch => match never {},
+            };
+            if sent.is_err() {
                 // Nobody listens any more: what comes is no longer our business.
                 return Some(Ended::Because(CloseReason::Local));
             }
@@ -152,7 +186,7 @@ async fn write<W: AsyncWrite + Unpin>(
     let ended = queue.ended();
     let overdue = async {
         ended.await;
-        tokio::time::sleep(GOODBYE).await;
+        let _ = timeout(GOODBYE, shared.abandoned()).await;
     };
     tokio::select! {
         biased;
@@ -167,6 +201,7 @@ async fn write<W: AsyncWrite + Unpin>(
             shared.close_deaf();
         }
     }
+    shared.writing.store(false, Ordering::Relaxed);
 }
 
 /// Writes what is queued, as much as there is at a time.
@@ -174,43 +209,74 @@ async fn write_all<W: AsyncWrite + Unpin>(
     writer: &mut W,
     queue: &mut queue::Receiver<Outgoing>,
     shared: &Shared,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let mut waiting = Vec::new();
-    let mut gathered = BytesMut::with_capacity(GATHER);
+    let mut writing = Writing { writer, gathered: BytesMut::with_capacity(GATHER), frames: 0, shared };
     while queue.recv_all(&mut waiting).await {
+        shared.writing.store(true, Ordering::Relaxed);
         for outgoing in waiting.drain(..) {
             match outgoing {
-                Outgoing::Line(line) if line.len() < GATHER => {
-                    shared.frames_out.fetch_add(1, Ordering::Relaxed);
-                    gathered.extend_from_slice(&line);
-                    gathered.put_u8(b'\n');
-                    if gathered.len() >= GATHER {
-                        send_off(writer, &mut gathered).await?;
-                    }
-                }
-                Outgoing::Line(line) => {
-                    shared.frames_out.fetch_add(1, Ordering::Relaxed);
-                    send_off(writer, &mut gathered).await?;
-                    writer.write_all(&line).await?;
-                    gathered.put_u8(b'\n');
-                }
+                Outgoing::Line(line) => writing.line(&line).await?,
                 Outgoing::Flush(done) => {
-                    send_off(writer, &mut gathered).await?;
+                    writing.send_off().await?;
                     // Whoever no longer waits for it need not know.
                     let _ = done.send(());
                 }
             }
         }
-        send_off(writer, &mut gathered).await?;
+        writing.send_off().await?;
+        shared.writing.store(false, Ordering::Relaxed);
     }
     Ok(())
 }
 
-async fn send_off<W: AsyncWrite + Unpin>(writer: &mut W, gathered: &mut BytesMut) -> std::io::Result<()> {
-    if gathered.is_empty() {
-        return Ok(());
+struct Writing<'a, W> {
+    writer: &'a mut W,
+    /// What is put together for the next write.
+    gathered: BytesMut,
+    /// How many lines end in it.
+    frames: u64,
+    shared: &'a Shared,
+}
+
+impl<W: AsyncWrite + Unpin> Writing<'_, W> {
+    async fn line(&mut self, line: &[u8]) -> io::Result<()> {
+        if line.len() < GATHER {
+            self.gathered.extend_from_slice(line);
+        } else {
+            self.send_off().await?;
+            put(self.writer, line, self.shared).await?;
+        }
+        self.gathered.put_u8(b'\n');
+        self.frames += 1;
+        if self.gathered.len() >= GATHER {
+            self.send_off().await?;
+        }
+        Ok(())
     }
-    writer.write_all(gathered).await?;
-    gathered.clear();
-    writer.flush().await
+
+    /// Writes what is gathered.
+    async fn send_off(&mut self) -> io::Result<()> {
+        if self.gathered.is_empty() {
+            return Ok(());
+        }
+        put(self.writer, &self.gathered, self.shared).await?;
+        self.gathered.clear();
+        self.writer.flush().await?;
+        self.shared.frames_out.fetch_add(std::mem::take(&mut self.frames), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Writes `bytes`, and counts them as they are taken.
+async fn put<W: AsyncWrite + Unpin>(writer: &mut W, mut bytes: &[u8], shared: &Shared) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let length = writer.write(bytes).await?;
+        if length == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        shared.bytes_out.fetch_add(length as u64, Ordering::Relaxed);
+        bytes = &bytes[length..];
+    }
+    Ok(())
 }

@@ -11,7 +11,7 @@ use narrows_link::{CloseReason, Link, Options, memory, stream};
 use narrows_wire::{Fault, Kind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 /// Long enough that paused time passes it only when nothing else can run.
 const NEVER: Duration = Duration::from_secs(3600);
@@ -120,12 +120,85 @@ async fn long_and_short_lines_are_written_in_order() {
         link.sender.send(line.clone()).await.unwrap();
     }
     link.sender.flush().await.unwrap();
-    assert_eq!(link.sender.stats().frames_out, 6);
+    let sizes: usize = lines.iter().map(|line| line.len() + 1).sum();
+    let stats = link.sender.stats();
+    assert_eq!((stats.frames_out, stats.bytes_out), (6, sizes as u64));
     drop(link);
     let mut written = Vec::new();
     peer.read_to_end(&mut written).await.unwrap();
     let expected: Vec<u8> = lines.iter().flat_map(|line| line.iter().chain(b"\n")).copied().collect();
     assert_eq!(written, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_written_is_counted_as_it_is_taken() {
+    let (link, mut peer) = rig(1000, &Options::default());
+    let long = Bytes::from(vec![b'y'; 100_000]);
+    for line in [note(1), long.clone()] {
+        link.sender.send(line).await.unwrap();
+    }
+    let mut taken = 1000;
+    for _ in 0..50 {
+        // Nothing else can run once this is over.
+        let _ = timeout(NEVER, link.sender.flush()).await;
+        let stats = link.sender.stats();
+        assert_eq!((stats.frames_out, stats.bytes_out), (1, taken));
+        taken += peer.read(&mut [0; 700]).await.unwrap() as u64;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_reads_slowly_is_no_standstill_and_one_that_stops_is() {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let (link, mut peer) = rig(1000, &Options::default());
+    assert!(timeout(NEVER, link.sender.standstill(PATIENCE)).await.is_err(), "nothing waits");
+    link.sender.send(vec![b'y'; 100_000].into()).await.unwrap();
+    let reading = async {
+        for _ in 0..50 {
+            // sleep: this is the slowness
+            sleep(PATIENCE / 2).await;
+            peer.read_exact(&mut [0; 700]).await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = reading => {}
+        () = link.sender.standstill(PATIENCE) => panic!("it was read from"),
+    }
+    let since = Instant::now();
+    link.sender.standstill(PATIENCE).await;
+    assert!(since.elapsed() < PATIENCE * 2);
+    // What is given up is not written, and whoever waits for it is told.
+    link.sender.abandon();
+    link.sender.written().await;
+    assert!(since.elapsed() < PATIENCE * 2);
+    assert_eq!(link.sender.reason(), CloseReason::Deaf);
+    assert!(timeout(NEVER, link.sender.standstill(PATIENCE)).await.is_err(), "nothing waits any more");
+    drop(link);
+    let mut rest = Vec::new();
+    peer.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(rest.len(), 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_hangs_up_is_noticed_though_nobody_takes_what_it_said() {
+    let options = Options { queue_bytes: 1000, ..Options::default() };
+    let (one, other) = memory::pair(&options);
+    for number in 0..100 {
+        one.sender.push(note(number)).unwrap();
+    }
+    assert!(timeout(NEVER, other.sender.hung_up()).await.is_err());
+    one.sender.close();
+    other.sender.hung_up().await;
+    // It still has something to say.
+    assert!(timeout(NEVER, one.sender.written()).await.is_err());
+    one.sender.abandon();
+    one.sender.written().await;
+
+    let (link, mut peer) = rig(1000, &Options::default());
+    peer.write_all(&[&note(1)[..], b"\n"].concat()).await.unwrap();
+    assert!(timeout(NEVER, link.sender.hung_up()).await.is_err());
+    peer.shutdown().await.unwrap();
+    link.sender.hung_up().await;
 }
 
 #[tokio::test(start_paused = true)]
