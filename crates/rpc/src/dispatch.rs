@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use narrows_acp::method::CANCEL_REQUEST;
-use narrows_link::{CloseReason, Link, Receiver, queue};
+use narrows_link::{CloseReason, Link, Receiver, Sender, queue};
 use narrows_wire::{Batch, Code, Fault, Frame, Kind, RawId, RpcError, Step, message};
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use crate::call::Response;
 use crate::error::CallError;
@@ -25,6 +25,9 @@ const SHOWN: usize = 100;
 
 /// How long a peer that no longer reads may be silent before it counts as lost.
 const SILENCE: Duration = Duration::from_secs(5);
+
+/// How long a peer that has closed its end may take nothing of what waits for it before it counts as lost.
+const STANDSTILL: Duration = Duration::from_millis(200);
 
 /// How many batches may wait for one of their entries at once: the rest of each stays in memory meanwhile.
 const MAX_WAITING: usize = 8;
@@ -42,23 +45,13 @@ pub fn start(link: Link, options: Options) -> (Peer, Inbox) {
 
 async fn run(dispatch: Dispatch, mut receiver: Receiver) {
     let shared = &dispatch.shared;
-    {
-        let read = dispatch.read(&mut receiver);
-        tokio::pin!(read);
-        tokio::select! {
-            biased;
-            () = shared.stop.wait() => {}
-            () = &mut read => {}
-            // The peer no longer reads. It may still have something to say, or end and so explain itself; once it has
-            // been silent for a while it has not understood what it was asked.
-            () = shared.sender.written() => loop {
-                let before = shared.sender.stats().frames_in;
-                let over = timeout(SILENCE, &mut read).await.is_ok();
-                if over || shared.sender.stats().frames_in == before {
-                    break;
-                }
-            },
-        }
+    tokio::select! {
+        biased;
+        () = shared.stop.wait() => {}
+        () = dispatch.read(&mut receiver) => {}
+        () = silent(&shared.sender) => {}
+        // Whoever waits for room to tell it something need not wait any longer.
+        () = stuck(&shared.sender) => shared.sender.abandon(),
     }
     let reason = if shared.stop.is_raised() { CloseReason::Local } else { receiver.reason() };
     if shared.stop.is_raised() {
@@ -70,6 +63,26 @@ async fn run(dispatch: Dispatch, mut receiver: Receiver) {
     // A peer that has nothing more to say may still read what was answered meanwhile.
     shared.stop.wait().await;
     shared.sender.close();
+}
+
+/// Waits until the peer no longer reads and says nothing either. It may still have something to say, or end and so
+/// explain itself; once it has been silent for a while it has not understood what it was asked.
+async fn silent(sender: &Sender) {
+    sender.written().await;
+    loop {
+        let before = sender.stats().frames_in;
+        sleep(SILENCE).await;
+        if sender.stats().frames_in == before {
+            return;
+        }
+    }
+}
+
+/// Waits until a peer that has closed its end takes nothing of what waits for it. While its answers fill the link
+/// nothing more is read from it, so the end of the stream behind its last questions would not be seen.
+async fn stuck(sender: &Sender) {
+    sender.hung_up().await;
+    sender.standstill(STANDSTILL).await;
 }
 
 /// What the loop works with; a batch that waits for one of its entries takes a clone along.

@@ -341,6 +341,55 @@ async fn a_peer_that_asks_without_reading_is_no_longer_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_peer_that_asks_without_reading_and_hangs_up_is_lost() {
+    let (one, link) = memory::pair(&LinkOptions { queue_bytes: 2000, ..LinkOptions::default() });
+    let (agent, _inbox) = start(one, Options::agent(|_| false));
+    let unknown = json!({"jsonrpc": "2.0", "id": 1, "method": "unknown"});
+    let flood = async { while link.sender.send(unknown.to_string().into()).await.is_ok() {} };
+    assert!(timeout(NEVER, flood).await.is_err());
+    assert!(timeout(NEVER, agent.closed()).await.is_err(), "it may still read");
+    let since = Instant::now();
+    link.sender.close();
+    timeout(NEVER, agent.closed()).await.expect("nobody reads, and nobody speaks");
+    agent.finish().await;
+    assert!(since.elapsed() < Duration::from_millis(300), "{:?}", since.elapsed());
+    drop(link);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_asks_a_lot_and_hangs_up_gets_every_answer_as_long_as_it_reads() {
+    const MANY: u32 = 1000;
+    let (one, mut link) = memory::pair(&LinkOptions { queue_bytes: 2000, ..LinkOptions::default() });
+    let (agent, _inbox) = start(one, Options::agent(|_| false));
+    for n in 0..MANY {
+        let unknown = json!({"jsonrpc": "2.0", "id": n, "method": "unknown"});
+        link.sender.push(unknown.to_string().into()).unwrap();
+    }
+    link.sender.close();
+    for n in 0..MANY {
+        // sleep: this is the slowness
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(sent(&mut link).await["id"], n);
+    }
+    assert_eq!(agent.closed().await, CloseReason::Eof);
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_from_this_side_does_not_wait_for_a_peer_that_no_longer_reads() {
+    let (one, link) = memory::pair(&LinkOptions::default());
+    let Link { sender, receiver } = link;
+    let (client, _inbox) = start(one, Options::client(|_| true));
+    drop(receiver);
+    let _ = client.notify("n", &json!({})).await;
+    let since = Instant::now();
+    assert!(timeout(Duration::from_secs(1), client.closed()).await.is_err(), "it may still speak");
+    client.close();
+    client.closed().await;
+    assert_eq!(since.elapsed(), Duration::from_secs(1));
+    drop(sender);
+}
+
+#[tokio::test(start_paused = true)]
 async fn noise_of_an_agent_is_counted_and_that_of_a_client_answered() {
     let (client, _inbox, mut link) = client();
     link.sender.send(Bytes::from_static(b"npm WARN deprecated")).await.unwrap();
