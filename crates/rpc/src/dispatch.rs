@@ -50,8 +50,11 @@ async fn run(dispatch: Dispatch, mut receiver: Receiver) {
         () = shared.stop.wait() => {}
         () = dispatch.read(&mut receiver) => {}
         () = silent(&shared.sender) => {}
-        // Whoever waits for room to tell it something need not wait any longer.
-        () = stuck(&shared.sender) => shared.sender.abandon(),
+        () = stuck(&shared.sender) => {
+            tracing::warn!("the peer has hung up and reads nothing; what it was answered last is lost");
+            // Whoever waits for room to tell it something need not wait any longer.
+            shared.sender.abandon();
+        }
     }
     let reason = if shared.stop.is_raised() { CloseReason::Local } else { receiver.reason() };
     if shared.stop.is_raised() {

@@ -11,7 +11,7 @@ use clap::CommandFactory;
 use narrows_agent::Settings;
 use narrows_link::{CloseReason, Sender};
 use narrows_rpc::Peer;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::cli::{Acp, Cli};
 use crate::config::{self, Flags, Layer, Variables};
@@ -27,9 +27,6 @@ const STANDSTILL: Duration = Duration::from_millis(200);
 
 /// How long turns may take to end when nobody reads.
 const PARTING: Duration = Duration::from_millis(200);
-
-/// How often it is looked whether it reads.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// For who has started it by hand, and would wait for ever.
 const FOR_EDITORS: &str = "this is what an editor starts and talks to in JSON; to talk to the model yourself: narrows run \
@@ -57,7 +54,7 @@ pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
         };
         served.map_err(|error| Failure::endpoint_setting(&error))?;
         let reason = output.reason();
-        if !finish(&peer).await {
+        if !finish(&peer, &output).await {
             tracing::warn!("the client no longer reads; what it was answered last is lost");
         }
         match reason {
@@ -75,28 +72,16 @@ async fn deaf(output: &Sender) {
 
 /// Writes what is left, for a client that has nothing more to ask may still read what it was answered. Whether all of
 /// it was written.
-async fn finish(peer: &Peer) -> bool {
+async fn finish(peer: &Peer, output: &Sender) -> bool {
     let all_written = async {
         tokio::select! {
             biased;
             () = peer.finish() => true,
-            () = standstill(peer) => false,
+            // A long line may take its time, as long as it goes on.
+            () = output.standstill(STANDSTILL) => false,
         }
     };
     timeout(PATIENCE, all_written).await.unwrap_or(false)
-}
-
-/// Waits until nothing could be written for a while.
-async fn standstill(peer: &Peer) {
-    let written = || peer.link_stats().frames_out;
-    let (mut before, mut since) = (written(), Instant::now());
-    while since.elapsed() < STANDSTILL {
-        sleep(LOOK).await;
-        let now = written();
-        if now != before {
-            (before, since) = (now, Instant::now());
-        }
-    }
 }
 
 fn settings(args: Acp) -> Result<Settings, Failure> {
