@@ -79,11 +79,12 @@ fn ends_soon(place: &Place, mut child: Child, since: Instant) {
         if let Some(status) = child.try_wait().expect("it is ours") {
             break status;
         }
-        if since.elapsed() > SOON {
+        let late = since.elapsed() > SOON;
+        if late {
             child.kill().expect("it is ours");
             child.wait().expect("it ends");
-            panic!("it is still there");
         }
+        assert!(!late, "it is still there");
         // sleep: what other processes do can only be looked for
         std::thread::sleep(Duration::from_millis(5));
     };
