@@ -1,4 +1,4 @@
-//! The open file: everything that is done with it runs in one transaction each, on the thread that owns it.
+//! The open file: everything that is done with it runs in a transaction, on the thread that owns it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, TransactionBehavior};
 
 use crate::StoreError;
 use crate::claim::Claims;
@@ -41,15 +41,15 @@ impl Ledger {
     /// Runs `work` on one state of the file.
     pub(crate) fn read<T>(
         &mut self,
-        work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>,
+        work: impl FnOnce(&Connection) -> Result<T, Fault>,
     ) -> Result<T, StoreError> {
         self.run(TransactionBehavior::Deferred, work)
     }
 
-    /// Runs `work`; what it changes is stored when this returns, or nothing is.
+    /// Runs `work`; what it changes is stored when this returns, or nothing is. Among others it is stored with them.
     pub(crate) fn write<T>(
         &mut self,
-        work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>,
+        work: impl FnOnce(&Connection) -> Result<T, Fault>,
     ) -> Result<T, StoreError> {
         // Immediate: a reader that turns writer fails at once if another process wrote meanwhile.
         self.run(TransactionBehavior::Immediate, work)
@@ -58,15 +58,42 @@ impl Ledger {
     fn run<T>(
         &mut self,
         behavior: TransactionBehavior,
-        work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>,
+        work: impl FnOnce(&Connection) -> Result<T, Fault>,
     ) -> Result<T, StoreError> {
         let run = || {
+            if self.is_among_others() {
+                return work(&self.connection);
+            }
             let transaction = self.connection.transaction_with_behavior(behavior)?;
             let value = work(&transaction)?;
             transaction.commit()?;
             Ok(value)
         };
         run().map_err(|fault: Fault| fault.at(&self.file))
+    }
+
+    /// Runs `work`, in which everything that is read or written is one transaction: stored as a whole, or not at all.
+    /// Writing to the disk takes longer than all else, and this does it once.
+    pub(crate) fn together(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        self.batch("BEGIN IMMEDIATE")?;
+        let done = work(self).and_then(|()| self.batch("COMMIT"));
+        // Some failures have ended the transaction already.
+        if done.is_err() && self.is_among_others() {
+            self.batch("ROLLBACK")?;
+        }
+        done
+    }
+
+    /// Whether a transaction of several jobs is open.
+    pub(crate) fn is_among_others(&self) -> bool {
+        !self.connection.is_autocommit()
+    }
+
+    fn batch(&self, sql: &str) -> Result<(), StoreError> {
+        self.connection.execute_batch(sql).map_err(|error| StoreError::sqlite(&self.file, &error))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sessions in the file: made, opened, listed, changed and deleted.
 
-use rusqlite::{OptionalExtension, Row, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::claim::{Claim, Held};
 use crate::cursor::Cursor;
@@ -144,13 +144,13 @@ impl Ledger {
 }
 
 /// The key of session `id`.
-pub(crate) fn key(file: &Transaction<'_>, id: &str) -> Result<Option<i64>, Fault> {
+pub(crate) fn key(file: &Connection, id: &str) -> Result<Option<i64>, Fault> {
     let mut query = file.prepare_cached("SELECT key FROM sessions WHERE id = ?1")?;
     Ok(query.query_row([id], |row| row.get(0)).optional()?)
 }
 
 /// Puts a session without turns into the file; returns its key.
-fn insert(file: &Transaction<'_>, new: &NewSession) -> Result<i64, Fault> {
+fn insert(file: &Connection, new: &NewSession) -> Result<i64, Fault> {
     let mut query = file.prepare_cached(
         "INSERT INTO sessions (id, cwd, roots, settings, created, updated) VALUES (?1, ?2, ?3, ?4, ?5, ?5)
          ON CONFLICT (id) DO NOTHING",

@@ -45,7 +45,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Exists`], [`StoreError::BadId`], or what keeps the file from being used.
     pub async fn create(&self, new: NewSession) -> Result<Claim, StoreError> {
-        self.run(move |ledger| ledger.create(&new)).await
+        self.run_joint(move |ledger| ledger.create(&new)).await
     }
 
     /// Opens a session.
@@ -118,7 +118,7 @@ impl Store {
     /// being used.
     pub async fn append(&self, claim: &Claim, turn: Turn) -> Result<u64, StoreError> {
         let held = claim.share();
-        self.run(move |ledger| ledger.append(&held, &turn)).await
+        self.run_joint(move |ledger| ledger.append(&held, &turn)).await
     }
 
     /// Lets `summary` stand for the messages of all turns up to number `through`. What the client is shown stays, and
@@ -143,7 +143,7 @@ impl Store {
     /// As [`Store::append`].
     pub async fn set(&self, claim: &Claim, change: Change) -> Result<(), StoreError> {
         let held = claim.share();
-        self.run(move |ledger| ledger.set(&held, &change)).await
+        self.run_joint(move |ledger| ledger.set(&held, &change)).await
     }
 
     async fn run<T: Send + 'static>(
@@ -153,6 +153,16 @@ impl Store {
         match &*self.place {
             Place::Memory(desk) => desk.lock().unwrap_or_else(PoisonError::into_inner).run(job),
             Place::Disk(writer) => writer.run(job).await,
+        }
+    }
+
+    async fn run_joint<T: Send + 'static>(
+        &self,
+        mut job: impl FnMut(&mut Ledger) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match &*self.place {
+            Place::Memory(desk) => desk.lock().unwrap_or_else(PoisonError::into_inner).run(&mut job),
+            Place::Disk(writer) => writer.run_joint(job).await,
         }
     }
 }
