@@ -1,5 +1,6 @@
 //! Chunks of a stream, or a whole answer, become pieces to show and a message to keep.
 
+mod alike;
 mod calls;
 mod details;
 mod mend;
@@ -16,6 +17,7 @@ use crate::error::Kind;
 use crate::problem::Problem;
 use crate::think::{Think, Voice};
 use crate::usage;
+use alike::Alike;
 use calls::{Calls, End};
 use details::Details;
 use reason::{Reason, stronger};
@@ -52,6 +54,7 @@ pub(crate) struct Assembly {
     think: Think,
     calls: Calls,
     details: Details,
+    alike: Alike,
     usage: Option<Usage>,
     finish: Option<Finish>,
     blanks: Blanks,
@@ -83,10 +86,16 @@ impl Assembly {
             self.done = true;
             return Ok(Taken::Done);
         }
+        if let Some(text) = self.alike.text(data) {
+            self.taken += 1;
+            self.blanks.is_last = false;
+            self.text(Cow::Borrowed(text), out);
+            return Ok(self.state());
+        }
         // Text that was checked as a whole is not checked again string by string. Where it is none, a stray byte in
         // what nobody reads is no reason to lose the rest.
         let chunk = match std::str::from_utf8(data) {
-            Ok(text) => serde_json::from_str(text),
+            Ok(text) => serde_json::from_str(text).inspect(|chunk| self.alike.learn(chunk, text)),
             Err(_) => serde_json::from_slice(data),
         };
         let taken = match chunk {
@@ -236,12 +245,7 @@ impl Assembly {
         {
             self.message.extra.insert("extra_content".to_owned(), value);
         }
-        if self.think.is_plain() {
-            say(&mut self.message, Voice::Text, text, out);
-        } else {
-            let Self { think, message, .. } = self;
-            think.feed(&text, |voice, text| say(message, voice, Cow::Borrowed(text), out));
-        }
+        self.text(text, out);
         if !delta.refusal.0.is_empty() {
             self.refused = true;
             say(&mut self.message, Voice::Text, delta.refusal.0, out);
@@ -254,6 +258,16 @@ impl Assembly {
             self.call(0, call, out)?;
         }
         Ok(())
+    }
+
+    /// Takes a piece of what is said, in which thoughts may be marked.
+    fn text(&mut self, text: Cow<'_, str>, out: &mut Vec<Piece>) {
+        if self.think.is_plain() {
+            say(&mut self.message, Voice::Text, text, out);
+        } else {
+            let Self { think, message, .. } = self;
+            think.feed(&text, |voice, text| say(message, voice, Cow::Borrowed(text), out));
+        }
     }
 
     fn call(&mut self, place: usize, call: CallDelta<'_>, out: &mut Vec<Piece>) -> Result<(), Problem> {

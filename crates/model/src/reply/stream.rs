@@ -7,6 +7,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
 use reqwest::Response;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, Sleep, sleep_until};
 
 use crate::chunk::{Piece, Taken};
@@ -96,22 +98,52 @@ impl Incoming {
         if let Poll::Ready(read) = self.body.poll_read(cx) {
             return Poll::Ready(read);
         }
-        if self.body.has_some() {
-            // It will be handed out at the next turn, so nothing is late.
-            return Poll::Pending;
-        }
         let late = ready!(self.clock.poll(cx));
         Poll::Ready(Err(Problem::new(Kind::Timeout, late, false)))
     }
 }
 
+/// A body as it comes over the network.
+type Chunks = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
+
 /// The bytes of a body, as many as have come.
 ///
 /// The connection is a task of its own, which hands over a chunk of HTTP at a time, and a chunk often has one event.
-/// Whoever took each to the client by itself would wake three tasks and write once for every word of a model that
-/// talks fast. So, when something has come, the connection is given one turn to bring more.
+/// Whoever took each to the client by itself would wake the whole turn and write once for every word of a model that
+/// talks fast. So they are gathered by a task that does nothing else.
 struct Body {
-    chunks: Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
+    reads: mpsc::Receiver<Read>,
+    /// Ends with the body, and with it the connection that nobody reads from.
+    _gathering: JoinSet<()>,
+}
+
+impl Body {
+    fn new(chunks: Chunks) -> Self {
+        let (sender, reads) = mpsc::channel(1);
+        let mut gathering = JoinSet::new();
+        gathering.spawn(gather(Gather::new(chunks), sender));
+        Self { reads, _gathering: gathering }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
+        self.reads.poll_recv(cx).map(|read| read.unwrap_or(Ok(None)))
+    }
+}
+
+/// Hands on what comes until the end, or until nobody wants it.
+async fn gather(mut gather: Gather, reads: mpsc::Sender<Read>) {
+    loop {
+        let read = poll_fn(|cx| gather.poll_read(cx)).await;
+        let is_last = !matches!(read, Ok(Some(_)));
+        if reads.send(read).await.is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// What has come of a body, gathered as long as more comes at once.
+struct Gather {
+    chunks: Chunks,
     /// What has come and was not handed out.
     come: BytesMut,
     /// The connection has had its turn since the last chunk.
@@ -120,14 +152,9 @@ struct Body {
     end: Option<Read>,
 }
 
-impl Body {
-    fn new(chunks: Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>) -> Self {
+impl Gather {
+    fn new(chunks: Chunks) -> Self {
         Self { chunks, come: BytesMut::new(), has_waited: false, end: None }
-    }
-
-    /// Whether something has come that was not handed out.
-    fn has_some(&self) -> bool {
-        !self.come.is_empty()
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
@@ -253,9 +280,9 @@ mod tests {
     use super::*;
 
     /// A connection: `None` is a moment in which nothing has come.
-    struct Chunks(VecDeque<Option<&'static str>>);
+    struct Script(VecDeque<Option<&'static str>>);
 
-    impl Stream for Chunks {
+    impl Stream for Script {
         type Item = reqwest::Result<Bytes>;
 
         fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -272,7 +299,7 @@ mod tests {
 
     #[track_caller]
     fn check(chunks: &[Option<&'static str>], expected: &[&str]) {
-        let mut body = Body::new(Box::pin(Chunks(chunks.iter().copied().collect())));
+        let mut body = Gather::new(Box::pin(Script(chunks.iter().copied().collect())));
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let mut reads = Vec::new();
         for _ in 0..100 {
