@@ -5,7 +5,7 @@ use std::sync::Arc;
 use narrows_acp::{Version, v2};
 use narrows_model::{Error, Message};
 use narrows_rpc::Responder;
-use narrows_store::Turn as StoredTurn;
+use narrows_store::{Change, Turn as StoredTurn};
 use narrows_wire::{Code, RpcError};
 use serde_json::{Value, json};
 
@@ -80,6 +80,7 @@ async fn answer_at_the_end(agent: Arc<Agent>, begun: Begun, responder: Responder
     let playing = play(&agent, begun);
     tokio::pin!(playing);
     let (end, guard) = tokio::select! {
+        biased;
         outcome = &mut playing => outcome,
         () = cancelled => {
             stop.stop();
@@ -153,17 +154,33 @@ async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
     voice.note(Shown::User { id: message, content });
     let mut turn = Turn::new(Arc::clone(agent), Arc::clone(&session), peer, guard.stop.clone(), voice);
     let end = turn.run(blocks).await;
-    let Turn { mut voice, messages, .. } = turn;
+    let Turn { mut voice, messages, title, .. } = turn;
     // Even a turn that was given up says what it has not yet said.
     let _ = voice.pause().await;
+    let named = name(&session, title);
     match &end.reason {
-        Reason::Failed(error) => tell_failure(agent, version, error, &mut voice).await,
         Reason::EndTurn | Reason::MaxTokens | Reason::MaxTurnRequests if !messages.is_empty() => {
-            keep(&session, messages, voice).await;
+            // At once, so that the disk is waited for once.
+            tokio::join!(keep(&session, messages, voice), named);
         }
-        _ => {}
+        reason => {
+            if let Reason::Failed(error) = reason {
+                tell_failure(agent, version, error, &mut voice).await;
+            }
+            named.await;
+        }
     }
     (end, guard)
+}
+
+/// Stores what a session is called now.
+async fn name(session: &Session, title: Option<String>) {
+    if let Some(title) = title
+        && let Some(claim) = session.claim()
+        && let Err(error) = session.store.set(&claim, Change::Title(Some(title))).await
+    {
+        tracing::warn!(%error, "a title could not be stored");
+    }
 }
 
 async fn tell_failure(agent: &Agent, version: Version, error: &Error, voice: &mut Voice) {

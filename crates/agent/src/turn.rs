@@ -8,7 +8,6 @@ use narrows_acp::Version;
 use narrows_acp::method::SESSION_UPDATE;
 use narrows_model::{Completion, Error, Event, Finish, Kind, Message, Note, Request, Usage};
 use narrows_rpc::Peer;
-use narrows_store::Change;
 use narrows_wire::Effects;
 use serde_json::{Value, json};
 
@@ -93,6 +92,8 @@ pub(crate) struct Turn {
     usage: Option<Usage>,
     /// The history has been shortened because it did not fit; once is enough.
     pub(crate) compacted: bool,
+    /// What the session is called since this turn, to be stored with it.
+    pub(crate) title: Option<String>,
 }
 
 impl Turn {
@@ -103,7 +104,8 @@ impl Turn {
         stop: Stop,
         voice: Voice,
     ) -> Self {
-        Self { agent, session, peer, stop, voice, messages: Vec::new(), usage: None, compacted: false }
+        let messages = Vec::new();
+        Self { agent, session, peer, stop, voice, messages, usage: None, compacted: false, title: None }
     }
 
     /// Plays the turn to its end.
@@ -111,6 +113,7 @@ impl Turn {
         let beats =
             beats(self.peer.clone(), Arc::clone(&self.session), self.voice.said(), self.voice.version());
         let reason = tokio::select! {
+            biased;
             reason = self.work(blocks) => reason.unwrap_or_else(|reason| reason),
             () = beats => Reason::Cancelled,
         };
@@ -302,12 +305,8 @@ impl Turn {
             }
             state.title = Some(title.clone());
         }
-        if let Some(claim) = self.session.claim()
-            && let Err(error) = self.session.store.set(&claim, Change::Title(Some(title.clone()))).await
-        {
-            tracing::warn!(%error, "a title could not be stored");
-        }
         self.voice.update(&info(Some(&title))).await?;
+        self.title = Some(title);
         Ok(())
     }
 

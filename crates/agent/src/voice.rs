@@ -59,7 +59,8 @@ impl Open {
     /// The update that says what has not been sent.
     fn update(&self) -> Result<Vec<u8>, CallError> {
         let rest = &self.text[self.sent..];
-        let mut line = Vec::with_capacity(self.start.len() + rest.len() + 32);
+        // Just as much as text without escapes takes: what is exact becomes shared bytes as it is.
+        let mut line = Vec::with_capacity(self.start.len() + rest.len() + 2 + END.len());
         line.extend_from_slice(&self.start);
         serde_json::to_writer(&mut line, rest).map_err(unwritable)?;
         line.extend_from_slice(END);
