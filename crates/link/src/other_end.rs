@@ -40,3 +40,60 @@ async fn told(ready: io::Result<Ready>) -> Ready {
         Err(_) => pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Long enough for what has happened already to be told.
+    const MOMENT: Duration = Duration::from_millis(50);
+
+    /// Asserts that `sign` comes when `act` has been done, and not before.
+    async fn check(what: &str, sign: impl Future<Output = ()>, act: impl FnOnce()) {
+        tokio::pin!(sign);
+        assert!(timeout(MOMENT, &mut sign).await.is_err(), "{what}: nothing has happened");
+        act();
+        timeout(Duration::from_secs(10), sign).await.expect(what);
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_goes_has_hung_up_though_something_is_unread() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(b"unread").unwrap();
+        check("a pipe", hung_up(Ok(reader.into())), || drop(writer)).await;
+
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"unread").unwrap();
+        check("a socket", hung_up(Ok(ours.into())), || drop(theirs)).await;
+
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"unread").unwrap();
+        let half = || theirs.shutdown(Shutdown::Write).unwrap();
+        check("half a socket", hung_up(Ok(ours.into())), half).await;
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_goes_is_deaf_and_one_that_has_nothing_more_to_say_is_not() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(b"unread").unwrap();
+        check("a pipe", deaf(Ok(writer.into())), || drop(reader)).await;
+
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.shutdown(Shutdown::Write).unwrap();
+        check("a socket", deaf(Ok(ours.into())), || drop(theirs)).await;
+    }
+
+    #[tokio::test]
+    async fn of_files_nothing_is_told() {
+        let file = || tempfile::tempfile().map(Into::into);
+        assert!(timeout(MOMENT, hung_up(file())).await.is_err());
+        assert!(timeout(MOMENT, deaf(file())).await.is_err());
+    }
+}
