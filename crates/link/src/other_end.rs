@@ -65,7 +65,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_writer_that_goes_has_hung_up_though_something_is_unread() {
-        let (reader, mut writer) = std::io::pipe().unwrap();
+        let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(b"unread").unwrap();
         check("a pipe", hung_up(Ok(reader.into())), || drop(writer)).await;
 
@@ -81,7 +81,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_goes_is_deaf_and_one_that_has_nothing_more_to_say_is_not() {
-        let (reader, mut writer) = std::io::pipe().unwrap();
+        let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(b"unread").unwrap();
         check("a pipe", deaf(Ok(writer.into())), || drop(reader)).await;
 
