@@ -36,7 +36,10 @@ pub(crate) const LAYERS: &[Layer] = &[
         name: "agent",
         may_use: Only(&["wire", "acp", "link", "rpc", "model", "store", "mcp", "policy", "process"]),
     },
-    Layer { name: "client", may_use: Only(&["acp", "rpc", "link", "process", "policy", "audit"]) },
+    Layer {
+        name: "client",
+        may_use: Only(&["wire", "acp", "rpc", "link", "process", "policy", "audit", "mcp"]),
+    },
     Layer { name: "govern", may_use: Only(&["wire", "acp", "policy", "audit", "manifest"]) },
     Layer { name: "fake", may_use: Only(&["wire", "acp", "rpc"]) },
     Layer { name: "bus", may_use: Only(&["wire", "acp", "link", "process", "policy", "govern"]) },

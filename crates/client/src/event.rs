@@ -1,0 +1,1 @@
+//! One event model, whatever the agent and its version.

@@ -1,0 +1,4 @@
+//! What an agent may use of this machine: files and terminals, within the roots.
+
+pub(crate) mod files;
+pub(crate) mod terminal;

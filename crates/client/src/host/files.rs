@@ -1,0 +1,1 @@
+//! Files of the session, by descriptor and never outside the roots.

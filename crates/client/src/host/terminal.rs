@@ -1,0 +1,1 @@
+//! Commands the agent runs here, contained and within bounds.

@@ -1,0 +1,1 @@
+//! An answer in the form of a JSON Schema.

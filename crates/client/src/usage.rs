@@ -1,0 +1,1 @@
+//! What a turn cost, by difference of what the agent counts.

@@ -1,0 +1,1 @@
+//! Decisions as pure functions: access presets, rules, commands as argv, and why.
