@@ -10,3 +10,6 @@ pub mod model;
 pub mod sdk;
 pub mod tap;
 pub mod wait;
+
+/// The scripted agent, for crates that may not use it themselves.
+pub use narrows_fake as fake;
