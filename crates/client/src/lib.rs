@@ -5,4 +5,7 @@ mod host;
 mod map;
 mod mcp;
 mod structured;
+#[cfg_attr(not(test), expect(dead_code, reason = "the session will use it"))]
 mod usage;
+
+pub use usage::Usage;

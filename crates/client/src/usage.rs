@@ -1,1 +1,276 @@
 //! What a turn cost, by difference of what the agent counts.
+//!
+//! Agents count over the whole session; programs want to know what one turn took. A [`Meter`] stands between: it
+//! remembers where the counters stood when the last turn ended. A counter that went down has been set back, and
+//! what it shows then is all of this turn.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// What one turn took. What the agent did not tell is absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens that went in, those from a cache included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_tokens: Option<u64>,
+    /// The part of the input that came out of a cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_read_tokens: Option<u64>,
+    /// The part of the input that was put into a cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write_tokens: Option<u64>,
+    /// Tokens that came out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_tokens: Option<u64>,
+    /// Input and output together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_tokens: Option<u64>,
+    /// Tokens in the context of the last model call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_length: Option<u64>,
+    /// The most the model would have written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_output_tokens: Option<u64>,
+    /// The price, if the agent counts in US dollars.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// How long it took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// What the agent said: `usage` at the end of the turn, `usage_update` on the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw: Option<Value>,
+}
+
+/// What the numbers at the end of a turn are the sum of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// All turns so far, as the protocol says.
+    #[default]
+    Session,
+    /// This turn alone, as some agents do.
+    Turn,
+}
+
+/// Turns the counters of one session into the usage of each turn.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meter {
+    counted: Counted,
+    /// The counters when the last turn ended.
+    before: Counters,
+    /// The bill when the last turn ended.
+    paid: Option<Cost>,
+    /// The bill as last told.
+    bill: Option<Cost>,
+    /// Whether the bill was told in this turn.
+    billed: bool,
+    /// Whether a turn has begun yet.
+    begun: bool,
+    /// Tokens in the context, as last told.
+    context: Option<u64>,
+    /// What was told last in this turn, as it came.
+    end: Option<Value>,
+    update: Option<Value>,
+}
+
+impl Meter {
+    /// A meter at zero for an agent that counts so.
+    pub(crate) fn new(counted: Counted) -> Self {
+        Self { counted, ..Self::default() }
+    }
+
+    /// A turn begins.
+    pub(crate) fn begin(&mut self) {
+        self.begun = true;
+    }
+
+    /// Takes a `usage_update`: what is in the context, and the bill so far.
+    ///
+    /// Before the first turn it tells where a session that goes on had stopped. Between turns it is late news of the
+    /// turn before, and counts for the next: the sum stays right.
+    pub(crate) fn update(&mut self, update: &Value) {
+        let Value::Object(fields) = update else { return };
+        if let Some(used) = number(fields, &["used"]) {
+            self.context = Some(used);
+        }
+        if let Some(cost) = Cost::read(fields) {
+            if self.begun {
+                self.billed = true;
+            } else {
+                self.paid = Some(cost.clone());
+            }
+            self.bill = Some(cost);
+        }
+        if self.begun {
+            self.update = Some(update.clone());
+        }
+    }
+
+    /// Takes the `usage` that comes with the end of a turn.
+    pub(crate) fn end(&mut self, usage: &Value) {
+        if usage.is_object() {
+            self.end = Some(usage.clone());
+        }
+    }
+
+    /// The turn is over and took this long. `None` if the agent told nothing.
+    pub(crate) fn finish(&mut self, duration: Duration) -> Option<Usage> {
+        let (end, update) = (self.end.take(), self.update.take());
+        let billed = std::mem::take(&mut self.billed);
+        if end.is_none() && update.is_none() {
+            return None;
+        }
+        let mut usage = Usage {
+            context_length: self.context,
+            duration_ms: Some(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
+            ..Usage::default()
+        };
+        if let Some(Value::Object(fields)) = &end {
+            let now = Counters::read(fields);
+            match self.counted {
+                Counted::Turn => now.tell(&mut usage),
+                Counted::Session => {
+                    now.since(&self.before).tell(&mut usage);
+                    self.before = now.or(&self.before);
+                }
+            }
+            usage.max_output_tokens = number(fields, &["maxOutputTokens", "max_output_tokens"]);
+        }
+        if billed {
+            usage.cost_usd = self.bill.as_ref().and_then(|bill| bill.since(self.paid.as_ref()));
+            self.paid = self.bill.clone();
+        }
+        let said = [("usage", end), ("usage_update", update)];
+        let said = said.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        usage.raw = Some(Value::Object(said.collect()));
+        Some(usage)
+    }
+}
+
+/// The counters an agent may show.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Counters {
+    input: Option<u64>,
+    output: Option<u64>,
+    total: Option<u64>,
+    cache_read: Option<u64>,
+    cache_write: Option<u64>,
+    thought: Option<u64>,
+}
+
+impl Counters {
+    fn read(fields: &Map<String, Value>) -> Self {
+        Self {
+            input: number(fields, &["inputTokens", "input_tokens"]),
+            output: number(fields, &["outputTokens", "output_tokens"]),
+            total: number(fields, &["totalTokens", "total_tokens"]),
+            cache_read: number(
+                fields,
+                &["cachedReadTokens", "cached_read_tokens", "cacheReadTokens", "cache_read_tokens"],
+            ),
+            cache_write: number(
+                fields,
+                &["cachedWriteTokens", "cached_write_tokens", "cacheWriteTokens", "cache_write_tokens"],
+            ),
+            thought: number(fields, &["thoughtTokens", "thought_tokens"]),
+        }
+    }
+
+    fn list(&self) -> [Option<u64>; 6] {
+        [self.input, self.output, self.total, self.cache_read, self.cache_write, self.thought]
+    }
+
+    fn each(&self, other: &Self, join: impl Fn(Option<u64>, Option<u64>) -> Option<u64>) -> Self {
+        Self {
+            input: join(self.input, other.input),
+            output: join(self.output, other.output),
+            total: join(self.total, other.total),
+            cache_read: join(self.cache_read, other.cache_read),
+            cache_write: join(self.cache_write, other.cache_write),
+            thought: join(self.thought, other.thought),
+        }
+    }
+
+    /// What was counted since `before`. One that went down says that all were set back.
+    fn since(&self, before: &Self) -> Self {
+        let shown = self.list().into_iter().zip(before.list());
+        let set_back = shown.into_iter().any(|pair| matches!(pair, (Some(now), Some(then)) if now < then));
+        if set_back {
+            return self.clone();
+        }
+        self.each(before, |now, then| Some(now? - then.unwrap_or(0)))
+    }
+
+    /// These, and where one is not shown, what `before` shows.
+    fn or(self, before: &Self) -> Self {
+        self.each(before, Option::or)
+    }
+
+    /// Writes the counts of one turn in the form in which the input includes the caches.
+    fn tell(&self, usage: &mut Usage) {
+        let (mut input, mut output) = (self.input, self.output);
+        let caches = self.cache_read.unwrap_or(0).saturating_add(self.cache_write.unwrap_or(0));
+        let thought = self.thought.unwrap_or(0);
+        // What the total has beyond input and output shows what the agent counts beside them.
+        let told = input.unwrap_or(0).saturating_add(output.unwrap_or(0));
+        let mut spare = self.total.unwrap_or(0).saturating_sub(told);
+        let only_thought = spare == thought && spare != caches;
+        if caches > 0 && spare >= caches && !only_thought {
+            input = Some(input.unwrap_or(0).saturating_add(caches));
+            spare -= caches;
+        }
+        if thought > 0 && spare >= thought {
+            output = Some(output.unwrap_or(0).saturating_add(thought));
+        }
+        usage.input_tokens = input;
+        usage.output_tokens = output;
+        usage.cache_read_tokens = self.cache_read;
+        usage.cache_write_tokens = self.cache_write;
+        usage.total_tokens = match (input, output) {
+            (Some(input), Some(output)) => Some(input.saturating_add(output)),
+            _ => self.total,
+        };
+    }
+}
+
+/// A bill.
+#[derive(Clone, Debug, PartialEq)]
+struct Cost {
+    amount: f64,
+    currency: String,
+}
+
+impl Cost {
+    fn read(fields: &Map<String, Value>) -> Option<Self> {
+        let cost = fields.get("cost")?;
+        let amount = cost.get("amount")?.as_f64().filter(|amount| *amount >= 0.0)?;
+        Some(Self { amount, currency: cost.get("currency")?.as_str()?.to_ascii_uppercase() })
+    }
+
+    /// The dollars since `before`. Another currency began at nothing, and so did a bill that got smaller.
+    fn since(&self, before: Option<&Self>) -> Option<f64> {
+        if self.currency != "USD" {
+            return None;
+        }
+        let base = before.filter(|before| before.currency == self.currency && before.amount <= self.amount);
+        let spent = self.amount - base.map_or(0.0, |before| before.amount);
+        // Differences of decimal amounts have a tail that nobody was billed.
+        Some((spent * 1e9).round() / 1e9)
+    }
+}
+
+/// The first of `names` that has a count.
+fn number(fields: &Map<String, Value>, names: &[&str]) -> Option<u64> {
+    names.iter().find_map(|name| {
+        let value = fields.get(*name)?;
+        // Some languages write every number with a point.
+        let whole = || value.as_f64().filter(|number| number.fract() == 0.0 && (0.0..9e15).contains(number));
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked the line above")]
+        value.as_u64().or_else(|| whole().map(|number| number as u64))
+    })
+}
+
+#[cfg(test)]
+mod tests;

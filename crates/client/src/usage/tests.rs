@@ -1,0 +1,234 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+/// Plays turns of `(updates, usage at the end)` and compares each turn's usage without `raw` and `duration_ms`.
+#[track_caller]
+fn check(counted: Counted, turns: &[(&[Value], Value)], expected: &[Value]) {
+    let mut meter = Meter::new(counted);
+    let told: Vec<Value> = turns.iter().map(|(updates, end)| turn(&mut meter, updates, end)).collect();
+    assert_eq!(told, expected);
+}
+
+fn turn(meter: &mut Meter, updates: &[Value], end: &Value) -> Value {
+    meter.begin();
+    updates.iter().for_each(|update| meter.update(update));
+    meter.end(end);
+    let Some(usage) = meter.finish(Duration::from_millis(5)) else { return Value::Null };
+    assert_eq!(usage.duration_ms, Some(5));
+    assert!(usage.raw.is_some());
+    serde_json::to_value(Usage { duration_ms: None, raw: None, ..usage }).unwrap()
+}
+
+fn told(input: u64, output: u64) -> Value {
+    json!({"input_tokens": input, "output_tokens": output, "total_tokens": input + output})
+}
+
+fn cost(amount: f64, currency: &str) -> Value {
+    json!({"used": 7, "size": 100, "cost": {"amount": amount, "currency": currency}})
+}
+
+#[test]
+fn a_turn_is_the_difference() {
+    let end = |input: u64, output: u64| json!({"inputTokens": input, "outputTokens": output, "totalTokens": input + output});
+    let turns: [(&[Value], Value); 3] = [(&[], end(100, 10)), (&[], end(250, 30)), (&[], end(250, 30))];
+    check(Counted::Session, &turns, &[told(100, 10), told(150, 20), told(0, 0)]);
+    check(Counted::Turn, &turns, &[told(100, 10), told(250, 30), told(250, 30)]);
+}
+
+#[test]
+fn a_counter_that_went_down_began_anew() {
+    let end = |input: u64, output: u64| json!({"input_tokens": input, "output_tokens": output});
+    check(
+        Counted::Session,
+        &[(&[], end(100, 10)), (&[], end(60, 12)), (&[], end(70, 13)), (&[], end(80, 3))],
+        &[told(100, 10), told(60, 12), told(10, 1), told(80, 3)],
+    );
+}
+
+#[test]
+fn a_silent_turn_changes_nothing() {
+    let end = |input: u64, output: u64| json!({"inputTokens": input, "outputTokens": output});
+    check(
+        Counted::Session,
+        &[(&[], end(100, 10)), (&[], Value::Null), (&[], json!([1])), (&[], end(150, 15))],
+        &[told(100, 10), Value::Null, Value::Null, told(50, 5)],
+    );
+}
+
+#[test]
+fn a_counter_that_is_not_shown_keeps_its_place() {
+    check(
+        Counted::Session,
+        &[
+            (&[], json!({"inputTokens": 100, "outputTokens": 10})),
+            (&[], json!({"outputTokens": 15, "totalTokens": "many"})),
+            (&[], json!({"inputTokens": 180.0, "outputTokens": -3})),
+        ],
+        &[told(100, 10), json!({"output_tokens": 5}), json!({"input_tokens": 80})],
+    );
+}
+
+#[test]
+fn caches_are_part_of_the_input() {
+    // Within the input: the total has no room for them.
+    check(
+        Counted::Session,
+        &[(&[], json!({"inputTokens": 100, "outputTokens": 10, "totalTokens": 110, "cachedReadTokens": 80}))],
+        &[json!({"input_tokens": 100, "cache_read_tokens": 80, "output_tokens": 10, "total_tokens": 110})],
+    );
+    // Beside it.
+    check(
+        Counted::Session,
+        &[(
+            &[],
+            json!({"input_tokens": 20, "output_tokens": 10, "total_tokens": 115,
+                "cached_read_tokens": 80, "cached_write_tokens": 5}),
+        )],
+        &[json!({"input_tokens": 105, "cache_read_tokens": 80, "cache_write_tokens": 5,
+            "output_tokens": 10, "total_tokens": 115})],
+    );
+    // Without a total nothing shows that they are beside it.
+    check(
+        Counted::Session,
+        &[(&[], json!({"inputTokens": 100, "outputTokens": 10, "cacheReadTokens": 80}))],
+        &[json!({"input_tokens": 100, "cache_read_tokens": 80, "output_tokens": 10, "total_tokens": 110})],
+    );
+    // Per turn, and not over the session.
+    let end = |input: u64, read: u64| json!({"inputTokens": input, "outputTokens": 0, "totalTokens": input + read, "cachedReadTokens": read});
+    check(
+        Counted::Session,
+        &[(&[], end(10, 0)), (&[], end(15, 40))],
+        &[
+            json!({"input_tokens": 10, "cache_read_tokens": 0, "output_tokens": 0, "total_tokens": 10}),
+            json!({"input_tokens": 45, "cache_read_tokens": 40, "output_tokens": 0, "total_tokens": 45}),
+        ],
+    );
+}
+
+#[test]
+fn thoughts_are_output() {
+    let thoughts = |total: u64| {
+        json!({"inputTokens": 100, "outputTokens": 10, "totalTokens": total,
+            "cachedReadTokens": 40, "thoughtTokens": 60})
+    };
+    let expected = |input: u64, output: u64| json!({"input_tokens": input, "cache_read_tokens": 40, "output_tokens": output, "total_tokens": input + output});
+    check(Counted::Session, &[(&[], thoughts(110))], &[expected(100, 10)]);
+    check(Counted::Session, &[(&[], thoughts(170))], &[expected(100, 70)]);
+    check(Counted::Session, &[(&[], thoughts(150))], &[expected(140, 10)]);
+    check(Counted::Session, &[(&[], thoughts(210))], &[expected(140, 70)]);
+}
+
+#[test]
+fn updates_tell_the_context_and_the_price() {
+    let priced = |cost: f64| json!({"context_length": 7, "cost_usd": cost});
+    check(
+        Counted::Session,
+        &[
+            (&[cost(0.1, "USD")], Value::Null),
+            (&[cost(0.2, "usd"), cost(0.3, "USD")], Value::Null),
+            (&[], Value::Null),
+            (&[json!({"used": 9, "size": 100})], Value::Null),
+            (&[cost(0.05, "USD")], Value::Null),
+            (&[cost(3.0, "EUR")], Value::Null),
+            (&[cost(4.0, "USD")], Value::Null),
+            (&[json!({"used": "x", "cost": {"amount": "1", "currency": "USD"}})], Value::Null),
+        ],
+        &[
+            priced(0.1),
+            priced(0.2),
+            Value::Null,
+            json!({"context_length": 9}),
+            priced(0.05),
+            json!({"context_length": 7}),
+            priced(4.0),
+            json!({"context_length": 7}),
+        ],
+    );
+}
+
+#[test]
+fn what_was_spent_before_the_first_turn_is_not_its_price() {
+    let mut meter = Meter::new(Counted::Session);
+    meter.update(&cost(2.0, "USD"));
+    assert_eq!(meter.finish(Duration::ZERO), None);
+    assert_eq!(turn(&mut meter, &[cost(2.5, "USD")], &Value::Null)["cost_usd"], 0.5);
+    // Late news is not lost.
+    meter.update(&cost(2.75, "USD"));
+    assert_eq!(turn(&mut meter, &[], &json!({"inputTokens": 1}))["cost_usd"], 0.25);
+}
+
+#[test]
+fn what_was_said_is_kept() {
+    let mut meter = Meter::new(Counted::Session);
+    meter.begin();
+    meter.update(&json!({"used": 1}));
+    meter.update(&json!({"used": 2}));
+    meter.end(&json!({"inputTokens": 3, "maxOutputTokens": 9, "_meta": {}}));
+    let usage = meter.finish(Duration::from_secs(1)).unwrap();
+    assert_eq!(
+        serde_json::to_value(&usage).unwrap(),
+        json!({"input_tokens": 3, "context_length": 2, "max_output_tokens": 9, "duration_ms": 1000,
+            "raw": {"usage": {"inputTokens": 3, "maxOutputTokens": 9, "_meta": {}}, "usage_update": {"used": 2}}})
+    );
+    assert_eq!(serde_json::from_value::<Usage>(serde_json::to_value(&usage).unwrap()).unwrap(), usage);
+}
+
+fn anything() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<u64>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        Just(json!("USD")),
+    ];
+    let names = prop::sample::select(vec![
+        "inputTokens",
+        "output_tokens",
+        "totalTokens",
+        "cached_read_tokens",
+        "cacheWriteTokens",
+        "thoughtTokens",
+        "used",
+        "cost",
+        "amount",
+        "currency",
+        "maxOutputTokens",
+    ]);
+    leaf.prop_recursive(3, 24, 8, move |inner| {
+        prop::collection::hash_map(names.clone(), inner, 0..8)
+            .prop_map(|fields| fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    })
+}
+
+proptest! {
+    #[test]
+    fn anything_can_be_said(turns in prop::collection::vec((anything(), anything()), 1..6)) {
+        let mut meter = Meter::new(Counted::Session);
+        for (update, end) in turns {
+            meter.begin();
+            meter.update(&update);
+            meter.end(&end);
+            if let Some(usage) = meter.finish(Duration::ZERO) {
+                prop_assert!(usage.cost_usd.is_none_or(|cost| cost >= 0.0));
+            }
+        }
+    }
+
+    #[test]
+    fn the_turns_add_up(steps in prop::collection::vec((0_u64..1000, 0_u64..1000), 1..20)) {
+        let mut meter = Meter::new(Counted::Session);
+        let (mut input, mut output, mut sum) = (0, 0, (0, 0));
+        for (more_input, more_output) in steps {
+            input += more_input;
+            output += more_output;
+            meter.begin();
+            meter.end(&json!({"inputTokens": input, "outputTokens": output, "totalTokens": input + output}));
+            let usage = meter.finish(Duration::ZERO).unwrap();
+            prop_assert_eq!(usage.total_tokens, Some(more_input + more_output));
+            sum = (sum.0 + usage.input_tokens.unwrap(), sum.1 + usage.output_tokens.unwrap());
+        }
+        prop_assert_eq!(sum, (input, output));
+    }
+}
