@@ -1,1 +1,184 @@
 //! An answer in the form of a JSON Schema.
+//!
+//! The protocol has no word for it, so the form is asked for in the prompt and looked for in the answer. Models
+//! answer best with an object: a schema whose root is anything else is asked for as the member `value` of one. The
+//! value that is found is always judged by the schema as it was given.
+
+mod find;
+
+use jsonschema::Validator;
+use jsonschema::error::ValidationErrorKind;
+use serde_json::{Map, Value, json};
+
+/// The member that holds what is not an object itself.
+const MEMBER: &str = "value";
+
+/// How many problems are told: whoever repairs the first few mostly repairs the rest.
+const PROBLEMS: usize = 10;
+
+/// How many characters of a problem are told.
+const PROBLEM_LENGTH: usize = 300;
+
+/// How many references are followed to see whether the root is an object.
+const REFERENCES: usize = 8;
+
+/// Why a schema cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FormError {
+    /// Neither an object nor a boolean.
+    #[error("a JSON Schema is an object or a boolean")]
+    NotASchema,
+    /// It refers to something that it does not hold itself; nothing is ever fetched.
+    #[error("the schema refers to what it does not hold, and nothing is fetched: {0}")]
+    Elsewhere(String),
+    /// It breaks the rules of its own draft.
+    #[error("the schema is not valid at {at:?}: {what}")]
+    Invalid {
+        /// Where, as a JSON pointer; empty for the whole.
+        at: String,
+        /// What is wrong there.
+        what: String,
+    },
+}
+
+/// A form for answers.
+#[derive(Debug)]
+pub(crate) struct Form {
+    /// What the model is shown.
+    shown: Value,
+    /// Whether that has the given schema as its member.
+    wrapped: bool,
+    /// The schema as given.
+    validator: Validator,
+}
+
+impl Form {
+    /// The form that `schema` describes. References are followed within it only.
+    ///
+    /// # Errors
+    /// [`FormError`] if it is no usable schema.
+    pub(crate) fn new(schema: &Value) -> Result<Self, FormError> {
+        if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
+            return Err(FormError::NotASchema);
+        }
+        let validator =
+            jsonschema::options().offline().build(schema).map_err(|error| match error.kind() {
+                ValidationErrorKind::Referencing(cause) => FormError::Elsewhere(clipped(&cause.to_string())),
+                _ => FormError::Invalid {
+                    at: error.instance_path().to_string(),
+                    what: clipped(&error.masked().to_string()),
+                },
+            })?;
+        let wrapped = !is_object(schema);
+        let shown = if wrapped { wrap(schema) } else { schema.clone() };
+        Ok(Self { shown, wrapped, validator })
+    }
+
+    /// What to append to the prompt.
+    pub(crate) fn instruction(&self) -> String {
+        let member = if self.wrapped {
+            format!(" What is asked for is its member \"{MEMBER}\".")
+        } else {
+            String::new()
+        };
+        format!(
+            "When everything else is done, let the last message be a single JSON object and nothing more: no words \
+             before or after it, no code fence.{member} The object has to be valid by this JSON Schema:\n\n{}",
+            self.shown
+        )
+    }
+
+    /// The value in `text`, the last message of a turn.
+    ///
+    /// # Errors
+    /// What is wrong with it, in sentences for whoever wrote it.
+    pub(crate) fn read(&self, text: &str) -> Result<Value, Vec<String>> {
+        let Some(found) = find::last(text, self.wrapped) else {
+            return Err(vec!["there is no JSON object in the message".to_owned()]);
+        };
+        let readings = self.readings(&found);
+        if let Some(value) = readings.iter().find(|value| self.validator.is_valid(value)) {
+            return Ok((*value).clone());
+        }
+        Err(readings.first().map_or_else(Vec::new, |value| self.problems(value, &found)))
+    }
+
+    /// What to ask after an answer with these problems.
+    pub(crate) fn repair(&self, problems: &[String]) -> String {
+        let mut prompt = String::from("Your last message does not have the form that was asked for:\n\n");
+        for problem in problems {
+            prompt.push_str("- ");
+            prompt.push_str(problem);
+            prompt.push('\n');
+        }
+        prompt.push_str("\nDo no further work and use no tools; only write that message again. ");
+        prompt.push_str(&self.instruction());
+        prompt
+    }
+
+    /// What `found` may mean, the likeliest first: models like to put a name around what they were asked for, or to
+    /// leave out the one they were given.
+    fn readings<'v>(&self, found: &'v Value) -> Vec<&'v Value> {
+        let Value::Object(members) = found else { return vec![found] };
+        let inner = if self.wrapped { members.get(MEMBER) } else { None };
+        let only = members.values().next().filter(|_| members.len() == 1);
+        [inner, Some(found), only].into_iter().flatten().collect()
+    }
+
+    fn problems(&self, value: &Value, found: &Value) -> Vec<String> {
+        // The writer knows places in what it wrote, not in what we took out of it.
+        let outer = if std::ptr::eq(value, found) { String::new() } else { format!("/{MEMBER}") };
+        let tell = |error: jsonschema::ValidationError<'_>| {
+            let place = format!("{outer}{}", error.instance_path());
+            let what = error.masked_with("this");
+            clipped(&if place.is_empty() { what.to_string() } else { format!("at {place}: {what}") })
+        };
+        self.validator.iter_errors(value).take(PROBLEMS).map(tell).collect()
+    }
+}
+
+/// Whether every value of the schema is an object.
+fn is_object(schema: &Value) -> bool {
+    let mut at = schema;
+    for _ in 0..REFERENCES {
+        let kind = match at.get("type") {
+            Some(Value::Array(kinds)) if kinds.len() == 1 => kinds.first(),
+            kind => kind,
+        };
+        if let Some(kind) = kind {
+            return kind == "object";
+        }
+        let local = at.get("$ref").and_then(Value::as_str).and_then(|target| target.strip_prefix('#'));
+        match local.and_then(|pointer| schema.pointer(pointer)) {
+            Some(target) => at = target,
+            None => return at.get("properties").is_some(),
+        }
+    }
+    false
+}
+
+/// A schema for an object with `schema` as its member. Definitions move to the root, where references look for them.
+fn wrap(schema: &Value) -> Value {
+    let mut root = Map::new();
+    let mut inner = schema.clone();
+    if let Value::Object(members) = &mut inner {
+        for name in ["$schema", "$defs", "definitions"] {
+            root.extend(members.remove(name).map(|definitions| (name.to_owned(), definitions)));
+        }
+    }
+    root.insert("additionalProperties".to_owned(), false.into());
+    root.insert("properties".to_owned(), json!({MEMBER: inner}));
+    root.insert("required".to_owned(), json!([MEMBER]));
+    root.insert("type".to_owned(), "object".into());
+    Value::Object(root)
+}
+
+fn clipped(text: &str) -> String {
+    match text.char_indices().nth(PROBLEM_LENGTH) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! The JSON in a message that was to hold nothing else.
+
+use serde_json::Value;
+
+/// How much of the end of a message is looked through when it is not JSON as a whole. Looking costs up to 128 times
+/// the length, which is the depth at which the parser gives up.
+const LOOKED_THROUGH: usize = 256 << 10;
+
+/// The JSON that `text` means to say: all of it, or else what stands in its last fence, or else the last object in
+/// it. With `any`, it need not be an object.
+pub(super) fn last(text: &str, any: bool) -> Option<Value> {
+    let text = text.trim_start_matches('\u{feff}').trim();
+    let wanted = |value: &Value| any || value.is_object();
+    let whole = |text: &str| serde_json::from_str(text).ok().filter(wanted);
+    whole(text)
+        .or_else(|| fences(text).into_iter().rev().find_map(whole))
+        .or_else(|| last_from(tail(text), '{'))
+        .or_else(|| if any { last_from(tail(text), '[') } else { None })
+}
+
+/// What stands between the fences of `text`.
+fn fences(text: &str) -> Vec<&str> {
+    let mut blocks = Vec::new();
+    // The fence that is open, and where its content starts.
+    let mut open: Option<(&str, usize)> = None;
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let (start, end) = (at, at + line.len());
+        at = end;
+        let mark = mark(line.trim_start());
+        match open {
+            None => open = (mark.len() >= 3).then_some((mark, end)),
+            Some((fence, content)) => {
+                let closes = mark.starts_with(fence) && line.trim() == mark;
+                if closes {
+                    blocks.push(&text[content..start]);
+                    open = None;
+                }
+            }
+        }
+    }
+    blocks
+}
+
+/// The backticks or tildes at the start of a line.
+fn mark(line: &str) -> &str {
+    let Some(sign @ ('`' | '~')) = line.chars().next() else { return "" };
+    &line[..line.len() - line.trim_start_matches(sign).len()]
+}
+
+/// The last value in `text` that starts with `sign` and does not stand in another such value.
+fn last_from(text: &str, sign: char) -> Option<Value> {
+    let mut last = None;
+    let mut at = 0;
+    while let Some(next) = text[at..].find(sign) {
+        at += next;
+        let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
+        match values.next() {
+            Some(Ok(value)) => {
+                last = Some(value);
+                at += values.byte_offset();
+            }
+            _ => at += sign.len_utf8(),
+        }
+    }
+    last
+}
+
+/// The end of `text`, from the start of a character.
+fn tail(text: &str) -> &str {
+    let mut start = text.len().saturating_sub(LOOKED_THROUGH);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    &text[start..]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<Value>) {
+        assert_eq!(last(text, false), expected, "{text}");
+    }
+
+    #[track_caller]
+    fn check_any(text: &str, expected: Option<Value>) {
+        assert_eq!(last(text, true), expected, "{text}");
+    }
+
+    #[test]
+    fn a_message_that_is_json_is_it() {
+        check(r#"{"a":1}"#, Some(json!({"a": 1})));
+        check("\u{feff} \n{\"a\":1}\n", Some(json!({"a": 1})));
+        check("42", None);
+        check("", None);
+        check_any("42", Some(json!(42)));
+        check_any(r#""{\"a\":1}""#, Some(json!("{\"a\":1}")));
+        check(r#"{"text":"```json\n{}\n```"}"#, Some(json!({"text": "```json\n{}\n```"})));
+    }
+
+    #[test]
+    fn fences_are_taken_off() {
+        check("```json\n{\"a\":1}\n```", Some(json!({"a": 1})));
+        check("```\r\n{\"a\":1}\r\n```\r\n", Some(json!({"a": 1})));
+        check("~~~~\n{\"a\":1}\n~~~~", Some(json!({"a": 1})));
+        check("Here:\n\n  ```json\n{\"a\":1}\n  ```\nNot {\"b\":2}.", Some(json!({"a": 1})));
+        check("```\n{\"a\":1}\n```\n```\n{\"b\":2}\n```", Some(json!({"b": 2})));
+        check("```\n{\"a\":1}\n```\n```sh\nls\n```", Some(json!({"a": 1})));
+        check("````\n```\n{\"a\":1}\n````", Some(json!({"a": 1})));
+        check("```json\n{\"a\":1}", Some(json!({"a": 1})));
+        check("```\n42\n```", None);
+        check_any("```\n42\n```", Some(json!(42)));
+    }
+
+    #[test]
+    fn the_last_object_is_it() {
+        check("The answer is {\"a\":1}.", Some(json!({"a": 1})));
+        check("First {\"a\":1}, then {\"b\":{\"c\":2}} – so it's \"done\".", Some(json!({"b": {"c": 2}})));
+        check("{not json} {\"a\":1} {neither", Some(json!({"a": 1})));
+        check("{\"cut\":[{\"a\":1},", Some(json!({"a": 1})));
+        check("{{\"a\":1}}", Some(json!({"a": 1})));
+        check("[{\"a\":1}]", Some(json!({"a": 1})));
+        check("é{\"é\":\"é\"}é", Some(json!({"é": "é"})));
+        check("{", None);
+        check_any("It is [1, 2], see {\"a\":1}", Some(json!({"a": 1})));
+        check_any("It is [1, [2]]!", Some(json!([1, [2]])));
+    }
+
+    #[test]
+    fn hostile_nesting_ends() {
+        check(&"{\"a\":[".repeat(3_000), None);
+        check(&"{".repeat(LOOKED_THROUGH), None);
+        check_any(&"[".repeat(20_000), None);
+        let long = format!("{}{}", "é".repeat(LOOKED_THROUGH), "{\"a\":1}");
+        check(&long, Some(json!({"a": 1})));
+    }
+
+    fn value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            any::<bool>().prop_map(Value::from),
+            any::<i32>().prop_map(Value::from),
+            "[a-z{}\\[\\]\"`é\n\\\\]{0,12}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 5, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                prop::collection::hash_map("[a-z\"{}]{0,5}", inner, 0..5)
+                    .prop_map(|members| members.into_iter().collect()),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn an_object_is_found_whatever_stands_around_it(
+            value in value(),
+            before in "[a-z .!?'é\n]{0,40}",
+            after in "[a-z .!?'é\n]{0,40}",
+            fenced: bool,
+        ) {
+            let value = json!({"x": value});
+            let text = match fenced {
+                true => format!("{before}\n```json\n{value:#}\n```\n{after}"),
+                false => format!("{before}{value}{after}"),
+            };
+            prop_assert_eq!(last(&text, false), Some(value));
+        }
+
+        #[test]
+        fn anything_can_be_looked_through(text in "[\\{\\}\\[\\]\",:0-9a`~ \n\\\\]{0,200}", any: bool) {
+            let found = last(&text, any);
+            prop_assert!(any || found.is_none_or(|value| value.is_object()));
+        }
+    }
+}

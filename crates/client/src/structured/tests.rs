@@ -1,0 +1,172 @@
+use super::*;
+
+fn person() -> Value {
+    json!({
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
+        "required": ["name"],
+        "additionalProperties": false,
+    })
+}
+
+#[track_caller]
+fn check(schema: &Value, text: &str, expected: &Value) {
+    assert_eq!(Form::new(schema).unwrap().read(text).as_ref(), Ok(expected), "{text}");
+}
+
+#[track_caller]
+fn check_problems(schema: &Value, text: &str, expected: &[&str]) {
+    let problems = Form::new(schema).unwrap().read(text).unwrap_err();
+    assert_eq!(problems, expected, "{text}");
+}
+
+#[track_caller]
+fn check_refused(schema: &Value, expected: &str) {
+    let error = Form::new(schema).unwrap_err().to_string();
+    assert!(error.starts_with(expected), "{error}");
+}
+
+#[test]
+fn an_object_is_read() {
+    let ada = json!({"name": "Ada", "age": 36});
+    check(&person(), r#"{"name":"Ada","age":36}"#, &ada);
+    check(&person(), "Done.\n```json\n{\"name\":\"Ada\",\"age\":36}\n```\n", &ada);
+    check(&person(), r#"{"person":{"name":"Ada","age":36}}"#, &ada);
+    check(&person(), r#"{"value":{"name":"Ada","age":36}}"#, &ada);
+    check(&person(), r#"Not {"name":"Bob"} but {"name":"Ada","age":36}, I think."#, &ada);
+}
+
+#[test]
+fn what_is_no_object_is_unwrapped() {
+    let list = json!({"type": "array", "items": {"type": "integer"}});
+    for text in [r#"{"value":[1,2]}"#, "[1,2]", r#"{"numbers":[1,2]}"#, "They are [1,2].", "```\n[1,2]\n```"]
+    {
+        check(&list, text, &json!([1, 2]));
+    }
+    check(&json!({"type": "string"}), r#"{"value":"yes"}"#, &json!("yes"));
+    check(&json!({"type": "string"}), r#""yes""#, &json!("yes"));
+    check(&json!({"enum": ["a", "b"]}), r#"{"value":"b"}"#, &json!("b"));
+    check(&json!({"type": ["object", "null"]}), r#"{"value":null}"#, &Value::Null);
+    check(&json!(true), r#"{"value":{"a":1}}"#, &json!({"a": 1}));
+    let value =
+        json!({"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]});
+    check(&value, r#"{"value":1}"#, &json!({"value": 1}));
+}
+
+#[test]
+fn problems_say_where_and_what() {
+    check_problems(&person(), "No.", &["there is no JSON object in the message"]);
+    check_problems(&person(), "[1]", &["there is no JSON object in the message"]);
+    check_problems(
+        &person(),
+        r#"{"age":-1,"x":{"secret":1}}"#,
+        &[
+            "at /age: this is less than the minimum of 0",
+            "Additional properties are not allowed ('x' was unexpected)",
+            "\"name\" is a required property",
+        ],
+    );
+    check_problems(
+        &json!({"type": "array", "items": {"type": "integer"}}),
+        r#"{"value":[1,"2"]}"#,
+        &["at /value/1: this is not of type \"integer\""],
+    );
+    check_problems(&json!({"type": "integer"}), "\"2\"", &["this is not of type \"integer\""]);
+    check_problems(&json!(false), "{}", &["False schema does not allow this"]);
+}
+
+#[test]
+fn problems_are_few_and_short() {
+    let schema = json!({"type": "array", "items": {"type": "integer"}});
+    let text = json!({"value": vec!["x"; 1000]}).to_string();
+    assert_eq!(Form::new(&schema).unwrap().read(&text).unwrap_err().len(), PROBLEMS);
+    let text = json!({"name": "x", "y".repeat(10_000): 1}).to_string();
+    let problems = Form::new(&person()).unwrap().read(&text).unwrap_err();
+    assert_eq!(problems[0].chars().count(), PROBLEM_LENGTH + 1);
+}
+
+#[test]
+fn references_within_the_schema_are_followed() {
+    let tree = json!({
+        "$ref": "#/$defs/tree",
+        "$defs": {"tree": {
+            "type": "object",
+            "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+            "additionalProperties": false,
+        }},
+    });
+    let form = Form::new(&tree).unwrap();
+    assert!(!form.wrapped);
+    assert!(form.read(r#"{"children":[{"children":[]}]}"#).is_ok());
+    assert!(form.read(r#"{"children":[{"child":[]}]}"#).is_err());
+
+    let forest = json!({"type": "array", "items": {"$ref": "#/$defs/tree"}, "$defs": tree["$defs"]});
+    let form = Form::new(&forest).unwrap();
+    assert!(form.wrapped);
+    assert!(form.read(r#"{"value":[{"children":[]}]}"#).is_ok());
+    // What is shown is a schema in its own right.
+    assert!(jsonschema::options().offline().build(&form.shown).unwrap().is_valid(&json!({"value": [{}]})));
+
+    // Its own root, wherever it is shown.
+    check(&json!({"type": "array", "items": {"$ref": "#"}}), r#"{"value":[[],[[]]]}"#, &json!([[], [[]]]));
+}
+
+#[test]
+fn nothing_is_fetched() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("schema.json");
+    std::fs::write(&file, "{}").unwrap();
+    let file = format!("file://{}", file.display());
+    for target in [
+        "http://127.0.0.1:9/schema.json",
+        "https://example.com/schema.json",
+        &file,
+        "schema.json",
+        "#/$defs/none",
+    ] {
+        check_refused(
+            &json!({"type": "object", "properties": {"a": {"$ref": target}}}),
+            "the schema refers to",
+        );
+    }
+    check_refused(&json!({"$schema": "https://example.com/meta", "type": "object"}), "the schema");
+    let based = json!({"$id": file, "type": "object", "properties": {"a": {"$ref": "other.json"}}});
+    check_refused(&based, "the schema refers to");
+}
+
+#[test]
+fn what_is_no_schema_is_refused() {
+    check_refused(&json!("object"), "a JSON Schema is an object or a boolean");
+    check_refused(&json!({"type": "objekt"}), "the schema is not valid at \"/type\"");
+    check_refused(&json!({"type": "string", "pattern": "("}), "the schema is not valid at \"/pattern\"");
+}
+
+#[test]
+fn a_schema_that_refers_to_itself_ends() {
+    for schema in [
+        json!({"$ref": "#"}),
+        json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+        json!({"allOf": [{"$ref": "#"}]}),
+    ] {
+        if let Ok(form) = Form::new(&schema) {
+            let _ = form.read("{}");
+        }
+    }
+}
+
+#[test]
+fn the_prompts_hold_the_form_and_the_problems() {
+    let form = Form::new(&json!({"type": "integer"})).unwrap();
+    insta::assert_snapshot!(form.repair(&["at /value: this is not of type \"integer\"".to_owned()]), @r#"
+    Your last message does not have the form that was asked for:
+
+    - at /value: this is not of type "integer"
+
+    Do no further work and use no tools; only write that message again. When everything else is done, let the last message be a single JSON object and nothing more: no words before or after it, no code fence. What is asked for is its member "value". The object has to be valid by this JSON Schema:
+
+    {"additionalProperties":false,"properties":{"value":{"type":"integer"}},"required":["value"],"type":"object"}
+    "#);
+    let form = Form::new(&person()).unwrap();
+    assert!(form.instruction().ends_with(&person().to_string()));
+    assert!(!form.instruction().contains("member"));
+}
