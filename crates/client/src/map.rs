@@ -1,1 +1,193 @@
 //! What an agent says becomes events.
+//!
+//! A [`Mapper`] belongs to one session and knows neither clocks nor channels: it takes the params of what the agent
+//! sent, and pushes the events they become. Every update becomes at least one, whatever it is. Between
+//! [`start`](Mapper::start) and [`finish`](Mapper::finish) those are events of a run; before, between and after they
+//! are the session's own, and everything is a `provider.event`.
+
+mod ask;
+mod call;
+mod calls;
+mod effects;
+mod end;
+mod fault;
+mod read;
+mod speech;
+pub(crate) mod surrogate;
+mod update;
+
+use std::sync::Arc;
+
+use narrows_acp::Version;
+
+pub use self::ask::{Asked, Choice};
+pub use self::call::Call;
+pub use self::effects::{AgentState, Effects, SessionChange, UsageReport};
+pub use self::end::{End, Outcome};
+pub use self::fault::Fault;
+
+use self::calls::Calls;
+use self::speech::Speech;
+use crate::event::{EventBody, Json, Message, Payload, RuntimeEvent};
+
+/// How a mapper maps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether events have the message they were read from with them.
+    pub raw: bool,
+    /// Whether a run that reached a limit (`max_tokens`, `max_turn_requests`) has failed.
+    pub limits_fail: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { raw: true, limits_fail: true }
+    }
+}
+
+/// Turns what one agent says in one session into events.
+#[derive(Debug)]
+pub struct Mapper {
+    version: Version,
+    provider: Arc<str>,
+    session_id: Option<Arc<str>>,
+    settings: Settings,
+    run_id: Option<Arc<str>>,
+    replaying: bool,
+    said: Speech,
+    thought: Speech,
+    calls: Calls,
+    fault: Option<Fault>,
+}
+
+impl Mapper {
+    /// A mapper for a session with an agent that speaks `version`, driven by `provider`.
+    pub fn new(version: Version, provider: &str, settings: Settings) -> Self {
+        Self {
+            version,
+            provider: provider.into(),
+            session_id: None,
+            settings,
+            run_id: None,
+            replaying: false,
+            said: Speech::default(),
+            thought: Speech::default(),
+            calls: Calls::default(),
+            fault: None,
+        }
+    }
+
+    /// The session has an id from now on.
+    pub fn set_session(&mut self, session_id: &str) {
+        self.session_id = Some(session_id.into());
+    }
+
+    /// A run begins. One that still ran has failed.
+    pub fn start(&mut self, run_id: &str, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
+        if self.run_id.is_some() {
+            let end = End::Failed { message: "another run began".to_owned(), code: None };
+            self.finish(Outcome::new(end), now_ms, out);
+        }
+        self.run_id = Some(run_id.into());
+        self.replaying = false;
+        self.calls.next_run();
+        let provider = Arc::clone(&self.provider);
+        self.tell(&mut Emit::new(now_ms, out), EventBody::RunStarted { provider });
+    }
+
+    /// Whether a run is going on.
+    pub fn is_running(&self) -> bool {
+        self.run_id.is_some()
+    }
+
+    /// Whether what comes now repeats what happened long ago. It then has no effects on tool calls, and is told as
+    /// `provider.event` only. A run that begins ends it.
+    pub fn set_replay(&mut self, replaying: bool) {
+        self.replaying = replaying;
+    }
+
+    /// Notes a failure that was reported elsewhere than in an update, for the end of the run.
+    pub fn note_fault(&mut self, fault: Fault) {
+        self.fault = Some(fault);
+    }
+
+    /// The tool call with this id, while it is open.
+    pub fn call(&self, id: &str) -> Option<&Call> {
+        self.calls.get(id)
+    }
+
+    /// The last message of the agent in this run, as far as it has come.
+    pub fn final_text(&self) -> Option<&str> {
+        self.said.last()
+    }
+
+    /// Ends the messages that are being said: another prompt follows in the same run.
+    pub fn end_messages(&mut self, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
+        let emit = &mut Emit::new(now_ms, out);
+        self.end_thought(emit);
+        let message = self.said.end();
+        self.tell_message(emit, message);
+    }
+
+    /// Tells something that is no update.
+    pub fn provider_event(&self, payload: Payload, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
+        self.tell_payload(&mut Emit::new(now_ms, out), payload);
+    }
+
+    /// Tells a notification that is no update.
+    pub fn notification(&self, method: &str, params: &[u8], now_ms: u64, out: &mut Vec<RuntimeEvent>) {
+        let payload = Payload::Notification { method: method.to_owned(), params: Json::of_bytes(params) };
+        self.tell_payload(&mut Emit::new(now_ms, out), payload);
+    }
+
+    fn end_thought(&mut self, emit: &mut Emit<'_>) {
+        if let Some(message) = self.thought.end() {
+            self.tell(emit, EventBody::ReasoningMessage { message });
+        }
+    }
+
+    fn tell_message(&self, emit: &mut Emit<'_>, message: Option<Message>) {
+        if let Some(message) = message {
+            self.tell(emit, EventBody::AssistantMessage { message });
+        }
+    }
+
+    fn tell_payload(&self, emit: &mut Emit<'_>, payload: Payload) {
+        let provider = Arc::clone(&self.provider);
+        self.tell(emit, EventBody::Provider { provider, payload });
+    }
+
+    /// Pushes an event that is not read from one message, or has all of it.
+    fn tell(&self, emit: &mut Emit<'_>, body: EventBody) {
+        emit.out.push(self.event(emit.now_ms, body, None));
+    }
+
+    /// Pushes an event that is read from the present message.
+    fn tell_read(&self, emit: &mut Emit<'_>, body: EventBody) {
+        let raw = self.settings.raw.then(|| emit.raw());
+        emit.out.push(self.event(emit.now_ms, body, raw));
+    }
+
+    fn event(&self, at_ms: u64, body: EventBody, raw: Option<Json>) -> RuntimeEvent {
+        RuntimeEvent { at_ms, run_id: self.run_id.clone(), session_id: self.session_id.clone(), body, raw }
+    }
+}
+
+/// Where events go, and what they are read from.
+struct Emit<'a> {
+    now_ms: u64,
+    out: &'a mut Vec<RuntimeEvent>,
+    params: &'a str,
+    raw: Option<Json>,
+}
+
+impl<'a> Emit<'a> {
+    fn new(now_ms: u64, out: &'a mut Vec<RuntimeEvent>) -> Self {
+        Self { now_ms, out, params: "null", raw: None }
+    }
+
+    /// The present message, in one copy for all of its events.
+    fn raw(&mut self) -> Json {
+        self.raw.get_or_insert_with(|| Json::of_checked(self.params)).clone()
+    }
+}

@@ -1,0 +1,136 @@
+//! JSON that an agent wrote, kept as it came.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// The text of one JSON value. Clones share it; equality is equality of the text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Json(Arc<str>);
+
+impl Json {
+    /// The text.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.text().len()
+    }
+
+    /// Whether it says nothing: `null`, `""`, `[]` or `{}`.
+    pub fn is_empty(&self) -> bool {
+        says_nothing(self.text())
+    }
+
+    /// The value. Where text holds halves of characters, those are replaced.
+    pub fn value(&self) -> Value {
+        let text = self.text();
+        let mended = || crate::map::surrogate::mended(text.as_bytes());
+        serde_json::from_str(text)
+            .ok()
+            .or_else(|| serde_json::from_slice(&mended()?).ok())
+            .unwrap_or_else(|| Value::String(text.to_owned()))
+    }
+
+    /// An object with nothing in it.
+    pub(crate) fn nothing() -> Self {
+        Self("{}".into())
+    }
+
+    /// What a parser has read already, so that it need not be checked again.
+    pub(crate) fn of_checked(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// What a peer wrote, and if it is no JSON, a string with it.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes);
+        match serde_json::from_str::<&RawValue>(&text) {
+            Ok(raw) => raw.into(),
+            Err(_) => Self::write(&text),
+        }
+    }
+
+    /// What `value` is as JSON, and `null` if it cannot be written.
+    pub(crate) fn write(value: &impl Serialize) -> Self {
+        Self(serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned()).into())
+    }
+}
+
+/// Whether a JSON text says nothing: `null`, `""`, `[]` or `{}`.
+pub(crate) fn says_nothing(text: &str) -> bool {
+    let mut visible = text.bytes().filter(|byte| !byte.is_ascii_whitespace());
+    let first = [visible.next(), visible.next()];
+    match first {
+        [None, _] => true,
+        [Some(b'n'), _] => true,
+        [Some(b'{'), Some(b'}')] | [Some(b'['), Some(b']')] => true,
+        // Not the same as `visible`: blanks in a string are something.
+        [Some(b'"'), Some(b'"')] => text.trim() == "\"\"",
+        _ => false,
+    }
+}
+
+impl From<&RawValue> for Json {
+    fn from(text: &RawValue) -> Self {
+        Self(text.get().into())
+    }
+}
+
+impl From<&Value> for Json {
+    fn from(value: &Value) -> Self {
+        Self::write(value)
+    }
+}
+
+impl fmt::Debug for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serde_json::from_str::<&RawValue>(&self.0).map_err(ser::Error::custom)?.serialize(serializer)
+    }
+}
+
+/// From JSON text only, and not inside of what serde buffers, as with [`RawValue`].
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(|text| Self::from(&*text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_told_from_something() {
+        #[track_caller]
+        fn check(text: &str, expected: bool) {
+            let json: Json = serde_json::from_str(text).unwrap();
+            assert_eq!(json.is_empty(), expected, "{text}");
+        }
+        for text in ["null", "{}", "{ \n}", "[]", "[ ]", "\"\""] {
+            check(text, true);
+        }
+        for text in ["0", "false", "\" \"", "{\"a\":null}", "[0]", "\"n\"", "\"\\\"\""] {
+            check(text, false);
+        }
+    }
+
+    #[test]
+    fn text_is_kept_and_halves_of_characters_can_be_read() {
+        let text = r#"{ "b":1.0,"a":"\ud800" }"#;
+        let json: Json = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&json).unwrap(), text);
+        assert_eq!(json.value(), serde_json::json!({"a": "\u{fffd}", "b": 1.0}));
+    }
+}

@@ -1,0 +1,201 @@
+//! Requests for permission: what they are about, and how they are told.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::call::{Call, Patch};
+use super::read::{Fields, list, object, string};
+use super::{Emit, Mapper, surrogate};
+use crate::event::{EventBody, Json, Payload, PermissionRequested, PermissionResolved, RuntimeEvent};
+
+/// An option that a request offers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Its id.
+    pub option_id: String,
+    /// What choosing it means, in the agent's word.
+    pub kind: String,
+    /// What it is called.
+    pub name: String,
+}
+
+/// What an agent asks for, as far as it can be read. Whoever decides knows no more than this.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Asked {
+    /// The tool call it is about, as far as the agent has told of it. One that is nowhere named has an empty id.
+    pub call: Call,
+    /// What the request itself is called.
+    pub title: Option<String>,
+    /// More words about it.
+    pub description: Option<String>,
+    /// The command line to run, if that is what it is about (v2).
+    pub command: Option<String>,
+    /// Where it would run.
+    pub cwd: Option<String>,
+    /// What it offers. Options that cannot be read are not offered.
+    pub options: Vec<Choice>,
+    /// Why the request could not be read in whole: then it is not known what it is about.
+    pub problem: Option<String>,
+}
+
+/// Both versions of the request, with every member read on its own.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Request<'a> {
+    #[serde(borrow)]
+    title: Option<&'a RawValue>,
+    #[serde(borrow)]
+    description: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_call: Option<&'a RawValue>,
+    #[serde(borrow)]
+    subject: Option<&'a RawValue>,
+    #[serde(borrow)]
+    options: Option<&'a RawValue>,
+    /// Of an elicitation.
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_call_id: Option<&'a RawValue>,
+}
+
+/// What a request of v2 is about.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Subject<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow)]
+    tool_call: Option<&'a RawValue>,
+    #[serde(borrow)]
+    command: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    cwd: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    tool_call_id: Option<Cow<'a, str>>,
+}
+
+impl Mapper {
+    /// Takes the params of a request by which the agent asks for permission, or anything else of the user, and tells
+    /// of it as `permission.requested`. `request_id` names it among the requests of the session.
+    pub fn permission_requested(
+        &mut self,
+        request_id: &str,
+        method: &str,
+        params: &[u8],
+        now_ms: u64,
+        out: &mut Vec<RuntimeEvent>,
+    ) -> Asked {
+        let mended = surrogate::mended(params);
+        let text = std::str::from_utf8(mended.as_deref().unwrap_or(params)).unwrap_or("null");
+        let checked =
+            std::str::from_utf8(params).ok().filter(|text| serde_json::from_str::<&RawValue>(text).is_ok());
+        let emit = &mut Emit { now_ms, out, params: checked.unwrap_or("null"), raw: None };
+        let (asked, options) = self.read_request(text, emit);
+        let told = |id: &str| (!id.is_empty()).then(|| Arc::from(id));
+        let call = &asked.call;
+        let requested = PermissionRequested {
+            request_id: request_id.to_owned(),
+            method: method.to_owned(),
+            call_id: told(&call.id),
+            tool_name: (*call != Call::default()).then(|| call.tool_name()),
+            title: asked.title.clone().or_else(|| call.title.clone()),
+            kind: call.kind.clone(),
+            input: call.raw_input.clone(),
+            locations: call.paths(),
+            command: asked.command.clone(),
+            cwd: asked.cwd.clone(),
+            options,
+            truncated: call.truncated,
+        };
+        let payload = Payload::PermissionRequested(Box::new(requested));
+        let provider = Arc::clone(&self.provider);
+        let body = EventBody::Provider { provider, payload };
+        self.tell_read(emit, body);
+        asked
+    }
+
+    /// Tells what the agent was answered.
+    pub fn permission_resolved(
+        &self,
+        resolved: PermissionResolved,
+        now_ms: u64,
+        out: &mut Vec<RuntimeEvent>,
+    ) {
+        self.tell_payload(&mut Emit::new(now_ms, out), Payload::PermissionResolved(Box::new(resolved)));
+    }
+
+    fn read_request(&mut self, params: &str, emit: &mut Emit<'_>) -> (Asked, Option<Json>) {
+        let mut asked = Asked::default();
+        let request: Request<'_> = object(params).unwrap_or_else(|problem| {
+            asked.problem = Some(problem);
+            Request::default()
+        });
+        let words = |text: Option<&RawValue>| text.and_then(|text| string(text).ok()).map(Cow::into_owned);
+        asked.title = words(request.title.or(request.message));
+        asked.description = words(request.description);
+        let subject: Subject<'_> = match request.subject.map(|subject| object(subject.get())) {
+            Some(Ok(subject)) => subject,
+            Some(Err(problem)) => {
+                asked.problem = Some(problem);
+                Subject::default()
+            }
+            None => Subject::default(),
+        };
+        if subject.r#type == "command" {
+            asked.command = subject.command.map(Cow::into_owned);
+            asked.cwd = subject.cwd.map(Cow::into_owned);
+        }
+        let patch = request.tool_call.or(subject.tool_call).map(|call| {
+            let fields: Fields<'_> = object(call.get())?;
+            let patch = Patch::of(fields)?;
+            self.calls.check(patch.id())?;
+            Ok::<_, String>(patch)
+        });
+        match patch {
+            Some(Ok(patch)) => asked.call = self.ask_for(patch, emit),
+            Some(Err(problem)) => asked.problem = Some(problem),
+            None => {
+                let id = subject.tool_call_id.map(Cow::into_owned).or_else(|| words(request.tool_call_id));
+                if let Some(id) = id {
+                    asked.call = self.calls.get(&id).cloned().unwrap_or_else(|| Call::new(&id));
+                    self.advance(&id, true, emit);
+                }
+            }
+        }
+        asked.options = request.options.map(read_options).unwrap_or_default();
+        (asked, request.options.map(Json::from))
+    }
+
+    /// Merges what the request says of its call, and returns all that is known of it.
+    fn ask_for(&mut self, patch: Patch<'_>, emit: &mut Emit<'_>) -> Call {
+        let id: Arc<str> = patch.id().into();
+        if self.calls.is_over(&id, false) {
+            // Asked too late, or by an agent that uses ids again: what the request itself says is all there is.
+            let mut call = Call::new(&id);
+            patch.merge(&mut call, self.version, usize::MAX);
+            return call;
+        }
+        self.merge(&id, patch);
+        let call = self.calls.get(&id).cloned().unwrap_or_default();
+        self.advance(&id, true, emit);
+        call
+    }
+}
+
+fn read_options(options: &RawValue) -> Vec<Choice> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Option {
+        option_id: String,
+        kind: String,
+        #[serde(default)]
+        name: String,
+    }
+    let read = |option: &RawValue| object::<Option>(option.get()).ok();
+    let each = list(options).unwrap_or_default().into_iter().filter_map(read);
+    each.map(|Option { option_id, kind, name }| Choice { option_id, kind, name }).collect()
+}

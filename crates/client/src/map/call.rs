@@ -1,0 +1,242 @@
+//! One tool call: what the agent has told of it so far.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use narrows_acp::Version;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::read::{Fields, Object, Problem, head, list, string_or_null};
+use crate::event::{Json, ToolOutput};
+
+/// How much is kept of the content of one call, and of its output.
+const MOST: usize = 4 << 20;
+/// How much is kept of a title or a name.
+const LONGEST_WORDS: usize = 16 << 10;
+
+/// A tool call as far as the agent has told of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Call {
+    /// Its id.
+    pub id: Arc<str>,
+    /// What the agent calls it, for people.
+    pub title: Option<String>,
+    /// The tool's own name, if the agent gives one.
+    pub name: Option<String>,
+    /// The kind of tool, as the agent names it.
+    pub kind: Option<String>,
+    /// How far it is, in the agent's word.
+    pub status: Option<String>,
+    /// The tool's input.
+    pub raw_input: Option<Json>,
+    /// What the tool returned.
+    pub raw_output: Option<Json>,
+    /// The files it concerns, as the agent lists them.
+    pub locations: Option<Json>,
+    /// Whether something of it was too much to be kept.
+    pub truncated: bool,
+    content: Vec<Json>,
+    /// The tool's name in the `_meta` of agents that are known to put it there.
+    known_as: Option<String>,
+    pub(super) stage: Stage,
+}
+
+/// How far the events of a call are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nothing was told of it.
+    #[default]
+    New,
+    /// `tool.call` was.
+    Announced,
+    /// It began outside of the run, and is no part of it.
+    Foreign,
+}
+
+/// What a status means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It has not begun.
+    Waiting,
+    /// It runs.
+    Running,
+    /// It is over.
+    Over,
+}
+
+impl Call {
+    pub(super) fn new(id: &str) -> Self {
+        Self { id: id.into(), ..Self::default() }
+    }
+
+    /// The tool, by the best name there is: its own, else what its kind is commonly called, else the title.
+    pub fn tool_name(&self) -> String {
+        let name = self.name.as_deref().or(self.known_as.as_deref());
+        let kind = self.kind.as_deref().and_then(|kind| match kind {
+            "read" => Some("Read"),
+            "edit" => Some("Edit"),
+            "delete" => Some("Delete"),
+            "move" => Some("Move"),
+            "search" => Some("Search"),
+            "execute" => Some("Bash"),
+            "think" => Some("Think"),
+            "fetch" => Some("WebFetch"),
+            "switch_mode" => Some("SwitchMode"),
+            _ => None,
+        });
+        name.or(kind).or(self.title.as_deref()).unwrap_or("Tool").to_owned()
+    }
+
+    /// Whether the agent has told its input.
+    pub(super) fn has_input(&self) -> bool {
+        self.raw_input.as_ref().is_some_and(|input| !input.is_empty())
+    }
+
+    /// Its input, `{}` if the agent has not told.
+    pub(super) fn input(&self) -> Json {
+        self.raw_input.clone().filter(|input| !input.is_empty()).unwrap_or_else(Json::nothing)
+    }
+
+    /// The paths of its locations.
+    pub fn paths(&self) -> Vec<String> {
+        #[derive(Deserialize)]
+        struct Location {
+            path: String,
+        }
+        let Some(locations) = &self.locations else { return Vec::new() };
+        let read = |text: &str| serde_json::from_str::<Vec<Json>>(text);
+        // One that cannot be read is no reason to lose the others.
+        let each = read(locations.text()).unwrap_or_default();
+        let path = |location: &Json| serde_json::from_str::<Object<Location>>(location.text()).ok();
+        each.iter().filter_map(path).map(|Object(Location { path })| path).collect()
+    }
+
+    pub(super) fn progress(&self, version: Version) -> Progress {
+        match (self.status.as_deref(), version) {
+            (None | Some("pending"), _) => Progress::Waiting,
+            (Some("completed" | "failed"), _) | (Some("cancelled"), Version::V2) => Progress::Over,
+            _ => Progress::Running,
+        }
+    }
+
+    /// What came of it, for the event that says so.
+    pub(super) fn output(self, status: Option<&str>) -> ToolOutput {
+        let status = status.map(str::to_owned).or(self.status).unwrap_or_default();
+        let Self { raw_output, content, locations, truncated, .. } = self;
+        let locations = locations.filter(|locations| !locations.is_empty());
+        ToolOutput { status, raw_output, content, locations, truncated }
+    }
+
+    /// How many bytes it holds.
+    pub(super) fn bytes(&self) -> usize {
+        let json = [&self.raw_input, &self.raw_output, &self.locations].into_iter().flatten();
+        let words = [&self.title, &self.name, &self.kind, &self.status, &self.known_as];
+        let words = words.into_iter().flatten().map(String::len);
+        self.id.len() + json.chain(&self.content).map(Json::len).sum::<usize>() + words.sum::<usize>()
+    }
+
+    /// Adds one item to its content.
+    pub(super) fn append(&mut self, item: &RawValue, room: usize) {
+        let held = self.content.iter().map(Json::len).sum::<usize>();
+        if held + item.get().len() > MOST.min(room) {
+            self.truncated = true;
+        } else if !self.truncated {
+            self.content.push(item.into());
+        }
+    }
+}
+
+/// An update of a call that can be read.
+pub(super) struct Patch<'a> {
+    fields: Fields<'a>,
+    title: Option<Option<Cow<'a, str>>>,
+    name: Option<Option<Cow<'a, str>>>,
+    kind: Option<Option<Cow<'a, str>>>,
+    status: Option<Option<Cow<'a, str>>>,
+    content: Option<Vec<&'a RawValue>>,
+}
+
+impl<'a> Patch<'a> {
+    pub(super) fn of(fields: Fields<'a>) -> Result<Self, Problem> {
+        let words = |text: Option<&'a RawValue>| text.map(string_or_null).transpose();
+        Ok(Self {
+            title: words(fields.title)?,
+            name: words(fields.name)?,
+            kind: words(fields.kind)?,
+            status: words(fields.status)?,
+            content: fields.content.map(list).transpose()?,
+            fields,
+        })
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.fields.tool_call_id
+    }
+
+    /// Merges it into `call`, of which no more than `room` bytes may be kept. What is not there stays as it was; what
+    /// is null does so in v1 and is cleared in v2.
+    pub(super) fn merge(self, call: &mut Call, version: Version, room: usize) {
+        let clears = version == Version::V2;
+        let words = |kept: &mut Option<String>, new: Option<Option<Cow<'_, str>>>| match new {
+            Some(Some(new)) => *kept = Some(head(&new, LONGEST_WORDS).to_owned()),
+            Some(None) if clears => *kept = None,
+            _ => {}
+        };
+        // An empty title says less than whatever was there.
+        words(&mut call.title, self.title.filter(|title| title.as_deref() != Some("")));
+        words(&mut call.name, self.name.filter(|name| name.as_deref() != Some("")));
+        words(&mut call.kind, self.kind);
+        words(&mut call.status, self.status);
+        if let Some(known_as) = known_name(self.fields.meta) {
+            call.known_as = Some(head(&known_as, LONGEST_WORDS).to_owned());
+        }
+        let mut truncated = call.truncated;
+        let mut json = |kept: &mut Option<Json>, new: Option<&RawValue>, most: usize| {
+            let Some(new) = new else { return };
+            if new.get() == "null" {
+                *kept = kept.take().filter(|_| !clears);
+            } else {
+                *kept = (new.get().len() <= most).then(|| new.into());
+                truncated |= kept.is_none();
+            }
+        };
+        json(&mut call.raw_input, self.fields.raw_input, room);
+        json(&mut call.raw_output, self.fields.raw_output, MOST.min(room));
+        json(&mut call.locations, self.fields.locations, MOST.min(room));
+        call.truncated = truncated;
+        let is_null = self.fields.content.is_some_and(|content| content.get() == "null");
+        if let Some(items) = self.content
+            && (clears || !is_null)
+        {
+            call.content.clear();
+            for item in items {
+                call.append(item, room);
+            }
+        }
+    }
+}
+
+/// The tool's name, where agents without a place for it are known to put it.
+fn known_name(meta: Option<&RawValue>) -> Option<Cow<'_, str>> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Meta<'a> {
+        #[serde(borrow)]
+        tool_name: Option<Cow<'a, str>>,
+        #[serde(rename = "toolName", borrow)]
+        camel: Option<Cow<'a, str>>,
+        #[serde(rename = "claudeCode", borrow)]
+        claude_code: Option<&'a RawValue>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Inner<'a> {
+        #[serde(borrow)]
+        tool_name: Cow<'a, str>,
+    }
+    let Object(Meta { tool_name, camel, claude_code }) = serde_json::from_str(meta?.get()).ok()?;
+    let inner = || serde_json::from_str::<Object<Inner<'_>>>(claude_code?.get()).ok();
+    let name = tool_name.or(camel).or_else(|| inner().map(|Object(Inner { tool_name })| tool_name));
+    name.filter(|name| !name.is_empty())
+}

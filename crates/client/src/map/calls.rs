@@ -1,0 +1,117 @@
+//! The tool calls of a session: those that are open, and which were over already.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::call::{Call, Stage};
+use super::read::Problem;
+
+/// How many calls may be open at once.
+const MOST_OPEN: usize = 4096;
+/// How much of all open calls together is kept.
+const MOST_BYTES: usize = 64 << 20;
+/// How many calls that are over are remembered, so that none has two results.
+const REMEMBERED: usize = 4096;
+/// How long an id may be.
+const LONGEST_ID: usize = 512;
+
+/// The tool calls of a session.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    open: HashMap<Arc<str>, Numbered>,
+    /// How many calls there have been.
+    count: u64,
+    bytes: usize,
+    /// Which calls are over, and in which run they ended.
+    over: HashMap<Arc<str>, u64>,
+    over_order: VecDeque<Arc<str>>,
+    /// How many runs there have been.
+    run: u64,
+}
+
+#[derive(Debug)]
+struct Numbered {
+    number: u64,
+    bytes: usize,
+    call: Call,
+}
+
+impl Calls {
+    /// Whether a call with this id may be kept.
+    pub(super) fn check(&self, id: &str) -> Result<(), Problem> {
+        if id.is_empty() || id.len() > LONGEST_ID {
+            Err(format!("a tool call's id must have 1 to {LONGEST_ID} bytes"))
+        } else if self.open.len() >= MOST_OPEN && !self.open.contains_key(id) {
+            Err(format!("more than {MOST_OPEN} tool calls are open"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The open call with this id.
+    pub(super) fn get(&self, id: &str) -> Option<&Call> {
+        self.open.get(id).map(|numbered| &numbered.call)
+    }
+
+    /// Another run begins.
+    pub(super) fn next_run(&mut self) {
+        self.run += 1;
+    }
+
+    /// Whether a call with this id is over. If it ended in an earlier run and this `begins` one, that is forgotten:
+    /// agents may count their calls anew in every turn.
+    pub(super) fn is_over(&mut self, id: &str, begins: bool) -> bool {
+        match self.over.get(id) {
+            Some(run) if begins && *run < self.run => {
+                self.over.remove(id);
+                self.over_order.retain(|other| &**other != id);
+                false
+            }
+            over => over.is_some(),
+        }
+    }
+
+    /// Changes the call with this id, which is a new one if there is none. `change` is told whether it is, and how many
+    /// bytes of it may be kept.
+    pub(super) fn change(&mut self, id: &str, change: impl FnOnce(&mut Call, bool, usize)) {
+        let new = !self.open.contains_key(id);
+        let entry = self.open.entry(id.into()).or_insert_with(|| {
+            self.count += 1;
+            Numbered { number: self.count, bytes: 0, call: Call::new(id) }
+        });
+        self.bytes -= entry.bytes;
+        change(&mut entry.call, new, MOST_BYTES.saturating_sub(self.bytes));
+        entry.bytes = entry.call.bytes();
+        self.bytes += entry.bytes;
+    }
+
+    /// `tool.call` was told of the call with this id.
+    pub(super) fn announced(&mut self, id: &str) {
+        if let Some(entry) = self.open.get_mut(id) {
+            entry.call.stage = Stage::Announced;
+        }
+    }
+
+    /// Takes out the call with this id, which is then over.
+    pub(super) fn settle(&mut self, id: &str) -> Option<Call> {
+        let Numbered { bytes, call, .. } = self.open.remove(id)?;
+        self.bytes -= bytes;
+        if self.over.insert(Arc::clone(&call.id), self.run).is_none() {
+            self.over_order.push_back(Arc::clone(&call.id));
+        }
+        if self.over_order.len() > REMEMBERED
+            && let Some(forgotten) = self.over_order.pop_front()
+        {
+            self.over.remove(&forgotten);
+        }
+        Some(call)
+    }
+
+    /// Takes out all open calls of the run, in the order in which they came; they are then over.
+    pub(super) fn settle_run(&mut self) -> Vec<Call> {
+        let of_run = self.open.values().filter(|open| open.call.stage != Stage::Foreign);
+        let mut ids: Vec<_> = of_run.map(|open| (open.number, Arc::clone(&open.call.id))).collect();
+        ids.sort_unstable();
+        ids.iter().filter_map(|(_, id)| self.settle(id)).collect()
+    }
+}

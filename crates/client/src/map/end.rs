@@ -1,0 +1,142 @@
+//! The end of a run: what is open is closed, and then it is said how it went.
+
+use std::sync::Arc;
+
+use narrows_acp::Version;
+use narrows_acp::stop::StopReason;
+use serde_json::Value;
+
+use super::call::{Call, Stage};
+use super::fault::Fault;
+use super::{Emit, Mapper};
+use crate::event::{Completed, EventBody, RuntimeEvent, Status};
+use crate::usage::Usage;
+
+/// How a run came to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// The agent stopped, for this reason if it gave one.
+    Stopped(Option<StopReason>),
+    /// It was stopped, and the agent did not say so itself.
+    Cancelled,
+    /// Something else went wrong.
+    Failed {
+        /// In words.
+        message: String,
+        /// In one word.
+        code: Option<String>,
+    },
+}
+
+/// All that is to be said at the end of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// How it came to its end.
+    pub end: End,
+    /// Whether the agent had been asked to stop.
+    pub cancelling: bool,
+    /// What it cost.
+    pub usage: Option<Usage>,
+    /// The answer in the form that was asked for.
+    pub structured: Option<Value>,
+}
+
+impl Outcome {
+    /// An end about which there is nothing else to say.
+    pub fn new(end: End) -> Self {
+        Self { end, cancelling: false, usage: None, structured: None }
+    }
+}
+
+/// The status of a run, and the words and the code of its failure.
+type Verdict = (Status, Option<(String, Option<String>)>);
+
+impl Mapper {
+    /// Ends the run: closes what is open, tells why it failed if it did, and then that it is over. Without a run
+    /// nothing is told.
+    pub fn finish(&mut self, outcome: Outcome, now_ms: u64, out: &mut Vec<RuntimeEvent>) -> Option<Status> {
+        self.run_id.as_ref()?;
+        let Outcome { end, cancelling, usage, structured } = outcome;
+        let emit = &mut Emit::new(now_ms, out);
+        self.end_thought(emit);
+        let message = self.said.end().map(|mut message| {
+            message.structured_output.clone_from(&structured);
+            message
+        });
+        self.tell_message(emit, message);
+        for call in self.calls.settle_run() {
+            self.interrupt(call, emit);
+        }
+        let fault = self.fault.take();
+        let (status, failure) = verdict(end, cancelling, fault, self.version, self.settings.limits_fail);
+        if let Some((message, code)) = failure {
+            self.tell(emit, EventBody::Error { message, code });
+        }
+        let last = self.said.last_ended();
+        let completed = Completed {
+            status,
+            final_text_truncated: last.as_ref().is_some_and(|last| last.truncated),
+            final_text: last.map(|last| last.text),
+            structured_output: structured,
+            usage,
+        };
+        self.tell(emit, EventBody::RunCompleted(Box::new(completed)));
+        self.run_id = None;
+        self.said = super::Speech::default();
+        self.thought = super::Speech::default();
+        Some(status)
+    }
+
+    /// Tells that a call will have no result.
+    fn interrupt(&self, call: Call, emit: &mut Emit<'_>) {
+        let call_id = Arc::clone(&call.id);
+        if call.stage == Stage::New {
+            let (tool_name, input) = (call.tool_name(), call.input());
+            self.tell(emit, EventBody::ToolCall { call_id: Arc::clone(&call_id), tool_name, input });
+        }
+        let output = call.output(Some("interrupted"));
+        self.tell(emit, EventBody::ToolResult { call_id, output });
+    }
+}
+
+fn verdict(end: End, cancelling: bool, fault: Option<Fault>, version: Version, limits_fail: bool) -> Verdict {
+    if cancelling && (fault.is_some() || matches!(end, End::Failed { .. })) {
+        // Whoever was told to stop may say so in any way.
+        return (Status::Cancelled, None);
+    }
+    let stopped = match end {
+        End::Cancelled | End::Stopped(Some(StopReason::Cancelled)) => return (Status::Cancelled, None),
+        End::Failed { message, code } => return failed(message, code),
+        End::Stopped(reason) => reason,
+    };
+    if let Some(fault) = fault {
+        let message = if fault.message.is_empty() { "the agent failed".to_owned() } else { fault.message };
+        let code = if fault.kind.is_empty() { "agent_error".to_owned() } else { fault.kind };
+        return failed(message, Some(code));
+    }
+    let words = match &stopped {
+        None if version == Version::V2 && cancelling => return (Status::Cancelled, None),
+        None if version == Version::V2 => return (Status::Success, None),
+        Some(StopReason::EndTurn) => return (Status::Success, None),
+        Some(StopReason::MaxTokens | StopReason::MaxTurnRequests) if !limits_fail => {
+            return (Status::Success, None);
+        }
+        None => {
+            return failed(
+                "the agent stopped without a reason".to_owned(),
+                Some("no_stop_reason".to_owned()),
+            );
+        }
+        Some(StopReason::MaxTokens) => "the agent reached its limit of tokens".to_owned(),
+        Some(StopReason::MaxTurnRequests) => "the agent reached its limit of requests in one turn".to_owned(),
+        Some(StopReason::Refusal) => "the agent refused".to_owned(),
+        Some(StopReason::Error(Some(error))) if !error.message.is_empty() => error.message.clone(),
+        Some(StopReason::Error(_)) => "the agent failed".to_owned(),
+        Some(other) => format!("the agent stopped for a reason nobody knows: {:?}", other.name()),
+    };
+    failed(words, stopped.map(|reason| reason.name().to_owned()))
+}
+
+fn failed(message: String, code: Option<String>) -> Verdict {
+    (Status::Error, Some((message, code)))
+}

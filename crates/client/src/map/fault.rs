@@ -1,0 +1,101 @@
+//! Failures that an agent reports in the place of an answer.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// A failure that an agent reports in the place of an answer, in `_meta["narrows/error"]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Fault {
+    /// What sort of failure it is, such as `auth` or `rate_limit`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// The status of the endpoint's answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Where the model was asked.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub url: String,
+    /// The endpoint's own words, or the cause.
+    pub message: String,
+    /// Whether the same prompt may succeed later.
+    pub retryable: bool,
+}
+
+/// What of `_meta` has a meaning here.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Marks<'a> {
+    #[serde(rename = "narrows/error", borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(rename = "narrows/separator", borrow)]
+    separator: Option<&'a RawValue>,
+}
+
+impl<'a> Marks<'a> {
+    /// The marks in a `_meta`; one that is no object has none.
+    pub(super) fn of(meta: Option<&'a RawValue>) -> Self {
+        meta.filter(|meta| meta.get().starts_with('{'))
+            .and_then(|meta| serde_json::from_str(meta.get()).ok())
+            .unwrap_or_default()
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_none(&self) -> bool {
+        self.error.is_none() && self.separator.is_none()
+    }
+
+    /// The failure that is reported.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        // However it is written: what is marked as a failure is one.
+        self.error.map(|error| serde_json::from_str(error.get()).unwrap_or_default())
+    }
+
+    /// Whether something is said only to keep a failure apart from what was said before, which is no part of the
+    /// answer.
+    pub(super) fn separates(&self) -> bool {
+        self.separator.is_some()
+    }
+}
+
+impl Fault {
+    /// The failure that the `_meta` of an answer reports, if it does.
+    pub fn of_result(result: &RawValue) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Marked<'a> {
+            #[serde(rename = "_meta", borrow)]
+            meta: Option<&'a RawValue>,
+        }
+        let text = result.get();
+        let marked: Marked<'_> = text.starts_with('{').then(|| serde_json::from_str(text).ok())??;
+        Marks::of(marked.meta).fault()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_marked_as_a_failure_is_one() {
+        #[track_caller]
+        fn check(meta: &str, expected: Option<(&str, bool)>) {
+            let result = format!(r#"{{"stopReason":"end_turn","_meta":{meta}}}"#);
+            let fault = Fault::of_result(serde_json::from_str(&result).unwrap());
+            assert_eq!(fault.as_ref().map(|fault| (&*fault.message, fault.retryable)), expected, "{meta}");
+        }
+        check("null", None);
+        check("7", None);
+        check("[]", None);
+        check("{}", None);
+        check(r#"{"narrows/error":null}"#, None);
+        check(r#"{"narrows/error":{"kind":"x","message":"m","retryable":true}}"#, Some(("m", true)));
+        check(r#"{"narrows\/error":{"message":"m"}}"#, Some(("m", false)));
+        check(
+            r#"{"narrows/error":{"kind":"auth","status":null,"url":"","message":"m","requestId":"r"}}"#,
+            Some(("m", false)),
+        );
+        check(r#"{"narrows/error":{"message":7}}"#, Some(("", false)));
+        check(r#"{"narrows/error":"no"}"#, Some(("", false)));
+    }
+}

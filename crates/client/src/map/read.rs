@@ -1,0 +1,233 @@
+//! Views of what an agent wrote, which borrow its text and take what they do not know.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use super::fault::Marks;
+
+/// An object. A derived type also takes an array of its members, which no peer may send.
+pub(super) struct Object<T>(pub(super) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+        deserializer.deserialize_map(Members(PhantomData)).map(Self)
+    }
+}
+
+/// Why a text could not be read, in words that are safe to show.
+pub(super) type Problem = String;
+
+/// Reads an object.
+pub(super) fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Problem> {
+    serde_json::from_str::<Object<T>>(text).map(|Object(value)| value).map_err(|error| words(&error))
+}
+
+/// What `error` says, in one line of bounded length without control characters: parsers quote what they read.
+fn words(error: &dyn fmt::Display) -> Problem {
+    const LONGEST: usize = 200;
+    let mut words = String::new();
+    for c in error.to_string().chars().take(LONGEST) {
+        match c {
+            c if c.is_control() => words.extend(c.escape_unicode()),
+            '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => words.extend(c.escape_unicode()),
+            c => words.push(c),
+        }
+    }
+    words
+}
+
+/// The first characters of `text` that fit into `room` bytes.
+pub(super) fn head(text: &str, room: usize) -> &str {
+    let mut end = room.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// The params of a `session/update` that is a piece of text, in one pass.
+#[derive(Deserialize)]
+pub(super) struct TextParams<'a> {
+    #[serde(borrow)]
+    pub(super) update: Object<TextUpdate<'a>>,
+}
+
+/// A piece of text.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TextUpdate<'a> {
+    pub(super) session_update: Voice,
+    #[serde(borrow, default)]
+    pub(super) message_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(super) content: Object<TextBlock<'a>>,
+    #[serde(rename = "_meta", borrow, default)]
+    pub(super) meta: Option<&'a RawValue>,
+}
+
+/// Who speaks. Whatever else an update may be ends the reading of it as text at once.
+#[derive(Clone, Copy, Deserialize)]
+pub(super) enum Voice {
+    #[serde(rename = "agent_message_chunk")]
+    Said,
+    #[serde(rename = "agent_thought_chunk")]
+    Thought,
+}
+
+/// A content block that is text.
+#[derive(Deserialize)]
+pub(super) struct TextBlock<'a> {
+    #[expect(dead_code, reason = "reading it is the check")]
+    r#type: Text,
+    #[serde(borrow)]
+    pub(super) text: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+enum Text {
+    #[serde(rename = "text")]
+    Text,
+}
+
+/// Params with an update of whatever sort.
+#[derive(Deserialize)]
+pub(super) struct Params<'a> {
+    #[serde(borrow)]
+    pub(super) update: &'a RawValue,
+}
+
+/// What all updates have.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Head<'a> {
+    #[serde(borrow)]
+    pub(super) session_update: Cow<'a, str>,
+    #[serde(rename = "_meta", borrow, default)]
+    meta: Option<&'a RawValue>,
+}
+
+impl<'a> Head<'a> {
+    /// What of its `_meta` has a meaning here.
+    pub(super) fn marks(&self) -> Marks<'a> {
+        Marks::of(self.meta)
+    }
+}
+
+/// A piece of a message.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Chunk<'a> {
+    #[serde(borrow, default)]
+    pub(super) message_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(super) content: &'a RawValue,
+}
+
+/// A whole message (v2).
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Whole<'a> {
+    #[serde(borrow)]
+    pub(super) message_id: Cow<'a, str>,
+    /// Not there: as it was.
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) content: Option<&'a RawValue>,
+}
+
+/// A content block, as far as text goes.
+#[derive(Deserialize)]
+pub(super) struct Block<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow, default)]
+    text: Option<&'a RawValue>,
+}
+
+/// The text of a content block, if it is one of text.
+pub(super) fn text_of(block: &RawValue) -> Result<Option<Cow<'_, str>>, Problem> {
+    let Block { r#type, text } = object(block.get())?;
+    if r#type != "text" {
+        return Ok(None);
+    }
+    let text = text.ok_or("a text block without text")?;
+    string(text).map(Some)
+}
+
+/// The fields of a tool call, of both versions: not there, or whatever is there.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Fields<'a> {
+    #[serde(borrow)]
+    pub(super) tool_call_id: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "present")]
+    pub(super) title: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "present")]
+    pub(super) name: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "present")]
+    pub(super) kind: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "present")]
+    pub(super) status: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "present")]
+    pub(super) content: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "present")]
+    pub(super) locations: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "present")]
+    pub(super) raw_input: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "present")]
+    pub(super) raw_output: Option<&'a RawValue>,
+    #[serde(rename = "_meta", borrow)]
+    pub(super) meta: Option<&'a RawValue>,
+}
+
+/// One more item of a tool call's content (v2).
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ContentItem<'a> {
+    #[serde(borrow)]
+    pub(super) tool_call_id: Cow<'a, str>,
+    #[serde(borrow)]
+    pub(super) content: &'a RawValue,
+}
+
+/// A value that is there, even if it is `null`.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// A JSON text as a string.
+pub(super) fn string(text: &RawValue) -> Result<Cow<'_, str>, Problem> {
+    #[derive(Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    serde_json::from_str::<Text<'_>>(text.get()).map(|Text(text)| text).map_err(|error| words(&error))
+}
+
+/// A JSON text as a string, or nothing for `null`.
+pub(super) fn string_or_null(text: &RawValue) -> Result<Option<Cow<'_, str>>, Problem> {
+    if text.get() == "null" { Ok(None) } else { string(text).map(Some) }
+}
+
+/// A JSON text as a list, or nothing for `null`.
+pub(super) fn list(text: &RawValue) -> Result<Vec<&RawValue>, Problem> {
+    if text.get() == "null" {
+        return Ok(Vec::new());
+    }
+    serde_json::from_str(text.get()).map_err(|error| words(&error))
+}

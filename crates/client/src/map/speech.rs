@@ -1,0 +1,162 @@
+//! What one of the agent's voices has said: pieces become messages.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::read::head;
+use crate::event::Message;
+
+/// How much of one message is kept.
+pub(super) const LONGEST: usize = 4 << 20;
+/// How many messages that seem to be over are remembered, in case they go on or are sent again as a whole.
+const REMEMBERED: usize = 32;
+/// How many bytes those may have together.
+const REMEMBERED_BYTES: usize = 16 << 20;
+
+/// The messages of one voice in one run.
+#[derive(Debug, Default)]
+pub(super) struct Speech {
+    open: Option<Told>,
+    past: VecDeque<Told>,
+    past_bytes: usize,
+    last: Option<Message>,
+}
+
+/// A message as far as it is known.
+#[derive(Debug, Default)]
+struct Told {
+    id: Option<Arc<str>>,
+    /// The beginning of the text.
+    text: String,
+    /// The length of all of it.
+    length: usize,
+}
+
+impl Told {
+    fn new(id: Option<&str>) -> Self {
+        Self { id: id.map(Arc::from), ..Self::default() }
+    }
+
+    fn push(&mut self, text: &str) {
+        // What follows a gap is not kept, or it would look as if there were none.
+        let room = if self.truncated() { 0 } else { LONGEST - self.text.len() };
+        self.text.push_str(head(text, room));
+        self.length += text.len();
+    }
+
+    fn truncated(&self) -> bool {
+        self.length > self.text.len()
+    }
+
+    /// What `whole` has more than this, if it begins with this.
+    fn rest<'a>(&self, whole: &'a str) -> Option<&'a str> {
+        whole.starts_with(&self.text).then(|| whole.get(self.length..)).flatten()
+    }
+}
+
+/// What became of a message that was sent as a whole.
+#[derive(Debug, PartialEq)]
+pub(super) enum Upsert<'a> {
+    /// It is as it was.
+    Same,
+    /// It has more text.
+    More {
+        /// The message that ends by it.
+        ended: Option<Message>,
+        /// The new text.
+        rest: &'a str,
+    },
+    /// Its text is another.
+    Other {
+        /// The message that ends by it.
+        ended: Option<Message>,
+        /// The message.
+        id: Arc<str>,
+        /// Its text, as much as is kept.
+        text: Arc<str>,
+    },
+}
+
+impl Speech {
+    /// Takes a piece of a message, and returns the message that ends by it.
+    pub(super) fn piece(&mut self, id: Option<&str>, text: &str) -> Option<Message> {
+        match &mut self.open {
+            // A piece without an id goes on with whatever is being said.
+            Some(open) if id.is_none() || open.id.as_deref() == id => {
+                open.push(text);
+                None
+            }
+            _ => {
+                let ended = self.turn_to(id);
+                self.open.get_or_insert_with(|| Told::new(id)).push(text);
+                ended
+            }
+        }
+    }
+
+    /// Takes a message as a whole.
+    pub(super) fn whole<'a>(&mut self, id: &str, text: &'a str) -> Upsert<'a> {
+        let known = self.open.iter().chain(&self.past).find(|told| told.id.as_deref() == Some(id));
+        match known.map_or(Some(text), |told| told.rest(text)) {
+            Some("") => Upsert::Same,
+            Some(rest) => {
+                let ended = self.turn_to(Some(id));
+                self.open.get_or_insert_with(|| Told::new(Some(id))).push(rest);
+                Upsert::More { ended, rest }
+            }
+            None => {
+                let ended = self.turn_to(Some(id));
+                let mut told = Told::new(Some(id));
+                told.push(text);
+                let (id, text) = (told.id.clone().unwrap_or_default(), told.text.as_str().into());
+                self.open = Some(told);
+                Upsert::Other { ended, id, text }
+            }
+        }
+    }
+
+    /// Makes the message with this id the one that is being said, and returns the one that was.
+    fn turn_to(&mut self, id: Option<&str>) -> Option<Message> {
+        if id.is_some() && self.open.as_ref().is_some_and(|open| open.id.as_deref() == id) {
+            return None;
+        }
+        let ended = self.end();
+        let past = self.past.iter().position(|told| id.is_some() && told.id.as_deref() == id);
+        self.open = past.and_then(|at| self.past.remove(at));
+        self.past_bytes -= self.open.as_ref().map_or(0, |open| open.text.len());
+        ended
+    }
+
+    /// Ends the message that is being said.
+    pub(super) fn end(&mut self) -> Option<Message> {
+        let told = self.open.take()?;
+        let message = (!told.text.is_empty()).then(|| Message {
+            text: told.text.as_str().into(),
+            structured_output: None,
+            truncated: told.truncated(),
+        });
+        if told.id.is_some() {
+            self.past_bytes += told.text.len();
+            self.past.push_back(told);
+            while self.past.len() > REMEMBERED || self.past_bytes > REMEMBERED_BYTES {
+                let Some(forgotten) = self.past.pop_front() else { break };
+                self.past_bytes -= forgotten.text.len();
+            }
+        }
+        if message.is_some() {
+            self.last.clone_from(&message);
+        }
+        message
+    }
+
+    /// The last message: the one that is being said, else the one that ended last.
+    pub(super) fn last(&self) -> Option<&str> {
+        let open = self.open.as_ref().map(|open| &*open.text).filter(|text| !text.is_empty());
+        open.or_else(|| self.last.as_ref().map(|last| &*last.text))
+    }
+
+    /// The message that ended last.
+    pub(super) fn last_ended(&mut self) -> Option<Message> {
+        self.last.take()
+    }
+}

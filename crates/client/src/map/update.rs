@@ -1,0 +1,374 @@
+//! The updates of both versions, variant by variant.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use narrows_acp::stop::StopReason;
+use narrows_acp::{Version, v2};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::call::{Patch, Progress, Stage};
+use super::effects::{AgentState, Effects, SessionChange, UsageReport};
+use super::fault::Marks;
+use super::read::{
+    Chunk, ContentItem, Fields, Head, Params, Problem, TextParams, Voice, Whole, list, object, string,
+    text_of,
+};
+use super::speech::Upsert;
+use super::{Emit, Mapper, surrogate};
+use crate::event::{EventBody, Json, Payload, Role, RuntimeEvent};
+
+/// How long the id of a message may be.
+const LONGEST_ID: usize = 512;
+
+/// What an update has become so far.
+type Done = Result<Told, Problem>;
+
+/// Whether an update has become an event of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    Yes,
+    No,
+}
+
+impl Mapper {
+    /// Takes the params of a `session/update`, pushes what they become, and says what else they mean.
+    pub fn update(&mut self, params: &[u8], now_ms: u64, out: &mut Vec<RuntimeEvent>) -> Effects {
+        let Ok(text) = std::str::from_utf8(params) else {
+            let payload = unusable(Json::of_bytes(params), "not UTF-8".to_owned());
+            self.tell_payload(&mut Emit::new(now_ms, out), payload);
+            return Effects::default();
+        };
+        let emit = &mut Emit { now_ms, out, params: text, raw: None };
+        if self.run_id.is_some() && !self.replaying && self.piece(text, emit) {
+            return Effects::default();
+        }
+        self.any(text, emit)
+    }
+
+    /// Takes an update if it is a plain piece of text, which nearly all are.
+    fn piece(&mut self, params: &str, emit: &mut Emit<'_>) -> bool {
+        let Ok(TextParams { update }) = object::<TextParams<'_>>(params) else { return false };
+        let update = update.0;
+        if update.meta.is_some_and(|meta| !Marks::of(Some(meta)).is_none()) {
+            return false;
+        }
+        let id = update.message_id.as_deref();
+        let text = update.content.0.text;
+        if text.is_empty() || id.is_some_and(|id| id.len() > LONGEST_ID) {
+            return false;
+        }
+        self.say(update.session_update, id, text, emit);
+        true
+    }
+
+    fn say(&mut self, voice: Voice, id: Option<&str>, text: Cow<'_, str>, emit: &mut Emit<'_>) {
+        match voice {
+            Voice::Said => {
+                self.end_thought(emit);
+                let ended = self.said.piece(id, &text);
+                self.tell_message(emit, ended);
+                self.tell_read(emit, EventBody::AssistantDelta { text_delta: text.into_owned() });
+            }
+            Voice::Thought => {
+                if let Some(message) = self.thought.piece(id, &text) {
+                    self.tell(emit, EventBody::ReasoningMessage { message });
+                }
+                self.tell_read(emit, EventBody::ReasoningDelta { text_delta: text.into_owned() });
+            }
+        }
+    }
+
+    /// Takes an update of whatever sort.
+    fn any(&mut self, params: &str, emit: &mut Emit<'_>) -> Effects {
+        let mut effects = Effects::default();
+        let update = match object::<Params<'_>>(params) {
+            Ok(Params { update }) => update,
+            Err(problem) => {
+                self.tell_payload(emit, unusable(Json::of_bytes(params.as_bytes()), problem));
+                return effects;
+            }
+        };
+        let read = |text: &str, mapper: &mut Self, effects: &mut Effects, emit: &mut Emit<'_>| {
+            let head: Head<'_> = object(text)?;
+            mapper.variant(&head, text, update, effects, emit)
+        };
+        let mut done = read(update.get(), self, &mut effects, emit);
+        // Nothing has happened yet when reading fails, so that it can be tried again.
+        if done.is_err()
+            && let Some(mended) = surrogate::mended(update.get().as_bytes())
+            && let Ok(mended) = std::str::from_utf8(&mended)
+        {
+            done = read(mended, self, &mut effects, emit);
+        }
+        match done {
+            Ok(Told::Yes) => {}
+            Ok(Told::No) => {
+                let payload =
+                    Payload::Update { update: update.into(), replay: self.replaying, problem: None };
+                self.tell_payload(emit, payload);
+            }
+            Err(problem) => {
+                let payload =
+                    Payload::Update { update: update.into(), replay: self.replaying, problem: Some(problem) };
+                self.tell_payload(emit, payload);
+            }
+        }
+        effects
+    }
+
+    fn variant(
+        &mut self,
+        head: &Head<'_>,
+        text: &str,
+        update: &RawValue,
+        effects: &mut Effects,
+        emit: &mut Emit<'_>,
+    ) -> Done {
+        let whole = || Json::from(update);
+        let v2 = self.version == Version::V2;
+        match &*head.session_update {
+            "agent_message_chunk" => return self.chunk(Voice::Said, head, text, effects, emit),
+            "agent_thought_chunk" => return self.chunk(Voice::Thought, head, text, effects, emit),
+            "agent_message" if v2 => return self.whole(Role::Assistant, head, text, effects, emit),
+            "agent_thought" if v2 => return self.whole(Role::Reasoning, head, text, effects, emit),
+            "user_message_chunk" if v2 => {
+                let Chunk { message_id, .. } = object(text)?;
+                effects.state = Some(AgentState::Accepted { message_id: message_id.map(Arc::from) });
+            }
+            "user_message" if v2 => {
+                let Whole { message_id, .. } = object(text)?;
+                effects.state = Some(AgentState::Accepted { message_id: Some(message_id.into()) });
+            }
+            "tool_call" if !v2 => return self.tool(object(text)?, true, effects, emit),
+            "tool_call_update" => return self.tool(object(text)?, v2, effects, emit),
+            "tool_call_content_chunk" if v2 => self.tool_content(&object(text)?, effects)?,
+            "state_update" if v2 => self.state(head, text, effects)?,
+            "usage_update" => effects.usage = Some(UsageReport::Update(whole())),
+            "available_commands_update" => effects.session = Some(SessionChange::Commands(whole())),
+            "current_mode_update" if !v2 => effects.session = Some(SessionChange::Mode(whole())),
+            "config_option_update" => effects.session = Some(SessionChange::Options(whole())),
+            "session_info_update" => effects.session = Some(SessionChange::Info(whole())),
+            _ => {}
+        }
+        Ok(Told::No)
+    }
+
+    /// Notes the failure that an update reports. One that is repeated happened long ago.
+    fn take_fault(&mut self, marks: &Marks<'_>, effects: &mut Effects) -> bool {
+        let Some(fault) = marks.fault() else { return false };
+        if !self.replaying {
+            if self.run_id.is_some() {
+                self.fault = Some(fault.clone());
+            }
+            effects.fault = Some(Box::new(fault));
+        }
+        true
+    }
+
+    /// A piece of a message that is not plain text, or not of a run.
+    fn chunk(
+        &mut self,
+        voice: Voice,
+        head: &Head<'_>,
+        text: &str,
+        effects: &mut Effects,
+        emit: &mut Emit<'_>,
+    ) -> Done {
+        let Chunk { message_id, content } = object(text)?;
+        let block = text_of(content)?;
+        let id = message_id.as_deref();
+        check_id(id)?;
+        let marks = head.marks();
+        if self.take_fault(&marks, effects) || marks.separates() || self.run_id.is_none() || self.replaying {
+            return Ok(Told::No);
+        }
+        match block {
+            Some(text) if !text.is_empty() => self.say(voice, id, text, emit),
+            _ => return Ok(Told::No),
+        }
+        Ok(Told::Yes)
+    }
+
+    /// A message as a whole (v2).
+    fn whole(
+        &mut self,
+        role: Role,
+        head: &Head<'_>,
+        text: &str,
+        effects: &mut Effects,
+        emit: &mut Emit<'_>,
+    ) -> Done {
+        let Whole { message_id, content } = object(text)?;
+        check_id(Some(&message_id))?;
+        let blocks = content.map(list).transpose()?;
+        let texts = blocks.map(|blocks| blocks.into_iter().map(text_of).collect::<Result<Vec<_>, _>>());
+        let texts = texts.transpose()?;
+        if self.take_fault(&head.marks(), effects) || self.run_id.is_none() || self.replaying {
+            return Ok(Told::No);
+        }
+        // Without content it is as it was.
+        let Some(texts) = texts else { return Ok(Told::No) };
+        let only_text = texts.iter().all(Option::is_some);
+        let text: String = texts.into_iter().flatten().collect();
+        let speech = if role == Role::Assistant { &mut self.said } else { &mut self.thought };
+        let (ended, body) = match speech.whole(&message_id, &text) {
+            Upsert::Same => return Ok(Told::No),
+            Upsert::More { ended, rest } => {
+                let text_delta = rest.to_owned();
+                let body = match role {
+                    Role::Assistant => EventBody::AssistantDelta { text_delta },
+                    Role::Reasoning => EventBody::ReasoningDelta { text_delta },
+                };
+                (ended, body)
+            }
+            Upsert::Other { ended, id, text } => {
+                let payload = Payload::MessageReplaced { role, message_id: id, text };
+                (ended, EventBody::Provider { provider: Arc::clone(&self.provider), payload })
+            }
+        };
+        match role {
+            Role::Assistant => {
+                self.end_thought(emit);
+                self.tell_message(emit, ended);
+            }
+            Role::Reasoning => {
+                if let Some(message) = ended {
+                    self.tell(emit, EventBody::ReasoningMessage { message });
+                }
+            }
+        }
+        self.tell_read(emit, body);
+        Ok(if only_text { Told::Yes } else { Told::No })
+    }
+
+    /// News of a tool call. `creates`: whether it may be the first.
+    fn tool(
+        &mut self,
+        fields: Fields<'_>,
+        creates: bool,
+        effects: &mut Effects,
+        emit: &mut Emit<'_>,
+    ) -> Done {
+        let patch = Patch::of(fields)?;
+        self.calls.check(patch.id())?;
+        if self.replaying {
+            return Ok(Told::No);
+        }
+        // An agent of v1 that begins a call begins one, even if it counts its calls anew in every turn.
+        let begins = creates && self.version == Version::V1;
+        if self.calls.is_over(patch.id(), begins) {
+            return Ok(Told::No);
+        }
+        let id: Arc<str> = patch.id().into();
+        effects.call = Some(Arc::clone(&id));
+        self.merge(&id, patch);
+        Ok(self.advance(&id, false, emit))
+    }
+
+    /// Merges what is told of a call into what is known of it.
+    pub(super) fn merge(&mut self, id: &str, patch: Patch<'_>) {
+        let (version, foreign) = (self.version, self.run_id.is_none());
+        self.calls.change(id, |call, new, room| {
+            if new && foreign {
+                call.stage = Stage::Foreign;
+            }
+            patch.merge(call, version, room);
+        });
+    }
+
+    /// Tells what is to be told of a call now. `needed`: whether it must be known to whoever reads the events.
+    pub(super) fn advance(&mut self, id: &str, needed: bool, emit: &mut Emit<'_>) -> Told {
+        let Some(call) = self.calls.get(id) else { return Told::No };
+        let progress = call.progress(self.version);
+        let mut told = Told::No;
+        let foreign = call.stage == Stage::Foreign;
+        if call.stage == Stage::New && (needed || call.has_input() || progress != Progress::Waiting) {
+            let body = EventBody::ToolCall {
+                call_id: Arc::clone(&call.id),
+                tool_name: call.tool_name(),
+                input: call.input(),
+            };
+            self.end_thought(emit);
+            self.tell_read(emit, body);
+            self.calls.announced(id);
+            told = Told::Yes;
+        }
+        if progress == Progress::Over
+            && let Some(call) = self.calls.settle(id)
+            && !foreign
+        {
+            let call_id = Arc::clone(&call.id);
+            self.tell_read(emit, EventBody::ToolResult { call_id, output: call.output(None) });
+            told = Told::Yes;
+        }
+        told
+    }
+
+    /// More content of a tool call (v2).
+    fn tool_content(&mut self, item: &ContentItem<'_>, effects: &mut Effects) -> Result<(), Problem> {
+        let id = &*item.tool_call_id;
+        self.calls.check(id)?;
+        if self.replaying || self.calls.is_over(id, false) {
+            return Ok(());
+        }
+        let foreign = self.run_id.is_none();
+        self.calls.change(id, |call, new, room| {
+            if new && foreign {
+                call.stage = Stage::Foreign;
+            }
+            call.append(item.content, room);
+        });
+        effects.call = Some(id.into());
+        Ok(())
+    }
+
+    /// What the agent does now (v2).
+    fn state(&mut self, head: &Head<'_>, text: &str, effects: &mut Effects) -> Result<(), Problem> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct State<'a> {
+            #[serde(borrow)]
+            state: Cow<'a, str>,
+            #[serde(borrow, default)]
+            stop_reason: Option<&'a RawValue>,
+            #[serde(borrow, default)]
+            error: Option<&'a RawValue>,
+            #[serde(borrow, default)]
+            usage: Option<&'a RawValue>,
+        }
+        let State { state, stop_reason, error, usage } = object(text)?;
+        effects.state = Some(match &*state {
+            "running" => AgentState::Running,
+            "requires_action" => AgentState::RequiresAction,
+            "idle" => {
+                // One that cannot be read was not given.
+                let reason = stop_reason.and_then(|reason| string(reason).ok());
+                let error = error.and_then(|error| serde_json::from_str::<v2::Error>(error.get()).ok());
+                AgentState::Idle(reason.map(|reason| match StopReason::from_name(&reason) {
+                    StopReason::Error(_) => StopReason::Error(error.map(Box::new)),
+                    reason => reason,
+                }))
+            }
+            other => AgentState::Other(other.to_owned()),
+        });
+        if state == "idle" {
+            self.take_fault(&head.marks(), effects);
+            effects.usage = usage.map(|usage| UsageReport::End(usage.into()));
+        }
+        Ok(())
+    }
+}
+
+fn check_id(id: Option<&str>) -> Result<(), Problem> {
+    match id {
+        Some(id) if id.len() > LONGEST_ID => Err(format!("a message's id has more than {LONGEST_ID} bytes")),
+        _ => Ok(()),
+    }
+}
+
+/// What cannot be taken for an update at all.
+fn unusable(update: Json, problem: Problem) -> Payload {
+    Payload::Update { update, replay: false, problem: Some(problem) }
+}
