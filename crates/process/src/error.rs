@@ -51,6 +51,28 @@ pub enum SpawnError {
         /// What the system said.
         source: io::Error,
     },
+    /// A sandbox was asked for, and this machine has none to offer.
+    #[error("no sandbox: {why}")]
+    NoSandbox {
+        /// What is missing.
+        why: String,
+    },
+    /// A place that the sandbox was to show is missing or cannot be shown.
+    #[error("the sandbox cannot have {}", path.display())]
+    SandboxPlace {
+        /// The place.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// The sandbox could not be made.
+    #[error("cannot {action}")]
+    Sandbox {
+        /// What was attempted.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Something around the worker could not be set up.
     #[error("cannot {action}")]
     Setup {

@@ -32,8 +32,10 @@
 //! - When a guardian is stopped again and again, [`Child::stop`] ends the tree without it after ten seconds.
 //!   If the supervisor is dead, what stops the guardian once more after that death stays.
 //!
-//! Strict containment of a hostile worker needs a PID namespace, which a sandbox provides: there the guardian
-//! cannot be signalled, and nothing outlives the namespace.
+//! A [`Sandbox`] takes both from a hostile worker: bubblewrap by a PID namespace, which nothing outlives, and
+//! Landlock, in kernels that can, by forbidding signals to processes outside ([`Confined::guardian`]). It also
+//! confines what the tree does to files and the network. It is made before the fork and entered by the worker
+//! alone, after the guardian has forked it, so the guardian keeps all it needs to end the tree.
 //!
 //! Needs Linux 5.9 (`close_range`, pidfd) with `/proc` mounted, and a tokio runtime with I/O and time
 //! enabled.
@@ -46,6 +48,7 @@ mod guardian;
 mod lookup;
 mod memory;
 mod record;
+mod sandbox;
 mod spawn;
 mod spec;
 mod stderr;
@@ -57,6 +60,7 @@ pub use child::Child;
 pub use env::{AllowList, Environment};
 pub use error::SpawnError;
 pub use exit::{Exit, ExitClass};
+pub use sandbox::{Confined, Sandbox, Support};
 pub use spawn::spawn;
 pub use spec::{Ladder, Spec};
 pub use stderr::StderrTail;

@@ -1,10 +1,10 @@
 //! Starting a worker under its guardian.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd};
@@ -15,12 +15,13 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
 use crate::child::{Child, Lifeline};
-use crate::guardian::{GuardPlan, WorkerPlan};
+use crate::guardian::{CagePlan, GuardPlan, WorkerPlan};
 use crate::record::{RECORD_LEN, Record, Stage};
+use crate::sandbox::Cage;
 use crate::sys::{self, Arena};
 use crate::tree::Member;
 use crate::watch::{Guardian, Watcher};
-use crate::{SpawnError, Spec, StderrTail, lookup};
+use crate::{Environment, SpawnError, Spec, StderrTail, lookup};
 
 const GUARDIAN_STACK: usize = 256 << 10;
 const WORKER_STACK: usize = 64 << 10;
@@ -44,7 +45,7 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
     let mut report = pipe::Receiver::from_owned_fd(launched.report).map_err(&setup)?;
     let stdin = pipe::Sender::from_owned_fd(launched.stdin).map_err(&setup)?;
     let stdout = pipe::Receiver::from_owned_fd(launched.stdout).map_err(&setup)?;
-    let stderr = pipe::Receiver::from_owned_fd(launched.stderr).map_err(&setup)?;
+    let stderr = launched.stderr.map(pipe::Receiver::from_owned_fd).transpose().map_err(&setup)?;
 
     let tail = StderrTail::new(stderr_limit);
     let drain = tokio::spawn(tail.clone().drain(stderr));
@@ -78,6 +79,7 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
             match stage {
                 Stage::Exec => SpawnError::Exec { path: launched.path, source },
                 Stage::Chdir => SpawnError::Cwd { path: launched.cwd.unwrap_or_default(), source },
+                Stage::Confine => SpawnError::Sandbox { action: stage.action(), source },
                 _ => SpawnError::Setup { action: stage.action(), source },
             }
         }
@@ -97,19 +99,31 @@ struct Launched {
     report: OwnedFd,
     stdin: OwnedFd,
     stdout: OwnedFd,
-    stderr: OwnedFd,
+    /// Unless it goes where stdout goes.
+    stderr: Option<OwnedFd>,
     path: PathBuf,
     cwd: Option<PathBuf>,
 }
 
 fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
-    let path = lookup::program(spec)?;
-    let text = Text::new(spec, &path)?;
+    let mut start = Start::new(spec)?;
+    // Also before a launcher takes them over: in its options a zero would be the start of another.
+    let mut text = Text::new(&start)?;
+    let mut cage = None;
+    if let Some(sandbox) = &spec.sandbox {
+        cage = Some(sandbox.prepare(&mut start)?);
+        text = Text::new(&start)?;
+    }
 
     let pipes = SpawnError::setup("create pipes");
     let (worker_stdin, stdin) = pipe_above_stdio().map_err(&pipes)?;
     let (stdout, worker_stdout) = pipe_above_stdio().map_err(&pipes)?;
-    let (stderr, worker_stderr) = pipe_above_stdio().map_err(&pipes)?;
+    let (stderr, worker_stderr) = if spec.merge_stderr {
+        (None, above_stdio(worker_stdout.try_clone().map_err(&pipes)?).map_err(&pipes)?)
+    } else {
+        let (ours, theirs) = pipe_above_stdio().map_err(&pipes)?;
+        (Some(ours), theirs)
+    };
     let (report, worker_report) = pipe_above_stdio().map_err(&pipes)?;
     // Not a pipe, so that an order to a guardian that is gone is an error and not a SIGPIPE, whatever the
     // embedding program does about that signal; and packets, so that records need no reassembly.
@@ -139,6 +153,7 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
             argv: arena.strings(&text.argv)?,
             envp: arena.strings(&text.envp)?,
             cwd: text.cwd.as_ref().map(|cwd| arena.string(cwd)).transpose()?,
+            cage: plan_cage(&arena, cage.as_ref())?,
             guardian: 0,
         })?;
         let guard = arena.value(GuardPlan {
@@ -155,23 +170,59 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
     let (stack, guard) = plan().map_err(&memory)?;
     let (pid, pidfd) = sys::fork_guardian(stack, guard).map_err(SpawnError::setup("fork the guardian"))?;
 
+    let scratch = match cage {
+        Some(Cage::Landlock { scratch, .. }) => Some(scratch),
+        Some(Cage::Launcher { .. }) | None => None,
+    };
     let control = Arc::new(control);
     let guardian = Guardian::new(pid, pidfd);
     Ok(Launched {
         lifeline: Lifeline::new(control.clone()),
-        watcher: Watcher::new(control, guardian.clone()),
+        watcher: Watcher::new(control, guardian.clone(), scratch),
         guardian,
         report,
         stdin,
         stdout,
         stderr,
-        path,
-        cwd: spec.cwd.clone(),
+        path: start.program,
+        cwd: start.cwd,
     })
 }
 
 /// Room in the arena for the plans, alignment and the guard pages, also where pages have 64 KiB.
 const SLACK: usize = 512 << 10;
+
+/// The sandbox as the worker sees it.
+fn plan_cage<'a>(arena: &'a Arena, cage: Option<&'a Cage>) -> io::Result<CagePlan<'a>> {
+    Ok(match cage {
+        None => CagePlan::None,
+        Some(Cage::Landlock { ruleset, filter, .. }) => {
+            let copy = arena.zeroed(filter.len())?;
+            copy.copy_from_slice(filter);
+            CagePlan::Landlock { ruleset: ruleset.as_fd(), filter: copy }
+        }
+        Some(Cage::Launcher { options, filter }) => {
+            CagePlan::Launcher { options: options.as_fd(), filter: filter.as_fd() }
+        }
+    })
+}
+
+/// What the worker executes: what the spec says, or a launcher that does.
+pub(crate) struct Start {
+    /// Found, and absolute.
+    pub(crate) program: PathBuf,
+    pub(crate) argv: Vec<OsString>,
+    pub(crate) env: Environment,
+    pub(crate) cwd: Option<PathBuf>,
+}
+
+impl Start {
+    fn new(spec: &Spec) -> Result<Self, SpawnError> {
+        let program = lookup::program(spec)?;
+        let argv = [&spec.program].into_iter().chain(&spec.args).cloned().collect();
+        Ok(Self { program, argv, env: spec.env.clone(), cwd: spec.cwd.clone() })
+    }
+}
 
 /// The worker's strings, as the kernel wants them.
 struct Text {
@@ -182,15 +233,15 @@ struct Text {
 }
 
 impl Text {
-    fn new(spec: &Spec, path: &Path) -> Result<Self, SpawnError> {
+    fn new(start: &Start) -> Result<Self, SpawnError> {
         let string =
             |what, text: &OsStr| CString::new(text.as_bytes()).map_err(|_| SpawnError::Invalid { what });
-        let mut argv = vec![string("the program's name", &spec.program)?];
-        for arg in &spec.args {
-            argv.push(string("an argument", arg)?);
+        let mut argv = Vec::with_capacity(start.argv.len());
+        for (index, arg) in start.argv.iter().enumerate() {
+            argv.push(string(if index == 0 { "the program's name" } else { "an argument" }, arg)?);
         }
         let mut envp = Vec::new();
-        for (name, value) in spec.env.iter() {
+        for (name, value) in start.env.iter() {
             let what = "an environment variable";
             if name.is_empty() || name.as_bytes().contains(&b'=') {
                 return Err(SpawnError::Invalid { what });
@@ -201,8 +252,8 @@ impl Text {
             envp.push(CString::new(entry.into_vec()).map_err(|_| SpawnError::Invalid { what })?);
         }
         let cwd =
-            spec.cwd.as_ref().map(|cwd| string("the working directory", cwd.as_os_str())).transpose()?;
-        Ok(Self { program: string("the program's path", path.as_os_str())?, argv, envp, cwd })
+            start.cwd.as_ref().map(|cwd| string("the working directory", cwd.as_os_str())).transpose()?;
+        Ok(Self { program: string("the program's path", start.program.as_os_str())?, argv, envp, cwd })
     }
 
     /// Bytes and pointers in the arena.
@@ -221,7 +272,7 @@ fn pipe_above_stdio() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// A program that runs with a closed stdin gets 0 for its next descriptor; the worker's own 0, 1 and 2 must
 /// not overwrite a descriptor that is still needed.
-fn above_stdio(fd: OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn above_stdio(fd: OwnedFd) -> io::Result<OwnedFd> {
     debug_assert!(fcntl_getfd(&fd).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC)));
     if fd.as_raw_fd() > 2 { Ok(fd) } else { Ok(fcntl_dupfd_cloexec(&fd, 3)?) }
 }

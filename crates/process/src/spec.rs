@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::Environment;
+use crate::{Environment, Sandbox};
 
 /// Everything [`spawn`](crate::spawn) needs to know about a worker.
 #[derive(Debug, Clone)]
@@ -20,6 +20,10 @@ pub struct Spec {
     pub env: Environment,
     /// How many of the last bytes of stderr are kept.
     pub stderr_limit: usize,
+    /// Whether stderr goes where stdout goes, in the order in which the worker writes. Then nothing of it is kept.
+    pub merge_stderr: bool,
+    /// What confines the worker and its tree; `None` lets them do what we may. If it cannot be had, nothing starts.
+    pub sandbox: Option<Sandbox>,
     /// How long processes that outlive the worker, the [`Child`](crate::Child) or the supervisor have
     /// between `SIGTERM` and `SIGKILL`.
     pub orphan_grace: Duration,
@@ -35,6 +39,8 @@ impl Spec {
             cwd: None,
             env: Environment::empty(),
             stderr_limit: 64 * 1024,
+            merge_stderr: false,
+            sandbox: None,
             orphan_grace: Duration::from_secs(2),
         }
     }

@@ -69,7 +69,8 @@ impl StderrTail {
     }
 
     /// Reads until end-of-file, so that the worker never blocks on stderr however much it writes.
-    pub(crate) async fn drain(self, mut stderr: pipe::Receiver) {
+    pub(crate) async fn drain(self, stderr: Option<pipe::Receiver>) {
+        let Some(mut stderr) = stderr else { return };
         let mut chunk = vec![0; 16 * 1024];
         loop {
             match stderr.read(&mut chunk).await {

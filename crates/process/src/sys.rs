@@ -356,3 +356,49 @@ pub(crate) fn readable(fd: Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
     // SAFETY: the descriptor is owned, so it stays open and the same for as long as it is registered.
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }
+
+/// One instruction of a seccomp filter.
+pub(crate) type Instruction = libc::sock_filter;
+// SAFETY: four numbers.
+unsafe impl Zero for Instruction {}
+
+/// The version of Landlock in this kernel; `None` if it has none or it is switched off.
+pub(crate) fn landlock_version() -> Option<i32> {
+    const VERSION: u32 = 1;
+    // SAFETY: with this flag the call takes no structure.
+    let version = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, core::ptr::null::<c_void>(), 0usize, VERSION)
+    };
+    i32::try_from(version).ok().filter(|version| *version > 0)
+}
+
+/// Confines this process, and whatever it becomes, to a ruleset. It must have given up new privileges before.
+pub(crate) fn landlock_restrict(ruleset: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: the call takes numbers.
+    match unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0u32) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// Whether this kernel has filters that can refuse a call.
+pub(crate) fn filters_available() -> bool {
+    let action: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+    // SAFETY: the action is a number that outlives the call.
+    unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0u32, &raw const action) == 0 }
+}
+
+/// Has every system call of this process judged by a filter from now on. It must have given up new privileges
+/// before.
+pub(crate) fn install_filter(filter: &[Instruction]) -> Result<(), Errno> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.len()).map_err(|_| Errno::INVAL)?,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel copies the program, which it checks and does not change.
+    match unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0u32, &raw const program) }
+    {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}

@@ -14,11 +14,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::record::{RECORD_LEN, Record};
+use crate::sandbox::scratch::Scratch;
 use crate::tree::{Member, Tree};
 use crate::{Exit, ExitClass, sys, tree};
 
 /// When the tree is gone so are the writers of its stderr, unless one passed the pipe to a stranger.
 const STDERR_GRACE: Duration = Duration::from_millis(250);
+/// How long the end may be held up by the removal of the tree's temporary files, which goes on all the same.
+const SCRATCH_GRACE: Duration = Duration::from_secs(1);
 /// How often a tree is killed in place of its guardian, how long it is given to die, and how much of it is
 /// seen at once.
 const FORCE_ROUNDS: u32 = 8;
@@ -107,14 +110,17 @@ struct Inner {
     guardian: Guardian,
     progress: watch::Sender<Progress>,
     asked: Arc<AtomicBool>,
+    /// Removed when the tree is gone.
+    scratch: Option<Scratch>,
     /// The last record, after which the guardian exits.
     finished: Option<Exit>,
 }
 
 impl Watcher {
-    pub(crate) fn new(control: Arc<OwnedFd>, guardian: Guardian) -> Self {
+    pub(crate) fn new(control: Arc<OwnedFd>, guardian: Guardian, scratch: Option<Scratch>) -> Self {
         let progress = watch::Sender::new(Progress::default());
-        Self { inner: Some(Inner { control, guardian, progress, asked: Arc::default(), finished: None }) }
+        let asked = Arc::default();
+        Self { inner: Some(Inner { control, guardian, progress, asked, scratch, finished: None }) }
     }
 
     pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
@@ -137,6 +143,10 @@ impl Watcher {
         }
         let exit = inner.reap();
         _ = tokio::time::timeout(STDERR_GRACE, drain).await;
+        if let Some(scratch) = inner.scratch.take() {
+            let removal = tokio::task::spawn_blocking(move || drop(scratch));
+            _ = tokio::time::timeout(SCRATCH_GRACE, removal).await;
+        }
         inner.publish(exit);
         self.inner = None;
     }
@@ -149,6 +159,7 @@ impl Drop for Watcher {
         let started = thread.spawn(move || {
             inner.follow_blocking();
             let exit = inner.reap();
+            inner.scratch = None;
             inner.publish(exit);
         });
         if let Err(error) = started {
@@ -286,7 +297,7 @@ mod tests {
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pid = Pid::from_child(&stand_in);
         let guardian = Guardian::new(pid.as_raw_pid(), pidfd_open(pid, PidfdFlags::empty()).unwrap());
-        let watcher = Watcher::new(Arc::new(ours), guardian);
+        let watcher = Watcher::new(Arc::new(ours), guardian, None);
         let mut progress = watcher.progress();
         let watching = tokio::spawn(watcher.run(tokio::spawn(async {})));
 

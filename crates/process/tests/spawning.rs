@@ -195,3 +195,16 @@ async fn the_last_words_are_there_when_the_end_is_known() {
         assert_eq!(child.stderr().tail(1), "last words");
     }
 }
+
+#[tokio::test]
+async fn merged_output_is_in_order() {
+    let script = "for i in 1 2 3 4 5; do echo out $i; echo err $i >&2; done; exec 2>&-; echo end";
+    let mut spec = Mark::new().shell(script);
+    spec.merge_stderr = true;
+    let mut child = spawn(spec).await.unwrap();
+    let text = read_all(&mut child).await;
+    let expected: String = (1..=5).map(|i| format!("out {i}\nerr {i}\n")).collect();
+    assert_eq!(text, expected + "end\n");
+    assert_eq!(child.wait().await.class, ExitClass::Clean);
+    assert_eq!((child.stderr().tail(9).as_str(), child.stderr().bytes_seen()), ("", 0));
+}

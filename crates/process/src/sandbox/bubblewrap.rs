@@ -1,0 +1,293 @@
+//! The arguments of bubblewrap, as a function of what is wanted and of what is there.
+
+use std::ffi::OsString;
+use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::Environment;
+
+/// Where bubblewrap is looked for. Not in the worker's `PATH`, which may be an agent's choice.
+pub(crate) const PLACES: [&str; 4] =
+    ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
+
+/// Directories that are replaced by empty ones of the sandbox's own. In `/run` stand the sockets of services that
+/// do for everybody what the sandbox forbids.
+pub(crate) const PRIVATE: [&str; 2] = ["/run", "/tmp"];
+/// Of these, what programs cannot do without.
+const SHOWN: [&str; 3] = ["/run/current-system", "/run/opengl-driver", "/run/systemd/resolve"];
+
+/// What root keeps of its powers: those over files, which the mounts confine.
+const KEPT_BY_ROOT: [&str; 4] = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID"];
+
+/// All that the arguments depend on. Every path is absolute and has no links in it.
+pub(crate) struct View<'a> {
+    /// Directories that may be changed.
+    pub(crate) writable: &'a [PathBuf],
+    /// Existing places within them that may not.
+    pub(crate) protected: &'a [PathBuf],
+    /// Those of [`PRIVATE`] that exist here.
+    pub(crate) private: &'a [&'a str],
+    pub(crate) network: bool,
+    pub(crate) cwd: &'a Path,
+    pub(crate) env: &'a Environment,
+    pub(crate) root: bool,
+    /// The descriptor with the filter of system calls.
+    pub(crate) filter: RawFd,
+}
+
+impl View<'_> {
+    /// Whether something at this path can be seen from inside.
+    pub(crate) fn shows(&self, path: &Path) -> bool {
+        let hidden = self.private.iter().any(|place| path.starts_with(place));
+        let shown = SHOWN.iter().map(Path::new).chain(self.writable.iter().map(PathBuf::as_path));
+        !hidden || shown.into_iter().any(|place| path.starts_with(place))
+    }
+
+    /// The options, to be read from a descriptor: on the command line everybody could read the environment.
+    pub(crate) fn options(&self) -> Vec<OsString> {
+        let mut options = Options(Vec::new());
+        let everything = Path::new("/");
+        let (outermost, roots): (Vec<&PathBuf>, Vec<&PathBuf>) =
+            self.writable.iter().partition(|path| *path == everything);
+        options.mount(if outermost.is_empty() { "--ro-bind" } else { "--bind" }, everything);
+        options.push(["--dev", "/dev", "--proc", "/proc"]);
+        for place in self.private {
+            options.push(["--tmpfs", *place]);
+        }
+        for place in SHOWN.iter().filter(|place| self.private.iter().any(|other| place.starts_with(other))) {
+            options.mount("--ro-bind-try", Path::new(place));
+        }
+        for root in sorted(roots) {
+            options.mount("--bind", root);
+        }
+        for path in self.pinned() {
+            options.mount("--bind", path);
+        }
+        for path in sorted(self.protected.iter().collect()) {
+            options.mount("--ro-bind", path);
+        }
+        options.push(["--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-session"]);
+        if !self.network {
+            options.push(["--unshare-net"]);
+        }
+        options.push(["--cap-drop", "ALL"]);
+        if self.root {
+            for capability in KEPT_BY_ROOT {
+                options.push(["--cap-add", capability]);
+            }
+        }
+        options.push(["--seccomp", &self.filter.to_string()]);
+        options.0.extend(["--chdir".into(), self.cwd.into()]);
+        for (name, value) in self.env.iter() {
+            options.0.extend(["--setenv".into(), name.into(), value.into()]);
+        }
+        options.0
+    }
+
+    /// The directories between a root and a protected place. A place that is mounted cannot be moved away, but
+    /// the directory around it could, and a new one put there instead; mounted themselves, they cannot either.
+    fn pinned(&self) -> Vec<&Path> {
+        let mut pinned: Vec<&Path> = Vec::new();
+        for place in self.protected {
+            let inside =
+                |path: &&Path| self.writable.iter().any(|root| path.starts_with(root) && path != root);
+            pinned.extend(place.ancestors().skip(1).take_while(inside));
+        }
+        pinned.sort();
+        pinned.dedup();
+        pinned
+    }
+}
+
+/// Outer directories before inner ones: a later mount covers an earlier one.
+fn sorted(mut paths: Vec<&PathBuf>) -> Vec<&PathBuf> {
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
+struct Options(Vec<OsString>);
+
+impl Options {
+    fn push<const N: usize>(&mut self, words: [&str; N]) {
+        self.0.extend(words.map(OsString::from));
+    }
+
+    /// The same place inside as outside.
+    fn mount(&mut self, how: &str, path: &Path) {
+        self.0.extend([how.into(), path.into(), path.into()]);
+    }
+}
+
+/// Words as bubblewrap reads them from a descriptor.
+pub(crate) fn encode(options: &[OsString]) -> Vec<u8> {
+    options.iter().flat_map(|word| word.as_bytes().iter().copied().chain([0])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(paths: &[&str]) -> Vec<PathBuf> {
+        paths.iter().map(PathBuf::from).collect()
+    }
+
+    struct Case<'a> {
+        writable: &'a [&'a str],
+        protected: &'a [&'a str],
+        private: &'a [&'a str],
+        network: bool,
+        root: bool,
+    }
+
+    const PLAIN: Case<'_> = Case {
+        writable: &["/home/me/b", "/home/me/a"],
+        protected: &[],
+        private: &["/run", "/tmp"],
+        network: false,
+        root: false,
+    };
+
+    #[track_caller]
+    fn check(case: &Case<'_>, expected: &str) {
+        let mut env = Environment::empty();
+        env.extend([("A", "1 2"), ("LD_PRELOAD", "x")]);
+        let view = View {
+            writable: &paths(case.writable),
+            protected: &paths(case.protected),
+            private: case.private,
+            network: case.network,
+            cwd: Path::new("/home/me/a"),
+            env: &env,
+            root: case.root,
+            filter: 9,
+        };
+        let options: Vec<String> =
+            view.options().into_iter().map(|word| word.into_string().unwrap()).collect();
+        // A line for every option.
+        let text = options.join(" ").replace(" --", "\n--");
+        assert_eq!(text, expected);
+    }
+
+    const TAIL: &str = "\
+--seccomp 9
+--chdir /home/me/a
+--setenv A 1 2
+--setenv LD_PRELOAD x";
+
+    #[test]
+    fn roots_are_writable_and_the_rest_is_not() {
+        check(
+            &PLAIN,
+            &format!(
+                "\
+--ro-bind / /
+--dev /dev
+--proc /proc
+--tmpfs /run
+--tmpfs /tmp
+--ro-bind-try /run/current-system /run/current-system
+--ro-bind-try /run/opengl-driver /run/opengl-driver
+--ro-bind-try /run/systemd/resolve /run/systemd/resolve
+--bind /home/me/a /home/me/a
+--bind /home/me/b /home/me/b
+--unshare-pid
+--unshare-ipc
+--die-with-parent
+--new-session
+--unshare-net
+--cap-drop ALL
+{TAIL}"
+            ),
+        );
+    }
+
+    #[test]
+    fn protected_places_cannot_be_changed_nor_moved_away() {
+        let case = Case {
+            writable: &["/w"],
+            protected: &["/w/a/b/hooks", "/w/.env", "/w/a/b/config"],
+            private: &[],
+            network: true,
+            root: false,
+        };
+        check(
+            &case,
+            &format!(
+                "\
+--ro-bind / /
+--dev /dev
+--proc /proc
+--bind /w /w
+--bind /w/a /w/a
+--bind /w/a/b /w/a/b
+--ro-bind /w/.env /w/.env
+--ro-bind /w/a/b/config /w/a/b/config
+--ro-bind /w/a/b/hooks /w/a/b/hooks
+--unshare-pid
+--unshare-ipc
+--die-with-parent
+--new-session
+--cap-drop ALL
+{TAIL}"
+            ),
+        );
+    }
+
+    #[test]
+    fn root_keeps_its_powers_over_files_and_a_root_may_be_everything() {
+        let case = Case { writable: &["/", "/w"], private: &[], network: true, root: true, ..PLAIN };
+        check(
+            &case,
+            &format!(
+                "\
+--bind / /
+--dev /dev
+--proc /proc
+--bind /w /w
+--unshare-pid
+--unshare-ipc
+--die-with-parent
+--new-session
+--cap-drop ALL
+--cap-add CAP_CHOWN
+--cap-add CAP_DAC_OVERRIDE
+--cap-add CAP_FOWNER
+--cap-add CAP_FSETID
+{TAIL}"
+            ),
+        );
+    }
+
+    #[test]
+    fn what_is_hidden_is_known_beforehand() {
+        let view = View {
+            writable: &paths(&["/tmp/work"]),
+            protected: &[],
+            private: &PRIVATE,
+            network: true,
+            cwd: Path::new("/"),
+            env: &Environment::empty(),
+            root: false,
+            filter: 9,
+        };
+        for (path, shown) in [
+            ("/usr/bin/env", true),
+            ("/tmp/work/tool", true),
+            ("/tmp/worker", false),
+            ("/tmp", false),
+            ("/run/current-system/sw/bin/sh", true),
+            ("/run/user/1000/tool", false),
+            ("/running", true),
+        ] {
+            assert_eq!(view.shows(Path::new(path)), shown, "{path}");
+        }
+    }
+
+    #[test]
+    fn words_are_separated_by_zeros() {
+        assert_eq!(encode(&["--a".into(), "b c".into(), "".into()]), b"--a\0b c\0\0");
+        assert_eq!(encode(&[]), b"");
+    }
+}

@@ -1,0 +1,64 @@
+//! A Landlock ruleset: what a process may still do with files and TCP, made before the fork.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, Scope,
+};
+
+use crate::SpawnError;
+
+/// Before this version a file could be emptied without the right to write it.
+pub(crate) const OLDEST: i32 = 3;
+/// Since this version a process can be kept from signalling those outside.
+pub(crate) const SIGNALS_SINCE: i32 = 6;
+/// The last version whose restrictions we have tried; a newer kernel has these too.
+const NEWEST: i32 = 7;
+
+/// Devices that are no way out and that programs expect to be able to write.
+const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+
+/// The ruleset for a kernel of this version: everything readable, `writable` directories writable.
+pub(crate) fn ruleset<'a>(
+    version: i32,
+    writable: impl IntoIterator<Item = &'a Path>,
+    network: bool,
+) -> Result<OwnedFd, SpawnError> {
+    let abi = ABI::from(version.min(NEWEST));
+    // What is asked of the kernel it must do: a restriction that is dropped in silence is none.
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    let mut ruleset = ruleset.handle_access(AccessFs::from_all(abi)).map_err(refused)?;
+    let ports = AccessNet::from_all(abi);
+    if !network && !ports.is_empty() {
+        ruleset = ruleset.handle_access(ports).map_err(refused)?;
+    }
+    let scope = Scope::from_all(abi);
+    if !scope.is_empty() {
+        ruleset = ruleset.scope(scope).map_err(refused)?;
+    }
+    let mut rules = ruleset.create().map_err(refused)?;
+    let mut allow = |path: &Path, access: BitFlags<AccessFs>| -> Result<(), SpawnError> {
+        let place = PathFd::new(path).map_err(refused)?;
+        (&mut rules).add_rule(PathBeneath::new(place, access)).map_err(refused)?;
+        Ok(())
+    };
+    allow(Path::new("/"), AccessFs::from_read(abi))?;
+    // A device made inside would be one outside.
+    let change = AccessFs::from_all(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
+    for path in writable {
+        let access = if path.is_dir() { change } else { change & AccessFs::from_file(abi) };
+        allow(path, access)?;
+    }
+    let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
+    for path in DEVICES.map(Path::new).into_iter().filter(|path| path.exists()) {
+        allow(path, device & AccessFs::from_file(abi))?;
+    }
+    Option::<OwnedFd>::from(rules).ok_or_else(|| refused(io::Error::from(io::ErrorKind::Unsupported)))
+}
+
+fn refused(error: impl std::error::Error + Send + Sync + 'static) -> SpawnError {
+    SpawnError::Sandbox { action: "make the Landlock ruleset", source: io::Error::other(error) }
+}

@@ -1,0 +1,379 @@
+//! What a sandboxed tree can do, and that its guardian still ends it.
+#![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use common::{HOSTILE, HOSTILE_COUNT, Mark, PATIENCE, QUICK, eventually, exists, read_all, read_until};
+use narrows_process::{ExitClass, Sandbox, SpawnError, Spec, Support, spawn};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+const ROLE: &str = "NARROWS_TEST_ROLE";
+/// A bubblewrap that is not where systems install it.
+const LAUNCHER: &str = "NARROWS_TEST_BWRAP";
+
+/// Not a test unless asked to play a role: tries every way to reach somebody, and says which worked.
+#[test]
+fn role() {
+    let Some(role) = std::env::var_os(ROLE) else { return };
+    let role = role.into_string().unwrap();
+    let [tcp, udp, unix] = role.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let mut lines = String::from("\n");
+    let mut say = |name: &str, worked: bool| lines.push_str(&format!("@{name} {worked}\n"));
+    say("tcp", TcpStream::connect(tcp).is_ok());
+    let sent = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.send_to(b"x", udp));
+    say("udp", sent.is_ok());
+    say("listen", TcpListener::bind("127.0.0.1:0").is_ok());
+    say("unix", UnixStream::connect(unix).is_ok());
+    say("pair", UnixStream::pair().is_ok());
+    std::io::stdout().write_all(lines.as_bytes()).unwrap();
+}
+
+/// All that can be tried here.
+async fn mechanisms() -> Vec<Support> {
+    let launcher = match std::env::var_os(LAUNCHER) {
+        Some(path) => Support::bubblewrap_at(path).await,
+        None => Support::bubblewrap().await,
+    };
+    let (usable, missing): (Vec<_>, Vec<_>) =
+        [launcher, Support::landlock()].into_iter().partition(|support| support.confined().files);
+    for support in missing {
+        eprintln!("not tried: {support}");
+    }
+    usable
+}
+
+/// Below the build directory: `/tmp` may be the sandbox's own.
+fn directory() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// A script in a sandbox with one writable directory, in which it starts.
+fn confined(support: &Support, mark: &Mark, root: &Path, script: &str) -> Spec {
+    let mut spec = mark.shell(script);
+    spec.cwd = Some(root.to_owned());
+    spec.merge_stderr = true;
+    spec.sandbox = Some(Sandbox { writable: vec![root.to_owned()], ..Sandbox::new(support.clone()) });
+    spec
+}
+
+async fn output(spec: Spec) -> String {
+    let mut child = spawn(spec).await.unwrap();
+    let text = read_all(&mut child).await;
+    timeout(PATIENCE, child.wait()).await.unwrap();
+    text
+}
+
+#[tokio::test]
+async fn support_is_told_as_it_is() {
+    let support = Sandbox::support().await;
+    let usable = mechanisms().await;
+    assert!(!support.confined().files || usable.contains(&support) || std::env::var_os(LAUNCHER).is_some());
+    let missing = Support::bubblewrap_at("/no/such/launcher").await;
+    assert_eq!(missing.confined(), narrows_process::Confined::default());
+    assert_eq!(missing.to_string(), "bubblewrap does not work here (cannot execute /no/such/launcher)");
+}
+
+#[tokio::test]
+async fn the_writable_place_is_writable_and_nothing_else_is() {
+    for support in mechanisms().await {
+        let (root, outside) = (directory(), directory());
+        let precious = outside.path().join("precious");
+        fs::write(&precious, "precious").unwrap();
+        fs::create_dir(outside.path().join("empty")).unwrap();
+        let out = outside.path().display();
+        let inside = "
+            set -e
+            mkdir -p a/b; echo one > a/b/file; mv a/b/file a/moved; ln a/moved a/linked; ln -s moved a/soft
+            echo two >> a/soft; chmod 600 a/moved; rm a/linked; rmdir a/b; cat a/moved
+            echo three > /dev/null; echo four > /dev/stdout; cat /proc/self/comm; ls / > list; test -s list";
+        let text = output(confined(&support, &Mark::new(), root.path(), inside)).await;
+        assert_eq!(text, "one\ntwo\nfour\ncat\n", "{support}");
+
+        let attempts = [
+            format!("echo x > {out}/new"),
+            format!("echo x >> {out}/precious"),
+            format!(": > {out}/precious"),
+            format!("truncate -s 0 {out}/precious"),
+            format!("rm {out}/precious"),
+            format!("mv {out}/precious ."),
+            format!("mv {out}/precious {out}/renamed"),
+            format!("rmdir {out}/empty"),
+            format!("mkdir {out}/other"),
+            format!("ln {out}/precious here && echo x > here"),
+            format!("ln -s {out} link && echo x > link/new"),
+            format!("touch mine; mv mine {out}/mine"),
+            "echo x > ../beside".to_owned(),
+            "echo x > /etc/narrows-test".to_owned(),
+            "mkdir m && mount -t tmpfs none m".to_owned(),
+            "mknod disk b 8 0".to_owned(),
+            "mknod null c 1 3 && echo x > null".to_owned(),
+        ];
+        for attempt in attempts {
+            let script = format!("if ({attempt}) 2>/dev/null; then echo escaped; else echo held; fi");
+            let text = output(confined(&support, &Mark::new(), root.path(), &script)).await;
+            assert_eq!(text, "held\n", "{support}: {attempt}");
+        }
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+        let mut left: Vec<_> =
+            fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["empty", "precious"]);
+        assert!(!root.path().parent().unwrap().join("beside").exists());
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_secret_can_be_read() {
+    for support in mechanisms().await {
+        let (root, outside) = (directory(), directory());
+        fs::write(outside.path().join("text"), "text").unwrap();
+        // Where everything temporary is hidden, this is too.
+        if support.confined().protected && outside.path().starts_with("/tmp") {
+            continue;
+        }
+        let script = format!("cat {}/text", outside.path().display());
+        assert_eq!(output(confined(&support, &Mark::new(), root.path(), &script)).await, "text");
+    }
+}
+
+#[tokio::test]
+async fn the_temporary_directory_is_its_own_and_goes_with_the_tree() {
+    for support in mechanisms().await {
+        let (root, temp) = (directory(), directory());
+        let spec = |script: &str| {
+            let mut spec = confined(&support, &Mark::new(), root.path(), script);
+            spec.env.extend([("TMPDIR", "/nonexistent"), ("TEMP", "/nonexistent")]);
+            spec.sandbox.as_mut().unwrap().temp = temp.path().to_owned();
+            spec
+        };
+        let script =
+            "test \"$TMPDIR\" = \"$TEMP\"; cd $TMPDIR && mkdir -p a/b && echo x > a/b/c && cat a/b/c && pwd";
+        let text = output(spec(script)).await;
+        let path = PathBuf::from(text.strip_prefix("x\n").unwrap().trim());
+        assert!(path.starts_with(temp.path().canonicalize().unwrap()) || path == Path::new("/tmp"), "{text}");
+        assert!(!path.join("a").exists(), "{support}");
+        // Also when the handle is simply dropped.
+        let mut child = spawn(spec("echo x > $TMPDIR/y; echo ready; exec sleep 1000")).await.unwrap();
+        read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
+        drop(child);
+        let empty = || fs::read_dir(temp.path()).unwrap().next().is_none();
+        while !empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await; // sleep: a directory is watched by looking again
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_network_is_there_only_if_it_may_be() {
+    for support in mechanisms().await {
+        let root = directory();
+        let program = root.path().join("program");
+        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        // Short, and within what may be changed: even there it leads out.
+        let socket = root.path().join("socket");
+        let _unix = UnixListener::bind(&socket).unwrap();
+        let role =
+            format!("{} {} {}", tcp.local_addr().unwrap(), udp.local_addr().unwrap(), socket.display());
+        let attempt = async |network: Option<bool>| {
+            let mut spec = confined(&support, &Mark::new(), root.path(), "");
+            spec.program = program.clone().into();
+            spec.args = ["--exact", "role", "--nocapture"].map(Into::into).to_vec();
+            spec.env.set(ROLE, &role);
+            match network {
+                Some(network) => spec.sandbox.as_mut().unwrap().network = network,
+                None => spec.sandbox = None,
+            }
+            let text = output(spec).await;
+            let lines: Vec<String> =
+                text.lines().filter_map(|line| line.strip_prefix('@').map(str::to_owned)).collect();
+            lines.join(", ")
+        };
+        assert_eq!(attempt(None).await, "tcp true, udp true, listen true, unix true, pair true");
+        assert_eq!(
+            attempt(Some(true)).await,
+            "tcp true, udp true, listen true, unix false, pair true",
+            "{support}"
+        );
+        udp.set_nonblocking(true).unwrap();
+        while udp.recv(&mut [0; 8]).is_ok() {}
+        let text = attempt(Some(false)).await;
+        assert!(
+            text.starts_with("tcp false") && text.ends_with("unix false, pair true"),
+            "{support}: {text}"
+        );
+        assert!(udp.recv(&mut [0; 8]).is_err(), "{support}: nothing has arrived");
+    }
+}
+
+#[tokio::test]
+async fn the_guardian_cannot_be_signalled_from_inside() {
+    for support in mechanisms().await {
+        if !support.confined().guardian {
+            continue;
+        }
+        let (root, mark) = (directory(), Mark::new());
+        let plain = mark.shell("kill -0 $PPID && echo reached");
+        assert_eq!(output(plain).await, "reached\n");
+        // By its number, because inside the parent may be another.
+        let mut spec = confined(&support, &mark, root.path(), "read pid; kill -KILL $pid $PPID || echo held");
+        spec.merge_stderr = false;
+        let mut child = spawn(spec).await.unwrap();
+        let mut stdin = child.take_stdin().unwrap();
+        let line = format!("{}\n", child.guardian_pid());
+        tokio::io::AsyncWriteExt::write_all(&mut stdin, line.as_bytes()).await.unwrap();
+        assert_eq!(read_all(&mut child).await, "held\n", "{support}");
+        let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+        assert_eq!(exit.class, ExitClass::Clean, "{support}");
+    }
+}
+
+#[tokio::test]
+async fn a_sandboxed_tree_ends_like_any_other() {
+    for support in mechanisms().await {
+        let (root, mark) = (directory(), Mark::new());
+        let start = async || {
+            let mut child = spawn(confined(&support, &mark, root.path(), HOSTILE)).await.unwrap();
+            read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
+            // A launcher's own processes carry no mark.
+            eventually("the tree is complete", || mark.sleeps(HOSTILE_COUNT));
+            child
+        };
+        let child = start().await;
+        let exit = timeout(PATIENCE, child.stop(QUICK)).await.unwrap();
+        assert_eq!(mark.alive(), [], "{support}");
+        assert_eq!((exit.class, exit.survivors), (ExitClass::Stopped, 0), "{support}");
+        assert!(!exists(child.guardian_pid()));
+
+        // The worker dies with its guardian: entering the sandbox has not cost it the signal.
+        let child = start().await;
+        kill_process(Pid::from_raw(child.guardian_pid().cast_signed()).unwrap(), Signal::KILL).unwrap();
+        let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+        assert_eq!(exit.class, ExitClass::Lost, "{support}");
+        eventually("the worker is gone", || !exists(child.pid()));
+        if support.confined().protected {
+            // With its namespace.
+            eventually("the tree is gone", || mark.alive().is_empty());
+        }
+        // What had left the session is lost to init.
+        for pid in mark.alive() {
+            _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
+        }
+    }
+}
+
+#[tokio::test]
+async fn it_gains_no_privileges_and_inherits_nothing() {
+    for support in mechanisms().await {
+        let root = directory();
+        let script = "
+            grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\\t\\n'; echo
+            ls /proc/self/fd | tr '\\n' ' '; echo
+            grep '^CapEff:' /proc/self/status | tr -d '\\t'";
+        let text = output(confined(&support, &Mark::new(), root.path(), script)).await;
+        let (fixed, capabilities) = text.trim().rsplit_once("\nCapEff:").unwrap();
+        assert_eq!(fixed, "NoNewPrivs:1Seccomp:2\n0 1 2 3 ", "{support}");
+        let beyond = u64::from_str_radix(capabilities, 16).unwrap() & !0b1_1011;
+        assert_eq!(beyond, 0, "{support}: {capabilities}");
+    }
+}
+
+#[tokio::test]
+async fn a_launcher_sees_nothing_of_the_environment() {
+    for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
+        let root = directory();
+        let mut spec =
+            confined(&support, &Mark::new(), root.path(), "echo $SECRET $LD_PRELOAD; exec sleep 1000");
+        spec.env.extend([("SECRET", "hunter2"), ("LD_PRELOAD", "/no/such/library")]);
+        let mut child = spawn(spec).await.unwrap();
+        let text = read_until(&mut child.take_stdout().unwrap(), "hunter2 /no/such/library\n").await;
+        // The loader complains about the shell only.
+        assert!(text.lines().all(|line| !line.contains("bwrap")), "{text}");
+        let of = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", child.pid())).unwrap();
+        assert_eq!(of("environ"), "");
+        assert!(of("cmdline").starts_with("bwrap\0--args\0") && !of("cmdline").contains("hunter2"));
+        child.stop(QUICK).await;
+        let mut spec = confined(&support, &Mark::new(), root.path(), "exit");
+        spec.env.set("A", "x\0--bind\0/\0/");
+        assert!(matches!(spawn(spec).await.unwrap_err(), SpawnError::Invalid { .. }));
+    }
+}
+
+#[tokio::test]
+async fn protected_places_stay_as_they_are() {
+    for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
+        let root = directory();
+        let hooks = root.path().join(".git/hooks");
+        fs::create_dir_all(&hooks).unwrap();
+        fs::write(hooks.join("old"), "old").unwrap();
+        fs::write(root.path().join(".env"), "SECRET=1").unwrap();
+        for attempt in [
+            "echo x > .git/hooks/new",
+            "echo x > .git/hooks/old",
+            "rm .git/hooks/old",
+            "mv .git/hooks .git/h",
+            "mv .git g",
+            "rm -r .git",
+            "echo x > .env",
+            "rm .env",
+            "mv .env e",
+            "umount .git/hooks",
+        ] {
+            let script = format!("if ({attempt}) 2>/dev/null; then echo escaped; else echo held; fi");
+            let mut spec = confined(&support, &Mark::new(), root.path(), &script);
+            let sandbox = spec.sandbox.as_mut().unwrap();
+            sandbox.protected = [".git/hooks", ".env", ".vscode"].map(|path| root.path().join(path)).to_vec();
+            assert_eq!(output(spec).await, "held\n", "{support}: {attempt}");
+        }
+        assert_eq!(fs::read_to_string(hooks.join("old")).unwrap(), "old");
+        assert_eq!(fs::read_to_string(root.path().join(".env")).unwrap(), "SECRET=1");
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_that_cannot_be_had_is_an_error() {
+    let root = directory();
+    let none = Support::bubblewrap_at("/no/such/launcher").await;
+    let spec = confined(&none, &Mark::new(), root.path(), "touch ran");
+    let error = spawn(spec).await.unwrap_err();
+    assert!(matches!(&error, SpawnError::NoSandbox { .. }), "{error:?}");
+    for support in mechanisms().await {
+        let mut spec = confined(&support, &Mark::new(), root.path(), "touch ran");
+        let missing = root.path().join("missing");
+        spec.sandbox.as_mut().unwrap().writable.push(missing.clone());
+        let error = spawn(spec).await.unwrap_err();
+        assert!(matches!(&error, SpawnError::SandboxPlace { path, .. } if *path == missing), "{error:?}");
+    }
+    assert!(!root.path().join("ran").exists());
+}
+
+/// What only the worker finds out comes back as an error, too: there are at most sixteen rulesets on top of each
+/// other, and every level here is one.
+#[tokio::test]
+async fn an_unusable_program_is_an_error_inside_as_outside() {
+    let support = Support::landlock();
+    if !support.confined().files {
+        eprintln!("not tried: {support}");
+        return;
+    }
+    let root = directory();
+    let broken = root.path().join("broken");
+    fs::write(&broken, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&broken, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut spec = confined(&support, &Mark::new(), root.path(), "");
+    spec.program = broken.clone().into();
+    let error = spawn(spec).await.unwrap_err();
+    assert!(matches!(&error, SpawnError::Exec { path, .. } if *path == broken), "{error:?}");
+}
