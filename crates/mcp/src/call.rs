@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CancelledNotification, CancelledNotificationParam, ClientRequest,
-    RequestId,
+    ErrorData, GetExtensions, RequestId, ServerResult,
 };
 use rmcp::service::{PeerRequestOptions, RequestHandle};
 use rmcp::{Peer, RoleClient, ServiceError};
@@ -17,7 +17,7 @@ use crate::connection::service;
 use crate::entry::Entry;
 use crate::guard::Ear;
 use crate::text::one_line;
-use crate::{CallError, Options, Outcome, Server, outcome};
+use crate::{CallError, News, Options, Outcome, Server, outcome};
 
 /// How long the reason for a lost connection may take to be known.
 const REASON: Duration = Duration::from_secs(1);
@@ -30,19 +30,33 @@ pub(crate) async fn call(
     options: &Options,
     mut progress: impl FnMut(String) + Send,
 ) -> Result<Outcome, CallError> {
+    let request = CallToolRequest::new(CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments));
+    let request = ClientRequest::CallToolRequest(request);
+    match ask(entry, request, options, |news| progress(news.to_string())).await? {
+        Ok(result) => outcome::read(serde_json::to_value(result).unwrap_or_default(), options.max_result),
+        Err(error) => {
+            Err(CallError::Refused { code: error.code.0.into(), message: one_line(&error.message) })
+        }
+    }
+}
+
+/// Sends a request and waits for what the server answers.
+pub(crate) async fn ask(
+    entry: &Entry,
+    mut request: ClientRequest,
+    options: &Options,
+    mut progress: impl FnMut(News) + Send,
+) -> Result<Result<ServerResult, ErrorData>, CallError> {
     let deadline = Instant::now() + options.call_limit;
     let late = || CallError::Deadline(options.call_limit);
     let peer = timeout_at(deadline, entry.peer()).await.map_err(|_| late())??;
     let (ear, mut heard) = Ear::new();
-    let mut request =
-        CallToolRequest::new(CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments));
-    request.extensions.insert(ear);
-    let send = peer
-        .send_request_with_option(ClientRequest::CallToolRequest(request), PeerRequestOptions::no_options());
+    request.extensions_mut().insert(ear);
+    let send = peer.send_request_with_option(request, PeerRequestOptions::no_options());
     let sent = timeout_at(deadline, send).await.map_err(|_| late())?;
     let mut handle = match sent {
         Ok(handle) => handle,
-        Err(error) => return Err(problem(entry, error).await),
+        Err(error) => return Err(problem(entry, &error).await),
     };
     let open = Open::new(&handle);
     let mut end = pin!(sleep_until(deadline));
@@ -52,28 +66,24 @@ pub(crate) async fn call(
             biased;
             () = &mut end => return Err(late()),
             answer = &mut handle.rx => break answer,
-            Some(text) = heard.recv() => progress(text),
+            Some(news) = heard.recv() => progress(news),
         }
     };
     open.settle();
-    while let Ok(text) = heard.try_recv() {
-        progress(text);
+    while let Ok(news) = heard.try_recv() {
+        progress(news);
     }
     match answer.unwrap_or(Err(ServiceError::TransportClosed)) {
-        Ok(result) => outcome::read(serde_json::to_value(result).unwrap_or_default(), options.max_result),
-        Err(error) => Err(problem(entry, error).await),
+        Ok(result) => Ok(Ok(result)),
+        Err(ServiceError::McpError(error)) => Ok(Err(error)),
+        Err(error) => Err(problem(entry, &error).await),
     }
 }
 
-async fn problem(entry: &Entry, error: ServiceError) -> CallError {
-    match error {
-        ServiceError::McpError(error) => {
-            CallError::Refused { code: error.code.0.into(), message: one_line(&error.message) }
-        }
-        error => match entry.gone(patience(&entry.server)).await {
-            Some(reason) => CallError::Gone(reason),
-            None => CallError::Lost(service(&error)),
-        },
+async fn problem(entry: &Entry, error: &ServiceError) -> CallError {
+    match entry.gone(patience(&entry.server)).await {
+        Some(reason) => CallError::Gone(reason),
+        None => CallError::Lost(service(error)),
     }
 }
 

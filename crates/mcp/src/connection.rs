@@ -20,6 +20,7 @@ use crate::guard::{Guard, Hub};
 use crate::pipe::{Noise, Pipe, Stdin};
 use crate::text::{chain, ending, one_line};
 use crate::tool::{Listing, Tool};
+use crate::verbatim::Verbatim;
 use crate::{Options, Server, http};
 
 /// How many pages of tools are asked for.
@@ -107,12 +108,12 @@ pub(crate) fn spec(options: &Options, command: &str, args: &[String], env: &[(St
 
 impl Process {
     /// A process that was started, and the transport to it.
-    pub(crate) fn new(mut child: Child) -> Result<(Self, Pipe), StartError> {
+    pub(crate) fn new(mut child: Child, verbatim: Verbatim) -> Result<(Self, Pipe), StartError> {
         let (Some(stdin), Some(stdout)) = (child.take_stdin(), child.take_stdout()) else {
             return Err(narrows_process::SpawnError::Guardian.into());
         };
         let (stdin, noise) = (Stdin::new(stdin), Noise::default());
-        let pipe = Pipe::new(stdout, stdin.clone(), noise.clone());
+        let pipe = Pipe::new(stdout, stdin.clone(), noise.clone(), verbatim);
         Ok((Self { child, stdin, noise }, pipe))
     }
 
@@ -155,9 +156,9 @@ impl Process {
 pub(crate) async fn connect<T: Transport<RoleClient> + 'static>(
     options: &Options,
     transport: T,
+    hub: Arc<Hub>,
     modern: bool,
 ) -> Result<Connection, StartError> {
-    let hub = Arc::new(Hub::default());
     let transport = Guard::new(transport, hub.clone());
     let lifecycle = if modern {
         ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] }

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::connection::{Connection, StartError, connect, connect_directly, hung_up, refused, spec};
 use crate::courier::{Courier, Desk};
+use crate::guard::Hub;
 use crate::slot::Slot;
 use crate::{Bridge, CallError, Failure, Options, Server, Tool, http};
 
@@ -141,20 +142,27 @@ impl Entry {
         let mut connection = match &self.server {
             Server::Stdio { command, args, env, .. } => {
                 let spec = spec(options, command, args, env);
-                let pipe = slot.start(spec.clone(), options.ladder).await?;
-                match connect(options, pipe, false).await {
+                let hub = Arc::new(Hub::default());
+                let pipe = slot.start(spec.clone(), options.ladder, hub.verbatim.clone()).await?;
+                match connect(options, pipe, hub, false).await {
                     Err(error) if refused(&error) => {
-                        let pipe = slot.start(spec, options.ladder).await?;
-                        connect(options, pipe, true).await.map_err(|_| error)?
+                        let hub = Arc::new(Hub::default());
+                        let pipe = slot.start(spec, options.ladder, hub.verbatim.clone()).await?;
+                        connect(options, pipe, hub, true).await.map_err(|_| error)?
                     }
                     result => result?,
                 }
             }
             Server::Http { url, headers, .. } => {
-                let transport = || http::transport(url, headers, &options.env, options.start_limit);
-                match connect(options, transport()?, false).await {
+                let transport = |hub: &Hub| {
+                    let verbatim = hub.verbatim.clone();
+                    http::transport(url, headers, &options.env, options.start_limit, verbatim)
+                };
+                let hub = Arc::new(Hub::default());
+                match connect(options, transport(&hub)?, hub, false).await {
                     Err(error) if refused(&error) => {
-                        connect(options, transport()?, true).await.map_err(|_| error)?
+                        let hub = Arc::new(Hub::default());
+                        connect(options, transport(&hub)?, hub, true).await.map_err(|_| error)?
                     }
                     result => result?,
                 }

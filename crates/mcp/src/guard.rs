@@ -12,7 +12,9 @@ use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::sync::{Notify, mpsc, watch};
 
+use crate::News;
 use crate::text::clipped;
+use crate::verbatim::{AsItIs, Verbatim};
 
 /// How many answers to a server's own requests may wait to be written. rmcp has no bound for them, so a server that
 /// asks and does not read would fill our memory; it is not listened to instead.
@@ -27,9 +29,11 @@ const MAX_PROGRESS: usize = 1000;
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
     over: watch::Sender<bool>,
-    ears: Mutex<HashMap<ProgressToken, mpsc::Sender<String>>>,
+    ears: Mutex<HashMap<ProgressToken, mpsc::Sender<News>>>,
     /// The tools have changed.
     pub(crate) changed: Notify,
+    /// The requests whose answers come through as they are.
+    pub(crate) verbatim: Verbatim,
 }
 
 impl Hub {
@@ -48,27 +52,24 @@ impl Hub {
     fn progress(&self, params: &ProgressNotificationParam) {
         let ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ear) = ears.get(&params.progress_token) {
-            _ = ear.try_send(words(params));
+            _ = ear.try_send(news(params));
         }
     }
 }
 
-fn words(params: &ProgressNotificationParam) -> String {
-    match (&params.message, params.total) {
-        (Some(message), _) => clipped(message, MAX_PROGRESS),
-        (None, Some(total)) => format!("{} of {total}", params.progress),
-        (None, None) => params.progress.to_string(),
-    }
+fn news(params: &ProgressNotificationParam) -> News {
+    let message = params.message.as_ref().map(|message| clipped(message, MAX_PROGRESS));
+    News { progress: params.progress, total: params.total, message }
 }
 
 /// Put into the extensions of a request, it hears of the request's progress. It goes with the request, so that the
 /// first news cannot come before it.
 #[derive(Debug, Clone)]
-pub(crate) struct Ear(mpsc::Sender<String>);
+pub(crate) struct Ear(mpsc::Sender<News>);
 
 impl Ear {
     /// An ear and what it hears.
-    pub(crate) fn new() -> (Self, mpsc::Receiver<String>) {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<News>) {
         let (ear, heard) = mpsc::channel(PROGRESS);
         (Self(ear), heard)
     }
@@ -129,6 +130,11 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for Guard<T> {
         {
             self.hub.listen(token, ear.clone());
         }
+        if let JsonRpcMessage::Request(request) = &item
+            && let Some(wish) = request.request.extensions().get::<AsItIs>()
+        {
+            self.hub.verbatim.want(request.id.clone(), wish);
+        }
         let answer = matches!(item, JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_))
             .then(|| Waiting::new(&self.answers));
         let send = self.inner.send(item);
@@ -181,7 +187,8 @@ mod tests {
     fn progress_in_words() {
         #[track_caller]
         fn check(params: Value, expected: &str) {
-            assert_eq!(words(&serde_json::from_value(params).expect("it is progress")), expected);
+            let params = serde_json::from_value(params).expect("it is progress");
+            assert_eq!(news(&params).to_string(), expected);
         }
         check(json!({"progressToken": 1, "progress": 1, "message": "a\nb"}), "a | b");
         check(json!({"progressToken": 1, "progress": 1.5, "total": 3}), "1.5 of 3");

@@ -14,7 +14,7 @@ use reqwest::header::{
 };
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{NoProxy, Proxy, StatusCode, Url};
-use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage};
 use rmcp::transport::common::client_side_sse::{BoxedSseResponse, ExponentialBackoff};
 use rmcp::transport::common::http_header::{EVENT_STREAM_MIME_TYPE, HEADER_SESSION_ID, JSON_MIME_TYPE};
 use rmcp::transport::streamable_http_client::{
@@ -23,10 +23,11 @@ use rmcp::transport::streamable_http_client::{
 };
 use rmcp::transport::{StreamableHttpClientTransport, WorkerTransport};
 use rustls::{ClientConfig, RootCertStore};
-use sse_stream::SseStream;
+use sse_stream::{Error as SseError, Sse, SseStream};
 
 use crate::pipe::MAX_MESSAGE;
 use crate::text::{chain, clipped};
+use crate::verbatim::Verbatim;
 
 /// How often a redirect is followed.
 const REDIRECTS: usize = 5;
@@ -53,12 +54,14 @@ pub(crate) fn transport(
     headers: &[(String, String)],
     env: &Environment,
     connect_limit: Duration,
+    verbatim: Verbatim,
 ) -> Result<StreamableHttpClientTransport<Client>, HttpError> {
     let url = Url::parse(url).map_err(|_| HttpError::Address)?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err(HttpError::Address);
     }
-    let client = Client { http: client(url.scheme() == "https", env, connect_limit)?, limit: MAX_MESSAGE };
+    let http = client(url.scheme() == "https", env, connect_limit)?;
+    let client = Client { http, limit: MAX_MESSAGE, verbatim };
     let mut retry = ExponentialBackoff::default();
     retry.max_times = Some(REOPENED);
     retry.max_delay = Some(REOPEN_WAIT);
@@ -154,6 +157,7 @@ type Error = StreamableHttpError<reqwest::Error>;
 pub(crate) struct Client {
     http: reqwest::Client,
     limit: usize,
+    verbatim: Verbatim,
 }
 
 impl StreamableHttpClient for Client {
@@ -202,7 +206,8 @@ impl StreamableHttpClient for Client {
         let response = self.http.post(&*uri).headers(headers).body(body).send().await;
         // Its query can be a secret, and this ends in what people read.
         let response = response.map_err(reqwest::Error::without_url)?;
-        read(response, matches!(message, JsonRpcMessage::Request(_)), in_session, limit).await
+        let asked = matches!(message, JsonRpcMessage::Request(_));
+        read(response, asked, in_session, limit, &self.verbatim).await
     }
 
     async fn delete_session(
@@ -223,16 +228,15 @@ impl StreamableHttpClient for Client {
         auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<BoxedSseResponse, Error> {
-        self.http
-            .get_stream_with_max_sse_event_size(
-                uri,
-                session_id,
-                last_event_id,
-                auth_header,
-                custom_headers,
-                self.limit,
-            )
-            .await
+        let stream = self.http.get_stream_with_max_sse_event_size(
+            uri,
+            session_id,
+            last_event_id,
+            auth_header,
+            custom_headers,
+            self.limit,
+        );
+        Ok(sealed(stream.await?, self.verbatim.clone()))
     }
 }
 
@@ -257,6 +261,7 @@ async fn read(
     asked: bool,
     in_session: bool,
     limit: usize,
+    verbatim: &Verbatim,
 ) -> Result<StreamableHttpPostResponse, Error> {
     let status = response.status();
     let header = |name| response.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
@@ -280,10 +285,11 @@ async fn read(
     let kind = header(CONTENT_TYPE.as_str()).unwrap_or_default().to_ascii_lowercase();
     if status.is_success() && kind.starts_with(EVENT_STREAM_MIME_TYPE) {
         let events = bounded(response.bytes_stream(), limit);
-        return Ok(StreamableHttpPostResponse::Sse(SseStream::from_bytes_stream(events).boxed(), session));
+        let events = sealed(SseStream::from_bytes_stream(events).boxed(), verbatim.clone());
+        return Ok(StreamableHttpPostResponse::Sse(events, session));
     }
     let body = whole(response, limit).await?;
-    let message = serde_json::from_slice::<ServerJsonRpcMessage>(&body).ok();
+    let message = verbatim.read(&body).or_else(|| serde_json::from_slice(&body).ok());
     if !status.is_success() {
         return match message {
             Some(message @ JsonRpcMessage::Error(_)) => {
@@ -301,6 +307,18 @@ async fn read(
         None if kind.starts_with(JSON_MIME_TYPE) => Err(unexpected("its answer cannot be read")),
         None => Err(StreamableHttpError::UnexpectedContentType(Some(clipped(&kind, REFUSAL)))),
     }
+}
+
+/// The events, with those sealed which are to come through as they are.
+fn sealed(events: BoxedSseResponse, verbatim: Verbatim) -> BoxedSseResponse {
+    let seal = move |event: Result<Sse, SseError>| {
+        let mut event = event?;
+        if let Some(text) = event.data.as_deref().and_then(|text| verbatim.seal(text)) {
+            event.data = Some(text);
+        }
+        Ok(event)
+    };
+    events.map(seal).boxed()
 }
 
 async fn whole(mut response: reqwest::Response, limit: usize) -> Result<Vec<u8>, Error> {
@@ -425,7 +443,7 @@ mod tests {
     #[tokio::test]
     async fn addresses() {
         for url in ["", "mcp", "file:///etc/passwd", "ftp://host/", "http://"] {
-            let result = transport(url, &[], &Environment::empty(), Duration::from_secs(1));
+            let result = transport(url, &[], &Environment::empty(), Duration::from_secs(1), Verbatim::default());
             assert!(matches!(result, Err(HttpError::Address)), "{url:?}");
         }
     }

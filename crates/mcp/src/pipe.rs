@@ -14,6 +14,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use crate::text::clipped;
+use crate::verbatim::Verbatim;
 
 /// How long a message may be.
 pub(crate) const MAX_MESSAGE: usize = 16 << 20;
@@ -46,11 +47,16 @@ pub(crate) struct Pipe {
     lines: Lines,
     noise: Noise,
     stdin: Stdin,
+    verbatim: Verbatim,
 }
 
 impl Pipe {
-    pub(crate) fn new(stdout: pipe::Receiver, stdin: Stdin, noise: Noise) -> Self {
-        Self { reader: stdout, lines: Lines::new(MAX_MESSAGE), noise, stdin }
+    pub(crate) fn new(stdout: pipe::Receiver, stdin: Stdin, noise: Noise, verbatim: Verbatim) -> Self {
+        Self { reader: stdout, lines: Lines::new(MAX_MESSAGE), noise, stdin, verbatim }
+    }
+
+    fn message(&self, line: &[u8]) -> Read {
+        self.verbatim.read(line).map_or_else(|| message(line), |message| Read::Message(Box::new(message)))
     }
 }
 
@@ -107,7 +113,7 @@ impl Transport<RoleClient> for Pipe {
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
             match self.lines.next() {
-                Some(Line::Whole(line)) => match message(&line) {
+                Some(Line::Whole(line)) => match self.message(&line) {
                     Read::Message(message) => return Some(*message),
                     Read::Noise => self.noise.hear(&line),
                     Read::Nothing => {}

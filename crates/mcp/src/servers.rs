@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::entry::Entry;
-use crate::{Bridge, CallError, Failure, Options, Outcome, Server, Tool, call};
+use crate::{About, Answered, Bridge, CallError, Failure, News, Options, Outcome, Server, Tool, call, relay};
 
 /// The MCP servers of one session. Dropping them ends them, in the background.
 #[derive(Debug)]
@@ -97,9 +97,36 @@ impl Servers {
         arguments: Map<String, Value>,
         progress: impl FnMut(String) + Send,
     ) -> Result<Outcome, CallError> {
+        call::call(self.entry(server)?, tool, arguments, &self.options, progress).await
+    }
+
+    /// Passes on a request of somebody else, whatever its method, and returns what the server answers without a change.
+    /// Of the request's `_meta` only that is passed on which does not concern the connection it came over. For the rest
+    /// it is as with [`call`](Self::call).
+    ///
+    /// # Errors
+    /// When there is no answer. An error of the server's is one.
+    pub async fn request(
+        &self,
+        server: &str,
+        method: &str,
+        params: Map<String, Value>,
+        news: impl FnMut(News) + Send,
+    ) -> Result<Answered, CallError> {
+        relay::request(self.entry(server)?, method, params, &self.options, news).await
+    }
+
+    /// What a server says about itself. One that is still starting is waited for.
+    ///
+    /// # Errors
+    /// When it is gone, or there is none of this name.
+    pub async fn about(&self, server: &str) -> Result<About, CallError> {
+        relay::about(self.entry(server)?).await
+    }
+
+    fn entry(&self, server: &str) -> Result<&Entry, CallError> {
         let entry = self.entries.iter().find(|entry| entry.server.name() == server);
-        let entry = entry.ok_or(CallError::NoServer)?;
-        call::call(entry, tool, arguments, &self.options, progress).await
+        entry.map(|entry| &**entry).ok_or(CallError::NoServer)
     }
 
     /// Ends all servers at once and returns when every process of them is gone.

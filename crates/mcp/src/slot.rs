@@ -5,6 +5,7 @@ use tokio::task::JoinHandle;
 
 use crate::connection::{Process, StartError};
 use crate::pipe::Pipe;
+use crate::verbatim::Verbatim;
 
 /// At most one process. Whoever gives up waiting for its start still finds it here.
 #[derive(Default)]
@@ -16,12 +17,17 @@ pub(crate) struct Slot {
 
 impl Slot {
     /// Starts a process, after the end of the one before.
-    pub(crate) async fn start(&mut self, spec: Spec, ladder: Ladder) -> Result<Pipe, StartError> {
+    pub(crate) async fn start(
+        &mut self,
+        spec: Spec,
+        ladder: Ladder,
+        verbatim: Verbatim,
+    ) -> Result<Pipe, StartError> {
         self.stop(ladder).await;
         let starting = self.starting.insert(tokio::spawn(narrows_process::spawn(spec)));
         let started = starting.await;
         self.starting = None;
-        let (process, pipe) = Process::new(started.unwrap_or(Err(SpawnError::Guardian))?)?;
+        let (process, pipe) = Process::new(started.unwrap_or(Err(SpawnError::Guardian))?, verbatim)?;
         self.process = Some(process);
         Ok(pipe)
     }
@@ -39,7 +45,10 @@ impl Slot {
         if let Some(starting) = &mut self.starting {
             let started = starting.await;
             self.starting = None;
-            let process = started.ok().and_then(Result::ok).and_then(|child| Process::new(child).ok());
+            let process = started
+                .ok()
+                .and_then(Result::ok)
+                .and_then(|child| Process::new(child, Verbatim::default()).ok());
             self.process = process.map(|(process, _)| process);
         }
         if let Some(process) = &self.process {

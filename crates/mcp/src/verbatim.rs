@@ -1,0 +1,133 @@
+//! Answers that are wanted as they came: rmcp reads what it knows of a result and forgets the rest.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rmcp::model::{CustomResult, JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerResult};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// Put into the extensions of a request, it makes the result come through as it is. It holds as long as whoever asks
+/// keeps a clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AsItIs(Arc<()>);
+
+/// The requests of one connection whose results come through as they are.
+///
+/// Such a result is sealed: rmcp gets to see it as a string, which it takes for nothing it knows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Verbatim(Arc<Mutex<HashMap<RequestId, Weak<()>>>>);
+
+#[derive(Deserialize)]
+struct Answer<'a> {
+    id: RequestId,
+    #[serde(borrow)]
+    result: &'a RawValue,
+    #[serde(default)]
+    method: Option<IgnoredAny>,
+}
+
+impl Verbatim {
+    /// The answer to this request is wanted as it comes.
+    pub(crate) fn want(&self, id: RequestId, wish: &AsItIs) {
+        let mut wanted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        wanted.retain(|_, wish| wish.strong_count() > 0);
+        wanted.insert(id, Arc::downgrade(&wish.0));
+    }
+
+    /// The message with its result sealed, if it is the answer to such a request.
+    pub(crate) fn read(&self, text: &[u8]) -> Option<ServerJsonRpcMessage> {
+        let (id, result) = self.result(text)?;
+        let sealed = ServerResult::CustomResult(CustomResult(Value::String(result.get().to_owned())));
+        Some(JsonRpcMessage::response(sealed, id))
+    }
+
+    /// The same for a message that somebody else will read.
+    pub(crate) fn seal(&self, text: &str) -> Option<String> {
+        let message = self.read(text.as_bytes())?;
+        serde_json::to_string(&message).ok()
+    }
+
+    fn result<'a>(&self, text: &'a [u8]) -> Option<(RequestId, &'a RawValue)> {
+        let mut wanted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if wanted.is_empty() {
+            return None;
+        }
+        let Answer { id, result, method: None } = serde_json::from_slice(text).ok()? else { return None };
+        wanted.remove(&id).map(|_| (id, result))
+    }
+}
+
+/// What was sealed, or if nothing was, what rmcp has made of it.
+pub(crate) fn unsealed(result: &ServerResult) -> Option<Box<RawValue>> {
+    let text = match result {
+        ServerResult::CustomResult(CustomResult(Value::String(text))) => text.clone(),
+        result => serde_json::to_string(result).ok()?,
+    };
+    RawValue::from_string(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn wanting(id: i64) -> (Verbatim, AsItIs) {
+        let (verbatim, wish) = (Verbatim::default(), AsItIs::default());
+        verbatim.want(RequestId::Number(id), &wish);
+        (verbatim, wish)
+    }
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<&str>) {
+        let (verbatim, _wish) = wanting(1);
+        let sealed = verbatim.seal(text);
+        let read = sealed.map(|text| match serde_json::from_str::<ServerJsonRpcMessage>(&text) {
+            Ok(JsonRpcMessage::Response(response)) => {
+                assert_eq!(response.id, RequestId::Number(1));
+                unsealed(&response.result).expect("it is JSON").get().to_owned()
+            }
+            other => panic!("{other:?} is no answer"),
+        });
+        assert_eq!(read.as_deref(), expected, "{text}");
+    }
+
+    #[test]
+    fn results_come_through_as_they_are() {
+        check(
+            r#"{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":7}] }}"#,
+            Some(r#"{"tools":[{"name":7}] }"#),
+        );
+        check(r#"{"id":1,"result":{"x":1e999,"content":[]}}"#, Some(r#"{"x":1e999,"content":[]}"#));
+        check(r#"{"id":1,"result":"text"}"#, Some(r#""text""#));
+        check(r#"{"id":1,"result":null}"#, Some("null"));
+        check(r#"{"id":2,"result":{}}"#, None);
+        check(r#"{"id":"1","result":{}}"#, None);
+        check(r#"{"id":1,"error":{"code":1,"message":""}}"#, None);
+        check(r#"{"id":1,"method":"m","result":{}}"#, None);
+        check("nonsense", None);
+    }
+
+    #[test]
+    fn a_wish_holds_once_and_not_for_ever() {
+        let (verbatim, wish) = wanting(1);
+        assert!(verbatim.seal(r#"{"id":1,"result":{}}"#).is_some());
+        assert!(verbatim.seal(r#"{"id":1,"result":{}}"#).is_none());
+        for id in 0..100 {
+            verbatim.want(RequestId::Number(id), &AsItIs::default());
+        }
+        verbatim.want(RequestId::Number(100), &wish);
+        assert_eq!(verbatim.0.lock().unwrap().len(), 1, "nobody waits for the others");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_strange(text in "[\\[\\]{}:,\"a-z0-9 ]{0,80}") {
+            let (verbatim, _wish) = wanting(1);
+            _ = verbatim.seal(&text);
+        }
+    }
+}
