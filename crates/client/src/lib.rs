@@ -3,7 +3,7 @@
 mod event;
 mod host;
 pub mod map;
-#[cfg_attr(not(test), expect(dead_code, reason = "the session will use it"))]
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "the session will use it"))]
 mod mcp;
 #[cfg_attr(not(test), expect(dead_code, reason = "the session will use it"))]
 mod structured;

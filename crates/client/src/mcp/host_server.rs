@@ -1,0 +1,123 @@
+//! Our own MCP server: files and commands of the host, for agents that cannot ask for them in ACP.
+
+use std::fmt;
+use std::sync::Arc;
+
+use narrows_wire::{Code, RpcError};
+use serde_json::{Map, Value, json};
+
+use super::{CommandService, FileService};
+
+mod arguments;
+mod tools;
+
+/// What agents know it as.
+pub(crate) const NAME: &str = "narrows";
+/// The versions of MCP with a handshake that it speaks, the newest first.
+const HANDSHAKE: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+/// The version without one.
+const MODERN: &str = "2026-07-28";
+/// How a request of that version is known.
+const SAYS_MODERN: &str = "io.modelcontextprotocol/protocolVersion";
+
+/// What of it the policy leaves: what is not offered is not listed, and refused.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// The tool `read_text_file`.
+    pub(crate) read: bool,
+    /// The tool `write_text_file`.
+    pub(crate) write: bool,
+    /// The tool `run_command`.
+    pub(crate) run: bool,
+}
+
+/// The server. It has no state: every request is complete.
+#[derive(Clone)]
+pub(crate) struct HostServer {
+    offer: Offer,
+    files: Arc<dyn FileService>,
+    commands: Arc<dyn CommandService>,
+}
+
+impl HostServer {
+    pub(crate) fn new(offer: Offer, files: Arc<dyn FileService>, commands: Arc<dyn CommandService>) -> Self {
+        Self { offer, files, commands }
+    }
+
+    /// Answers one MCP request. An error is one of MCP; what a tool cannot do is a result.
+    pub(crate) async fn answer(&self, method: &str, params: Map<String, Value>) -> Result<Value, RpcError> {
+        let modern = params.get("_meta").is_some_and(|meta| meta.get(SAYS_MODERN).is_some());
+        let mut result = match method {
+            "initialize" => initialized(&params),
+            "server/discover" => discovered(),
+            "ping" => json!({}),
+            "tools/list" => {
+                let mut list = json!({"tools": tools::list(self.offer)});
+                if modern {
+                    list["ttlMs"] = 0.into();
+                    list["cacheScope"] = "private".into();
+                }
+                list
+            }
+            "tools/call" => self.call(params).await?,
+            _ => return Err(RpcError::new(Code::MethodNotFound, "there is no such method")),
+        };
+        if modern {
+            result["resultType"] = "complete".into();
+        }
+        Ok(result)
+    }
+
+    async fn call(&self, mut params: Map<String, Value>) -> Result<Value, RpcError> {
+        let invalid = |words| RpcError::new(Code::InvalidParams, words);
+        let Some(Value::String(tool)) = params.remove("name") else {
+            return Err(invalid("the name of the tool is missing"));
+        };
+        let arguments = match params.remove("arguments") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(arguments)) => arguments,
+            Some(_) => return Err(invalid("the arguments are not an object")),
+        };
+        let done = match tool.as_str() {
+            tools::READ if self.offer.read => tools::read(&*self.files, arguments).await,
+            tools::WRITE if self.offer.write => tools::write(&*self.files, arguments).await,
+            tools::RUN if self.offer.run => tools::run(&*self.commands, arguments).await,
+            _ => return Err(invalid("there is no such tool")),
+        };
+        Ok(done.unwrap_or_else(|words| tools::failed(&words)))
+    }
+}
+
+/// The answer to a handshake: the version asked for if we speak it, or our newest.
+fn initialized(params: &Map<String, Value>) -> Value {
+    let asked = params.get("protocolVersion").and_then(Value::as_str);
+    let version = HANDSHAKE.into_iter().find(|known| Some(*known) == asked).unwrap_or(HANDSHAKE[0]);
+    json!({"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": implementation()})
+}
+
+fn discovered() -> Value {
+    let mut versions = vec![MODERN];
+    versions.extend(HANDSHAKE);
+    json!({
+        "resultType": "complete",
+        "supportedVersions": versions,
+        "capabilities": {"tools": {}},
+        "ttlMs": 0,
+        "cacheScope": "private",
+        "serverInfo": implementation(),
+        "_meta": {"io.modelcontextprotocol/serverInfo": implementation()},
+    })
+}
+
+fn implementation() -> Value {
+    json!({"name": NAME, "version": env!("CARGO_PKG_VERSION")})
+}
+
+impl fmt::Debug for HostServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostServer").field("offer", &self.offer).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,399 @@
+//! The servers that run here, and the agent's messages to them.
+
+use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use narrows_acp::method::{MCP_CONNECT, MCP_DISCONNECT, MCP_MESSAGE};
+use narrows_mcp::{Failure, News, Options, Server, Servers};
+use narrows_rpc::{Peer, Request};
+use narrows_wire::{Code, Effects, Frame, RpcError};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+use tokio::sync::{RwLock, Semaphore, mpsc, watch};
+use uuid::Uuid;
+
+use super::message::{Incoming, Inner, Message, To, failure, invalid, limit, read, unavailable};
+use super::{Gate, HostServer, Housed, Resident, ServerConfig, Transport, relay};
+
+/// How much news may wait for an agent that reads slowly.
+const NEWS: usize = 32;
+
+/// How much an agent may want at once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Open requests, to all servers together.
+    pub(crate) requests: usize,
+    /// Open connections, in the older form.
+    pub(crate) connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { requests: 64, connections: 64 }
+    }
+}
+
+/// The servers that run here for one agent, of all its sessions. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Hosted {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    limits: Limits,
+    requests: Arc<Semaphore>,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// By the id that the agent was told.
+    guests: HashMap<String, Arc<Guest>>,
+    /// Connections of the older form.
+    connections: HashMap<String, Connection>,
+    /// The open requests of the current form: server and request.
+    open: HashSet<(String, String)>,
+}
+
+struct Connection {
+    server: String,
+    /// Its end, for the requests that came over it.
+    closed: watch::Sender<bool>,
+}
+
+/// One server.
+struct Guest {
+    name: String,
+    kind: Kind,
+    /// The end of its session.
+    ended: watch::Receiver<bool>,
+}
+
+enum Kind {
+    Relayed { servers: Building, gate: Arc<dyn Gate> },
+    Host(HostServer),
+}
+
+/// The servers of one session. Each request holds it open; whoever ends it waits for them.
+type Building = Arc<RwLock<Option<Servers>>>;
+
+/// The servers of one session. Dropping it ends them, in the background.
+pub(crate) struct Hosting {
+    shared: Arc<Shared>,
+    ids: Vec<String>,
+    servers: Building,
+    end: watch::Sender<bool>,
+}
+
+impl Hosted {
+    pub(crate) fn new(limits: Limits) -> Self {
+        let requests = Arc::new(Semaphore::new(limits.requests));
+        Self { shared: Arc::new(Shared { limits, requests, table: Mutex::default() }) }
+    }
+
+    /// Whether [`serve`](Self::serve) is who answers requests with this method.
+    pub(crate) fn takes(method: &str) -> bool {
+        matches!(method, MCP_MESSAGE | MCP_CONNECT | MCP_DISCONNECT)
+    }
+
+    /// Starts the servers of a session and returns at once: a message to one that is still starting waits for it. Must
+    /// be called inside a runtime, before the agent is told of the servers.
+    pub(crate) fn host(&self, housed: Vec<Housed>, options: Options, gate: &Arc<dyn Gate>) -> Hosting {
+        let end = watch::Sender::new(false);
+        let servers: Building = Arc::default();
+        let mut configs = Vec::new();
+        let mut guests = Vec::new();
+        for Housed { id, resident } in housed {
+            let (name, kind) = match resident {
+                Resident::Host(host) => (super::host_server::NAME.to_owned(), Kind::Host(host)),
+                Resident::Server(config) => {
+                    let name = config.name.clone();
+                    configs.extend(server(config));
+                    (name, Kind::Relayed { servers: servers.clone(), gate: Arc::clone(gate) })
+                }
+            };
+            guests.push((id, Arc::new(Guest { name, kind, ended: end.subscribe() })));
+        }
+        let started = Servers::start(configs, options, None);
+        // Nobody else has it yet.
+        if let Ok(mut servers) = servers.try_write() {
+            *servers = Some(started);
+        }
+        let ids = guests.iter().map(|(id, _)| id.clone()).collect();
+        self.shared.table().guests.extend(guests);
+        Hosting { shared: self.shared.clone(), ids, servers, end }
+    }
+
+    /// Answers a request `mcp/message`, or of the older form `mcp/connect` or `mcp/disconnect`, in a task of its own.
+    /// What a server says on the way goes to the agent through `peer`.
+    pub(crate) fn serve(&self, request: Request, peer: &Peer) {
+        let Request { frame, responder } = request;
+        let Ok(permit) = self.shared.requests.clone().try_acquire_owned() else {
+            responder.fail(&limit("too many requests to MCP servers are open"));
+            return;
+        };
+        let shared = self.shared.clone();
+        let peer = peer.tagged(frame.tag());
+        tokio::spawn(async move {
+            let _permit = permit;
+            let cancelled = responder.cancelled();
+            let answer = tokio::select! {
+                biased;
+                () = cancelled => Err(RpcError::new(Code::Cancelled, "cancelled").effects(Effects::Possible)),
+                answer = shared.answer(&frame, &peer) => answer,
+            };
+            match answer {
+                Ok(result) => responder.respond(&result),
+                Err(error) => responder.fail(&error),
+            }
+        });
+    }
+}
+
+impl Shared {
+    async fn answer(&self, frame: &Frame, peer: &Peer) -> Result<Box<RawValue>, RpcError> {
+        let method = frame.method().unwrap_or_default();
+        match read(&method, frame.params())? {
+            Incoming::Connect(server) => self.connect(server).await,
+            Incoming::Disconnect(id) => self.disconnect(&id),
+            Incoming::Message(message) => self.message(message, peer).await,
+        }
+    }
+
+    async fn connect(&self, server: String) -> Result<Box<RawValue>, RpcError> {
+        let guest = self.guest(&server)?;
+        guest.until_end(guest.ready()).await?;
+        let id = Uuid::now_v7().to_string();
+        let mut table = self.table();
+        if !table.guests.contains_key(&server) {
+            return Err(ended());
+        }
+        if table.connections.len() >= self.limits.connections {
+            return Err(limit("too many connections to MCP servers are open"));
+        }
+        let connection = Connection { server, closed: watch::Sender::new(false) };
+        table.connections.insert(id.clone(), connection);
+        drop(table);
+        raw(&json!({"connectionId": id}))
+    }
+
+    fn disconnect(&self, id: &str) -> Result<Box<RawValue>, RpcError> {
+        let connection = self.table().connections.remove(id).ok_or_else(no_connection)?;
+        connection.closed.send_replace(true);
+        raw(&json!({}))
+    }
+
+    async fn message(&self, message: Message, peer: &Peer) -> Result<Box<RawValue>, RpcError> {
+        let Message { to, method, params } = message;
+        let (guest, mut closed, _open) = match &to {
+            To::Server { id, request } => {
+                let guest = self.guest(id)?;
+                (guest, None, Some(Open::new(self, id, request)?))
+            }
+            To::Connection(id) => {
+                let (server, closed) = {
+                    let table = self.table();
+                    let connection = table.connections.get(id).ok_or_else(no_connection)?;
+                    (connection.server.clone(), connection.closed.subscribe())
+                };
+                (self.guest(&server)?, Some(closed), None)
+            }
+        };
+        let token = params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
+        let (tell, news) = mpsc::channel(NEWS);
+        let work = guest.until_end(guest.answer(&method, params, tell));
+        let hung_up = async {
+            // Lost without being closed it was with the session, whose end says more.
+            let closed = match &mut closed {
+                Some(closed) => closed.wait_for(|closed| *closed).await.is_ok(),
+                None => false,
+            };
+            if !closed {
+                std::future::pending::<()>().await;
+            }
+        };
+        let inner = tokio::select! {
+            biased;
+            () = hung_up => return Err(RpcError::new(Code::Cancelled, "the connection was closed").effects(Effects::Possible)),
+            inner = work => inner?,
+            never = forward(&to, token, news, peer) => match never {},
+        };
+        to.answer(inner)
+    }
+
+    fn guest(&self, id: &str) -> Result<Arc<Guest>, RpcError> {
+        self.table()
+            .guests
+            .get(id)
+            .cloned()
+            .ok_or_else(|| unavailable("there is no such MCP server", Effects::None))
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Guest {
+    /// What `work` comes to, unless the session ends first.
+    async fn until_end<T>(&self, work: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
+        let mut end = self.ended.clone();
+        tokio::select! {
+            biased;
+            // Whoever could end it being gone is an end, too.
+            _ = end.wait_for(|end| *end) => Err(ended()),
+            result = work => result,
+        }
+    }
+
+    async fn ready(&self) -> Result<(), RpcError> {
+        let Kind::Relayed { servers, .. } = &self.kind else { return Ok(()) };
+        let servers = servers.read().await;
+        relay::about(servers.as_ref().ok_or_else(ended)?, &self.name).await.map(|_| ())
+    }
+
+    async fn answer(
+        &self,
+        method: &str,
+        params: serde_json::Map<String, Value>,
+        tell: mpsc::Sender<News>,
+    ) -> Result<Inner, RpcError> {
+        if method.starts_with("notifications/") {
+            // It asks nothing, but it came as a question.
+            return Inner::result(&json!({}));
+        }
+        match &self.kind {
+            Kind::Host(host) => match host.answer(method, params).await {
+                Ok(result) => Inner::result(&result),
+                Err(error) => Ok(Inner::Error(error)),
+            },
+            Kind::Relayed { servers, gate } => {
+                let servers = servers.read().await;
+                let servers = servers.as_ref().ok_or_else(ended)?;
+                let tell = |news| _ = tell.try_send(news);
+                relay::answer(servers, &self.name, &**gate, method, params, tell).await
+            }
+        }
+    }
+}
+
+/// Tells the agent what a server says on the way, if it wants to know.
+async fn forward(to: &To, token: Option<Value>, mut news: mpsc::Receiver<News>, peer: &Peer) -> Infallible {
+    if let Some(token) = token {
+        while let Some(News { progress, total, message }) = news.recv().await {
+            let mut params = json!({"progressToken": token, "progress": progress});
+            if let Some(total) = total {
+                params["total"] = total.into();
+            }
+            if let Some(message) = message {
+                params["message"] = message.into();
+            }
+            // An agent that has gone is found out by its request.
+            _ = peer.notify(MCP_MESSAGE, &to.notification("notifications/progress", &params)).await;
+        }
+    }
+    std::future::pending().await
+}
+
+/// A request of the current form, as long as it is open: its id is not to be used for another meanwhile.
+struct Open<'a> {
+    shared: &'a Shared,
+    key: (String, String),
+}
+
+impl<'a> Open<'a> {
+    fn new(shared: &'a Shared, server: &str, request: &str) -> Result<Self, RpcError> {
+        let key = (server.to_owned(), request.to_owned());
+        if !shared.table().open.insert(key.clone()) {
+            return Err(invalid("another request with this requestId is open"));
+        }
+        Ok(Self { shared, key })
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.shared.table().open.remove(&self.key);
+    }
+}
+
+impl Hosting {
+    /// Waits until every server is ready or has failed, at most for `patience`.
+    pub(crate) async fn settled(&self, patience: Duration) {
+        if let Some(servers) = &*self.servers.read().await {
+            servers.settled(patience).await;
+        }
+    }
+
+    /// Which servers have failed since this was last asked, and why. Each fails at most once.
+    pub(crate) fn failures(&self) -> Vec<Failure> {
+        let Ok(servers) = self.servers.try_read() else { return Vec::new() };
+        servers.as_ref().map(Servers::failures).unwrap_or_default()
+    }
+
+    /// Ends the servers and returns when every process of them is gone. What the agent still waits for is answered.
+    pub(crate) async fn close(mut self) {
+        self.leave();
+        let servers = self.servers.write().await.take();
+        if let Some(servers) = servers {
+            servers.close().await;
+        }
+    }
+
+    /// Nobody finds them any more, and who is there is sent away.
+    fn leave(&mut self) {
+        let mut table = self.shared.table();
+        for id in self.ids.drain(..) {
+            table.guests.remove(&id);
+            table.connections.retain(|_, connection| connection.server != id);
+        }
+        drop(table);
+        self.end.send_replace(true);
+    }
+}
+
+impl Drop for Hosting {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl fmt::Debug for Hosting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hosting").field("ids", &self.ids).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Hosted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hosted").field("limits", &self.shared.limits).finish_non_exhaustive()
+    }
+}
+
+/// How narrows_mcp reaches it, if it can.
+fn server(config: ServerConfig) -> Option<Server> {
+    let name = config.name;
+    match config.transport {
+        Transport::Stdio { command, args, env } => Some(Server::Stdio { name, command, args, env }),
+        Transport::Http { url, headers } => Some(Server::Http { name, url, headers }),
+        Transport::Sse { .. } => None,
+    }
+}
+
+fn ended() -> RpcError {
+    unavailable("the MCP server has ended with its session", Effects::Possible)
+}
+
+fn no_connection() -> RpcError {
+    invalid("there is no such connection")
+}
+
+fn raw(value: &Value) -> Result<Box<RawValue>, RpcError> {
+    to_raw_value(value).map_err(|error| failure(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! What of a server's an agent can reach: lists freely, contents and effects through the gate, nothing else.
+
+use narrows_mcp::{About, Answered, CallError, News, Servers};
+use narrows_wire::{Code, Effects, RpcError};
+use serde_json::{Map, Value, json};
+
+use super::message::{Inner, failure, unavailable};
+use super::{Asked, Gate};
+
+/// The newest version of MCP with a handshake: what an agent that begins with one is told of a server without.
+const HANDSHAKE: &str = "2025-11-25";
+const MODERN: &str = "2026-07-28";
+
+/// Answers one MCP request to the server `name`. An error is one of the way; what the server or the gate refuses is an
+/// answer.
+pub(super) async fn answer(
+    servers: &Servers,
+    name: &str,
+    gate: &dyn Gate,
+    method: &str,
+    params: Map<String, Value>,
+    news: impl FnMut(News) + Send,
+) -> Result<Inner, RpcError> {
+    match method {
+        // The handshake was ours; the agent's begins and ends here.
+        "initialize" => Inner::result(&initialized(&about(servers, name).await?)),
+        "server/discover" => Inner::result(&discovered(&about(servers, name).await?)),
+        "ping" => Inner::result(&json!({})),
+        "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => {
+            pass(servers, name, method, params, news).await
+        }
+        "tools/call" | "prompts/get" | "resources/read" => {
+            let asked = match asked(name, method, &params) {
+                Ok(asked) => asked,
+                Err(words) => return Ok(Inner::Error(RpcError::new(Code::InvalidParams, words))),
+            };
+            match gate.may(asked).await {
+                Ok(()) => pass(servers, name, method, params, news).await,
+                Err(refusal) => refused(method, &refusal.0),
+            }
+        }
+        _ => Ok(Inner::Error(RpcError::new(Code::MethodNotFound, "this is not passed on to MCP servers"))),
+    }
+}
+
+/// Waits until the server is there.
+pub(super) async fn about(servers: &Servers, name: &str) -> Result<About, RpcError> {
+    servers.about(name).await.map_err(|error| unavailable(error.to_string(), Effects::None))
+}
+
+async fn pass(
+    servers: &Servers,
+    name: &str,
+    method: &str,
+    params: Map<String, Value>,
+    news: impl FnMut(News) + Send,
+) -> Result<Inner, RpcError> {
+    match servers.request(name, method, params, news).await {
+        Ok(Answered::Result(result)) => Ok(Inner::Result(result)),
+        Ok(Answered::Error { code, message, data }) => {
+            Ok(Inner::Error(RpcError { code, message: message.into(), data }))
+        }
+        Err(error @ (CallError::Gone(_) | CallError::NoServer)) => {
+            Err(unavailable(error.to_string(), Effects::Possible))
+        }
+        Err(error) => Err(failure(error.to_string())),
+    }
+}
+
+/// What the gate is asked.
+fn asked(server: &str, method: &str, params: &Map<String, Value>) -> Result<Asked, &'static str> {
+    let (server, method) = (server.to_owned(), method.to_owned());
+    if method == "resources/read" {
+        if !params.get("uri").is_some_and(Value::is_string) {
+            return Err("the uri of the resource is missing");
+        }
+        return Ok(Asked { server, method, tool: None, arguments: params.clone() });
+    }
+    let Some(Value::String(name)) = params.get("name") else { return Err("the name is missing") };
+    let mut arguments = match params.get("arguments") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(arguments)) => arguments.clone(),
+        Some(_) => return Err("the arguments are not an object"),
+    };
+    let tool = (method == "tools/call").then(|| name.clone());
+    if tool.is_none() {
+        arguments = Map::from_iter([
+            ("name".to_owned(), name.as_str().into()),
+            ("arguments".to_owned(), arguments.into()),
+        ]);
+    }
+    Ok(Asked { server, method, tool, arguments })
+}
+
+/// The model is to read why a tool was not called; for the rest there are only errors.
+fn refused(method: &str, words: &str) -> Result<Inner, RpcError> {
+    if method == "tools/call" {
+        let content = json!([{"type": "text", "text": words}]);
+        return Inner::result(&json!({"content": content, "isError": true}));
+    }
+    Ok(Inner::Error(RpcError::new(Code::PolicyDenied, words.to_owned())))
+}
+
+/// What is passed on of what the server can do. Changes are not told, so none are promised.
+fn capabilities(about: &About) -> Value {
+    let passed =
+        ["tools", "prompts", "resources"].into_iter().filter(|key| about.capabilities[key].is_object());
+    passed.map(|key| (key.to_owned(), json!({}))).collect::<Map<_, _>>().into()
+}
+
+fn initialized(about: &About) -> Value {
+    let version = if about.handshake { about.protocol.as_str() } else { HANDSHAKE };
+    let mut result = json!({
+        "protocolVersion": version,
+        "capabilities": capabilities(about),
+        "serverInfo": implementation(about),
+    });
+    if let Some(instructions) = &about.instructions {
+        result["instructions"] = instructions.as_str().into();
+    }
+    result
+}
+
+fn discovered(about: &About) -> Value {
+    let mut result = json!({
+        "resultType": "complete",
+        "supportedVersions": [MODERN],
+        "capabilities": capabilities(about),
+        "ttlMs": 0,
+        "cacheScope": "private",
+        "serverInfo": implementation(about),
+        "_meta": {"io.modelcontextprotocol/serverInfo": implementation(about)},
+    });
+    if let Some(instructions) = &about.instructions {
+        result["instructions"] = instructions.as_str().into();
+    }
+    result
+}
+
+fn implementation(about: &About) -> Value {
+    about.implementation.clone().unwrap_or_else(|| json!({"name": "unknown", "version": "0"}))
+}
