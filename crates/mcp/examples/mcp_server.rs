@@ -143,6 +143,13 @@ impl Server {
                 answer(id, &json!({"content": [{"type": "text", "text": "it broke"}], "isError": true}))
             }
             "refuse" => refuse(id, -32602, "no\nsuch tool"),
+            "future" => {
+                let mut out = io::stdout().lock();
+                let result = r#"{"content":[], "future":{"n":1.50,"b":1,"a":[ ]},"isError":false}"#;
+                writeln!(out, r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)?;
+                out.flush()
+            }
+            "params" => answer(id, params),
             "odd" => answer(id, &json!({"content": [{"type": "hologram"}]})),
             "input" => answer(id, &json!({"resultType": "input_required", "inputRequests": {}})),
             "slow" => {

@@ -443,7 +443,8 @@ mod tests {
     #[tokio::test]
     async fn addresses() {
         for url in ["", "mcp", "file:///etc/passwd", "ftp://host/", "http://"] {
-            let result = transport(url, &[], &Environment::empty(), Duration::from_secs(1), Verbatim::default());
+            let result =
+                transport(url, &[], &Environment::empty(), Duration::from_secs(1), Verbatim::default());
             assert!(matches!(result, Err(HttpError::Address)), "{url:?}");
         }
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use narrows_mcp::{CallError, Content, Options, Outcome, Server, Servers};
+use narrows_mcp::{Answered, CallError, Content, Options, Outcome, Server, Servers};
 use narrows_process::Environment;
 use narrows_testkit::wait::wait_until;
 use serde_json::{Map, Value, json};
@@ -189,6 +189,7 @@ async fn respond(out: &mut TcpStream, request: &Request, events: bool) -> std::i
         (_, Some("slow")) => std::future::pending().await,
         (_, Some("die")) => return Err(std::io::ErrorKind::ConnectionReset.into()),
         (_, Some("broken")) => return whole(out, "500 Oh No", "text/plain", b"it\nbroke").await,
+        (_, Some("future")) => json!({"content": [], "future": {"a": 1.0}}),
         (_, Some("huge")) => json!({"content": [{"type": "text", "text": "x".repeat(17 << 20)}]}),
         _ => json!({"content": [{"type": "text", "text": params["arguments"].to_string()}]}),
     };
@@ -225,6 +226,21 @@ async fn works(manner: Manner) -> (Endpoint, Servers) {
     let outcome = call(&servers, "echo").await.expect("it echoes");
     assert_eq!(outcome.content, [Content::Text(r#"{"a":1}"#.into())]);
     (endpoint, servers)
+}
+
+#[tokio::test]
+async fn what_is_passed_on_comes_back_as_it_is() {
+    for manner in [Manner::Json, Manner::Events, Manner::Modern] {
+        let (_endpoint, servers) = works(manner).await;
+        let mut heard = Vec::new();
+        let params = Map::from_iter([("name".to_owned(), json!("future"))]);
+        let answer = servers.request("s", "tools/call", params, |news| heard.push(news.to_string())).await;
+        let Ok(Answered::Result(result)) = answer else { panic!("{answer:?} is no result") };
+        assert_eq!(result.get(), r#"{"content":[],"future":{"a":1.0}}"#, "{manner:?}");
+        assert_eq!(heard.len(), usize::from(manner == Manner::Events));
+        call(&servers, "echo").await.expect("others are read as ever");
+        servers.close().await;
+    }
 }
 
 #[tokio::test]
