@@ -1,5 +1,6 @@
 //! What a sandboxed tree can do, and that its guardian still ends it.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
+#![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
 mod common;
 
@@ -11,9 +12,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{HOSTILE, HOSTILE_COUNT, Mark, PATIENCE, QUICK, eventually, exists, read_all, read_until};
+use common::{
+    HOSTILE, HOSTILE_COUNT, Mark, PATIENCE, QUICK, eventually, exists, read_all, read_until, state,
+};
 use narrows_process::{ExitClass, Sandbox, SpawnError, Spec, Support, spawn};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, parent_process_death_signal};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -21,12 +24,20 @@ const ROLE: &str = "NARROWS_TEST_ROLE";
 /// A bubblewrap that is not where systems install it.
 const LAUNCHER: &str = "NARROWS_TEST_BWRAP";
 
-/// Not a test unless asked to play a role: tries every way to reach somebody, and says which worked.
+/// Not a test unless asked to play a role.
 #[test]
 fn role() {
     let Some(role) = std::env::var_os(ROLE) else { return };
     let role = role.into_string().unwrap();
-    let [tcp, udp, unix] = role.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    match role.split(' ').collect::<Vec<_>>()[..] {
+        [tcp, udp, unix] => reach(tcp, udp, unix),
+        [depth] => nest(depth.parse().unwrap()),
+        _ => panic!("unknown role {role}"),
+    }
+}
+
+/// Tries every way to reach somebody, and says which worked.
+fn reach(tcp: &str, udp: &str, unix: &str) {
     let mut lines = String::from("\n");
     let mut say = |name: &str, worked: bool| lines.push_str(&format!("@{name} {worked}\n"));
     say("tcp", TcpStream::connect(tcp).is_ok());
@@ -35,7 +46,38 @@ fn role() {
     say("listen", TcpListener::bind("127.0.0.1:0").is_ok());
     say("unix", UnixStream::connect(unix).is_ok());
     say("pair", UnixStream::pair().is_ok());
+    say("tied", parent_process_death_signal().unwrap() == Some(Signal::KILL));
     std::io::stdout().write_all(lines.as_bytes()).unwrap();
+}
+
+/// Starts itself in a sandbox within the one it is in, and says how deep that goes.
+fn nest(depth: u32) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let text = runtime.block_on(async {
+        let mut spec = itself(&std::env::current_exe().unwrap(), &(depth + 1).to_string());
+        let mut sandbox = Sandbox::new(Support::landlock());
+        sandbox.temp = std::env::temp_dir();
+        sandbox.writable = vec![std::env::temp_dir()];
+        spec.sandbox = Some(sandbox);
+        match spawn(spec).await {
+            Ok(mut child) => read_all(&mut child).await,
+            Err(error) => format!("\n@{depth} {error:?}\n"),
+        }
+    });
+    std::io::stdout().write_all(text.as_bytes()).unwrap();
+}
+
+/// This program in a role, which it plays on its first thread: what is asked about the process is about that.
+fn itself(program: &Path, role: &str) -> Spec {
+    let mut spec = Spec::new(program);
+    spec.args = ["--exact", "role", "--nocapture", "--test-threads=1"].map(Into::into).to_vec();
+    spec.env.set(ROLE, role);
+    spec
+}
+
+fn said(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix('@')).collect();
+    lines.join(", ")
 }
 
 /// All that can be tried here.
@@ -112,7 +154,6 @@ async fn the_writable_place_is_writable_and_nothing_else_is() {
             format!("ln {out}/precious here && echo x > here"),
             format!("ln -s {out} link && echo x > link/new"),
             format!("touch mine; mv mine {out}/mine"),
-            "echo x > ../beside".to_owned(),
             "echo x > /etc/narrows-test".to_owned(),
             "mkdir m && mount -t tmpfs none m".to_owned(),
             "mknod disk b 8 0".to_owned(),
@@ -128,7 +169,6 @@ async fn the_writable_place_is_writable_and_nothing_else_is() {
             fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["empty", "precious"]);
-        assert!(!root.path().parent().unwrap().join("beside").exists());
     }
 }
 
@@ -188,30 +228,22 @@ async fn the_network_is_there_only_if_it_may_be() {
         let role =
             format!("{} {} {}", tcp.local_addr().unwrap(), udp.local_addr().unwrap(), socket.display());
         let attempt = async |network: Option<bool>| {
-            let mut spec = confined(&support, &Mark::new(), root.path(), "");
-            spec.program = program.clone().into();
-            spec.args = ["--exact", "role", "--nocapture"].map(Into::into).to_vec();
-            spec.env.set(ROLE, &role);
-            match network {
-                Some(network) => spec.sandbox.as_mut().unwrap().network = network,
-                None => spec.sandbox = None,
-            }
-            let text = output(spec).await;
-            let lines: Vec<String> =
-                text.lines().filter_map(|line| line.strip_prefix('@').map(str::to_owned)).collect();
-            lines.join(", ")
+            let sandbox = confined(&support, &Mark::new(), root.path(), "").sandbox.unwrap();
+            let sandbox = network.map(|network| Sandbox { network, ..sandbox });
+            let cwd = Some(root.path().to_owned());
+            said(&output(Spec { sandbox, cwd, ..itself(&program, &role) }).await)
         };
-        assert_eq!(attempt(None).await, "tcp true, udp true, listen true, unix true, pair true");
+        assert_eq!(attempt(None).await, "tcp true, udp true, listen true, unix true, pair true, tied true");
         assert_eq!(
             attempt(Some(true)).await,
-            "tcp true, udp true, listen true, unix false, pair true",
+            "tcp true, udp true, listen true, unix false, pair true, tied true",
             "{support}"
         );
         udp.set_nonblocking(true).unwrap();
         while udp.recv(&mut [0; 8]).is_ok() {}
         let text = attempt(Some(false)).await;
         assert!(
-            text.starts_with("tcp false") && text.ends_with("unix false, pair true"),
+            text.starts_with("tcp false") && text.ends_with("unix false, pair true, tied true"),
             "{support}: {text}"
         );
         assert!(udp.recv(&mut [0; 8]).is_err(), "{support}: nothing has arrived");
@@ -262,7 +294,7 @@ async fn a_sandboxed_tree_ends_like_any_other() {
         kill_process(Pid::from_raw(child.guardian_pid().cast_signed()).unwrap(), Signal::KILL).unwrap();
         let exit = timeout(PATIENCE, child.wait()).await.unwrap();
         assert_eq!(exit.class, ExitClass::Lost, "{support}");
-        eventually("the worker is gone", || !exists(child.pid()));
+        eventually("the worker is dead", || matches!(state(child.pid()), None | Some('Z')));
         if support.confined().protected {
             // With its namespace.
             eventually("the tree is gone", || mark.alive().is_empty());
@@ -359,8 +391,19 @@ async fn a_sandbox_that_cannot_be_had_is_an_error() {
     assert!(!root.path().join("ran").exists());
 }
 
-/// What only the worker finds out comes back as an error, too: there are at most sixteen rulesets on top of each
-/// other, and every level here is one.
+/// What only the worker finds out comes back as an error, and nothing runs without its sandbox: the kernel has
+/// room for sixteen on top of each other.
+#[tokio::test]
+async fn a_sandbox_works_within_a_sandbox_until_there_are_too_many() {
+    let support = Support::landlock();
+    if !support.confined().files {
+        eprintln!("not tried: {support}");
+        return;
+    }
+    let text = said(&output(itself(&std::env::current_exe().unwrap(), "0")).await);
+    assert!(text.starts_with("16 Sandbox { action: \"put the worker into its sandbox\""), "{text}");
+}
+
 #[tokio::test]
 async fn an_unusable_program_is_an_error_inside_as_outside() {
     let support = Support::landlock();
