@@ -56,11 +56,14 @@ impl Decoder {
             Form::Events(events) => events.feed(bytes),
             Form::Whole(whole) | Form::Page(whole) => whole.extend_from_slice(&bytes),
             Form::Unknown(start) => {
-                start.extend_from_slice(&bytes);
-                if let Some(shape) = Shape::of(start) {
-                    let start = mem::take(start);
-                    self.form = self.formed(shape, start);
-                } else if start.len() > MARK {
+                // Nearly always the first byte tells.
+                let all = if start.is_empty() { bytes } else { [&start[..], &bytes].concat().into() };
+                if let Some(shape) = Shape::of(&all) {
+                    self.form = self.formed(shape, all);
+                    return Ok(());
+                }
+                *start = all.into();
+                if start.len() > MARK {
                     // White space means nothing in any form, and some servers send it for minutes.
                     start.clear();
                 }
@@ -69,13 +72,13 @@ impl Decoder {
         Ok(())
     }
 
-    fn formed(&self, shape: Shape, start: Vec<u8>) -> Form {
+    fn formed(&self, shape: Shape, start: Bytes) -> Form {
         match shape {
-            Shape::Json => Form::Whole(start),
-            Shape::Page => Form::Page(start),
+            Shape::Json => Form::Whole(start.into()),
+            Shape::Page => Form::Page(start.into()),
             Shape::Events => {
                 let mut events = Sse::new(self.max_line);
-                events.feed(start.into());
+                events.feed(start);
                 Form::Events(events)
             }
         }

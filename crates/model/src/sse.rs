@@ -96,6 +96,9 @@ impl Sse {
 
     /// The data of the next event that is complete; never empty.
     pub(crate) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
+        if let Some(data) = self.only_event() {
+            return Ok(Some(data));
+        }
         while let Some(line) = self.next_line()? {
             if !line.is_empty() {
                 self.field(line)?;
@@ -104,6 +107,21 @@ impl Sse {
             }
         }
         Ok(None)
+    }
+
+    /// The data of the event that all of the read is, which it often is, since servers send one at a time.
+    fn only_event(&mut self) -> Option<Bytes> {
+        let is_between = self.line.is_empty() && matches!(self.data, Data::None);
+        let data = self.read.strip_prefix(b"data: ")?.strip_suffix(b"\n\n")?;
+        let is_one = !data.is_empty() && data.len() + 6 <= self.max_line;
+        if !is_between || !is_one || memchr::memchr2(b'\n', b'\r', data).is_some() {
+            return None;
+        }
+        (self.at_start, self.after_cr) = (false, false);
+        let mut data = std::mem::take(&mut self.read);
+        data.advance(6);
+        data.truncate(data.len() - 2);
+        Some(data)
     }
 
     /// The data of an event that the end of the stream cut off before its blank line.
@@ -242,6 +260,9 @@ mod tests {
         check(b"database: a\ndat: b\n data: c\nDATA: d\nnonsense\n\n", &[]);
         check("data: \u{e9}\u{1f600}\n\n".as_bytes(), &["é😀"]);
         check(b"data: {\"a\":\"b: c\"}\n\n", &["{\"a\":\"b: c\"}"]);
+        check(b"data: a\ndata: b\n\n", &["a\nb"]);
+        check(b"data: a\r\ndata: b\n\n\ndata: c\n\n", &["a\nb", "c"]);
+        check(b"id: 1data: a\n\ndata: b\n\n", &["b"]);
         check(b"", &[]);
     }
 
@@ -264,6 +285,9 @@ mod tests {
             let data = sse.next().expect("short").expect("an event");
             assert_eq!(data.as_ptr(), read[offset..].as_ptr());
         }
+        let read = Bytes::from_static(b"data: alone\n\n");
+        sse.feed(read.clone());
+        assert_eq!(sse.next().expect("short").expect("an event").as_ptr(), read[6..].as_ptr());
     }
 
     #[test]

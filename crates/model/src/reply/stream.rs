@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::Stream;
 use reqwest::Response;
 use tokio::sync::mpsc;
@@ -17,14 +17,18 @@ use crate::http::causes;
 use crate::problem::{Problem, request_id};
 use crate::{Completion, Kind, Limits};
 
-/// What a read gives: bytes, or the end.
-type Read = Result<Option<Bytes>, Problem>;
+/// What a read gives: chunks as they came, or the end.
+type Read = Result<Option<Vec<Bytes>>, Box<Problem>>;
 
-/// How many pieces are taken before they are handed out, if so many are there.
-const AT_ONCE: usize = 64;
+/// How many pieces are taken before they are handed out, if so many are there. Few, for then the memory of one is still
+/// at hand when it is needed for the next.
+const AT_ONCE: usize = 8;
 
 /// How much is read at once, if so much is there.
 const GATHER: usize = 32 << 10;
+
+/// What a chunk costs beside its bytes.
+const OVERHEAD: usize = 64;
 
 /// One response, as far as it has been read.
 pub(super) struct Incoming {
@@ -33,6 +37,8 @@ pub(super) struct Incoming {
     pub(super) request_id: Option<String>,
     limits: Limits,
     clock: Clock,
+    /// What has been read and is not decoded.
+    unread: std::vec::IntoIter<Bytes>,
     decoder: Decoder,
 }
 
@@ -52,6 +58,7 @@ impl Incoming {
             body: Body::new(Box::pin(response.bytes_stream())),
             limits,
             clock: Clock::new(started, limits.first_event, until),
+            unread: Vec::new().into_iter(),
             decoder: Decoder::new(limits),
         }
     }
@@ -70,13 +77,17 @@ impl Incoming {
                     return Ok(Step::More);
                 }
             }
+            if let Some(chunk) = self.unread.next() {
+                self.decoder.feed(chunk)?;
+                continue;
+            }
             if !out.is_empty() {
                 return Ok(Step::More);
             }
             match poll_fn(|cx| self.poll_read(cx)).await {
-                Ok(Some(bytes)) => {
+                Ok(Some(chunks)) => {
                     self.clock.read(self.limits.idle);
-                    self.decoder.feed(bytes)?;
+                    self.unread = chunks.into_iter();
                 }
                 Ok(None) => {
                     self.decoder.last(out)?;
@@ -84,7 +95,7 @@ impl Incoming {
                 }
                 // The end had been told, and only the numbers are missing.
                 Err(_) if self.clock.phase == Phase::Grace => return Ok(Step::End),
-                Err(problem) => return Err(problem),
+                Err(problem) => return Err(*problem),
             }
         }
     }
@@ -99,7 +110,7 @@ impl Incoming {
             return Poll::Ready(read);
         }
         let late = ready!(self.clock.poll(cx));
-        Poll::Ready(Err(Problem::new(Kind::Timeout, late, false)))
+        Poll::Ready(Err(Box::new(Problem::new(Kind::Timeout, late, false))))
     }
 }
 
@@ -110,7 +121,7 @@ type Chunks = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
 ///
 /// The connection is a task of its own, which hands over a chunk of HTTP at a time, and a chunk often has one event.
 /// Whoever took each to the client by itself would wake the whole turn and write once for every word of a model that
-/// talks fast. So they are gathered by a task that does nothing else.
+/// talks fast. So they are gathered, as they are, by a task that does nothing else.
 struct Body {
     reads: mpsc::Receiver<Read>,
     /// Ends with the body, and with it the connection that nobody reads from.
@@ -145,45 +156,45 @@ async fn gather(mut gather: Gather, reads: mpsc::Sender<Read>) {
 struct Gather {
     chunks: Chunks,
     /// What has come and was not handed out.
-    come: BytesMut,
-    /// The connection has had its turn since the last chunk.
-    has_waited: bool,
+    come: Vec<Bytes>,
+    /// What that costs.
+    held: usize,
     /// What comes behind that: the end.
     end: Option<Read>,
 }
 
 impl Gather {
     fn new(chunks: Chunks) -> Self {
-        Self { chunks, come: BytesMut::new(), has_waited: false, end: None }
+        Self { chunks, come: Vec::new(), held: 0, end: None }
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
-        while self.end.is_none() && self.come.len() < GATHER {
+        while self.end.is_none() && self.held < GATHER {
             match self.chunks.as_mut().poll_next(cx) {
-                Poll::Ready(Some(Ok(bytes))) => {
-                    self.come.extend_from_slice(&bytes);
-                    self.has_waited = false;
+                Poll::Ready(Some(Ok(chunk))) => {
+                    self.held += chunk.len() + OVERHEAD;
+                    self.come.push(chunk);
+                    if self.held < GATHER {
+                        // Behind the connection, which this has woken: it has one chunk ready at a time.
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
                 }
                 Poll::Ready(Some(Err(error))) => {
                     let cause = causes(&error.without_url());
                     let problem = Problem::new(Kind::Cut, &format!("the connection broke: {cause}"), true);
-                    self.end = Some(Err(problem));
+                    self.end = Some(Err(Box::new(problem)));
                 }
                 Poll::Ready(None) => self.end = Some(Ok(None)),
                 Poll::Pending if self.come.is_empty() => return Poll::Pending,
-                Poll::Pending if self.has_waited => break,
-                Poll::Pending => {
-                    // Behind the connection, which taking a chunk has woken.
-                    self.has_waited = true;
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
+                Poll::Pending => break,
             }
         }
+        self.held = 0;
         Poll::Ready(if self.come.is_empty() {
             self.end.take().unwrap_or(Ok(None))
         } else {
-            Ok(Some(self.come.split().freeze()))
+            Ok(Some(std::mem::take(&mut self.come)))
         })
     }
 }
@@ -302,10 +313,12 @@ mod tests {
         let mut body = Gather::new(Box::pin(Script(chunks.iter().copied().collect())));
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let mut reads = Vec::new();
-        for _ in 0..100 {
+        for _ in 0..1000 {
             match body.poll_read(&mut cx) {
                 Poll::Pending => {}
-                Poll::Ready(Ok(Some(bytes))) => reads.push(String::from_utf8_lossy(&bytes).into_owned()),
+                Poll::Ready(Ok(Some(chunks))) => {
+                    reads.push(String::from_utf8_lossy(&chunks.concat()).into_owned());
+                }
                 Poll::Ready(Ok(None)) => break,
                 Poll::Ready(Err(problem)) => panic!("{problem:?}"),
             }
@@ -316,7 +329,7 @@ mod tests {
     #[test]
     fn what_comes_in_a_row_is_one_read() {
         check(&[Some("a"), Some("b")], &["ab"]);
-        check(&[Some("a"), None, Some("b"), None, Some("c")], &["abc"]);
+        check(&[Some("a"), None, Some("b"), Some("c")], &["a", "bc"]);
         check(&[Some("a"), None, None, Some("b"), None, None], &["a", "b"]);
         check(&[None, None, Some("a")], &["a"]);
         check(&[], &[]);
@@ -324,8 +337,12 @@ mod tests {
 
     #[test]
     fn a_read_has_an_end() {
-        let long: &str = "x".repeat(GATHER).leak();
+        let long: &str = "x".repeat(GATHER - OVERHEAD).leak();
         check(&[Some(long), Some("b")], &[long, "b"]);
+        // However little is in each.
+        let most = GATHER.div_ceil(1 + OVERHEAD);
+        let first: &str = "x".repeat(most).leak();
+        check(&vec![Some("x"); most + 1], &[first, "x"]);
     }
 
     /// Moves the time on, and tells whether the clock has run out.
