@@ -89,7 +89,7 @@ impl Assembly {
         if let Some(text) = self.alike.text(data) {
             self.taken += 1;
             self.blanks.is_last = false;
-            self.text(Cow::Borrowed(text), out);
+            self.text(text, out);
             return Ok(self.state());
         }
         // Text that was checked as a whole is not checked again string by string. Where it is none, a stray byte in
