@@ -157,23 +157,21 @@ async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
     let Turn { mut voice, messages, title, .. } = turn;
     // Even a turn that was given up says what it has not yet said.
     let _ = voice.pause().await;
-    let named = name(&session, title);
     match &end.reason {
         Reason::EndTurn | Reason::MaxTokens | Reason::MaxTurnRequests if !messages.is_empty() => {
-            // At once, so that the disk is waited for once.
-            tokio::join!(keep(&session, messages, voice), named);
+            keep(&session, messages, voice, title).await;
         }
         reason => {
             if let Reason::Failed(error) = reason {
                 tell_failure(agent, version, error, &mut voice).await;
             }
-            named.await;
+            name(&session, title).await;
         }
     }
     (end, guard)
 }
 
-/// Stores what a session is called now.
+/// Stores what a session is called now, where no turn is stored.
 async fn name(session: &Session, title: Option<String>) {
     if let Some(title) = title
         && let Some(claim) = session.claim()
@@ -191,15 +189,16 @@ async fn tell_failure(agent: &Agent, version: Version, error: &Error, voice: &mu
     }
 }
 
-/// Puts a turn into the history: on the disk first, so that its end means that it is there.
-async fn keep(session: &Session, mut messages: Vec<Message>, voice: Voice) {
+/// Puts a turn into the history: on the disk first, so that its end means that it is there. What the session is called
+/// since goes along, so that the disk is waited for once.
+async fn keep(session: &Session, mut messages: Vec<Message>, voice: Voice, title: Option<String>) {
     if !is_answered(&messages) {
         // It is shown again, but a question without an answer is nothing for a model.
         messages.clear();
     }
     let stored = StoredTurn::new(texts(&messages), texts(&voice.into_record()));
     let outcome = match session.claim() {
-        Some(claim) => session.store.append(&claim, stored).await,
+        Some(claim) => session.store.append_called(&claim, stored, title).await,
         None => return,
     };
     let mut state = session.state();

@@ -8,19 +8,27 @@ use crate::sessions::key;
 use crate::{StoreError, Timestamp, Turn};
 
 impl Ledger {
-    /// Adds a turn to the session of `held`; returns its number.
-    pub(crate) fn append(&mut self, held: &Held, turn: &Turn) -> Result<u64, StoreError> {
+    /// Adds a turn to the session of `held`, which is called `title` from now on if there is one; returns its number.
+    pub(crate) fn append(
+        &mut self,
+        held: &Held,
+        turn: &Turn,
+        title: Option<&str>,
+    ) -> Result<u64, StoreError> {
         let claims = self.claims.clone();
         let id = held.id_in(&claims)?;
         self.write(|file| {
+            // Not `RETURNING`, which makes a table for its one row.
+            let mut last = file.prepare_cached("SELECT key, last_turn FROM sessions WHERE id = ?1")?;
+            let numbers = last.query_row([id], |row| Ok((row.get(0)?, row.get(1)?)));
+            let (session, last): (i64, i64) = numbers.optional()?.ok_or(StoreError::NotFound)?;
+            let number = last + 1;
             // Clocks go back at times; the session used last must not.
             let mut update = file.prepare_cached(
-                "UPDATE sessions SET last_turn = last_turn + 1, updated = max(updated, ?2) WHERE id = ?1
-                 RETURNING key, last_turn",
+                "UPDATE sessions SET last_turn = ?2, updated = max(updated, ?3), title = coalesce(?4, title)
+                 WHERE key = ?1",
             )?;
-            let now = Timestamp::now().as_millis();
-            let numbers = update.query_row(params![id, now], |row| Ok((row.get(0)?, row.get(1)?)));
-            let (session, number): (i64, i64) = numbers.optional()?.ok_or(StoreError::NotFound)?;
+            update.execute(params![session, number, Timestamp::now().as_millis(), title])?;
             let mut insert = file.prepare_cached(
                 "INSERT INTO turns (session, number, messages, replay) VALUES (?1, ?2, ?3, ?4)",
             )?;

@@ -5,12 +5,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rusqlite::Connection;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{Connection, TransactionBehavior};
 
 use crate::StoreError;
 use crate::claim::Claims;
 use crate::schema;
+
+/// Begins a transaction that writes.
+const IMMEDIATE: &str = "BEGIN IMMEDIATE";
 
 /// An open file, and who works on what in it.
 pub(crate) struct Ledger {
@@ -43,7 +46,7 @@ impl Ledger {
         &mut self,
         work: impl FnOnce(&Connection) -> Result<T, Fault>,
     ) -> Result<T, StoreError> {
-        self.run(TransactionBehavior::Deferred, work)
+        self.run("BEGIN", work)
     }
 
     /// Runs `work`; what it changes is stored when this returns, or nothing is. Among others it is stored with them.
@@ -52,24 +55,16 @@ impl Ledger {
         work: impl FnOnce(&Connection) -> Result<T, Fault>,
     ) -> Result<T, StoreError> {
         // Immediate: a reader that turns writer fails at once if another process wrote meanwhile.
-        self.run(TransactionBehavior::Immediate, work)
+        self.run(IMMEDIATE, work)
     }
 
     fn run<T>(
         &mut self,
-        behavior: TransactionBehavior,
+        begin: &str,
         work: impl FnOnce(&Connection) -> Result<T, Fault>,
     ) -> Result<T, StoreError> {
-        let run = || {
-            if self.is_among_others() {
-                return work(&self.connection);
-            }
-            let transaction = self.connection.transaction_with_behavior(behavior)?;
-            let value = work(&transaction)?;
-            transaction.commit()?;
-            Ok(value)
-        };
-        run().map_err(|fault: Fault| fault.at(&self.file))
+        let work = |ledger: &mut Self| work(&ledger.connection).map_err(|fault| fault.at(&ledger.file));
+        if self.is_among_others() { work(self) } else { self.transaction(begin, work) }
     }
 
     /// Runs `work`, in which everything that is read or written is one transaction: stored as a whole, or not at all.
@@ -78,11 +73,19 @@ impl Ledger {
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        self.batch("BEGIN IMMEDIATE")?;
-        let done = work(self).and_then(|()| self.batch("COMMIT"));
+        self.transaction(IMMEDIATE, work)
+    }
+
+    fn transaction<T>(
+        &mut self,
+        begin: &str,
+        work: impl FnOnce(&mut Self) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.statement(begin)?;
+        let done = work(self).and_then(|value| self.statement("COMMIT").map(|()| value));
         // Some failures have ended the transaction already.
         if done.is_err() && self.is_among_others() {
-            self.batch("ROLLBACK")?;
+            self.statement("ROLLBACK")?;
         }
         done
     }
@@ -92,8 +95,9 @@ impl Ledger {
         !self.connection.is_autocommit()
     }
 
-    fn batch(&self, sql: &str) -> Result<(), StoreError> {
-        self.connection.execute_batch(sql).map_err(|error| StoreError::sqlite(&self.file, &error))
+    fn statement(&self, sql: &str) -> Result<(), StoreError> {
+        let done = self.connection.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
+        done.map(drop).map_err(|error| StoreError::sqlite(&self.file, &error))
     }
 }
 
@@ -178,13 +182,13 @@ mod tests {
         let mut ledger = ledger(place.path());
         let claim = ledger.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
         let held = claim.share();
-        ledger.append(&held, &turn("small")).unwrap();
+        ledger.append(&held, &turn("small"), None).unwrap();
         let pages = limit(&ledger, 0);
         limit(&ledger, pages);
 
         let large = turn(&"large ".repeat(10_000));
         let before = (ledger.record("a"), ledger.history("a"));
-        assert_eq!(ledger.append(&held, &large), Err(StoreError::Full));
+        assert_eq!(ledger.append(&held, &large, None), Err(StoreError::Full));
         assert_eq!(ledger.summarize(&held, 1, &large), Err(StoreError::Full));
         let settings = large.messages[0].clone();
         assert_eq!(ledger.set(&held, &crate::Change::Settings(settings.clone())), Err(StoreError::Full));
@@ -193,7 +197,7 @@ mod tests {
         assert_eq!((ledger.record("a"), ledger.history("a")), before);
 
         limit(&ledger, pages + 1000);
-        assert_eq!(ledger.append(&held, &large), Ok(2));
+        assert_eq!(ledger.append(&held, &large, None), Ok(2));
         assert!(ledger.create(&second).is_ok(), "the claim of the failed attempt is gone");
         assert_eq!(ledger.history("a").unwrap()[1].messages, large.messages);
     }
@@ -204,16 +208,16 @@ mod tests {
         let mut ledger = ledger(place.path());
         let claim = ledger.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
         let held = claim.share();
-        ledger.append(&held, &turn("1")).unwrap();
+        ledger.append(&held, &turn("1"), None).unwrap();
         let other = Connection::open(schema::file(place.path())).unwrap();
         other.execute_batch("BEGIN IMMEDIATE; UPDATE sessions SET title = 'x'").unwrap();
         assert_eq!(ledger.history("a").unwrap().len(), 1);
         assert_eq!(ledger.record("a").unwrap().unwrap().title, None);
         // Not for as long as it would.
         ledger.connection.busy_timeout(std::time::Duration::ZERO).unwrap();
-        assert_eq!(ledger.append(&held, &turn("2")), Err(StoreError::Busy));
+        assert_eq!(ledger.append(&held, &turn("2"), None), Err(StoreError::Busy));
         other.execute_batch("COMMIT").unwrap();
-        assert_eq!(ledger.append(&held, &turn("2")), Ok(2));
+        assert_eq!(ledger.append(&held, &turn("2"), None), Ok(2));
     }
 
     #[test]
@@ -235,7 +239,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let mut ledger = ledger(place.path());
         let claim = ledger.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
-        ledger.append(&claim.share(), &turn("x")).unwrap();
+        ledger.append(&claim.share(), &turn("x"), None).unwrap();
         ledger.write(|file| Ok(file.execute("UPDATE turns SET replay = '[1]'", [])?)).unwrap();
         let error = ledger.history("a").unwrap_err();
         assert!(matches!(&error, StoreError::Corrupt { file, .. } if *file == schema::file(place.path())));
@@ -247,7 +251,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let mut first = ledger(place.path());
         let claim = first.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
-        first.append(&claim.share(), &turn(&"needle ".repeat(3000))).unwrap();
+        first.append(&claim.share(), &turn(&"needle ".repeat(3000)), None).unwrap();
         let found = |ledger: Ledger| {
             // Closing brings everything into the file.
             drop(ledger);

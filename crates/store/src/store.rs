@@ -117,8 +117,21 @@ impl Store {
     /// [`StoreError::NotFound`] if the session has been deleted, [`StoreError::Full`], or what keeps the file from
     /// being used.
     pub async fn append(&self, claim: &Claim, turn: Turn) -> Result<u64, StoreError> {
+        self.append_called(claim, turn, None).await
+    }
+
+    /// The same, and the session is called `title` from now on, if there is one.
+    ///
+    /// # Errors
+    /// As [`Store::append`].
+    pub async fn append_called(
+        &self,
+        claim: &Claim,
+        turn: Turn,
+        title: Option<String>,
+    ) -> Result<u64, StoreError> {
         let held = claim.share();
-        self.run_joint(move |ledger| ledger.append(&held, &turn)).await
+        self.run_joint(move |ledger| ledger.append(&held, &turn, title.as_deref())).await
     }
 
     /// Lets `summary` stand for the messages of all turns up to number `through`. What the client is shown stays, and

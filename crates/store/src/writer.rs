@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -12,6 +13,10 @@ use crate::ledger::Ledger;
 
 /// How many jobs wait at most; whoever has one more waits for room.
 const QUEUE: usize = 32;
+
+/// How long a job waits for others to be stored with, once jobs come in numbers. That is less than most disks take for
+/// one of them, and whoever has a single session never waits.
+const COMPANY: Duration = Duration::from_millis(1);
 
 /// Something to be done with the file.
 enum Job {
@@ -117,7 +122,11 @@ impl Desk {
 
 /// Does what comes until nobody can send any more.
 fn work(mut desk: Desk, mut queue: mpsc::Receiver<Job>) {
+    let mut is_busy = false;
     while let Some(mut job) = queue.blocking_recv() {
+        if is_busy && matches!(job, Job::Joint(_)) && queue.len() < QUEUE / 2 {
+            thread::sleep(COMPANY);
+        }
         let mut joint = Vec::new();
         let alone = loop {
             match job {
@@ -129,6 +138,7 @@ fn work(mut desk: Desk, mut queue: mpsc::Receiver<Job>) {
                 _ => break None,
             }
         };
+        is_busy = joint.len() > 1;
         desk.run_joint(joint);
         if let Some(alone) = alone {
             alone(&mut desk);
@@ -226,7 +236,7 @@ mod tests {
             let turn = Turn::new(vec![text.to_owned()], Vec::new());
             let (job, receiver) = job(move |ledger| {
                 assert!(ledger.is_among_others());
-                ledger.append(&held, &turn)
+                ledger.append(&held, &turn, None)
             });
             jobs.push(job);
             told.push(receiver);
@@ -246,7 +256,7 @@ mod tests {
         let claim = desk.run(|ledger| ledger.create(&new("a"))).unwrap();
         let held = claim.share();
         let (append, mut number) =
-            job(move |ledger| ledger.append(&held, &Turn::new(Vec::new(), Vec::new())));
+            job(move |ledger| ledger.append(&held, &Turn::new(Vec::new(), Vec::new()), None));
         let (create, mut created) = job(|ledger| ledger.create(&new("b")));
         let (twice, mut exists) = job(|ledger| ledger.create(&new("a")));
         desk.run_joint(vec![append, create, twice]);

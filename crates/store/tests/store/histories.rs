@@ -29,6 +29,28 @@ async fn turns_come_back_in_order_and_unchanged() {
 }
 
 #[tokio::test]
+async fn a_turn_can_bring_a_title() {
+    let (disk, _place) = on_disk();
+    for store in [Store::in_memory(), disk] {
+        let claim = store.create(new("a")).await.unwrap();
+        for (text, title, expected) in [
+            ("1", None, None),
+            ("2", Some("first"), Some("first")),
+            ("3", None, Some("first")),
+            ("4", Some(""), Some("")),
+        ] {
+            store.append_called(&claim, turn(text), title.map(str::to_owned)).await.unwrap();
+            let record = store.record("a").await.unwrap().unwrap();
+            assert_eq!(record.title.as_deref(), expected, "{text}");
+        }
+        assert_eq!(store.history("a").await.unwrap().len(), 4);
+        store.delete("a").await.unwrap();
+        let lost = store.append_called(&claim, turn("5"), Some("late".to_owned())).await;
+        assert_eq!(lost, Err(StoreError::NotFound));
+    }
+}
+
+#[tokio::test]
 async fn a_summary_stands_for_messages_and_hides_nothing() {
     let (disk, _place) = on_disk();
     for store in [Store::in_memory(), disk] {
