@@ -168,7 +168,8 @@ impl Turn {
                 Finish::Refusal => return Ok(Reason::Refusal),
             }
             for call in calls {
-                let result = self.call(&toolbox, &call).await?;
+                // Boxed, because it needs three times the room of all else, and most turns call nothing.
+                let result = Box::pin(self.call(&toolbox, &call)).await?;
                 self.say(&mut request, Message::Tool(result));
             }
         }
@@ -225,10 +226,13 @@ impl Turn {
             if self.stop.is_stopped() {
                 return Err(Reason::Cancelled);
             }
-            let event = tokio::select! {
-                biased;
-                event = reply.next() => event.map_err(Reason::Failed)?,
-                () = &mut stopped => return Err(Reason::Cancelled),
+            let event = match reply.next_now() {
+                Some(event) => Some(event),
+                None => tokio::select! {
+                    biased;
+                    event = reply.next() => event.map_err(Reason::Failed)?,
+                    () = &mut stopped => return Err(Reason::Cancelled),
+                },
             };
             match event {
                 Some(Event::Text(text)) => self.voice.text(&text).await?,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use narrows_acp::Version;
 use narrows_acp::method::SESSION_UPDATE;
 use narrows_rpc::{CallError, Peer};
-use narrows_wire::message;
+use narrows_wire::message::{self, Series};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -37,12 +37,9 @@ struct Open {
     text: String,
     /// How much of the text has been sent.
     sent: usize,
-    /// What every update of it begins with, up to the text: a message has thousands, and they differ in nothing else.
-    start: Vec<u8>,
+    /// Its updates: a message has thousands, and they differ in nothing but their text.
+    updates: Series,
 }
-
-/// What stands behind the text of an update.
-const END: &[u8] = b"}}}}";
 
 impl Open {
     fn new(thought: bool, session: &str) -> Result<Self, CallError> {
@@ -50,21 +47,10 @@ impl Open {
         let session_update = if thought { "agent_thought_chunk" } else { "agent_message_chunk" };
         let chunk = Chunk { session_update, message_id: &id, content: Text { text: "" }, meta: None };
         let line = message::notification(SESSION_UPDATE, &Params { session_id: session, update: chunk });
-        let mut start = line.map_err(unwritable)?.to_vec();
         // The text is the last thing in it, and empty.
-        start.truncate(start.len() - END.len() - 2);
-        Ok(Self { thought, id, text: String::new(), sent: 0, start })
-    }
-
-    /// The update that says what has not been sent.
-    fn update(&self) -> Result<Vec<u8>, CallError> {
-        let rest = &self.text[self.sent..];
-        // Just as much as text without escapes takes: what is exact becomes shared bytes as it is.
-        let mut line = Vec::with_capacity(self.start.len() + rest.len() + 2 + END.len());
-        line.extend_from_slice(&self.start);
-        serde_json::to_writer(&mut line, rest).map_err(unwritable)?;
-        line.extend_from_slice(END);
-        Ok(line)
+        let updates = Series::like(&line.map_err(unwritable)?);
+        let updates = updates.ok_or_else(|| CallError::Unwritable("no place for text".to_owned()))?;
+        Ok(Self { thought, id, text: String::new(), sent: 0, updates })
     }
 }
 
@@ -156,7 +142,8 @@ impl Voice {
             return Ok(());
         }
         self.said.fetch_add(1, Ordering::Relaxed);
-        self.peer.notify_line(open.update()?.into()).await?;
+        let update = open.updates.with(&open.text[open.sent..]);
+        self.peer.notify_line(update).await?;
         open.sent = open.text.len();
         Ok(())
     }
@@ -299,13 +286,13 @@ mod tests {
         for thought in [false, true] {
             let mut open = Open::new(thought, "a \"session\"").unwrap();
             open.text = "said and \"quoted\"\n".to_owned();
-            open.sent = 5;
             let session_update = if thought { "agent_thought_chunk" } else { "agent_message_chunk" };
+            let update = open.updates.with(&open.text[5..]);
             let content = Text { text: &open.text[5..] };
             let chunk = Chunk { session_update, message_id: &open.id, content, meta: None };
             let params = Params { session_id: "a \"session\"", update: chunk };
             let expected = message::notification(SESSION_UPDATE, &params).unwrap();
-            assert_eq!(open.update().unwrap(), expected);
+            assert_eq!(update, expected);
         }
     }
 

@@ -134,8 +134,7 @@ impl Reply<'_> {
     /// Safe to cancel: a call that is dropped loses nothing, the next one goes on where it was.
     pub async fn next(&mut self) -> Result<Option<Event>, Error> {
         loop {
-            if let Some(event) = self.ready.pop_front() {
-                self.shown |= !matches!(event, Event::Note(_));
+            if let Some(event) = self.next_now() {
                 return Ok(Some(event));
             }
             match &mut self.state {
@@ -178,6 +177,14 @@ impl Reply<'_> {
                 }
             }
         }
+    }
+
+    /// What [`next`](Self::next) would return without waiting; `None` if it would have to do more than that. Pieces come
+    /// by the dozen, and this spares all but the first of them the wait.
+    pub fn next_now(&mut self) -> Option<Event> {
+        let event = self.ready.pop_front()?;
+        self.shown |= !matches!(event, Event::Note(_));
+        Some(event)
     }
 
     /// The whole answer, as it goes into the conversation. Without one, because [`next`](Self::next) has not yet

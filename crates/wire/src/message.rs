@@ -1,9 +1,15 @@
 //! Writing new messages, each one line without its line end.
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use serde::Serialize;
 
 use crate::error::RpcError;
+
+/// How long most messages are at most.
+const USUAL: usize = 256;
+
+/// How much room is made at once for a series of messages.
+const ROOM: usize = 4 << 10;
 
 /// A request.
 ///
@@ -24,7 +30,9 @@ pub fn request<P: Serialize + ?Sized>(
 /// # Errors
 /// When `params` cannot be written as JSON.
 pub fn notification<P: Serialize + ?Sized>(method: &str, params: &P) -> Result<Bytes, serde_json::Error> {
-    call(br#"{"jsonrpc":"2.0","#.to_vec(), method, params)
+    let mut line = Vec::with_capacity(USUAL);
+    line.extend_from_slice(br#"{"jsonrpc":"2.0","#);
+    call(line, method, params)
 }
 
 /// A successful response.
@@ -61,8 +69,46 @@ pub fn tagged(line: &[u8], raw: &[u8]) -> Bytes {
     tagged.into()
 }
 
+/// Messages that differ in one string and in nothing else. Many of them share the memory they are written to, which is
+/// free when all of them have gone.
+#[derive(Debug)]
+pub struct Series {
+    start: Vec<u8>,
+    end: Vec<u8>,
+    room: BytesMut,
+}
+
+impl Series {
+    /// Those like `line` with a string in the place of an empty one, behind which nothing but brackets stands. `None`
+    /// if it has none there.
+    #[must_use]
+    pub fn like(line: &[u8]) -> Option<Self> {
+        let is_bracket = |byte: &u8| matches!(byte, b'}' | b']');
+        let closed = line.iter().rposition(|byte| !is_bracket(byte))? + 1;
+        let start = line[..closed].strip_suffix(b"\"\"")?;
+        // What else can stand before two quotes is an escape, and the first of them no beginning.
+        if !matches!(start.last(), Some(b':' | b',' | b'[')) {
+            return None;
+        }
+        Some(Self { start: start.to_vec(), end: line[closed..].to_vec(), room: BytesMut::new() })
+    }
+
+    /// The one with `text`.
+    #[must_use]
+    pub fn with(&mut self, text: &str) -> Bytes {
+        let length = self.start.len() + text.len() + 2 + self.end.len();
+        if self.room.capacity() < length {
+            self.room.reserve(length.max(ROOM));
+        }
+        self.room.extend_from_slice(&self.start);
+        serde_json::to_writer((&mut self.room).writer(), text).expect("text is plain data");
+        self.room.extend_from_slice(&self.end);
+        self.room.split().freeze()
+    }
+}
+
 fn begin(id: &[u8]) -> Vec<u8> {
-    let mut line = Vec::with_capacity(256);
+    let mut line = Vec::with_capacity(USUAL);
     line.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
     line.extend_from_slice(id);
     line
@@ -129,6 +175,23 @@ mod tests {
         let refused = error(b"null", &RpcError { code: -1, message: "no".into(), data: None });
         check(&refused, Kind::Response, r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"no"}}"#);
         assert!(RpcError::new(Code::Internal, "x").is(Code::Internal));
+    }
+
+    #[test]
+    fn a_series_differs_in_its_text() {
+        let line = |text: &str| notification("x", &json!({"a": "b", "b": [{"text": text}]})).unwrap();
+        let mut series = Series::like(&line("")).unwrap();
+        let long = "long ".repeat(ROOM);
+        let texts = ["a", "", "\"quoted\"\n\u{1}", "é", &long, "b"];
+        let texts: Vec<&str> = texts.into_iter().chain(["again"; 99]).collect();
+        // All are kept, so that none is written over.
+        let lines: Vec<Bytes> = texts.iter().map(|text| series.with(text)).collect();
+        for (text, found) in texts.iter().zip(lines) {
+            assert_eq!(found, line(text), "{text}");
+        }
+        for other in [&*line("something"), &line("\""), br#"{"a":"","b":1}"#, b"{}", b""] {
+            assert!(Series::like(other).is_none(), "{}", String::from_utf8_lossy(other));
+        }
     }
 
     #[test]

@@ -70,6 +70,29 @@ async fn a_call_of_next_that_is_dropped_loses_nothing() {
 }
 
 #[tokio::test]
+async fn what_has_come_need_not_be_waited_for() {
+    let server = ModelServer::start([Served::text("one two three four").split_every(5)]);
+    let client = Client::new(Endpoint::new("test", server.base_url())).unwrap();
+    let request = request("m", "Hi");
+    let mut reply = client.chat(&request);
+    assert_eq!(reply.next_now(), None, "nothing is asked");
+    let mut events = Vec::new();
+    while let Some(event) = reply.next().await.unwrap() {
+        events.push(event);
+        while let Some(event) = reply.next_now() {
+            assert!(reply.shown);
+            events.push(event);
+        }
+    }
+    assert_eq!(text(&events), "one two three four");
+    assert_eq!(reply.next_now(), None);
+    // Both take from the same pieces, in order.
+    reply.ready.extend(["a", "b", "c"].map(|text| Event::Text(text.to_owned())));
+    let (first, second) = (reply.next().await.unwrap(), reply.next_now());
+    assert_eq!((first, second), (Some(Event::Text("a".to_owned())), Some(Event::Text("b".to_owned()))));
+}
+
+#[tokio::test]
 async fn without_a_model_nothing_is_asked() {
     let client = Client::new(Endpoint::new("test", "http://localhost:9/v1")).unwrap();
     let request = request("", "Hi");
