@@ -1,1 +1,34 @@
 //! Decisions as pure functions: access presets, rules, commands as argv, and why.
+//!
+//! A [`Policy`] is a preset ([`Access`]), what is taken away from it ([`Narrowing`]), and [`Rules`] from a file. It
+//! judges an [`Action`] in a [`Scene`], and its [`Decision`] says what it follows from. The strictest rule that matches
+//! wins, wherever it stands; the preset decides when none matches.
+//!
+//! What permits must match exactly and with certainty; what forbids matches whatever can be meant. So no word added to
+//! a command makes its verdict milder, and a command of several parts gets the verdict of its strictest.
+//!
+//! Nothing here reads a disk, a clock or the environment, and paths are compared by name. Rule files are described for
+//! users in `docs/policy.md`.
+
+mod access;
+mod action;
+mod address;
+mod command;
+mod decision;
+mod kind;
+mod path;
+mod policy;
+mod preset;
+mod protect;
+mod rules;
+mod scene;
+mod shape;
+mod target;
+
+pub use access::{Access, Narrowing, UnknownAccess};
+pub use action::{Action, Command};
+pub use decision::{Because, Decision, RuleName, Verdict};
+pub use kind::Kind;
+pub use policy::{Explanation, Looked, Offers, Policy};
+pub use rules::{Header, Rules, RulesError};
+pub use scene::{Confined, Scene};

@@ -1,0 +1,82 @@
+//! How much an agent may do without being asked, and what it may do less.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The preset: what is allowed where no rule says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Looks and changes nothing.
+    Low,
+    /// Changes what lies in the roots, and runs commands that a sandbox keeps there.
+    #[default]
+    Medium,
+    /// Does what it wants, protected paths and flags excepted.
+    High,
+}
+
+impl Access {
+    /// Its name in files and arguments.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl FromStr for Access {
+    type Err = UnknownAccess;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Low, Self::Medium, Self::High]
+            .into_iter()
+            .find(|access| access.name() == text)
+            .ok_or(UnknownAccess)
+    }
+}
+
+/// A word that is no access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("access is one of low, medium, high")]
+pub struct UnknownAccess;
+
+/// What is taken away from every preset. `true` gives nothing, `false` forbids, and no rule lifts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Narrowing {
+    /// Whether the network may be used.
+    pub network: bool,
+    /// Whether the web may be searched.
+    pub web_search: bool,
+}
+
+impl Default for Narrowing {
+    fn default() -> Self {
+        Self { network: true, web_search: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for access in [Access::Low, Access::Medium, Access::High] {
+            assert_eq!(access.to_string().parse(), Ok(access));
+        }
+        assert_eq!("HIGH".parse::<Access>(), Err(UnknownAccess));
+        assert_eq!(Access::default(), Access::Medium);
+        assert!(Narrowing::default().network && Narrowing::default().web_search);
+    }
+}

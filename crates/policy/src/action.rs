@@ -1,0 +1,110 @@
+//! One thing an agent wants to do, as far as it can be known beforehand.
+
+mod input;
+mod patch;
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::kind::Kind;
+
+/// A command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// A program and its arguments, which no shell will see.
+    Argv(Vec<String>),
+    /// A text that some shell will read.
+    Shell(String),
+}
+
+/// What is to be judged. Built by hand where the meaning is known, by [`Action::read`] where an agent describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Action {
+    /// What it is said to be, or the strictest of what it turned out to be.
+    pub kind: Kind,
+    /// What else it turned out to be.
+    pub also: Vec<Kind>,
+    /// The name of the tool.
+    pub tool: Option<String>,
+    /// The MCP server the tool belongs to.
+    pub server: Option<String>,
+    /// Paths it touches: absolute, or relative to `cwd`. Matching is by their names, so whoever has resolved a symbolic
+    /// link gives both ends of it.
+    pub paths: Vec<PathBuf>,
+    /// The command it runs.
+    pub command: Option<Command>,
+    /// Where it runs. Absent: in the first root.
+    pub cwd: Option<PathBuf>,
+    /// Addresses it goes to.
+    pub urls: Vec<String>,
+    /// Whether it carries words to search for.
+    pub query: bool,
+    /// Whether it names a place or pattern on disk to search in.
+    pub local: bool,
+}
+
+impl Action {
+    /// An action of this kind about which nothing else is known.
+    pub fn new(kind: Kind) -> Self {
+        Self { kind, ..Self::default() }
+    }
+
+    /// A file that is read, changed, moved or deleted.
+    pub fn file(kind: Kind, path: impl Into<PathBuf>) -> Self {
+        Self { kind, paths: vec![path.into()], ..Self::default() }
+    }
+
+    /// A command that is run.
+    pub fn execute(command: Command, cwd: Option<PathBuf>) -> Self {
+        Self { kind: Kind::Execute, command: Some(command), cwd, ..Self::default() }
+    }
+
+    /// A tool of an MCP server that is called.
+    pub fn mcp(server: impl Into<String>, tool: impl Into<String>, arguments: &Value) -> Self {
+        let tool = tool.into();
+        Self { server: Some(server.into()), ..Self::read(None, Some(&tool), arguments, &[]) }
+    }
+
+    /// A tool call as an agent describes it. The agent is not trusted: what its input shows counts beside the kind it
+    /// claims, and the stricter wins.
+    pub fn read(kind: Option<&str>, tool: Option<&str>, raw_input: &Value, locations: &[PathBuf]) -> Self {
+        input::read(kind, tool, raw_input, locations)
+    }
+
+    /// Everything it is: what was said, what turned out, what a command and addresses make of it.
+    pub fn kinds(&self) -> Vec<Kind> {
+        let mut kinds = vec![self.kind];
+        kinds.extend(&self.also);
+        kinds.extend(self.command.is_some().then_some(Kind::Execute));
+        kinds.extend((!self.urls.is_empty()).then_some(Kind::Fetch));
+        kinds.sort_unstable();
+        kinds.dedup();
+        // Whatever does more than read is judged by that.
+        if kinds.iter().any(|kind| *kind > Kind::Read) {
+            kinds.retain(|kind| *kind > Kind::Read);
+        }
+        kinds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(action: &Action, expected: &[Kind]) {
+        assert_eq!(action.kinds(), expected, "{action:?}");
+    }
+
+    #[test]
+    fn a_command_or_an_address_tells_more_than_the_kind() {
+        check(&Action::new(Kind::Read), &[Kind::Read]);
+        check(&Action { command: Some(Command::Argv(vec![])), ..Action::new(Kind::Read) }, &[Kind::Execute]);
+        check(&Action { urls: vec!["x".into()], ..Action::new(Kind::Think) }, &[Kind::Fetch]);
+        check(
+            &Action { urls: vec!["x".into()], also: vec![Kind::Edit], ..Action::new(Kind::Other) },
+            &[Kind::Fetch, Kind::Edit, Kind::Other],
+        );
+    }
+}

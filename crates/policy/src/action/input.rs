@@ -1,0 +1,246 @@
+//! What the input of a tool shows, whatever the tool calls itself.
+//!
+//! Names of fields are those that agents use. Every object of the input is looked at, not only the outermost; one that
+//! is too large to look at counts as unknown.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::{Action, Command, patch};
+use crate::kind::Kind;
+
+/// How many values are looked at before the input counts as unknown.
+const MOST_VALUES: usize = 20_000;
+
+const COMMAND: &[&str] =
+    &["command", "cmd", "argv", "script", "shellcommand", "commandline", "bash", "shell", "commands"];
+const ARGUMENTS: &[&str] = &["args", "arguments", "argv"];
+const CWD: &[&str] = &["cwd", "workdir", "workingdirectory", "workingdir"];
+const PATH: &[&str] = &[
+    "path",
+    "filepath",
+    "filename",
+    "file",
+    "abspath",
+    "absolutepath",
+    "notebookpath",
+    "directory",
+    "dir",
+    "dirpath",
+    "folder",
+    "source",
+    "src",
+    "sourcepath",
+    "oldpath",
+    "target",
+    "targetfile",
+    "targetpath",
+    "paths",
+    "files",
+    "filepaths",
+    "relativepath",
+    "relativeworkspacepath",
+    "outputpath",
+    "output",
+    "outfile",
+];
+const DESTINATION: &[&str] =
+    &["destination", "dest", "newpath", "destinationpath", "targetpath", "moveto", "to"];
+const CONTENT: &[&str] = &[
+    "content",
+    "contents",
+    "newstring",
+    "newstr",
+    "oldstring",
+    "oldstr",
+    "newtext",
+    "oldtext",
+    "diff",
+    "patch",
+    "edits",
+    "changes",
+    "filetext",
+    "insertline",
+    "inserttext",
+    "newsource",
+    "replacement",
+    "codeedit",
+    "unifieddiff",
+];
+const URL: &[&str] = &["url", "urls", "uri", "uris", "href", "link", "endpoint", "websiteurl"];
+const QUERY: &[&str] = &["query", "queries", "q", "searchquery", "searchterm", "searchterms"];
+const PATTERN: &[&str] = &["pattern", "patterns", "glob", "globs", "regex", "globpattern", "includepattern"];
+
+pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locations: &[PathBuf]) -> Action {
+    let mut seen = Seen::default();
+    seen.everything(input);
+    let Seen { mut paths, command, cwd, urls, query, pattern, content, moves, overflow } = seen;
+    let named = !paths.is_empty();
+    paths.extend_from_slice(locations);
+    let mut known = std::collections::HashSet::new();
+    paths.retain(|path| known.insert(path.clone()));
+
+    let claimed = kind.map_or(Kind::Other, Kind::named);
+    let mut kinds = vec![claimed];
+    kinds.extend((content && !paths.is_empty()).then_some(Kind::Edit));
+    kinds.extend((moves && paths.len() > 1).then_some(Kind::Move));
+    kinds.extend((query && !named && !pattern && claimed < Kind::Search).then_some(Kind::Search));
+    kinds.extend(overflow.then_some(Kind::Other));
+    kinds.sort_unstable();
+    kinds.dedup();
+    let strictest = kinds.pop().unwrap_or_default();
+    Action {
+        kind: strictest,
+        also: kinds,
+        tool: tool.map(str::to_owned),
+        server: None,
+        paths,
+        command,
+        cwd,
+        urls,
+        query,
+        local: named || pattern,
+    }
+}
+
+/// What has been found so far.
+#[derive(Default)]
+struct Seen {
+    paths: Vec<PathBuf>,
+    command: Option<Command>,
+    cwd: Option<PathBuf>,
+    urls: Vec<String>,
+    query: bool,
+    pattern: bool,
+    content: bool,
+    moves: bool,
+    overflow: bool,
+}
+
+impl Seen {
+    /// Looks at every object in `input`.
+    fn everything(&mut self, input: &Value) {
+        let mut waiting = vec![input];
+        let mut left = MOST_VALUES;
+        while let Some(value) = waiting.pop() {
+            if left == 0 {
+                self.overflow = true;
+                return;
+            }
+            left -= 1;
+            match value {
+                Value::Array(items) => waiting.extend(items),
+                Value::Object(fields) => {
+                    self.object(fields);
+                    waiting.extend(fields.values());
+                }
+                // A bare text is what some agents send for a patch.
+                Value::String(text) if patch::is_patch(text) => {
+                    self.content = true;
+                    self.paths.extend(patch::paths(text));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn object(&mut self, fields: &Map<String, Value>) {
+        for (key, value) in fields {
+            let key: String = key
+                .chars()
+                .filter(|letter| !matches!(letter, '_' | '-' | '.' | ' '))
+                .flat_map(char::to_lowercase)
+                .collect();
+            let is = |names: &[&str]| names.contains(&key.as_str());
+            if is(COMMAND) && !value.is_null() {
+                self.run(value, fields);
+            }
+            if is(CWD) {
+                self.cwd = value.as_str().map(PathBuf::from).or_else(|| self.cwd.take());
+            }
+            if is(PATH) || is(DESTINATION) {
+                self.place(value);
+            }
+            self.moves |= is(DESTINATION) && value.is_string();
+            self.content |= is(CONTENT) && !value.is_null();
+            if let ("changes" | "edits" | "files", Some(changes)) = (key.as_str(), value.as_object()) {
+                self.paths.extend(changes.keys().map(PathBuf::from));
+            }
+            if is(URL) {
+                self.address(value);
+            }
+            self.query |= is(QUERY) && !value.is_null();
+            self.pattern |= is(PATTERN) && !value.is_null();
+        }
+    }
+
+    /// Takes a command. Two of them become one text, so that both are judged.
+    fn run(&mut self, value: &Value, fields: &Map<String, Value>) {
+        let found = match value {
+            Value::String(program) => {
+                let arguments = fields.iter().find(|(key, value)| {
+                    ARGUMENTS.contains(&key.to_lowercase().as_str()) && value.is_array()
+                });
+                match arguments.and_then(|(_, list)| strings(list)) {
+                    Some(list) => Command::Argv(std::iter::once(program.clone()).chain(list).collect()),
+                    None => Command::Shell(program.clone()),
+                }
+            }
+            Value::Array(_) => match strings(value) {
+                Some(argv) => Command::Argv(argv),
+                None => Command::Shell(value.to_string()),
+            },
+            other => Command::Shell(other.to_string()),
+        };
+        self.command = Some(match self.command.take() {
+            None => found,
+            Some(Command::Argv(argv)) if matches!(&found, Command::Shell(text) if argv.first() == Some(text)) => {
+                Command::Argv(argv)
+            }
+            Some(first) => Command::Shell(format!("{}\n{}", text(&first), text(&found))),
+        });
+    }
+
+    /// Takes one path or many.
+    fn place(&mut self, value: &Value) {
+        let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        for path in items.iter().filter_map(Value::as_str).filter(|path| !path.is_empty()) {
+            self.paths.push(without_scheme(path).to_path_buf());
+        }
+    }
+
+    /// Takes one address or many. An address on this disk is a path.
+    fn address(&mut self, value: &Value) {
+        let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        for url in items.iter().filter_map(Value::as_str).filter(|url| !url.is_empty()) {
+            if url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
+                self.paths.push(without_scheme(url).to_path_buf());
+            } else {
+                self.urls.push(url.to_owned());
+            }
+        }
+    }
+}
+
+fn strings(list: &Value) -> Option<Vec<String>> {
+    list.as_array()?.iter().map(|word| word.as_str().map(str::to_owned)).collect()
+}
+
+/// A command as a text for a shell.
+fn text(command: &Command) -> String {
+    match command {
+        Command::Shell(text) => text.clone(),
+        Command::Argv(words) => {
+            let quoted: Vec<String> =
+                words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
+            quoted.join(" ")
+        }
+    }
+}
+
+/// The path of a `file:` address, or the path itself.
+fn without_scheme(path: &str) -> &Path {
+    let rest = path.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("file:")).map(|_| &path[5..]);
+    Path::new(rest.map_or(path, |rest| rest.strip_prefix("//").unwrap_or(rest)))
+}

@@ -1,0 +1,113 @@
+//! Commands taken apart: every program that runs, with its words, as far as they can be seen.
+//!
+//! There are two ways to match them. What permits wants certainty: the words as they are, all of them. What forbids
+//! wants a possibility: behind `sudo`, in `sh -c`, with options between the words, with words that only the shell will
+//! know.
+
+mod lexer;
+mod network;
+mod pattern;
+mod reading;
+mod reduce;
+mod words;
+
+pub(crate) use network::uses_network;
+pub(crate) use pattern::CommandPattern;
+pub(crate) use reading::is_read_only;
+pub(crate) use reduce::{listed, read};
+pub(crate) use words::split;
+
+use crate::shape::{Shape, Unit};
+
+/// One word.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Word {
+    /// As it is, or as it was written if a shell makes something else of it.
+    pub(crate) text: String,
+    /// What can be known of it, if that is not all.
+    pub(crate) open: Option<Shape>,
+}
+
+impl Word {
+    /// A word that is known.
+    pub(crate) fn known(text: impl Into<String>) -> Self {
+        Self { text: text.into(), open: None }
+    }
+
+    /// A word of which nothing is known.
+    pub(crate) fn unknown(text: impl Into<String>) -> Self {
+        Self { text: text.into(), open: Some(Shape(vec![Unit::Many])) }
+    }
+
+    /// What it can be.
+    pub(crate) fn shape(&self) -> Shape {
+        self.open.clone().unwrap_or_else(|| Shape::exact(&self.text))
+    }
+
+    /// Whether it can be anything.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.open.as_ref().is_some_and(Shape::is_unknown)
+    }
+
+    /// Whether it looks like an option.
+    pub(crate) fn is_option(&self) -> bool {
+        self.text.len() > 1 && self.text.starts_with('-')
+    }
+
+    /// The name of the program it is, without its directory, in small letters, if it is known.
+    pub(crate) fn program(&self) -> Option<String> {
+        if self.open.is_some() {
+            return None;
+        }
+        let name = self.text.rsplit(['/', '\\']).next().unwrap_or_default().to_lowercase();
+        Some(name.strip_suffix(".exe").map_or_else(|| name.clone(), str::to_owned))
+    }
+}
+
+/// One program that runs, with what belongs to it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Part {
+    /// The program and its arguments; leading assignments included.
+    pub(crate) words: Vec<Word>,
+    /// Whether the words are exactly what will run.
+    pub(crate) sure: bool,
+    /// Where a program may start: at each of these words.
+    pub(crate) starts: Vec<usize>,
+    /// Where the words that count start: behind prefixes that change nothing.
+    pub(crate) core: usize,
+    /// Files that its redirections write.
+    pub(crate) writes: Vec<Word>,
+    /// Files that its redirections read.
+    pub(crate) reads: Vec<Word>,
+    /// Directories that `cd` may have gone to before it.
+    pub(crate) after: Vec<Word>,
+}
+
+impl Part {
+    /// The words that count.
+    pub(crate) fn argv(&self) -> &[Word] {
+        self.words.get(self.core..).unwrap_or_default()
+    }
+
+    /// The names of programs that it may run.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = String> {
+        self.starts.iter().filter_map(|start| self.words.get(*start).and_then(Word::program))
+    }
+
+    /// As one line, for people.
+    pub(crate) fn line(&self) -> String {
+        let words: Vec<&str> = self.words.iter().map(|word| word.text.as_str()).collect();
+        words.join(" ")
+    }
+}
+
+/// A whole command.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Script {
+    /// All parts, those in substitutions included.
+    pub(crate) parts: Vec<Part>,
+    /// Whether it is one program and its arguments, without anything else a shell does.
+    pub(crate) plain: bool,
+    /// Whether reading was given up.
+    pub(crate) lost: bool,
+}

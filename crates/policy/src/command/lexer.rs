@@ -1,0 +1,582 @@
+//! The text of a command, read as the shells of the Bourne family read it.
+//!
+//! One pass without recursion: what is open stands on a stack. In doubt a word is open, a part is not sure, and what
+//! may be a command is one.
+
+use super::Word;
+use crate::shape::{Shape, Unit};
+
+/// One simple command, not yet reduced.
+#[derive(Debug, Default)]
+pub(super) struct Raw {
+    pub(super) words: Vec<Word>,
+    pub(super) writes: Vec<Word>,
+    pub(super) reads: Vec<Word>,
+    pub(super) sure: bool,
+}
+
+/// What a text consists of.
+#[derive(Debug, Default)]
+pub(super) struct Lexed {
+    pub(super) parts: Vec<Raw>,
+    /// Texts handed to commands as their input, which may be commands themselves.
+    pub(super) documents: Vec<String>,
+    /// Whether there is one part, and nothing in it but words.
+    pub(super) plain: bool,
+}
+
+/// What a frame was opened by, and is closed by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Top,
+    Paren,
+    Backtick { escaped: bool },
+}
+
+/// What a word stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Quote {
+    Double,
+    Parameter,
+}
+
+/// What the next word is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Redirect {
+    Write,
+    Read,
+    Copy,
+    Document { indented: bool },
+    Text,
+}
+
+/// A list of commands that is being read.
+#[derive(Debug)]
+struct Frame {
+    open: Open,
+    quotes: Vec<Quote>,
+    word: Option<Building>,
+    raw: Raw,
+    redirect: Option<Redirect>,
+}
+
+impl Frame {
+    fn new(open: Open) -> Self {
+        Self {
+            open,
+            quotes: Vec::new(),
+            word: None,
+            raw: Raw { sure: true, ..Raw::default() },
+            redirect: None,
+        }
+    }
+}
+
+/// A word that is being read.
+#[derive(Debug, Default)]
+struct Building {
+    text: String,
+    units: Vec<Unit>,
+    /// Whether some of it is not known.
+    open: bool,
+    /// Whether some of it was quoted.
+    quoted: bool,
+    /// A list in braces that is the whole word: what it becomes.
+    several: Vec<String>,
+}
+
+/// Reads `text`.
+pub(super) fn lex(text: &str) -> Lexed {
+    let mut lexer = Lexer {
+        chars: text.trim_matches([' ', '\t', '\n']).chars().collect(),
+        at: 0,
+        frames: vec![Frame::new(Open::Top)],
+        waiting: Vec::new(),
+        done: Lexed { plain: true, ..Lexed::default() },
+        broken: false,
+    };
+    while lexer.at < lexer.chars.len() {
+        lexer.step();
+    }
+    lexer.finish()
+}
+
+struct Lexer {
+    chars: Vec<char>,
+    at: usize,
+    frames: Vec<Frame>,
+    /// The ends of documents that begin with the next line.
+    waiting: Vec<(String, bool)>,
+    done: Lexed,
+    /// Whether something was found that cannot be, so that nothing is certain.
+    broken: bool,
+}
+
+impl Lexer {
+    fn peek(&self, ahead: usize) -> Option<char> {
+        self.chars.get(self.at + ahead).copied()
+    }
+
+    fn frame(&mut self) -> &mut Frame {
+        if self.frames.is_empty() {
+            self.frames.push(Frame::new(Open::Top));
+        }
+        let last = self.frames.len() - 1;
+        &mut self.frames[last]
+    }
+
+    fn word(&mut self) -> &mut Building {
+        self.frame().word.get_or_insert_default()
+    }
+
+    /// Adds a character that stands for itself.
+    fn plain(&mut self, letter: char) {
+        let word = self.word();
+        word.text.push(letter);
+        word.units.push(Unit::Char(letter));
+    }
+
+    /// Adds something of which only the shell knows what it will be.
+    fn unknown(&mut self, unit: Unit, written: &str) {
+        self.done.plain = false;
+        let word = self.word();
+        word.text.push_str(written);
+        word.open = true;
+        if word.units.last() != Some(&Unit::Many) || unit != Unit::Many {
+            word.units.push(unit);
+        }
+    }
+
+    fn step(&mut self) {
+        let letter = self.chars[self.at];
+        if letter == '\0' {
+            // No program can be given one; what stands around it may be joined.
+            self.broken = true;
+            self.at += 1;
+            return;
+        }
+        if letter == '\\' && self.peek(1) == Some('`') && self.in_backticks() {
+            self.at += 2;
+            return self.backtick(true);
+        }
+        match self.frame().quotes.last() {
+            Some(Quote::Double) => self.in_double(letter),
+            Some(Quote::Parameter) => self.in_parameter(letter),
+            None => self.in_command(letter),
+        }
+    }
+
+    fn in_backticks(&self) -> bool {
+        self.frames.iter().any(|frame| matches!(frame.open, Open::Backtick { .. }))
+    }
+
+    fn in_double(&mut self, letter: char) {
+        self.at += 1;
+        match letter {
+            '"' => {
+                self.frame().quotes.pop();
+            }
+            '\\' => match self.peek(0) {
+                Some('\n') => self.at += 1,
+                Some(next @ ('$' | '`' | '"' | '\\')) => {
+                    self.at += 1;
+                    self.plain(next);
+                }
+                _ => self.plain('\\'),
+            },
+            '$' => self.dollar(),
+            '`' => self.backtick(false),
+            other => self.plain(other),
+        }
+    }
+
+    /// Between `${` and `}`: nothing of it is known, but commands may stand in it.
+    fn in_parameter(&mut self, letter: char) {
+        self.at += 1;
+        match letter {
+            '}' => {
+                self.frame().quotes.pop();
+            }
+            '"' => self.frame().quotes.push(Quote::Double),
+            '\'' if !self.frame().quotes.contains(&Quote::Double) => self.single(),
+            '\\' => self.at += 1,
+            '$' => self.dollar(),
+            '`' => self.backtick(false),
+            _ => {}
+        }
+    }
+
+    fn in_command(&mut self, letter: char) {
+        self.at += 1;
+        match letter {
+            ' ' | '\t' => self.end_word(),
+            '\n' => {
+                self.separate();
+                self.documents();
+            }
+            ';' | '|' => self.separate(),
+            '&' if self.peek(0) == Some('>') => {
+                self.end_word();
+                self.at += 1;
+                self.at += usize::from(self.peek(0) == Some('>'));
+                self.redirect(Redirect::Write);
+            }
+            '&' => self.separate(),
+            '#' if self.frame().word.is_none() => {
+                self.done.plain = false;
+                while self.peek(0).is_some_and(|next| next != '\n') {
+                    self.at += 1;
+                }
+            }
+            '\'' => {
+                self.word().quoted = true;
+                self.single();
+            }
+            '"' => {
+                self.word().quoted = true;
+                self.frame().quotes.push(Quote::Double);
+            }
+            '\\' => match self.peek(0) {
+                Some('\n') => self.at += 1,
+                Some(next) => {
+                    self.at += 1;
+                    self.word().quoted = true;
+                    self.plain(next);
+                }
+                None => self.broken = true,
+            },
+            '$' => self.dollar(),
+            '`' => self.backtick(false),
+            '(' => self.open_paren(),
+            ')' => self.close_paren(),
+            '<' | '>' => self.angle(letter),
+            '*' => self.unknown(Unit::Many, "*"),
+            '?' => self.unknown(Unit::One, "?"),
+            '[' => self.bracket(),
+            '{' => self.brace(),
+            other => self.plain(other),
+        }
+    }
+
+    /// The rest of a text in single quotes.
+    fn single(&mut self) {
+        self.word();
+        loop {
+            let letter = self.peek(0);
+            self.at += 1;
+            match letter {
+                Some('\'') => return,
+                Some(letter) => self.plain(letter),
+                None => {
+                    self.broken = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What follows a dollar sign.
+    fn dollar(&mut self) {
+        let quoted = self.frame().quotes.last() == Some(&Quote::Double);
+        match self.peek(0) {
+            Some('(') => {
+                self.at += 1;
+                self.unknown(Unit::Many, "$(…)");
+                self.frames.push(Frame::new(Open::Paren));
+            }
+            Some('{') => {
+                self.at += 1;
+                // Newer shells run commands in `${ …; }`; what ends them is hard to tell.
+                self.broken |= matches!(self.peek(0), Some(' ' | '\t' | '\n' | '|'));
+                self.unknown(Unit::Many, "${…}");
+                self.frame().quotes.push(Quote::Parameter);
+            }
+            Some('\'') if !quoted => {
+                self.at += 1;
+                self.escapes();
+            }
+            Some('"') if !quoted => {}
+            Some(letter) if letter.is_ascii_alphabetic() || letter == '_' => {
+                let mut name = String::from("$");
+                while let Some(letter) =
+                    self.peek(0).filter(|next| next.is_ascii_alphanumeric() || *next == '_')
+                {
+                    name.push(letter);
+                    self.at += 1;
+                }
+                self.unknown(Unit::Many, &name);
+            }
+            Some(letter) if letter.is_ascii_digit() || "@*#?-$![".contains(letter) => {
+                self.at += 1;
+                self.unknown(Unit::Many, "$…");
+            }
+            _ => self.plain('$'),
+        }
+    }
+
+    /// The rest of `$'…'`, in which characters can be written as numbers.
+    fn escapes(&mut self) {
+        self.done.plain = false;
+        self.frame().raw.sure = false;
+        loop {
+            let Some(letter) = self.peek(0) else {
+                self.broken = true;
+                return;
+            };
+            self.at += 1;
+            match letter {
+                '\'' => return,
+                '\\' => self.escape(),
+                other => self.plain(other),
+            }
+        }
+    }
+
+    fn escape(&mut self) {
+        let Some(letter) = self.peek(0) else { return };
+        self.at += 1;
+        let (radix, most) = match letter {
+            'x' => (16, 2),
+            'u' => (16, 4),
+            'U' => (16, 8),
+            '0'..='7' => (8, 3),
+            'n' => return self.plain('\n'),
+            't' => return self.plain('\t'),
+            other => return self.plain(other),
+        };
+        self.at -= usize::from(radix == 8);
+        let mut number = 0;
+        for _ in 0..most {
+            let Some(digit) = self.peek(0).and_then(|next| next.to_digit(radix)) else { break };
+            number = number * radix + digit;
+            self.at += 1;
+        }
+        self.plain(char::from_u32(number).unwrap_or(char::REPLACEMENT_CHARACTER));
+    }
+
+    /// A backtick opens what the same kind of backtick closes.
+    fn backtick(&mut self, escaped: bool) {
+        let open = Open::Backtick { escaped };
+        match self.frames.iter().rposition(|frame| frame.open == open) {
+            Some(at) => {
+                self.broken |= at + 1 != self.frames.len();
+                while self.frames.len() > at {
+                    self.end_part();
+                    self.frames.pop();
+                }
+            }
+            None => {
+                self.unknown(Unit::Many, "`…`");
+                self.frames.push(Frame::new(open));
+            }
+        }
+    }
+
+    fn open_paren(&mut self) {
+        let frame = self.frame();
+        // `name()` or a list of values: what follows may still be a command.
+        let odd = frame.word.is_some() || !frame.raw.words.is_empty();
+        self.broken |= odd;
+        self.end_part();
+        self.done.plain = false;
+        self.frames.push(Frame::new(Open::Paren));
+    }
+
+    fn close_paren(&mut self) {
+        self.broken |= !self.frame().quotes.is_empty();
+        self.end_part();
+        if self.frame().open == Open::Paren {
+            self.frames.pop();
+        } else {
+            self.broken = true;
+        }
+    }
+
+    /// `<` or `>` and what belongs to it.
+    fn angle(&mut self, letter: char) {
+        let digits = |word: &Building| {
+            !word.quoted && !word.open && word.text.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        if self.frame().word.as_ref().is_some_and(digits) {
+            self.frame().word = None;
+        } else {
+            self.end_word();
+        }
+        self.done.plain = false;
+        let next = self.peek(0);
+        if next == Some('(') {
+            self.at += 1;
+            self.unknown(Unit::Many, if letter == '<' { "<(…)" } else { ">(…)" });
+            self.frames.push(Frame::new(Open::Paren));
+            return;
+        }
+        let (length, redirect) = match (letter, next, self.peek(1)) {
+            ('<', Some('<'), Some('<')) => (2, Redirect::Text),
+            ('<', Some('<'), Some('-')) => (2, Redirect::Document { indented: true }),
+            ('<', Some('<'), _) => (1, Redirect::Document { indented: false }),
+            (_, Some('&'), _) => (1, Redirect::Copy),
+            ('<', Some('>'), _) | ('>', Some('>' | '|'), _) => (1, Redirect::Write),
+            ('<', _, _) => (0, Redirect::Read),
+            _ => (0, Redirect::Write),
+        };
+        self.at += length;
+        self.redirect(redirect);
+    }
+
+    fn redirect(&mut self, redirect: Redirect) {
+        self.done.plain = false;
+        self.broken |= self.frame().redirect.is_some();
+        self.frame().redirect = Some(redirect);
+    }
+
+    /// `[…]` in a word is one of some characters; alone it is a program.
+    fn bracket(&mut self) {
+        let rest = &self.chars[self.at..];
+        let end =
+            rest.iter().take(64).position(|letter| matches!(letter, ']' | ' ' | '\t' | '\n' | ';' | '/'));
+        match end.filter(|end| *end > 0 && rest[*end] == ']') {
+            Some(end) => {
+                let written: String = rest[..=end].iter().collect();
+                self.at += end + 1;
+                self.unknown(Unit::One, &format!("[{written}"));
+            }
+            None => {
+                // It may still be the beginning of a pattern that is hard to read.
+                let alone = self.frame().word.is_none() && matches!(self.peek(0), Some(' ' | '\t' | '['));
+                self.frame().raw.sure &= alone;
+                self.plain('[');
+            }
+        }
+    }
+
+    /// `{a,b}` becomes several words.
+    fn brace(&mut self) {
+        let rest = &self.chars[self.at..];
+        let end = rest.iter().take(256).position(|letter| matches!(letter, '}' | ' ' | '\t' | '\n' | ';'));
+        let Some(end) = end.filter(|end| rest[*end] == '}') else { return self.odd_brace() };
+        let inner: String = rest[..end].iter().collect();
+        if !inner.contains(',') && !inner.contains("..") {
+            return self.plain('{');
+        }
+        if inner.contains(['\'', '"', '$', '`', '\\', '{', '(', '<', '>']) {
+            return self.odd_brace();
+        }
+        let ends = rest.get(end + 1).is_none_or(|next| " \t\n;&|)<>".contains(*next));
+        let whole = ends && self.frame().word.is_none();
+        self.at += end + 1;
+        self.unknown(Unit::Many, &format!("{{{inner}}}"));
+        if whole {
+            self.word().several = inner.split(',').map(str::to_owned).collect();
+        }
+    }
+
+    /// A brace that may be the beginning of several words.
+    fn odd_brace(&mut self) {
+        let blank = self.peek(0).is_none_or(|next| " \t\n".contains(next));
+        if blank {
+            self.plain('{');
+        } else {
+            // What follows is read on, and whatever the word becomes is not known.
+            self.unknown(Unit::Many, "{");
+        }
+    }
+
+    fn end_word(&mut self) {
+        let frame = self.frame();
+        let Some(built) = frame.word.take() else { return };
+        let redirect = frame.redirect.take();
+        let word = Word { open: built.open.then_some(Shape(built.units)), text: built.text };
+        let known = word.open.is_none();
+        let Some(redirect) = redirect else {
+            frame.raw.sure &= known;
+            if built.several.is_empty() {
+                frame.raw.words.push(word);
+            } else {
+                frame.raw.words.extend(built.several.into_iter().map(Word::known));
+            }
+            return;
+        };
+        match redirect {
+            Redirect::Write if known && is_sink(&word.text) => {}
+            Redirect::Copy
+                if known && word.text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-') => {}
+            Redirect::Write | Redirect::Copy => {
+                frame.raw.sure = false;
+                frame.raw.writes.push(word);
+            }
+            Redirect::Read => {
+                frame.raw.sure &= known;
+                frame.raw.reads.push(word);
+            }
+            Redirect::Text => {
+                frame.raw.sure = false;
+                self.done.documents.push(word.text);
+            }
+            Redirect::Document { indented } => {
+                frame.raw.sure = false;
+                self.waiting.push((word.text, indented));
+            }
+        }
+    }
+
+    /// Ends one command of several.
+    fn separate(&mut self) {
+        self.done.plain = false;
+        self.end_part();
+    }
+
+    /// Ends the command that is being read.
+    fn end_part(&mut self) {
+        self.end_word();
+        let frame = self.frame();
+        let unfinished = frame.redirect.take().is_some();
+        let mut raw = std::mem::replace(&mut frame.raw, Raw { sure: true, ..Raw::default() });
+        raw.sure &= !unfinished;
+        if !(raw.words.is_empty() && raw.writes.is_empty() && raw.reads.is_empty()) {
+            self.done.parts.push(raw);
+        }
+        self.broken |= unfinished;
+    }
+
+    /// Takes the documents that begin on this line.
+    fn documents(&mut self) {
+        for (end, indented) in std::mem::take(&mut self.waiting) {
+            let mut document = String::new();
+            while self.at < self.chars.len() {
+                let rest = &self.chars[self.at..];
+                let length = rest.iter().position(|letter| *letter == '\n').unwrap_or(rest.len());
+                let line: String = rest[..length].iter().collect();
+                self.at = (self.at + length + 1).min(self.chars.len());
+                let compared = if indented { line.trim_start_matches('\t') } else { &line };
+                if compared == end {
+                    break;
+                }
+                document.push_str(&line);
+                document.push('\n');
+            }
+            self.done.documents.push(document);
+        }
+    }
+
+    fn finish(mut self) -> Lexed {
+        self.broken |= self.frames.len() != 1 || !self.frame().quotes.is_empty();
+        while !self.frames.is_empty() {
+            self.end_part();
+            self.frames.pop();
+        }
+        let mut done = self.done;
+        done.plain &= !self.broken && done.parts.len() == 1 && done.parts.iter().all(|part| part.sure);
+        if self.broken {
+            done.parts.iter_mut().for_each(|part| part.sure = false);
+        }
+        done
+    }
+}
+
+/// Whether writing there changes no file.
+fn is_sink(path: &str) -> bool {
+    matches!(path, "/dev/null" | "/dev/stdout" | "/dev/stderr" | "/dev/tty")
+        || path
+            .strip_prefix("/dev/fd/")
+            .is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+}

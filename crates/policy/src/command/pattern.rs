@@ -1,0 +1,164 @@
+//! Patterns for commands, and the two ways to match them.
+
+use super::{Part, Word};
+use crate::shape::{Case, Shape, Unit};
+
+/// Directories whose programs are what their names say.
+const TRUSTED: [&str; 7] = [
+    "/bin/",
+    "/usr/bin/",
+    "/usr/local/bin/",
+    "/sbin/",
+    "/usr/sbin/",
+    "/opt/homebrew/bin/",
+    "/opt/local/bin/",
+];
+
+/// Words with `*` in them; `**` at the end is any further words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CommandPattern {
+    words: Vec<Shape>,
+    texts: Vec<String>,
+    open_end: bool,
+}
+
+impl CommandPattern {
+    /// Reads a pattern from its words, or says what is wrong with it.
+    pub(crate) fn new(mut words: Vec<String>) -> Result<Self, &'static str> {
+        let open_end = words.last().is_some_and(|word| word == "**");
+        if open_end {
+            words.pop();
+        }
+        if words.is_empty() {
+            return Err("a command pattern needs a program");
+        }
+        if words.iter().any(|word| word == "**") {
+            return Err("`**` can only be the last word");
+        }
+        Ok(Self {
+            words: words.iter().map(|word| Shape::glob(word, false)).collect(),
+            texts: words,
+            open_end,
+        })
+    }
+
+    /// Whether the part is certainly this command: all its words, or with `begins` the first of them.
+    pub(crate) fn covers(&self, part: &Part, begins: bool) -> bool {
+        let fits = |argv: &[Word]| {
+            let enough = if self.open_end || begins {
+                argv.len() >= self.words.len()
+            } else {
+                argv.len() == self.words.len()
+            };
+            let Some((program, rest)) = argv.split_first() else { return false };
+            enough
+                && self.is_program(program)
+                && rest.iter().zip(&self.words[1..]).all(|(word, pattern)| is_word(word, pattern))
+        };
+        part.sure && (fits(&part.words) || fits(part.argv()))
+    }
+
+    /// Whether `word` runs the program of this pattern and no namesake in another directory.
+    fn is_program(&self, word: &Word) -> bool {
+        let name = TRUSTED
+            .iter()
+            .find_map(|directory| word.text.strip_prefix(directory))
+            .filter(|name| !self.texts[0].contains('/') && !name.contains('/'))
+            .unwrap_or(&word.text);
+        // A star in a program's name does not reach into directories.
+        (!name.contains('/') || self.texts[0].contains('/')) && is_word(&Word::known(name), &self.words[0])
+    }
+
+    /// Whether the part can be this command, with whatever further words, options between its words and programs
+    /// around it.
+    pub(crate) fn touches(&self, part: &Part) -> bool {
+        part.starts.iter().any(|start| self.may_start(&part.words[*start..]))
+    }
+
+    /// Whether `argv` can begin as this command does.
+    fn may_start(&self, argv: &[Word]) -> bool {
+        let Some((program, rest)) = argv.split_first() else { return false };
+        if program.is_unknown() {
+            return true;
+        }
+        if !self.may_be_program(program) {
+            return false;
+        }
+        let wanted: Vec<usize> = (1..self.words.len()).collect();
+        let (options, names): (Vec<usize>, Vec<usize>) =
+            wanted.into_iter().partition(|at| self.texts[*at].len() > 1 && self.texts[*at].starts_with('-'));
+        options.iter().all(|at| self.may_have_option(rest, *at)) && self.may_have_names(rest, &names)
+    }
+
+    fn may_be_program(&self, program: &Word) -> bool {
+        let base = |shape: Shape| {
+            let from = shape
+                .0
+                .iter()
+                .rposition(|unit| matches!(unit, Unit::Char('/' | '\\')))
+                .map_or(0, |at| at + 1);
+            Shape(shape.0[from..].to_vec())
+        };
+        let found = match program.program() {
+            Some(name) => Shape::exact(&name),
+            None => base(program.shape()),
+        };
+        base(self.words[0].clone()).meets(&found, Case::Same)
+    }
+
+    /// Whether one of `rest` can be the option of this pattern: also shortened, with a value, or among others.
+    fn may_have_option(&self, rest: &[Word], at: usize) -> bool {
+        let (wanted, pattern) = (&self.texts[at], &self.words[at]);
+        let short: Option<Vec<char>> = wanted
+            .strip_prefix('-')
+            .filter(|letters| letters.len() <= 3 && letters.chars().all(char::is_alphanumeric))
+            .map(|letters| letters.chars().collect());
+        let has_letter = |letter: &char| {
+            rest.iter().any(|word| {
+                word.is_unknown()
+                    || word.text.starts_with('-')
+                        && !word.text.starts_with("--")
+                        && word.text.contains(*letter)
+            })
+        };
+        let is_option = |word: &Word| {
+            let name = word.text.split_once('=').map_or(word.text.as_str(), |(name, _)| name);
+            word.is_unknown()
+                || pattern.meets(&word.shape(), Case::Different)
+                || pattern.meets(&Shape::exact(name), Case::Different)
+                || name.len() > 3 && name.starts_with("--") && wanted.starts_with(name)
+        };
+        rest.iter().any(is_option) || short.is_some_and(|letters| letters.iter().all(has_letter))
+    }
+
+    /// Whether the other words can come in this order, with nothing between them but options and their values.
+    fn may_have_names(&self, rest: &[Word], names: &[usize]) -> bool {
+        // How many of them can have been found so far.
+        let mut found = vec![false; names.len() + 1];
+        found[0] = true;
+        for (at, word) in rest.iter().enumerate() {
+            if word.is_unknown() {
+                return found.contains(&true);
+            }
+            if !found.contains(&true) {
+                return false;
+            }
+            let skips =
+                word.is_option() || at > 0 && rest[at - 1].is_option() && !rest[at - 1].text.contains('=');
+            let shape = word.shape();
+            for count in (0..names.len()).rev() {
+                if found[count] && self.words[names[count]].meets(&shape, Case::Different) {
+                    found[count + 1] = true;
+                }
+                found[count] &= skips;
+            }
+        }
+        found[names.len()]
+    }
+}
+
+/// Whether `word` is exactly what the pattern says. A star at its beginning does not make an option of it.
+fn is_word(word: &Word, pattern: &Shape) -> bool {
+    let sneaks = pattern.0.first() == Some(&Unit::Many) && word.text.starts_with('-');
+    word.open.is_none() && !sneaks && pattern.meets(&Shape::exact(&word.text), Case::Different)
+}

@@ -1,0 +1,251 @@
+//! From a command to the programs that run: prefixes, shells in shells, and commands among arguments.
+
+use super::lexer::{self, Lexed, Raw};
+use super::{Part, Script, Word};
+use crate::action::Command;
+
+/// How deep a shell may stand in a shell.
+const MOST_DEPTH: usize = 8;
+
+/// How many bytes are read in all, everything that is read twice included.
+const MOST_BYTES: usize = 1 << 20;
+
+/// Words before a command: what they take for themselves differs, so a program may start at any word behind them.
+const PREFIXES: &str = "\
+    ! ash bash builtin bundle busybox catchsegv chpst chroot chrt command coproc cpulimit csh dash \
+    dbus-run-session do doas elif else entr env eval exec faketime fakeroot firejail fish flock function \
+    gdb gtimeout if ionice ksh ltrace mksh nice nohup nsenter numactl parallel perf pkexec powershell \
+    prlimit proxychains pwsh rlwrap runuser script setarch setpriv setsid sh stdbuf strace su sudo \
+    systemd-run taskset tcsh then time timeout toybox trap unbuffer unshare until valgrind watch while \
+    xargs xvfb-run zsh { cmd direnv nix-shell torsocks torify proxychains4 sshpass expect tmux screen \
+    bwrap caffeinate arch";
+
+/// Programs that may hand one of their arguments to a shell.
+const TEXT_TAKERS: &str = "\
+    ash bash busybox cmd csh dash entr env eval expect firejail fish flock ksh mksh nix-shell nsenter \
+    parallel pkexec powershell pwsh runuser screen script sh su systemd-run tcsh tmux toybox trap watch \
+    zsh";
+
+/// How many words may follow a prefix.
+const MOST_WORDS: usize = 4096;
+
+/// Prefixes after which words come from elsewhere.
+const FEEDERS: &str = "xargs parallel entr";
+
+/// Shells whose language is the one that is read here.
+const SHELLS: &str = "sh bash dash ash ksh mksh";
+
+/// `find` and its kin.
+const FINDERS: &str = "find gfind bfs fd fdfind";
+
+/// Options of finders behind which a command stands.
+const EXEC: &str = "-exec -execdir -ok -okdir -x -X --exec --exec-batch";
+
+/// Whether `word` stands in `list`.
+pub(crate) fn listed(list: &str, word: &str) -> bool {
+    list.split(' ').any(|known| known == word)
+}
+
+/// Takes a command apart.
+pub(crate) fn read(command: &Command) -> Script {
+    let mut reader = Reader { script: Script { plain: true, ..Script::default() }, left: MOST_BYTES };
+    match command {
+        Command::Shell(text) => reader.shell(text, 0),
+        Command::Argv(words) => reader.argv(words),
+    }
+    let mut script = reader.script;
+    script.plain &= script.parts.len() == 1 && script.parts.iter().all(|part| part.sure) && !script.lost;
+    follow_directories(&mut script.parts);
+    script
+}
+
+struct Reader {
+    script: Script,
+    left: usize,
+}
+
+impl Reader {
+    fn argv(&mut self, words: &[String]) {
+        let length = words.iter().map(String::len).sum::<usize>();
+        if length > self.left {
+            self.script.lost = true;
+            return;
+        }
+        self.left -= length;
+        // A whole line in the place of the program: somebody may hand it to a shell after all.
+        if let Some(line) =
+            words.first().filter(|word| word.contains(|letter: char| " \t\n;&|<>$`(".contains(letter)))
+        {
+            self.script.plain = false;
+            self.shell(line, 1);
+        }
+        let words = words.iter().map(Word::known).collect();
+        self.part(Raw { words, sure: true, ..Raw::default() }, 0);
+    }
+
+    /// Reads a text for a shell; `depth` shells stand around it.
+    fn shell(&mut self, text: &str, depth: usize) {
+        if depth > MOST_DEPTH || text.len() > self.left {
+            self.script.lost = true;
+            return;
+        }
+        self.left -= text.len();
+        let Lexed { parts, documents, plain } = lexer::lex(text);
+        self.script.plain &= plain;
+        for raw in parts {
+            self.part(raw, depth);
+        }
+        for document in documents {
+            self.document(&document, depth + 1);
+        }
+    }
+
+    /// A text that is the input of a command may be commands. Its lines are read one by one as well, lest a quote that
+    /// is none hide what follows.
+    fn document(&mut self, text: &str, depth: usize) {
+        self.script.plain = false;
+        self.shell(text, depth);
+        if text.contains(['\'', '"', '`', '$', '<']) {
+            for line in text.lines() {
+                self.shell(line, depth);
+            }
+        }
+    }
+
+    fn part(&mut self, raw: Raw, depth: usize) {
+        let Raw { mut words, writes, reads, mut sure } = raw;
+        let assignments = words.iter().take_while(|word| is_assignment(word)).count();
+        if let Some(script) = whole_script(&words).filter(|_| sure && writes.is_empty() && reads.is_empty()) {
+            return self.shell(script, depth + 1);
+        }
+        sure &= assignments == 0;
+        let mut starts = vec![0];
+        let names: Vec<Option<String>> = words.iter().map(Word::program).collect();
+        let is = |at: usize, list: &str| names[at].as_deref().is_some_and(|name| listed(list, name));
+        let mut texts = Vec::new();
+        if assignments < words.len() {
+            starts.push(assignments);
+            if is(assignments, PREFIXES) {
+                self.script.lost |= words.len() > MOST_WORDS;
+                starts.extend(assignments + 1..words.len().min(MOST_WORDS));
+                if let Some(taker) = (assignments..words.len()).find(|at| is(*at, TEXT_TAKERS)) {
+                    texts.extend(inner_texts(&words[taker..]));
+                }
+                if (assignments..words.len()).any(|at| is(at, FEEDERS)) {
+                    words.push(Word::unknown("…"));
+                }
+            }
+            if is(assignments, FINDERS) {
+                let options = assignments + 1..words.len().saturating_sub(1);
+                for at in options.filter(|at| listed(EXEC, &words[*at].text)) {
+                    starts.extend(at + 1..words.len().min(at + 17));
+                    texts.extend(inner_texts(&words[at + 1..]));
+                    self.script.lost |= starts.len() > MOST_WORDS;
+                }
+            }
+        }
+        starts.sort_unstable();
+        starts.dedup();
+        let core = transparent(&words);
+        let sure = sure && !is_keyword(&words);
+        self.script.parts.push(Part { words, sure, starts, core, writes, reads, after: Vec::new() });
+        texts.sort_unstable();
+        texts.dedup();
+        for text in texts {
+            self.script.plain = false;
+            self.shell(&text, depth + 1);
+        }
+    }
+}
+
+/// Whether a word gives a variable a value.
+fn is_assignment(word: &Word) -> bool {
+    let Some((name, _)) = word.text.split_once('=') else { return false };
+    let name = name.strip_suffix('+').unwrap_or(name);
+    let name = name.split_once('[').map_or(name, |(name, _)| name);
+    !name.is_empty()
+        && !name.starts_with(|letter: char| letter.is_ascii_digit())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// The text of `sh -c text`, if there is nothing else to it.
+fn whole_script(words: &[Word]) -> Option<&str> {
+    let [shell, option, script] = words else { return None };
+    let name = shell.program()?;
+    let usual = shell.text == name || shell.text.starts_with("/bin/") || shell.text.starts_with("/usr/bin/");
+    let letters = option.text.strip_prefix('-')?;
+    let harmless = letters.contains('c') && letters.chars().all(|letter| "clexu".contains(letter));
+    (listed(SHELLS, &name) && usual && harmless && script.open.is_none()).then_some(&script.text)
+}
+
+/// Texts among the words behind a prefix that a shell may read: all with a blank or a sign in them, and all of them
+/// together.
+fn inner_texts(words: &[Word]) -> Vec<String> {
+    let mut texts = Vec::new();
+    for word in words.iter().skip(1) {
+        let text = word.text.as_str();
+        if !text.contains(|letter: char| " \t\n;&|<>$`({'\"\\=".contains(letter)) {
+            continue;
+        }
+        texts.push(text.to_owned());
+        // `--option=text` and `-Stext`.
+        texts.extend(
+            text.strip_prefix("--").and_then(|rest| rest.split_once('=')).map(|(_, text)| text.to_owned()),
+        );
+        let short = text.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
+        texts.extend(short.and_then(|rest| rest.get(1..)).map(str::to_owned));
+    }
+    if words
+        .iter()
+        .any(|word| matches!(word.program().as_deref(), Some("eval" | "cmd" | "powershell" | "pwsh")))
+    {
+        let all: Vec<&str> = words.iter().skip(1).map(|word| word.text.as_str()).collect();
+        texts.push(all.join(" "));
+    }
+    texts
+}
+
+/// Whether the first word belongs to the shell's own language.
+fn is_keyword(words: &[Word]) -> bool {
+    const KEYWORDS: &str = "\
+    ! case coproc do done elif else esac fi for function if in select then until while { } [[ ]] alias \
+    unalias eval source . trap hash enable";
+    words.first().is_some_and(|word| listed(KEYWORDS, &word.text))
+}
+
+/// How many words at the beginning change nothing about what the rest does: `timeout 5`, `nice`, `time`, `command`.
+fn transparent(words: &[Word]) -> usize {
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        let number = |ahead: usize| {
+            words.get(at + ahead).is_some_and(|word| {
+                word.text.starts_with(|letter: char| letter.is_ascii_digit())
+                    && word.text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.')
+            })
+        };
+        let option = |ahead: usize, name: &str| words.get(at + ahead).is_some_and(|word| word.text == name);
+        let length = match word.text.as_str() {
+            "timeout" | "gtimeout" if number(1) => 2,
+            "nice" if option(1, "-n") && number(2) => 3,
+            "nice" | "time" | "command" if words.get(at + 1).is_some_and(|next| !next.is_option()) => 1,
+            _ => break,
+        };
+        if words.len() <= at + length {
+            break;
+        }
+        at += length;
+    }
+    at
+}
+
+/// Tells every part where `cd` may have gone before it.
+fn follow_directories(parts: &mut [Part]) {
+    let mut after: Vec<Word> = Vec::new();
+    for part in parts {
+        part.after.clone_from(&after);
+        let goes = part.programs().any(|name| matches!(name.as_str(), "cd" | "pushd" | "chdir"));
+        if goes && after.len() < 16 {
+            after.extend(part.words.iter().skip(1).find(|word| !word.is_option()).cloned());
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What sort of thing a tool does.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The kinds of the protocol. A name that is none of them is [`Kind::Other`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", from = "String")]
+pub enum Kind {
+    /// Thinks aloud.
+    Think,
+    /// Reads files or data.
+    Read,
+    /// Searches, on disk or in the web.
+    Search,
+    /// Gets something from the network.
+    Fetch,
+    /// Changes files.
+    Edit,
+    /// Moves or renames files.
+    Move,
+    /// Deletes files.
+    Delete,
+    /// Runs a command.
+    Execute,
+    /// Changes the mode of the session.
+    SwitchMode,
+    /// Anything else, and everything that nobody knows.
+    #[default]
+    Other,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Think,
+        Self::Read,
+        Self::Search,
+        Self::Fetch,
+        Self::Edit,
+        Self::Move,
+        Self::Delete,
+        Self::Execute,
+        Self::SwitchMode,
+        Self::Other,
+    ];
+
+    /// Its name in the protocol.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Think => "think",
+            Self::Read => "read",
+            Self::Search => "search",
+            Self::Fetch => "fetch",
+            Self::Edit => "edit",
+            Self::Move => "move",
+            Self::Delete => "delete",
+            Self::Execute => "execute",
+            Self::SwitchMode => "switch_mode",
+            Self::Other => "other",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Self {
+        Self::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or_default()
+    }
+
+    /// Whether it leaves files as they are.
+    pub(crate) fn only_reads(self) -> bool {
+        matches!(self, Self::Think | Self::Read | Self::Search)
+    }
+}
+
+impl From<String> for Kind {
+    fn from(name: String) -> Self {
+        Self::named(&name)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_protocol() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::named(kind.name()), kind);
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+        for unknown in ["", "Read", "levitate", "_custom"] {
+            assert_eq!(Kind::named(unknown), Kind::Other);
+        }
+    }
+}

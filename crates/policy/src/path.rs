@@ -1,0 +1,167 @@
+//! Paths as lists of names, and patterns for them. Nothing here looks at a disk.
+
+use std::path::{Component, Path, PathBuf};
+
+use crate::shape::{Case, Shape, Unit, meet};
+
+/// Stands for the home directory where nobody has said where that is.
+const HOME: &str = "~";
+
+/// `path` made absolute against `cwd`, with `.` and `..` taken out. Above the root there is nothing.
+pub(crate) fn resolve(path: &Path, cwd: Option<&Path>, home: Option<&Path>) -> PathBuf {
+    let whole = match (path.strip_prefix(HOME), home) {
+        (Ok(rest), Some(home)) => home.join(rest),
+        (Ok(_), None) => path.to_path_buf(),
+        (Err(_), _) if path.is_absolute() => path.to_path_buf(),
+        (Err(_), _) => cwd.map_or_else(|| path.to_path_buf(), |cwd| cwd.join(path)),
+    };
+    let mut plain = PathBuf::new();
+    for component in whole.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                plain.pop();
+            }
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+/// Whether `path`, as [`resolve`] gives it, lies in one of `roots`.
+pub(crate) fn is_within(path: &Path, roots: &[PathBuf]) -> bool {
+    path.is_absolute() && roots.iter().any(|root| path.starts_with(resolve(root, None, None)))
+}
+
+/// One step of a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// One name, perhaps not all of it known.
+    Name(Shape),
+    /// Any number of names.
+    Deep,
+}
+
+/// A path as steps. What a person or a shell left open in it stays open.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Steps(pub(crate) Vec<Step>);
+
+impl Steps {
+    /// A path that is known.
+    pub(crate) fn of(path: &Path) -> Self {
+        let names = path.components().filter_map(|component| match component {
+            Component::Normal(name) => Some(Step::Name(Shape::exact(&name.to_string_lossy()))),
+            _ => None,
+        });
+        Self(names.collect())
+    }
+
+    /// Whether both can be the same path.
+    fn meets(&self, other: &Self, case: Case) -> bool {
+        let deep = |step: &Step| *step == Step::Deep;
+        meet(&self.0, &other.0, deep, deep, |a, b| match (a, b) {
+            (Step::Name(a), Step::Name(b)) => a.meets(b, case),
+            _ => true,
+        })
+    }
+}
+
+/// A pattern of a rule: names with `*` and `?`, and `**` for any number of names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PathPattern {
+    start: Start,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    Root,
+    Home,
+    AnyRoot,
+}
+
+/// Where patterns are matched.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ground<'a> {
+    /// What relative patterns are relative to.
+    pub(crate) roots: &'a [PathBuf],
+    /// What `~` is.
+    pub(crate) home: Option<&'a Path>,
+}
+
+impl PathPattern {
+    /// Reads a pattern, or says what is wrong with it.
+    pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
+        let (start, rest) = match text.strip_prefix('/') {
+            Some(rest) => (Start::Root, rest),
+            None if text == HOME => (Start::Home, ""),
+            None => match text.strip_prefix("~/") {
+                Some(rest) => (Start::Home, rest),
+                None => (Start::AnyRoot, text),
+            },
+        };
+        if text.is_empty() {
+            return Err("a path must not be empty");
+        }
+        if text.starts_with('~') && start != Start::Home {
+            return Err("only `~/` is known, not the homes of others");
+        }
+        let mut steps = Vec::new();
+        for name in rest.split('/') {
+            match name {
+                "" | "." => {}
+                ".." => return Err("a pattern must not have `..` in it"),
+                "**" => steps.push(Step::Deep),
+                name if name.contains("**") => return Err("`**` must stand alone between slashes"),
+                name => steps.push(Step::Name(Shape::glob(name, true))),
+            }
+        }
+        Ok(Self { start, steps })
+    }
+
+    /// Where it can start.
+    fn bases(&self, ground: Ground<'_>) -> Vec<Steps> {
+        match self.start {
+            Start::Root => vec![Steps::default()],
+            Start::Home => {
+                let unknown = Steps(vec![Step::Name(Shape::exact(HOME))]);
+                vec![ground.home.map_or(unknown, |home| Steps::of(&resolve(home, None, None)))]
+            }
+            Start::AnyRoot => ground.roots.iter().map(|root| Steps::of(&resolve(root, None, None))).collect(),
+        }
+    }
+
+    /// Whether exactly `path` is meant.
+    pub(crate) fn covers(&self, path: &Steps, ground: Ground<'_>) -> bool {
+        let known = path.0.iter().all(|step| matches!(step, Step::Name(name) if name.text().is_some()));
+        known
+            && self.bases(ground).into_iter().any(|mut base| {
+                base.0.extend_from_slice(&self.steps);
+                base.meets(path, Case::Different)
+            })
+    }
+
+    /// Whether `path` can be meant, or something below what is meant.
+    pub(crate) fn touches(&self, path: &Steps, ground: Ground<'_>) -> bool {
+        self.bases(ground).into_iter().any(|mut base| {
+            base.0.extend_from_slice(&self.steps);
+            base.0.push(Step::Deep);
+            base.meets(path, Case::Same)
+        })
+    }
+
+    /// Whether what is meant lies below `path` for certain, so that it is gone with it.
+    pub(crate) fn lies_below(&self, path: &Steps, ground: Ground<'_>) -> bool {
+        let known = self
+            .steps
+            .iter()
+            .take_while(|step| matches!(step, Step::Name(name) if !name.0.contains(&Unit::Many)));
+        let known: Vec<Step> = known.cloned().collect();
+        self.bases(ground).into_iter().any(|mut base| {
+            base.0.extend_from_slice(&known);
+            let mut below = path.clone();
+            below.0.push(Step::Deep);
+            base.meets(&below, Case::Same)
+        })
+    }
+}

@@ -1,0 +1,313 @@
+//! The one evaluator: flags, rules, protected paths, preset.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::access::{Access, Narrowing};
+use crate::action::{Action, Command};
+use crate::command::{self, Script, is_read_only, uses_network};
+use crate::decision::{Because, Decision, RuleName, Verdict};
+use crate::kind::Kind;
+use crate::path::{Ground, is_within, resolve};
+use crate::preset::{self, Running};
+use crate::protect;
+use crate::rules::{Fit, Rule, Rules};
+use crate::scene::Scene;
+use crate::target::{Target, runs_within_roots, targets};
+
+/// What an agent may do. In the order in which they count: cancelling, governance, the flags, the rules, the preset.
+#[derive(Debug, Clone, Default)]
+pub struct Policy {
+    access: Access,
+    narrowing: Narrowing,
+    rules: Vec<Rule>,
+    home: Option<PathBuf>,
+}
+
+/// A decision with everything that was looked at for it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Explanation {
+    /// The decision.
+    pub decision: Decision,
+    /// The decision on each part of the request, if it came to that. The strictest is the decision.
+    pub parts: Vec<Decision>,
+    /// Every rule, in the order of the files.
+    pub rules: Vec<Looked>,
+}
+
+/// A rule that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Looked {
+    /// Which.
+    pub rule: RuleName,
+    /// What it does.
+    pub effect: Verdict,
+    /// Whether it matches the request or a part of it.
+    pub matched: bool,
+    /// Why, or why not.
+    pub why: String,
+}
+
+/// What a client has reason to offer to an agent: what this policy can ever let happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Offers {
+    /// Reading files.
+    pub read: bool,
+    /// Writing files.
+    pub write: bool,
+    /// Running commands.
+    pub execute: bool,
+}
+
+impl Policy {
+    /// A preset and what is taken away from it.
+    pub fn new(access: Access, narrowing: Narrowing) -> Self {
+        Self { access, narrowing, ..Self::default() }
+    }
+
+    /// With these rules as well.
+    #[must_use]
+    pub fn with_rules(mut self, rules: Rules) -> Self {
+        self.rules.extend(rules.list);
+        self
+    }
+
+    /// With this home directory for `~/` in rules and commands.
+    #[must_use]
+    pub fn with_home(mut self, home: impl Into<PathBuf>) -> Self {
+        self.home = Some(home.into());
+        self
+    }
+
+    /// Its preset.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// What is taken away from it.
+    pub fn narrowing(&self) -> Narrowing {
+        self.narrowing
+    }
+
+    /// The verdict on `action`, and why.
+    pub fn decide(&self, action: &Action, scene: &Scene<'_>) -> Decision {
+        let script = action.command.as_ref().map(command::read);
+        if let Some(because) = self.refusal(action, script.as_ref(), scene) {
+            return Decision { verdict: Verdict::Deny, because, about: None };
+        }
+        strictest(self.parts(action, script.as_ref(), scene))
+    }
+
+    /// The same with everything that was looked at.
+    pub fn explain(&self, action: &Action, scene: &Scene<'_>) -> Explanation {
+        let script = action.command.as_ref().map(command::read);
+        let targets = targets(action, script.as_ref(), scene, self.home.as_deref());
+        let rules = self.rules.iter().map(|rule| self.looked(rule, &targets, scene)).collect();
+        let decision = self.decide(action, scene);
+        let refused = self.refusal(action, script.as_ref(), scene).is_some();
+        let parts = if refused { Vec::new() } else { self.parts(action, script.as_ref(), scene) };
+        Explanation { decision, parts, rules }
+    }
+
+    /// What this policy can ever let happen, by a preset or by a rule.
+    pub fn offers(&self) -> Offers {
+        let is_for = |rule: &Rule, kind: Kind| rule.kinds.is_empty() || rule.kinds.contains(&kind);
+        let denied = |kind: Kind| {
+            self.rules
+                .iter()
+                .any(|rule| rule.effect == Verdict::Deny && rule.kinds.contains(&kind) && rule.is_general())
+        };
+        let permitted = |kind: Kind| {
+            self.rules.iter().any(|rule| {
+                let command =
+                    kind != Kind::Execute || !rule.commands.is_empty() || rule.kinds.contains(&kind);
+                rule.effect != Verdict::Deny && is_for(rule, kind) && command
+            })
+        };
+        let more = self.access > Access::Low;
+        Offers {
+            read: !denied(Kind::Read),
+            write: (more || permitted(Kind::Edit)) && !denied(Kind::Edit),
+            execute: (more || permitted(Kind::Execute)) && !denied(Kind::Execute),
+        }
+    }
+
+    /// What comes before all rules.
+    fn refusal(&self, action: &Action, script: Option<&Script>, scene: &Scene<'_>) -> Option<Because> {
+        if scene.cancelling {
+            return Some(Because::Cancelling);
+        }
+        if let Some(reason) = scene.refused {
+            return Some(Because::Governance { reason: reason.to_owned() });
+        }
+        let kinds = action.kinds();
+        let is = |kind: Kind| kinds.contains(&kind);
+        let searches_web = is(Kind::Search) && !self.searches_disk(action, scene);
+        if !self.narrowing.network {
+            let unconfined = self.access == Access::Medium && !scene.confined.network;
+            let runs = is(Kind::Execute) && (unconfined || script.is_none_or(uses_network));
+            if is(Kind::Fetch) || searches_web || runs {
+                return Some(Because::Network);
+            }
+        }
+        let tool = tool_name(action);
+        let fetches_results =
+            is(Kind::Fetch) && (action.query && action.urls.is_empty() || tool.contains("websearch"));
+        if !self.narrowing.web_search && (searches_web || fetches_results) {
+            return Some(Because::WebSearch);
+        }
+        script.is_some_and(|script| script.lost).then_some(Because::Unreadable)
+    }
+
+    /// Whether a search certainly stays on this disk.
+    fn searches_disk(&self, action: &Action, scene: &Scene<'_>) -> bool {
+        let cwd = scene.roots.first().map(PathBuf::as_path);
+        let inside = |path: &PathBuf| is_within(&resolve(path, cwd, self.home.as_deref()), scene.roots);
+        let placed = !action.paths.is_empty() && action.paths.iter().all(inside);
+        action.urls.is_empty() && !tool_name(action).contains("web") && (placed || action.local)
+    }
+
+    /// The decision on every part, in order.
+    fn parts(&self, action: &Action, script: Option<&Script>, scene: &Scene<'_>) -> Vec<Decision> {
+        let home = self.home.as_deref();
+        let running = Running {
+            looks: script.is_some_and(|script| is_read_only(script) && !uses_network(script)),
+            confined: scene.confined.files
+                && (self.narrowing.network || scene.confined.network)
+                && runs_within_roots(action, scene, home),
+        };
+        let targets = targets(action, script, scene, home);
+        targets.iter().map(|target| self.judge(target, running, scene)).collect()
+    }
+
+    /// The decision on one part.
+    fn judge(&self, target: &Target<'_>, running: Running, scene: &Scene<'_>) -> Decision {
+        let ground = Ground { roots: scene.roots, home: self.home.as_deref() };
+        let decision = |verdict, because| Decision { verdict, because, about: target.about.clone() };
+        let fits: Vec<(&Rule, Fit)> = self
+            .rules
+            .iter()
+            .map(|rule| (rule, rule.fit(target, ground)))
+            .filter(|(rule, fit)| match fit {
+                Fit::Firm => true,
+                Fit::Loose(_) => rule.effect != Verdict::Allow,
+                Fit::No(_) => false,
+            })
+            .collect();
+        let first = |effect: Verdict| fits.iter().find(|(rule, _)| rule.effect == effect);
+        if let Some((rule, _)) = first(Verdict::Deny) {
+            return decision(Verdict::Deny, Because::Rule(rule.name.clone()));
+        }
+        for touch in &target.touches {
+            let Some(guard) = protect::guard(&touch.steps, touch.writes, touch.itself) else { continue };
+            if !self.rules.iter().any(|rule| rule.lifts(target, touch, ground)) {
+                let because = Because::Protected { what: guard.what, secret: guard.secret };
+                return Decision {
+                    about: Some(crate::decision::shown(&touch.written)),
+                    ..decision(Verdict::Deny, because)
+                };
+            }
+        }
+        let (verdict, kind, why) = preset::judge(self.access, target, running, scene);
+        let by_preset = decision(verdict, Because::Preset { access: self.access, kind, why });
+        let firm =
+            |effect: Verdict| fits.iter().find(|(rule, fit)| rule.effect == effect && *fit == Fit::Firm);
+        if let Some((rule, _)) = firm(Verdict::Ask) {
+            return decision(Verdict::Ask, Because::Rule(rule.name.clone()));
+        }
+        let by_rule =
+            first(Verdict::Allow).map(|(rule, _)| decision(Verdict::Allow, Because::Rule(rule.name.clone())));
+        let milder = by_rule.unwrap_or(by_preset);
+        match first(Verdict::Ask) {
+            // It is not certain that this is what was to be asked about, so nothing is lifted by asking.
+            Some((rule, _)) if milder.verdict < Verdict::Ask => {
+                decision(Verdict::Ask, Because::Rule(rule.name.clone()))
+            }
+            _ => milder,
+        }
+    }
+
+    fn looked(&self, rule: &Rule, targets: &[Target<'_>], scene: &Scene<'_>) -> Looked {
+        let ground = Ground { roots: scene.roots, home: self.home.as_deref() };
+        let fits: Vec<(&Target<'_>, Fit)> =
+            targets.iter().map(|target| (target, rule.fit(target, ground))).collect();
+        let matched = fits.iter().find(|(target, _)| rule.is_about(target, ground));
+        let near = fits.iter().find(|(_, fit)| matches!(fit, Fit::Loose(_))).or(fits.first());
+        let about =
+            |target: &Target<'_>| target.about.as_ref().map_or(String::new(), |about| format!(" `{about}`"));
+        let why = match (matched, near) {
+            (Some((target, Fit::Firm)), _) => format!("matches{}", about(target)),
+            (Some((target, Fit::Loose(field) | Fit::No(field))), _) => {
+                format!("may mean{}, going by its `{field}`", about(target))
+            }
+            (None, Some((target, Fit::Loose(field)))) => {
+                format!(
+                    "may mean{}, but not certainly or not all of it, going by its `{field}`",
+                    about(target)
+                )
+            }
+            (None, Some((target, Fit::No(field)))) => {
+                format!("its `{field}` does not match{}", about(target))
+            }
+            (None, Some((_, Fit::Firm)) | None) => "matches nothing here".to_owned(),
+        };
+        Looked { rule: rule.name.clone(), effect: rule.effect, matched: matched.is_some(), why }
+    }
+}
+
+impl Rule {
+    /// Whether it speaks of kinds and nothing else.
+    fn is_general(&self) -> bool {
+        self.tools.is_empty()
+            && self.servers.is_empty()
+            && self.paths.is_empty()
+            && self.commands.is_empty()
+            && self.urls.is_empty()
+    }
+}
+
+impl Command {
+    /// Whether it is one program that certainly does nothing but look.
+    pub fn is_read_only(&self) -> bool {
+        is_read_only(&command::read(self))
+    }
+
+    /// Whether it is, or may be, one that uses the network, going by its name.
+    pub fn uses_network(&self) -> bool {
+        uses_network(&command::read(self))
+    }
+}
+
+/// The first of the strictest.
+fn strictest(decisions: Vec<Decision>) -> Decision {
+    let mut decisions = decisions.into_iter();
+    let nothing = Decision { verdict: Verdict::Deny, because: Because::Unreadable, about: None };
+    let Some(first) = decisions.next() else { return nothing };
+    decisions.fold(first, |so_far, next| if next.verdict > so_far.verdict { next } else { so_far })
+}
+
+/// The name of the tool in small letters, without what stands between them.
+fn tool_name(action: &Action) -> String {
+    let name = action.tool.as_deref().unwrap_or_default();
+    name.chars().filter(|letter| letter.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "{}", self.decision)?;
+        if self.parts.len() > 1 {
+            writeln!(out, "parts:")?;
+            self.parts.iter().try_for_each(|part| writeln!(out, "  {part}"))?;
+        }
+        if !self.rules.is_empty() {
+            writeln!(out, "rules:")?;
+        }
+        for looked in &self.rules {
+            let mark = if looked.matched { '+' } else { '-' };
+            writeln!(out, "  {mark} {} {}: {}", looked.effect, looked.rule, looked.why)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! The presets: what each access does with each kind where no rule matches.
+
+use crate::access::Access;
+use crate::decision::Verdict::{self, Allow, Ask, Deny};
+use crate::kind::Kind;
+use crate::path::is_within;
+use crate::scene::Scene;
+use crate::target::Target;
+
+/// What a preset needs to know of a command.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Running {
+    /// Whether it certainly only looks and is not on the network list.
+    pub(crate) looks: bool,
+    /// Whether a sandbox keeps it in the roots, and off the network if that is off.
+    pub(crate) confined: bool,
+}
+
+/// The strictest verdict on what the target is, the kind it is about, and the reason.
+pub(crate) fn judge(
+    access: Access,
+    target: &Target<'_>,
+    running: Running,
+    scene: &Scene<'_>,
+) -> (Verdict, Kind, &'static str) {
+    let mut strictest: Option<(Verdict, Kind, &'static str)> = None;
+    for kind in &target.kinds {
+        let (verdict, why) = cell(access, *kind, target, running, scene);
+        if strictest.is_none_or(|(so_far, ..)| verdict > so_far) {
+            strictest = Some((verdict, *kind, why));
+        }
+    }
+    strictest.unwrap_or((Deny, Kind::Other, "does not allow what nobody knows"))
+}
+
+/// One cell of the table.
+fn cell(
+    access: Access,
+    kind: Kind,
+    target: &Target<'_>,
+    running: Running,
+    scene: &Scene<'_>,
+) -> (Verdict, &'static str) {
+    match (access, kind) {
+        (_, Kind::Think | Kind::Read | Kind::Search | Kind::Fetch) => (Allow, "allows to look"),
+        (Access::High, _) => (Allow, "allows it"),
+        (Access::Low, Kind::Edit | Kind::Move | Kind::Delete) => (Deny, "changes no files"),
+        (Access::Medium, Kind::Edit | Kind::Move | Kind::Delete) => {
+            let mut claimed = target
+                .touches
+                .iter()
+                .filter(|touch| touch.claimed.is_some() || target.part.is_none())
+                .peekable();
+            if claimed.peek().is_none() {
+                return (Ask, "asks where it is not known which files change");
+            }
+            let inside = |path: &std::path::PathBuf| is_within(path, scene.roots);
+            if claimed.clone().any(|touch| touch.claimed.is_none()) {
+                return (Ask, "asks where it is not known which files change");
+            }
+            if claimed.all(|touch| touch.claimed.as_ref().is_some_and(inside)) {
+                (Allow, "changes files in the roots")
+            } else {
+                (Deny, "changes no files outside the roots")
+            }
+        }
+        (Access::Low, Kind::Execute) if running.looks => (Allow, "runs commands that only look"),
+        (Access::Low, Kind::Execute) => (Deny, "runs only commands that certainly do nothing but look"),
+        (Access::Medium, Kind::Execute) if running.confined => {
+            (Allow, "runs commands that a sandbox keeps in the roots")
+        }
+        (Access::Medium, Kind::Execute) => (Ask, "asks before it runs what no sandbox keeps in the roots"),
+        (Access::Low, Kind::SwitchMode) => (Deny, "changes no modes"),
+        (Access::Medium, Kind::SwitchMode) => (Ask, "asks before a mode changes"),
+        (Access::Low, Kind::Other) => (Deny, "does nothing of which it is not known what it is"),
+        (Access::Medium, Kind::Other) => (Ask, "asks where it is not known what it is"),
+    }
+}

@@ -1,0 +1,147 @@
+//! Paths that need a rule of their own: what runs or steers programs later, and secrets.
+
+use std::sync::LazyLock;
+
+use crate::path::{Step, Steps};
+use crate::shape::{Case, Shape, Unit};
+
+/// What is protected, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Guard {
+    /// What lies there.
+    pub(crate) what: &'static str,
+    /// Whether it must not be read either.
+    pub(crate) secret: bool,
+}
+
+const HOOKS: &str = "what git runs or obeys";
+const EDITOR: &str = "the configuration of an editor";
+const AGENT: &str = "the configuration of an agent";
+const SHELL: &str = "what a shell or a session runs when it starts";
+const KEYS: &str = "a key";
+const ACCOUNTS: &str = "what gives access to an account";
+const VARIABLES: &str = "a file of secret variables";
+
+/// Names in a row, anywhere in a path; what lies below belongs to them.
+const CHANGES: &[(&str, &str)] = &[
+    (
+        HOOKS,
+        ".git/hooks .git/config .git/config.worktree .git/info .git/modules .git/worktrees \
+         .git/commondir .gitconfig .config/git .husky .gitmodules .githooks",
+    ),
+    (
+        EDITOR,
+        ".vscode .vscode-server .idea .zed .fleet .vs .devcontainer .devcontainer.json .vim \
+         .vimrc .exrc .nvimrc .config/nvim .config/zed .config/Code .emacs .emacs.d \
+         .dir-locals.el .nvim.lua .helix .config/helix .sublime-project *.code-workspace",
+    ),
+    (
+        AGENT,
+        ".claude .claude.json CLAUDE.md CLAUDE.local.md .codex AGENTS.md AGENTS.override.md \
+         AGENT.md .agents .agent .gemini GEMINI.md .qwen QWEN.md .cursor .cursorrules \
+         .cursorignore .mcp.json mcp.json .windsurf .windsurfrules .opencode opencode.json \
+         opencode.jsonc .continue .aider.conf.yml .roo .roomodes .kilocode .cline .clinerules \
+         .amazonq .kiro .goose .goosehints .crush .crush.json crush.json .trae .augment .junie \
+         .factory .rules .copilot copilot-instructions.md .narrows narrows.toml .config/narrows \
+         .jetbrains/acp.json",
+    ),
+    (
+        SHELL,
+        ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv \
+         .zprofile .zlogin .zlogout .kshrc .mkshrc .cshrc .tcshrc .login .config/fish \
+         .config/powershell .inputrc .envrc .config/direnv .xprofile .xinitrc .xsession \
+         .pam_environment .config/environment.d .config/systemd .config/autostart \
+         Library/LaunchAgents Library/LaunchDaemons LaunchAgents .tmux.conf .screenrc",
+    ),
+];
+
+/// The same for what must not be read either.
+const SECRETS: &[(&str, &str)] = &[
+    (VARIABLES, ".env .env.* proc/*/environ"),
+    (
+        KEYS,
+        ".ssh id_rsa* id_dsa* id_ecdsa* id_ed25519* id_xmss* *.pem *.key *.p12 *.pfx *.jks \
+         *.keystore *.ppk *.kdbx .gnupg .password-store Library/Keychains .local/share/keyrings",
+    ),
+    (
+        ACCOUNTS,
+        ".netrc _netrc .npmrc .yarnrc.yml .pypirc .aws .azure .config/gcloud .kube .boto .s3cfg \
+         .docker/config.json .config/containers/auth.json .git-credentials .config/gh .config/hub \
+         .config/glab-cli .pgpass .my.cnf .htpasswd .cargo/credentials .cargo/credentials.toml \
+         .gem/credentials .vault-token .terraform.d .terraformrc .config/op .config/rclone .oci \
+         .fly .config/doctl .heroku etc/shadow etc/gshadow etc/sudoers .config/narrows/keys \
+         .codex/auth.json .claude/.credentials.json",
+    ),
+];
+
+/// Ends of names that only look like secrets.
+const HARMLESS: &[&str] =
+    &[".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", ".env.schema", ".pub"];
+
+/// One row of names.
+struct Entry {
+    names: Vec<Shape>,
+    guard: Guard,
+}
+
+static ENTRIES: LazyLock<Vec<Entry>> = LazyLock::new(|| {
+    let rows = |list: &'static [(&'static str, &'static str)], secret: bool| {
+        list.iter().flat_map(move |(what, paths)| {
+            paths.split(' ').map(move |path| Entry {
+                names: path.split('/').map(|name| Shape::glob(name, false)).collect(),
+                guard: Guard { what, secret },
+            })
+        })
+    };
+    // Secrets first: what is both is a secret.
+    rows(SECRETS, true).chain(rows(CHANGES, false)).collect()
+});
+
+/// What guards `path`, if something does: from being changed, or, if it is not changed, from being read.
+pub(crate) fn guard(path: &Steps, writes: bool, itself: bool) -> Option<Guard> {
+    let names: Vec<Option<Shape>> = path.0.iter().map(name).collect();
+    if itself && names.last().and_then(Option::as_ref).is_some_and(|name| same(&Shape::exact(".git"), name)) {
+        return Some(Guard { what: HOOKS, secret: false });
+    }
+    ENTRIES
+        .iter()
+        .filter(|entry| writes || entry.guard.secret)
+        .find(|entry| {
+            names.windows(entry.names.len()).any(|names| {
+                names
+                    .iter()
+                    .zip(&entry.names)
+                    .all(|(name, wanted)| name.as_ref().is_some_and(|name| same(wanted, name)))
+            })
+        })
+        .map(|entry| entry.guard)
+}
+
+fn same(wanted: &Shape, name: &Shape) -> bool {
+    wanted.meets(name, Case::Same)
+}
+
+/// A name as disks see it that ignore some characters, if it is a name that may be protected at all.
+fn name(step: &Step) -> Option<Shape> {
+    let Step::Name(shape) = step else { return None };
+    match shape.text() {
+        Some(text) => {
+            let text: String = text.chars().filter(|letter| !is_ignored(*letter)).collect();
+            let text = text.trim_end_matches(['.', ' ']);
+            let lower = text.to_lowercase();
+            let harmless = HARMLESS.iter().any(|end| lower.ends_with(end));
+            (!harmless && text.len() <= 255).then(|| Shape::exact(text))
+        }
+        // A star alone is no attempt at anything.
+        None => {
+            let telling = |unit: &Unit| matches!(unit, Unit::Char(letter) if *letter != '.');
+            let dotted = shape.0.first() == Some(&Unit::Char('.'));
+            (dotted || shape.0.iter().any(telling)).then(|| shape.clone())
+        }
+    }
+}
+
+/// Characters that some disks leave out when they compare names.
+fn is_ignored(letter: char) -> bool {
+    matches!(letter, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}' | '\u{ad}')
+}

@@ -1,0 +1,186 @@
+//! Whether a rule is about a target: certainly, possibly, or not.
+
+use std::fmt;
+
+use super::Rule;
+use crate::decision::Verdict;
+use crate::kind::Kind;
+use crate::path::Ground;
+use crate::shape::{Case, Shape};
+use crate::target::{Target, Touch};
+
+/// A field of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Field {
+    Kind,
+    Tool,
+    Server,
+    Path,
+    Command,
+    Url,
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Kind => "kind",
+            Self::Tool => "tool",
+            Self::Server => "server",
+            Self::Path => "path",
+            Self::Command => "command",
+            Self::Url => "url",
+        })
+    }
+}
+
+/// How well a rule fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// It is about something else, by this field.
+    No(Field),
+    /// It may be about this; what is not certain, or covers not all, is this field.
+    Loose(Field),
+    /// It is about this, all of it.
+    Firm,
+}
+
+impl Rule {
+    /// How well it fits.
+    pub(crate) fn fit(&self, target: &Target<'_>, ground: Ground<'_>) -> Fit {
+        join([self.fit_but_path(target), self.fit_paths(target, ground)])
+    }
+
+    /// Whether it is about the target as a rule of its effect must be: what permits, firmly.
+    pub(crate) fn is_about(&self, target: &Target<'_>, ground: Ground<'_>) -> bool {
+        match self.fit(target, ground) {
+            Fit::Firm => true,
+            Fit::Loose(_) => self.effect != Verdict::Allow,
+            Fit::No(_) => false,
+        }
+    }
+
+    /// Whether it names the path of `touch` and so lifts its protection.
+    pub(crate) fn lifts(&self, target: &Target<'_>, touch: &Touch, ground: Ground<'_>) -> bool {
+        let names = self.paths.iter().any(|pattern| pattern.covers(&touch.steps, ground));
+        let rest = self.fit_but_path(target);
+        // That a command is run is another question: here the file is the subject.
+        let rest = rest == Fit::Firm || rest == Fit::Loose(Field::Command) && self.commands.is_empty();
+        self.effect != Verdict::Deny && names && rest
+    }
+
+    fn fit_but_path(&self, target: &Target<'_>) -> Fit {
+        let action = target.action;
+        join([
+            self.fit_kinds(target),
+            fit_text(Field::Tool, &self.tools, action.tool.as_deref()),
+            fit_text(Field::Server, &self.servers, action.server.as_deref()),
+            self.fit_command(target),
+            self.fit_urls(target),
+        ])
+    }
+
+    fn fit_kinds(&self, target: &Target<'_>) -> Fit {
+        if self.kinds.is_empty() {
+            return Fit::Firm;
+        }
+        let has = |kind: &Kind| self.kinds.contains(kind);
+        if target.kinds.iter().all(has) {
+            return Fit::Firm;
+        }
+        // A command may do to a path that it names whatever a tool may do to it.
+        let by_command: &[Kind] = match (target.part, target.looks) {
+            (Some(_), false) if !self.paths.is_empty() => &[Kind::Read, Kind::Edit, Kind::Move, Kind::Delete],
+            (Some(_), true) if !self.paths.is_empty() => &[Kind::Read],
+            _ => &[],
+        };
+        if target.kinds.iter().chain(by_command).any(has) {
+            Fit::Loose(Field::Kind)
+        } else {
+            Fit::No(Field::Kind)
+        }
+    }
+
+    fn fit_command(&self, target: &Target<'_>) -> Fit {
+        let Some(part) = target.part else {
+            return if self.commands.is_empty() { Fit::Firm } else { Fit::No(Field::Command) };
+        };
+        let explicit = self.kinds.contains(&Kind::Execute);
+        if self.commands.is_empty() {
+            // A rule that says nothing of commands must not allow one by the way.
+            return if part.sure && explicit { Fit::Firm } else { Fit::Loose(Field::Command) };
+        }
+        let begins = self.effect == Verdict::Ask;
+        if self.commands.iter().any(|pattern| pattern.covers(part, begins)) {
+            Fit::Firm
+        } else if self.commands.iter().any(|pattern| pattern.touches(part)) {
+            Fit::Loose(Field::Command)
+        } else {
+            Fit::No(Field::Command)
+        }
+    }
+
+    fn fit_urls(&self, target: &Target<'_>) -> Fit {
+        if self.urls.is_empty() {
+            let unsaid =
+                !target.urls.is_empty() && target.part.is_none() && !self.kinds.contains(&Kind::Fetch);
+            return if unsaid { Fit::Loose(Field::Url) } else { Fit::Firm };
+        }
+        let covered = |url: &String| self.urls.iter().any(|pattern| pattern.covers(url));
+        let touched = |url: &String| self.urls.iter().any(|pattern| pattern.touches(url));
+        if !target.urls.is_empty() && target.urls.iter().all(covered) {
+            Fit::Firm
+        } else if target.urls.iter().any(touched) {
+            Fit::Loose(Field::Url)
+        } else {
+            Fit::No(Field::Url)
+        }
+    }
+
+    fn fit_paths(&self, target: &Target<'_>, ground: Ground<'_>) -> Fit {
+        if self.paths.is_empty() {
+            return Fit::Firm;
+        }
+        let covered = |touch: &Touch| self.paths.iter().any(|pattern| pattern.covers(&touch.steps, ground));
+        let touched = |touch: &Touch| {
+            self.paths.iter().any(|pattern| {
+                pattern.touches(&touch.steps, ground)
+                    || touch.itself && removes(target) && pattern.lies_below(&touch.steps, ground)
+            })
+        };
+        if !target.touches.is_empty() && target.touches.iter().all(covered) {
+            Fit::Firm
+        } else if target.touches.iter().any(touched) {
+            Fit::Loose(Field::Path)
+        } else {
+            Fit::No(Field::Path)
+        }
+    }
+}
+
+/// Whether what lies below a path goes with it.
+fn removes(target: &Target<'_>) -> bool {
+    target.part.is_some() || target.kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete))
+}
+
+fn fit_text(field: Field, patterns: &[String], text: Option<&str>) -> Fit {
+    if patterns.is_empty() {
+        return Fit::Firm;
+    }
+    let Some(text) = text else { return Fit::No(field) };
+    let matches =
+        |case| patterns.iter().any(|pattern| Shape::glob(pattern, false).meets(&Shape::exact(text), case));
+    if matches(Case::Different) {
+        Fit::Firm
+    } else if matches(Case::Same) {
+        Fit::Loose(field)
+    } else {
+        Fit::No(field)
+    }
+}
+
+/// The worst of them.
+fn join<const N: usize>(fits: [Fit; N]) -> Fit {
+    let no = fits.iter().find(|fit| matches!(fit, Fit::No(_)));
+    let loose = fits.iter().find(|fit| matches!(fit, Fit::Loose(_)));
+    no.or(loose).copied().unwrap_or(Fit::Firm)
+}

@@ -1,0 +1,150 @@
+//! Texts of which some places are unknown, and whether two of them can be the same.
+
+/// One place of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// This character.
+    Char(char),
+    /// Any one character.
+    One,
+    /// Any text, also none.
+    Many,
+}
+
+/// A text with unknown places: a pattern of a rule, or a word of which a shell makes something else.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Shape(pub(crate) Vec<Unit>);
+
+impl Shape {
+    /// Exactly this text.
+    pub(crate) fn exact(text: &str) -> Self {
+        Self(text.chars().map(Unit::Char).collect())
+    }
+
+    /// A pattern: `*` is any text, and `?` any character if `one` says so.
+    pub(crate) fn glob(text: &str, one: bool) -> Self {
+        let units = text.chars().map(|letter| match letter {
+            '*' => Unit::Many,
+            '?' if one => Unit::One,
+            other => Unit::Char(other),
+        });
+        Self(units.collect())
+    }
+
+    /// Whether nothing of it is known.
+    pub(crate) fn is_unknown(&self) -> bool {
+        !self.0.is_empty() && self.0.iter().all(|unit| *unit == Unit::Many)
+    }
+
+    /// The text, if all of it is known.
+    pub(crate) fn text(&self) -> Option<String> {
+        self.0
+            .iter()
+            .map(|unit| match unit {
+                Unit::Char(letter) => Some(*letter),
+                Unit::One | Unit::Many => None,
+            })
+            .collect()
+    }
+
+    /// Whether there is a text that both describe.
+    pub(crate) fn meets(&self, other: &Self, case: Case) -> bool {
+        let many = |unit: &Unit| *unit == Unit::Many;
+        meet(&self.0, &other.0, many, many, |a, b| match (a, b) {
+            (Unit::Char(a), Unit::Char(b)) => case.same(*a, *b),
+            _ => true,
+        })
+    }
+}
+
+/// Whether capital and small letters are the same. On some disks they are, so what forbids says yes, and what permits
+/// says no.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Case {
+    Same,
+    Different,
+}
+
+impl Case {
+    fn same(self, a: char, b: char) -> bool {
+        a == b || self == Self::Same && a.to_lowercase().eq(b.to_lowercase())
+    }
+}
+
+/// Whether two sequences can be the same, where some places of either stand for any number of places.
+pub(crate) fn meet<A, B>(
+    a: &[A],
+    b: &[B],
+    many_a: impl Fn(&A) -> bool,
+    many_b: impl Fn(&B) -> bool,
+    same: impl Fn(&A, &B) -> bool,
+) -> bool {
+    // After i rounds, row[j] says whether the first i of `a` and the first j of `b` can be the same.
+    let mut row = vec![false; b.len() + 1];
+    row[0] = true;
+    for (at, y) in b.iter().enumerate() {
+        row[at + 1] = row[at] && many_b(y);
+    }
+    for x in a {
+        let wide = many_a(x);
+        let mut diagonal = row[0];
+        row[0] &= wide;
+        for (at, y) in b.iter().enumerate() {
+            let above = row[at + 1];
+            row[at + 1] = if wide || many_b(y) { above || row[at] } else { diagonal && same(x, y) };
+            diagonal = above;
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(a: &str, b: &str, expected: bool) {
+        let (a, b) = (Shape::glob(a, true), Shape::glob(b, true));
+        assert_eq!(a.meets(&b, Case::Different), expected, "{a:?} {b:?}");
+        assert_eq!(b.meets(&a, Case::Different), expected, "{b:?} {a:?}");
+    }
+
+    #[test]
+    fn shapes_meet_where_a_text_fits_both() {
+        check("", "", true);
+        check("", "*", true);
+        check("", "a", false);
+        check("push", "push", true);
+        check("push", "pu*", true);
+        check("pu*", "*sh", true);
+        check("a*", "b*", false);
+        check("*.o", "*.pem", false);
+        check("?", "", false);
+        check("?", "*", true);
+        check("a?c", "ab*", true);
+        check("**", "x", true);
+        check("Push", "push", false);
+        assert!(Shape::exact(".GIT").meets(&Shape::exact(".git"), Case::Same));
+    }
+
+    proptest! {
+        /// With one side known, it is ordinary matching; a slow and obvious one is the judge.
+        #[test]
+        fn matching_agrees_with_the_obvious_way(pattern in "[ab*?]{0,8}", text in "[ab]{0,8}") {
+            fn slow(pattern: &[char], text: &[char]) -> bool {
+                match pattern.split_first() {
+                    None => text.is_empty(),
+                    Some(('*', rest)) => (0..=text.len()).any(|from| slow(rest, &text[from..])),
+                    Some(('?', rest)) => !text.is_empty() && slow(rest, &text[1..]),
+                    Some((letter, rest)) => text.first() == Some(letter) && slow(rest, &text[1..]),
+                }
+            }
+            let chars = |text: &str| text.chars().collect::<Vec<_>>();
+            let expected = slow(&chars(&pattern), &chars(&text));
+            let met = Shape::glob(&pattern, true).meets(&Shape::exact(&text), Case::Different);
+            prop_assert_eq!(met, expected);
+        }
+    }
+}
