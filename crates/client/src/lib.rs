@@ -1,18 +1,45 @@
 //! Drives any agent under a policy, and gives programs one event model.
+//!
+//! A [`Runtime`] is one agent that runs. A [`Session`] is one conversation with it, under a policy. A [`RunHandle`] is one
+//! turn: its events, its result, and a way to stop it.
 
+mod agent;
+mod authority;
+mod choose;
+mod config;
+mod deadline;
+mod error;
 mod event;
+mod feed;
 mod host;
+mod input;
+mod lobby;
 pub mod map;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "the session will use it"))]
 mod mcp;
-#[cfg_attr(not(test), expect(dead_code, reason = "the session will use it"))]
+mod question;
+mod run;
+mod runtime;
+mod services;
+mod session;
+mod snapshot;
 mod structured;
-#[cfg_attr(not(test), expect(dead_code, reason = "the session will use it"))]
+mod turn;
 mod usage;
 
+pub use agent::{Agent, Info, Introduced, Offer};
+pub use choose::PermissionOption;
+pub use config::SessionConfig;
+pub use deadline::Deadlines;
+pub use error::{ClientError, Login, LoginKind, Problem, Seen, Stage};
 pub use event::{
-    Completed, EventBody, Json, Message, Payload, PermissionRequested, PermissionResolved, Role, RuntimeEvent, Status,
-    ToolOutput,
+    Completed, EventBody, Json, Message, Payload, PermissionRequested, PermissionResolved, Role,
+    RuntimeEvent, Status, ToolOutput,
 };
+pub use input::Input;
 pub use mcp::{ConfigError, ServerConfig, Transport};
-pub use usage::Usage;
+pub use question::{Decide, Pending, Question, Reply};
+pub use run::{Canceller, Events, RunError, RunHandle, RunRequest, RunResult};
+pub use runtime::{Listed, Runtime};
+pub use session::{Rejection, Session};
+pub use snapshot::{Choice, Choices, Command, ConfigOption, Snapshot};
+pub use usage::{Counted, Usage};

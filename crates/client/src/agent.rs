@@ -1,0 +1,316 @@
+//! The agent: its process, the conversation with it, and how that begins.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use narrows_acp::capability::AgentCan;
+use narrows_acp::method::INITIALIZE;
+use narrows_acp::offer::{Answer, Unfit, Verdict, judge_error, judge_result};
+use narrows_acp::{ProtocolVersion, Version, Versions, v1, v2};
+use narrows_link::child::{self, Process};
+use narrows_process::{Ladder, Spec};
+use narrows_rpc::{CallError, Inbox, Options, Peer};
+use narrows_wire::{Code, RpcError};
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::deadline::Deadlines;
+use crate::error::{ClientError, Login, LoginKind, Problem, Seen, Stage};
+use crate::usage::Counted;
+
+/// How much of its stderr explains what an agent did.
+const STDERR_LINES: usize = 20;
+
+/// An agent to be driven: how it is started, and how long it may take.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    /// What the user calls it; the `provider` of events.
+    pub name: String,
+    /// The process.
+    pub spec: Spec,
+    /// The version that is offered to it. One that answers with a lower version is started again with that.
+    pub protocol: Version,
+    /// How long it may take.
+    pub deadlines: Deadlines,
+    /// What the usage it tells at the end of a turn is the sum of.
+    pub counted: Counted,
+}
+
+impl Agent {
+    /// An agent that is started by `spec`, with the usual deadlines and the version that nearly all speak.
+    pub fn new(name: impl Into<String>, spec: Spec) -> Self {
+        Self {
+            name: name.into(),
+            spec,
+            protocol: Version::V1,
+            deadlines: Deadlines::default(),
+            counted: Counted::default(),
+        }
+    }
+}
+
+/// What the agent is offered to use of this machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// Reading files.
+    pub read_files: bool,
+    /// Writing files.
+    pub write_files: bool,
+    /// Running commands.
+    pub run_commands: bool,
+}
+
+/// Who the agent says it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Info {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+/// What is known of an agent after `initialize`.
+#[derive(Clone, Debug)]
+pub struct Introduced {
+    /// The version of the conversation.
+    pub version: Version,
+    /// Who it is, if it says so.
+    pub info: Option<Info>,
+    /// What it can do.
+    pub can: AgentCan,
+    /// The ways to log in.
+    pub logins: Vec<Login>,
+    /// All that it said.
+    pub raw: Value,
+}
+
+/// How `initialize` ended.
+enum Opening {
+    Agreed(Introduced),
+    /// Another process is needed, with a lower version.
+    Again(Version),
+}
+
+/// An agent that runs and has introduced itself.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) peer: Peer,
+    pub(crate) inbox: Inbox,
+    pub(crate) process: Process,
+    pub(crate) known: Introduced,
+}
+
+/// Starts the agent, and again if it wants a lower version.
+pub(crate) async fn start(
+    agent: &Agent,
+    offer: Offer,
+    serves: fn(&str) -> bool,
+) -> Result<Running, ClientError> {
+    let mut version = agent.protocol;
+    loop {
+        let started = child::spawn(agent.spec.clone(), &narrows_link::Options::default()).await;
+        let (link, process) = started.map_err(|source| {
+            ClientError::new(Stage::Start, Problem::Spawn { agent: agent.name.clone(), source })
+        })?;
+        let (peer, inbox) = narrows_rpc::start(link, Options::client(serves));
+        match initialize(&peer, version, offer, agent).await {
+            Ok(Opening::Agreed(known)) => return Ok(Running { peer, inbox, process, known }),
+            Ok(Opening::Again(lower)) => {
+                tracing::info!(%version, %lower, "the agent wants a lower version");
+                // Nothing was begun, so there is nothing to be gentle about.
+                end(&peer, process, Ladder { eof_grace: Duration::from_millis(200), ..Ladder::default() })
+                    .await;
+                version = lower;
+            }
+            Err(problem) => {
+                let mut error = ClientError::new(Stage::Initialize, problem);
+                let lost = matches!(*error.problem, Problem::Lost(_));
+                error.seen = end(&peer, process, if lost { Ladder::default() } else { hasty() }).await;
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// For an agent that does not answer anyway.
+fn hasty() -> Ladder {
+    Ladder { eof_grace: Duration::from_millis(500), term_grace: Duration::from_secs(2) }
+}
+
+/// Ends the agent and everything it started, and returns what was seen of it.
+pub(crate) async fn end(peer: &Peer, process: Process, ladder: Ladder) -> Seen {
+    let stderr = process.stderr();
+    peer.close();
+    let exit = process.stop(ladder).await;
+    if exit.survivors > 0 {
+        tracing::warn!(%exit, "the agent has left processes behind");
+    }
+    Seen { stray_lines: stray_lines(peer), stderr: stderr.tail(STDERR_LINES) }
+}
+
+/// What can be seen of an agent that runs.
+pub(crate) fn seen(peer: &Peer, process: &Process) -> Seen {
+    Seen { stray_lines: stray_lines(peer), stderr: process.stderr().tail(STDERR_LINES) }
+}
+
+fn stray_lines(peer: &Peer) -> u64 {
+    let stats = peer.stats();
+    stats.noise + stats.invalid
+}
+
+/// Settles the version of the conversation.
+async fn initialize(peer: &Peer, offered: Version, offer: Offer, agent: &Agent) -> Result<Opening, Problem> {
+    let (name, number) = ("narrows", env!("CARGO_PKG_VERSION"));
+    let limit = agent.deadlines.initialize;
+    let answer: Result<Box<RawValue>, CallError> = match offered {
+        Version::V1 => {
+            let files = v1::FileSystemCapabilities::new()
+                .read_text_file(offer.read_files)
+                .write_text_file(offer.write_files);
+            let can = v1::ClientCapabilities::new().fs(files).terminal(offer.run_commands);
+            let params = v1::InitializeRequest::new(ProtocolVersion::V1)
+                .client_info(v1::Implementation::new(name, number))
+                .client_capabilities(can);
+            peer.request(INITIALIZE, &params, limit).await
+        }
+        Version::V2 => {
+            let params =
+                v2::InitializeRequest::new(ProtocolVersion::V2, v2::Implementation::new(name, number));
+            peer.request(INITIALIZE, &params, limit).await
+        }
+    };
+    let (verdict, raw) = match answer {
+        Ok(result) => {
+            let raw = serde_json::from_str(result.get()).unwrap_or_default();
+            (judge_result(Versions::Both, offered, &result), raw)
+        }
+        Err(CallError::Refused(error)) => match refused(offered, &error) {
+            // The agent's own words say more than the number.
+            Err(Unfit::Refused { .. }) => return Err(Problem::Refused(error)),
+            verdict => (verdict, Value::Null),
+        },
+        Err(error) => return Err(error.into()),
+    };
+    match verdict.map_err(Problem::Unfit)? {
+        Verdict::Accepted(answer) => Ok(Opening::Agreed(introduced(&answer, raw, &agent.spec))),
+        Verdict::Reconnect(version) => Ok(Opening::Again(version)),
+    }
+}
+
+fn refused(offered: Version, error: &RpcError) -> Result<Verdict, Unfit> {
+    let data = error.data.as_ref().and_then(|data| to_raw_value(data).ok());
+    let code = i32::try_from(error.code).unwrap_or(Code::Internal.number());
+    judge_error(Versions::Both, offered, code, data.as_deref())
+}
+
+fn introduced(answer: &Answer, raw: Value, spec: &Spec) -> Introduced {
+    let logins = logins(&raw, spec);
+    match answer {
+        Answer::V1(answer) => Introduced {
+            version: Version::V1,
+            info: answer
+                .agent_info
+                .as_ref()
+                .map(|info| Info { name: info.name.clone(), version: info.version.clone() }),
+            can: AgentCan::from(&**answer),
+            logins,
+            raw,
+        },
+        Answer::V2(answer) => Introduced {
+            version: Version::V2,
+            info: Some(Info { name: answer.info.name.clone(), version: answer.info.version.clone() }),
+            can: AgentCan::from(&**answer),
+            logins,
+            raw,
+        },
+    }
+}
+
+/// The ways to log in, read loosely: the schema of today has no word for variables, agents of yesterday do.
+fn logins(raw: &Value, spec: &Spec) -> Vec<Login> {
+    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    let login = |value: &Value| {
+        let id = text(value, "id").or_else(|| text(value, "methodId"))?;
+        let how = match text(value, "type").as_deref() {
+            None | Some("agent") => LoginKind::Agent,
+            Some("terminal") => {
+                let words = value.get("args").and_then(Value::as_array).cloned().unwrap_or_default();
+                let arguments = words.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+                LoginKind::Terminal { arguments }
+            }
+            Some("env_var") => environment(value, spec),
+            Some(_) => LoginKind::Other,
+        };
+        let name = text(value, "name").unwrap_or_else(|| id.clone());
+        Some(Login { id, name, description: text(value, "description"), how })
+    };
+    raw.get("authMethods")
+        .and_then(Value::as_array)
+        .map_or(Vec::new(), |all| all.iter().filter_map(login).collect())
+}
+
+/// The variables of a way to log in: `varName`, or a list `vars` of names or of objects with one.
+fn environment(value: &Value, spec: &Spec) -> LoginKind {
+    let mut variables = BTreeSet::new();
+    let mut missing = BTreeSet::new();
+    let single = value.get("varName").into_iter();
+    let several = value.get("vars").and_then(Value::as_array).into_iter().flatten();
+    for variable in single.chain(several) {
+        let name = variable.as_str().or_else(|| variable.get("name").and_then(Value::as_str));
+        let Some(name) = name else { continue };
+        let is_optional = variable.get("optional") == Some(&Value::Bool(true));
+        if spec.env.get(name).is_none_or(std::ffi::OsStr::is_empty) && !is_optional {
+            missing.insert(name.to_owned());
+        }
+        variables.insert(name.to_owned());
+    }
+    LoginKind::Environment {
+        variables: variables.into_iter().collect(),
+        missing: missing.into_iter().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn ways_to_log_in_are_told_apart() {
+        let mut spec = Spec::new("agent");
+        spec.env.set("HAVE", "1");
+        spec.env.set("EMPTY", "");
+        let found = logins(
+            &json!({"authMethods": [
+                {"id": "a", "name": "A", "description": "browser"},
+                {"type": "terminal", "methodId": "t", "name": "T", "args": ["login", 7]},
+                {"type": "env_var", "id": "e", "vars": [{"name": "HAVE"}, {"name": "EMPTY"}, {"name": "X", "optional": true}]},
+                {"type": "env_var", "id": "f", "varName": "HAVE"},
+                {"type": "magic", "id": "m"},
+                {"name": "no id"},
+            ]}),
+            &spec,
+        );
+        let kinds: Vec<_> = found.iter().map(|login| (login.id.as_str(), &login.how)).collect();
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            kinds,
+            [
+                ("a", &LoginKind::Agent),
+                ("t", &LoginKind::Terminal { arguments: names(&["login"]) }),
+                (
+                    "e",
+                    &LoginKind::Environment {
+                        variables: names(&["EMPTY", "HAVE", "X"]),
+                        missing: names(&["EMPTY"])
+                    }
+                ),
+                ("f", &LoginKind::Environment { variables: names(&["HAVE"]), missing: Vec::new() }),
+                ("m", &LoginKind::Other),
+            ]
+        );
+        assert!(logins(&json!({}), &spec).is_empty());
+    }
+}

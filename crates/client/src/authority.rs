@@ -1,0 +1,264 @@
+//! Who decides: the policy, and where it leaves something open, whoever can be asked.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use narrows_policy::{Action, Confined, Decision, Policy, Scene, Verdict};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::timeout;
+
+use crate::event::{Json, PermissionRequested, PermissionResolved};
+use crate::question::{Decide, Question, Reply};
+
+/// Something to be told as an event, by whoever is not the session itself.
+#[derive(Debug)]
+pub(crate) enum Note {
+    Requested(PermissionRequested),
+    Resolved(PermissionResolved),
+}
+
+/// How a question was settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// By the policy alone.
+    Policy,
+    /// By who was asked.
+    Person,
+    /// By nobody: there is none to ask.
+    Nobody,
+    /// By nobody: time ran out.
+    Deadline,
+    /// By the end of the turn.
+    Cancelled,
+}
+
+impl By {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Person => "answer",
+            Self::Nobody => "nobody to ask",
+            Self::Deadline => "timed out",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// Why something is not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Denied(pub(crate) String);
+
+/// What a request is about, for events and for people.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct About {
+    pub(crate) method: &'static str,
+    pub(crate) title: String,
+    pub(crate) kind: &'static str,
+    pub(crate) tool: Option<String>,
+    pub(crate) input: serde_json::Value,
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+/// Decides about one session.
+pub(crate) struct Authority {
+    /// Known once the session is open; MCP servers may ask before.
+    session: OnceLock<Arc<str>>,
+    policy: Arc<Policy>,
+    roots: Vec<PathBuf>,
+    confined: Confined,
+    decider: Option<Arc<dyn Decide>>,
+    patience: Duration,
+    notes: mpsc::Sender<Note>,
+    asked: AtomicU64,
+    /// How many questions wait for somebody.
+    waiting: AtomicUsize,
+    cancelling: AtomicBool,
+    cancelled: Notify,
+}
+
+impl Authority {
+    pub(crate) fn new(
+        policy: Arc<Policy>,
+        roots: Vec<PathBuf>,
+        confined: Confined,
+        decider: Option<Arc<dyn Decide>>,
+        patience: Duration,
+        notes: mpsc::Sender<Note>,
+    ) -> Self {
+        Self {
+            session: OnceLock::new(),
+            policy,
+            roots,
+            confined,
+            decider,
+            patience,
+            notes,
+            asked: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            cancelling: AtomicBool::new(false),
+            cancelled: Notify::new(),
+        }
+    }
+
+    /// The session is open.
+    pub(crate) fn set_session(&self, id: &Arc<str>) {
+        // It has one name for life.
+        let _ = self.session.set(Arc::clone(id));
+    }
+
+    /// The name of the session.
+    pub(crate) fn session(&self) -> String {
+        self.session.get().map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// A new name for a question.
+    pub(crate) fn number(&self) -> String {
+        format!("perm_{}", self.asked.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// The preset.
+    pub(crate) fn access(&self) -> narrows_policy::Access {
+        self.policy.access()
+    }
+
+    /// Whether somebody is being asked.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// From here on everything is refused, and whoever was asked need not answer any more.
+    pub(crate) fn cancel(&self) {
+        self.cancelling.store(true, Ordering::Relaxed);
+        self.cancelled.notify_waiters();
+    }
+
+    /// A new turn begins.
+    pub(crate) fn renew(&self) {
+        self.cancelling.store(false, Ordering::Relaxed);
+    }
+
+    /// What the policy says.
+    pub(crate) fn judge(&self, action: &Action) -> Decision {
+        let scene = Scene {
+            roots: &self.roots,
+            confined: self.confined,
+            cancelling: self.cancelling.load(Ordering::Relaxed),
+            refused: None,
+        };
+        self.policy.decide(action, &scene)
+    }
+
+    /// Settles a question: by what the policy says, or by asking.
+    pub(crate) async fn settle(&self, question: Question) -> (Reply, By) {
+        match question.decision.verdict {
+            Verdict::Allow => return (Reply::Allow, By::Policy),
+            Verdict::Deny => return (Reply::Reject, By::Policy),
+            Verdict::Ask => {}
+        }
+        let Some(decider) = &self.decider else { return (Reply::Reject, By::Nobody) };
+        let cancelled = self.cancelled.notified();
+        tokio::pin!(cancelled);
+        cancelled.as_mut().enable();
+        if self.cancelling.load(Ordering::Relaxed) {
+            return (Reply::Cancel, By::Cancelled);
+        }
+        let _waiting = Waiting::new(&self.waiting);
+        tokio::select! {
+            biased;
+            () = cancelled => (Reply::Cancel, By::Cancelled),
+            reply = timeout(self.patience, decider.decide(Arc::new(question))) => match reply {
+                Ok(reply) => (reply, By::Person),
+                Err(_) => (Reply::Reject, By::Deadline),
+            },
+        }
+    }
+
+    /// Settles what the agent wants of this machine, and tells of it.
+    pub(crate) async fn permit(&self, action: &Action, about: About) -> Result<(), Denied> {
+        let decision = self.judge(action);
+        let id = self.number();
+        let About { method, title, kind, tool, input, paths } = about;
+        let requested = PermissionRequested {
+            request_id: id.clone(),
+            method: method.to_owned(),
+            tool_name: tool.clone(),
+            title: Some(title.clone()),
+            kind: Some(kind.to_owned()),
+            input: (!input.is_null()).then(|| Json::write(&input)),
+            locations: paths.iter().map(|path| path.display().to_string()).collect(),
+            ..PermissionRequested::default()
+        };
+        self.note(Note::Requested(requested)).await;
+        let question = Question {
+            id: id.clone(),
+            session_id: self.session(),
+            run_id: None,
+            title,
+            description: None,
+            tool_call_id: None,
+            tool,
+            kind: kind.to_owned(),
+            input,
+            locations: paths,
+            options: Vec::new(),
+            decision: decision.clone(),
+        };
+        let (reply, by) = self.settle(question).await;
+        let allowed = reply == Reply::Allow;
+        let resolved = PermissionResolved {
+            request_id: id,
+            outcome: if allowed { "allowed" } else { "refused" }.to_owned(),
+            decision: Some(explained(&decision, by)),
+            ..PermissionResolved::default()
+        };
+        self.note(Note::Resolved(resolved)).await;
+        if allowed { Ok(()) } else { Err(denied(&decision, by)) }
+    }
+
+    async fn note(&self, note: Note) {
+        // Without a session there is nobody to be told.
+        let _ = self.notes.send(note).await;
+    }
+}
+
+/// A decision as events have it: what the policy said, and who settled it.
+pub(crate) fn explained(decision: &Decision, by: By) -> Json {
+    Json::write(&serde_json::json!({
+        "verdict": decision.verdict,
+        "because": decision.because,
+        "words": decision.to_string(),
+        "by": by.name(),
+    }))
+}
+
+/// Why something is not done, in words for the agent.
+pub(crate) fn denied(decision: &Decision, by: By) -> Denied {
+    Denied(match by {
+        By::Policy => decision.because.to_string(),
+        By::Person => "the user refused it".to_owned(),
+        By::Nobody => {
+            format!("somebody would have to allow it, and there is nobody to ask: {}", decision.because)
+        }
+        By::Deadline => "nobody answered in time whether it is allowed".to_owned(),
+        By::Cancelled => "the turn was cancelled".to_owned(),
+    })
+}
+
+/// Counts a question as long as it lives.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

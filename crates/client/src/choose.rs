@@ -1,0 +1,126 @@
+//! Which of the options of a permission request is taken: by their kinds, never by place, label or invention.
+
+use serde::{Deserialize, Serialize};
+
+/// An option of a permission request.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PermissionOption {
+    /// Its id.
+    pub option_id: String,
+    /// What a person is shown.
+    #[serde(default)]
+    pub name: String,
+    /// What it means: `allow_once`, `allow_always`, `reject_once`, `reject_always`, or something unknown.
+    pub kind: String,
+}
+
+/// The answer to a permission request, in the form of both versions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Answer {
+    outcome: Outcome,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+enum Outcome {
+    #[serde(rename_all = "camelCase")]
+    Selected {
+        option_id: String,
+    },
+    Cancelled,
+}
+
+impl Answer {
+    /// Nothing is chosen.
+    pub(crate) const CANCELLED: Self = Self { outcome: Outcome::Cancelled };
+
+    fn selected(option: &PermissionOption) -> Self {
+        Self { outcome: Outcome::Selected { option_id: option.option_id.clone() } }
+    }
+
+    /// The option that was chosen.
+    pub(crate) fn option_id(&self) -> Option<&str> {
+        match &self.outcome {
+            Outcome::Selected { option_id } => Some(option_id),
+            Outcome::Cancelled => None,
+        }
+    }
+}
+
+/// The answer that allows, once; for good only if `may_always` and nothing less is offered.
+pub(crate) fn allow(options: &[PermissionOption], may_always: bool) -> Option<Answer> {
+    let always = || unambiguous(options, "allow_always").filter(|_| may_always);
+    unambiguous(options, "allow_once").or_else(always).map(Answer::selected)
+}
+
+/// The answer that refuses: an option that says so, or none.
+pub(crate) fn reject(options: &[PermissionOption]) -> Answer {
+    let option = unambiguous(options, "reject_once").or_else(|| unambiguous(options, "reject_always"));
+    option.map_or(Answer::CANCELLED, Answer::selected)
+}
+
+/// The answer that takes the option with this id, if it was offered and cannot be mistaken for another.
+pub(crate) fn exactly(options: &[PermissionOption], id: &str) -> Option<Answer> {
+    let mut named = options.iter().filter(|option| option.option_id == id);
+    let option = named.next()?;
+    named.next().is_none().then(|| Answer::selected(option))
+}
+
+/// The first option of this kind whose id is its own: one that is shared could be read as another option.
+fn unambiguous<'a>(options: &'a [PermissionOption], kind: &str) -> Option<&'a PermissionOption> {
+    let shares = |option: &PermissionOption| {
+        options.iter().filter(|other| other.option_id == option.option_id).count() > 1
+    };
+    options.iter().find(|option| option.kind == kind && !shares(option))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Options by `id:kind`.
+    fn options(text: &str) -> Vec<PermissionOption> {
+        let option = |word: &str| {
+            let (id, kind) = word.split_once(':').expect("id:kind");
+            PermissionOption { option_id: id.to_owned(), name: "Allow!".to_owned(), kind: kind.to_owned() }
+        };
+        text.split_whitespace().map(option).collect()
+    }
+
+    #[track_caller]
+    fn check(text: &str, once: Option<&str>, always: Option<&str>, rejected: Option<&str>) {
+        let options = options(text);
+        assert_eq!(allow(&options, false).as_ref().and_then(Answer::option_id), once, "{text}");
+        assert_eq!(allow(&options, true).as_ref().and_then(Answer::option_id), always, "{text}");
+        assert_eq!(reject(&options).option_id(), rejected, "{text}");
+    }
+
+    #[test]
+    fn the_kind_decides_and_never_the_place() {
+        check("y:allow_once n:reject_once", Some("y"), Some("y"), Some("n"));
+        check("A:allow_always y:allow_once N:reject_always n:reject_once", Some("y"), Some("y"), Some("n"));
+        check("A:allow_always N:reject_always", None, Some("A"), Some("N"));
+        check("reject_once:allow_once", Some("reject_once"), Some("reject_once"), None);
+        check("x:_reject y:allow z:", None, None, None);
+        check("", None, None, None);
+    }
+
+    #[test]
+    fn a_shared_id_is_not_chosen() {
+        check("x:allow_once x:reject_once", None, None, None);
+        check("x:allow_once x:reject_once n:reject_always", None, None, Some("n"));
+        let options = options("x:allow_once x:reject_once y:allow_once");
+        for (id, taken) in [("x", None), ("y", Some("y")), ("z", None), ("", None)] {
+            assert_eq!(exactly(&options, id).as_ref().and_then(Answer::option_id), taken, "{id}");
+        }
+    }
+
+    #[test]
+    fn answers_are_written_as_both_versions_read_them() {
+        let yes = allow(&options("y:allow_once"), false).expect("an answer");
+        let written = |answer: &Answer| serde_json::to_string(answer).expect("plain data");
+        assert_eq!(written(&yes), r#"{"outcome":{"outcome":"selected","optionId":"y"}}"#);
+        assert_eq!(written(&Answer::CANCELLED), r#"{"outcome":{"outcome":"cancelled"}}"#);
+    }
+}

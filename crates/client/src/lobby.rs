@@ -1,0 +1,121 @@
+//! What comes outside the sessions: requests of sessions that are just being opened, and MCP servers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use narrows_rpc::{Inbox, Item, Request};
+use narrows_wire::{Code, RpcError};
+use tokio::sync::mpsc;
+
+/// How many requests may wait for a session that is being opened.
+const WAITING: usize = 32;
+
+/// How many requests may wait for a session to take them.
+pub(crate) const QUEUE: usize = 64;
+
+#[derive(Default)]
+struct State {
+    /// The sessions that are open, and where their requests go.
+    open: HashMap<String, mpsc::Sender<Request>>,
+    /// Requests of sessions that nobody knows yet.
+    waiting: Vec<(String, Request)>,
+}
+
+/// Where requests wait that came before their session was known.
+///
+/// An agent may ask for a file in the breath in which it names the session. What comes then belongs to a session that
+/// this side has not opened yet, and must not be refused for it.
+#[derive(Default)]
+pub(crate) struct Lobby {
+    state: Mutex<State>,
+    /// How many sessions are being opened.
+    opening: AtomicUsize,
+}
+
+/// A session is being opened as long as this lives.
+pub(crate) struct Opening {
+    lobby: Arc<Lobby>,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if self.lobby.opening.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // Nobody will come for these.
+            let left = std::mem::take(&mut self.lobby.state().waiting);
+            left.into_iter().for_each(|(session, request)| refuse(&session, request));
+        }
+    }
+}
+
+impl Lobby {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From here on requests of unknown sessions wait.
+    pub(crate) fn opening(self: &Arc<Self>) -> Opening {
+        self.opening.fetch_add(1, Ordering::Relaxed);
+        Opening { lobby: Arc::clone(self) }
+    }
+
+    /// The session `id` is open: its requests go to what is returned.
+    pub(crate) fn enter(&self, id: &str) -> mpsc::Receiver<Request> {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let mut state = self.state();
+        let (ours, others) =
+            std::mem::take(&mut state.waiting).into_iter().partition(|(session, _)| session == id);
+        state.waiting = others;
+        let ours: Vec<(String, Request)> = ours;
+        for (_, request) in ours {
+            // There is room for more than can have waited.
+            let _ = sender.try_send(request);
+        }
+        state.open.insert(id.to_owned(), sender);
+        receiver
+    }
+
+    /// The session `id` is closed.
+    pub(crate) fn leave(&self, id: &str) {
+        self.state().open.remove(id);
+    }
+
+    /// Takes a request of session `id`.
+    fn take(&self, id: String, request: Request) {
+        let mut state = self.state();
+        if let Some(open) = state.open.get(&id) {
+            if let Err(full) = open.try_send(request) {
+                let request = full.into_inner();
+                request
+                    .responder
+                    .fail(&RpcError::new(Code::Backpressure, "too many requests of one session"));
+            }
+            return;
+        }
+        if self.opening.load(Ordering::Relaxed) > 0 && state.waiting.len() < WAITING {
+            state.waiting.push((id, request));
+            return;
+        }
+        drop(state);
+        refuse(&id, request);
+    }
+}
+
+fn refuse(session: &str, request: Request) {
+    let error = RpcError::new(Code::NotFound, "there is no such session here");
+    request.responder.fail(&error.with("sessionId", session.chars().take(100).collect::<String>().into()));
+}
+
+/// Reads what comes outside the sessions until the conversation is over; `other` takes what belongs to none.
+pub(crate) async fn read(lobby: Arc<Lobby>, mut inbox: Inbox, other: impl Fn(Request)) {
+    while let Some(item) = inbox.recv().await {
+        match item {
+            Item::Request(request) => match request.frame.session().map(std::borrow::Cow::into_owned) {
+                Some(session) => lobby.take(session, request),
+                None => other(request),
+            },
+            Item::Notification(frame) => tracing::debug!(?frame, "passed over: it belongs to no session"),
+            Item::Answer(_) => {}
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! One agent that runs, and the sessions with it.
+
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::Duration;
+
+use narrows_acp::Version;
+use narrows_acp::method::{
+    AUTH_LOGIN, AUTHENTICATE, SESSION_FORK, SESSION_LIST, SESSION_LOAD, SESSION_NEW, SESSION_RESUME,
+};
+use narrows_link::child::Process;
+use narrows_process::Ladder;
+use narrows_rpc::{CallError, Peer, Request};
+use narrows_wire::{Code, RpcError};
+use serde_json::{Map, Value, json};
+
+use crate::agent::{self, Agent, Introduced, Offer};
+use crate::config::SessionConfig;
+use crate::error::{ClientError, LoginKind, Problem, Seen, Stage, wants_login};
+use crate::lobby::{self, Lobby};
+use crate::mcp::{Hosted, Limits as McpLimits};
+use crate::session::{self, Session};
+
+/// One agent that runs, and the sessions with it. When it is dropped the agent ends, with everything it started.
+#[derive(Debug)]
+pub struct Runtime {
+    shared: Arc<Shared>,
+}
+
+/// What the sessions of an agent share.
+pub(crate) struct Shared {
+    pub(crate) agent: Agent,
+    pub(crate) known: Introduced,
+    pub(crate) offer: Offer,
+    pub(crate) peer: Peer,
+    pub(crate) lobby: Arc<Lobby>,
+    pub(crate) mcp: Hosted,
+    process: StdMutex<Option<Process>>,
+}
+
+/// A session that an agent knows of.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Listed {
+    /// Its id.
+    pub session_id: String,
+    /// Where it works.
+    pub cwd: String,
+    /// What it is called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// When it was last used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<String>,
+}
+
+/// How a session is to begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    New,
+    Resume(String),
+    Fork(String),
+}
+
+/// How many pages of sessions are read at most.
+const PAGES: usize = 100;
+
+impl Runtime {
+    /// Starts `agent` and lets it introduce itself. It is offered what `offer` says; whatever it asks for is judged by
+    /// the policy of its session all the same.
+    ///
+    /// # Errors
+    /// When it cannot be started, does not answer, or speaks no version that we do.
+    pub async fn start(agent: Agent, offer: Offer) -> Result<Self, ClientError> {
+        let running = agent::start(&agent, offer, session::serves).await?;
+        let lobby = Arc::new(Lobby::default());
+        let mcp = Hosted::new(McpLimits::default());
+        let (peer, known) = (running.peer, running.known);
+        let elsewhere = (mcp.clone(), peer.clone());
+        let other = move |request: Request| other(&elsewhere.0, &elsewhere.1, request);
+        tokio::spawn(lobby::read(Arc::clone(&lobby), running.inbox, other));
+        let process = StdMutex::new(Some(running.process));
+        Ok(Self { shared: Arc::new(Shared { agent, known, offer, peer, lobby, mcp, process }) })
+    }
+
+    /// What the user calls the agent.
+    #[must_use]
+    pub fn provider(&self) -> &str {
+        &self.shared.agent.name
+    }
+
+    /// What the agent said of itself.
+    #[must_use]
+    pub fn introduced(&self) -> &Introduced {
+        &self.shared.known
+    }
+
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// When the agent refuses, wants a login, does not answer in time or is lost.
+    pub async fn open_session(&self, config: SessionConfig) -> Result<Session, ClientError> {
+        session::begin(Arc::clone(&self.shared), config, Beginning::New).await
+    }
+
+    /// Goes on with a session that the agent knows. What is replayed of it goes to [`Session::events`].
+    ///
+    /// # Errors
+    /// When the agent cannot resume sessions, and as [`Runtime::open_session`].
+    pub async fn resume_session(&self, id: &str, config: SessionConfig) -> Result<Session, ClientError> {
+        session::begin(Arc::clone(&self.shared), config, Beginning::Resume(id.to_owned())).await
+    }
+
+    /// Opens a session that begins with the history of another.
+    ///
+    /// # Errors
+    /// When the agent cannot fork sessions, and as [`Runtime::open_session`].
+    pub async fn fork_session(&self, id: &str, config: SessionConfig) -> Result<Session, ClientError> {
+        session::begin(Arc::clone(&self.shared), config, Beginning::Fork(id.to_owned())).await
+    }
+
+    /// The sessions the agent knows, those in `cwd` if it is given, the one used last first if the agent says when.
+    ///
+    /// # Errors
+    /// When the agent cannot list sessions, and as [`Runtime::open_session`].
+    pub async fn list_sessions(&self, cwd: Option<&str>) -> Result<Vec<Listed>, ClientError> {
+        let shared = &self.shared;
+        if !shared.known.can.list {
+            let problem = Problem::Unsupported("the agent cannot list its sessions".to_owned());
+            return Err(shared.failed(Stage::List, problem));
+        }
+        let mut all = Vec::new();
+        let mut cursor: Option<String> = None;
+        for _ in 0..PAGES {
+            let mut params = Map::new();
+            params.extend(cwd.map(|cwd| ("cwd".to_owned(), cwd.into())));
+            params.extend(cursor.take().map(|cursor| ("cursor".to_owned(), cursor.into())));
+            let limit = shared.agent.deadlines.small;
+            let page: Value = shared.ask(Stage::List, SESSION_LIST, &params.into(), limit).await?;
+            all.extend(page["sessions"].as_array().into_iter().flatten().filter_map(listed));
+            cursor = page.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
+            if cursor.is_none() {
+                break;
+            }
+        }
+        // RFC 3339 in one zone sorts as text; agents that say nothing keep their order.
+        all.sort_by(|a, b| b.updated_at.cmp(&a.updated_at));
+        Ok(all)
+    }
+
+    /// Ends the agent, gently at first, and everything it started.
+    pub async fn close(self) -> Seen {
+        self.shared.end(Ladder::default()).await
+    }
+}
+
+/// Takes a request that names no session.
+fn other(mcp: &Hosted, peer: &Peer, request: Request) {
+    let method = request.frame.method().unwrap_or_default();
+    if Hosted::takes(&method) {
+        return mcp.serve(request, peer);
+    }
+    request.responder.fail(&RpcError::new(Code::InvalidParams, "`sessionId` is missing"));
+}
+
+fn listed(value: &Value) -> Option<Listed> {
+    let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    Some(Listed {
+        session_id: text("sessionId")?,
+        cwd: text("cwd").unwrap_or_default(),
+        title: text("title"),
+        updated_at: text("updatedAt"),
+    })
+}
+
+impl Shared {
+    /// The problem with what was seen of the agent until now.
+    pub(crate) fn failed(&self, stage: Stage, problem: impl Into<Problem>) -> ClientError {
+        ClientError { seen: self.seen(), ..ClientError::new(stage, problem) }
+    }
+
+    /// What was seen of the agent until now.
+    pub(crate) fn seen(&self) -> Seen {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        process.as_ref().map(|process| agent::seen(&self.peer, process)).unwrap_or_default()
+    }
+
+    /// Ends the agent and everything it started.
+    pub(crate) async fn end(&self, ladder: Ladder) -> Seen {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match process {
+            Some(process) => agent::end(&self.peer, process, ladder).await,
+            None => Seen::default(),
+        }
+    }
+
+    /// Asks the agent something.
+    pub(crate) async fn ask(
+        &self,
+        stage: Stage,
+        method: &str,
+        params: &Value,
+        limit: Duration,
+    ) -> Result<Value, ClientError> {
+        let answer = self.peer.request(method, params, limit).await;
+        answer.map_err(|error| self.explained(stage, error))
+    }
+
+    /// What an error in answer to a request means: perhaps that somebody must log in.
+    pub(crate) fn explained(&self, stage: Stage, error: CallError) -> ClientError {
+        let problem = match error {
+            error if wants_login(&error) => Problem::LoginNeeded(self.known.logins.clone()),
+            error => error.into(),
+        };
+        self.failed(stage, problem)
+    }
+
+    /// Logs in by the first way that needs nobody: variables that are set. Whether there was one.
+    pub(crate) async fn log_in(&self) -> Result<bool, ClientError> {
+        let is_set = |how: &LoginKind| matches!(how, LoginKind::Environment { variables, missing } if missing.is_empty() && !variables.is_empty());
+        let Some(login) = self.known.logins.iter().find(|login| is_set(&login.how)) else { return Ok(false) };
+        tracing::info!(login = login.name, "logging in by the variables that are set");
+        let method = match self.known.version {
+            Version::V1 => AUTHENTICATE,
+            Version::V2 => AUTH_LOGIN,
+        };
+        let params = json!({"methodId": login.id});
+        self.ask(Stage::Login, method, &params, self.agent.deadlines.login).await?;
+        Ok(true)
+    }
+
+    /// How a session that is to begin so is asked for.
+    pub(crate) fn method(&self, beginning: &Beginning) -> Result<(Stage, &'static str), ClientError> {
+        let can = &self.known.can;
+        let unsupported = |stage, what: &str| {
+            Err(self.failed(stage, Problem::Unsupported(format!("the agent cannot {what} sessions"))))
+        };
+        match beginning {
+            Beginning::New => Ok((Stage::Open, SESSION_NEW)),
+            Beginning::Resume(_) if can.resume => Ok((Stage::Resume, SESSION_RESUME)),
+            Beginning::Resume(_) if can.load => Ok((Stage::Resume, SESSION_LOAD)),
+            Beginning::Resume(_) => unsupported(Stage::Resume, "resume"),
+            Beginning::Fork(_) if can.fork => Ok((Stage::Fork, SESSION_FORK)),
+            Beginning::Fork(_) => unsupported(Stage::Fork, "fork"),
+        }
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("agent", &self.agent.name).finish_non_exhaustive()
+    }
+}

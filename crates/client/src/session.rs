@@ -1,0 +1,237 @@
+//! One session with an agent, as its user sees it.
+
+mod active;
+mod actor;
+mod open;
+mod permission;
+mod serve;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use narrows_acp::method::{
+    ELICITATION_CREATE, FS_READ_TEXT_FILE, FS_WRITE_TEXT_FILE, SESSION_REQUEST_PERMISSION,
+    SESSION_SET_CONFIG_OPTION, SESSION_SET_MODE, SESSION_SET_MODEL, SESSION_UPDATE, TERMINAL_CREATE,
+    TERMINAL_KILL, TERMINAL_OUTPUT, TERMINAL_RELEASE, TERMINAL_WAIT_FOR_EXIT,
+};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::{ClientError, Problem, Stage};
+use crate::feed::Reader;
+use crate::mcp::Hosted;
+use crate::run::{Events, RunHandle, RunRequest};
+use crate::runtime::Shared;
+use crate::snapshot::Snapshot;
+
+pub(crate) use open::begin;
+
+/// What an agent may ask of us.
+pub(crate) fn serves(method: &str) -> bool {
+    matches!(
+        method,
+        SESSION_UPDATE
+            | SESSION_REQUEST_PERMISSION
+            | FS_READ_TEXT_FILE
+            | FS_WRITE_TEXT_FILE
+            | TERMINAL_CREATE
+            | TERMINAL_OUTPUT
+            | TERMINAL_WAIT_FOR_EXIT
+            | TERMINAL_KILL
+            | TERMINAL_RELEASE
+            | ELICITATION_CREATE
+    ) || Hosted::takes(method)
+        // What an agent tells in words of its own is passed on, not lost.
+        || method.starts_with('_')
+}
+
+/// What the session's task is told.
+pub(crate) enum Command {
+    Run { request: Box<RunRequest>, reply: oneshot::Sender<Result<RunHandle, ClientError>> },
+    Rejected { option: String, value: String, reason: String },
+    Close { reply: oneshot::Sender<()> },
+}
+
+/// One session with an agent. When it is dropped, and no run is active, the session is let go: what runs in its
+/// terminals is ended, and the agent is told if it can be.
+pub struct Session {
+    id: Arc<str>,
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+    cancels: mpsc::Sender<Arc<str>>,
+    snapshot: Arc<Mutex<Snapshot>>,
+    events: Option<Reader<crate::event::RuntimeEvent>>,
+}
+
+/// What could not be set, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// `model`, `mode` or `thought_level`.
+    pub option: String,
+    /// The value that was wanted.
+    pub value: String,
+    /// Why not.
+    pub reason: String,
+}
+
+impl Session {
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// What is known of it.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        locked(&self.snapshot).clone()
+    }
+
+    /// What happens outside of runs: what the agent says unasked, and what it replays. Can be had once.
+    pub fn events(&mut self) -> Option<Events> {
+        self.events.take().map(|reader| Events { reader })
+    }
+
+    /// Starts a turn. One at a time.
+    ///
+    /// # Errors
+    /// [`Problem::Busy`] while another runs, and when the request cannot be sent.
+    pub async fn run(&self, request: RunRequest) -> Result<RunHandle, ClientError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Run { request: Box::new(request), reply };
+        self.commands.send(command).await.map_err(|_| self.closed())?;
+        answer.await.map_err(|_| self.closed())?
+    }
+
+    /// Cancels the turn that runs, if one does.
+    pub fn cancel(&self) {
+        // A queue that is full holds a cancellation already.
+        let _ = self.cancels.try_send("".into());
+    }
+
+    /// Chooses a model by id or name.
+    ///
+    /// # Errors
+    /// The [`Rejection`] if there is no such model or the agent would not have it.
+    pub async fn set_model(&self, wanted: &str) -> Result<(), Rejection> {
+        self.set("model", wanted).await
+    }
+
+    /// Chooses a mode by id or name.
+    ///
+    /// # Errors
+    /// As [`Session::set_model`].
+    pub async fn set_mode(&self, wanted: &str) -> Result<(), Rejection> {
+        self.set("mode", wanted).await
+    }
+
+    /// Sets the option of this category; models and modes also in the older way.
+    ///
+    /// # Errors
+    /// As [`Session::set_model`].
+    pub async fn set(&self, category: &str, wanted: &str) -> Result<(), Rejection> {
+        let outcome = self.try_set(category, wanted).await;
+        outcome.map_err(|reason| Rejection { option: category.to_owned(), value: wanted.to_owned(), reason })
+    }
+
+    async fn try_set(&self, category: &str, wanted: &str) -> Result<(), String> {
+        let (method, params, note) = self.way(category, wanted)?;
+        let limit = self.shared.agent.deadlines.small;
+        let answer: Result<Value, _> = self.shared.peer.request(method, &params, limit).await;
+        let answer = answer.map_err(|error| refusal(&error))?;
+        let mut snapshot = locked(&self.snapshot);
+        snapshot.opened(&answer);
+        note(&mut snapshot);
+        // The agent has the last word: some answer politely and stay as they were.
+        match snapshot.option(category).map(|option| option.current.clone()) {
+            Some(current) if params.get("value").is_some_and(|value| *value != current) => {
+                Err(format!("the agent stays with {current}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How something is set with this agent: the method, its params, and what is known when it has worked.
+    #[expect(clippy::type_complexity, reason = "three things, used once")]
+    fn way(
+        &self,
+        category: &str,
+        wanted: &str,
+    ) -> Result<(&'static str, Value, Box<dyn FnOnce(&mut Snapshot) + Send>), String> {
+        let snapshot = locked(&self.snapshot);
+        let session = &*self.id;
+        if let Some(option) = snapshot.option(category) {
+            let known = || option.values.iter().map(|value| value.id.as_str()).collect::<Vec<_>>().join(", ");
+            let value = option
+                .value(wanted)
+                .ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
+            let params = json!({"sessionId": session, "configId": option.id, "value": value.id});
+            return Ok((SESSION_SET_CONFIG_OPTION, params, Box::new(|_| {})));
+        }
+        let (older, method, key): (_, _, fn(&mut Snapshot) -> &mut Option<crate::snapshot::Choices>) =
+            match category {
+                "model" => (&snapshot.models, SESSION_SET_MODEL, |snapshot| &mut snapshot.models),
+                "mode" => (&snapshot.modes, SESSION_SET_MODE, |snapshot| &mut snapshot.modes),
+                _ => return Err(format!("the agent lets nobody choose a {category}")),
+            };
+        let Some(choices) = older else {
+            return Err(format!("the agent lets nobody choose a {category}"));
+        };
+        let known =
+            || choices.available.iter().map(|choice| choice.id.as_str()).collect::<Vec<_>>().join(", ");
+        let choice = choices
+            .find(wanted)
+            .ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
+        let id = choice.id.clone();
+        let params = match category {
+            "model" => json!({"sessionId": session, "modelId": id}),
+            _ => json!({"sessionId": session, "modeId": id}),
+        };
+        let note = move |snapshot: &mut Snapshot| {
+            if let Some(choices) = key(snapshot) {
+                choices.current = id;
+            }
+        };
+        Ok((method, params, Box::new(note)))
+    }
+
+    /// Tells, as an event, that something could not be set.
+    pub(crate) async fn tell_rejection(&self, rejection: &Rejection) {
+        let Rejection { option, value, reason } = rejection.clone();
+        // A session that has ended has nobody to tell.
+        let _ = self.commands.send(Command::Rejected { option, value, reason }).await;
+    }
+
+    /// Ends the session: the agent is told if it can be, and what runs in its terminals ends. A run that is active is
+    /// cancelled.
+    pub async fn close(self) {
+        let (reply, closed) = oneshot::channel();
+        if self.commands.send(Command::Close { reply }).await.is_ok() {
+            let _ = closed.await;
+        }
+    }
+
+    fn closed(&self) -> ClientError {
+        self.shared.failed(Stage::Turn, Problem::Closed)
+    }
+}
+
+fn locked(snapshot: &Mutex<Snapshot>) -> MutexGuard<'_, Snapshot> {
+    snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why an agent would not have a setting. Its real reason often stands in the details.
+fn refusal(error: &narrows_rpc::CallError) -> String {
+    if let narrows_rpc::CallError::Refused(error) = error
+        && let Some(details) =
+            error.data.as_ref().and_then(|data| data.get("details")).and_then(Value::as_str)
+    {
+        return format!("{}: {details}", error.message);
+    }
+    error.to_string()
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("id", &self.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,123 @@
+//! The run that is active: what it waits for, and how it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::event::{EventBody, RuntimeEvent, Status};
+use crate::feed::Feed;
+use crate::map::{End, Fault};
+use crate::run::{RunError, RunResult};
+use crate::structured::Form;
+use crate::turn::Turn;
+
+/// Why a run is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// Somebody wants it.
+    Asked,
+    /// It took too long.
+    Timeout(Duration),
+    /// The agent has said nothing for so long.
+    Silence(Duration),
+}
+
+impl Why {
+    /// How a run ends that was given up for this.
+    pub(super) fn end(self) -> End {
+        let failed = |code: &str, message: String| End::Failed { message, code: Some(code.to_owned()) };
+        match self {
+            Self::Asked => End::Cancelled,
+            Self::Timeout(limit) => failed("timeout", format!("the turn took longer than {limit:?}")),
+            Self::Silence(limit) => failed("silence", format!("the agent said nothing for {limit:?}")),
+        }
+    }
+}
+
+/// How far giving up has come: what is done next if the agent does not stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rung {
+    /// It was asked to; next its terminals are killed.
+    Asked,
+    /// Its terminals were killed; next it is ended itself.
+    Killed,
+}
+
+/// A run that is given up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GivingUp {
+    pub(super) why: Why,
+    pub(super) rung: Rung,
+    /// When the next rung is taken.
+    pub(super) until: Instant,
+}
+
+/// The run that is active.
+pub(super) struct Active {
+    pub(super) run_id: Arc<str>,
+    pub(super) feed: Feed<RuntimeEvent>,
+    pub(super) result: Option<oneshot::Sender<RunResult>>,
+    pub(super) turn: Turn,
+    pub(super) form: Option<Form>,
+    /// The answer was asked for again, in the form it should have.
+    pub(super) repaired: bool,
+    pub(super) started: Instant,
+    /// When it has taken too long, and how long that is.
+    pub(super) deadline: Option<(Instant, Duration)>,
+    pub(super) giving_up: Option<GivingUp>,
+    pub(super) fault: Option<Fault>,
+    pub(super) stop_reason: Option<String>,
+    /// What belongs to the failure, for programs.
+    pub(super) data: Option<Value>,
+}
+
+impl Active {
+    /// When something is to be done though nothing comes.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        match self.giving_up {
+            Some(giving_up) => Some(giving_up.until),
+            None => self.deadline.map(|(at, _)| at),
+        }
+    }
+
+    /// Tells who waits how it ended, by the `events` of its end.
+    pub(super) fn settle(mut self, events: &mut Vec<RuntimeEvent>) {
+        let mut result = RunResult {
+            status: Status::Error,
+            final_text: None,
+            structured_output: None,
+            usage: None,
+            stop_reason: self.stop_reason.take(),
+            error: None,
+        };
+        for event in events.iter() {
+            match &event.body {
+                EventBody::Error { message, code } => {
+                    result.error = Some(RunError {
+                        code: code.clone().unwrap_or_else(|| "error".to_owned()),
+                        message: message.clone(),
+                        data: self
+                            .data
+                            .take()
+                            .or_else(|| self.fault.as_ref().map(|fault| serde_json::json!(fault))),
+                    });
+                }
+                EventBody::RunCompleted(completed) => {
+                    result.status = completed.status;
+                    result.final_text.clone_from(&completed.final_text);
+                    result.structured_output.clone_from(&completed.structured_output);
+                    result.usage.clone_from(&completed.usage);
+                }
+                _ => {}
+            }
+        }
+        self.feed.put(events);
+        if let Some(waiting) = self.result.take() {
+            // Whoever has gone need not know.
+            let _ = waiting.send(result);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! How a session begins: opened, resumed or forked, and set up as it was asked for.
+
+use std::sync::{Arc, Mutex};
+
+use narrows_acp::Version;
+use narrows_policy::{Access, Confined};
+use narrows_process::Sandbox;
+use narrows_rpc::{CallError, Item, Request};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use super::actor::Actor;
+use super::{Rejection, Session};
+use crate::authority::Authority;
+use crate::config::SessionConfig;
+use crate::error::{ClientError, Problem, Stage, wants_login};
+use crate::event::RuntimeEvent;
+use crate::feed::feed;
+use crate::host::files::{Files, Limits as FileLimits, Reach, Roots};
+use crate::host::terminal::{Limits as TerminalLimits, Terminals};
+use crate::map::{Mapper, Settings};
+use crate::mcp::{self, Gate, HostServer, Hosting};
+use crate::runtime::{Beginning, Shared};
+use crate::services::{McpGate, Services, ThroughMcp};
+use crate::snapshot::Snapshot;
+
+/// How many commands, and how many things to tell, may wait.
+const QUEUE: usize = 16;
+
+/// Begins a session.
+pub(crate) async fn begin(
+    shared: Arc<Shared>,
+    config: SessionConfig,
+    beginning: Beginning,
+) -> Result<Session, ClientError> {
+    let (stage, method) = shared.method(&beginning)?;
+    let failed = |problem: Problem| shared.failed(stage, problem);
+    if !config.additional_dirs.is_empty() && !shared.known.can.additional_directories {
+        let words = "the agent works in one directory only, so it cannot have others";
+        return Err(failed(Problem::Unsupported(words.to_owned())));
+    }
+    let roots = Roots::open(&config.roots()).map_err(|error| failed(Problem::Invalid(error.to_string())))?;
+    let paths: Vec<_> = roots.paths().map(std::path::Path::to_owned).collect();
+    let (sandbox, confined) = sandbox(&config, &paths).await;
+    let (notes, told) = mpsc::channel(QUEUE);
+    let authority = Arc::new(Authority::new(
+        Arc::clone(&config.policy),
+        paths,
+        confined,
+        config.on_permission.clone(),
+        shared.agent.deadlines.permission,
+        notes,
+    ));
+    let reach = if config.policy.access() == Access::High { Reach::Anywhere } else { Reach::Roots };
+    let services = Arc::new(Services {
+        authority: Arc::clone(&authority),
+        files: Files::new(Arc::new(roots), reach, FileLimits::default()),
+        terminals: Terminals::new(TerminalLimits::default()),
+        environment: config.environment.clone(),
+        sandbox,
+        cwd: config.cwd.clone(),
+    });
+    let (descriptors, hosting) = servers(&shared, &config, &services).map_err(failed)?;
+    let params = params(&config, &beginning, descriptors, &shared);
+    let opening = shared.lobby.opening();
+    let mut mapper = Mapper::new(shared.known.version, &shared.agent.name, Settings::default());
+    let mut early = Vec::new();
+    let mut requests = Vec::new();
+    let mut snapshot = Snapshot::default();
+    let (id, inbox) = match &beginning {
+        Beginning::Resume(id) => {
+            let mut inbox =
+                shared.peer.session(id).map_err(|error| failed(Problem::Invalid(error.to_string())))?;
+            mapper.set_session(id);
+            mapper.set_replay(true);
+            let mut replay = Replay {
+                shared: &shared,
+                mapper: &mut mapper,
+                events: &mut early,
+                requests: &mut requests,
+                snapshot: &mut snapshot,
+            };
+            let answer = replay.resume(&mut inbox, stage, method, &params).await?;
+            mapper.set_replay(false);
+            snapshot.opened(&answer);
+            (id.clone(), inbox)
+        }
+        Beginning::New | Beginning::Fork(_) => {
+            let answer = ask(&shared, stage, method, &params).await?;
+            let id = answer.get("sessionId").and_then(Value::as_str);
+            let id =
+                id.ok_or_else(|| failed(Problem::Malformed("it names no session".to_owned())))?.to_owned();
+            let inbox = shared
+                .peer
+                .session(&id)
+                .map_err(|_| failed(Problem::Malformed(format!("the session {id:?} was opened before"))))?;
+            mapper.set_session(&id);
+            snapshot.opened(&answer);
+            (id, inbox)
+        }
+    };
+    let strays = shared.lobby.enter(&id);
+    drop(opening);
+    let id: Arc<str> = id.into();
+    authority.set_session(&id);
+    let snapshot = Arc::new(Mutex::new(snapshot));
+    let (commands, commanded) = mpsc::channel(QUEUE);
+    let (cancels, cancelled) = mpsc::channel(QUEUE);
+    let (listener, events) = feed::<RuntimeEvent>();
+    listener.put(&mut early);
+    let actor = Actor::new(
+        Arc::clone(&shared),
+        Arc::clone(&id),
+        inbox,
+        mapper,
+        Arc::clone(&services),
+        Arc::clone(&snapshot),
+        listener,
+        super::actor::Ears { commands: commanded, cancels: cancelled, notes: told, strays },
+        cancels.clone(),
+        hosting,
+    );
+    tokio::spawn(actor.run(requests));
+    let session = Session { id, shared, commands, cancels, snapshot, events: Some(events) };
+    set_up(&session, &config).await?;
+    Ok(session)
+}
+
+/// The sandbox for commands, and what it keeps them from.
+async fn sandbox(config: &SessionConfig, roots: &[std::path::PathBuf]) -> (Option<Sandbox>, Confined) {
+    if !config.sandbox {
+        return (None, Confined::default());
+    }
+    let support = Sandbox::support().await;
+    let can = support.confined();
+    if !can.files {
+        return (None, Confined::default());
+    }
+    let mut sandbox = Sandbox::new(support);
+    sandbox.writable = roots.to_vec();
+    sandbox.network = config.policy.narrowing().network;
+    let confined = Confined { files: true, network: can.network && !sandbox.network };
+    (Some(sandbox), confined)
+}
+
+/// What the agent is told of MCP servers, and those that run here.
+fn servers(
+    shared: &Arc<Shared>,
+    config: &SessionConfig,
+    services: &Arc<Services>,
+) -> Result<(Vec<Value>, Option<Hosting>), Problem> {
+    let offer = shared.offer;
+    let offer = mcp::Offer { read: offer.read_files, write: offer.write_files, run: offer.run_commands };
+    let through = Arc::new(ThroughMcp(Arc::clone(services)));
+    let offers_any = offer.read || offer.write || offer.run;
+    let host = (shared.known.version == Version::V2 && offers_any)
+        .then(|| HostServer::new(offer, Arc::clone(&through) as Arc<_>, through as Arc<_>));
+    let plan = mcp::plan(shared.known.version, &shared.known.can, &config.mcp_servers, host)
+        .map_err(|error| Problem::Unsupported(error.to_string()))?;
+    if plan.housed.is_empty() {
+        return Ok((plan.descriptors, None));
+    }
+    let gate: Arc<dyn Gate> = Arc::new(McpGate(Arc::clone(&services.authority)));
+    let options = narrows_mcp::Options::new(&config.cwd, config.environment.clone());
+    Ok((plan.descriptors, Some(shared.mcp.host(plan.housed, options, &gate))))
+}
+
+fn params(config: &SessionConfig, beginning: &Beginning, servers: Vec<Value>, shared: &Shared) -> Value {
+    let mut params = Map::new();
+    if let Beginning::Resume(id) | Beginning::Fork(id) = beginning {
+        params.insert("sessionId".to_owned(), id.as_str().into());
+    }
+    params.insert("cwd".to_owned(), json!(config.cwd));
+    // Version 1 demands it even if there are none.
+    params.insert("mcpServers".to_owned(), servers.into());
+    if !config.additional_dirs.is_empty() {
+        params.insert("additionalDirectories".to_owned(), json!(config.additional_dirs));
+    }
+    if matches!(beginning, Beginning::Resume(_)) && shared.known.version == Version::V2 {
+        params.insert("replayFrom".to_owned(), json!({"type": "start"}));
+    }
+    params.into()
+}
+
+/// Asks for a session, once more after logging in if that can be done without anybody.
+async fn ask(shared: &Shared, stage: Stage, method: &str, params: &Value) -> Result<Value, ClientError> {
+    let limit = shared.agent.deadlines.open;
+    match shared.peer.request(method, params, limit).await {
+        Err(error) if wants_login(&error) && shared.log_in().await? => {
+            shared.ask(stage, method, params, limit).await
+        }
+        answer => answer.map_err(|error| shared.explained(stage, error)),
+    }
+}
+
+/// A session that is being resumed, and what comes of it meanwhile.
+struct Replay<'a> {
+    shared: &'a Shared,
+    mapper: &'a mut Mapper,
+    events: &'a mut Vec<RuntimeEvent>,
+    requests: &'a mut Vec<Request>,
+    snapshot: &'a mut Snapshot,
+}
+
+/// How many replayed events are kept for whoever wants to see them.
+const REPLAYED: usize = 2048;
+
+impl Replay<'_> {
+    /// Asks for the session and takes what is replayed of it: to be shown, and never to be done.
+    async fn resume(
+        &mut self,
+        inbox: &mut narrows_rpc::Session,
+        stage: Stage,
+        method: &str,
+        params: &Value,
+    ) -> Result<Value, ClientError> {
+        let mut logged_in = false;
+        loop {
+            let outcome = self.answer(inbox, stage, method, params).await?;
+            match outcome {
+                Err(error) if !logged_in && wants_login(&error) && self.shared.log_in().await? => {
+                    logged_in = true
+                }
+                outcome => return outcome.map_err(|error| self.shared.explained(stage, error)),
+            }
+        }
+    }
+
+    async fn answer(
+        &mut self,
+        inbox: &mut narrows_rpc::Session,
+        stage: Stage,
+        method: &str,
+        params: &Value,
+    ) -> Result<Result<Value, CallError>, ClientError> {
+        let limit = self.shared.agent.deadlines.resume;
+        let until = Instant::now() + limit;
+        let failed = |error: CallError| self.shared.failed(stage, error);
+        let id = self.shared.peer.call_in(inbox, method, params).await.map_err(failed)?;
+        loop {
+            let Ok(item) = timeout_at(until, inbox.recv()).await else {
+                self.shared.peer.cancel(id);
+                return Err(self.shared.failed(stage, Problem::Deadline(limit)));
+            };
+            match item {
+                Some(Item::Notification(frame)) => self.update(&frame),
+                Some(Item::Request(request)) => self.requests.push(request),
+                Some(Item::Answer(answer)) if answer.id == id => {
+                    return Ok(answer.outcome.and_then(|response| response.read()));
+                }
+                Some(Item::Answer(_)) => {}
+                None => {
+                    let reason = self.shared.peer.closed().await;
+                    return Err(self.shared.failed(stage, Problem::Lost(reason)));
+                }
+            }
+        }
+    }
+
+    fn update(&mut self, frame: &narrows_wire::Frame) {
+        let params = frame.params().unwrap_or(b"{}");
+        let effects = self.mapper.update(params, super::actor::now_ms(), self.events);
+        if effects.session.is_some() {
+            super::actor::note_change(self.snapshot, params);
+        }
+        // Histories are long; what is not kept is what happened first.
+        if self.events.len() > 2 * REPLAYED {
+            self.events.drain(..self.events.len() - REPLAYED);
+        }
+    }
+}
+
+/// Sets the model, then the mode, then how much it thinks: the choice of a model may change what can be set.
+async fn set_up(session: &Session, config: &SessionConfig) -> Result<(), ClientError> {
+    if let Some(model) = &config.model
+        && let Err(rejection) = session.set_model(model).await
+    {
+        session.tell_rejection(&rejection).await;
+        if config.require_model {
+            let Rejection { value, reason, .. } = rejection;
+            let words = format!("the model {value:?} cannot be had: {reason}");
+            return Err(session.shared.failed(Stage::Set, Problem::Unsupported(words)));
+        }
+    }
+    if let Some(mode) = &config.mode
+        && let Err(rejection) = session.set_mode(mode).await
+    {
+        session.tell_rejection(&rejection).await;
+    }
+    if let Some(effort) = &config.reasoning_effort
+        && session.snapshot().option("thought_level").is_some()
+        && let Err(rejection) = session.set("thought_level", &effort_of(&session.snapshot(), effort)).await
+    {
+        session.tell_rejection(&rejection).await;
+    }
+    Ok(())
+}
+
+/// The level that comes nearest to `wanted`.
+fn effort_of(snapshot: &Snapshot, wanted: &str) -> String {
+    let has =
+        |level: &str| snapshot.option("thought_level").is_some_and(|option| option.value(level).is_some());
+    match wanted {
+        "xhigh" if !has("xhigh") => "high".to_owned(),
+        "none" if !has("none") => {
+            let lowest = ["minimal", "low"].into_iter().find(|level| has(level));
+            lowest.unwrap_or("none").to_owned()
+        }
+        wanted => wanted.to_owned(),
+    }
+}

@@ -1,0 +1,110 @@
+//! Requests for permission: judged by what they are about, answered by the kind of an option.
+
+use std::sync::Arc;
+
+use narrows_policy::{Access, Action, Command};
+use narrows_rpc::Request;
+use serde_json::json;
+
+use super::actor::{Actor, now_ms};
+use crate::authority::{By, explained};
+use crate::choose::{self, Answer, PermissionOption};
+use crate::event::PermissionResolved;
+use crate::map::Asked;
+use crate::question::{Question, Reply};
+
+impl Actor {
+    /// The agent asks whether it may.
+    pub(super) fn permission(&mut self, request: Request, method: &str) {
+        let params = request.frame.params().unwrap_or(b"{}");
+        let authority = Arc::clone(&self.services.authority);
+        let id = authority.number();
+        let asked = self.mapper.permission_requested(&id, method, params, now_ms(), &mut self.events);
+        let mut decision = authority.judge(&action(&asked));
+        if asked.problem.is_some() || asked.call.is_partial() {
+            // What cannot be read in whole cannot be judged: somebody may look at it, but no rule lets it pass.
+            decision.verdict = decision.verdict.max(narrows_policy::Verdict::Ask);
+        }
+        let options: Vec<PermissionOption> = asked
+            .options
+            .iter()
+            .map(|choice| PermissionOption {
+                option_id: choice.option_id.clone(),
+                name: choice.name.clone(),
+                kind: choice.kind.clone(),
+            })
+            .collect();
+        let call_id = (!asked.call.id.is_empty()).then(|| Arc::clone(&asked.call.id));
+        let question = Question {
+            id: id.clone(),
+            session_id: self.id.to_string(),
+            run_id: self.run_id(),
+            title: title(&asked),
+            description: asked.description.clone(),
+            tool_call_id: call_id.as_ref().map(ToString::to_string),
+            tool: asked.call.name.clone(),
+            kind: asked.call.kind.clone().unwrap_or_else(|| "other".to_owned()),
+            input: match (&asked.call.raw_input, &asked.command) {
+                (Some(input), _) => input.value(),
+                (None, Some(command)) => json!({"command": command, "cwd": asked.cwd}),
+                (None, None) => serde_json::Value::Null,
+            },
+            locations: asked.call.paths().into_iter().map(Into::into).collect(),
+            options: options.clone(),
+            decision: decision.clone(),
+        };
+        // For good only where nothing less is to be had and everything is allowed anyway.
+        let may_always = authority.access() == Access::High;
+        let responder = request.responder;
+        self.tasks.spawn(async move {
+            let given_up = responder.cancelled();
+            let (reply, by) = tokio::select! {
+                biased;
+                settled = authority.settle(question) => settled,
+                () = given_up => (Reply::Cancel, By::Cancelled),
+            };
+            let answer = answer(&options, &reply, may_always);
+            let chosen =
+                answer.option_id().and_then(|id| options.iter().find(|option| option.option_id == id));
+            let resolved = PermissionResolved {
+                request_id: id,
+                call_id,
+                outcome: if chosen.is_some() { "selected" } else { "cancelled" }.to_owned(),
+                option_id: chosen.map(|option| option.option_id.clone()),
+                option_kind: chosen.map(|option| option.kind.clone()),
+                decision: Some(explained(&decision, by)),
+            };
+            responder.respond(&answer);
+            Some(resolved)
+        });
+    }
+}
+
+/// The answer in the agent's own options.
+fn answer(options: &[PermissionOption], reply: &Reply, may_always: bool) -> Answer {
+    match reply {
+        Reply::Allow => choose::allow(options, may_always).unwrap_or_else(|| choose::reject(options)),
+        Reply::Reject => choose::reject(options),
+        Reply::Select(id) => choose::exactly(options, id).unwrap_or_else(|| choose::reject(options)),
+        Reply::Cancel => Answer::CANCELLED,
+    }
+}
+
+/// What the request is about, as far as it is known.
+fn action(asked: &Asked) -> Action {
+    let call = &asked.call;
+    let input = call.raw_input.as_ref().map(crate::event::Json::value).unwrap_or_default();
+    let locations: Vec<std::path::PathBuf> = call.paths().into_iter().map(Into::into).collect();
+    let mut action = Action::read(call.kind.as_deref(), call.name.as_deref(), &input, &locations);
+    if let Some(command) = &asked.command {
+        action.kind = narrows_policy::Kind::Execute;
+        action.command = Some(Command::Shell(command.clone()));
+        action.cwd = asked.cwd.as_ref().map(Into::into);
+    }
+    action
+}
+
+fn title(asked: &Asked) -> String {
+    let title = asked.title.as_ref().or(asked.call.title.as_ref());
+    title.cloned().unwrap_or_else(|| "something it gave no title".to_owned())
+}

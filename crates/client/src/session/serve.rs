@@ -1,0 +1,187 @@
+//! Requests of the agent: to whom each of them goes.
+
+use std::sync::Arc;
+
+use narrows_acp::method::{
+    ELICITATION_CREATE, FS_READ_TEXT_FILE, FS_WRITE_TEXT_FILE, SESSION_REQUEST_PERMISSION, TERMINAL_CREATE,
+    TERMINAL_KILL, TERMINAL_OUTPUT, TERMINAL_RELEASE, TERMINAL_WAIT_FOR_EXIT,
+};
+use narrows_rpc::Request;
+use narrows_wire::{Code, Frame, RpcError};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::actor::{Actor, now_ms};
+use crate::event::PermissionResolved;
+use crate::host::terminal::{Exit, TerminalError};
+use crate::mcp::Hosted;
+use crate::services::{Services, Unserved, Wanted};
+
+#[derive(Deserialize)]
+struct Read {
+    path: std::path::PathBuf,
+    line: Option<u32>,
+    limit: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Write {
+    path: std::path::PathBuf,
+    content: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Create {
+    command: String,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: Vec<Variable>,
+    cwd: Option<std::path::PathBuf>,
+    output_byte_limit: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Variable {
+    name: String,
+    value: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Terminal {
+    terminal_id: String,
+}
+
+impl Actor {
+    /// Takes a request. What needs time is a task of its own.
+    pub(super) fn request(&mut self, request: Request) {
+        let method = request.frame.method().unwrap_or_default().into_owned();
+        match method.as_str() {
+            SESSION_REQUEST_PERMISSION => self.permission(request, &method),
+            ELICITATION_CREATE => self.decline(request, &method),
+            method if Hosted::takes(method) => self.shared.mcp.serve(request, &self.shared.peer),
+            FS_READ_TEXT_FILE
+            | FS_WRITE_TEXT_FILE
+            | TERMINAL_CREATE
+            | TERMINAL_OUTPUT
+            | TERMINAL_WAIT_FOR_EXIT
+            | TERMINAL_KILL
+            | TERMINAL_RELEASE => {
+                if let Err(error) = self.offers(&method) {
+                    return request.responder.fail(&error);
+                }
+                let services = Arc::clone(&self.services);
+                let Request { frame, responder } = request;
+                self.tasks.spawn(async move {
+                    let given_up = responder.cancelled();
+                    let outcome = tokio::select! {
+                        outcome = serve(&services, &method, &frame) => outcome,
+                        () = given_up => Err(RpcError::new(Code::Cancelled, "cancelled")),
+                    };
+                    match outcome {
+                        Ok(result) => responder.respond(&result),
+                        Err(error) => responder.fail(&error),
+                    }
+                    None
+                });
+            }
+            _ => {
+                let params = request.frame.params().unwrap_or(b"{}");
+                self.mapper.notification(&method, params, now_ms(), &mut self.events);
+                request.responder.fail(&RpcError::new(Code::MethodNotFound, "there is no such method here"));
+            }
+        }
+    }
+
+    /// Whether the agent was offered this.
+    fn offers(&self, method: &str) -> Result<(), RpcError> {
+        let offer = self.shared.offer;
+        let offered = self.shared.known.version == narrows_acp::Version::V1
+            && match method {
+                FS_READ_TEXT_FILE => offer.read_files,
+                FS_WRITE_TEXT_FILE => offer.write_files,
+                _ => offer.run_commands,
+            };
+        if offered { Ok(()) } else { Err(RpcError::new(Code::MethodNotFound, "this was not offered")) }
+    }
+
+    /// The agent wants the user to fill in something, which nobody here can.
+    fn decline(&mut self, request: Request, method: &str) {
+        let params = request.frame.params().unwrap_or(b"{}");
+        let id = self.services.authority.number();
+        let now = now_ms();
+        self.mapper.permission_requested(&id, method, params, now, &mut self.events);
+        request.responder.respond(&json!({"action": "decline"}));
+        let resolved = PermissionResolved {
+            request_id: id,
+            outcome: "declined".to_owned(),
+            ..PermissionResolved::default()
+        };
+        self.mapper.permission_resolved(resolved, now, &mut self.events);
+    }
+}
+
+async fn serve(services: &Arc<Services>, method: &str, frame: &Frame) -> Result<Value, RpcError> {
+    let unserved = |error: Unserved| error.to_rpc();
+    let terminal = |error: TerminalError| RpcError::new(Code::NotFound, error.to_string());
+    match method {
+        FS_READ_TEXT_FILE => {
+            let Read { path, line, limit } = params(frame)?;
+            let content = services.read(path, line, limit).await.map_err(unserved)?;
+            Ok(json!({"content": content}))
+        }
+        FS_WRITE_TEXT_FILE => {
+            let Write { path, content } = params(frame)?;
+            services.write(path, content).await.map_err(unserved)?;
+            Ok(json!({}))
+        }
+        TERMINAL_CREATE => {
+            let Create { command, args, env, cwd, output_byte_limit } = params(frame)?;
+            let wanted = Wanted {
+                program: command,
+                args,
+                env: env.into_iter().map(|Variable { name, value }| (name, value)).collect(),
+                cwd,
+                output_limit: output_byte_limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
+            };
+            let id = services.start(wanted).await.map_err(unserved)?;
+            Ok(json!({"terminalId": id}))
+        }
+        TERMINAL_OUTPUT => {
+            let Terminal { terminal_id } = params(frame)?;
+            let output = services.terminals.output(&terminal_id).map_err(terminal)?;
+            let mut result = json!({"output": output.text, "truncated": output.truncated});
+            if let Some(exit) = output.exit {
+                result["exitStatus"] = status(&exit);
+            }
+            Ok(result)
+        }
+        TERMINAL_WAIT_FOR_EXIT => {
+            let Terminal { terminal_id } = params(frame)?;
+            let exit = services.terminals.wait(&terminal_id).await.map_err(terminal)?;
+            Ok(status(&exit))
+        }
+        TERMINAL_KILL => {
+            let Terminal { terminal_id } = params(frame)?;
+            services.terminals.kill(&terminal_id).await.map_err(terminal)?;
+            Ok(json!({}))
+        }
+        _ => {
+            let Terminal { terminal_id } = params(frame)?;
+            services.terminals.release(&terminal_id).await.map_err(terminal)?;
+            Ok(json!({}))
+        }
+    }
+}
+
+fn status(exit: &Exit) -> Value {
+    json!({"exitCode": exit.code, "signal": exit.signal})
+}
+
+fn params<T: DeserializeOwned>(frame: &Frame) -> Result<T, RpcError> {
+    serde_json::from_slice(frame.params().unwrap_or(b"{}"))
+        .map_err(|error| RpcError::new(Code::InvalidParams, format!("the params cannot be read: {error}")))
+}

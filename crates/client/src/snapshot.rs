@@ -1,0 +1,268 @@
+//! What is known of a session: what it is called, what it can be told, and what can be set.
+//!
+//! Agents differ most in how they let one choose a model. What is read here is read loosely, from the text of answers
+//! and updates, so that no agent is lost for a field that nobody needs.
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// What is known of a session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Snapshot {
+    /// What it is called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The commands that a prompt may begin with.
+    pub commands: Vec<Command>,
+    /// What can be set, in the present form.
+    pub options: Vec<ConfigOption>,
+    /// The modes, in the older form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modes: Option<Choices>,
+    /// The models, in the older form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub models: Option<Choices>,
+}
+
+/// A command of the agent, which is called as `/name`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Command {
+    /// Its name, without the slash.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// What to write behind it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// Something that can be set.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigOption {
+    /// Its id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// What it is about, such as `model`, `mode` or `thought_level`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub category: Option<String>,
+    /// Its value.
+    pub current: Value,
+    /// The values it can have; empty for one that is on or off.
+    pub values: Vec<Choice>,
+}
+
+/// One thing of which one is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Choices {
+    /// The one that is.
+    pub current: String,
+    /// Those that can be.
+    pub available: Vec<Choice>,
+}
+
+/// One of several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// Its id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+}
+
+impl Snapshot {
+    /// Takes what the answer to opening a session tells.
+    pub(crate) fn opened(&mut self, answer: &Value) {
+        if let Some(options) = answer.get("configOptions") {
+            self.options = options_of(options);
+        }
+        if let Some(modes) = answer.get("modes").filter(|modes| modes.is_object()) {
+            self.modes = Some(choices(modes, "currentModeId", "availableModes", "id"));
+        }
+        if let Some(models) = answer.get("models").filter(|models| models.is_object()) {
+            self.models = Some(choices(models, "currentModelId", "availableModels", "modelId"));
+        }
+    }
+
+    /// Takes an update; `false` if it is none of what is known here.
+    pub(crate) fn updated(&mut self, update: &Value) -> bool {
+        match update.get("sessionUpdate").and_then(Value::as_str) {
+            Some("available_commands_update") => self.commands = commands(&update["availableCommands"]),
+            Some("config_option_update") => self.options = options_of(&update["configOptions"]),
+            Some("current_mode_update") => {
+                if let (Some(modes), Some(mode)) = (&mut self.modes, text(update, "currentModeId")) {
+                    modes.current = mode;
+                }
+            }
+            Some("session_info_update") => match update.get("title") {
+                Some(Value::String(title)) => self.title = Some(title.clone()),
+                Some(Value::Null) => self.title = None,
+                _ => {}
+            },
+            _ => return false,
+        }
+        true
+    }
+
+    /// The option of this category.
+    #[must_use]
+    pub fn option(&self, category: &str) -> Option<&ConfigOption> {
+        let is = |option: &&ConfigOption| option.category.as_deref() == Some(category);
+        // An agent that gives no category calls it by its name.
+        self.options
+            .iter()
+            .find(is)
+            .or_else(|| self.options.iter().find(|option| option.category.is_none() && option.id == category))
+    }
+}
+
+impl ConfigOption {
+    /// The value that is meant by `wanted`: its id, or its name whatever the case.
+    #[must_use]
+    pub fn value(&self, wanted: &str) -> Option<&Choice> {
+        find(&self.values, wanted)
+    }
+}
+
+impl Choices {
+    /// The one that is meant by `wanted`: its id, or its name whatever the case.
+    #[must_use]
+    pub fn find(&self, wanted: &str) -> Option<&Choice> {
+        find(&self.available, wanted)
+    }
+}
+
+fn find<'a>(all: &'a [Choice], wanted: &str) -> Option<&'a Choice> {
+    let named = |choice: &&Choice| choice.name.eq_ignore_ascii_case(wanted);
+    all.iter().find(|choice| choice.id == wanted).or_else(|| all.iter().find(named))
+}
+
+fn text(value: &Value, key: &str) -> Option<String> {
+    value.get(key).and_then(Value::as_str).map(str::to_owned)
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn commands(value: &Value) -> Vec<Command> {
+    let command = |value: &Value| {
+        Some(Command {
+            name: text(value, "name")?,
+            description: text(value, "description").unwrap_or_default(),
+            hint: value.get("input").and_then(|input| text(input, "hint")),
+        })
+    };
+    list(value).iter().filter_map(command).collect()
+}
+
+fn choice(value: &Value, key: &str) -> Option<Choice> {
+    let id = text(value, key)?;
+    let name = text(value, "name").unwrap_or_else(|| id.clone());
+    Some(Choice { id, name, description: text(value, "description") })
+}
+
+fn choices(value: &Value, current: &str, available: &str, id: &str) -> Choices {
+    let all = value.get(available).map_or(&[][..], list);
+    Choices {
+        current: text(value, current).unwrap_or_default(),
+        available: all.iter().filter_map(|value| choice(value, id)).collect(),
+    }
+}
+
+fn options_of(value: &Value) -> Vec<ConfigOption> {
+    let option = |value: &Value| {
+        // Version 2 calls it `configId`.
+        let id = text(value, "id").or_else(|| text(value, "configId"))?;
+        let mut values = Vec::new();
+        for entry in value.get("options").map_or(&[][..], list) {
+            // A group has options of its own.
+            match entry.get("options") {
+                Some(inner) => values.extend(list(inner).iter().filter_map(|value| choice(value, "value"))),
+                None => values.extend(choice(entry, "value")),
+            }
+        }
+        Some(ConfigOption {
+            name: text(value, "name").unwrap_or_else(|| id.clone()),
+            id,
+            category: text(value, "category"),
+            current: value.get("currentValue").cloned().unwrap_or_default(),
+            values,
+        })
+    };
+    list(value).iter().filter_map(option).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn options_are_read_flat_and_in_groups() {
+        let mut snapshot = Snapshot::default();
+        snapshot.opened(&json!({"configOptions": [
+            {"id": "model", "name": "Model", "category": "model", "type": "select", "currentValue": "a",
+             "options": [{"value": "a", "name": "Model A"}, {"value": "b", "name": "Model B", "description": "new"}]},
+            {"id": "effort", "name": "Effort", "category": "thought_level", "type": "select", "currentValue": "low",
+             "options": [{"group": "g", "name": "G", "options": [{"value": "low"}, {"value": "high"}]}]},
+            {"configId": "fast", "name": "Fast", "type": "boolean", "currentValue": true},
+            {"name": "nothing to call it by"},
+        ]}));
+        let model = snapshot.option("model").expect("an option");
+        for (wanted, expected) in [("b", Some("b")), ("model a", Some("a")), ("c", None)] {
+            assert_eq!(model.value(wanted).map(|choice| choice.id.as_str()), expected, "{wanted}");
+        }
+        let effort = snapshot.option("thought_level").expect("an option");
+        assert_eq!(effort.values.len(), 2);
+        assert_eq!(snapshot.option("fast").map(|option| &option.current), Some(&json!(true)));
+        assert_eq!(snapshot.options.len(), 3);
+    }
+
+    #[test]
+    fn the_older_forms_are_read_too() {
+        let mut snapshot = Snapshot::default();
+        snapshot.opened(&json!({
+            "modes": {"currentModeId": "ask", "availableModes": [{"id": "ask", "name": "Ask"}, {"id": "code"}]},
+            "models": {"currentModelId": "x", "availableModels": [{"modelId": "x", "name": "X"}]},
+        }));
+        let modes = snapshot.modes.clone().expect("modes");
+        assert_eq!((modes.current.as_str(), modes.available.len()), ("ask", 2));
+        assert_eq!(
+            snapshot.models.as_ref().and_then(|models| models.find("x")).map(|model| &*model.name),
+            Some("X")
+        );
+        assert!(snapshot.updated(&json!({"sessionUpdate": "current_mode_update", "currentModeId": "code"})));
+        assert_eq!(snapshot.modes.map(|modes| modes.current), Some("code".to_owned()));
+    }
+
+    #[test]
+    fn updates_change_what_they_name() {
+        let mut snapshot = Snapshot::default();
+        for (update, known) in [
+            (json!({"sessionUpdate": "session_info_update", "title": "T"}), true),
+            (json!({"sessionUpdate": "session_info_update", "updatedAt": "now"}), true),
+            (
+                json!({"sessionUpdate": "available_commands_update", "availableCommands": [
+                    {"name": "plan", "description": "Make a plan", "input": {"hint": "what for"}}, {"no": "name"}]}),
+                true,
+            ),
+            (json!({"sessionUpdate": "agent_message_chunk"}), false),
+            (json!(7), false),
+        ] {
+            assert_eq!(snapshot.updated(&update), known, "{update}");
+        }
+        assert_eq!(snapshot.title.as_deref(), Some("T"));
+        let command =
+            Command { name: "plan".into(), description: "Make a plan".into(), hint: Some("what for".into()) };
+        assert_eq!(snapshot.commands, [command]);
+        assert!(snapshot.updated(&json!({"sessionUpdate": "session_info_update", "title": null})));
+        assert_eq!(snapshot.title, None);
+    }
+}
