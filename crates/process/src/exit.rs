@@ -57,6 +57,13 @@ impl Exit {
     }
 }
 
+impl Exit {
+    /// The usual name of the signal that ended it, such as `SIGKILL`; `None` without one, or if it has no name.
+    pub fn signal_name(&self) -> Option<&'static str> {
+        self.signal.and_then(signal_name)
+    }
+}
+
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.code, self.signal) {
@@ -122,6 +129,13 @@ mod tests {
         ] {
             assert_eq!(exit.class, class, "{exit:?}");
         }
+    }
+
+    #[test]
+    fn names() {
+        assert_eq!(Exit::signaled(Signal::KILL.as_raw(), true).signal_name(), Some("SIGKILL"));
+        assert_eq!(Exit::signaled(40, true).signal_name(), None);
+        assert_eq!(Exit::exited(9, false).signal_name(), None);
     }
 
     #[test]

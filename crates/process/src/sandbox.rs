@@ -29,7 +29,8 @@ const PROBE_STATUS: i32 = 42;
 /// What a worker and its tree may do to this machine: read all of it, change the places named here, reach the
 /// network or not.
 ///
-/// It has a temporary directory of its own, named by `TMPDIR`, which goes with the tree. It cannot open sockets to
+/// It has a temporary directory of its own, named by `TMPDIR`, which goes with the tree; if this program is killed
+/// before, it may stay. It cannot open sockets to
 /// services of this machine (`AF_UNIX`), because these act for everybody outside the sandbox; pairs of sockets
 /// work. It gains no privileges: set-user-id programs run as what they are started by, and root has only its powers
 /// over files.
