@@ -30,10 +30,14 @@ const PROBE_STATUS: i32 = 42;
 /// network or not.
 ///
 /// It has a temporary directory of its own, named by `TMPDIR`, which goes with the tree; if this program is killed
-/// before, it may stay. It cannot open sockets to
-/// services of this machine (`AF_UNIX`), because these act for everybody outside the sandbox; pairs of sockets
-/// work. It gains no privileges: set-user-id programs run as what they are started by, and root has only its powers
-/// over files.
+/// before that, one on disk stays.
+///
+/// It cannot open sockets to services of this machine (`AF_UNIX`), because these act for everybody outside the
+/// sandbox; pairs of sockets work. It gains no privileges: set-user-id programs run as who starts them, and root has
+/// only its powers over files.
+///
+/// Under bubblewrap `argv[0]` is the path of the program, a program that a signal ended has the status 128 and the
+/// number of the signal, and one that cannot be executed after all ends with a status and a line on stderr.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     /// By what means, as [`Sandbox::support`] found them.
