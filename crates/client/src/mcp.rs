@@ -16,6 +16,8 @@ mod hosted;
 mod message;
 mod plan;
 mod relay;
+#[cfg(test)]
+mod scene;
 mod service;
 
 pub(crate) use gate::{Asked, Gate, Refusal};

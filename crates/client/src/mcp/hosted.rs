@@ -139,10 +139,10 @@ impl Hosted {
         let peer = peer.tagged(frame.tag());
         tokio::spawn(async move {
             let _permit = permit;
-            let cancelled = responder.cancelled();
+            let gave_up = responder.cancelled();
             let answer = tokio::select! {
                 biased;
-                () = cancelled => Err(RpcError::new(Code::Cancelled, "cancelled").effects(Effects::Possible)),
+                () = gave_up => Err(cancelled("the agent no longer waits")),
                 answer = shared.answer(&frame, &peer) => answer,
             };
             match answer {
@@ -203,7 +203,7 @@ impl Shared {
             }
         };
         let token = params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
-        let (tell, news) = mpsc::channel(NEWS);
+        let (tell, mut news) = mpsc::channel(NEWS);
         let work = guest.until_end(guest.answer(&method, params, tell));
         let hung_up = async {
             // Lost without being closed it was with the session, whose end says more.
@@ -217,11 +217,15 @@ impl Shared {
         };
         let inner = tokio::select! {
             biased;
-            () = hung_up => return Err(RpcError::new(Code::Cancelled, "the connection was closed").effects(Effects::Possible)),
-            inner = work => inner?,
-            never = forward(&to, token, news, peer) => match never {},
+            () = hung_up => Err(cancelled("the connection was closed")),
+            inner = work => inner,
+            never = forward(&to, token.as_ref(), &mut news, peer) => match never {},
         };
-        to.answer(inner)
+        // What came with the answer still belongs before it.
+        while let (Some(token), Ok(news)) = (&token, news.try_recv()) {
+            _ = peer.notify_now(MCP_MESSAGE, &progress(&to, token, news));
+        }
+        to.answer(inner?)
     }
 
     fn guest(&self, id: &str) -> Result<Arc<Guest>, RpcError> {
@@ -281,21 +285,23 @@ impl Guest {
 }
 
 /// Tells the agent what a server says on the way, if it wants to know.
-async fn forward(to: &To, token: Option<Value>, mut news: mpsc::Receiver<News>, peer: &Peer) -> Infallible {
-    if let Some(token) = token {
-        while let Some(News { progress, total, message }) = news.recv().await {
-            let mut params = json!({"progressToken": token, "progress": progress});
-            if let Some(total) = total {
-                params["total"] = total.into();
-            }
-            if let Some(message) = message {
-                params["message"] = message.into();
-            }
-            // An agent that has gone is found out by its request.
-            _ = peer.notify(MCP_MESSAGE, &to.notification("notifications/progress", &params)).await;
-        }
+async fn forward(to: &To, token: Option<&Value>, news: &mut mpsc::Receiver<News>, peer: &Peer) -> Infallible {
+    while let (Some(token), Some(news)) = (token, news.recv().await) {
+        // An agent that has gone is found out by its request.
+        _ = peer.notify(MCP_MESSAGE, &progress(to, token, news)).await;
     }
     std::future::pending().await
+}
+
+fn progress(to: &To, token: &Value, news: News) -> Value {
+    let mut params = json!({"progressToken": token, "progress": news.progress});
+    if let Some(total) = news.total {
+        params["total"] = total.into();
+    }
+    if let Some(message) = news.message {
+        params["message"] = message.into();
+    }
+    to.notification("notifications/progress", &params)
 }
 
 /// A request of the current form, as long as it is open: its id is not to be used for another meanwhile.
@@ -385,6 +391,10 @@ fn server(config: ServerConfig) -> Option<Server> {
 
 fn ended() -> RpcError {
     unavailable("the MCP server has ended with its session", Effects::Possible)
+}
+
+fn cancelled(words: &'static str) -> RpcError {
+    RpcError::new(Code::Cancelled, words).effects(Effects::Possible)
 }
 
 fn no_connection() -> RpcError {

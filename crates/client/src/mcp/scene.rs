@@ -1,0 +1,231 @@
+//! For tests: an agent by hand, the servers it reaches, and everything around them.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use narrows_acp::method::MCP_MESSAGE;
+use narrows_link::memory;
+use narrows_mcp::Options;
+use narrows_process::Environment;
+use narrows_rpc::{CallError, Inbox, Item, Peer, start};
+use narrows_testkit::wait::{alive_with_marker, wait_until};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{
+    Asked, CommandService, FileService, Gate, HostServer, Hosted, Hosting, Housed, Limits, Offer, Pending,
+    Ran, Refusal, Resident, Run, ServerConfig, ServiceError, Transport,
+};
+
+/// Longer than anything here takes on a loaded machine.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// `examples/mcp_server.rs` of the crate `mcp`, which cargo builds beside the tests.
+fn program() -> String {
+    let mut path = std::env::current_exe().expect("a test has a path");
+    path.pop();
+    path.pop();
+    let path = path.join("examples/mcp_server");
+    assert!(path.exists(), "`cargo build -p narrows-mcp --examples` builds what this test talks to");
+    path.into_os_string().into_string().expect("a path of ASCII")
+}
+
+/// Everything, with one server `s` that is a process and our own.
+pub(super) struct Scene {
+    pub(super) agent: Peer,
+    pub(super) inbox: Inbox,
+    pub(super) hosted: Hosted,
+    pub(super) gate: Arc<Porter>,
+    pub(super) host: Arc<Host>,
+    place: TempDir,
+    requests: Mutex<u32>,
+}
+
+/// A gate that lets in what it is told to, and remembers who came.
+pub(super) struct Porter {
+    asked: Mutex<Vec<Asked>>,
+    verdict: Mutex<Verdict>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Verdict {
+    Yes,
+    No,
+    Never,
+}
+
+impl Porter {
+    pub(super) fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn says(&self, verdict: Verdict) {
+        *self.verdict.lock().unwrap_or_else(PoisonError::into_inner) = verdict;
+    }
+}
+
+impl Gate for Porter {
+    fn may(&self, asked: Asked) -> Pending<'_, Result<(), Refusal>> {
+        Box::pin(async {
+            self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
+            let verdict = *self.verdict.lock().unwrap_or_else(PoisonError::into_inner);
+            match verdict {
+                Verdict::Yes => Ok(()),
+                Verdict::No => Err(Refusal("the rule book forbids it".into())),
+                Verdict::Never => std::future::pending().await,
+            }
+        })
+    }
+}
+
+/// A host that remembers what it was asked, and whose files all say the same.
+#[derive(Default)]
+pub(super) struct Host {
+    asked: Mutex<Vec<String>>,
+}
+
+impl Host {
+    pub(super) fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn note(&self, text: String) {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    }
+}
+
+impl FileService for Host {
+    fn read(
+        &self,
+        path: PathBuf,
+        line: Option<u32>,
+        limit: Option<u32>,
+    ) -> Pending<'_, Result<String, ServiceError>> {
+        Box::pin(async move {
+            self.note(format!("read {} {line:?} {limit:?}", path.display()));
+            if path.starts_with("/outside") {
+                return Err(ServiceError("it is outside".into()));
+            }
+            Ok("text\n".into())
+        })
+    }
+
+    fn write(&self, path: PathBuf, text: String) -> Pending<'_, Result<(), ServiceError>> {
+        Box::pin(async move {
+            self.note(format!("write {} {text:?}", path.display()));
+            Ok(())
+        })
+    }
+}
+
+impl CommandService for Host {
+    fn run(&self, run: Run) -> Pending<'_, Result<Ran, ServiceError>> {
+        Box::pin(async move {
+            self.note(format!("run {run:?}"));
+            match run.program.as_str() {
+                "forbidden" => Err(ServiceError("the rule book forbids it".into())),
+                "slow" => Ok(Ran { output: "half".into(), timed_out: true, ..Ran::default() }),
+                "killed" => Ok(Ran { truncated: true, signal: Some("SIGKILL".into()), ..Ran::default() }),
+                "stuck" => std::future::pending().await,
+                _ => Ok(Ran { output: "out".into(), code: Some(1), ..Ran::default() }),
+            }
+        })
+    }
+}
+
+pub(super) fn host_server() -> HostServer {
+    let host = Arc::new(Host::default());
+    HostServer::new(Offer { read: true, write: true, run: true }, host.clone(), host)
+}
+
+impl Scene {
+    pub(super) fn new() -> Self {
+        Self::with(Limits::default())
+    }
+
+    pub(super) fn with(limits: Limits) -> Self {
+        let (near, far) = memory::pair(&narrows_link::Options::default());
+        let (client, mut requests) = start(near, narrows_rpc::Options::client(Hosted::takes));
+        let (agent, inbox) = start(far, narrows_rpc::Options::agent(|method| method == MCP_MESSAGE));
+        let hosted = Hosted::new(limits);
+        let serving = hosted.clone();
+        tokio::spawn(async move {
+            while let Some(item) = requests.recv().await {
+                if let Item::Request(request) = item {
+                    serving.serve(request, &client);
+                }
+            }
+        });
+        let gate = Arc::new(Porter { asked: Mutex::default(), verdict: Mutex::new(Verdict::Yes) });
+        let place = tempfile::tempdir().expect("a directory");
+        Self { agent, inbox, hosted, gate, host: Arc::default(), place, requests: Mutex::default() }
+    }
+
+    pub(super) fn options(&self) -> Options {
+        Options::new(self.place.path(), Environment::empty())
+    }
+
+    /// Starts the server `s` with a fault, and our own as `host`.
+    pub(super) fn host(&self, fault: &str) -> Hosting {
+        self.host_with(fault, self.options())
+    }
+
+    pub(super) fn host_with(&self, fault: &str, options: Options) -> Hosting {
+        let args = vec![fault.to_owned(), self.notes()];
+        let transport = Transport::Stdio { command: program(), args, env: Vec::new() };
+        let server = Resident::Server(ServerConfig { name: "files".into(), transport });
+        let offer = Offer { read: true, write: true, run: true };
+        let own = Resident::Host(HostServer::new(offer, self.host.clone(), self.host.clone()));
+        let housed =
+            vec![Housed { id: "s".into(), resident: server }, Housed { id: "host".into(), resident: own }];
+        let gate: Arc<dyn Gate> = self.gate.clone();
+        self.hosted.host(housed, options, &gate)
+    }
+
+    fn notes(&self) -> String {
+        self.place.path().join("notes").into_os_string().into_string().expect("a path of ASCII")
+    }
+
+    /// What the server has noted.
+    pub(super) fn noted(&self) -> String {
+        std::fs::read_to_string(self.notes()).unwrap_or_default()
+    }
+
+    pub(super) async fn notes_hold(&self, text: &str) -> bool {
+        wait_until(PATIENCE, || self.noted().contains(text)).await
+    }
+
+    /// The processes of the server.
+    pub(super) fn alive(&self) -> Vec<u32> {
+        alive_with_marker(self.place.path().to_str().expect("a path of ASCII"))
+    }
+
+    /// A request id that was never used.
+    pub(super) fn fresh(&self) -> String {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        *requests += 1;
+        format!("r{requests}")
+    }
+
+    /// One request of any method.
+    pub(super) async fn ask(&self, method: &str, params: Value) -> Result<Value, i64> {
+        match self.agent.request(method, &params, PATIENCE).await {
+            Ok(result) => Ok(result),
+            Err(CallError::Refused(error)) => Err(error.code),
+            Err(error) => panic!("{method} {params}: {error}"),
+        }
+    }
+
+    /// One message in the current form.
+    pub(super) async fn message(&self, server: &str, method: &str, params: Value) -> Result<Value, i64> {
+        let request = self.fresh();
+        let message = json!({"serverId": server, "requestId": request, "method": method, "params": params});
+        self.ask(MCP_MESSAGE, message).await
+    }
+
+    /// One call of a tool.
+    pub(super) async fn call(&self, server: &str, tool: &str, arguments: Value) -> Result<Value, i64> {
+        self.message(server, "tools/call", json!({"name": tool, "arguments": arguments})).await
+    }
+}
