@@ -3,6 +3,8 @@
 mod json;
 mod payload;
 mod serial;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;

@@ -14,6 +14,8 @@ mod fault;
 mod read;
 mod speech;
 pub(crate) mod surrogate;
+#[cfg(test)]
+mod tests;
 mod update;
 
 use std::sync::Arc;
@@ -90,6 +92,7 @@ impl Mapper {
         }
         self.run_id = Some(run_id.into());
         self.replaying = false;
+        self.fault = None;
         self.calls.next_run();
         let provider = Arc::clone(&self.provider);
         self.tell(&mut Emit::new(now_ms, out), EventBody::RunStarted { provider });

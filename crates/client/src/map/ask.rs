@@ -109,7 +109,7 @@ impl Mapper {
             command: asked.command.clone(),
             cwd: asked.cwd.clone(),
             options,
-            truncated: call.truncated,
+            truncated: call.is_partial(),
         };
         let payload = Payload::PermissionRequested(Box::new(requested));
         let provider = Arc::clone(&self.provider);

@@ -34,12 +34,20 @@ pub struct Call {
     pub raw_output: Option<Json>,
     /// The files it concerns, as the agent lists them.
     pub locations: Option<Json>,
-    /// Whether something of it was too much to be kept.
-    pub truncated: bool,
     content: Vec<Json>,
+    lost: Lost,
     /// The tool's name in the `_meta` of agents that are known to put it there.
     known_as: Option<String>,
     pub(super) stage: Stage,
+}
+
+/// What of a call was too much to be kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Lost {
+    input: bool,
+    output: bool,
+    locations: bool,
+    content: bool,
 }
 
 /// How far the events of a call are.
@@ -88,9 +96,14 @@ impl Call {
         name.or(kind).or(self.title.as_deref()).unwrap_or("Tool").to_owned()
     }
 
+    /// Whether its input or its locations were too much to be kept, so that it cannot be judged by them.
+    pub fn is_partial(&self) -> bool {
+        self.lost.input || self.lost.locations
+    }
+
     /// Whether the agent has told its input.
     pub(super) fn has_input(&self) -> bool {
-        self.raw_input.as_ref().is_some_and(|input| !input.is_empty())
+        self.lost.input || self.raw_input.as_ref().is_some_and(|input| !input.is_empty())
     }
 
     /// Its input, `{}` if the agent has not told.
@@ -123,8 +136,9 @@ impl Call {
     /// What came of it, for the event that says so.
     pub(super) fn output(self, status: Option<&str>) -> ToolOutput {
         let status = status.map(str::to_owned).or(self.status).unwrap_or_default();
-        let Self { raw_output, content, locations, truncated, .. } = self;
+        let Self { raw_output, content, locations, lost, .. } = self;
         let locations = locations.filter(|locations| !locations.is_empty());
+        let truncated = lost.output || lost.locations || lost.content;
         ToolOutput { status, raw_output, content, locations, truncated }
     }
 
@@ -139,9 +153,11 @@ impl Call {
     /// Adds one item to its content.
     pub(super) fn append(&mut self, item: &RawValue, room: usize) {
         let held = self.content.iter().map(Json::len).sum::<usize>();
-        if held + item.get().len() > MOST.min(room) {
-            self.truncated = true;
-        } else if !self.truncated {
+        let length = item.get().len();
+        // What follows a gap is not kept, or it would look as if there were none.
+        if self.lost.content || held + length > MOST || self.bytes() + length > room {
+            self.lost.content = true;
+        } else {
             self.content.push(item.into());
         }
     }
@@ -191,25 +207,27 @@ impl<'a> Patch<'a> {
         if let Some(known_as) = known_name(self.fields.meta) {
             call.known_as = Some(head(&known_as, LONGEST_WORDS).to_owned());
         }
-        let mut truncated = call.truncated;
-        let mut json = |kept: &mut Option<Json>, new: Option<&RawValue>, most: usize| {
+        let others = call.bytes();
+        let json = |kept: &mut Option<Json>, lost: &mut bool, new: Option<&RawValue>, most: usize| {
             let Some(new) = new else { return };
             if new.get() == "null" {
                 *kept = kept.take().filter(|_| !clears);
+                *lost &= !clears;
             } else {
-                *kept = (new.get().len() <= most).then(|| new.into());
-                truncated |= kept.is_none();
+                let room = most.min(room.saturating_sub(others));
+                *lost = new.get().len() > room;
+                *kept = (!*lost).then(|| new.into());
             }
         };
-        json(&mut call.raw_input, self.fields.raw_input, room);
-        json(&mut call.raw_output, self.fields.raw_output, MOST.min(room));
-        json(&mut call.locations, self.fields.locations, MOST.min(room));
-        call.truncated = truncated;
+        json(&mut call.raw_input, &mut call.lost.input, self.fields.raw_input, usize::MAX);
+        json(&mut call.raw_output, &mut call.lost.output, self.fields.raw_output, MOST);
+        json(&mut call.locations, &mut call.lost.locations, self.fields.locations, MOST);
         let is_null = self.fields.content.is_some_and(|content| content.get() == "null");
         if let Some(items) = self.content
             && (clears || !is_null)
         {
             call.content.clear();
+            call.lost.content = false;
             for item in items {
                 call.append(item, room);
             }

@@ -8,7 +8,7 @@ use super::read::Problem;
 
 /// How many calls may be open at once.
 const MOST_OPEN: usize = 4096;
-/// How much of all open calls together is kept.
+/// How much of all open calls together is kept, unless told otherwise.
 const MOST_BYTES: usize = 64 << 20;
 /// How many calls that are over are remembered, so that none has two results.
 const REMEMBERED: usize = 4096;
@@ -16,8 +16,10 @@ const REMEMBERED: usize = 4096;
 const LONGEST_ID: usize = 512;
 
 /// The tool calls of a session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Calls {
+    /// How much of all open calls together is kept.
+    pub(super) room: usize,
     open: HashMap<Arc<str>, Numbered>,
     /// How many calls there have been.
     count: u64,
@@ -34,6 +36,20 @@ struct Numbered {
     number: u64,
     bytes: usize,
     call: Call,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self {
+            room: MOST_BYTES,
+            open: HashMap::new(),
+            count: 0,
+            bytes: 0,
+            over: HashMap::new(),
+            over_order: VecDeque::new(),
+            run: 0,
+        }
+    }
 }
 
 impl Calls {
@@ -80,7 +96,7 @@ impl Calls {
             Numbered { number: self.count, bytes: 0, call: Call::new(id) }
         });
         self.bytes -= entry.bytes;
-        change(&mut entry.call, new, MOST_BYTES.saturating_sub(self.bytes));
+        change(&mut entry.call, new, self.room.saturating_sub(self.bytes));
         entry.bytes = entry.call.bytes();
         self.bytes += entry.bytes;
     }

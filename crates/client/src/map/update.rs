@@ -12,8 +12,8 @@ use super::call::{Patch, Progress, Stage};
 use super::effects::{AgentState, Effects, SessionChange, UsageReport};
 use super::fault::Marks;
 use super::read::{
-    Chunk, ContentItem, Fields, Head, Params, Problem, TextParams, Voice, Whole, list, object, string,
-    text_of,
+    Chunk, ContentItem, Fields, Head, Object, Params, Problem, TextParams, TextUpdate, Voice, Whole, head,
+    list, object, string, text_of,
 };
 use super::speech::Upsert;
 use super::{Emit, Mapper, surrogate};
@@ -49,8 +49,14 @@ impl Mapper {
 
     /// Takes an update if it is a plain piece of text, which nearly all are.
     fn piece(&mut self, params: &str, emit: &mut Emit<'_>) -> bool {
-        let Ok(TextParams { update }) = object::<TextParams<'_>>(params) else { return false };
-        let update = update.0;
+        // A glance, because a parser takes long to explain what it did not find.
+        if !head(params, 256).contains("\"agent_") {
+            return false;
+        }
+        let Ok(Object(TextParams { update: Object(update) })) = serde_json::from_str(params) else {
+            return false;
+        };
+        let update: TextUpdate<'_> = update;
         if update.meta.is_some_and(|meta| !Marks::of(Some(meta)).is_none()) {
             return false;
         }
@@ -155,9 +161,13 @@ impl Mapper {
         Ok(Told::No)
     }
 
-    /// Notes the failure that an update reports. One that is repeated happened long ago.
-    fn take_fault(&mut self, marks: &Marks<'_>, effects: &mut Effects) -> bool {
-        let Some(fault) = marks.fault() else { return false };
+    /// Notes the failure that an update reports, if need be in the `words` beside it. One that is repeated happened
+    /// long ago.
+    fn take_fault(&mut self, marks: &Marks<'_>, words: Option<&str>, effects: &mut Effects) -> bool {
+        let Some(mut fault) = marks.fault() else { return false };
+        if fault.message.is_empty() {
+            fault.message = words.unwrap_or_default().to_owned();
+        }
         if !self.replaying {
             if self.run_id.is_some() {
                 self.fault = Some(fault.clone());
@@ -181,7 +191,11 @@ impl Mapper {
         let id = message_id.as_deref();
         check_id(id)?;
         let marks = head.marks();
-        if self.take_fault(&marks, effects) || marks.separates() || self.run_id.is_none() || self.replaying {
+        if self.take_fault(&marks, block.as_deref(), effects)
+            || marks.separates()
+            || self.run_id.is_none()
+            || self.replaying
+        {
             return Ok(Told::No);
         }
         match block {
@@ -205,7 +219,7 @@ impl Mapper {
         let blocks = content.map(list).transpose()?;
         let texts = blocks.map(|blocks| blocks.into_iter().map(text_of).collect::<Result<Vec<_>, _>>());
         let texts = texts.transpose()?;
-        if self.take_fault(&head.marks(), effects) || self.run_id.is_none() || self.replaying {
+        if self.take_fault(&head.marks(), None, effects) || self.run_id.is_none() || self.replaying {
             return Ok(Told::No);
         }
         // Without content it is as it was.
@@ -354,7 +368,7 @@ impl Mapper {
             other => AgentState::Other(other.to_owned()),
         });
         if state == "idle" {
-            self.take_fault(&head.marks(), effects);
+            self.take_fault(&head.marks(), None, effects);
             effects.usage = usage.map(|usage| UsageReport::End(usage.into()));
         }
         Ok(())
