@@ -167,7 +167,7 @@ impl Mapper {
 
     /// Pushes an event that is read from the present message.
     fn tell_read(&self, emit: &mut Emit<'_>, body: EventBody) {
-        let raw = self.settings.raw.then(|| emit.raw());
+        let raw = if self.settings.raw { emit.raw() } else { None };
         emit.out.push(self.event(emit.now_ms, body, raw));
     }
 
@@ -180,17 +180,19 @@ impl Mapper {
 struct Emit<'a> {
     now_ms: u64,
     out: &'a mut Vec<RuntimeEvent>,
-    params: &'a str,
+    /// The present message, if it is JSON.
+    params: Option<&'a str>,
     raw: Option<Json>,
 }
 
 impl<'a> Emit<'a> {
     fn new(now_ms: u64, out: &'a mut Vec<RuntimeEvent>) -> Self {
-        Self { now_ms, out, params: "null", raw: None }
+        Self { now_ms, out, params: None, raw: None }
     }
 
     /// The present message, in one copy for all of its events.
-    fn raw(&mut self) -> Json {
-        self.raw.get_or_insert_with(|| Json::of_checked(self.params)).clone()
+    fn raw(&mut self) -> Option<Json> {
+        let params = self.params?;
+        Some(self.raw.get_or_insert_with(|| Json::of_checked(params)).clone())
     }
 }

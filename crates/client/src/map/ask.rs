@@ -93,7 +93,7 @@ impl Mapper {
         let text = std::str::from_utf8(mended.as_deref().unwrap_or(params)).unwrap_or("null");
         let checked =
             std::str::from_utf8(params).ok().filter(|text| serde_json::from_str::<&RawValue>(text).is_ok());
-        let emit = &mut Emit { now_ms, out, params: checked.unwrap_or("null"), raw: None };
+        let emit = &mut Emit { now_ms, out, params: checked, raw: None };
         let (asked, options) = self.read_request(text, emit);
         let told = |id: &str| (!id.is_empty()).then(|| Arc::from(id));
         let call = &asked.call;

@@ -12,6 +12,8 @@ const MOST_OPEN: usize = 4096;
 const MOST_BYTES: usize = 64 << 20;
 /// How many calls that are over are remembered, so that none has two results.
 const REMEMBERED: usize = 4096;
+/// How many calls from outside of runs are kept when one begins.
+const MOST_FOREIGN: usize = 256;
 /// How long an id may be.
 const LONGEST_ID: usize = 512;
 
@@ -69,9 +71,16 @@ impl Calls {
         self.open.get(id).map(|numbered| &numbered.call)
     }
 
-    /// Another run begins.
+    /// Another run begins. Of the calls that are no part of any, the oldest are given up.
     pub(super) fn next_run(&mut self) {
         self.run += 1;
+        let mut numbers: Vec<u64> = self.open.values().map(|open| open.number).collect();
+        if let Some(too_many) = numbers.len().checked_sub(MOST_FOREIGN + 1) {
+            numbers.sort_unstable();
+            let newest_gone = numbers[too_many];
+            self.open.retain(|_, open| open.number > newest_gone);
+            self.bytes = self.open.values().map(|open| open.bytes).sum();
+        }
     }
 
     /// Whether a call with this id is over. If it ended in an earlier run and this `begins` one, that is forgotten:

@@ -19,7 +19,7 @@ pub enum End {
     Stopped(Option<StopReason>),
     /// It was stopped, and the agent did not say so itself.
     Cancelled,
-    /// Something else went wrong.
+    /// Something else went wrong. That stands, even if the agent had been asked to stop.
     Failed {
         /// In words.
         message: String,
@@ -100,13 +100,11 @@ impl Mapper {
 }
 
 fn verdict(end: End, cancelling: bool, fault: Option<Fault>, version: Version, limits_fail: bool) -> Verdict {
-    if cancelling && (fault.is_some() || matches!(end, End::Failed { .. })) {
-        // Whoever was told to stop may say so in any way.
-        return (Status::Cancelled, None);
-    }
     let stopped = match end {
         End::Cancelled | End::Stopped(Some(StopReason::Cancelled)) => return (Status::Cancelled, None),
         End::Failed { message, code } => return failed(message, code),
+        // Whoever was told to stop may say so in any way.
+        End::Stopped(_) if cancelling && fault.is_some() => return (Status::Cancelled, None),
         End::Stopped(reason) => reason,
     };
     if let Some(fault) = fault {

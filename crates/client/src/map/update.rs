@@ -26,7 +26,7 @@ const LONGEST_ID: usize = 512;
 type Done = Result<Told, Problem>;
 
 /// Whether an update has become an event of its own.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     Yes,
     No,
@@ -36,11 +36,11 @@ impl Mapper {
     /// Takes the params of a `session/update`, pushes what they become, and says what else they mean.
     pub fn update(&mut self, params: &[u8], now_ms: u64, out: &mut Vec<RuntimeEvent>) -> Effects {
         let Ok(text) = std::str::from_utf8(params) else {
-            let payload = unusable(Json::of_bytes(params), "not UTF-8".to_owned());
+            let payload = self.unusable(params, "not UTF-8".to_owned());
             self.tell_payload(&mut Emit::new(now_ms, out), payload);
             return Effects::default();
         };
-        let emit = &mut Emit { now_ms, out, params: text, raw: None };
+        let emit = &mut Emit { now_ms, out, params: Some(text), raw: None };
         if self.run_id.is_some() && !self.replaying && self.piece(text, emit) {
             return Effects::default();
         }
@@ -92,7 +92,7 @@ impl Mapper {
         let update = match object::<Params<'_>>(params) {
             Ok(Params { update }) => update,
             Err(problem) => {
-                self.tell_payload(emit, unusable(Json::of_bytes(params.as_bytes()), problem));
+                self.tell_payload(emit, self.unusable(params.as_bytes(), problem));
                 return effects;
             }
         };
@@ -122,6 +122,11 @@ impl Mapper {
             }
         }
         effects
+    }
+
+    /// What cannot be taken for an update at all.
+    fn unusable(&self, params: &[u8], problem: Problem) -> Payload {
+        Payload::Update { update: Json::of_bytes(params), replay: self.replaying, problem: Some(problem) }
     }
 
     fn variant(
@@ -380,9 +385,4 @@ fn check_id(id: Option<&str>) -> Result<(), Problem> {
         Some(id) if id.len() > LONGEST_ID => Err(format!("a message's id has more than {LONGEST_ID} bytes")),
         _ => Ok(()),
     }
-}
-
-/// What cannot be taken for an update at all.
-fn unusable(update: Json, problem: Problem) -> Payload {
-    Payload::Update { update, replay: false, problem: Some(problem) }
 }

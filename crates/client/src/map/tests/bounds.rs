@@ -118,3 +118,18 @@ fn too_many_calls_and_too_long_ids_are_told_as_they_came() {
     stage.end("end_turn");
     assert_eq!(stage.events.len(), 4095 + 1);
 }
+
+#[test]
+fn calls_from_outside_leave_room_for_those_of_a_run() {
+    let mut stage = Stage::idle(V2);
+    for n in 0..4097 {
+        stage.update(&tool(&n.to_string(), json!({"rawInput": 1})));
+    }
+    stage.start("r");
+    assert_eq!(stage.mapper.call("3839"), None);
+    assert!(stage.mapper.call("3840").is_some() && stage.mapper.call("4095").is_some());
+    assert_eq!(stage.mapper.call("4096"), None);
+    stage.events.clear();
+    stage.update(&tool("c", json!({"rawInput": 1})));
+    assert_eq!(stage.short(), ["tool.call c Tool 1"]);
+}

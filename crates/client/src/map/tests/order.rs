@@ -179,6 +179,21 @@ proptest! {
     }
 
     #[test]
+    fn plain_text_is_read_alike_both_ways(text in ".{0,9}", id in prop::option::of(".{0,3}"), thinks in any::<bool>()) {
+        let update = if thinks { thought(id.as_deref(), &text) } else { said(id.as_deref(), &text) };
+        let quick = json!({"sessionId": "s", "update": update}).to_string();
+        // What stands this far behind is not seen at a glance.
+        let slow = format!("{}{}", " ".repeat(300), quick);
+        let play = |params: &str| {
+            let mut stage = Stage::new(V2);
+            stage.params(params.as_bytes());
+            stage.end("end_turn");
+            stage.events
+        };
+        prop_assert_eq!(play(&quick), play(&slow));
+    }
+
+    #[test]
     fn deltas_are_the_text_that_was_said(texts in prop::collection::vec(".{0,9}", 0..9)) {
         let mut stage = Stage::new(V1);
         for text in &texts {

@@ -430,7 +430,7 @@ fn the_reason_decides_how_a_run_ended() {
     check(V1, &End::Cancelled, false, (Cancelled, None));
     let failed = || End::Failed { message: "gone".to_owned(), code: Some("agent_exited".to_owned()) };
     check(V1, &failed(), false, (Error, Some("agent_exited")));
-    check(V1, &failed(), true, (Cancelled, None));
+    check(V1, &failed(), true, (Error, Some("agent_exited")));
 }
 
 #[test]
