@@ -1,1 +1,363 @@
 //! Files of the session, by descriptor and never outside the roots.
+//!
+//! A path of an agent is untrusted, and so is what lies on the disk while it is followed: another process may put a
+//! link where a directory was. So nothing is decided by a path and then done by the same path. [`Files::find`]
+//! holds the descriptor of the directory that the file lies in, found beneath a root; whoever judges looks at
+//! [`Found::path`], which has no links in it, and reading and writing go through that descriptor and one name that
+//! must not be a link. Everything here blocks: it is for threads that may.
+
+mod error;
+mod follow;
+mod roots;
+mod save;
+mod walk;
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use narrows_wire::Effects;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
+use rustix::io::Errno;
+
+pub(crate) use error::{FileError, FileErrorKind};
+pub(crate) use roots::Roots;
+
+use roots::Root;
+use walk::{Deep, MAX_LINKS};
+
+/// The longest path the system takes.
+const MAX_PATH: usize = 4096;
+
+/// How often a file is looked for again when it changed in between.
+const TRIES: usize = 8;
+
+/// How far an agent reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Only beneath the roots.
+    Roots,
+    /// Wherever the user does.
+    Anywhere,
+}
+
+/// Bounds on one file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Bytes of a file that is read.
+    pub(crate) read: usize,
+    /// Bytes of a file that is written.
+    pub(crate) write: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { read: 10 << 20, write: 10 << 20 }
+    }
+}
+
+/// The files an agent may use.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    roots: Arc<Roots>,
+    reach: Reach,
+    limits: Limits,
+    /// Whether a file that is said to be written survives a power cut.
+    durable: bool,
+}
+
+impl Files {
+    /// Files beneath `roots`, or anywhere.
+    pub(crate) fn new(roots: Arc<Roots>, reach: Reach, limits: Limits) -> Self {
+        Self { roots, reach, limits, durable: true }
+    }
+
+    /// The same, not waiting for the disk.
+    #[cfg(test)]
+    fn hasty(self) -> Self {
+        Self { durable: false, ..self }
+    }
+
+    /// The text of a file: all of it, or `limit` lines from `line` on, the first being 1. Lines keep their ends, and
+    /// there are none behind the last.
+    ///
+    /// # Errors
+    /// [`FileError`], also if it is no text or too long.
+    pub(crate) fn read(
+        &self,
+        path: &Path,
+        line: Option<u32>,
+        limit: Option<u32>,
+    ) -> Result<String, FileError> {
+        self.again(path, |found| found.read(line, limit))
+    }
+
+    /// Makes `text` the content of a file, at once and whole or not at all. Missing directories are made.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub(crate) fn write(&self, path: &Path, text: &str) -> Result<(), FileError> {
+        self.again(path, |found| found.write(text))
+    }
+
+    /// Finds the place of a file, whether it is there or not.
+    ///
+    /// # Errors
+    /// [`FileError`] if the path does not lead to a place within reach.
+    pub(crate) fn find(&self, asked: &Path) -> Result<Found, FileError> {
+        check(asked)?;
+        // As it is spelled first: the descriptor counts, and not what now lies where its directory once was.
+        if let Some((root, below)) = self.roots.of(asked, self.reach) {
+            match self.place(root, below) {
+                Err(Errno::XDEV) => {}
+                found => return found.map_err(|errno| FileError::system(asked, errno)),
+            }
+        }
+        // A link to an absolute path, or a detour over the parent of a root, may still end within reach. Where it
+        // seems to end is a guess that the walk beneath the root confirms or refuses.
+        let place = || {
+            let guess = follow::guess(asked)?;
+            let (root, below) = self.roots.of(&guess, self.reach).ok_or(Errno::XDEV)?;
+            self.place(root, below)
+        };
+        place().map_err(|errno| FileError::system(asked, errno))
+    }
+
+    /// Runs `act` on the file, and again if it was changed by somebody else meanwhile.
+    fn again<T>(&self, path: &Path, act: impl Fn(&Found) -> Result<T, FileError>) -> Result<T, FileError> {
+        let mut tries = 1;
+        loop {
+            // Errors speak of the path that was asked for, which the agent knows.
+            let result = self.find(path).and_then(|found| act(&found).map_err(|error| error.about(path)));
+            match result {
+                Err(error) if tries < TRIES && *error.kind() == FileErrorKind::Changed => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// The place of `below` beneath `root`, links at its end followed.
+    fn place(&self, root: &Root, below: &Path) -> Result<Found, Errno> {
+        let mut below = below.to_owned();
+        let mut must_be_directory = false;
+        for _ in 0..=MAX_LINKS {
+            let name = below.file_name().filter(|_| !must_be_directory).map(ToOwned::to_owned);
+            let Some(name) = name else {
+                // A root itself, the parent of something, or what a link says to be a directory. All of them may be
+                // nothing, or lie outside.
+                let deep = self.roots.way().directory(root.fd(), &below)?;
+                return Err(if deep.missing.is_empty() { Errno::ISDIR } else { Errno::NOENT });
+            };
+            let parent = below.parent().unwrap_or(Path::new(""));
+            let Deep { directory, real, missing } = self.roots.way().directory(root.fd(), parent)?;
+            let entry = if missing.is_empty() { entry(&directory, &name)? } else { None };
+            if entry.is_some_and(|entry| kind(&entry) == FileType::Symlink) {
+                match readlinkat(&directory, &name, Vec::new()) {
+                    Ok(target) if target.as_bytes().starts_with(b"/") => return Err(Errno::XDEV),
+                    Ok(target) => {
+                        let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+                        must_be_directory = follow::names_directory(target);
+                        below = real.join(target);
+                    }
+                    // No link any more: look again.
+                    Err(Errno::INVAL | Errno::NOENT) => {}
+                    Err(errno) => return Err(errno),
+                }
+                continue;
+            }
+            let mut path = root.path().join(&real);
+            path.extend(&missing);
+            path.push(&name);
+            return Ok(Found {
+                path,
+                directory,
+                missing,
+                name,
+                entry,
+                limits: self.limits,
+                durable: self.durable,
+            });
+        }
+        Err(Errno::LOOP)
+    }
+}
+
+/// The place of a file within reach.
+#[derive(Debug)]
+pub(crate) struct Found {
+    path: PathBuf,
+    directory: OwnedFd,
+    /// Directories between `directory` and the file that are not there.
+    missing: Vec<OsString>,
+    name: OsString,
+    /// What is there, if something is.
+    entry: Option<Stat>,
+    limits: Limits,
+    durable: bool,
+}
+
+impl Found {
+    /// Where it is: absolute, and without links. This is what rules are to be asked about.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether something was there.
+    pub(crate) fn exists(&self) -> bool {
+        self.entry.is_some()
+    }
+
+    /// As [`Files::read`].
+    ///
+    /// # Errors
+    /// [`FileError`]; [`FileErrorKind::Changed`] if it is not what was found.
+    pub(crate) fn read(&self, line: Option<u32>, limit: Option<u32>) -> Result<String, FileError> {
+        let fail = |kind| FileError::new(&self.path, kind);
+        self.regular()?.ok_or_else(|| fail(FileErrorKind::NotFound))?;
+        let (file, stat) = self.open(OFlags::RDONLY)?;
+        let cap = self.limits.read;
+        let too_large = || fail(FileErrorKind::TooLarge { limit: cap });
+        if usize::try_from(stat.st_size).is_ok_and(|size| size > cap) {
+            return Err(too_large());
+        }
+        let mut bytes = Vec::new();
+        // It may grow while it is read.
+        let more = u64::try_from(cap).unwrap_or(u64::MAX).saturating_add(1);
+        std::fs::File::from(file)
+            .take(more)
+            .read_to_end(&mut bytes)
+            .map_err(|error| FileError::io(&self.path, &error))?;
+        if bytes.len() > cap {
+            return Err(too_large());
+        }
+        let text = String::from_utf8(bytes).map_err(|_| fail(FileErrorKind::NotText))?;
+        Ok(lines(text, line, limit))
+    }
+
+    /// As [`Files::write`].
+    ///
+    /// # Errors
+    /// [`FileError`]; [`FileErrorKind::Changed`] if it is not what was found.
+    pub(crate) fn write(&self, text: &str) -> Result<(), FileError> {
+        if text.len() > self.limits.write {
+            return Err(FileError::new(&self.path, FileErrorKind::TooLarge { limit: self.limits.write }));
+        }
+        // Replacing asks only the directory for leave; a file that must not be written says so when it is opened.
+        let old = match self.regular()? {
+            Some(_) => Some(self.open(OFlags::WRONLY)?.1),
+            None => None,
+        };
+        if is_made_up(&self.directory) {
+            return Err(FileError::new(&self.path, FileErrorKind::NotRegular("made up by the system")));
+        }
+        let effects = if self.missing.is_empty() { Effects::None } else { Effects::Possible };
+        let fail = |errno| FileError::system(&self.path, errno).effects(effects);
+        let made = save::directories(&self.directory, &self.missing).map_err(fail)?;
+        let directory = made.as_ref().unwrap_or(&self.directory);
+        save::save(directory.as_fd(), &self.name, text.as_bytes(), old.as_ref(), self.durable).map_err(fail)
+    }
+
+    /// What was found, if it is a regular file or nothing.
+    fn regular(&self) -> Result<Option<&Stat>, FileError> {
+        if let Some(entry) = &self.entry {
+            self.must_be_regular(entry)?;
+        }
+        Ok(self.entry.as_ref())
+    }
+
+    /// Opens what was found regular, and looks whether it still is.
+    fn open(&self, access: OFlags) -> Result<(OwnedFd, Stat), FileError> {
+        // Should it have become a pipe or a terminal, nobody waits for it and it takes nothing over.
+        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file =
+            openat(&self.directory, &self.name, flags, Mode::empty()).map_err(|errno| match errno {
+                Errno::LOOP | Errno::MLINK | Errno::NOENT | Errno::NXIO => {
+                    FileError::new(&self.path, FileErrorKind::Changed)
+                }
+                errno => FileError::system(&self.path, errno),
+            })?;
+        let stat = fstat(&file).map_err(|errno| FileError::system(&self.path, errno))?;
+        self.must_be_regular(&stat)?;
+        if is_made_up(&file) {
+            return Err(FileError::new(&self.path, FileErrorKind::NotRegular("made up by the system")));
+        }
+        Ok((file, stat))
+    }
+
+    fn must_be_regular(&self, stat: &Stat) -> Result<(), FileError> {
+        let what = match kind(stat) {
+            FileType::RegularFile => return Ok(()),
+            FileType::Directory => "a directory",
+            FileType::Fifo => "a pipe",
+            FileType::Socket => "a socket",
+            FileType::CharacterDevice | FileType::BlockDevice => "a device",
+            _ => "something else",
+        };
+        Err(FileError::new(&self.path, FileErrorKind::NotRegular(what)))
+    }
+}
+
+/// Whether `path` can name a file at all.
+fn check(path: &Path) -> Result<(), FileError> {
+    let bytes = path.as_os_str().as_bytes();
+    let problem = if !path.is_absolute() {
+        FileErrorKind::Relative
+    } else if bytes.contains(&0) || bytes.len() > MAX_PATH {
+        FileErrorKind::Malformed
+    } else if bytes.ends_with(b"/") || bytes.ends_with(b"/.") {
+        FileErrorKind::NotRegular("a directory")
+    } else {
+        return Ok(());
+    };
+    Err(FileError::new(path, problem))
+}
+
+/// What `name` is in `directory`, a link being a link.
+fn entry(directory: &OwnedFd, name: &OsString) -> Result<Option<Stat>, Errno> {
+    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn kind(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+/// Whether it lies where the kernel shows itself as files: what stands there is no text of anybody's, reading it
+/// tells of this process, and writing it changes the machine.
+#[cfg(target_os = "linux")]
+fn is_made_up(fd: &OwnedFd) -> bool {
+    use rustix::fs::{FsWord, PROC_SUPER_MAGIC, fstatfs};
+    const SYSFS: FsWord = 0x6265_6572;
+    const CGROUP2: FsWord = 0x6367_7270;
+    const DEBUGFS: FsWord = 0x6462_6720;
+    const TRACEFS: FsWord = 0x7472_6163;
+    const SECURITYFS: FsWord = 0x7363_6673;
+    const CONFIGFS: FsWord = 0x6265_6570;
+    let made_up = [PROC_SUPER_MAGIC, SYSFS, CGROUP2, DEBUGFS, TRACEFS, SECURITYFS, CONFIGFS];
+    fstatfs(fd).is_ok_and(|system| made_up.contains(&system.f_type))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_made_up(_: &OwnedFd) -> bool {
+    false
+}
+
+/// The lines of `text` that were asked for.
+fn lines(text: String, line: Option<u32>, limit: Option<u32>) -> String {
+    // Who counts from 0 means the first as well.
+    let skipped = line.unwrap_or(1).saturating_sub(1) as usize;
+    if skipped == 0 && limit.is_none() {
+        return text;
+    }
+    let taken = limit.map_or(usize::MAX, |limit| limit as usize);
+    text.split_inclusive('\n').skip(skipped).take(taken).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Why a file was not read or written.
+
+use std::path::{Path, PathBuf};
+
+use narrows_wire::{Code, Effects, RpcError};
+use rustix::io::Errno;
+use serde_json::json;
+
+use super::MAX_PATH;
+
+/// How much of a path is quoted.
+const QUOTED: usize = 300;
+
+/// A file that was not read or written.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{}: {kind}", quoted(.path))]
+pub(crate) struct FileError {
+    path: PathBuf,
+    kind: FileErrorKind,
+    effects: Effects,
+}
+
+/// What is the matter with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FileErrorKind {
+    /// The path is not absolute.
+    #[error("`path` must be absolute")]
+    Relative,
+    /// The path cannot be one.
+    #[error("`path` is too long or holds a NUL character")]
+    Malformed,
+    /// The path leads out of the roots.
+    #[error("this is outside the directories of the session")]
+    Outside,
+    /// There is no such file.
+    #[error("there is no such file")]
+    NotFound,
+    /// It is there and no regular file but this.
+    #[error("this is {0} and not a regular file")]
+    NotRegular(&'static str),
+    /// The file or the text is too long.
+    #[error("at most {limit} bytes are read or written at a time")]
+    TooLarge {
+        /// How long it may be.
+        limit: usize,
+    },
+    /// The file is not UTF-8.
+    #[error("this is not UTF-8 text")]
+    NotText,
+    /// Its links go on and on.
+    #[error("there are too many symbolic links in this path")]
+    Links,
+    /// Somebody else put something in its place.
+    #[error("this was changed by somebody else at the same time")]
+    Changed,
+    /// The system does not let us.
+    #[error("the system denies it: {0}")]
+    Denied(Errno),
+    /// The system failed.
+    #[error("{0}")]
+    System(Errno),
+}
+
+impl FileError {
+    pub(super) fn new(path: &Path, kind: FileErrorKind) -> Self {
+        Self { path: path.to_owned(), kind, effects: Effects::None }
+    }
+
+    /// What the system said about `path`.
+    pub(super) fn system(path: &Path, errno: Errno) -> Self {
+        let kind = match errno {
+            Errno::NOENT | Errno::NOTDIR => FileErrorKind::NotFound,
+            Errno::XDEV => FileErrorKind::Outside,
+            Errno::ISDIR => FileErrorKind::NotRegular("a directory"),
+            Errno::NAMETOOLONG | Errno::ILSEQ => FileErrorKind::Malformed,
+            Errno::LOOP => FileErrorKind::Links,
+            Errno::AGAIN => FileErrorKind::Changed,
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => FileErrorKind::Denied(errno),
+            errno => FileErrorKind::System(errno),
+        };
+        Self::new(path, kind)
+    }
+
+    /// The same for an error of the standard library.
+    pub(super) fn io(path: &Path, error: &std::io::Error) -> Self {
+        Self::system(path, Errno::from_io_error(error).unwrap_or(Errno::IO))
+    }
+
+    /// The same, with what it may have left behind.
+    pub(super) fn effects(self, effects: Effects) -> Self {
+        Self { effects, ..self }
+    }
+
+    /// The same, said of the path that was asked for.
+    pub(super) fn about(self, path: &Path) -> Self {
+        Self { path: path.to_owned(), ..self }
+    }
+
+    /// What is the matter.
+    pub(crate) fn kind(&self) -> &FileErrorKind {
+        &self.kind
+    }
+
+    /// What to tell the agent.
+    pub(crate) fn to_rpc(&self) -> RpcError {
+        let (code, condition) = match &self.kind {
+            FileErrorKind::NotFound => (Code::NotFound, "not_found"),
+            FileErrorKind::Relative => (Code::InvalidParams, "path_not_absolute"),
+            FileErrorKind::Malformed => (Code::InvalidParams, "path_malformed"),
+            FileErrorKind::Outside => (Code::InvalidParams, "path_outside_workspace"),
+            FileErrorKind::NotRegular(_) => (Code::InvalidParams, "not_a_regular_file"),
+            FileErrorKind::TooLarge { .. } => (Code::InvalidParams, "file_too_large"),
+            FileErrorKind::NotText => (Code::InvalidParams, "not_text"),
+            FileErrorKind::Links => (Code::InvalidParams, "too_many_links"),
+            FileErrorKind::Changed => (Code::Internal, "file_changed"),
+            FileErrorKind::Denied(_) => (Code::Internal, "permission_denied"),
+            FileErrorKind::System(_) => (Code::Internal, "io_error"),
+        };
+        let error = RpcError::new(code, self.to_string())
+            .effects(self.effects)
+            .with("condition", condition.into())
+            .with("path", self.path.to_string_lossy().chars().take(MAX_PATH).collect::<String>().into());
+        match &self.kind {
+            FileErrorKind::Relative | FileErrorKind::Malformed => error.with("field", "path".into()),
+            FileErrorKind::TooLarge { limit } => error.with("limit", json!(limit)),
+            FileErrorKind::Changed => error.with("retryable", true.into()),
+            _ => error,
+        }
+    }
+}
+
+/// A path for people: an agent may have put anything into it.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    match text.char_indices().nth(QUOTED) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}

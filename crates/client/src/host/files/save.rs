@@ -1,0 +1,112 @@
+//! Writing a file whole or not at all, in a directory that is held open.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, RawMode, Stat, Uid, fchmod, fchown, fstat, fsync, mkdirat, openat, renameat,
+    unlinkat,
+};
+use rustix::io::Errno;
+
+use super::walk::LOOK;
+
+/// Makes the directories `names`, each in the one before, and opens the last. One that is there by now will do, a
+/// link will not.
+pub(super) fn directories(top: &OwnedFd, names: &[OsString]) -> Result<Option<OwnedFd>, Errno> {
+    let mut made: Option<OwnedFd> = None;
+    for name in names {
+        let above = made.as_ref().unwrap_or(top);
+        match mkdirat(above, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let flags = LOOK | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = openat(above, name, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::LOOP | Errno::MLINK | Errno::NOTDIR => Errno::AGAIN,
+            errno => errno,
+        })?;
+        made = Some(opened);
+    }
+    Ok(made)
+}
+
+/// Puts a file with `content` in the place of `name`. It looks like the `old` one to those who may use it; other
+/// names of the old one keep the old content. If `durable`, it is on the disk before it is in its place.
+pub(super) fn save(
+    directory: BorrowedFd<'_>,
+    name: &OsStr,
+    content: &[u8],
+    old: Option<&Stat>,
+    durable: bool,
+) -> Result<(), Errno> {
+    let mut new = New::create(directory, if old.is_some() { 0o600 } else { 0o666 })?;
+    let mut file = std::fs::File::from(new.file.try_clone().map_err(|error| errno(&error))?);
+    file.write_all(content).map_err(|error| errno(&error))?;
+    if let Some(old) = old {
+        inherit(&new.file, old)?;
+    }
+    if durable {
+        fsync(&new.file)?;
+    }
+    new.replace(name)?;
+    if durable {
+        // The file is there in any case; if this fails, only a power cut right now could bring the old one back.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let _ = openat(directory, ".", flags, Mode::empty()).and_then(|directory| fsync(&directory));
+    }
+    Ok(())
+}
+
+/// Gives `file` the owner and the mode of the old one.
+fn inherit(file: &OwnedFd, old: &Stat) -> Result<(), Errno> {
+    // Rights to become somebody else do not pass to a new content.
+    let mut mode = old.st_mode & 0o777;
+    let new = fstat(file)?;
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid) {
+        let (user, group) = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
+        let kept = fchown(file, Some(user), Some(group)).or_else(|_| fchown(file, None, Some(group)));
+        if kept.is_err() {
+            // What the old group was allowed is not meant for another.
+            mode &= !0o070;
+        }
+    }
+    fchmod(file, Mode::from_raw_mode(mode))
+}
+
+/// A file under a name of its own, which goes away unless it gets its place.
+struct New<'d> {
+    directory: BorrowedFd<'d>,
+    name: Option<String>,
+    file: OwnedFd,
+}
+
+impl<'d> New<'d> {
+    fn create(directory: BorrowedFd<'d>, mode: RawMode) -> Result<Self, Errno> {
+        let name = format!(".narrows-{}.tmp", uuid::Uuid::now_v7().simple());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(directory, &name, flags, Mode::from_raw_mode(mode))?;
+        Ok(Self { directory, name: Some(name), file })
+    }
+
+    fn replace(&mut self, place: &OsStr) -> Result<(), Errno> {
+        if let Some(name) = &self.name {
+            renameat(self.directory, name, self.directory, place)?;
+            self.name = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for New<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            let _ = unlinkat(self.directory.as_fd(), name, AtFlags::empty());
+        }
+    }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,122 @@
+//! Somebody swaps directories and links while files are read and written, and gets nothing out.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use super::{Disk, WAYS};
+use crate::host::files::walk::Way;
+use crate::host::files::{Files, Reach};
+
+/// What lies outside, and must neither be seen nor change.
+const SECRET: &str = "out/file";
+
+/// Swaps until told to stop: a directory with a link out of the root, and a file with another such link.
+fn swap(disk: &Disk, stop: &AtomicBool) {
+    let place = |name: &str| disk.root.join(name);
+    let mut rounds = 0_u64;
+    while !stop.load(Ordering::Relaxed) {
+        renameat_with(CWD, place("sub"), CWD, place("link"), RenameFlags::EXCHANGE).unwrap();
+        symlink("../out/file", place("next")).unwrap();
+        fs::rename(place("next"), place("file")).unwrap();
+        fs::write(place("next"), "inside").unwrap();
+        fs::rename(place("next"), place("file")).unwrap();
+        rounds += 1;
+    }
+    assert!(rounds > 0);
+}
+
+/// Runs `act` while directories and links are swapped.
+fn during(disk: &Disk, act: impl FnOnce()) {
+    disk.link("../out", "root/link");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let swapper = scope.spawn(|| swap(disk, &stop));
+        // Also when `act` fails, so that the failure is told.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+        stop.store(true, Ordering::Relaxed);
+        swapper.join().unwrap();
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+/// The paths that are tried: through the directory, around it, to the file, and to files that are not there.
+fn path(disk: &Disk, round: usize) -> std::path::PathBuf {
+    match round % 5 {
+        0 => disk.root.join("sub/file"),
+        1 => disk.root.join("sub/../sub/file"),
+        2 => disk.root.join("link/file"),
+        3 => disk.root.join("file"),
+        _ => disk.root.join(format!("sub/new{}/file", round % 40)),
+    }
+}
+
+/// One try in `share` is a write.
+fn race(way: Way, tries: usize, share: usize) {
+    let disk = Disk::new();
+    let files: Files = disk.files(way, Reach::Roots).hasty();
+    let (mut read, mut wrote, mut refused) = (0, 0, 0);
+    during(&disk, || {
+        for round in 0..tries {
+            let path = path(&disk, round);
+            if (round / 5) % share == 0 {
+                match files.write(&path, "inside") {
+                    Ok(()) => wrote += 1,
+                    Err(_) => refused += 1,
+                }
+                continue;
+            }
+            match files.read(&path, None, None) {
+                Ok(text) => {
+                    assert!(text != SECRET && !text.starts_with("out"), "{path:?} by {way:?} in try {round}");
+                    read += 1;
+                }
+                Err(_) => refused += 1,
+            }
+        }
+    });
+    assert!(read > 0 && wrote > 0 && refused > 0, "no race: {read} {wrote} {refused}");
+    assert_eq!(disk.text("out/file"), SECRET);
+    assert_eq!(disk.text("out/sub/file"), "out/sub/file");
+    let names = |path: &Path| fs::read_dir(path).unwrap().count();
+    assert_eq!((names(&disk.top.join("out")), names(&disk.top.join("out/sub"))), (2, 1));
+}
+
+#[test]
+fn nobody_gets_out_by_swapping() {
+    for way in WAYS {
+        race(*way, 10_000, 3);
+    }
+}
+
+#[test]
+#[ignore = "takes long; for the night"]
+fn nobody_gets_out_by_swapping_for_long() {
+    for way in WAYS {
+        race(*way, 200_000, 3);
+    }
+}
+
+/// Without this the tests above would prove nothing.
+#[test]
+fn who_follows_paths_does_get_out() {
+    let disk = Disk::new();
+    during(&disk, || {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // The same care as a program takes that checks first.
+        let escaped = || {
+            let path = disk.root.join("sub/file");
+            let checked = path.canonicalize().is_ok_and(|real| real.starts_with(&disk.root));
+            checked && fs::read_to_string(&path).is_ok_and(|text| text == SECRET)
+        };
+        while !escaped() {
+            assert!(Instant::now() < deadline, "the race was never won");
+        }
+    });
+}

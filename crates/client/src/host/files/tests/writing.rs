@@ -1,0 +1,187 @@
+//! What is written, where, and what is left alone.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use super::{Disk, each};
+use crate::host::files::{FileErrorKind, Files, Reach};
+
+/// Writes at `place`, a path from the directory above the root.
+fn write(disk: &Disk, files: &Files, place: &str) -> Result<(), FileErrorKind> {
+    files.write(&disk.top.join(place), "new").map_err(|error| error.kind().clone())
+}
+
+/// All names beneath the directory above the root.
+fn names(disk: &Disk) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut open = vec![disk.top.clone()];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(directory).unwrap().flatten() {
+            names.push(entry.path().strip_prefix(&disk.top).unwrap().display().to_string());
+            if entry.file_type().unwrap().is_dir() {
+                open.push(entry.path());
+            }
+        }
+    }
+    names.sort();
+    names
+}
+
+#[test]
+fn files_and_their_directories_are_made() {
+    each(Reach::Roots, |disk, files| {
+        disk.link("sub", "root/directory");
+        disk.link("made/by/link", "root/dangling");
+        for (place, expected) in [
+            ("root/file", "root/file"),
+            ("root/new", "root/new"),
+            ("root/a/b/c", "root/a/b/c"),
+            ("root/directory/d/e", "root/sub/d/e"),
+            ("root/sub/../f/g", "root/f/g"),
+            ("root/../root/h", "root/h"),
+            ("root/dangling", "root/made/by/link"),
+        ] {
+            assert_eq!(write(disk, files, place), Ok(()), "{place}");
+            assert_eq!(disk.text(expected), "new", "{place}");
+        }
+        assert!(disk.root.join("dangling").is_symlink());
+        assert!(names(disk).iter().all(|name| !name.contains(".narrows-")), "{:?}", names(disk));
+    });
+}
+
+#[test]
+fn nothing_outside_is_written() {
+    each(Reach::Roots, |disk, files| {
+        disk.link("../out/file", "root/relative");
+        disk.link(disk.top.join("out/file"), "root/absolute");
+        disk.link("../out", "root/directory");
+        disk.link("../out/new", "root/dangling");
+        disk.link("../out/made", "root/missing");
+        disk.link("/proc/self/cwd", "root/magic");
+        let before = names(disk);
+        for place in [
+            "out/file",
+            "out/new",
+            "file",
+            "root/../new",
+            "root/../new/new",
+            "root/relative",
+            "root/absolute",
+            "root/directory/file",
+            "root/directory/new",
+            "root/directory/new/new",
+            "root/dangling",
+            "root/missing/new",
+            "root/magic/new",
+            "root/..",
+            "root/sub/../../out/a/b",
+        ] {
+            assert_eq!(write(disk, files, place), Err(FileErrorKind::Outside), "{place}");
+        }
+        assert_eq!(write(disk, files, "root/none/../x"), Err(FileErrorKind::NotFound));
+        assert_eq!(write(disk, files, "root/file/x"), Err(FileErrorKind::NotFound));
+        assert_eq!(names(disk), before);
+        assert_eq!((disk.text("out/file"), disk.text("file")), ("out/file".into(), "file".into()));
+    });
+}
+
+#[test]
+fn the_mode_is_kept() {
+    each(Reach::Roots, |disk, files| {
+        let file = disk.root.join("file");
+        for (old, expected) in
+            [(0o640, 0o640), (0o755, 0o755), (0o600, 0o600), (0o4755, 0o755), (0o222, 0o222)]
+        {
+            fs::set_permissions(&file, fs::Permissions::from_mode(old)).unwrap();
+            assert_eq!(write(disk, files, "root/file"), Ok(()));
+            assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, expected, "{old:o}");
+        }
+        // A new file and a new directory are as the user's other programs make them.
+        write(disk, files, "root/made/new").unwrap();
+        fs::create_dir(disk.root.join("plain")).unwrap();
+        fs::write(disk.root.join("plain/new"), "").unwrap();
+        for (ours, plain) in [("made", "plain"), ("made/new", "plain/new")] {
+            let mode = |name: &str| fs::metadata(disk.root.join(name)).unwrap().mode();
+            assert_eq!(mode(ours), mode(plain));
+        }
+    });
+}
+
+#[test]
+fn a_file_that_must_not_be_written_is_not_replaced() {
+    if rustix::process::geteuid().is_root() {
+        // Nothing is forbidden to this user.
+        return;
+    }
+    each(Reach::Roots, |disk, files| {
+        let forbid = |name: &str, mode: u32| {
+            fs::set_permissions(disk.root.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        forbid("file", 0o444);
+        assert!(matches!(write(disk, files, "root/file"), Err(FileErrorKind::Denied(_))));
+        assert_eq!(disk.text("root/file"), "root/file");
+        forbid("sub", 0o555);
+        assert!(matches!(write(disk, files, "root/sub/new"), Err(FileErrorKind::Denied(_))));
+        forbid("sub", 0o755);
+    });
+}
+
+#[test]
+fn a_failure_leaves_nothing_behind() {
+    each(Reach::Roots, |disk, files| {
+        let before = names(disk);
+        let long = files.write(&disk.root.join("new/file"), &"x".repeat(1001)).unwrap_err();
+        assert_eq!(long.kind(), &FileErrorKind::TooLarge { limit: 1000 });
+        assert_eq!(names(disk), before);
+
+        // Found as nothing, and a directory when it is written: the replacement fails at its last step.
+        let found = files.find(&disk.root.join("place")).unwrap();
+        fs::create_dir(disk.root.join("place")).unwrap();
+        assert_eq!(found.write("x").unwrap_err().kind(), &FileErrorKind::NotRegular("a directory"));
+        fs::remove_dir(disk.root.join("place")).unwrap();
+        assert_eq!(names(disk), before);
+    });
+}
+
+#[test]
+fn a_link_in_the_place_of_a_missing_directory_is_not_followed() {
+    each(Reach::Roots, |disk, files| {
+        let found = files.find(&disk.root.join("a/b/file")).unwrap();
+        disk.link("../out", "root/a");
+        let error = found.write("x").unwrap_err();
+        assert_eq!(error.kind(), &FileErrorKind::Changed);
+        assert_eq!(error.to_rpc().data.unwrap()["effects"], "possible");
+        // Who asks by path is told what it is now.
+        assert_eq!(write(disk, files, "root/a/b/file"), Err(FileErrorKind::Outside));
+        assert!(!disk.top.join("out/b").exists());
+    });
+}
+
+#[test]
+fn other_names_keep_the_old_content() {
+    each(Reach::Roots, |disk, files| {
+        fs::hard_link(disk.root.join("file"), disk.root.join("name")).unwrap();
+        assert_eq!(write(disk, files, "root/file"), Ok(()));
+        assert_eq!((disk.text("root/file"), disk.text("root/name")), ("new".into(), "root/file".into()));
+    });
+}
+
+#[test]
+fn a_reader_sees_the_old_or_the_new() {
+    each(Reach::Roots, |disk, files| {
+        let path = disk.root.join("file");
+        let texts = ["a".repeat(1000), "b".repeat(1000)];
+        files.write(&path, &texts[0]).unwrap();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for round in 0..50 {
+                    files.write(&path, &texts[round % 2]).unwrap();
+                }
+            });
+            while !writer.is_finished() {
+                let text = files.read(&path, None, None).unwrap();
+                assert!(texts.contains(&text), "{text}");
+            }
+        });
+    });
+}

@@ -1,0 +1,208 @@
+//! The way from a root down to a directory, which never leads out.
+//!
+//! Linux does it in one call. Elsewhere, and where a filter of system calls is in the way of that one, it is done
+//! here: name by name, never following a link but reading it, and going up by the names that led down.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, openat, readlinkat};
+use rustix::io::Errno;
+
+/// How many links are followed, as in the kernel.
+pub(super) const MAX_LINKS: usize = 40;
+
+/// How many directories are opened for one path: links and detours multiply.
+const MAX_STEPS: usize = 10_000;
+
+/// How often the kernel is asked again when directories are being moved about.
+#[cfg(target_os = "linux")]
+const KERNEL_TRIES: usize = 16;
+
+/// How a directory is opened that is only to be passed through: one may pass where one may not list.
+#[cfg(target_os = "linux")]
+pub(super) const LOOK: OFlags = OFlags::PATH;
+#[cfg(not(target_os = "linux"))]
+pub(super) const LOOK: OFlags = OFlags::RDONLY;
+
+/// Who follows a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The kernel.
+    #[cfg(target_os = "linux")]
+    Kernel,
+    /// This module.
+    Walk,
+}
+
+/// The deepest directory on a path that is there.
+#[derive(Debug)]
+pub(super) struct Deep {
+    pub(super) directory: OwnedFd,
+    /// The way to it from the root, without links.
+    pub(super) real: PathBuf,
+    /// The names that would follow.
+    pub(super) missing: Vec<OsString>,
+}
+
+impl Way {
+    /// The best way here, tried out on `directory`.
+    #[cfg(target_os = "linux")]
+    pub(super) fn probe(directory: BorrowedFd<'_>) -> Self {
+        if kernel(directory, Path::new("")).is_ok() { Self::Kernel } else { Self::Walk }
+    }
+
+    /// The best way here.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn probe(_: BorrowedFd<'_>) -> Self {
+        Self::Walk
+    }
+
+    /// Goes from `root` down `path`. `XDEV` says that it leads out, also if it came back later: so does every link to
+    /// an absolute path.
+    pub(super) fn directory(self, root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Kernel => match kernel(root, path) {
+                // How far it is there, and where links to nothing lead, is seen by walking. So is the way through
+                // directories that are moved about all the time.
+                Err(Errno::NOENT | Errno::AGAIN) => walk(root, path),
+                deep => deep,
+            },
+            Self::Walk => walk(root, path),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn kernel(root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
+    use rustix::fs::{ResolveFlags, openat2};
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let flags = LOOK | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let mut tries = 1;
+    let directory = loop {
+        match openat2(root, path, flags, Mode::empty(), beneath) {
+            Err(Errno::AGAIN | Errno::INTR) if tries < KERNEL_TRIES => tries += 1,
+            opened => break opened?,
+        }
+    };
+    // Both as they are now: the root may have been moved, and the directory may have been moved out of it.
+    let (top, real) = (name(root)?, name(directory.as_fd())?);
+    let real = real.strip_prefix(top).map_err(|_| Errno::XDEV)?.to_owned();
+    Ok(Deep { directory, real, missing: Vec::new() })
+}
+
+/// Where the kernel says that an open directory is.
+#[cfg(target_os = "linux")]
+fn name(directory: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::ffi::OsStringExt;
+    let link = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    let target = readlinkat(rustix::fs::CWD, link, Vec::new())?;
+    Ok(OsString::from_vec(target.into_bytes()).into())
+}
+
+fn walk(root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
+    let mut walker = Walker { root, here: reopen(root)?, names: Vec::new(), opened: 0 };
+    let mut steps = Vec::new();
+    push(&mut steps, path)?;
+    let mut missing = Vec::new();
+    let mut links = 0;
+    while let Some(step) = steps.pop() {
+        match step {
+            // Above what is not there is nothing either.
+            Step::Up if !missing.is_empty() => return Err(Errno::NOENT),
+            Step::Up => walker.up()?,
+            Step::Down(name) if !missing.is_empty() => missing.push(name),
+            Step::Down(name) => match walker.down(&name) {
+                Ok(()) => {}
+                Err(Errno::NOENT) => missing.push(name),
+                // How systems say that it is a link, or else no directory.
+                Err(Errno::LOOP | Errno::MLINK | Errno::NOTDIR) => {
+                    let target =
+                        readlinkat(&walker.here, &name, Vec::new()).map_err(|errno| match errno {
+                            Errno::INVAL => Errno::NOTDIR,
+                            errno => errno,
+                        })?;
+                    links += 1;
+                    if links > MAX_LINKS {
+                        return Err(Errno::LOOP);
+                    }
+                    push(&mut steps, Path::new(OsStr::from_bytes(target.as_bytes())))?;
+                }
+                Err(errno) => return Err(errno),
+            },
+        }
+    }
+    Ok(Deep { directory: walker.here, real: walker.names.iter().collect(), missing })
+}
+
+/// One step on a path.
+enum Step {
+    Up,
+    Down(OsString),
+}
+
+/// Puts the steps of `path` on top, the first uppermost.
+fn push(steps: &mut Vec<Step>, path: &Path) -> Result<(), Errno> {
+    for component in path.components().rev() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => steps.push(Step::Up),
+            Component::Normal(name) => steps.push(Step::Down(name.to_owned())),
+            Component::Prefix(_) | Component::RootDir => return Err(Errno::XDEV),
+        }
+    }
+    Ok(())
+}
+
+/// A place beneath a root, and the names that led there.
+struct Walker<'r> {
+    root: BorrowedFd<'r>,
+    here: OwnedFd,
+    names: Vec<OsString>,
+    opened: usize,
+}
+
+impl Walker<'_> {
+    fn down(&mut self, name: &OsStr) -> Result<(), Errno> {
+        self.count(1)?;
+        self.here = open(self.here.as_fd(), name)?;
+        self.names.push(name.to_owned());
+        Ok(())
+    }
+
+    /// Goes up by going down once more from the root: the parent of a directory that was moved may lie anywhere. A
+    /// link that stands in the way by now ends it.
+    fn up(&mut self) -> Result<(), Errno> {
+        self.names.pop().ok_or(Errno::XDEV)?;
+        self.count(self.names.len())?;
+        let mut here = reopen(self.root)?;
+        for name in &self.names {
+            here = open(here.as_fd(), name).map_err(|errno| match errno {
+                Errno::LOOP | Errno::MLINK | Errno::NOTDIR => Errno::AGAIN,
+                errno => errno,
+            })?;
+        }
+        self.here = here;
+        Ok(())
+    }
+
+    fn count(&mut self, more: usize) -> Result<(), Errno> {
+        self.opened += more;
+        if self.opened > MAX_STEPS { Err(Errno::LOOP) } else { Ok(()) }
+    }
+}
+
+/// A directory that is no link.
+fn open(from: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
+    openat(from, name, LOOK | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The same directory once more.
+fn reopen(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    openat(directory, ".", LOOK | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
