@@ -42,7 +42,8 @@ const PROBE_STATUS: i32 = 42;
 pub struct Sandbox {
     /// By what means, as [`Sandbox::support`] found them.
     pub support: Support,
-    /// The places that may be changed, with everything in them. They must exist.
+    /// The places that may be changed, with everything in them. They must exist, and their paths must be absolute
+    /// and lead through no links: where a link leads may have changed since somebody looked.
     pub writable: Vec<PathBuf>,
     /// Places within these that may not be changed, as far as they exist now and as far as the mechanism can
     /// ([`Confined::protected`]).
@@ -200,11 +201,8 @@ pub(crate) enum Cage {
 impl Sandbox {
     /// Makes the sandbox, and changes what is started so that it starts in there.
     pub(crate) fn prepare(&self, start: &mut Start) -> Result<Cage, SpawnError> {
-        let place = |path: &PathBuf| {
-            path.canonicalize().map_err(|source| SpawnError::SandboxPlace { path: path.clone(), source })
-        };
-        let writable: Vec<PathBuf> = self.writable.iter().map(place).collect::<Result<_, _>>()?;
-        match &self.mechanism() {
+        let writable = outermost(&self.writable)?;
+        match self.mechanism() {
             Mechanism::Landlock { version } => {
                 let scratch = Scratch::new(&self.temp)
                     .map_err(|source| SpawnError::SandboxPlace { path: self.temp.clone(), source })?;
@@ -280,6 +278,28 @@ impl Sandbox {
     }
 }
 
+/// The writable places that are not in another one. In there a worker may have put a link in the place of a
+/// directory, so that no path is to be followed.
+fn outermost(places: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> {
+    let mut kept: Vec<PathBuf> = Vec::new();
+    let mut sorted: Vec<&PathBuf> = places.iter().collect();
+    sorted.sort();
+    for path in sorted {
+        if kept.iter().any(|outer| path.starts_with(outer)) {
+            continue;
+        }
+        let unusable = |source| SpawnError::SandboxPlace { path: path.clone(), source };
+        // Compared as text: components would hide a dot.
+        if path.canonicalize().map_err(unusable)?.as_os_str() != path.as_os_str() {
+            return Err(unusable(io::Error::other(
+                "its path leads through a link, or is not absolute and plain",
+            )));
+        }
+        kept.push(path.clone());
+    }
+    Ok(kept)
+}
+
 /// Programs look at several variables; those besides the first matter only where they are in use.
 fn set_temp(start: &mut Start, path: &Path) {
     start.env.set("TMPDIR", path);
@@ -303,4 +323,35 @@ fn descriptor(contents: &[u8]) -> Result<OwnedFd, SpawnError> {
 
 fn setup(action: &'static str) -> impl Fn(io::Error) -> SpawnError {
     move |source| SpawnError::Sandbox { action, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn no_writable_place_is_reached_through_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        let [a, b] = ["a", "b"].map(|name| top.join(name));
+        std::fs::create_dir_all(&a).unwrap();
+        std::fs::create_dir_all(&b).unwrap();
+        symlink("/", a.join("link")).unwrap();
+        symlink(&b, top.join("link")).unwrap();
+        let inner = a.join("link");
+        assert_eq!(outermost(&[b.clone(), inner, a.clone(), a.clone()]).unwrap(), [a.clone(), b.clone()]);
+        let beside = top.join("a-b");
+        std::fs::create_dir(&beside).unwrap();
+        assert_eq!(outermost(&[a.clone(), beside.clone()]).unwrap(), [a.clone(), beside]);
+        let refused = ["link", "missing", "a/../b", "b/.", "b/"].map(|name| top.join(name));
+        for path in refused.into_iter().chain([PathBuf::from("src")]) {
+            let error = outermost(std::slice::from_ref(&path)).unwrap_err();
+            assert!(
+                matches!(&error, SpawnError::SandboxPlace { path: named, .. } if *named == path),
+                "{error:?}"
+            );
+        }
+    }
 }

@@ -93,9 +93,9 @@ async fn mechanisms() -> Vec<Support> {
     usable
 }
 
-/// Below the build directory: `/tmp` may be the sandbox's own.
+/// Below the build directory: `/tmp` may be the sandbox's own. Links in the path are followed here.
 fn directory() -> TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+    tempfile::tempdir_in(fs::canonicalize(env!("CARGO_TARGET_TMPDIR")).unwrap()).unwrap()
 }
 
 /// A script in a sandbox with one writable directory, in which it starts.
@@ -154,6 +154,7 @@ async fn the_writable_place_is_writable_and_nothing_else_is() {
             format!("ln -s {out} link && echo x > link/new"),
             format!("touch mine; mv mine {out}/mine"),
             "echo x > /etc/narrows-test".to_owned(),
+            format!("cat /proc/{}/environ", std::process::id()),
             "mkdir m && mount -t tmpfs none m".to_owned(),
             "mknod disk b 8 0".to_owned(),
             "mknod null c 1 3 && echo x > null".to_owned(),
@@ -163,6 +164,14 @@ async fn the_writable_place_is_writable_and_nothing_else_is() {
             let text = output(confined(&support, &Mark::new(), root.path(), &script)).await;
             assert_eq!(text, "held\n", "{support}: {attempt}");
         }
+        // A place within another that a command has turned into a way out is none for the next.
+        let mut spec = confined(&support, &Mark::new(), root.path(), "rm -rf inner; ln -s / inner");
+        output(spec.clone()).await;
+        spec.args = vec!["-c".into(), format!("echo x > {out}/new || echo held").into()];
+        let inner = root.path().join("inner");
+        spec.sandbox.as_mut().unwrap().writable.push(inner);
+        assert!(output(spec).await.ends_with("held\n"), "{support}");
+
         assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
         let mut left: Vec<_> =
             fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -383,7 +392,7 @@ async fn a_sandbox_that_cannot_be_had_is_an_error() {
     assert!(matches!(&error, SpawnError::NoSandbox { .. }), "{error:?}");
     for support in mechanisms().await {
         let mut spec = confined(&support, &Mark::new(), root.path(), "touch ran");
-        let missing = root.path().join("missing");
+        let missing = PathBuf::from("/no/such/directory");
         spec.sandbox.as_mut().unwrap().writable.push(missing.clone());
         let error = spawn(spec).await.unwrap_err();
         assert!(matches!(&error, SpawnError::SandboxPlace { path, .. } if *path == missing), "{error:?}");

@@ -170,9 +170,9 @@ mod tests {
         let top = scratch.path().to_owned();
         // Deeper than a path may be long or descriptors may be open.
         let mut at = open_directory(CWD, &top).unwrap();
-        for _ in 0..5000 {
-            mkdirat(&at, "d", Mode::RWXU).unwrap();
-            at = open_directory(&at, "d").unwrap();
+        for _ in 0..1500 {
+            mkdirat(&at, "deeper", Mode::RWXU).unwrap();
+            at = open_directory(&at, "deeper").unwrap();
         }
         drop(scratch);
         assert!(!top.exists());

@@ -306,10 +306,11 @@ fn commands_end_with_the_runtime() {
 async fn a_sandbox_confines_a_command() {
     let support = Sandbox::support().await;
     let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let place = root.path().canonicalize().unwrap();
     let script = format!("echo in > inside; echo out > {}/file; echo done", outside.path().display());
     let create = Create {
         cwd: root.path().to_owned(),
-        sandbox: Some(Sandbox { writable: vec![root.path().to_owned()], ..Sandbox::new(support.clone()) }),
+        sandbox: Some(Sandbox { writable: vec![place], ..Sandbox::new(support.clone()) }),
         ..shell(&script)
     };
     let terminals = terminals();
