@@ -95,6 +95,9 @@ pub struct PermissionRequested {
     /// What the agent calls it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// More of its words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
     /// The kind of tool, as the agent names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
@@ -116,6 +119,9 @@ pub struct PermissionRequested {
     /// Whether more is known of the call than was kept, so that it cannot be judged by this.
     #[serde(skip_serializing_if = "is_false")]
     pub truncated: bool,
+    /// Why the request could not be read in whole, so that it cannot be judged either.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// What an agent that asked was told.
@@ -152,7 +158,8 @@ impl Payload {
             Self::MessageReplaced { message_id, text, .. } => message_id.len() + text.len(),
             Self::PermissionRequested(asked) => {
                 let json = [&asked.input, &asked.options].into_iter().flatten().map(Json::len);
-                json.sum::<usize>() + asked.locations.iter().map(String::len).sum::<usize>()
+                let words = [&asked.title, &asked.description, &asked.command].into_iter().flatten();
+                json.sum::<usize>() + words.chain(&asked.locations).map(String::len).sum::<usize>()
             }
             Self::PermissionResolved(told) => told.decision.as_ref().map_or(0, Json::len),
             Self::ConfigRejected { option, value, reason } => option.len() + value.len() + reason.len(),

@@ -103,6 +103,7 @@ impl Mapper {
             call_id: told(&call.id),
             tool_name: (*call != Call::default()).then(|| call.tool_name()),
             title: asked.title.clone().or_else(|| call.title.clone()),
+            description: asked.description.clone(),
             kind: call.kind.clone(),
             input: call.raw_input.clone(),
             locations: call.paths(),
@@ -110,6 +111,7 @@ impl Mapper {
             cwd: asked.cwd.clone(),
             options,
             truncated: call.is_partial(),
+            problem: asked.problem.clone(),
         };
         let payload = Payload::PermissionRequested(Box::new(requested));
         let provider = Arc::clone(&self.provider);

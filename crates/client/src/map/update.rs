@@ -153,7 +153,7 @@ impl Mapper {
                 effects.state = Some(AgentState::Accepted { message_id: Some(message_id.into()) });
             }
             "tool_call" if !v2 => return self.tool(object(text)?, true, effects, emit),
-            "tool_call_update" => return self.tool(object(text)?, v2, effects, emit),
+            "tool_call_update" => return self.tool(object(text)?, false, effects, emit),
             "tool_call_content_chunk" if v2 => self.tool_content(&object(text)?, effects)?,
             "state_update" if v2 => self.state(head, text, effects)?,
             "usage_update" => effects.usage = Some(UsageReport::Update(whole())),
@@ -262,22 +262,12 @@ impl Mapper {
         Ok(if only_text { Told::Yes } else { Told::No })
     }
 
-    /// News of a tool call. `creates`: whether it may be the first.
-    fn tool(
-        &mut self,
-        fields: Fields<'_>,
-        creates: bool,
-        effects: &mut Effects,
-        emit: &mut Emit<'_>,
-    ) -> Done {
+    /// News of a tool call. `begins`: whether the agent says that it begins one (v1). Other news may be the first all the
+    /// same: in v2 that is how calls begin, and in v1 it is better than nothing.
+    fn tool(&mut self, fields: Fields<'_>, begins: bool, effects: &mut Effects, emit: &mut Emit<'_>) -> Done {
         let patch = Patch::of(fields)?;
         self.calls.check(patch.id())?;
-        if self.replaying {
-            return Ok(Told::No);
-        }
-        // An agent of v1 that begins a call begins one, even if it counts its calls anew in every turn.
-        let begins = creates && self.version == Version::V1;
-        if self.calls.is_over(patch.id(), begins) {
+        if self.replaying || self.calls.is_over(patch.id(), begins) {
             return Ok(Told::No);
         }
         let id: Arc<str> = patch.id().into();

@@ -395,7 +395,11 @@ fn requests_that_cannot_be_read_are_told_and_say_so() {
         let mut stage = Stage::new(V1);
         let asked = stage.ask(&params);
         assert!(asked.problem.is_some() && asked.options.is_empty(), "{params}");
-        assert_eq!(stage.events.len(), 1, "{params}");
+        let [RuntimeEvent { body: EventBody::Provider { payload, .. }, .. }] = &*stage.events else {
+            panic!("{:?}", stage.events)
+        };
+        let Payload::PermissionRequested(told) = payload else { panic!("{payload:?}") };
+        assert_eq!(told.problem, asked.problem);
     }
 }
 
@@ -431,6 +435,29 @@ fn the_reason_decides_how_a_run_ended() {
     let failed = || End::Failed { message: "gone".to_owned(), code: Some("agent_exited".to_owned()) };
     check(V1, &failed(), false, (Error, Some("agent_exited")));
     check(V1, &failed(), true, (Error, Some("agent_exited")));
+}
+
+#[test]
+fn calls_without_a_result_are_told_in_the_order_in_which_they_began() {
+    let mut stage = Stage::new(V2);
+    for id in ["b", "a", "c"] {
+        stage.update(&tool(id, json!({"rawInput": 1})));
+    }
+    stage.update(&tool("d", json!({"title": "never begun"})));
+    stage.update(&tool("a", json!({"content": [1]})));
+    stage.events.clear();
+    stage.finish(Outcome::new(End::Cancelled));
+    assert_eq!(
+        stage.short(),
+        [
+            r#"tool.result b {"status":"interrupted"}"#,
+            r#"tool.result a {"status":"interrupted","content":[1]}"#,
+            r#"tool.result c {"status":"interrupted"}"#,
+            "tool.call d never begun {}",
+            r#"tool.result d {"status":"interrupted"}"#,
+            "run.completed cancelled",
+        ]
+    );
 }
 
 #[test]
