@@ -24,7 +24,7 @@ pub(crate) use gate::{Asked, Gate, Refusal};
 pub use given::{ConfigError, ServerConfig, Transport};
 pub(crate) use host_server::{HostServer, Offer};
 pub(crate) use hosted::{Hosted, Hosting, Limits};
-pub(crate) use plan::{Housed, Plan, PlanError, Resident, plan};
+pub(crate) use plan::{Housed, Resident, plan};
 pub(crate) use service::{CommandService, FileService, Ran, Run, ServiceError};
 
 /// What a trait object promises to find out.

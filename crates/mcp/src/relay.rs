@@ -98,19 +98,19 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(params: Value, expected: Value) {
+    fn check(params: Value, expected: &Value) {
         let Value::Object(params) = params else { panic!("{params} is not an object") };
-        assert_eq!(Value::Object(without_hop(params)), expected);
+        assert_eq!(&Value::Object(without_hop(params)), expected);
     }
 
     #[test]
     fn what_concerns_the_connection_ends_here() {
-        check(json!({}), json!({}));
-        check(json!({"a": 1, "_meta": {"progressToken": 1}}), json!({"a": 1}));
+        check(json!({}), &json!({}));
+        check(json!({"a": 1, "_meta": {"progressToken": 1}}), &json!({"a": 1}));
         check(
             json!({"_meta": {"io.modelcontextprotocol/clientInfo": {}, "traceparent": "x"}}),
-            json!({"_meta": {"traceparent": "x"}}),
+            &json!({"_meta": {"traceparent": "x"}}),
         );
-        check(json!({"_meta": 7}), json!({"_meta": 7}));
+        check(json!({"_meta": 7}), &json!({"_meta": 7}));
     }
 }

@@ -231,13 +231,16 @@ async fn works(manner: Manner) -> (Endpoint, Servers) {
 #[tokio::test]
 async fn what_is_passed_on_comes_back_as_it_is() {
     for manner in [Manner::Json, Manner::Events, Manner::Modern] {
-        let (_endpoint, servers) = works(manner).await;
+        let (endpoint, servers) = works(manner).await;
         let mut heard = Vec::new();
         let params = Map::from_iter([("name".to_owned(), json!("future"))]);
         let answer = servers.request("s", "tools/call", params, |news| heard.push(news.to_string())).await;
         let Ok(Answered::Result(result)) = answer else { panic!("{answer:?} is no result") };
         assert_eq!(result.get(), r#"{"content":[],"future":{"a":1.0}}"#, "{manner:?}");
         assert_eq!(heard.len(), usize::from(manner == Manner::Events));
+        let headers = endpoint.seen().last().map(|request| request.headers.clone()).unwrap_or_default();
+        let name = headers.get("mcp-name").map(String::as_str);
+        assert_eq!(name, (manner == Manner::Modern).then_some("future"), "{headers:?}");
         call(&servers, "echo").await.expect("others are read as ever");
         servers.close().await;
     }

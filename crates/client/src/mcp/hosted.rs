@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use narrows_acp::method::{MCP_CONNECT, MCP_DISCONNECT, MCP_MESSAGE};
 use narrows_mcp::{Failure, News, Options, Server, Servers};
@@ -327,13 +326,6 @@ impl Drop for Open<'_> {
 }
 
 impl Hosting {
-    /// Waits until every server is ready or has failed, at most for `patience`.
-    pub(crate) async fn settled(&self, patience: Duration) {
-        if let Some(servers) = &*self.servers.read().await {
-            servers.settled(patience).await;
-        }
-    }
-
     /// Which servers have failed since this was last asked, and why. Each fails at most once.
     pub(crate) fn failures(&self) -> Vec<Failure> {
         let Ok(servers) = self.servers.try_read() else { return Vec::new() };

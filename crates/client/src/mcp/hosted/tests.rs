@@ -1,6 +1,6 @@
 //! Agents that ask in the current form, and servers well and badly behaved.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Map;
 
@@ -11,6 +11,15 @@ use crate::mcp::scene::{PATIENCE, Scene, Verdict};
 mod ends;
 mod legacy;
 mod ours;
+
+impl Hosting {
+    /// Waits until every server is ready or has failed. Messages do that by themselves.
+    async fn settled(&self) {
+        if let Some(servers) = &*self.servers.read().await {
+            servers.settled(PATIENCE).await;
+        }
+    }
+}
 
 #[tokio::test]
 async fn lists_are_the_servers_own() {
@@ -238,7 +247,7 @@ async fn slow_starts_are_waited_for_but_not_for_ever() {
     assert_eq!(scene.message("s", "tools/list", json!({})).await, Err(-33001));
     assert_eq!(scene.ask(MCP_CONNECT, json!({"acpId": "s"})).await, Err(-33001));
     assert!(started.elapsed() >= Duration::from_millis(300));
-    hosting.settled(PATIENCE).await;
+    hosting.settled().await;
     let failures = hosting.failures();
     assert!(failures[0].reason.contains("was not ready"), "{failures:?}");
     assert_eq!(failures[0].server, "files");

@@ -2,9 +2,8 @@
 
 use narrows_acp::{v1, v2};
 
-use super::{AgentCan, Resident, ServerConfig, Value, Version, json};
+use super::*;
 use crate::mcp::scene::host_server;
-use crate::mcp::{Plan, PlanError, plan};
 
 fn servers() -> Vec<ServerConfig> {
     let text = r#"{"mcpServers":{

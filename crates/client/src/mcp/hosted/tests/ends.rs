@@ -38,7 +38,7 @@ async fn slow_calls_end_at_the_deadline() {
     let mut options = scene.options();
     options.call_limit = Duration::from_millis(300);
     let hosting = scene.host_with("", options);
-    hosting.settled(PATIENCE).await;
+    hosting.settled().await;
     assert_eq!(scene.call("s", "slow", json!({})).await, Err(-33002));
     assert!(scene.notes_hold("cancelled").await, "the server is told");
     assert_eq!(scene.call("s", "wrong-id", json!({})).await, Err(-33002));
@@ -95,7 +95,7 @@ async fn the_end_of_a_session_answers_and_leaves_nothing() {
         let call = scene.agent.call(MCP_MESSAGE, &message).await.expect("it is sent");
         assert!(wait_until(PATIENCE, || !scene.gate.asked().is_empty()).await);
         assert!(verdict == Verdict::Never || scene.notes_hold("working on").await);
-        hosting.settled(PATIENCE).await;
+        hosting.settled().await;
         assert!(!scene.alive().is_empty());
         hosting.close().await;
         assert_eq!(scene.alive(), [0; 0], "{verdict:?}");
@@ -111,7 +111,7 @@ async fn the_end_of_a_session_answers_and_leaves_nothing() {
 async fn dropping_ends_them_too() {
     let scene = Scene::new();
     let hosting = scene.host("daemon");
-    hosting.settled(PATIENCE).await;
+    hosting.settled().await;
     drop(hosting);
     assert!(wait_until(PATIENCE, || scene.alive().is_empty()).await, "{:?}", scene.alive());
     assert_eq!(scene.message("s", "ping", json!({})).await, Err(-33001));
