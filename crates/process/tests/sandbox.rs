@@ -207,7 +207,7 @@ async fn the_temporary_directory_is_its_own_and_goes_with_the_tree() {
         let name = Mark::new();
         let name = name.text();
         let script = format!(
-            "test $TMPDIR = $TEMP; cd $TMPDIR && mkdir -p {name}/b && echo x > {name}/b/c && cat {name}/b/c && pwd"
+            "test $TMPDIR = $TEMP && cd $TMPDIR && mkdir -p {name}/b && echo x > {name}/b/c && cat {name}/b/c && pwd"
         );
         let text = output(spec(&script)).await;
         let path = PathBuf::from(text.strip_prefix("x\n").unwrap().trim());
