@@ -30,6 +30,16 @@ fn a_long_message_is_told_whole_and_kept_in_part() {
 }
 
 #[test]
+fn nothing_is_kept_behind_a_gap() {
+    let mut stage = Stage::new(V1);
+    for text in ["x".repeat(4 * MIB - 1), "ä".to_owned(), "y".to_owned()] {
+        stage.update(&said(None, &text));
+    }
+    let kept = stage.mapper.final_text().unwrap();
+    assert_eq!((kept.len(), kept.ends_with('x')), (4 * MIB - 1, true));
+}
+
+#[test]
 fn a_long_message_that_is_sent_whole_tells_what_is_new() {
     let mut stage = Stage::new(V2);
     let long = "x".repeat(5 * MIB);

@@ -364,6 +364,18 @@ fn asking_tells_the_call_and_merges_what_is_known() {
 }
 
 #[test]
+fn asking_tells_a_call_even_without_input() {
+    let mut stage = Stage::new(V1);
+    stage.update(&begun("c", json!({"title": "Run", "kind": "execute"})));
+    stage.events.clear();
+    stage.ask(&json!({"toolCall": {"toolCallId": "c"}, "options": []}));
+    assert_eq!(stage.short()[0], "tool.call c Bash {}");
+    // And once only.
+    stage.update(&tool("c", json!({"rawInput": {"command": "ls"}})));
+    assert_eq!(stage.short(), ["- tool_call_update"]);
+}
+
+#[test]
 fn requests_of_v2_have_subjects() {
     let mut stage = Stage::new(V2);
     let asked = stage.ask(&json!({
