@@ -37,6 +37,15 @@ pub(crate) struct Shared {
     process: StdMutex<Option<Process>>,
 }
 
+/// How much of what an agent sent was not taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Lines that were too long.
+    pub too_long: u64,
+    /// What came for sessions that nobody had opened yet, and was too much to keep.
+    pub unclaimed: u64,
+}
+
 /// A session that an agent knows of.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -149,7 +158,19 @@ impl Runtime {
 
     /// Ends the agent, gently at first, and everything it started.
     pub async fn close(self) -> Seen {
-        self.shared.end(Ladder::default()).await
+        self.close_with(Ladder::default()).await
+    }
+
+    /// The same, with this patience on each rung.
+    pub async fn close_with(self, ladder: Ladder) -> Seen {
+        self.shared.end(ladder).await
+    }
+
+    /// What of the agent's messages was not taken until now.
+    #[must_use]
+    pub fn losses(&self) -> Losses {
+        let (stats, link) = (self.shared.peer.stats(), self.shared.peer.link_stats());
+        Losses { too_long: link.too_long, unclaimed: stats.unclaimed }
     }
 }
 

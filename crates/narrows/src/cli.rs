@@ -1,8 +1,10 @@
 //! The arguments, and the help that explains them.
 
 mod acp;
+mod agent;
 mod help;
 mod model;
+mod session;
 mod tolerate;
 pub(crate) mod value;
 
@@ -13,12 +15,14 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use narrows_acp::{Version, Versions};
+use narrows_acp::Versions;
 
 use crate::environment;
 pub(crate) use acp::{Acp, Errors};
+pub(crate) use agent::{AgentArgs, Protocol};
 pub(crate) use model::ModelArgs;
-pub(crate) use value::{AgentCommand, Variable};
+pub(crate) use session::SessionArgs;
+pub(crate) use value::Variable;
 
 /// What `--version` says beside the number.
 static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
@@ -78,64 +82,47 @@ pub(crate) enum Command {
 /// everything it started. Ctrl-C cancels the turn; a second Ctrl-C leaves at once.
 ///
 /// Without --agent it is the agent that is built in, with the model that narrows.toml, the OPENAI_ variables or the
-/// flags below name, or with the built-in demo model if none of them does. It keeps no session.
+/// flags below name, or with the built-in demo model if none of them does.
 ///
-/// The agent gets no files and no terminals from here, its requests for permission are refused, and of your
-/// environment it sees the ordinary variables only, no keys: see --env and --pass-env.
+/// The agent reads and changes files through this program, and runs commands in a sandbox, as far as --access and the
+/// rules of --policy let it. What they leave open is asked if there is a terminal to ask in, and refused otherwise.
 ///
 /// A turn that --timeout ends is cancelled first and has --cancel-grace to stop. Then the agent's input is closed, and
 /// whatever of it is left is told to end, with SIGTERM and then with SIGKILL.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::RUN), after_long_help = help::reference(help::RUN))]
 pub(crate) struct Run {
-    /// The prompt; `-`, or none, reads it from stdin
+    /// The prompt; `@FILE` reads it from a file, `-`, or none, from stdin
+    ///
+    /// What comes through stdin beside a prompt is put behind it.
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Option<String>,
 
-    /// The agent to start: a program and its arguments, in the quotes of a shell but run without one
-    ///
-    /// A program called `narrows` is this one, installed or not.
-    #[arg(long, short, value_name = "COMMAND", value_parser = value::agent)]
-    pub(crate) agent: Option<AgentCommand>,
-
-    /// Where the agent works [default: the current directory]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) cwd: Option<PathBuf>,
-
-    /// Hand the agent a variable, with this value or with the one it has here
-    #[arg(long, value_name = "NAME[=VALUE]", value_parser = value::variable, help_heading = "Environment of the agent")]
-    pub(crate) env: Vec<Variable>,
-
-    /// Let variables of this name pass to the agent; `AWS_*` means all that begin with it
-    #[arg(long, value_name = "PATTERN", value_parser = value::pattern, help_heading = "Environment of the agent")]
-    pub(crate) pass_env: Vec<String>,
+    /// An image to send with the prompt
+    #[arg(long, value_name = "FILE")]
+    pub(crate) image: Vec<PathBuf>,
 
     /// How to print the answer
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
     pub(crate) output: Output,
 
-    /// The version of the protocol to offer; with 2, an agent that only knows 1 is started again with 1
-    #[arg(long, value_enum, value_name = "VERSION", default_value_t = Protocol::One)]
-    pub(crate) protocol: Protocol,
+    /// What is read from stdin while the turn runs
+    #[arg(long, value_enum, value_name = "FORMAT", requires = "prompt")]
+    pub(crate) input: Option<InputFormat>,
+
+    /// The JSON Schema that the answer is to follow; it is printed as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) schema: Option<PathBuf>,
 
     /// How long the turn may take, such as `90s`, `5m` or `1h` [default: as long as it takes]
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "Deadlines")]
     pub(crate) timeout: Option<Duration>,
 
-    /// How long the agent may take to answer the first message
-    #[arg(long, value_name = "TIME", value_parser = value::duration, default_value = "30s", help_heading = "Deadlines")]
-    pub(crate) initialize_timeout: Duration,
-
-    /// How long the agent may take to open a session
-    #[arg(long, value_name = "TIME", value_parser = value::duration, default_value = "60s", help_heading = "Deadlines")]
-    pub(crate) session_timeout: Duration,
-
-    /// How long a cancelled turn may take to end
-    #[arg(long, value_name = "TIME", value_parser = value::duration, default_value = "10s", help_heading = "Deadlines")]
-    pub(crate) cancel_grace: Duration,
+    #[command(flatten)]
+    pub(crate) agent: AgentArgs,
 
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
+    pub(crate) session: SessionArgs,
 }
 
 /// How an answer is printed.
@@ -143,28 +130,17 @@ pub(crate) struct Run {
 pub(crate) enum Output {
     /// The text, as it comes
     Text,
-    /// One JSON object at the end: text, stopReason, sessionId, agent, protocol, and error if there was one
+    /// Everything that happens, one JSON object per line
+    Events,
+    /// One JSON object at the end: text, stopReason, sessionId, agent, protocol, usage, and error if there was one
     Json,
 }
 
-/// A version of the protocol.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Protocol {
-    /// What nearly every agent speaks
-    #[value(name = "1")]
-    One,
-    /// The draft
-    #[value(name = "2")]
-    Two,
-}
-
-impl From<Protocol> for Version {
-    fn from(protocol: Protocol) -> Self {
-        match protocol {
-            Protocol::One => Self::V1,
-            Protocol::Two => Self::V2,
-        }
-    }
+/// What is read from stdin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum InputFormat {
+    /// Answers to questions and cancellations, one JSON object per line
+    Events,
 }
 
 /// Be a scripted agent on stdin and stdout, faults included

@@ -2,6 +2,7 @@
 //!
 //! Nothing is read from the workspace: a repository must not choose where prompts and keys go.
 
+mod agents;
 mod error;
 mod file;
 mod key;
@@ -13,7 +14,9 @@ mod resolve;
 mod settings;
 mod variables;
 
+pub(crate) use agents::AgentEntry;
 pub(crate) use error::ConfigError;
+pub(crate) use file::File;
 pub(crate) use layer::{Header, Key, Layer, Proxy};
 pub(crate) use place::load;
 pub(crate) use resolve::{Flags, resolve};

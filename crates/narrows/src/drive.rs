@@ -1,14 +1,171 @@
-//! One agent through one turn: start, handshake, session, prompt, end. Nothing here prints.
+//! From arguments and configuration to an agent that can be driven, and a session with it.
 
-mod agent;
-mod error;
-mod outside;
-mod permission;
-mod surrogate;
-mod turn;
-mod v1;
-mod v2;
+mod builtin;
+mod environment;
+mod named;
+mod policy;
 
-pub(crate) use agent::{Agent, Info, Launch, Login, Opening};
-pub(crate) use error::{DriveError, Fault, Problem, Stage};
-pub(crate) use turn::{Event, Losses, Step, Turn};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use narrows_acp::Version;
+use narrows_client::{Agent, Decide, Offer, ServerConfig, SessionConfig};
+use narrows_process::{AllowList, Spec};
+
+use crate::cli::{AgentArgs, ModelArgs, Output, SessionArgs};
+use crate::config::{AgentEntry, Variables};
+use crate::failure::Failure;
+
+pub(crate) use builtin::introduce_demo;
+pub(crate) use named::agents;
+pub(crate) use policy::policy;
+
+/// An agent to be driven.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    pub(crate) agent: Agent,
+    /// It is the built-in demo model, because nothing else is configured.
+    pub(crate) demo: bool,
+    /// Where it works: absolute.
+    pub(crate) cwd: PathBuf,
+    /// The model that its session is to use.
+    model: Option<String>,
+}
+
+/// Where a session begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    New,
+    Resume(String),
+    Fork(String),
+    /// With the last one in this directory.
+    Continue,
+}
+
+/// What is wanted of a session.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) config: SessionConfig,
+    pub(crate) offer: Offer,
+    pub(crate) start: Start,
+}
+
+/// The agent that the arguments mean. `output` is how its answer will be shown.
+pub(crate) fn choose(args: &AgentArgs, output: Output) -> Result<Chosen, Failure> {
+    let cwd = directory(args.cwd.as_deref().unwrap_or(Path::new(".")))?;
+    let mut chosen = match &args.agent {
+        None => builtin::prepare(args, cwd, output)?,
+        Some(wanted) => {
+            // The model is the session's business; all else is about the built-in agent.
+            let others = ModelArgs { model: None, config: None, ..args.model.clone() };
+            if others != ModelArgs::default() {
+                return Err(Failure::model_of_another(&others));
+            }
+            let entry = named::find(wanted, args.model.config.as_deref())?;
+            started_by(&entry, args, cwd)?
+        }
+    };
+    let deadlines = &mut chosen.agent.deadlines;
+    let set = |deadline: &mut std::time::Duration, given: Option<std::time::Duration>| {
+        if let Some(given) = given {
+            *deadline = given;
+        }
+    };
+    set(&mut deadlines.initialize, args.initialize_timeout);
+    set(&mut deadlines.open, args.session_timeout);
+    set(&mut deadlines.resume, args.session_timeout);
+    set(&mut deadlines.cancel, args.cancel_grace);
+    set(&mut deadlines.silence, args.silence_timeout);
+    if let Some(protocol) = args.protocol {
+        chosen.agent.protocol = protocol.into();
+    }
+    Ok(chosen)
+}
+
+/// An agent that is started by a command.
+fn started_by(entry: &AgentEntry, args: &AgentArgs, cwd: PathBuf) -> Result<Chosen, Failure> {
+    let [program, arguments @ ..] = entry.command.as_slice() else {
+        return Err(Failure::setup("start an agent without a command", &io::ErrorKind::InvalidInput.into()));
+    };
+    let path = match program.as_str() {
+        // Ourselves, installed or not.
+        "narrows" => std::env::current_exe().map_err(|error| Failure::setup("find this program", &error))?,
+        // A path is meant from where the user is, not from where the agent is to work.
+        path if path.contains('/') => {
+            std::path::absolute(path).map_err(|error| Failure::setup("find the current directory", &error))?
+        }
+        name => PathBuf::from(name),
+    };
+    let mut spec = Spec::new(path);
+    spec.args = arguments.iter().map(Into::into).collect();
+    spec.cwd = Some(cwd.clone());
+    spec.env = environment::of(args, Some(entry), &[])?;
+    let mut agent = Agent::new(&entry.name, spec);
+    agent.counted = entry.counted;
+    agent.protocol = entry.protocol.map_or(Version::V1, Into::into);
+    let deadlines = &mut agent.deadlines;
+    deadlines.initialize = entry.initialize_timeout.unwrap_or(deadlines.initialize);
+    deadlines.open = entry.session_timeout.unwrap_or(deadlines.open);
+    deadlines.resume = entry.session_timeout.unwrap_or(deadlines.resume);
+    deadlines.cancel = entry.cancel_grace.unwrap_or(deadlines.cancel);
+    deadlines.silence = entry.silence_timeout.unwrap_or(deadlines.silence);
+    Ok(Chosen { agent, demo: false, cwd, model: args.model.model.clone() })
+}
+
+/// What the arguments want of a session with `chosen`. `asks` answers what the rules leave open.
+pub(crate) fn want(
+    args: &SessionArgs,
+    chosen: &mut Chosen,
+    asks: Option<Arc<dyn Decide>>,
+) -> Result<Wanted, Failure> {
+    let policy = policy(args)?;
+    let can = policy.offers();
+    // What would only ever be refused is not offered.
+    let offer = Offer { read_files: can.read, write_files: can.write, run_commands: can.execute };
+    if let Some(limit) = args.permission_timeout {
+        chosen.agent.deadlines.permission = limit;
+    }
+    let mut config = SessionConfig::new(chosen.cwd.clone(), Arc::new(policy));
+    config.additional_dirs = args.add_dir.iter().map(|dir| directory(dir)).collect::<Result<_, _>>()?;
+    config.model.clone_from(&chosen.model);
+    config.require_model = args.require_model;
+    config.mode.clone_from(&args.mode);
+    config.on_permission = asks;
+    config.mcp_servers = args.mcp.as_deref().map(servers).transpose()?.unwrap_or_default();
+    config.environment =
+        narrows_process::Environment::filtered(crate::environment::variables(), &AllowList::default());
+    config.sandbox = !args.no_sandbox;
+    let start = match (&args.resume, &args.fork, args.r#continue) {
+        (Some(id), ..) => Start::Resume(id.clone()),
+        (_, Some(id), _) => Start::Fork(id.clone()),
+        (.., true) => Start::Continue,
+        _ => Start::New,
+    };
+    Ok(Wanted { config, offer, start })
+}
+
+/// The directory as the protocol wants it: absolute, and text.
+pub(crate) fn directory(directory: &Path) -> Result<PathBuf, Failure> {
+    let usable = directory.canonicalize().and_then(|absolute| {
+        if !absolute.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        if absolute.to_str().is_none() {
+            return Err(io::Error::new(io::ErrorKind::InvalidFilename, "its name is not UTF-8"));
+        }
+        Ok(absolute)
+    });
+    usable.map_err(|error| Failure::cwd(directory, &error))
+}
+
+/// The MCP servers of a file.
+fn servers(path: &Path) -> Result<Vec<ServerConfig>, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::unreadable("--mcp", path, &error))?;
+    ServerConfig::read(&text).map_err(|error| Failure::bad_file(path, &error))
+}
+
+/// The variables as an agent with this environment will see them.
+fn seen(env: &narrows_process::Environment) -> Variables {
+    env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}

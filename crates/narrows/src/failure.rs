@@ -9,11 +9,11 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+use narrows_client::Fault;
 use narrows_fake::{Script, ScriptError};
 use narrows_link::CloseReason;
 use narrows_wire::RpcError;
 
-use crate::drive::Fault;
 use crate::nearest::nearest;
 use crate::output;
 use crate::terminal::{Colour, Style, line};
@@ -41,6 +41,8 @@ pub(crate) enum Code {
     Timeout,
     /// The model's endpoint failed.
     Endpoint,
+    /// The rules refused something.
+    Denied,
     /// Something failed on this side.
     Internal,
     /// Ctrl-C.
@@ -53,7 +55,7 @@ pub(crate) enum Code {
 
 impl Code {
     /// All of them.
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Success,
         Self::Agent,
         Self::Usage,
@@ -63,6 +65,7 @@ impl Code {
         Self::Protocol,
         Self::Timeout,
         Self::Endpoint,
+        Self::Denied,
         Self::Internal,
         Self::Interrupted,
         Self::OutputClosed,
@@ -102,6 +105,9 @@ impl Code {
             Self::Protocol => (6, "protocol", "the agent does not speak ACP as we know it"),
             Self::Timeout => (7, "timeout", "a deadline has passed"),
             Self::Endpoint => (8, "endpoint", "the agent could not get an answer from its model"),
+            Self::Denied => {
+                (9, "denied", "the agent has answered, but something it wanted was refused by the rules")
+            }
             Self::Internal => (70, "internal", "something failed on this side"),
             Self::Interrupted => (130, "interrupted", "cancelled by Ctrl-C"),
             Self::OutputClosed => (141, "output_closed", "nobody reads the output any more"),
@@ -178,6 +184,37 @@ impl Failure {
     /// The working directory cannot be used.
     pub(crate) fn cwd(directory: &Path, error: &io::Error) -> Self {
         Self::new(Code::Usage, format!("the directory {directory:?} cannot be used")).because(error)
+    }
+
+    /// A file cannot be read.
+    pub(crate) fn unreadable(what: &str, path: &Path, error: &io::Error) -> Self {
+        Self::new(Code::Usage, format!("{what}: {path:?} cannot be read")).because(error)
+    }
+
+    /// A file does not say what it should.
+    pub(crate) fn bad_file(path: &Path, error: &dyn std::error::Error) -> Self {
+        Self::new(Code::Usage, format!("{}: {}", path.display(), line(&error.to_string())))
+    }
+
+    /// A file of rules cannot be understood.
+    pub(crate) fn bad_rules(error: &narrows_policy::RulesError) -> Self {
+        Self::new(Code::Usage, error.to_string())
+    }
+
+    /// What was given as an agent is none.
+    pub(crate) fn bad_agent(wanted: &str, reason: &str) -> Self {
+        Self::new(Code::Usage, format!("--agent {wanted:?}: {reason}"))
+    }
+
+    /// There is no session to go on with.
+    pub(crate) fn nothing_to_continue(cwd: &Path) -> Self {
+        Self::new(Code::Usage, format!("the agent knows no session in {}", cwd.display()))
+            .hint("leave out --continue to begin one")
+    }
+
+    /// The session ended before its run did.
+    pub(crate) fn session_closed() -> Self {
+        Self::new(Code::Internal, "the session ended before the turn did")
     }
 
     /// A variable that was to be handed to the agent is not set.

@@ -1,24 +1,27 @@
 //! What of a turn is shown, and how: the answer on stdout, the rest beside it.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hasher};
+use std::collections::{HashMap, VecDeque};
 use std::io::IsTerminal;
-use std::sync::Arc;
+
+use narrows_client::{EventBody, Payload, PermissionResolved, RunResult, RuntimeEvent};
+use serde_json::Value;
 
 use crate::cli::Output;
-use crate::drive::Event;
 use crate::screen::Piece;
 use crate::terminal::{Colour, Style, line, text as safe_text};
 
 /// How much text one JSON object may hold.
 const MOST_TEXT: usize = 64 << 20;
 
-/// How many messages are remembered, so that one that is sent again as a whole is not shown twice.
-const REMEMBERED: usize = 64;
-
 /// How much of a thought is shown.
 const THOUGHT: usize = 100;
+
+/// How many questions that were not settled are remembered.
+const OPEN: usize = 64;
+
+/// How many lines of a change are shown.
+const CHANGED: usize = 12;
 
 /// The answer is too long to be kept.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,8 +30,9 @@ pub(crate) struct TooLong;
 /// Turns events into what is shown.
 #[derive(Debug)]
 pub(crate) struct Presenter {
-    /// The text is kept for the end instead of shown as it comes.
-    keep: bool,
+    format: Output,
+    /// The text of the answer is not shown: it is kept for the end, or something else stands for it.
+    quiet: bool,
     /// The text goes to a terminal.
     make_safe: bool,
     /// Somebody watches stderr.
@@ -36,41 +40,33 @@ pub(crate) struct Presenter {
     colour: Colour,
     /// The text, if it is kept.
     kept: String,
-    /// The message that was shown last.
-    current: Option<Arc<str>>,
     /// Something else has happened since the last text.
     interrupted: bool,
     /// The text does not end with a line end.
     line_open: bool,
-    shown: VecDeque<Shown>,
     thought: String,
-    last_tool: String,
-}
-
-/// What was shown of one message: enough to tell whether something is its continuation.
-#[derive(Debug)]
-struct Shown {
-    message: Arc<str>,
-    length: usize,
-    hash: DefaultHasher,
+    /// What was asked and is not settled, by id.
+    asked: HashMap<String, String>,
+    /// What was refused by the rules, or because nobody could be asked.
+    denied: Vec<String>,
 }
 
 impl Presenter {
-    /// For this format, and for what stdout and stderr are.
-    pub(crate) fn new(output: Output) -> Self {
-        let keep = output == Output::Json;
+    /// For this format, and for what stdout and stderr are. With a `form` the answer is shown at its end.
+    pub(crate) fn new(format: Output, form: bool) -> Self {
+        let keep = format == Output::Json;
         Self {
-            keep,
+            format,
+            quiet: form && format == Output::Text,
             make_safe: !keep && std::io::stdout().is_terminal(),
             watched: std::io::stderr().is_terminal(),
             colour: Colour::of_stderr(),
             kept: String::new(),
-            current: None,
             interrupted: false,
             line_open: false,
-            shown: VecDeque::new(),
             thought: String::new(),
-            last_tool: String::new(),
+            asked: HashMap::new(),
+            denied: Vec::new(),
         }
     }
 
@@ -79,95 +75,141 @@ impl Presenter {
         self.kept
     }
 
+    /// What was refused by the rules, or because nobody could be asked.
+    pub(crate) fn denied(&self) -> Vec<String> {
+        self.denied.clone()
+    }
+
     /// Adds what is to be shown of `event` to `pieces`.
-    pub(crate) fn show(&mut self, event: Event, pieces: &mut VecDeque<Piece>) -> Result<(), TooLong> {
-        if !matches!(event, Event::Thought(_)) {
+    pub(crate) fn show(&mut self, event: &RuntimeEvent, pieces: &mut VecDeque<Piece>) -> Result<(), TooLong> {
+        if let EventBody::Provider { payload, .. } = &event.body {
+            self.note_questions(payload);
+        }
+        if self.format == Output::Events {
+            write(event, pieces);
+            return Ok(());
+        }
+        if !matches!(event.body, EventBody::ReasoningDelta { .. }) {
             self.end_thought(pieces);
         }
-        match event {
-            Event::Text { message, text } => self.say(message, &text, pieces)?,
-            Event::Message { message, text } => self.message(message, &text, pieces)?,
-            Event::Thought(thought) => self.think(&thought),
-            Event::Tool(title) => {
+        match &event.body {
+            EventBody::AssistantDelta { text_delta } => self.say(text_delta, pieces)?,
+            EventBody::ReasoningDelta { text_delta } => self.think(text_delta),
+            // Two messages must not run into each other.
+            EventBody::AssistantMessage { .. } => self.interrupted = true,
+            EventBody::ToolCall { tool_name, input, .. } => {
                 self.interrupted = true;
-                let title = line(&title);
-                if self.watched && title != self.last_tool {
-                    pieces.push_back(self.aside(&format!("tool: {title}")));
+                if self.watched {
+                    let title = title(event).unwrap_or_else(|| format!("{tool_name} {}", input.text()));
+                    pieces.push_back(self.aside(&format!("tool: {}", line(&title))));
                 }
-                self.last_tool = title;
             }
-            Event::Unshown(what) => pieces.push_back(self.aside(&format!("(the answer has {what} in it)"))),
-            Event::Refused(refusal) => {
-                self.interrupted = true;
-                pieces.push_back(self.aside(&format!("permission refused: {}", refusal.wanted)));
+            EventBody::ToolResult { output, .. } if self.watched => {
+                if output.status != "completed" {
+                    pieces.push_back(self.aside(&format!("tool: {}", line(&output.status))));
+                }
+                let contents = output.content.iter().map(narrows_client::Json::value);
+                for change in contents.filter(|content| content["type"] == "diff") {
+                    self.change(&change, pieces);
+                }
             }
+            EventBody::Provider { payload, .. } => self.payload(payload, pieces)?,
+            _ => {}
         }
         Ok(())
     }
 
-    /// Ends what was not ended.
-    pub(crate) fn finish(&mut self, pieces: &mut VecDeque<Piece>) {
-        self.end_thought(pieces);
+    /// The same for what happened outside of a run.
+    pub(crate) fn show_session(&mut self, event: &RuntimeEvent, pieces: &mut VecDeque<Piece>) {
+        match (&event.body, self.format) {
+            (_, Output::Events) => write(event, pieces),
+            (EventBody::Provider { payload: payload @ Payload::ConfigRejected { .. }, .. }, _) => {
+                // It holds no text of an answer, so there is nothing that could be too long.
+                let _ = self.payload(payload, pieces);
+            }
+            _ => {}
+        }
     }
 
-    /// More of a message.
-    fn say(
-        &mut self,
-        message: Option<Arc<str>>,
-        text: &str,
-        pieces: &mut VecDeque<Piece>,
-    ) -> Result<(), TooLong> {
-        if text.is_empty() {
+    fn payload(&mut self, payload: &Payload, pieces: &mut VecDeque<Piece>) -> Result<(), TooLong> {
+        match payload {
+            Payload::MessageReplaced { role: narrows_client::Role::Assistant, text, .. } => {
+                self.interrupted = true;
+                self.say(text, pieces)?;
+                self.interrupted = true;
+            }
+            Payload::ConfigRejected { option, value, reason } => {
+                let words = format!("the {} {:?} cannot be had: {}", line(option), line(value), line(reason));
+                pieces.push_back(Piece::Note(words));
+            }
+            Payload::PermissionResolved(resolved) => {
+                if let Some(words) = refused(resolved) {
+                    self.interrupted = true;
+                    let wanted = self.asked.remove(&resolved.request_id).unwrap_or_default();
+                    pieces.push_back(self.aside(&format!("refused: {} ({})", line(&wanted), line(&words))));
+                }
+            }
+            Payload::Update { update, .. } => {
+                if let Some(what) = unshown(&update.value()) {
+                    pieces.push_back(self.aside(&format!("(the answer has {what} in it)")));
+                }
+            }
+            Payload::Other { name, data } if name == "mcp.failed" => {
+                let problem = data.value()["problem"].as_str().unwrap_or_default().to_owned();
+                pieces.push_back(Piece::Note(line(&problem)));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Remembers what was asked, and what was refused without anybody being asked.
+    fn note_questions(&mut self, payload: &Payload) {
+        match payload {
+            Payload::PermissionRequested(asked) => {
+                if self.asked.len() < OPEN {
+                    let title = asked.title.clone().or_else(|| asked.tool_name.clone()).unwrap_or_default();
+                    self.asked.insert(asked.request_id.clone(), title);
+                }
+            }
+            Payload::PermissionResolved(resolved) => {
+                let by = resolved.decision.as_ref().map(|decision| decision.value()["by"].clone());
+                let by_rules = by.is_some_and(|by| by != "answer" && by != "cancelled");
+                if refused(resolved).is_some() && by_rules && self.denied.len() < OPEN {
+                    let wanted = self.asked.get(&resolved.request_id).cloned().unwrap_or_default();
+                    self.denied.push(line(&wanted));
+                }
+                if self.format == Output::Events || refused(resolved).is_none() {
+                    self.asked.remove(&resolved.request_id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends what was not ended, and shows what the whole answer comes to.
+    pub(crate) fn finish(&mut self, result: &RunResult, pieces: &mut VecDeque<Piece>) {
+        self.end_thought(pieces);
+        if self.quiet {
+            let answer = result.structured_output.as_ref().map(|value| format!("{value:#}\n"));
+            pieces.extend(answer.map(Piece::Text));
+        }
+    }
+
+    /// More of the answer.
+    fn say(&mut self, text: &str, pieces: &mut VecDeque<Piece>) -> Result<(), TooLong> {
+        if text.is_empty() || self.quiet {
             return Ok(());
         }
-        // Two messages must not run into each other.
-        if self.line_open && (self.interrupted || self.current != message) {
+        if self.line_open && self.interrupted {
             self.end_line(pieces)?;
         }
         self.interrupted = false;
-        if let Some(message) = &message {
-            self.note_shown(message, text);
-        }
-        self.current = message;
         self.put(text, pieces)
     }
 
-    /// The whole of a message: what is new of it, or all of it if what was shown has been rewritten.
-    fn message(
-        &mut self,
-        message: Arc<str>,
-        text: &str,
-        pieces: &mut VecDeque<Piece>,
-    ) -> Result<(), TooLong> {
-        let Some(at) = self.shown.iter().position(|shown| shown.message == message) else {
-            return self.say(Some(message), text, pieces);
-        };
-        let shown = &self.shown[at];
-        let continued =
-            text.get(..shown.length).is_some_and(|beginning| hash(beginning).finish() == shown.hash.finish());
-        if continued {
-            let rest = shown.length;
-            return self.say(Some(message), &text[rest..], pieces);
-        }
-        self.shown.remove(at);
-        self.interrupted = true;
-        self.say(Some(message), text, pieces)
-    }
-
-    fn note_shown(&mut self, message: &Arc<str>, text: &str) {
-        if let Some(shown) = self.shown.iter_mut().find(|shown| shown.message == *message) {
-            shown.length += text.len();
-            shown.hash.write(text.as_bytes());
-            return;
-        }
-        if self.shown.len() == REMEMBERED {
-            self.shown.pop_front();
-        }
-        self.shown.push_back(Shown { message: Arc::clone(message), length: text.len(), hash: hash(text) });
-    }
-
     fn end_line(&mut self, pieces: &mut VecDeque<Piece>) -> Result<(), TooLong> {
-        if self.keep {
+        if self.format == Output::Json {
             return self.put("\n", pieces);
         }
         pieces.push_back(Piece::LineEnd);
@@ -176,7 +218,7 @@ impl Presenter {
 
     fn put(&mut self, text: &str, pieces: &mut VecDeque<Piece>) -> Result<(), TooLong> {
         self.line_open = !text.ends_with('\n');
-        if !self.keep {
+        if self.format != Output::Json {
             let text = if self.make_safe { safe_text(text) } else { Cow::Borrowed(text) };
             match pieces.back_mut() {
                 Some(Piece::Text(last)) => last.push_str(&text),
@@ -211,16 +253,77 @@ impl Presenter {
         pieces.push_back(self.aside(&format!("thinking: {}", line(&words))));
     }
 
+    /// How a file changed, by its first lines.
+    fn change(&self, change: &Value, pieces: &mut VecDeque<Piece>) {
+        let text = |key: &str| change[key].as_str().unwrap_or_default();
+        pieces.push_back(self.aside(&format!("changed: {}", line(text("path")))));
+        let (old, new): (Vec<&str>, Vec<&str>) =
+            (text("oldText").lines().collect(), text("newText").lines().collect());
+        let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
+        let (old, new) = (&old[same..], &new[same..]);
+        let tail = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
+        let removed = old[..old.len() - tail].iter().map(|text| format!("- {}", line(text)));
+        let added = new[..new.len() - tail].iter().map(|text| format!("+ {}", line(text)));
+        let all: Vec<String> = removed.chain(added).collect();
+        pieces.extend(all.iter().take(CHANGED).map(|text| self.aside(text)));
+        if all.len() > CHANGED {
+            pieces.push_back(self.aside(&format!("… {} more lines", all.len() - CHANGED)));
+        }
+    }
+
     /// A line beside the answer.
     fn aside(&self, text: &str) -> Piece {
         Piece::Note(self.colour.paint(Style::Dim, text).into_owned())
     }
 }
 
-fn hash(text: &str) -> DefaultHasher {
-    let mut hash = DefaultHasher::new();
-    hash.write(text.as_bytes());
-    hash
+/// Adds `event` as a line of JSON.
+fn write(event: &RuntimeEvent, pieces: &mut VecDeque<Piece>) {
+    let Ok(json) = serde_json::to_string(event) else { return };
+    match pieces.back_mut() {
+        Some(Piece::Text(last)) => {
+            last.push_str(&json);
+            last.push('\n');
+        }
+        _ => pieces.push_back(Piece::Text(json + "\n")),
+    }
+}
+
+/// What the agent calls a tool call.
+fn title(event: &RuntimeEvent) -> Option<String> {
+    let raw = event.raw.as_ref()?.value();
+    let title = raw.pointer("/update/title").or_else(|| raw.pointer("/toolCall/title"))?.as_str()?;
+    (!title.trim().is_empty()).then(|| title.to_owned())
+}
+
+/// Why something was refused, if it was.
+fn refused(resolved: &PermissionResolved) -> Option<String> {
+    let allowed = resolved.outcome == "allowed"
+        || resolved.option_kind.as_deref().is_some_and(|kind| kind.starts_with("allow"));
+    if allowed {
+        return None;
+    }
+    let decision = resolved.decision.as_ref().map(narrows_client::Json::value).unwrap_or_default();
+    let words = match decision["by"].as_str() {
+        Some("policy") => decision["words"].as_str().unwrap_or_default(),
+        Some(by) => by,
+        None => resolved.outcome.as_str(),
+    };
+    Some(words.to_owned())
+}
+
+/// What a part of the answer is that is no text.
+fn unshown(update: &Value) -> Option<&'static str> {
+    if !matches!(update["sessionUpdate"].as_str(), Some("agent_message_chunk")) {
+        return None;
+    }
+    Some(match update["content"]["type"].as_str() {
+        Some("text") | None => return None,
+        Some("image") => "an image",
+        Some("audio") => "a sound",
+        Some("resource" | "resource_link") => "a resource",
+        Some(_) => "something",
+    })
 }
 
 #[cfg(test)]

@@ -23,6 +23,11 @@ pub(crate) fn agent(text: &str) -> Result<AgentCommand, &'static str> {
     Ok(AgentCommand { program, args: words.collect() })
 }
 
+/// How much an agent may do.
+pub(crate) fn access(text: &str) -> Result<narrows_policy::Access, String> {
+    text.parse().map_err(|error: narrows_policy::UnknownAccess| error.to_string())
+}
+
 /// A variable for the agent.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Variable {

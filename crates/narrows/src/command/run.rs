@@ -1,87 +1,105 @@
 //! `narrows run`: one turn with an agent, from its start to its end.
 
-mod builtin;
-mod settings;
+mod answers;
+mod request;
 mod summary;
 mod turn;
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::Arc;
 
-use narrows_acp::Version;
-use tokio::time::timeout;
+use narrows_client::{Decide, Runtime, Session};
+use narrows_process::Ladder;
 
-use crate::cli::{Output, Run};
-use crate::drive::{Agent, DriveError, Opening};
+use crate::ask::Terminal;
+use crate::cli::{InputFormat, Output, Run};
+use crate::drive::{self, Chosen, Start, Wanted};
 use crate::failure::{Code, Failure, strayed};
 use crate::interrupt::{Interrupts, Signal};
 use crate::present::Presenter;
 use crate::screen::{Piece, Screen};
-use settings::Settings;
+use answers::Answers;
 use summary::Summary;
 
 /// Runs the turn and prints its answer.
 pub(super) fn execute(args: Run) -> Result<ExitCode, Failure> {
+    let request = request::read(&args)?;
+    let mut chosen = drive::choose(&args.agent, args.output)?;
+    let answers = (args.input == Some(InputFormat::Events)).then(|| Arc::new(Answers::default()));
+    let terminal = Terminal::find(args.output).map(Arc::new);
+    let asks: Option<Arc<dyn Decide>> = match (&answers, &terminal) {
+        (Some(answers), _) => Some(Arc::clone(answers) as _),
+        (None, Some(terminal)) => Some(Arc::clone(terminal) as _),
+        (None, None) => None,
+    };
+    let wanted = drive::want(&args.session, &mut chosen, asks)?;
     let format = args.output;
-    let settings = Settings::from_args(args)?;
-    let (outcome, summary) = super::block_on(run(&settings, format))?;
+    let settings = Settings { chosen, wanted, request, format, answers };
+    let (outcome, summary) = super::block_on(run(settings))?;
     if format == Output::Json {
         summary.print(outcome.as_ref().err())?;
     }
     outcome.map(|()| Code::Success.exit())
 }
 
+/// What a turn needs.
+struct Settings {
+    chosen: Chosen,
+    wanted: Wanted,
+    request: narrows_client::RunRequest,
+    format: Output,
+    answers: Option<Arc<Answers>>,
+}
+
 /// Everything a conversation needs beside the agent.
-struct Session<'a> {
-    settings: &'a Settings,
+struct Conversation {
     interrupts: Interrupts,
     screen: Screen,
     presenter: Presenter,
     summary: Summary,
-    /// We have asked the agent to stop.
-    cancelled: bool,
+    answers: Option<Arc<Answers>>,
 }
 
 /// How a conversation can go wrong.
 enum Trouble {
-    /// The agent could not be driven.
-    Drive(DriveError),
-    /// The turn has ended, and not well.
+    /// It has ended, and not well.
     Ended(Failure),
     /// Somebody wants us to leave at once.
     Leave(Signal),
 }
 
-impl From<DriveError> for Trouble {
-    fn from(error: DriveError) -> Self {
-        Self::Drive(error)
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self::Ended(failure)
     }
 }
 
-async fn run(settings: &Settings, format: Output) -> (Result<(), Failure>, Summary) {
+async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
     let prepared = Interrupts::take().and_then(|interrupts| Ok((interrupts, Screen::open()?)));
     let (interrupts, screen) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => return (Err(Failure::setup("get ready", &error)), Summary::default()),
     };
-    let presenter = Presenter::new(format);
-    let summary = Summary::default();
-    let mut session = Session { settings, interrupts, screen, presenter, summary, cancelled: false };
-    let outcome = session.run().await;
-    let Session { mut interrupts, screen, presenter, mut summary, cancelled, .. } = session;
+    let presenter = Presenter::new(settings.format, settings.request.output_schema.is_some());
+    let answers = settings.answers.clone();
+    let grace = settings.chosen.agent.deadlines.cancel;
+    let mut conversation =
+        Conversation { interrupts, screen, presenter, summary: Summary::default(), answers };
+    let outcome = conversation.run(settings).await;
+    let Conversation { mut interrupts, screen, presenter, mut summary, .. } = conversation;
     summary.text = presenter.into_text();
-    let left = matches!(outcome, Err(Trouble::Leave(_)));
-    let outcome = outcome.map_err(|trouble| match trouble {
-        Trouble::Drive(error) => error.into(),
-        Trouble::Ended(failure) => failure,
-        Trouble::Leave(signal) => Failure::left(signal),
-    });
+    let (outcome, left) = match outcome {
+        Ok(()) => (Ok(()), false),
+        Err(Trouble::Ended(failure)) => (Err(failure), false),
+        Err(Trouble::Leave(signal)) => (Err(Failure::left(signal)), true),
+    };
     if left {
         return (outcome, summary);
     }
     // Who has cancelled the turn does not wait for somebody else to read all of it.
-    let patience = if cancelled { settings.cancel_grace } else { Duration::MAX };
-    let finished = async { timeout(patience, screen.finish()).await.unwrap_or(Ok(())) };
+    let cancelled = outcome.as_ref().is_err_and(|failure| failure.code() == Code::Interrupted);
+    let patience = if cancelled { grace } else { std::time::Duration::MAX };
+    let finished = async { tokio::time::timeout(patience, screen.finish()).await.unwrap_or(Ok(())) };
     let outcome = match interrupts.unless(finished).await {
         // Whatever else happened is a consequence of it, or will never be read.
         Ok(Err(error)) => Err(Failure::output(&error)),
@@ -91,42 +109,37 @@ async fn run(settings: &Settings, format: Output) -> (Result<(), Failure>, Summa
     (outcome, summary)
 }
 
-impl Session<'_> {
-    /// Starts the agent, talks to it and ends it, and all that again if it wants a lower version.
-    async fn run(&mut self) -> Result<(), Trouble> {
-        let mut version = self.settings.version;
-        if self.settings.demo {
-            self.interruptible(builtin::introduce_demo()).await?;
+impl Conversation {
+    /// Starts the agent, talks to it and ends it.
+    async fn run(&mut self, settings: Settings) -> Result<(), Trouble> {
+        let Settings { chosen, wanted, request, .. } = settings;
+        if chosen.demo {
+            self.interruptible(drive::introduce_demo()).await?;
         }
-        loop {
-            let mut agent = self.interruptible(Agent::start(&self.settings.launch)).await??;
-            let mut outcome = self.converse(&mut agent, version).await;
-            if matches!(outcome, Err(Trouble::Leave(_))) {
-                return outcome.map(drop);
-            }
-            let error = match &mut outcome {
-                Err(Trouble::Drive(error)) => Some(error),
-                _ => None,
-            };
-            // Whoever presses Ctrl-C while we tidy up does not want to wait for it. Nothing is left even so: without
-            // us the agent is ended by its guardian.
-            let stray_lines = self.interrupts.unless(agent.stop(error)).await.map_err(Trouble::Leave)?;
-            match outcome? {
-                None => return self.mention(stray_lines).await,
-                Some(lower) => {
-                    tracing::info!(%version, %lower, "the agent wants a lower version");
-                    version = lower;
-                }
-            }
+        let started = Runtime::start(chosen.agent, wanted.offer);
+        let runtime = self.interruptible(started).await?.map_err(Failure::from)?;
+        self.summary.introduce(runtime.introduced());
+        let outcome = match self.interruptible(open(&runtime, &wanted)).await {
+            Ok(Ok(session)) => self.turn(&runtime, session, request).await,
+            Ok(Err(failure)) => Err(failure.into()),
+            Err(trouble) => Err(trouble),
+        };
+        if matches!(outcome, Err(Trouble::Leave(_))) {
+            return outcome;
         }
+        // Whoever presses Ctrl-C while we tidy up does not want to wait for it. Nothing is left even so: without us the
+        // agent is ended by its guardian.
+        let closing = runtime.close_with(Ladder::default());
+        let seen = self.interrupts.unless(closing).await.map_err(Trouble::Leave)?;
+        if outcome.is_ok() && seen.stray_lines > 0 {
+            self.mention(format!("about the agent: {}", strayed(seen.stray_lines))).await?;
+        }
+        outcome
     }
 
-    /// Says at the end of a turn that went well what was odd about it.
-    async fn mention(&mut self, stray_lines: u64) -> Result<(), Trouble> {
-        if stray_lines == 0 {
-            return Ok(());
-        }
-        let note = Piece::Note(format!("about the agent: {}", strayed(stray_lines)));
+    /// Says something beside the answer.
+    async fn mention(&mut self, words: String) -> Result<(), Trouble> {
+        let note = Piece::Note(words);
         let shown = async { self.screen.room(&note).await.map(|room| room.send(note)) };
         match self.interrupts.unless(shown).await {
             // Whether stdout fails is told when it is finished.
@@ -135,26 +148,26 @@ impl Session<'_> {
         }
     }
 
-    /// The conversation with one process, or the version with which to try another.
-    async fn converse(&mut self, agent: &mut Agent, offered: Version) -> Result<Option<Version>, Trouble> {
-        let settings = self.settings;
-        let opening = self.interruptible(agent.initialize(offered, settings.initialize_limit)).await??;
-        let known = match opening {
-            Opening::Agreed(known) => known,
-            Opening::Again(lower) => return Ok(Some(lower)),
-        };
-        self.summary.protocol = Some(known.version.number());
-        self.summary.agent.clone_from(&known.info);
-        let opened = agent.new_session(&settings.cwd, &known.logins, settings.session_limit);
-        let id = self.interruptible(opened).await??;
-        let turn = self.interruptible(agent.prompt(&known, &id, &settings.prompt)).await??;
-        self.summary.session_id = Some(id);
-        self.follow(turn).await.map(|()| None)
-    }
-
     /// What comes of `work`, unless somebody wants us to stop. Before the turn there is nothing to cancel.
     async fn interruptible<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Trouble> {
         let outcome = self.interrupts.unless(work).await;
         outcome.map_err(|signal| Trouble::Ended(Failure::left(signal)))
     }
+}
+
+/// Opens the session that is wanted.
+pub(super) async fn open(runtime: &Runtime, wanted: &Wanted) -> Result<Session, Failure> {
+    let config = wanted.config.clone();
+    let opened = match &wanted.start {
+        Start::New => runtime.open_session(config).await,
+        Start::Resume(id) => runtime.resume_session(id, config).await,
+        Start::Fork(id) => runtime.fork_session(id, config).await,
+        Start::Continue => {
+            let cwd = config.cwd.to_string_lossy().into_owned();
+            let last = runtime.list_sessions(Some(&cwd)).await?.into_iter().find(|listed| listed.cwd == cwd);
+            let last = last.ok_or_else(|| Failure::nothing_to_continue(&config.cwd))?;
+            runtime.resume_session(&last.session_id, config).await
+        }
+    };
+    Ok(opened?)
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use narrows_model::{Effort, Provider};
 
+use super::agents::{AgentEntry, agent};
 use super::error::Origin;
 use super::layer::{Header, Hidden, Key, Layer, Proxy};
 use super::read::{Node, Read, Source, Table};
@@ -18,7 +19,8 @@ pub(crate) const ENV: &str = "env";
 pub(crate) const FLAGS: &str = "flags";
 
 /// What may stand outside any table.
-const TOP: &[&str] = &["default", "system", "errors", "data-dir", "store", "pace", "endpoint", "limits"];
+const TOP: &[&str] =
+    &["default", "system", "errors", "data-dir", "store", "pace", "endpoint", "limits", "agents"];
 
 /// What may stand in `[endpoint.NAME]`.
 const ENDPOINT: &[&str] = &[
@@ -64,6 +66,8 @@ pub(crate) struct File {
     pub(crate) endpoints: Vec<Entry>,
     /// The limits of a turn.
     pub(crate) limits: Limits,
+    /// The agents that have names, in the order of the file.
+    pub(crate) agents: Vec<AgentEntry>,
 }
 
 /// One endpoint of a file.
@@ -138,6 +142,7 @@ fn file(table: &Table<'_>, paths: Paths<'_>) -> Read<File> {
         store: table.read("store", Node::flag)?,
         pace: table.read("pace", |node| node.parsed(value::pace))?,
         limits: table.read("limits", limits)?.unwrap_or_default(),
+        agents: table.read("agents", agents)?.unwrap_or_default(),
         endpoints,
     })
 }
@@ -198,6 +203,10 @@ fn endpoint((name, node): (&str, Node<'_>), paths: Paths<'_>) -> Read<Entry> {
         total_timeout: table.read("total-timeout", Node::duration)?,
     };
     Ok(Entry { name: name.to_owned(), origin: table.origin(), layer })
+}
+
+fn agents(node: Node<'_>) -> Read<Vec<AgentEntry>> {
+    node.table()?.entries().into_iter().map(agent).collect()
 }
 
 fn limits(node: Node<'_>) -> Read<Limits> {

@@ -195,6 +195,18 @@ impl<'a> Node<'a> {
         Ok(Table { source: self.source, name: self.name, at: self.value.span().start, entries })
     }
 
+    /// Whether it is a list.
+    pub(super) fn is_list(&self) -> bool {
+        self.value.get_ref().as_array().is_some()
+    }
+
+    /// A list of what `reading` understands.
+    pub(super) fn list<T>(self, reading: impl Fn(Node<'a>) -> Read<T>) -> Read<Vec<T>> {
+        let entries = self.value.get_ref().as_array().ok_or_else(|| self.expected("a list"))?;
+        let entry = |value| reading(Node { source: self.source, name: self.name.clone(), value });
+        entries.iter().map(entry).collect()
+    }
+
     /// A table of texts, in the order of the file.
     pub(super) fn texts(self) -> Read<Vec<(String, String)>> {
         let text = |(key, node): (&str, Node<'_>)| {

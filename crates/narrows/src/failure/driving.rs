@@ -10,17 +10,17 @@ use narrows_process::SpawnError;
 use narrows_wire::{Code as RpcCode, RpcError};
 
 use super::{Code, Failure};
-use crate::drive::{DriveError, Fault, Login, Problem, Stage};
 use crate::nearest::nearest;
 use crate::terminal::line;
+use narrows_client::{ClientError, Fault, Login, LoginKind, Problem, Seen, Stage};
 
-impl From<DriveError> for Failure {
-    fn from(error: DriveError) -> Self {
-        let DriveError { stage, problem, stray_lines, stderr } = error;
-        let silent = matches!(problem, Problem::Lost(_) | Problem::Deadline(_) | Problem::Malformed(_));
-        let explained = silent || matches!(problem, Problem::Refused(_));
-        let mut failure = match problem {
-            Problem::Spawn { program, source } => spawn(&program, &source),
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let ClientError { stage, problem, seen: Seen { stray_lines, stderr } } = error;
+        let silent = matches!(*problem, Problem::Lost(_) | Problem::Deadline(_) | Problem::Malformed(_));
+        let explained = silent || matches!(*problem, Problem::Refused(_));
+        let mut failure = match *problem {
+            Problem::Spawn { agent, source } => spawn(&agent, &source),
             Problem::Lost(reason) => lost(stage, &reason),
             Problem::Deadline(limit) => deadline(stage, limit),
             Problem::Refused(error) => refused(stage, &error),
@@ -30,9 +30,11 @@ impl From<DriveError> for Failure {
                 format!("the agent's answer to {} makes no sense: {}", asked(stage), line(&reason)),
             ),
             Problem::Unfit(unfit) => versions(&unfit),
-            Problem::Fault(fault) => reported(&fault),
+            Problem::Unsupported(reason) => Self::new(Code::Agent, line(&reason)),
+            Problem::Invalid(reason) => Self::new(Code::Usage, line(&reason)),
             Problem::Unwritable(reason) => Self::new(Code::Internal, "our own message cannot be written")
                 .because(&std::io::Error::other(reason)),
+            other => Self::new(Code::Internal, other.to_string()),
         };
         if silent && stray_lines > 0 {
             let seen = strayed(stray_lines);
@@ -50,7 +52,12 @@ impl From<DriveError> for Failure {
 fn asked(stage: Stage) -> &'static str {
     match stage {
         Stage::Start | Stage::Initialize => "`initialize`",
-        Stage::NewSession => "`session/new`",
+        Stage::Login => "`authenticate`",
+        Stage::Open => "`session/new`",
+        Stage::Resume => "the request to resume the session",
+        Stage::Fork => "`session/fork`",
+        Stage::List => "`session/list`",
+        Stage::Set => "the request to set an option",
         Stage::Turn => "the prompt",
     }
 }
@@ -94,8 +101,8 @@ fn programs(path: &OsStr) -> impl Iterator<Item = String> {
 fn lost(stage: Stage, reason: &CloseReason) -> Failure {
     let when = match stage {
         Stage::Start | Stage::Initialize => "before it answered `initialize`",
-        Stage::NewSession => "before it opened a session",
         Stage::Turn => "in the middle of the turn",
+        _ => "before it opened a session",
     };
     let code = if matches!(stage, Stage::Start | Stage::Initialize) { Code::Start } else { Code::Agent };
     match reason {
@@ -110,7 +117,7 @@ fn deadline(stage: Stage, limit: Duration) -> Failure {
     let failure =
         Failure::new(Code::Timeout, format!("the agent did not answer {} within {limit:?}", asked(stage)));
     match stage {
-        Stage::NewSession => {
+        Stage::Open | Stage::Resume | Stage::Fork => {
             failure.hint("an agent that is slow to start may need more: --session-timeout 5m")
         }
         _ => failure.hint("an agent that is slow to start may need more: --initialize-timeout 2m"),
@@ -134,7 +141,7 @@ fn refused(stage: Stage, error: &RpcError) -> Failure {
 const NOT_AN_AGENT: &str =
     "is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`";
 
-const LATER: &str = "the agent says that it may work later";
+pub(super) const LATER: &str = "the agent says that it may work later";
 
 /// That there were lines which are no messages.
 pub(crate) fn strayed(lines: u64) -> String {
@@ -146,16 +153,29 @@ pub(crate) fn strayed(lines: u64) -> String {
 
 fn login(logins: &[Login]) -> Failure {
     let failure = Failure::new(Code::Agent, "the agent wants you to log in first");
-    let failure = if logins.is_empty() {
-        failure.hint("log in with the agent's own command, or hand it a key: --env NAME")
-    } else {
-        failure.hint("log in with the agent's own command, or hand it a key (--env NAME); it offers:")
-    };
-    logins.iter().fold(failure, |failure, login| {
-        failure.hint(match &login.description {
-            Some(description) => format!("  {}: {}", line(&login.name), line(description)),
-            None => format!("  {}", line(&login.name)),
-        })
+    if logins.is_empty() {
+        return failure.hint("log in with the agent's own command, or hand it a key: --env NAME");
+    }
+    logins.iter().fold(failure.hint("it offers these ways:"), |failure, login| {
+        let how = match &login.how {
+            LoginKind::Environment { missing, .. } if !missing.is_empty() => {
+                format!("set {}", missing.join(", "))
+            }
+            LoginKind::Environment { variables, .. } => {
+                format!("by {}, which did not help", variables.join(", "))
+            }
+            LoginKind::Terminal { arguments } if arguments.is_empty() => {
+                "start it by itself, in a terminal".to_owned()
+            }
+            LoginKind::Terminal { arguments } => {
+                format!("start it in a terminal, with {} behind its command", arguments.join(" "))
+            }
+            LoginKind::Agent | LoginKind::Other => match &login.description {
+                Some(description) => description.clone(),
+                None => "with the agent's own command".to_owned(),
+            },
+        };
+        failure.hint(format!("  {}: {}", line(&login.name), line(&how)))
     })
 }
 
@@ -172,7 +192,7 @@ fn versions(unfit: &Unfit) -> Failure {
 }
 
 /// The agent could not get an answer from its model.
-fn reported(fault: &Fault) -> Failure {
+pub(super) fn reported(fault: &Fault) -> Failure {
     let (words, url) = (line(&fault.message), line(&fault.url));
     let failure = match (url.is_empty(), words.is_empty()) {
         (false, _) => {

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use narrows_acp::stop::StopReason;
+use narrows_client::{Fault, Losses, RunError, RunResult, Runtime, Status};
+use narrows_wire::RpcError;
+use serde_json::Value;
 
+use super::driving::{LATER, reported, strayed};
 use super::{Code, Failure};
-use crate::drive::Losses;
 use crate::interrupt::Signal;
 use crate::terminal::line;
 
@@ -14,8 +16,6 @@ use crate::terminal::line;
 pub(crate) enum Cancelled {
     /// We were told to.
     Signal(Signal),
-    /// It took too long.
-    Timeout(Duration),
     /// The text no longer fits where it is kept.
     TooLong,
     /// Our output cannot be written any more.
@@ -23,78 +23,109 @@ pub(crate) enum Cancelled {
 }
 
 impl Failure {
-    /// What the reason for which the agent stopped means, if it is not the good one.
-    pub(crate) fn stopped(reason: Option<&StopReason>) -> Result<(), Self> {
-        let Some(reason) = reason else { return Ok(()) };
-        Err(match reason {
-            StopReason::EndTurn => return Ok(()),
-            StopReason::MaxTokens => {
+    /// What a run that did not end well comes to. `limit` is how long it was given.
+    pub(crate) fn of_run(result: &RunResult, limit: Option<Duration>) -> Result<(), Self> {
+        match (result.status, &result.error) {
+            (Status::Success, _) => Ok(()),
+            (Status::Cancelled, _) => {
+                Err(Self::new(Code::Agent, "the agent cancelled the turn, though nobody asked it to"))
+            }
+            (Status::Error, None) => Err(Self::new(Code::Agent, "the agent failed and does not say why")),
+            (Status::Error, Some(error)) => Err(Self::failed(error, limit)),
+        }
+    }
+
+    fn failed(error: &RunError, limit: Option<Duration>) -> Self {
+        let RunError { code, message, data } = error;
+        let words = line(message);
+        let data = data.clone().unwrap_or_default();
+        let failure = match code.as_str() {
+            "max_tokens" => {
                 Self::new(Code::Limit, "the answer is incomplete: the agent reached its limit of tokens")
             }
-            StopReason::MaxTurnRequests => Self::new(
+            "max_turn_requests" => Self::new(
                 Code::Limit,
                 "the answer is incomplete: the agent reached its limit of model requests",
             ),
-            StopReason::Refusal => Self::new(Code::Refusal, "the agent refused to answer"),
-            StopReason::Cancelled => {
-                Self::new(Code::Agent, "the agent cancelled the turn, though nobody asked it to")
+            "refusal" => Self::new(Code::Refusal, "the agent refused to answer"),
+            "timeout" => {
+                let limit = limit.unwrap_or_default();
+                Self::new(Code::Timeout, format!("the turn was not over within {limit:?} and was cancelled"))
+                    .hint("give it more with --timeout, or leave that out")
             }
-            StopReason::Error(Some(error)) => Self::new(Code::Agent, "the agent failed").because(
-                &std::io::Error::other(format!("{} ({})", line(&error.message), i32::from(error.code))),
-            ),
-            StopReason::Error(None) => Self::new(Code::Agent, "the agent failed and does not say why"),
-            StopReason::Other(name) => Self::new(
-                Code::Agent,
-                format!("the agent stopped for a reason we do not know: {:?}", line(name)),
-            ),
-        })
+            "silence" => Self::new(Code::Timeout, words)
+                .hint("an agent that works in silence may need more: --silence-timeout 1h"),
+            "malformed" => Self::new(Code::Protocol, words),
+            "agent_exited" => {
+                let failure = Self::new(Code::Agent, words);
+                let strays = data["strayLines"].as_u64().unwrap_or(0);
+                if strays > 0 { failure.hint(strayed(strays)) } else { failure }
+            }
+            "agent_error" => Self::answered(&words, &data),
+            "login_needed" => Self::new(Code::Agent, words)
+                .hint("log in with the agent's own command, or hand it a key: --env NAME"),
+            _ => match serde_json::from_value::<Fault>(data.clone()) {
+                Ok(fault) if !data.is_null() => reported(&fault),
+                _ => Self::new(Code::Agent, words),
+            },
+        };
+        let stderr = data["stderr"].as_str().unwrap_or_default().to_owned();
+        Self { stderr, ..failure }
+    }
+
+    /// The prompt was answered with an error.
+    fn answered(words: &str, data: &Value) -> Self {
+        let code = data["code"].as_i64().unwrap_or(0);
+        let inner = Some(data["data"].clone()).filter(|inner| !inner.is_null());
+        let retryable = inner.as_ref().and_then(|inner| inner["retryable"].as_bool());
+        let rpc = RpcError { code, message: words.to_owned().into(), data: inner };
+        let reason = std::io::Error::other(format!("{words} ({code})"));
+        let failure = Self::new(Code::Agent, "the agent answered the prompt with an error").because(&reason);
+        let failure = Self { rpc: Some(Box::new(rpc)), ..failure };
+        if retryable == Some(true) { failure.hint(LATER) } else { failure }
     }
 
     /// What is missing of an answer that seems to be whole.
-    pub(crate) fn incomplete(losses: &Losses) -> Result<(), Self> {
-        let Losses { too_long, unclaimed, unreadable } = *losses;
-        let lost: Vec<String> =
-            [(too_long, "too long"), (unclaimed, "too early to be kept"), (unreadable, "unreadable")]
-                .into_iter()
-                .filter(|(count, _)| *count > 0)
-                .map(|(count, why)| match count {
-                    1 => format!("1 message was {why}"),
-                    count => format!("{count} messages were {why}"),
-                })
-                .collect();
+    pub(crate) fn incomplete(runtime: &Runtime) -> Result<(), Self> {
+        let Losses { too_long, unclaimed } = runtime.losses();
+        let lost: Vec<String> = [(too_long, "too long"), (unclaimed, "too early to be kept")]
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, why)| match count {
+                1 => format!("1 message was {why}"),
+                count => format!("{count} messages were {why}"),
+            })
+            .collect();
         if lost.is_empty() {
             return Ok(());
         }
         Err(Self::new(Code::Limit, format!("the answer is incomplete: {}", lost.join(", "))))
     }
 
-    /// A turn that we ended; `grace` is how long the agent was given, if that was not enough.
-    pub(crate) fn cancelled(why: Cancelled, grace: Option<Duration>) -> Self {
-        let failure = match why {
+    /// The agent has answered, but could not do all that it wanted.
+    pub(crate) fn denied(denied: &[String]) -> Result<(), Self> {
+        let Some(first) = denied.first() else { return Ok(()) };
+        let message = match denied.len() {
+            1 => format!("the rules refused what the agent wanted: {first}"),
+            count => format!("the rules refused {count} things that the agent wanted, the first: {first}"),
+        };
+        Err(Self::new(Code::Denied, message)
+            .hint("let it do more with --access high or a rule of --policy; see `narrows run --help`"))
+    }
+
+    /// A turn that we ended.
+    pub(crate) fn cancelled(why: Cancelled) -> Self {
+        match why {
             Cancelled::Signal(Signal::Interrupt) => Self::new(Code::Interrupted, "cancelled"),
             Cancelled::Signal(Signal::Terminate) => Self::new(Code::Terminated, "cancelled by SIGTERM"),
-            Cancelled::Timeout(limit) => {
-                Self::new(Code::Timeout, format!("the turn was not over within {limit:?} and was cancelled"))
-                    .hint("give it more with --timeout, or leave that out")
-            }
             Cancelled::TooLong => Self::new(Code::Limit, "the answer is too long for one JSON object")
                 .hint("--output text has no limit"),
             Cancelled::Output => Self::new(Code::OutputClosed, Code::OutputClosed.meaning()),
-        };
-        match grace {
-            None => failure,
-            Some(grace) => Self {
-                message: format!(
-                    "{}; the agent did not stop within {grace:?} and was ended",
-                    failure.message
-                ),
-                ..failure
-            },
         }
     }
 
     /// Somebody wants us to leave at once.
     pub(crate) fn left(signal: Signal) -> Self {
-        Self::cancelled(Cancelled::Signal(signal), None)
+        Self::cancelled(Cancelled::Signal(signal))
     }
 }

@@ -1,9 +1,9 @@
 //! What became of a turn, as one JSON object for programs.
 
+use narrows_client::{Info, Introduced, RunResult, Usage};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::drive::{Fault, Info};
 use crate::failure::Failure;
 use crate::output;
 
@@ -14,8 +14,12 @@ pub(super) struct Summary {
     pub(super) text: String,
     pub(super) stop_reason: Option<String>,
     pub(super) session_id: Option<String>,
-    pub(super) agent: Option<Info>,
-    pub(super) protocol: Option<u16>,
+    agent: Option<Info>,
+    protocol: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    structured_output: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<ErrorSummary>,
 }
@@ -34,7 +38,7 @@ struct ErrorSummary {
     data: Option<Value>,
     /// What the agent says about the model that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    endpoint: Option<Fault>,
+    endpoint: Option<Value>,
     /// The last that the agent wrote there.
     #[serde(skip_serializing_if = "String::is_empty")]
     stderr: String,
@@ -43,6 +47,19 @@ struct ErrorSummary {
 }
 
 impl Summary {
+    /// Notes who the agent is.
+    pub(super) fn introduce(&mut self, known: &Introduced) {
+        self.protocol = Some(known.version.number());
+        self.agent.clone_from(&known.info);
+    }
+
+    /// Notes how the run ended.
+    pub(super) fn end(&mut self, result: &RunResult) {
+        self.stop_reason.clone_from(&result.stop_reason);
+        self.structured_output.clone_from(&result.structured_output);
+        self.usage.clone_from(&result.usage);
+    }
+
     /// Writes it to stdout.
     pub(super) fn print(mut self, failure: Option<&Failure>) -> Result<(), Failure> {
         self.error = failure.map(|failure| ErrorSummary {
@@ -51,7 +68,7 @@ impl Summary {
             exit_code: failure.code().number(),
             code: failure.rpc().map(|error| error.code),
             data: failure.rpc().and_then(|error| error.data.clone()),
-            endpoint: failure.fault().cloned(),
+            endpoint: failure.fault().map(|fault| serde_json::json!(fault)),
             stderr: failure.stderr().to_owned(),
             hints: failure.hints().to_vec(),
         });

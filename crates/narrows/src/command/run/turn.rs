@@ -1,12 +1,11 @@
-//! The turn itself, while the agent, the user, the clock and the reader of our output all may end it.
+//! The turn itself, while the agent, the user, and the reader of our output all may end it.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use narrows_client::{Canceller, Events, RunRequest, RunResult, Runtime, RuntimeEvent, Session};
+use tokio::sync::oneshot;
 
-use super::{Session, Trouble};
-use crate::drive::{DriveError, Problem, Stage, Step, Turn};
+use super::{Conversation, Trouble};
 use crate::failure::{Cancelled, Failure};
 use crate::interrupt::Signal;
 use crate::screen::{Failed, Piece, Room, Screen};
@@ -15,144 +14,116 @@ use crate::screen::{Failed, Piece, Room, Screen};
 enum Happened {
     /// Somebody wants us to stop.
     Signal(Signal),
-    /// The deadline has passed.
-    Deadline,
     /// Our output cannot be written any more.
     OutputFailed,
     /// One piece is on its way to the screen.
     Shown,
-    /// The agent did something.
-    Step(Result<Step, Problem>),
+    /// Something was told.
+    Event(Option<RuntimeEvent>),
 }
 
 /// How far a turn has come.
-struct Following<'a> {
-    turn: Turn<'a>,
-    /// Until when the turn, or once it is cancelled its end, may take.
-    deadline: Option<Instant>,
+struct Following {
+    events: Events,
+    cancel: Canceller,
+    result: oneshot::Receiver<RunResult>,
     /// Why we have asked the agent to stop.
     cancelled: Option<Cancelled>,
     /// What waits for room on the screen.
     pieces: VecDeque<Piece>,
 }
 
-impl Session<'_> {
-    /// Shows what comes until the turn is over.
-    pub(super) async fn follow(&mut self, turn: Turn<'_>) -> Result<(), Trouble> {
-        let deadline = self.settings.turn_limit.and_then(after);
-        let mut following = Following { turn, deadline, cancelled: None, pieces: VecDeque::new() };
-        loop {
-            match self.happens(&mut following).await {
-                Happened::Shown => {}
-                Happened::Signal(signal) => match following.cancelled {
-                    Some(_) => return Err(Trouble::Leave(signal)),
-                    None => self.cancel(&mut following, Cancelled::Signal(signal)),
-                },
-                Happened::Deadline => match following.cancelled {
-                    Some(why) => {
-                        let failure = Failure::cancelled(why, Some(self.settings.cancel_grace));
-                        return Err(Trouble::Ended(failure));
-                    }
-                    None => {
-                        let limit = self.settings.turn_limit.unwrap_or_default();
-                        self.cancel(&mut following, Cancelled::Timeout(limit));
-                    }
-                },
-                Happened::OutputFailed => self.cancel(&mut following, Cancelled::Output),
-                Happened::Step(step) => {
-                    if let Some(end) = self.take(&mut following, step).await {
-                        self.show_rest(following.pieces).await?;
-                        return end;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Takes a step and what else has come already, as much as is worth showing at once. Returns how the turn ended,
-    /// if it did.
-    async fn take(
+impl Conversation {
+    /// Sends the prompt, and shows what comes until the turn is over.
+    pub(super) async fn turn(
         &mut self,
-        following: &mut Following<'_>,
-        step: Result<Step, Problem>,
-    ) -> Option<Result<(), Trouble>> {
-        let mut next = Some(step);
-        while let Some(step) = next {
-            match step {
-                Ok(Step::Event(event)) => {
-                    let shown = self.presenter.show(event, &mut following.pieces);
-                    if shown.is_err() && following.cancelled.is_none() {
-                        self.cancel(following, Cancelled::TooLong);
+        runtime: &Runtime,
+        mut session: Session,
+        request: RunRequest,
+    ) -> Result<(), Trouble> {
+        self.summary.session_id = Some(session.id().to_owned());
+        if let Some(mut early) = session.events() {
+            let mut events = Vec::new();
+            early.take_all(&mut events);
+            let mut pieces = VecDeque::new();
+            events.iter().for_each(|event| self.presenter.show_session(event, &mut pieces));
+            self.show_rest(pieces).await?;
+        }
+        let limit = request.timeout;
+        let started = self.interruptible(session.run(request)).await?;
+        let (events, cancel, result) = started.map_err(Failure::from)?.split();
+        if let Some(answers) = &self.answers {
+            answers.listen(cancel.clone()).map_err(|error| Failure::setup("read stdin", &error))?;
+        }
+        let mut following = Following { events, cancel, result, cancelled: None, pieces: VecDeque::new() };
+        self.follow(&mut following).await?;
+        let Following { result, cancelled, mut pieces, .. } = following;
+        let result = result.await.map_err(|_| Failure::session_closed())?;
+        self.summary.end(&result);
+        self.presenter.finish(&result, &mut pieces);
+        self.show_rest(pieces).await?;
+        let denied = self.presenter.denied();
+        let outcome = match cancelled {
+            Some(why) if result.error.is_none() => Err(Failure::cancelled(why)),
+            _ => Failure::of_run(&result, limit).and_then(|()| Failure::incomplete(runtime)),
+        };
+        Ok(outcome.and_then(|()| Failure::denied(&denied))?)
+    }
+
+    /// Shows what comes until the turn is over.
+    async fn follow(&mut self, following: &mut Following) -> Result<(), Trouble> {
+        let mut more = Vec::new();
+        loop {
+            match self.happens(following).await {
+                Happened::Shown => {}
+                Happened::Signal(signal) if following.cancelled.is_some() => {
+                    return Err(Trouble::Leave(signal));
+                }
+                Happened::Signal(signal) => cancel(following, Cancelled::Signal(signal)),
+                Happened::OutputFailed => cancel(following, Cancelled::Output),
+                Happened::Event(None) => return Ok(()),
+                Happened::Event(Some(event)) => {
+                    more.push(event);
+                    // As much as is worth showing at once.
+                    following.events.take_all(&mut more);
+                    for event in more.drain(..) {
+                        let shown = self.presenter.show(&event, &mut following.pieces);
+                        if shown.is_err() && following.cancelled.is_none() {
+                            cancel(following, Cancelled::TooLong);
+                        }
                     }
                 }
-                Ok(Step::Ended(reason)) => {
-                    self.summary.stop_reason = reason.as_ref().map(|reason| reason.name().to_owned());
-                    return Some(match following.cancelled {
-                        Some(why) => Err(Trouble::Ended(Failure::cancelled(why, None))),
-                        None => Failure::stopped(reason.as_ref())
-                            .and_then(|()| Failure::incomplete(&following.turn.losses()))
-                            .map_err(Trouble::Ended),
-                    });
-                }
-                Err(problem) => {
-                    return Some(Err(match following.cancelled {
-                        // An agent that ends when it is told to stop has stopped.
-                        Some(why) => Trouble::Ended(Failure::cancelled(why, None)),
-                        None => Trouble::Drive(DriveError::new(Stage::Turn, problem)),
-                    }));
-                }
             }
-            next = if enough(&following.pieces) { None } else { following.turn.try_next().await };
         }
-        None
     }
 
-    /// Waits for what happens next. Nothing is taken from the agent while there is no room on the screen.
-    async fn happens(&mut self, following: &mut Following<'_>) -> Happened {
-        let Following { turn, deadline, cancelled, pieces } = following;
-        tokio::select! {
+    /// What happens next. Nothing more is read from the agent while something waits to be shown.
+    async fn happens(&mut self, following: &mut Following) -> Happened {
+        let is_output_gone = matches!(following.cancelled, Some(Cancelled::Output));
+        if is_output_gone {
+            following.pieces.clear();
+        }
+        let waits = following.pieces.front();
+        let shown = tokio::select! {
             biased;
-            signal = self.interrupts.next() => Happened::Signal(signal),
-            () = reached(*deadline) => Happened::Deadline,
-            () = self.screen.failed(), if *cancelled != Some(Cancelled::Output) => Happened::OutputFailed,
-            room = room(&self.screen, pieces.front()), if !pieces.is_empty() => {
-                match (room, pieces.pop_front()) {
-                    (Ok(room), Some(piece)) => room.send(piece),
-                    // Nobody will see the rest either.
-                    _ => pieces.clear(),
-                }
-                Happened::Shown
-            }
-            step = turn.next(), if pieces.is_empty() => Happened::Step(step),
+            signal = self.interrupts.next() => return Happened::Signal(signal),
+            () = self.screen.failed(), if !is_output_gone => return Happened::OutputFailed,
+            room = place(&self.screen, waits), if waits.is_some() => room,
+            event = following.events.next(), if waits.is_none() => return Happened::Event(event),
+        };
+        if let (Ok(room), Some(piece)) = (shown, following.pieces.pop_front()) {
+            room.send(piece);
         }
+        Happened::Shown
     }
 
-    /// Asks the agent to stop, unless it has been asked already, and gives it some time for that.
-    fn cancel(&mut self, following: &mut Following<'_>, why: Cancelled) {
-        if following.cancelled.is_none() {
-            self.cancelled = true;
-            following.turn.cancel();
-            following.deadline = after(self.settings.cancel_grace);
-        }
-        following.cancelled = Some(why);
-        match why {
-            Cancelled::Signal(Signal::Interrupt) => {
-                let note = "cancelling; press Ctrl-C again to leave at once";
-                following.pieces.push_back(Piece::Note(note.to_owned()));
-            }
-            Cancelled::Output => following.pieces.clear(),
-            _ => {}
-        }
-    }
-
-    /// Shows what is left to show at the end.
-    async fn show_rest(&mut self, mut pieces: VecDeque<Piece>) -> Result<(), Trouble> {
-        self.presenter.finish(&mut pieces);
+    /// Shows what is left.
+    async fn show_rest(&mut self, pieces: VecDeque<Piece>) -> Result<(), Trouble> {
         for piece in pieces {
             match self.interrupts.unless(self.screen.room(&piece)).await {
                 Ok(Ok(room)) => room.send(piece),
-                // Nobody will see the rest either.
-                Ok(Err(_)) => return Ok(()),
+                // Whether stdout fails is told when it is finished.
+                Ok(Err(Failed)) => return Ok(()),
                 Err(signal) => return Err(Trouble::Leave(signal)),
             }
         }
@@ -160,28 +131,14 @@ impl Session<'_> {
     }
 }
 
-/// Whether what waits is worth showing before more is taken.
-fn enough(pieces: &VecDeque<Piece>) -> bool {
-    pieces.len() > 16 || matches!(pieces.back(), Some(Piece::Text(text)) if text.len() > 64 << 10)
-}
-
-/// Waits for room for a piece, or forever if there is none.
-async fn room<'a>(screen: &'a Screen, piece: Option<&Piece>) -> Result<Room<'a>, Failed> {
+async fn place<'a>(screen: &'a Screen, piece: Option<&Piece>) -> Result<Room<'a>, Failed> {
     match piece {
         Some(piece) => screen.room(piece).await,
         None => std::future::pending().await,
     }
 }
 
-/// The moment this long from now, if there will be one.
-fn after(limit: Duration) -> Option<Instant> {
-    Instant::now().checked_add(limit)
-}
-
-/// Waits for a moment, or forever if there is none.
-async fn reached(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
+fn cancel(following: &mut Following, why: Cancelled) {
+    following.cancelled.get_or_insert(why);
+    following.cancel.cancel();
 }

@@ -2,77 +2,59 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use narrows_client::{Agent, Counted};
 use narrows_model::DEMO_URL;
-use narrows_process::{AllowList, Environment, Spec};
+use narrows_process::Spec;
 
-use crate::cli::{ModelArgs, Output, Variable};
-use crate::config::{self, Flags, Layer, Variables};
-use crate::drive::Launch;
+use super::{Chosen, environment as agent_environment, seen};
+use crate::cli::{AgentArgs, Output};
+use crate::config::{self, Flags, Layer};
 use crate::environment;
 use crate::failure::Failure;
 use crate::{local, output};
 
-use super::settings::set_variables;
-
 /// How long the demo model waits before each word when somebody reads along.
 const PACE: Duration = Duration::from_millis(25);
 
-/// How to start it.
-pub(super) struct Builtin {
-    pub(super) launch: Launch,
-    /// Nothing is configured.
-    pub(super) demo: bool,
-}
-
-/// What `narrows run` was told about the agent's environment.
-pub(super) struct Given<'a> {
-    pub(super) set: &'a [Variable],
-    pub(super) pass: &'a [String],
-}
-
 /// Reads the settings, so that what is wrong with them is told before anything is started.
-pub(super) fn prepare(
-    args: &ModelArgs,
-    given: &Given<'_>,
-    cwd: &Path,
-    format: Output,
-) -> Result<Builtin, Failure> {
-    let mut allowed = AllowList::default().and(environment::AGENT.iter().copied()).and(given.pass);
-    let env = agent_environment(&allowed, given)?;
-    let loaded = config::load(args.config.as_deref(), &seen(&env))?;
+pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<Chosen, Failure> {
+    let model = &args.model;
+    let mut needed = environment::AGENT.to_vec();
+    let env = agent_environment::of(args, None, &needed)?;
+    let loaded = config::load(model.config.as_deref(), &seen(&env))?;
     // Keys are in the variables that the configuration names.
-    allowed = allowed.and(args.key_env.iter().cloned());
-    if let Some(file) = &loaded.file {
-        allowed = allowed.and(file.key_variables());
-    }
-    let mut env = agent_environment(&allowed, given)?;
-    let flags = Flags { model: args.clone(), no_store: true, ..Flags::default() };
+    needed.extend(model.key_env.as_deref());
+    needed.extend(loaded.file.iter().flat_map(config::File::key_variables));
+    let mut env = agent_environment::of(args, None, &needed)?;
+    let flags = Flags { model: model.clone(), ..Flags::default() };
     let mut resolved = config::resolve(&flags, loaded.file, &seen(&env))?;
-    resolved.settings(args)?;
+    resolved.settings(model)?;
     for warning in loaded.warnings.iter().chain(&resolved.warnings) {
         tracing::warn!("{warning}");
     }
     let demo = resolved.routes.is_empty();
     if demo {
-        if args.layer() != Layer::default() {
+        if model.layer() != Layer::default() {
             return Err(Failure::no_endpoint());
         }
         env.set(environment::BASE_URL, DEMO_URL);
     }
-    let mut words = args.words().map_err(|error| Failure::setup("find the current directory", &error))?;
+    let mut words = model.words().map_err(|error| Failure::setup("find the current directory", &error))?;
     if let Some(pace) = pace(resolved.pace, format, std::io::stdout().is_terminal()) {
         words.push(format!("--pace={}ms", pace.as_millis()).into());
     }
     let program = std::env::current_exe().map_err(|error| Failure::setup("find this program", &error))?;
     let mut spec = Spec::new(program);
-    // A turn that cannot be continued leaves nothing behind.
-    spec.args = ["acp", "--no-store"].into_iter().map(OsString::from).chain(words).collect();
-    spec.cwd = Some(cwd.to_owned());
+    spec.args = std::iter::once(OsString::from("acp")).chain(words).collect();
+    spec.cwd = Some(cwd.clone());
     spec.env = env;
-    Ok(Builtin { launch: Launch { program: "narrows acp".to_owned(), spec }, demo })
+    let mut agent = Agent::new("narrows acp", spec);
+    agent.counted = Counted::Session;
+    // Its model is set by the flags with which it is started.
+    Ok(Chosen { agent, demo, cwd, model: None })
 }
 
 /// How fast the demo model is to speak, if nobody has said so.
@@ -80,19 +62,8 @@ fn pace(said: Option<Duration>, format: Output, is_watched: bool) -> Option<Dura
     (said.is_none() && format == Output::Text && is_watched).then_some(PACE)
 }
 
-fn agent_environment(allowed: &AllowList, given: &Given<'_>) -> Result<Environment, Failure> {
-    let mut env = Environment::filtered(environment::variables(), allowed);
-    set_variables(&mut env, given.set)?;
-    Ok(env)
-}
-
-/// The variables as the agent will see them.
-fn seen(env: &Environment) -> Variables {
-    env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-}
-
 /// Says that it is the demo model, and how to have a real one.
-pub(super) async fn introduce_demo() {
+pub(crate) async fn introduce_demo() {
     let how = match local::find().await {
         Some(server) => format!("{} answers on this machine, use it with {}", server.name, server.flags()),
         None => {

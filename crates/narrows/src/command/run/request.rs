@@ -1,0 +1,93 @@
+//! What is said to the agent, made from arguments, files and stdin.
+
+use std::io::{self, IsTerminal, Read};
+use std::path::Path;
+
+use narrows_client::{Input, RunRequest};
+
+use crate::cli::Run;
+use crate::failure::Failure;
+
+/// The longest prompt.
+const MOST_PROMPT: u64 = 16 << 20;
+
+/// How many seconds a pipe may be silent before it counts as one that was left to us by accident.
+const PATIENCE: i64 = 3;
+
+/// The request.
+pub(super) fn read(args: &Run) -> Result<RunRequest, Failure> {
+    let mut input: Vec<Input> = vec![prompt(args)?.into()];
+    let here =
+        std::env::current_dir().map_err(|error| Failure::setup("find the current directory", &error))?;
+    // A file is meant from where the user is, not from where the agent is to work.
+    input.extend(args.image.iter().map(|path| Input::Image(here.join(path))));
+    let output_schema = args.schema.as_deref().map(schema).transpose()?;
+    Ok(RunRequest { input, output_schema, timeout: args.timeout })
+}
+
+fn schema(path: &Path) -> Result<serde_json::Value, Failure> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| Failure::unreadable("--schema", path, &error))?;
+    serde_json::from_str(&text).map_err(|error| Failure::bad_file(path, &error))
+}
+
+/// The prompt, from the arguments, a file or stdin.
+fn prompt(args: &Run) -> Result<String, Failure> {
+    let piped = || read_stdin().map_err(|error| Failure::prompt(&error));
+    let prompt = match args.prompt.as_deref() {
+        None if io::stdin().is_terminal() => return Err(Failure::no_prompt()),
+        None | Some("-") => piped()?,
+        Some(prompt) => {
+            let mut prompt = match prompt.strip_prefix('@') {
+                Some(path) => from_file(Path::new(path))?,
+                None => prompt.to_owned(),
+            };
+            // What another program sends is meant to be read as well, unless it answers questions.
+            if args.input.is_none() && has_input() {
+                let more = piped()?;
+                if !more.trim().is_empty() {
+                    prompt.push_str("\n\n");
+                    prompt.push_str(&more);
+                }
+            }
+            prompt
+        }
+    };
+    if prompt.trim().is_empty() { Err(Failure::no_prompt()) } else { Ok(prompt) }
+}
+
+fn from_file(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| Failure::unreadable("the prompt", path, &error))
+}
+
+/// Whether somebody has put something into our stdin: a file, or a pipe in which something comes. A program that leaves
+/// us a pipe of its own and never says anything must not be waited for.
+fn has_input() -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::fs::FileType;
+    let stdin = io::stdin();
+    let Ok(stat) = rustix::fs::fstat(&stdin) else { return false };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => stat.st_size > 0,
+        FileType::Fifo | FileType::Socket => {
+            let mut waits = [PollFd::new(&stdin, PollFlags::IN)];
+            let patience = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
+            let comes = poll(&mut waits, Some(&patience)).is_ok_and(|ready| ready > 0);
+            if !comes {
+                tracing::warn!("nothing has come from stdin for {PATIENCE} s, so it is not waited for");
+            }
+            comes
+        }
+        _ => false,
+    }
+}
+
+fn read_stdin() -> io::Result<String> {
+    let mut prompt = Vec::new();
+    io::stdin().lock().take(MOST_PROMPT + 1).read_to_end(&mut prompt)?;
+    if prompt.len() as u64 > MOST_PROMPT {
+        let limit = format!("it is longer than {} MiB", MOST_PROMPT >> 20);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, limit));
+    }
+    String::from_utf8(prompt).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
+}

@@ -1,0 +1,102 @@
+//! `[agents.NAME]` in `narrows.toml`: agents that can be called by a name.
+
+use std::time::Duration;
+
+use narrows_client::Counted;
+
+use super::error::Origin;
+use super::read::{Node, Read};
+use crate::cli::{Protocol, value};
+
+/// What may stand in `[agents.NAME]`.
+const AGENT: &[&str] = &[
+    "command",
+    "env",
+    "clean-env",
+    "pass-env",
+    "protocol",
+    "usage",
+    "initialize-timeout",
+    "session-timeout",
+    "cancel-grace",
+    "silence-timeout",
+];
+
+/// An agent of a file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct AgentEntry {
+    /// Its name.
+    pub(crate) name: String,
+    /// Where it stands.
+    pub(crate) origin: Option<Origin>,
+    /// The program and its arguments; never empty.
+    pub(crate) command: Vec<String>,
+    /// Variables it gets.
+    pub(crate) env: Vec<(String, String)>,
+    /// Whether it gets the ordinary variables only.
+    pub(crate) clean_env: bool,
+    /// What else it gets then.
+    pub(crate) pass_env: Vec<String>,
+    /// The version to offer.
+    pub(crate) protocol: Option<Protocol>,
+    /// What the usage it tells is the sum of.
+    pub(crate) counted: Counted,
+    /// How long it may take to answer the first message.
+    pub(crate) initialize_timeout: Option<Duration>,
+    /// How long it may take to open a session.
+    pub(crate) session_timeout: Option<Duration>,
+    /// How long a cancelled turn may take to end.
+    pub(crate) cancel_grace: Option<Duration>,
+    /// How long it may say nothing at all.
+    pub(crate) silence_timeout: Option<Duration>,
+}
+
+/// Reads one of them.
+pub(super) fn agent((name, node): (&str, Node<'_>)) -> Read<AgentEntry> {
+    let missing = node.fail("has no `command`").hint("such as command = [\"opencode\", \"acp\"]");
+    let table = node.table()?;
+    table.only(AGENT)?;
+    let Some(command) = table.get("command") else { return Err(missing) };
+    let pass_env = table.read("pass-env", |node| node.list(|entry| entry.parsed(value::pattern)))?;
+    Ok(AgentEntry {
+        name: name.to_owned(),
+        origin: Some(table.origin()),
+        command: command_of(command)?,
+        env: table.read("env", Node::texts)?.unwrap_or_default(),
+        clean_env: table.read("clean-env", Node::flag)?.unwrap_or(pass_env.is_some()),
+        pass_env: pass_env.unwrap_or_default(),
+        protocol: table.read("protocol", |node| {
+            let unknown = node.fail("is 1 or 2");
+            match node.count()? {
+                1 => Ok(Protocol::One),
+                2 => Ok(Protocol::Two),
+                _ => Err(unknown),
+            }
+        })?,
+        counted: table.read("usage", |node| node.one_of(counted, &["session", "turn"]))?.unwrap_or_default(),
+        initialize_timeout: table.read("initialize-timeout", Node::duration)?,
+        session_timeout: table.read("session-timeout", Node::duration)?,
+        cancel_grace: table.read("cancel-grace", Node::duration)?,
+        silence_timeout: table.read("silence-timeout", |node| node.parsed(value::pace))?,
+    })
+}
+
+fn counted(name: &str) -> Option<Counted> {
+    match name {
+        "session" => Some(Counted::Session),
+        "turn" => Some(Counted::Turn),
+        _ => None,
+    }
+}
+
+/// A command: a list of words, or one text in the quotes of a shell.
+fn command_of(node: Node<'_>) -> Read<Vec<String>> {
+    let empty = node.fail("names no program");
+    let words = if node.is_list() {
+        node.list(Node::string)?
+    } else {
+        let command = node.parsed(value::agent)?;
+        std::iter::once(command.program).chain(command.args).collect()
+    };
+    if words.first().is_none_or(String::is_empty) { Err(empty) } else { Ok(words) }
+}
