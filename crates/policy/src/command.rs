@@ -13,7 +13,7 @@ mod words;
 
 pub(crate) use network::uses_network;
 pub(crate) use pattern::CommandPattern;
-pub(crate) use reading::is_read_only;
+pub(crate) use reading::{is_read_only, looks};
 pub(crate) use reduce::{listed, read};
 pub(crate) use words::split;
 
@@ -71,8 +71,12 @@ pub(crate) struct Part {
     pub(crate) words: Vec<Word>,
     /// Whether the words are exactly what will run.
     pub(crate) sure: bool,
+    /// Whether it is a shell that does nothing but run the parts behind it.
+    pub(crate) wraps: bool,
     /// Where a program may start: at each of these words.
     pub(crate) starts: Vec<usize>,
+    /// Whether another program gives it further words, and nobody knows where.
+    pub(crate) fed: bool,
     /// Where the words that count start: behind prefixes that change nothing.
     pub(crate) core: usize,
     /// Files that its redirections write.
@@ -87,6 +91,12 @@ impl Part {
     /// The words that count.
     pub(crate) fn argv(&self) -> &[Word] {
         self.words.get(self.core..).unwrap_or_default()
+    }
+
+    /// Whether its words are what will run, whatever else is done to it.
+    pub(crate) fn knows_its_words(&self) -> bool {
+        let redirected = !self.writes.is_empty() || !self.reads.is_empty();
+        self.sure || redirected && self.words.iter().all(|word| word.open.is_none())
     }
 
     /// The names of programs that it may run.

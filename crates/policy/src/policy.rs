@@ -179,7 +179,13 @@ impl Policy {
                 && runs_within_roots(action, scene, home),
         };
         let targets = targets(action, script, scene, home);
-        targets.iter().map(|target| self.judge(target, running, scene)).collect()
+        let decided = targets.iter().map(|target| (target, self.judge(target, running, scene)));
+        // A shell around the parts counts only where a rule is against it.
+        let counts = |target: &Target<'_>, decision: &Decision| {
+            let by_rule = matches!(decision.because, Because::Rule(_)) && decision.verdict > Verdict::Allow;
+            by_rule || target.part.is_none_or(|part| !part.wraps)
+        };
+        decided.filter(|(target, decision)| counts(target, decision)).map(|(_, decision)| decision).collect()
     }
 
     /// The decision on one part.
@@ -200,7 +206,7 @@ impl Policy {
         if let Some((rule, _)) = first(Verdict::Deny) {
             return decision(Verdict::Deny, Because::Rule(rule.name.clone()));
         }
-        for touch in &target.touches {
+        for touch in target.touches.iter().filter(|touch| touch.guarded) {
             let Some(guard) = protect::guard(&touch.steps, touch.writes, touch.itself) else { continue };
             if !self.rules.iter().any(|rule| rule.lifts(target, touch, ground)) {
                 let because = Because::Protected { what: guard.what, secret: guard.secret };

@@ -1,5 +1,6 @@
 //! Paths that need a rule of their own: what runs or steers programs later, and secrets.
 
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use crate::path::{Step, Steps};
@@ -78,13 +79,21 @@ const SECRETS: &[(&str, &str)] = &[
 const HARMLESS: &[&str] =
     &[".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", ".env.schema", ".pub"];
 
-/// One row of names.
+/// Names in a row.
 struct Entry {
     names: Vec<Shape>,
     guard: Guard,
 }
 
-static ENTRIES: LazyLock<Vec<Entry>> = LazyLock::new(|| {
+/// All rows, and those that begin with a name that is known.
+struct Table {
+    entries: Vec<Entry>,
+    named: HashMap<String, Vec<usize>>,
+    /// Those that begin with a pattern.
+    open: Vec<usize>,
+}
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
     let rows = |list: &'static [(&'static str, &'static str)], secret: bool| {
         list.iter().flat_map(move |(what, paths)| {
             paths.split(' ').map(move |path| Entry {
@@ -94,49 +103,89 @@ static ENTRIES: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         })
     };
     // Secrets first: what is both is a secret.
-    rows(SECRETS, true).chain(rows(CHANGES, false)).collect()
+    let entries: Vec<Entry> = rows(SECRETS, true).chain(rows(CHANGES, false)).collect();
+    let mut table = Table { entries, named: HashMap::new(), open: Vec::new() };
+    for (at, entry) in table.entries.iter().enumerate() {
+        match entry.names.first().and_then(Shape::text) {
+            Some(name) => table.named.entry(name.to_lowercase()).or_default().push(at),
+            None => table.open.push(at),
+        }
+    }
+    table
 });
+
+/// A name of a path, as it is compared.
+enum Name {
+    /// Nothing that could be protected.
+    Free,
+    /// This, in small letters.
+    Known(String, Shape),
+    /// Whatever a shell makes of it.
+    Open(Shape),
+}
 
 /// What guards `path`, if something does: from being changed, or, if it is not changed, from being read.
 pub(crate) fn guard(path: &Steps, writes: bool, itself: bool) -> Option<Guard> {
-    let names: Vec<Option<Shape>> = path.0.iter().map(name).collect();
-    if itself && names.last().and_then(Option::as_ref).is_some_and(|name| same(&Shape::exact(".git"), name)) {
+    let names: Vec<Name> = path.0.iter().map(Name::of).collect();
+    if itself && names.last().is_some_and(|name| name.is(&Shape::exact(".git"))) {
         return Some(Guard { what: HOOKS, secret: false });
     }
-    ENTRIES
-        .iter()
-        .filter(|entry| writes || entry.guard.secret)
-        .find(|entry| {
-            names.windows(entry.names.len()).any(|names| {
-                names
-                    .iter()
-                    .zip(&entry.names)
-                    .all(|(name, wanted)| name.as_ref().is_some_and(|name| same(wanted, name)))
-            })
-        })
-        .map(|entry| entry.guard)
+    let found = (0..names.len()).filter_map(|at| guarded(&names[at..], writes)).min()?;
+    Some(TABLE.entries[found].guard)
 }
 
-fn same(wanted: &Shape, name: &Shape) -> bool {
-    wanted.meets(name, Case::Same)
-}
-
-/// A name as disks see it that ignore some characters, if it is a name that may be protected at all.
-fn name(step: &Step) -> Option<Shape> {
-    let Step::Name(shape) = step else { return None };
-    match shape.text() {
-        Some(text) => {
-            let text: String = text.chars().filter(|letter| !is_ignored(*letter)).collect();
-            let text = text.trim_end_matches(['.', ' ']);
-            let lower = text.to_lowercase();
-            let harmless = HARMLESS.iter().any(|end| lower.ends_with(end));
-            (!harmless && text.len() <= 255).then(|| Shape::exact(text))
+/// The first entry that begins with the first of `names`.
+fn guarded(names: &[Name], writes: bool) -> Option<usize> {
+    let fits = |at: &usize| {
+        let entry = &TABLE.entries[*at];
+        (writes || entry.guard.secret)
+            && names.len() >= entry.names.len()
+            && names.iter().zip(&entry.names).all(|(name, wanted)| name.is(wanted))
+    };
+    match names.first()? {
+        Name::Free => None,
+        Name::Known(name, _) => {
+            let named = TABLE.named.get(name).map_or(&[][..], Vec::as_slice);
+            named.iter().chain(&TABLE.open).copied().filter(fits).min()
         }
-        // A star alone is no attempt at anything.
-        None => {
+        Name::Open(_) => (0..TABLE.entries.len()).find(fits),
+    }
+}
+
+impl Name {
+    /// The name of a step, as disks see it that ignore some characters.
+    fn of(step: &Step) -> Self {
+        let Step::Name(shape) = step else { return Self::Free };
+        let Some(text) = shape.text() else {
+            // A star alone is no attempt at anything.
             let telling = |unit: &Unit| matches!(unit, Unit::Char(letter) if *letter != '.');
             let dotted = shape.0.first() == Some(&Unit::Char('.'));
-            (dotted || shape.0.iter().any(telling)).then(|| shape.clone())
+            return if dotted || shape.0.iter().any(telling) {
+                Self::Open(shape.clone())
+            } else {
+                Self::Free
+            };
+        };
+        let text: String = text.chars().filter(|letter| !is_ignored(*letter)).collect();
+        let text = text.trim_end_matches(['.', ' ']).to_lowercase();
+        if text.len() > 255 || HARMLESS.iter().any(|end| text.ends_with(end)) {
+            return Self::Free;
+        }
+        let shape = Shape::exact(&text);
+        Self::Known(text, shape)
+    }
+
+    fn is(&self, wanted: &Shape) -> bool {
+        match self {
+            Self::Free => false,
+            Self::Known(_, shape) => wanted.meets(shape, Case::Same),
+            // A pattern does not begin with the dot of a hidden file; a variable may be empty.
+            Self::Open(shape) if wanted.0.first() == Some(&Unit::Char('.')) => {
+                let from = shape.0.iter().take_while(|unit| **unit == Unit::Many).count();
+                shape.0.get(from) == Some(&Unit::Char('.'))
+                    && wanted.meets(&Shape(shape.0[from..].to_vec()), Case::Same)
+            }
+            Self::Open(shape) => wanted.meets(shape, Case::Same),
         }
     }
 }

@@ -49,11 +49,17 @@ impl Shape {
 
     /// Whether there is a text that both describe.
     pub(crate) fn meets(&self, other: &Self, case: Case) -> bool {
-        let many = |unit: &Unit| *unit == Unit::Many;
-        meet(&self.0, &other.0, many, many, |a, b| match (a, b) {
+        let fits = |a: &Unit, b: &Unit| match (a, b) {
             (Unit::Char(a), Unit::Char(b)) => case.same(*a, *b),
             _ => true,
-        })
+        };
+        // Most words have nothing to do with most patterns, and their ends show it.
+        let ends = [(self.0.first(), other.0.first()), (self.0.last(), other.0.last())];
+        if ends.into_iter().any(|(a, b)| a.zip(b).is_some_and(|(a, b)| !fits(a, b))) {
+            return false;
+        }
+        let many = |unit: &Unit| *unit == Unit::Many;
+        meet(&self.0, &other.0, many, many, fits)
     }
 }
 

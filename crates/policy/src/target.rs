@@ -5,7 +5,7 @@ mod mention;
 use std::path::{Path, PathBuf};
 
 use crate::action::Action;
-use crate::command::{Part, Script, is_read_only};
+use crate::command::{Part, Script, is_read_only, looks};
 use crate::decision::shown;
 use crate::kind::Kind;
 use crate::path::{Steps, is_within, resolve};
@@ -22,6 +22,8 @@ pub(crate) struct Touch {
     pub(crate) writes: bool,
     /// Whether it is changed or removed itself, and not only something that is named with it.
     pub(crate) itself: bool,
+    /// Whether it counts for protection: not if it is a word of which a piece counts.
+    pub(crate) guarded: bool,
     /// As it was written, for people.
     pub(crate) written: String,
 }
@@ -68,11 +70,7 @@ pub(crate) fn targets<'a>(
     };
     if let Some(script) = script.filter(|script| !script.parts.is_empty()) {
         let looks = is_read_only(script);
-        return script
-            .parts
-            .iter()
-            .flat_map(|part| of_part(part, looks, &whole, claimed(!looks), place))
-            .collect();
+        return script.parts.iter().flat_map(|part| of_part(part, &whole, claimed(!looks), place)).collect();
     }
     if !action.paths.is_empty() {
         return claimed(!reads)
@@ -104,11 +102,11 @@ impl Target<'_> {
 /// The targets of one part: the program, and every file that a redirection opens.
 fn of_part<'a>(
     part: &'a Part,
-    looks: bool,
     whole: &Target<'a>,
     claimed: impl Iterator<Item = Touch>,
     place: Place<'_>,
 ) -> Vec<Target<'a>> {
+    let looks = part.knows_its_words() && looks(part.argv());
     let mut touches: Vec<Touch> = claimed.collect();
     touches.extend(mention::touches(part, looks, place));
     let mut urls = whole.urls.clone();
@@ -153,6 +151,7 @@ impl Place<'_> {
             claimed: Some(resolved),
             writes,
             itself: writes,
+            guarded: true,
             written: path.to_string_lossy().into_owned(),
         }
     }

@@ -3,7 +3,7 @@
 //! Names of fields are those that agents use. Every object of the input is looked at, not only the outermost; one that
 //! is too large to look at counts as unknown.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
@@ -14,7 +14,7 @@ use crate::kind::Kind;
 const MOST_VALUES: usize = 20_000;
 
 const COMMAND: &[&str] =
-    &["command", "cmd", "argv", "script", "shellcommand", "commandline", "bash", "shell", "commands"];
+    &["command", "cmd", "argv", "script", "shellcommand", "commandline", "bash", "commands"];
 const ARGUMENTS: &[&str] = &["args", "arguments", "argv"];
 const CWD: &[&str] = &["cwd", "workdir", "workingdirectory", "workingdir"];
 const PATH: &[&str] = &[
@@ -42,11 +42,9 @@ const PATH: &[&str] = &[
     "relativepath",
     "relativeworkspacepath",
     "outputpath",
-    "output",
     "outfile",
 ];
-const DESTINATION: &[&str] =
-    &["destination", "dest", "newpath", "destinationpath", "targetpath", "moveto", "to"];
+const DESTINATION: &[&str] = &["destination", "dest", "newpath", "destinationpath", "targetpath", "moveto"];
 const CONTENT: &[&str] = &[
     "content",
     "contents",
@@ -73,15 +71,19 @@ const QUERY: &[&str] = &["query", "queries", "q", "searchquery", "searchterm", "
 const PATTERN: &[&str] = &["pattern", "patterns", "glob", "globs", "regex", "globpattern", "includepattern"];
 
 pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locations: &[PathBuf]) -> Action {
+    let claimed = kind.map_or(Kind::Other, Kind::named);
     let mut seen = Seen::default();
     seen.everything(input);
+    // Some agents send the bare command.
+    if claimed == Kind::Execute && seen.command.is_none() && (input.is_string() || input.is_array()) {
+        seen.run(input, false, &Map::new());
+    }
     let Seen { mut paths, command, cwd, urls, query, pattern, content, moves, overflow } = seen;
     let named = !paths.is_empty();
     paths.extend_from_slice(locations);
     let mut known = std::collections::HashSet::new();
     paths.retain(|path| known.insert(path.clone()));
 
-    let claimed = kind.map_or(Kind::Other, Kind::named);
     let mut kinds = vec![claimed];
     kinds.extend((content && !paths.is_empty()).then_some(Kind::Edit));
     kinds.extend((moves && paths.len() > 1).then_some(Kind::Move));
@@ -154,7 +156,7 @@ impl Seen {
                 .collect();
             let is = |names: &[&str]| names.contains(&key.as_str());
             if is(COMMAND) && !value.is_null() {
-                self.run(value, fields);
+                self.run(value, key == "commands", fields);
             }
             if is(CWD) {
                 self.cwd = value.as_str().map(PathBuf::from).or_else(|| self.cwd.take());
@@ -176,7 +178,7 @@ impl Seen {
     }
 
     /// Takes a command. Two of them become one text, so that both are judged.
-    fn run(&mut self, value: &Value, fields: &Map<String, Value>) {
+    fn run(&mut self, value: &Value, many: bool, fields: &Map<String, Value>) {
         let found = match value {
             Value::String(program) => {
                 let arguments = fields.iter().find(|(key, value)| {
@@ -188,6 +190,7 @@ impl Seen {
                 }
             }
             Value::Array(_) => match strings(value) {
+                Some(lines) if many => Command::Shell(lines.join("\n")),
                 Some(argv) => Command::Argv(argv),
                 None => Command::Shell(value.to_string()),
             },
@@ -206,7 +209,7 @@ impl Seen {
     fn place(&mut self, value: &Value) {
         let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         for path in items.iter().filter_map(Value::as_str).filter(|path| !path.is_empty()) {
-            self.paths.push(without_scheme(path).to_path_buf());
+            self.paths.push(without_scheme(path));
         }
     }
 
@@ -215,7 +218,7 @@ impl Seen {
         let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         for url in items.iter().filter_map(Value::as_str).filter(|url| !url.is_empty()) {
             if url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
-                self.paths.push(without_scheme(url).to_path_buf());
+                self.paths.push(without_scheme(url));
             } else {
                 self.urls.push(url.to_owned());
             }
@@ -240,7 +243,10 @@ fn text(command: &Command) -> String {
 }
 
 /// The path of a `file:` address, or the path itself.
-fn without_scheme(path: &str) -> &Path {
-    let rest = path.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("file:")).map(|_| &path[5..]);
-    Path::new(rest.map_or(path, |rest| rest.strip_prefix("//").unwrap_or(rest)))
+fn without_scheme(path: &str) -> PathBuf {
+    if path.get(..5).is_none_or(|scheme| !scheme.eq_ignore_ascii_case("file:")) {
+        return PathBuf::from(path);
+    }
+    let read = url::Url::parse(path).ok().and_then(|url| url.to_file_path().ok());
+    read.unwrap_or_else(|| PathBuf::from(path[5..].trim_start_matches("//")))
 }

@@ -310,7 +310,10 @@ impl Lexer {
                 self.at += 1;
                 self.unknown(Unit::Many, "$…");
             }
-            _ => self.plain('$'),
+            _ => {
+                self.done.plain = false;
+                self.plain('$');
+            }
         }
     }
 
@@ -472,7 +475,7 @@ impl Lexer {
 
     /// A brace that may be the beginning of several words.
     fn odd_brace(&mut self) {
-        let blank = self.peek(0).is_none_or(|next| " \t\n".contains(next));
+        let blank = self.peek(0).is_none_or(|next| " \t\n;&|<>()".contains(next));
         if blank {
             self.plain('{');
         } else {
@@ -505,7 +508,8 @@ impl Lexer {
                 frame.raw.writes.push(word);
             }
             Redirect::Read => {
-                frame.raw.sure &= known;
+                // What a program is told may be what it does.
+                frame.raw.sure = false;
                 frame.raw.reads.push(word);
             }
             Redirect::Text => {

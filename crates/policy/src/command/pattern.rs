@@ -72,7 +72,10 @@ impl CommandPattern {
     /// Whether the part can be this command, with whatever further words, options between its words and programs
     /// around it.
     pub(crate) fn touches(&self, part: &Part) -> bool {
-        part.starts.iter().any(|start| self.may_start(&part.words[*start..]))
+        part.starts.iter().filter_map(|start| part.words.get(*start..)).any(|argv| match argv.first() {
+            Some(program) if part.fed => program.is_unknown() || self.may_be_program(program),
+            _ => self.may_start(argv),
+        })
     }
 
     /// Whether `argv` can begin as this command does.

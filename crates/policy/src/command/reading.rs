@@ -115,7 +115,8 @@ const GIT_LISTING: &[&str] = &[
 
 /// Whether the whole command is one program that certainly only looks.
 pub(crate) fn is_read_only(script: &Script) -> bool {
-    let [part] = script.parts.as_slice() else { return false };
+    let mut parts = script.parts.iter().filter(|part| !part.wraps);
+    let (Some(part), None) = (parts.next(), parts.next()) else { return false };
     script.plain
         && !script.lost
         && part.sure
@@ -124,7 +125,7 @@ pub(crate) fn is_read_only(script: &Script) -> bool {
         && looks(part.argv())
 }
 
-/// Whether the program only looks.
+/// Whether a program that is given these words only looks.
 pub(crate) fn looks(argv: &[Word]) -> bool {
     let Some((program, rest)) = argv.split_first() else { return false };
     let name = ["/bin/", "/usr/bin/"]

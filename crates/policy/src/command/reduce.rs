@@ -7,8 +7,9 @@ use crate::action::Command;
 /// How deep a shell may stand in a shell.
 const MOST_DEPTH: usize = 8;
 
-/// How many bytes are read in all, everything that is read twice included.
-const MOST_BYTES: usize = 1 << 20;
+/// How many bytes are read in all, everything that is read twice included. Linux gives no program a longer word than
+/// half of it.
+const MOST_BYTES: usize = 256 << 10;
 
 /// Words before a command: what they take for themselves differs, so a program may start at any word behind them.
 const PREFIXES: &str = "\
@@ -18,22 +19,32 @@ const PREFIXES: &str = "\
     prlimit proxychains pwsh rlwrap runuser script setarch setpriv setsid sh stdbuf strace su sudo \
     systemd-run taskset tcsh then time timeout toybox trap unbuffer unshare until valgrind watch while \
     xargs xvfb-run zsh { cmd direnv nix-shell torsocks torify proxychains4 sshpass expect tmux screen \
-    bwrap caffeinate arch";
+    bwrap caffeinate arch \
+    docker kubectl mise npx nix pipenv pnpx podman poetry bunx ssh uv uvx";
 
 /// Programs that may hand one of their arguments to a shell.
 const TEXT_TAKERS: &str = "\
     ash bash busybox cmd csh dash entr env eval expect firejail fish flock ksh mksh nix-shell nsenter \
     parallel pkexec powershell pwsh runuser screen script sh su systemd-run tcsh tmux toybox trap watch \
-    zsh";
+    zsh ssh";
 
 /// How many words may follow a prefix.
 const MOST_WORDS: usize = 4096;
+
+/// How many words may be left to the shell.
+const MOST_OPEN: usize = 2000;
+
+/// How often the directory may change.
+const MOST_DIRECTORIES: usize = 8;
 
 /// Prefixes after which words come from elsewhere.
 const FEEDERS: &str = "xargs parallel entr";
 
 /// Shells whose language is the one that is read here.
 const SHELLS: &str = "sh bash dash ash ksh mksh";
+
+/// Words of git behind which a command stands.
+const GIT_EXEC: &str = "run foreach --exec -x";
 
 /// `find` and its kin.
 const FINDERS: &str = "find gfind bfs fd fdfind";
@@ -54,8 +65,11 @@ pub(crate) fn read(command: &Command) -> Script {
         Command::Argv(words) => reader.argv(words),
     }
     let mut script = reader.script;
-    script.plain &= script.parts.len() == 1 && script.parts.iter().all(|part| part.sure) && !script.lost;
-    follow_directories(&mut script.parts);
+    let parts = || script.parts.iter().filter(|part| !part.wraps);
+    let open = parts().flat_map(|part| &part.words).filter(|word| word.open.is_some()).count();
+    script.lost |= open > MOST_OPEN || !follow_directories(&mut script.parts);
+    let parts = || script.parts.iter().filter(|part| !part.wraps);
+    script.plain &= parts().count() == 1 && parts().all(|part| part.sure) && !script.lost;
     script
 }
 
@@ -116,39 +130,59 @@ impl Reader {
         let Raw { mut words, writes, reads, mut sure } = raw;
         let assignments = words.iter().take_while(|word| is_assignment(word)).count();
         if let Some(script) = whole_script(&words).filter(|_| sure && writes.is_empty() && reads.is_empty()) {
-            return self.shell(script, depth + 1);
+            self.shell(script, depth + 1);
+            let starts = vec![0];
+            self.script.parts.push(Part { words, sure: true, wraps: true, starts, ..Part::default() });
+            return;
         }
-        sure &= assignments == 0;
-        let mut starts = vec![0];
         let names: Vec<Option<String>> = words.iter().map(Word::program).collect();
         let is = |at: usize, list: &str| names[at].as_deref().is_some_and(|name| listed(list, name));
+        let mut starts = vec![0];
         let mut texts = Vec::new();
-        if assignments < words.len() {
-            starts.push(assignments);
-            if is(assignments, PREFIXES) {
-                self.script.lost |= words.len() > MOST_WORDS;
-                starts.extend(assignments + 1..words.len().min(MOST_WORDS));
-                if let Some(taker) = (assignments..words.len()).find(|at| is(*at, TEXT_TAKERS)) {
+        let mut inner = Vec::new();
+        // Everything that may run from this word on, unless that is known already.
+        let mut explored = usize::MAX;
+        let mut explore = |from: usize| {
+            if from > explored {
+                return;
+            }
+            starts.push(from);
+            if is(from, PREFIXES) {
+                explored = from;
+                starts.extend(from + 1..words.len());
+                if let Some(taker) = (from..words.len()).find(|at| is(*at, TEXT_TAKERS)) {
                     texts.extend(inner_texts(&words[taker..]));
                 }
-                if (assignments..words.len()).any(|at| is(at, FEEDERS)) {
-                    words.push(Word::unknown("…"));
-                }
             }
-            if is(assignments, FINDERS) {
-                let options = assignments + 1..words.len().saturating_sub(1);
-                for at in options.filter(|at| listed(EXEC, &words[*at].text)) {
-                    starts.extend(at + 1..words.len().min(at + 17));
-                    texts.extend(inner_texts(&words[at + 1..]));
-                    self.script.lost |= starts.len() > MOST_WORDS;
-                }
+        };
+        let (mut fed, mut filled) = (false, false);
+        if assignments < words.len() {
+            explore(assignments);
+            let finds = (assignments..words.len()).any(|at| is(at, FINDERS));
+            let options = assignments + 1..words.len().saturating_sub(1);
+            let lists = [(finds, EXEC), (is(assignments, "git"), GIT_EXEC)];
+            let runs = |at: &usize| lists.iter().any(|(does, list)| *does && listed(list, &words[*at].text));
+            options.filter(runs).for_each(|at| explore(at + 1));
+            if is(assignments, "git") {
+                inner.extend(git_texts(&words));
             }
+            fed = is(assignments, PREFIXES) && (assignments..words.len()).any(|at| is(at, FEEDERS));
+            filled = fed || finds;
         }
         starts.sort_unstable();
         starts.dedup();
+        self.script.lost |= starts.len() > MOST_WORDS;
+        starts.truncate(MOST_WORDS);
+        if filled {
+            starts.retain(|start| words.get(*start).is_none_or(|word| !is_filled_in(word)));
+            sure &= !words.iter().any(is_filled_in);
+            let filled = words.iter_mut().filter(|word| is_filled_in(word));
+            filled.for_each(|word| *word = Word::unknown(std::mem::take(&mut word.text)));
+        }
+        sure &= assignments == 0 && !fed && !is_keyword(&words);
         let core = transparent(&words);
-        let sure = sure && !is_keyword(&words);
-        self.script.parts.push(Part { words, sure, starts, core, writes, reads, after: Vec::new() });
+        self.script.parts.push(Part { words, sure, starts, fed, core, writes, reads, ..Part::default() });
+        texts.extend(inner);
         texts.sort_unstable();
         texts.dedup();
         for text in texts {
@@ -156,6 +190,24 @@ impl Reader {
             self.shell(&text, depth + 1);
         }
     }
+}
+
+/// Texts that git hands to a shell: behind words such as `--exec`, and aliases that begin with an exclamation mark.
+fn git_texts(words: &[Word]) -> Vec<String> {
+    let behind =
+        words.windows(2).filter(|pair| listed(GIT_EXEC, &pair[0].text)).map(|pair| pair[1].text.as_str());
+    let within = words.iter().filter_map(|word| {
+        word.text.split_once("=!").or_else(|| word.text.strip_prefix("--exec=").map(|text| ("", text)))
+    });
+    let texts = behind
+        .filter(|text| text.contains([' ', ';', '&', '|', '$', '`']))
+        .chain(within.map(|(_, text)| text));
+    texts.map(str::to_owned).collect()
+}
+
+/// Whether another program fills in what it finds here.
+fn is_filled_in(word: &Word) -> bool {
+    word.text == "{}" || word.text.starts_with(":::")
 }
 
 /// Whether a word gives a variable a value.
@@ -175,7 +227,8 @@ fn whole_script(words: &[Word]) -> Option<&str> {
     let usual = shell.text == name || shell.text.starts_with("/bin/") || shell.text.starts_with("/usr/bin/");
     let letters = option.text.strip_prefix('-')?;
     let harmless = letters.contains('c') && letters.chars().all(|letter| "clexu".contains(letter));
-    (listed(SHELLS, &name) && usual && harmless && script.open.is_none()).then_some(&script.text)
+    (listed(SHELLS, &name) && usual && harmless && script.open.is_none() && !script.text.trim().is_empty())
+        .then_some(&script.text)
 }
 
 /// Texts among the words behind a prefix that a shell may read: all with a blank or a sign in them, and all of them
@@ -238,14 +291,14 @@ fn transparent(words: &[Word]) -> usize {
     at
 }
 
-/// Tells every part where `cd` may have gone before it.
-fn follow_directories(parts: &mut [Part]) {
+/// Tells every part where `cd` may have gone before it, or says that it went to too many places.
+fn follow_directories(parts: &mut [Part]) -> bool {
     let mut after: Vec<Word> = Vec::new();
     for part in parts {
         part.after.clone_from(&after);
-        let goes = part.programs().any(|name| matches!(name.as_str(), "cd" | "pushd" | "chdir"));
-        if goes && after.len() < 16 {
+        if part.programs().any(|name| matches!(name.as_str(), "cd" | "pushd" | "chdir")) {
             after.extend(part.words.iter().skip(1).find(|word| !word.is_option()).cloned());
         }
     }
+    after.len() <= MOST_DIRECTORIES
 }

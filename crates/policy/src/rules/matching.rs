@@ -102,14 +102,20 @@ impl Rule {
 
     fn fit_command(&self, target: &Target<'_>) -> Fit {
         let Some(part) = target.part else {
-            return if self.commands.is_empty() { Fit::Firm } else { Fit::No(Field::Command) };
+            // A command that is not shown can be any.
+            let hidden = target.kinds.contains(&Kind::Execute) && target.action.command.is_none();
+            return match (self.commands.is_empty(), hidden) {
+                (true, _) => Fit::Firm,
+                (false, true) => Fit::Loose(Field::Command),
+                (false, false) => Fit::No(Field::Command),
+            };
         };
         let explicit = self.kinds.contains(&Kind::Execute);
         if self.commands.is_empty() {
             // A rule that says nothing of commands must not allow one by the way.
             return if part.sure && explicit { Fit::Firm } else { Fit::Loose(Field::Command) };
         }
-        let begins = self.effect == Verdict::Ask;
+        let begins = self.effect != Verdict::Allow;
         if self.commands.iter().any(|pattern| pattern.covers(part, begins)) {
             Fit::Firm
         } else if self.commands.iter().any(|pattern| pattern.touches(part)) {
@@ -127,9 +133,10 @@ impl Rule {
         }
         let covered = |url: &String| self.urls.iter().any(|pattern| pattern.covers(url));
         let touched = |url: &String| self.urls.iter().any(|pattern| pattern.touches(url));
+        let hidden = target.urls.is_empty() && target.part.is_none() && target.kinds.contains(&Kind::Fetch);
         if !target.urls.is_empty() && target.urls.iter().all(covered) {
             Fit::Firm
-        } else if target.urls.iter().any(touched) {
+        } else if hidden || target.urls.iter().any(touched) {
             Fit::Loose(Field::Url)
         } else {
             Fit::No(Field::Url)
@@ -147,9 +154,11 @@ impl Rule {
                     || touch.itself && removes(target) && pattern.lies_below(&touch.steps, ground)
             })
         };
+        let changes = |kind: &Kind| matches!(kind, Kind::Edit | Kind::Move | Kind::Delete);
+        let hidden = target.touches.is_empty() && target.part.is_none() && target.kinds.iter().any(changes);
         if !target.touches.is_empty() && target.touches.iter().all(covered) {
             Fit::Firm
-        } else if target.touches.iter().any(touched) {
+        } else if hidden || target.touches.iter().any(touched) {
             Fit::Loose(Field::Path)
         } else {
             Fit::No(Field::Path)

@@ -21,8 +21,14 @@ const INTERPRETERS: &str = "\
 
 /// Programs that change or remove what they name.
 const MUTATORS: &str = "\
-    chattr chmod chown cp dd install ln mkdir mv rm rmdir rsync shred tar tee touch truncate unlink \
+    chattr chmod chown cp dd install ln mkdir mv rm rmdir shred tee touch truncate unlink \
     unzip trash";
+
+/// Programs that leave the files they name as they are.
+const TAKERS: &str = "bat cd column jq less more pushd type";
+
+/// Subcommands of git that do.
+const GIT_TAKERS: &str = "add stage commit check-ignore check-attr diff log show status blame ls-files grep";
 
 /// Programs whose words are addresses even without a scheme.
 const DOWNLOADERS: &str = "curl wget wget2 aria2c http https xh lynx w3m ssh nc ncat";
@@ -38,24 +44,33 @@ const PUNCTUATION: &[char] =
 pub(super) fn touches(part: &Part, looks: bool, place: Place<'_>) -> Vec<Touch> {
     let names: Vec<String> = part.programs().collect();
     let any = |list: &str| names.iter().any(|name| listed(list, name));
-    if part.sure && any(SPEAKERS) && names.len() == 1 {
+    if part.knows_its_words() && any(SPEAKERS) && names.len() == 1 {
         return Vec::new();
     }
     let code = any(INTERPRETERS) || names.iter().any(|name| name.starts_with("python"));
-    let itself = !looks && any(MUTATORS);
+    let writes = !looks && !only_takes(part, &names);
+    let itself = writes && any(MUTATORS);
     let mut touches = Vec::new();
     for word in part.words.iter().filter(|word| code || word.text.len() <= LONGEST) {
-        for piece in pieces(word, code) {
+        for (piece, guarded) in pieces(word, code) {
             touches.extend(resolved(&piece, part, place).map(|steps| Touch {
                 steps,
                 claimed: None,
-                writes: !looks,
-                itself,
+                writes,
+                itself: itself && !word.is_option(),
+                guarded,
                 written: word.text.clone(),
             }));
         }
     }
     touches
+}
+
+/// Whether the program takes files as they are, though it may do more than look.
+fn only_takes(part: &Part, names: &[String]) -> bool {
+    let [name] = names else { return false };
+    let subcommand = part.argv().get(1).map_or("", |word| word.text.as_str());
+    part.knows_its_words() && (listed(TAKERS, name) || name == "git" && listed(GIT_TAKERS, subcommand))
 }
 
 /// The file of a redirection, wherever it may be.
@@ -68,6 +83,7 @@ pub(super) fn file(word: &Word, writes: bool, part: &Part, place: Place<'_>) -> 
             claimed: known.clone().filter(|_| part.after.is_empty() || word.text.starts_with('/')),
             writes,
             itself: writes,
+            guarded: true,
             written: word.text.clone(),
         })
         .collect()
@@ -98,26 +114,27 @@ pub(super) fn urls(part: &Part) -> Vec<String> {
     urls
 }
 
-/// The word and what stands in it between separators.
-fn pieces(word: &Word, code: bool) -> Vec<Shape> {
+/// The word and what stands in it between separators, and whether it counts for protection.
+fn pieces(word: &Word, code: bool) -> Vec<(Shape, bool)> {
     let whole = word.shape();
     let separates = |unit: &Unit| matches!(unit, Unit::Char(letter) if SEPARATORS.contains(letter) || code && PUNCTUATION.contains(letter));
-    let mut pieces: Vec<Shape> = Vec::new();
+    let mut pieces: Vec<(Shape, bool)> = Vec::new();
     if whole.0.iter().any(separates) {
-        pieces.extend(whole.0.split(separates).map(|units| Shape(units.to_vec())));
+        pieces.extend(whole.0.split(separates).map(|units| (Shape(units.to_vec()), true)));
     }
-    // `-fpath`, and lines of a program.
-    let short = matches!(whole.0.as_slice(), [Unit::Char('-'), Unit::Char(letter), _, ..] if *letter != '-');
-    if short {
-        pieces.push(Shape(whole.0[2..].to_vec()));
+    // `-fpath`.
+    if matches!(whole.0.as_slice(), [Unit::Char('-'), Unit::Char(letter), _, ..] if *letter != '-') {
+        pieces.push((Shape(whole.0[2..].to_vec()), true));
     }
-    if !code || word.text.len() <= LONGEST {
-        pieces.push(whole);
+    if word.text.len() <= LONGEST {
+        let alone = pieces.is_empty();
+        pieces.push((whole, alone));
     }
-    pieces.retain(|piece| {
-        piece.0.len() <= LONGEST
-            && piece.0.iter().any(|unit| matches!(unit, Unit::Char(letter) if *letter != '/'))
-    });
+    let is_path = |shape: &Shape| {
+        shape.0.len() <= LONGEST
+            && shape.0.iter().any(|unit| matches!(unit, Unit::Char(letter) if *letter != '/'))
+    };
+    pieces.retain(|(piece, _)| is_path(piece));
     pieces
 }
 

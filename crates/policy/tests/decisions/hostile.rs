@@ -1,0 +1,398 @@
+//! Commands that try to look harmless, or to be something else than they are.
+
+use narrows_policy::Verdict::{Allow, Deny};
+use narrows_policy::{Access, Action, Command, Confined};
+
+use crate::common::{SANDBOX, decide, policy, shell};
+
+const NO_SANDBOX: Confined = Confined { files: false, network: false };
+
+/// What the corpus must not get to run.
+const CANARY: &str = r#"
+[[rule]]
+name = "no canary"
+effect = "deny"
+command = ["canary", "git push", "rm -rf"]
+"#;
+
+/// Every line runs `canary`, `git push` or `rm -rf` somewhere.
+const CORPUS: &[&str] = &[
+    // Plainly, and with further words.
+    "canary",
+    "canary --help",
+    "git push",
+    "git push --dry-run",
+    "rm -rf x",
+    "rm -r -f x",
+    "rm x -fr",
+    "rm -v -rf -- x",
+    // After something allowed.
+    "ls; canary",
+    "ls;canary",
+    "ls && canary",
+    "ls&&canary",
+    "ls || canary",
+    "ls | canary",
+    "ls |& canary",
+    "ls & canary",
+    "ls\ncanary",
+    "ls\n\n  canary",
+    "ls # comment\ncanary",
+    "true && true && true && canary",
+    // In the middle of something.
+    "echo $(canary)",
+    "echo \"$(canary)\"",
+    "echo \"a $(ls $(canary)) b\"",
+    "echo `canary`",
+    "echo \"`canary`\"",
+    "echo `echo \\`canary\\``",
+    "cat <(canary)",
+    "ls > >(canary)",
+    "echo ${x:-$(canary)}",
+    "echo \"${x:-`canary`}\"",
+    "echo $((1 + $(canary)))",
+    "x=$(canary)",
+    "ls $(canary) src",
+    "[ $(canary) ]",
+    // In the words of the language.
+    "(canary)",
+    "{ canary; }",
+    "if canary; then ls; fi",
+    "if true; then canary; fi",
+    "while true; do canary; done",
+    "for x in a b; do canary; done",
+    "! canary",
+    "case x in x) canary;; esac",
+    "f() { canary; }; f",
+    "function f { canary; }; f",
+    "time canary",
+    "coproc canary",
+    "[[ -f x ]] && canary",
+    "trap canary EXIT",
+    "trap 'canary' EXIT",
+    // Behind other programs.
+    "X=1 canary",
+    "X=1 Y=2 git push",
+    "env canary",
+    "env -i X=1 canary",
+    "env -S 'git push'",
+    "env -S'git push'",
+    "env --split-string='git push'",
+    "sudo canary",
+    "sudo -u root -n canary",
+    "doas canary",
+    "nohup canary",
+    "nice -n 10 canary",
+    "timeout 5 canary",
+    "timeout -k 1 -s KILL 5 git push",
+    "command canary",
+    "builtin eval canary",
+    "exec canary",
+    "setsid canary",
+    "stdbuf -oL canary",
+    "ionice -c 3 canary",
+    "xargs canary",
+    "ls | xargs -n 1 canary",
+    "echo push | xargs git",
+    "find . -exec canary {} ;",
+    "find . -exec canary {} \\;",
+    "find . -execdir sh -c 'canary {}' \\;",
+    "find . -name x -ok git push \\;",
+    "sudo env X=1 nice timeout 5 canary",
+    "busybox canary",
+    "watch canary",
+    "watch 'git push'",
+    "su -c 'git push'",
+    "su root -c 'git push'",
+    "script -c 'git push' x",
+    "flock x -c 'git push'",
+    "parallel git ::: push",
+    "git -c alias.x='!canary' x",
+    "git -c alias.x=!canary x",
+    "git rebase --exec 'ls; canary' main",
+    "git rebase --exec=canary main",
+    "git bisect run canary",
+    "git submodule foreach 'git push'",
+    "npx canary",
+    "ssh host 'ls; canary'",
+    "docker run image sh -c 'git push'",
+    "eval canary",
+    "eval 'git push'",
+    "eval git push",
+    "eval \"gi\"\"t pu\"\"sh\"",
+    // In other shells.
+    "sh -c canary",
+    "sh -c 'git push'",
+    "bash -lc 'ls; canary'",
+    "bash -c -l 'git push'",
+    "bash -o pipefail -c 'git push'",
+    "/bin/bash -c \"sh -c 'canary'\"",
+    "zsh -c canary",
+    "sudo sh -c 'ls && canary'",
+    "bash <<< 'git push'",
+    "bash <<EOF\ncanary\nEOF",
+    "bash <<'EOF'\nit's\ncanary\nEOF",
+    "cat <<EOF\nit's\nEOF\ncanary",
+    "cat <<-EOF\n\tx\n\tEOF\ncanary",
+    "cmd /c git push",
+    // Written another way.
+    "/usr/bin/git push",
+    "./git push",
+    "../../bin/canary",
+    "GIT push",
+    "'git' push",
+    "g''it p\"us\"h",
+    "g\\it push",
+    "gi\\\nt push",
+    "$'git' push",
+    "$'\\x67it' $'\\160ush'",
+    "git -C /x push",
+    "git -c a=b push",
+    "git --git-dir=/x/.git push",
+    "git --git-dir /x/.git --no-pager push",
+    "{git,push}",
+    "git pu{sh,}",
+    "/usr/bin/gi? push",
+    "/usr/bin/g*t push",
+    "git pus[h]",
+    // What only the shell knows.
+    "$X",
+    "$X push",
+    "git $X",
+    "git \"$X\"",
+    "${X}",
+    "g$X push",
+    "`echo canary`",
+    "$(echo git) push",
+    "git $(echo push)",
+    "X=canary; $X",
+    // What does not end.
+    "ls; canary '",
+    "ls; canary \"",
+    "canary $(",
+    "echo $(canary",
+    "echo `canary",
+    "(canary",
+    "canary )",
+    "canary <<EOF",
+    "canary >",
+];
+
+#[test]
+fn the_canary_never_sings() {
+    assert!(CORPUS.len() >= 100);
+    let high = policy(Access::High, CANARY);
+    let medium = policy(Access::Medium, CANARY);
+    for line in CORPUS {
+        for policy in [&high, &medium] {
+            let decision = decide(policy, &shell(line), SANDBOX);
+            assert_eq!(decision.verdict, Deny, "{line}: {decision}");
+        }
+    }
+}
+
+#[test]
+fn nothing_hostile_only_looks() {
+    let low = policy(Access::Low, "");
+    for line in CORPUS {
+        let decision = decide(&low, &shell(line), SANDBOX);
+        assert_eq!(decision.verdict, Deny, "{line}: {decision}");
+        assert!(!Command::Shell((*line).to_owned()).is_read_only(), "{line}");
+    }
+}
+
+/// An allow rule that covers what the corpus pretends to be does not cover what it is.
+#[test]
+fn nothing_hostile_is_allowed_by_a_rule() {
+    let rules = r#"
+[[rule]]
+effect = "allow"
+command = [
+  "ls **", "cat **", "echo **", "true", "git status **", "env", "find .", "timeout 5", "git -C *", "x", "[ **",
+]
+"#;
+    let low = policy(Access::Low, rules);
+    for line in CORPUS {
+        let decision = decide(&low, &shell(line), NO_SANDBOX);
+        assert_eq!(decision.verdict, Deny, "{line}: {decision}");
+    }
+}
+
+/// Lines that change something, tell something or run something by options of programs that otherwise only look.
+#[test]
+fn looking_has_its_limits() {
+    for line in [
+        "",
+        "   ",
+        "find . -delete",
+        "find . -fprint x",
+        "find . -fls x",
+        "find . -exec rm {} +",
+        "find . -name *.rs",
+        "sort -o x y",
+        "uniq a b",
+        "tree -o x",
+        "date -s tomorrow",
+        "date --set=tomorrow",
+        "date --se=tomorrow",
+        "hostname evil",
+        "file -C -m x",
+        "rg --pre ./x y",
+        "rg --pre=./x y",
+        "rg -z x",
+        "rg --hostname-bin=./x y",
+        "git diff --output=x",
+        "git diff --outp=x",
+        "git diff --output x",
+        "git log -o x",
+        "git log -p --ext-diff",
+        "git show --textconv x",
+        "git -c core.pager=./x log",
+        "git --exec-path=. status",
+        "git branch new",
+        "git branch -D old",
+        "git tag v1",
+        "git remote add x y",
+        "git remote show origin",
+        "git stash",
+        "git stash drop",
+        "git config user.name x",
+        "git commit -m x",
+        "git reflog expire --all",
+        "git",
+        "sed -n 1p x",
+        "awk 1 x",
+        "env",
+        "printenv",
+        "python3 x.py",
+        "./ls",
+        "bin/ls",
+        "/tmp/ls",
+        "ls > x",
+        "ls >> x",
+        "ls 2>&1",
+        "ls 2> /dev/null",
+        "ls < x",
+        "ls *",
+        "ls $HOME",
+        "ls ~/{a,b}",
+        "X=1 ls",
+        "LD_PRELOAD=./x.so ls",
+        "sudo ls",
+        "env ls",
+        "xargs cat",
+        "ls;",
+        "ls &",
+        "ls |",
+        "! ls",
+        "(ls)",
+        "ls\0",
+        "ls # x",
+        "alias ls=rm",
+        "curl x",
+        "which ls | sh",
+    ] {
+        assert!(!Command::Shell(line.to_owned()).is_read_only(), "{line}");
+    }
+    for line in [
+        "ls",
+        "ls -la 'some where'",
+        "  ls src  ",
+        "cat \"a b\" c",
+        "head -n 5 x",
+        "grep -rn 'fn main' src",
+        "rg -n TODO src",
+        "find . -name '*.rs' -type f",
+        "git status",
+        "git --no-pager log --oneline -n 5",
+        "git -C sub diff HEAD~1 -- src",
+        "git show HEAD:src/main.rs",
+        "git branch -a",
+        "git remote -v",
+        "git stash list",
+        "/bin/ls",
+        "/usr/bin/git status",
+        "timeout 5 ls",
+        "nice -n 5 cat x",
+        "bash -lc 'ls -la'",
+        "sh -c \"git status\"",
+        "pwd",
+        "wc -l x",
+        "echo 'a; b'",
+    ] {
+        assert!(Command::Shell(line.to_owned()).is_read_only(), "{line}");
+    }
+}
+
+/// The same words as an argv are what they are: no shell, no surprises.
+#[test]
+fn an_argv_has_no_syntax() {
+    let argv = |words: &[&str]| Command::Argv(words.iter().map(|word| (*word).to_owned()).collect());
+    assert!(argv(&["grep", "a;b", "$(x)", "*"]).is_read_only());
+    assert!(argv(&["echo", "`x`"]).is_read_only());
+    assert!(!argv(&["ls; canary"]).is_read_only());
+    assert!(!argv(&["ls -la"]).is_read_only());
+    assert!(!argv(&[]).is_read_only());
+    assert!(!argv(&[""]).is_read_only());
+    let high = policy(Access::High, CANARY);
+    for words in [
+        &["ls; canary"][..],
+        &["git push"],
+        &["git", "push"],
+        &["bash", "-lc", "git push"],
+        &["sudo", "bash", "-c", "ls && canary"],
+        &["env", "X=1", "git", "push"],
+        &["find", ".", "-exec", "canary", "{}", "+"],
+    ] {
+        let decision = decide(&high, &Action::execute(argv(words), None), SANDBOX);
+        assert_eq!(decision.verdict, Deny, "{words:?}: {decision}");
+    }
+    let grep = Action::execute(argv(&["grep", "git push; canary", "x"]), None);
+    assert_eq!(decide(&high, &grep, SANDBOX).verdict, Allow);
+}
+
+/// What only mentions the canary may go on.
+#[test]
+fn words_are_no_commands() {
+    let high = policy(Access::High, CANARY);
+    for line in [
+        "echo git push",
+        "echo 'canary'",
+        "git commit -m 'git push; canary'",
+        "git log --grep=push",
+        "grep canary x",
+        "ls canary",
+        "git stash push",
+        "cargo test -- canary",
+        "rm -r x",
+        "rm x",
+        "echo x # canary",
+        "git status && echo push",
+        "cat <<EOF\nnothing\nEOF",
+    ] {
+        let decision = decide(&high, &shell(line), SANDBOX);
+        assert_eq!(decision.verdict, Allow, "{line}: {decision}");
+    }
+}
+
+/// However deep or long: what cannot be read to its end is refused, by whatever access.
+#[test]
+fn what_cannot_be_read_is_refused() {
+    let high = policy(Access::High, "");
+    let mut nested = "canary".to_owned();
+    for _ in 0..12 {
+        nested = format!("sudo sh -c {nested:?}");
+        if nested.len() > 100_000 {
+            break;
+        }
+    }
+    let long = format!("ls {}", "x ".repeat(200_000));
+    let open = "ls *a ".repeat(3_000);
+    let wandering = "cd x; ".repeat(40);
+    for line in [nested, long, open, wandering] {
+        assert_eq!(decide(&high, &shell(&line), SANDBOX).verdict, Deny, "{}…", &line[..40]);
+    }
+    // Depth of another kind costs nothing.
+    let parens = format!("{}canary{}", "$(".repeat(30_000), ")".repeat(30_000));
+    assert_eq!(decide(&policy(Access::High, CANARY), &shell(&parens), SANDBOX).verdict, Deny);
+}

@@ -1,0 +1,8 @@
+//! Decisions as a caller sees them.
+
+mod common;
+mod hostile;
+mod properties;
+mod protected;
+mod rule_files;
+mod table;

@@ -1,0 +1,270 @@
+//! What holds for all commands, not only for those somebody thought of.
+
+use std::sync::LazyLock;
+
+use narrows_policy::{Access, Action, Command, Confined, Kind, Narrowing, Policy, Rules, Scene, Verdict};
+use proptest::prelude::*;
+
+use crate::common::{SANDBOX, decide, policy, roots, shell};
+
+const RULES: &str = r#"
+[[rule]]
+effect = "deny"
+command = ["git push", "rm -rf", "canary **", "npm publish --tag"]
+
+[[rule]]
+effect = "deny"
+path = ["secrets/**", "**/locked"]
+
+[[rule]]
+effect = "ask"
+command = ["git commit", "docker"]
+
+[[rule]]
+effect = "allow"
+command = ["cargo test **", "git status", "make *", "canary ok"]
+"#;
+
+/// Words that mean something to somebody.
+fn token() -> impl Strategy<Value = String> {
+    let known = prop::sample::select(vec![
+        "git",
+        "push",
+        "commit",
+        "status",
+        "rm",
+        "-rf",
+        "-r",
+        "-f",
+        "canary",
+        "cargo",
+        "test",
+        "make",
+        "npm",
+        "publish",
+        "--tag",
+        "docker",
+        "ls",
+        "cat",
+        "secrets/x",
+        "a/locked",
+        ".env",
+        "sudo",
+        "env",
+        "timeout",
+        "5",
+        "sh",
+        "-c",
+        "bash",
+        "xargs",
+        "X=1",
+        "-C",
+        "/x",
+        "--",
+        "echo",
+        "find",
+        ".",
+        "-exec",
+        "{}",
+        "if",
+        "then",
+        "{",
+        "}",
+        "!",
+        "cd",
+    ]);
+    prop_oneof![6 => known.prop_map(str::to_owned), 1 => "[a-z./*?~=-]{1,6}"]
+}
+
+/// Anything that may be appended: words, and whatever is syntax.
+fn tail() -> impl Strategy<Value = String> {
+    let syntax = prop::sample::select(vec![
+        ";", "&&", "||", "|", "&", "\n", "$(", ")", "(", "`", "'", "\"", "<", ">", ">>", "<<EOF", "<<<", "#",
+        "\\", "$X", "${", "}", "2>&1", "*", "\0", "é",
+    ]);
+    let one = prop_oneof![3 => token(), 1 => syntax.prop_map(str::to_owned)];
+    prop::collection::vec(one, 0..8).prop_map(|words| words.join(" "))
+}
+
+fn line() -> impl Strategy<Value = String> {
+    prop::collection::vec(token(), 1..6).prop_map(|words| words.join(" "))
+}
+
+/// The policies of the tests, read once.
+fn with_rules(access: Access) -> &'static Policy {
+    static POLICIES: LazyLock<[Policy; 3]> = LazyLock::new(|| ACCESSES.map(|access| policy(access, RULES)));
+    &POLICIES[access as usize]
+}
+
+fn verdict(access: Access, line: &str) -> Verdict {
+    decide(with_rules(access), &shell(line), SANDBOX).verdict
+}
+
+fn argv(words: &[String]) -> Action {
+    Action::execute(Command::Argv(words.to_vec()), None)
+}
+
+const ACCESSES: [Access; 3] = [Access::Low, Access::Medium, Access::High];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Words added to a command never make its verdict milder where a rule denies it.
+    #[test]
+    fn a_longer_line_is_not_milder(line in line(), tail in tail()) {
+        for access in ACCESSES {
+            if verdict(access, &line) == Verdict::Deny {
+                let longer = format!("{line} {tail}");
+                // At low access a longer line may become one that only looks; rules do not care.
+                let by_rule = verdict(Access::High, &line) == Verdict::Deny;
+                if by_rule {
+                    prop_assert_eq!(verdict(access, &longer), Verdict::Deny, "{}", longer);
+                }
+            }
+        }
+    }
+
+    /// The same for words that no shell sees.
+    #[test]
+    fn a_longer_argv_is_not_milder(
+        words in prop::collection::vec(token(), 1..6),
+        more in prop::collection::vec(token(), 0..6),
+    ) {
+        let high = with_rules(Access::High);
+        if decide(high, &argv(&words), SANDBOX).verdict == Verdict::Deny {
+            let longer: Vec<String> = words.into_iter().chain(more).collect();
+            prop_assert_eq!(decide(high, &argv(&longer), SANDBOX).verdict, Verdict::Deny, "{:?}", longer);
+        }
+    }
+
+    /// Words added to a command that only a rule allows never stay allowed, unless the rule ends in `**`.
+    #[test]
+    fn an_allowed_argv_cannot_be_extended(more in prop::collection::vec(token(), 1..6)) {
+        let low = policy(Access::Low, "[[rule]]\neffect = \"allow\"\ncommand = \"canary ok\"\n");
+        let words = |more: Vec<String>| ["canary".to_owned(), "ok".to_owned()].into_iter().chain(more).collect::<Vec<_>>();
+        prop_assert_eq!(decide(&low, &argv(&words(vec![])), SANDBOX).verdict, Verdict::Allow);
+        prop_assert_eq!(decide(&low, &argv(&words(more)), SANDBOX).verdict, Verdict::Deny);
+    }
+
+    /// A command of several parts gets the verdict of its strictest part.
+    #[test]
+    fn a_compound_is_as_strict_as_its_strictest(
+        parts in prop::collection::vec(line(), 1..5),
+        separator in prop::sample::select(vec!["; ", " && ", " || ", " | ", "\n", " & "]),
+    ) {
+        let compound = parts.join(separator);
+        for access in ACCESSES {
+            let strictest = parts.iter().map(|part| verdict(access, part)).max().unwrap();
+            let whole = verdict(access, &compound);
+            prop_assert!(whole >= strictest, "{}: {} < {}", compound, whole, strictest);
+            // `cd` moves what follows, and for low access a compound is more than a look.
+            let simple = access != Access::Low && !parts.iter().any(|part| part.contains("cd"));
+            prop_assert!(!simple || whole == strictest, "{}: {} > {}", compound, whole, strictest);
+        }
+    }
+
+    /// Wrapping a denied command in another changes nothing about it.
+    #[test]
+    fn a_wrapped_command_is_not_milder(
+        line in line(),
+        wrapping in prop::sample::select(vec![
+            ("sudo ", ""), ("echo $(", ")"), ("echo `", "`"), ("( ", " )"), ("{ ", "; }"), ("X=1 ", ""),
+            ("timeout 5 ", ""), ("true && ", " || true"), ("sh -c '", "'"), ("bash -lc \"", "\""), ("eval ", ""),
+            ("if true; then ", "; fi"), ("cat <(", ")"), ("echo \"$(", ")\""), ("sh <<'E'\n", "\nE"),
+        ]),
+    ) {
+        if verdict(Access::High, &line) == Verdict::Deny {
+            let wrapped = format!("{}{line}{}", wrapping.0, wrapping.1);
+            prop_assert_eq!(verdict(Access::High, &wrapped), Verdict::Deny, "{}", wrapped);
+        }
+    }
+
+    /// More access never means less, except that medium access asks for what low access allows.
+    #[test]
+    fn more_access_is_not_stricter(line in line()) {
+        let [low, medium, high] = ACCESSES.map(|access| decide(&policy(access, ""), &shell(&line), SANDBOX).verdict);
+        prop_assert!(high <= medium && medium <= low, "{line}: {low} {medium} {high}");
+    }
+
+    /// Only letters, digits and blanks can make a line that only looks; and it looks wherever it stands.
+    #[test]
+    fn what_only_looks_has_no_syntax(line in "(ls|cat|git|echo|X=1)[ a-z;&|<>$`(){}*?#~!=\\\\'\"\n-]{0,12}") {
+        let command = Command::Shell(line.clone());
+        if command.is_read_only() {
+            let unquoted = line.contains(['"', '\'', '\\']);
+            prop_assert!(unquoted || !line.trim().contains([';', '&', '|', '<', '>', '$', '`', '(', '*', '?', '#', '\n']), "{line}");
+        }
+    }
+
+    /// Nothing that anybody may write breaks anything.
+    #[test]
+    fn no_command_is_too_strange(line in any::<String>(), words in prop::collection::vec(any::<String>(), 0..5)) {
+        for access in ACCESSES {
+            let policy = with_rules(access);
+            let roots = roots();
+            let scene = Scene { roots: &roots, confined: SANDBOX, ..Scene::default() };
+            for action in [shell(&line), argv(&words)] {
+                let explanation = policy.explain(&action, &scene);
+                prop_assert_eq!(&explanation.decision, &policy.decide(&action, &scene));
+                prop_assert!(!explanation.to_string().is_empty());
+            }
+        }
+    }
+
+    /// The same for what is nearly a command.
+    #[test]
+    fn no_syntax_is_too_strange(line in "[a-c \t\n;&|<>$`(){}*?#~!=\\\\'\"0-2\\[\\],.-]{0,40}") {
+        let _ = decide(with_rules(Access::High), &shell(&line), SANDBOX);
+    }
+
+    /// Nor for rule files.
+    #[test]
+    fn no_rule_file_is_too_strange(text in any::<String>()) {
+        if let Err(error) = Rules::parse(&text, "p") {
+            prop_assert!(error.line >= 1 && error.column >= 1);
+        }
+    }
+
+    /// Nor for fields of rules.
+    #[test]
+    fn no_field_is_too_strange(
+        field in prop::sample::select(vec!["kind", "tool", "path", "command", "url", "server", "name", "effect"]),
+        value in "[ -~é]{0,20}",
+    ) {
+        let value = value.replace(['\\', '"'], "");
+        let text = format!("[[rule]]\neffect = \"deny\"\n{field} = \"{value}\"\nmatch = [\"{value}\"]\n");
+        let _ = Rules::parse(&text, "p");
+    }
+
+    /// Nor for what tools are given.
+    #[test]
+    fn no_input_is_too_strange(
+        key in prop::sample::select(vec!["command", "argv", "path", "file_path", "url", "query", "changes", "diff", "args"]),
+        text in any::<String>(),
+        list in prop::collection::vec(any::<String>(), 0..4),
+    ) {
+        for input in [serde_json::json!({key: text}), serde_json::json!({key: list, "x": {key: text}}), serde_json::json!(text)] {
+            let action = Action::read(Some("execute"), None, &input, &[]);
+            let _ = decide(with_rules(Access::Medium), &action, Confined::default());
+        }
+    }
+
+    /// A path is in the roots exactly if an obvious walk through its names ends there.
+    #[test]
+    fn roots_hold_what_lies_in_them(names in prop::collection::vec(prop::sample::select(vec!["..", ".", "a", "project", "me", "home"]), 0..8)) {
+        let path = names.join("/");
+        let mut walk = vec!["home", "me", "project"];
+        for name in &names {
+            match *name {
+                ".." => { walk.pop(); }
+                "." => {}
+                name => walk.push(name),
+            }
+        }
+        let inside = walk.starts_with(&["home", "me", "project"]) || walk.starts_with(&["home", "me", "other"]);
+        let medium = Policy::new(Access::Medium, Narrowing::default());
+        prop_assume!(!path.is_empty());
+        let decided = decide(&medium, &Action::file(Kind::Edit, path.as_str()), SANDBOX).verdict;
+        prop_assert_eq!(decided == Verdict::Allow, inside, "{}", path);
+    }
+}

@@ -1,0 +1,342 @@
+//! Rule files: what they say, what they refuse, and what is said about them.
+
+use narrows_policy::Verdict::{self, Allow, Ask, Deny};
+use narrows_policy::{Access, Action, Header, Kind, Narrowing, Policy, Rules, Scene};
+use serde_json::json;
+
+use crate::common::{SANDBOX, decide, policy, roots, shell};
+
+/// Checks the complaint about a file.
+#[track_caller]
+fn complains(text: &str, expected: &str) {
+    let error = Rules::parse(text, "policy.toml").map(|_| ()).expect_err(text);
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn complaints_say_where_and_what() {
+    complains("acess = \"low\"\n", "policy.toml:1:1: the file has no `acess`; did you mean `access`?");
+    complains(
+        "\naccess = \"lo\"\n",
+        "policy.toml:2:10: `access` must be one of low, medium, high, not \"lo\"; did you mean \"low\"?",
+    );
+    complains("network = 1\n", "policy.toml:1:11: `network` must be true or false, not 1");
+    complains(
+        "[rule]\neffect = \"deny\"\n",
+        "policy.toml:1:1: `rule` must be a list of tables; write [[rule]], with two brackets",
+    );
+    complains(
+        "[[rule]]\nkind = \"read\"\n",
+        "policy.toml:1:1: `rule` needs `effect`; write effect = \"deny\", \"ask\" or \"allow\"",
+    );
+    complains(
+        "[[rule]]\neffect = \"deny\"\n",
+        "policy.toml:1:1: this rule would match everything; give it one of kind, tool, path, command, url, server, for \
+         instance kind = \"*\"",
+    );
+    complains(
+        "[[rule]]\neffect = \"denie\"\nkind = \"read\"\n",
+        "policy.toml:2:10: `effect` must be one of deny, ask, allow, not \"denie\"; did you mean \"deny\"?",
+    );
+    complains(
+        "[[rule]]\neffect = \"deny\"\nkind = [\"read\", \"edits\"]\n",
+        "policy.toml:3:17: `kind` must be one of think, read, search, fetch, edit, move, delete, execute, switch_mode, \
+         other, not \"edits\"; did you mean \"edit\"?",
+    );
+    complains(
+        "[[rule]]\neffect = \"deny\"\npaths = \"x\"\n",
+        "policy.toml:3:1: `rule` has no `paths`; did you mean `path`?",
+    );
+    complains(
+        "[[rule]]\neffect = \"deny\"\npath = []\n",
+        "policy.toml:3:8: `path` must not be empty; leave it out",
+    );
+    complains("[[rule]]\neffect = \"deny\"\npath = \"\"\n", "policy.toml:3:8: a path must not be empty");
+    complains(
+        "[[rule]]\neffect = \"deny\"\npath = \"a/../b\"\n",
+        "policy.toml:3:8: a pattern must not have `..` in it",
+    );
+    complains(
+        "[[rule]]\neffect = \"deny\"\npath = \"a**/b\"\n",
+        "policy.toml:3:8: `**` must stand alone between slashes",
+    );
+    complains(
+        "[[rule]]\neffect = \"deny\"\ncommand = \"\"\n",
+        "policy.toml:3:11: a command pattern needs a program",
+    );
+    complains(
+        "[[rule]]\neffect = \"deny\"\ncommand = \"a ** b\"\n",
+        "policy.toml:3:11: `**` can only be the last word",
+    );
+    complains("[[rule]]\neffect = \"deny\"\ncommand = \"a 'b\"\n", "policy.toml:3:11: a quote is not closed");
+    complains(
+        "[[rule]]\neffect = \"deny\"\ncommand = [\"ls\", \"a; b\"]\n",
+        "policy.toml:3:18: a command pattern is words, not shell: put what the shell would read in quotes",
+    );
+    complains(
+        "[[rule]]\neffect = \"deny\"\nurl = \"https://\"\n",
+        "policy.toml:3:7: a url pattern needs a host, or `*`",
+    );
+    complains(
+        "[[rule]]\neffect = \"deny\"\ntool = 1\n",
+        "policy.toml:3:8: `tool` must be a text in quotes, not 1",
+    );
+    complains("a = \n", "policy.toml:1:5: string values must be quoted, expected literal string");
+}
+
+#[test]
+fn examples_are_tried() {
+    let rule = |effect: &str, rest: &str| format!("[[rule]]\neffect = \"{effect}\"\n{rest}");
+    complains(
+        &rule("deny", "command = \"git push\"\nmatch = [\"git push\", \"git pull\"]\n"),
+        "policy.toml:4:22: this rule does not match this example",
+    );
+    complains(
+        &rule("allow", "command = \"git log\"\nmatch = [\"git log -n 1\"]\n"),
+        "policy.toml:4:10: this rule does not match this example; an allow rule must match all of it: every word, every \
+         path",
+    );
+    complains(
+        &rule("deny", "command = \"git push\"\nnot_match = [\n  \"ls\",\n  \"git push --dry-run\",\n]\n"),
+        "policy.toml:6:3: this rule matches this example; what denies or asks also matches further words and paths below",
+    );
+    complains(
+        &rule("deny", "path = \"secrets/**\"\nmatch = [{ path = \"public/a\" }]\n"),
+        "policy.toml:4:10: this rule does not match this example",
+    );
+    complains(
+        &rule("deny", "path = \"secrets/**\"\nmatch = [{ file = \"public/a\" }]\n"),
+        "policy.toml:4:12: `match` has no `file`; it takes kind, tool, path, command, url, server",
+    );
+    let good = [
+        rule(
+            "deny",
+            "command = \"git push\"\nmatch = [\"git push\", \"sudo git -C x push -f\", { command = [\"git\", \"push\"] }]\nnot_match = [\"git pull\", \"echo git push\", { path = \"git\" }]\n",
+        ),
+        rule(
+            "allow",
+            "command = \"cargo test **\"\nmatch = [\"cargo test\", \"cargo test -p x && cargo test\"]\nnot_match = [\"cargo test; ls\", \"cargo test > x\"]\n",
+        ),
+        rule(
+            "ask",
+            "path = \"~/notes/**\"\nmatch = [{ path = \"~/notes/a\" }, \"cat ~/notes/a\"]\nnot_match = [{ path = \"~/other\" }]\n",
+        ),
+        rule(
+            "allow",
+            "kind = \"edit\"\npath = [\"docs/**\", \"*.md\"]\nmatch = [{ path = \"docs/a/b\" }, { path = [\"README.md\", \"docs/x\"] }]\nnot_match = [{ path = \"src/x.md\" }, { kind = \"delete\", path = \"docs/a\" }]\n",
+        ),
+        rule(
+            "deny",
+            "url = \"example.com\"\nmatch = [{ url = \"https://example.com/x\" }, \"curl https://www.example.com\", \"curl example.com\"]\nnot_match = [{ url = \"https://example.org\" }]\n",
+        ),
+        rule(
+            "allow",
+            "server = \"github\"\ntool = \"get_*\"\nmatch = [{ server = \"github\", tool = \"get_issue\" }]\nnot_match = [{ tool = \"get_issue\" }, { server = \"github\", tool = \"create_issue\" }]\n",
+        ),
+    ];
+    for text in good {
+        if let Err(error) = Rules::parse(&text, "policy.toml") {
+            panic!("{text}\n{error}");
+        }
+    }
+}
+
+#[test]
+fn the_head_of_a_file_is_handed_on() {
+    let (rules, header) = Rules::parse("access = \"high\"\nnetwork = false\n", "p").unwrap();
+    assert!(rules.is_empty());
+    assert_eq!(header, Header { access: Some(Access::High), network: Some(false), web_search: None });
+    let (rules, header) = Rules::parse("", "p").unwrap();
+    assert_eq!((rules.len(), header), (0, Header::default()));
+}
+
+/// Rules in every order: the strictest that matches wins.
+#[test]
+fn the_order_means_nothing() {
+    let rules = [
+        "[[rule]]\neffect = \"allow\"\ncommand = \"git **\"\n",
+        "[[rule]]\neffect = \"ask\"\ncommand = \"git commit\"\n",
+        "[[rule]]\neffect = \"deny\"\ncommand = \"git push\"\n",
+    ];
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let text: String = order.map(|index| rules[index]).concat();
+        let low = policy(Access::Low, &text);
+        let cases: [(&str, Verdict); 6] = [
+            ("git fetch --all", Allow),
+            ("git commit -m x", Ask),
+            ("git push origin", Deny),
+            ("git fetch && git commit -m x", Ask),
+            ("git fetch; git push", Deny),
+            ("make", Deny),
+        ];
+        for (line, expected) in cases {
+            let decision = decide(&low, &shell(line), SANDBOX);
+            assert_eq!(decision.verdict, expected, "{order:?} {line}: {decision}");
+        }
+    }
+}
+
+#[test]
+fn asking_lifts_only_what_it_certainly_means() {
+    let low = policy(Access::Low, "[[rule]]\neffect = \"ask\"\ncommand = \"make test\"\n");
+    for (line, expected) in [
+        ("make test", Ask),
+        ("make test -j 4", Ask),
+        ("timeout 60 make test", Ask),
+        ("sudo make test", Deny),
+        ("make test $X", Deny),
+        ("make test > x", Deny),
+        ("make test; ls", Deny),
+    ] {
+        let decision = decide(&low, &shell(line), SANDBOX);
+        assert_eq!(decision.verdict, expected, "{line}: {decision}");
+    }
+    let high = policy(Access::High, "[[rule]]\neffect = \"ask\"\ncommand = \"make test\"\n");
+    for line in ["make test", "sudo make test", "make test $X", "ls; make test", "make $X"] {
+        assert_eq!(decide(&high, &shell(line), SANDBOX).verdict, Ask, "{line}");
+    }
+}
+
+#[test]
+fn an_allow_rule_means_what_it_says() {
+    let low = policy(
+        Access::Low,
+        "[[rule]]\neffect = \"allow\"\ncommand = [\"cargo test **\", \"make *\", [\"npm\", \"run\", \"lint\"], \"./run.sh\"]\n",
+    );
+    for (line, expected) in [
+        ("cargo test", Allow),
+        ("cargo test -p x -- --nocapture", Allow),
+        ("cargo test 2>&1", Allow),
+        ("cargo test 2>/dev/null && make x", Allow),
+        ("/usr/bin/cargo test", Allow),
+        ("./cargo test", Deny),
+        ("/tmp/cargo test", Deny),
+        ("cargo testing", Deny),
+        ("cargo", Deny),
+        ("make x", Allow),
+        ("make", Deny),
+        ("make x y", Deny),
+        ("make -f/etc/x", Deny),
+        ("npm run lint", Allow),
+        ("npm run lint -- x", Deny),
+        ("./run.sh", Allow),
+        ("run.sh", Deny),
+        ("bash -lc 'cargo test'", Allow),
+        ("cargo test $X", Deny),
+        ("cargo test *", Deny),
+        ("cargo test $(ls)", Deny),
+        ("cargo test > x", Deny),
+        ("cargo test < x", Deny),
+        ("cargo test <<EOF\nx\nEOF", Deny),
+        ("X=1 cargo test", Deny),
+        ("sudo cargo test", Deny),
+        ("cargo test | tee x", Deny),
+        ("cargo test 'a b'", Allow),
+        ("Cargo test", Deny),
+    ] {
+        let decision = decide(&low, &shell(line), SANDBOX);
+        assert_eq!(decision.verdict, expected, "{line}: {decision}");
+    }
+}
+
+#[test]
+fn deny_rules_see_what_is_hidden() {
+    let high = policy(
+        Access::High,
+        "[[rule]]\neffect = \"deny\"\ncommand = \"git push --force\"\n\n[[rule]]\neffect = \"deny\"\npath = \"secrets\"\n\n[[rule]]\n\
+         effect = \"deny\"\nurl = \"example.com\"\n",
+    );
+    for (line, expected) in [
+        ("git push --force", Deny),
+        ("git push origin main --force", Deny),
+        ("git push --force-with-lease", Allow),
+        ("git push --forc", Deny),
+        ("git push origin", Allow),
+        ("git push origin $X", Deny),
+        ("cat secrets/a", Deny),
+        ("cat Secrets/a", Deny),
+        ("cat /home/me/other/secrets/a", Deny),
+        ("cat secretsx", Allow),
+        ("cd secrets && ls", Deny),
+        ("cp x --target-directory=secrets", Deny),
+        ("rm -rf .", Deny),
+        ("rm -rf ../project", Deny),
+        ("rm -rf src", Allow),
+        ("curl https://example.com", Deny),
+        ("curl -o x www.example.com/y", Deny),
+        ("python3 -c 'get(\"https://example.com/x\")'", Deny),
+        ("curl https://example.org", Allow),
+    ] {
+        let decision = decide(&high, &shell(line), SANDBOX);
+        assert_eq!(decision.verdict, expected, "{line}: {decision}");
+    }
+    // What is not shown can be anything.
+    for kind in [Kind::Execute, Kind::Edit, Kind::Fetch] {
+        assert_eq!(decide(&high, &Action::new(kind), SANDBOX).verdict, Deny, "{kind}");
+    }
+    assert_eq!(decide(&high, &Action::file(Kind::Delete, "/home/me/project"), SANDBOX).verdict, Deny);
+    assert_eq!(decide(&high, &Action::file(Kind::Edit, "secrets/x"), SANDBOX).verdict, Deny);
+}
+
+#[test]
+fn tools_of_servers_have_rules_too() {
+    let medium = policy(
+        Access::Medium,
+        "[[rule]]\neffect = \"allow\"\nserver = \"github\"\ntool = [\"get_*\", \"list_*\"]\n\n[[rule]]\neffect = \"deny\"\nserver = \"prod-*\"\n",
+    );
+    let call = |server: &str, tool: &str| {
+        decide(&medium, &Action::mcp(server, tool, &json!({"id": 1})), SANDBOX).verdict
+    };
+    assert_eq!(call("github", "get_issue"), Allow);
+    assert_eq!(call("github", "create_issue"), Ask);
+    assert_eq!(call("GitHub", "get_issue"), Ask);
+    assert_eq!(call("prod-db", "get_row"), Deny);
+    assert_eq!(call("PROD-db", "get_row"), Deny);
+    // An address or a command in the arguments is not allowed by the way.
+    let hidden = Action::mcp("github", "get_page", &json!({"url": "https://example.com"}));
+    assert_eq!(decide(&medium, &hidden, SANDBOX).verdict, Ask);
+    let hidden = Action::mcp("github", "get_it", &json!({"command": "rm -rf x"}));
+    assert_eq!(decide(&medium, &hidden, SANDBOX).verdict, Ask);
+}
+
+#[test]
+fn a_policy_can_tell_what_it_offers() {
+    let offers = |access, rules: &str| {
+        let offers = policy(access, rules).offers();
+        (offers.read, offers.write, offers.execute)
+    };
+    assert_eq!(offers(Access::Low, ""), (true, false, false));
+    assert_eq!(offers(Access::Medium, ""), (true, true, true));
+    assert_eq!(
+        offers(Access::High, "[[rule]]\neffect = \"deny\"\nkind = [\"execute\", \"edit\"]\n"),
+        (true, false, false)
+    );
+    assert_eq!(offers(Access::Low, "[[rule]]\neffect = \"allow\"\ncommand = \"make\"\n"), (true, true, true));
+    assert_eq!(offers(Access::Low, "[[rule]]\neffect = \"ask\"\nkind = \"edit\"\n"), (true, true, false));
+}
+
+#[test]
+fn an_explanation_names_every_rule() {
+    let text = "[[rule]]\nname = \"no push\"\neffect = \"deny\"\nbecause = \"people push\"\ncommand = \"git push\"\n\n\
+                [[rule]]\neffect = \"allow\"\ncommand = \"git push\"\n\n[[rule]]\neffect = \"ask\"\nkind = \"edit\"\n";
+    let (rules, _) = Rules::parse(text, "policy.toml").unwrap();
+    let policy = Policy::new(Access::Medium, Narrowing::default()).with_rules(rules);
+    let roots = roots();
+    let scene = Scene { roots: &roots, ..Scene::default() };
+    let explanation = policy.explain(&shell("ls && git push origin"), &scene);
+    assert_eq!(
+        explanation.to_string(),
+        "deny `git push origin`: rule `no push` (policy.toml:1) says so: people push\n\
+         parts:\n  \
+           ask `ls`: no rule matches, and medium access asks before it runs what no sandbox keeps in the roots\n  \
+           deny `git push origin`: rule `no push` (policy.toml:1) says so: people push\n\
+         rules:\n  \
+           + deny rule `no push` (policy.toml:1): matches `git push origin`\n  \
+           - allow rule 2 (policy.toml:7): may mean `git push origin`, but not certainly or not all of it, going by its \
+         `command`\n  \
+           - ask rule 3 (policy.toml:11): its `kind` does not match `ls`\n"
+    );
+    assert_eq!(serde_json::to_value(&explanation).unwrap()["decision"]["verdict"], "deny");
+    let cancelled = policy.explain(&shell("ls"), &Scene { cancelling: true, ..scene });
+    assert!(cancelled.parts.is_empty() && cancelled.decision.verdict == Deny);
+}

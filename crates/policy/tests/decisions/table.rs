@@ -1,0 +1,183 @@
+//! The presets, cell by cell.
+
+use crate::common::{SANDBOX, decide, policy, roots, shell};
+use narrows_policy::Verdict::{self, Allow, Ask, Deny};
+use narrows_policy::{Access, Action, Because, Command, Confined, Kind, Narrowing, Policy, Scene};
+
+const NO_SANDBOX: Confined = Confined { files: false, network: false };
+
+/// Checks one action under low, medium and high access.
+#[track_caller]
+fn check(action: &Action, confined: Confined, expected: [Verdict; 3]) {
+    check_narrowed(action, confined, Narrowing::default(), expected);
+}
+
+#[track_caller]
+fn check_narrowed(action: &Action, confined: Confined, narrowing: Narrowing, expected: [Verdict; 3]) {
+    for (access, expected) in [Access::Low, Access::Medium, Access::High].into_iter().zip(expected) {
+        let decision = decide(&Policy::new(access, narrowing), action, confined);
+        assert_eq!(decision.verdict, expected, "{access}: {action:?}: {decision}");
+    }
+}
+
+#[test]
+fn looking_is_allowed() {
+    check(&Action::new(Kind::Think), NO_SANDBOX, [Allow; 3]);
+    check(&Action::new(Kind::Read), NO_SANDBOX, [Allow; 3]);
+    check(&Action::file(Kind::Read, "/home/me/project/src/main.rs"), NO_SANDBOX, [Allow; 3]);
+    check(&Action::file(Kind::Read, "/etc/hosts"), NO_SANDBOX, [Allow; 3]);
+}
+
+#[test]
+fn changing_is_for_the_roots() {
+    for kind in [Kind::Edit, Kind::Move, Kind::Delete] {
+        check(&Action::file(kind, "/home/me/project/a"), NO_SANDBOX, [Deny, Allow, Allow]);
+        check(&Action::file(kind, "/home/me/other/a"), NO_SANDBOX, [Deny, Allow, Allow]);
+        check(&Action::file(kind, "src/a"), NO_SANDBOX, [Deny, Allow, Allow]);
+        check(&Action::file(kind, "/home/me/project-evil/a"), NO_SANDBOX, [Deny, Deny, Allow]);
+        check(&Action::file(kind, "/home/me/project/../x"), NO_SANDBOX, [Deny, Deny, Allow]);
+        check(&Action::file(kind, "../../x"), NO_SANDBOX, [Deny, Deny, Allow]);
+        check(&Action::file(kind, "/etc/hosts"), NO_SANDBOX, [Deny, Deny, Allow]);
+        check(&Action::new(kind), NO_SANDBOX, [Deny, Ask, Allow]);
+        let both = Action { paths: vec!["a".into(), "/etc/hosts".into()], ..Action::new(kind) };
+        check(&both, NO_SANDBOX, [Deny, Deny, Allow]);
+    }
+}
+
+#[test]
+fn running_needs_a_sandbox() {
+    check(&shell("cargo test"), NO_SANDBOX, [Deny, Ask, Allow]);
+    check(&shell("cargo test"), SANDBOX, [Deny, Allow, Allow]);
+    check(&shell("cargo test"), Confined { files: true, network: false }, [Deny, Allow, Allow]);
+    check(&shell("cargo test"), Confined { files: false, network: true }, [Deny, Ask, Allow]);
+    check(&shell("git status"), NO_SANDBOX, [Allow, Ask, Allow]);
+    check(&shell("ls -la src"), SANDBOX, [Allow, Allow, Allow]);
+    check(&shell("ls; ls"), SANDBOX, [Deny, Allow, Allow]);
+    check(&Action::new(Kind::Execute), NO_SANDBOX, [Deny, Ask, Allow]);
+    let elsewhere = Action::execute(Command::Argv(vec!["make".into()]), Some("/srv".into()));
+    check(&elsewhere, SANDBOX, [Deny, Ask, Allow]);
+    let inside = Action::execute(Command::Argv(vec!["make".into()]), Some("/home/me/other/x".into()));
+    check(&inside, SANDBOX, [Deny, Allow, Allow]);
+    let climbing = Action::execute(Command::Argv(vec!["make".into()]), Some("/home/me/other/../..".into()));
+    check(&climbing, SANDBOX, [Deny, Ask, Allow]);
+}
+
+#[test]
+fn the_rest_is_asked() {
+    check(&Action::new(Kind::SwitchMode), NO_SANDBOX, [Deny, Ask, Allow]);
+    check(&Action::new(Kind::Other), NO_SANDBOX, [Deny, Ask, Allow]);
+    check(
+        &Action::mcp("github", "create_issue", &serde_json::json!({"title": "x"})),
+        SANDBOX,
+        [Deny, Ask, Allow],
+    );
+}
+
+#[test]
+fn searching_may_be_kept_from_the_web() {
+    let web = Action { query: true, ..Action::new(Kind::Search) };
+    let pattern = Action { local: true, ..Action::new(Kind::Search) };
+    let placed = Action::file(Kind::Search, "src");
+    let outside = Action::file(Kind::Search, "/etc");
+    let disguised = Action { tool: Some("WebSearch".into()), ..pattern.clone() };
+    let addressed = Action { urls: vec!["https://example.com".into()], ..pattern.clone() };
+    for action in [&web, &pattern, &placed, &outside, &disguised, &addressed] {
+        check(action, NO_SANDBOX, [Allow; 3]);
+    }
+    for narrowing in
+        [Narrowing { network: true, web_search: false }, Narrowing { network: false, web_search: true }]
+    {
+        for action in [&web, &outside, &disguised, &addressed] {
+            check_narrowed(action, NO_SANDBOX, narrowing, [Deny; 3]);
+        }
+        for action in [&pattern, &placed] {
+            check_narrowed(action, NO_SANDBOX, narrowing, [Allow; 3]);
+        }
+    }
+    let results = Action { query: true, ..Action::new(Kind::Fetch) };
+    check_narrowed(&results, NO_SANDBOX, Narrowing { network: true, web_search: false }, [Deny; 3]);
+    let page = Action { urls: vec!["https://example.com".into()], ..Action::new(Kind::Fetch) };
+    check_narrowed(&page, NO_SANDBOX, Narrowing { network: true, web_search: false }, [Allow; 3]);
+}
+
+#[test]
+fn the_network_may_be_off() {
+    let off = Narrowing { network: false, web_search: true };
+    let page = Action { urls: vec!["https://example.com".into()], ..Action::new(Kind::Fetch) };
+    check(&page, NO_SANDBOX, [Allow; 3]);
+    check_narrowed(&page, SANDBOX, off, [Deny; 3]);
+    check_narrowed(&Action::new(Kind::Fetch), SANDBOX, off, [Deny; 3]);
+    let disguised = Action { urls: vec!["https://example.com".into()], ..Action::new(Kind::Read) };
+    check_narrowed(&disguised, SANDBOX, off, [Deny; 3]);
+
+    check_narrowed(&shell("cargo test"), SANDBOX, off, [Deny, Allow, Allow]);
+    check_narrowed(&shell("cargo test"), Confined { files: true, network: false }, off, [Deny, Deny, Allow]);
+    check_narrowed(&shell("ls"), Confined { files: true, network: false }, off, [Allow, Deny, Allow]);
+    check_narrowed(&Action::new(Kind::Execute), SANDBOX, off, [Deny; 3]);
+    for line in [
+        "curl https://example.com",
+        "wget x",
+        "nc -l 80",
+        "ncat x",
+        "ssh host",
+        "scp a b:c",
+        "sftp x",
+        "rsync -a a b:",
+        "git clone x",
+        "git fetch",
+        "git pull",
+        "git push",
+        "git -C /x push",
+        "npm install",
+        "npm i left-pad",
+        "pip install x",
+        "python3 -m pip install x",
+        "cargo install x",
+        "go get x",
+        "apt-get install x",
+        "brew install x",
+        "sudo apt install x",
+        "make && curl x",
+        "echo $(curl x)",
+        "sh -c 'curl x'",
+        "/usr/bin/curl x",
+        "$DOWNLOADER x",
+        "cat </dev/tcp/example.com/80",
+    ] {
+        check_narrowed(&shell(line), SANDBOX, off, [Deny; 3]);
+    }
+    for line in ["git status", "npm test", "cargo build", "go build ./...", "python3 x.py"] {
+        check_narrowed(
+            &shell(line),
+            SANDBOX,
+            off,
+            [if line == "git status" { Allow } else { Deny }, Allow, Allow],
+        );
+    }
+}
+
+#[test]
+fn what_comes_first_counts_first() {
+    let roots = roots();
+    let off = Policy::new(Access::High, Narrowing { network: false, web_search: false });
+    let fetch = Action::new(Kind::Fetch);
+    let scene = Scene { roots: &roots, ..Scene::default() };
+    let because = |scene: &Scene<'_>| off.decide(&fetch, scene).because;
+    assert_eq!(because(&scene), Because::Network);
+    let refused = Scene { refused: Some("not on Fridays"), ..scene };
+    assert_eq!(because(&refused), Because::Governance { reason: "not on Fridays".into() });
+    assert_eq!(because(&Scene { cancelling: true, ..refused }), Because::Cancelling);
+
+    // Rules come after the flags and cannot lift them.
+    let (rules, _) =
+        narrows_policy::Rules::parse("[[rule]]\neffect = \"allow\"\nkind = \"*\"\n", "p").unwrap();
+    assert_eq!(off.clone().with_rules(rules).decide(&fetch, &scene).because, Because::Network);
+}
+
+#[test]
+fn without_roots_nothing_is_in_them() {
+    let medium = policy(Access::Medium, "");
+    let scene = Scene { confined: SANDBOX, ..Scene::default() };
+    assert_eq!(medium.decide(&Action::file(Kind::Edit, "a"), &scene).verdict, Deny);
+    assert_eq!(medium.decide(&shell("make"), &scene).verdict, Ask);
+}
