@@ -27,9 +27,17 @@ struct Disk {
     root: PathBuf,
 }
 
+/// A directory in memory where the system has such a place: disks take their time over thousands of replaced files.
+fn fast_directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 impl Disk {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::within(tempfile::tempdir().unwrap())
+    }
+
+    fn within(directory: tempfile::TempDir) -> Self {
         let top = directory.path().canonicalize().unwrap();
         let root = top.join("root");
         for name in ["root/sub", "out/sub"] {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::WAYS;
+use super::{WAYS, fast_directory};
 use crate::host::files::walk::Way;
 use crate::host::files::{FileErrorKind, Files, Limits, Reach, Roots};
 
@@ -110,7 +110,7 @@ fn judge(root: &Path, path: &Path) -> Verdict {
 }
 
 fn agrees(way: Way, tree: &[(String, Node)], paths: &[String]) -> Result<(), TestCaseError> {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = fast_directory();
     let top = directory.path().canonicalize().unwrap();
     build(&top, tree);
     let root = top.join("root");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::{Disk, WAYS};
+use super::{Disk, WAYS, fast_directory};
 use crate::host::files::walk::Way;
 use crate::host::files::{Files, Reach};
 
@@ -59,7 +59,7 @@ fn path(disk: &Disk, round: usize) -> std::path::PathBuf {
 
 /// One try in `share` is a write.
 fn race(way: Way, tries: usize, share: usize) {
-    let disk = Disk::new();
+    let disk = Disk::within(fast_directory());
     let files: Files = disk.files(way, Reach::Roots).hasty();
     let (mut read, mut wrote, mut refused) = (0, 0, 0);
     during(&disk, || {
@@ -96,7 +96,7 @@ fn nobody_gets_out_by_swapping() {
 }
 
 #[test]
-#[ignore = "takes long; for the night"]
+#[ignore = "takes long: for the night"]
 fn nobody_gets_out_by_swapping_for_long() {
     for way in WAYS {
         race(*way, 200_000, 3);
@@ -106,7 +106,7 @@ fn nobody_gets_out_by_swapping_for_long() {
 /// Without this the tests above would prove nothing.
 #[test]
 fn who_follows_paths_does_get_out() {
-    let disk = Disk::new();
+    let disk = Disk::within(fast_directory());
     during(&disk, || {
         let deadline = Instant::now() + Duration::from_secs(60);
         // The same care as a program takes that checks first.
