@@ -179,15 +179,36 @@ impl Name {
         match self {
             Self::Free => false,
             Self::Known(_, shape) => wanted.meets(shape, Case::Same),
-            // A pattern does not begin with the dot of a hidden file; a variable may be empty.
-            Self::Open(shape) if wanted.0.first() == Some(&Unit::Char('.')) => {
-                let from = shape.0.iter().take_while(|unit| **unit == Unit::Many).count();
-                shape.0.get(from) == Some(&Unit::Char('.'))
-                    && wanted.meets(&Shape(shape.0[from..].to_vec()), Case::Same)
-            }
-            Self::Open(shape) => wanted.meets(shape, Case::Same),
+            Self::Open(shape) => may_be(shape, wanted),
         }
     }
+}
+
+/// Whether a word that a shell completes may be meant to become `wanted`. That it can is not enough: `src*` can become
+/// `src.pem`, and hardly ever does.
+fn may_be(shape: &Shape, wanted: &Shape) -> bool {
+    let many = |unit: &&Unit| **unit == Unit::Many;
+    let open_start = shape.0.iter().take_while(many).count();
+    // A pattern does not begin with the dot of a hidden file; a variable may be empty.
+    let shape =
+        if wanted.0.first() == Some(&Unit::Char('.')) { &shape.0[open_start..] } else { &shape.0[..] };
+    if wanted.0.first() == Some(&Unit::Char('.')) && shape.first() != Some(&Unit::Char('.')) {
+        return false;
+    }
+    let open_end = shape.iter().rev().take_while(many).count();
+    let mut known = &wanted.0[..];
+    if open_end > 0 && known.first() == Some(&Unit::Many) {
+        known = &known[1..];
+        let written = &shape[..shape.len() - open_end];
+        // The beginning of an ending: `server.p*`.
+        if (2..=known.len()).any(|length| written.ends_with(&known[..length])) {
+            return true;
+        }
+    }
+    if shape.first() == Some(&Unit::Many) && known.last() == Some(&Unit::Many) {
+        known = &known[..known.len() - 1];
+    }
+    Shape(known.to_vec()).meets(&Shape(shape.to_vec()), Case::Same)
 }
 
 /// Characters that some disks leave out when they compare names.
