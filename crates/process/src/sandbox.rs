@@ -30,7 +30,7 @@ const PROBE_STATUS: i32 = 42;
 /// network or not.
 ///
 /// It has a temporary directory of its own, named by `TMPDIR`, which goes with the tree; if this program is killed
-/// before that, one on disk stays.
+/// before that, one on disk stays until another sandbox is made there.
 ///
 /// It cannot open sockets to services of this machine (`AF_UNIX`), because these act for everybody outside the
 /// sandbox; pairs of sockets work. It gains no privileges: set-user-id programs run as who starts them, and root has

@@ -59,7 +59,11 @@ fn nest(depth: u32) {
         sandbox.writable = vec![std::env::temp_dir()];
         spec.sandbox = Some(sandbox);
         match spawn(spec).await {
-            Ok(mut child) => read_all(&mut child).await,
+            Ok(mut child) => {
+                let text = read_all(&mut child).await;
+                child.wait().await;
+                text
+            }
             Err(error) => format!("\n@{depth} {error:?}\n"),
         }
     });

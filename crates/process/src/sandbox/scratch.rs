@@ -1,4 +1,7 @@
 //! A private temporary directory, gone with the tree that used it.
+//!
+//! Whoever has one holds a lock on it. The lock dies with its holder whatever the cause, so a directory without one
+//! was left behind, and the next of us removes it.
 
 use std::ffi::CString;
 use std::io;
@@ -6,18 +9,27 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmodat, mkdirat, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, chmodat, flock, fstat, mkdirat, openat, renameat,
+    unlinkat,
+};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 /// Names that may be taken, by whoever had our process id before.
 const ATTEMPTS: u32 = 1000;
 /// How many entries of a directory are looked at in one go; whoever filled it chose their number, too.
 const PORTION: usize = 4096;
 
+/// How many directories are made between two searches for such as were left behind.
+const SWEEP_EVERY: u64 = 64;
+const PREFIX: &str = "narrows-";
+
 /// A directory for one tree; dropping it removes all that is in it.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
+    directory: OwnedFd,
 }
 
 impl Scratch {
@@ -27,11 +39,18 @@ impl Scratch {
         let parent = parent.canonicalize()?;
         for _ in 0..ATTEMPTS {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let path = parent.join(format!("narrows-{}-{number}", std::process::id()));
+            if number.is_multiple_of(SWEEP_EVERY) {
+                sweep(&parent);
+            }
+            let path = parent.join(format!("{PREFIX}{}-{number}", std::process::id()));
             match mkdirat(CWD, &path, Mode::RWXU) {
-                Ok(()) => return Ok(Self { path }),
-                Err(Errno::EXIST) => {}
+                Ok(()) => {}
+                Err(Errno::EXIST) => continue,
                 Err(errno) => return Err(errno.into()),
+            }
+            // Somebody may have taken it for one that was left behind, before it was locked.
+            if let Some(directory) = lock(&path) {
+                return Ok(Self { path, directory });
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
@@ -44,11 +63,43 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let removed = open_directory(CWD, &self.path).and_then(|top| clear(top.as_fd()));
-        if let Err(error) = removed.and_then(|()| unlinkat(CWD, &self.path, AtFlags::REMOVEDIR)) {
+        if let Err(error) = remove(&self.path, self.directory.as_fd()) {
             tracing::warn!(path = %self.path.display(), %error, "a temporary directory could not be removed");
         }
     }
+}
+
+fn remove(path: &Path, directory: BorrowedFd<'_>) -> Result<(), Errno> {
+    clear(directory)?;
+    unlinkat(CWD, path, AtFlags::REMOVEDIR)
+}
+
+/// Removes what those of us left behind who could not do it themselves.
+fn sweep(parent: &Path) {
+    let Ok(entries) = std::fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        if entry.file_name().to_str().is_some_and(is_ours)
+            && let path = entry.path()
+            && let Some(directory) = lock(&path)
+            && let Err(error) = remove(&path, directory.as_fd())
+        {
+            tracing::debug!(path = %path.display(), %error, "a temporary directory was left behind, and stays");
+        }
+    }
+}
+
+fn is_ours(name: &str) -> bool {
+    let numbers = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    numbers.is_some_and(|(process, number)| is_number(process) && is_number(number))
+}
+
+/// Opens a directory of this user and locks it, unless somebody else has or it is gone.
+fn lock(path: &Path) -> Option<OwnedFd> {
+    let directory = open_directory(CWD, path).ok()?;
+    flock(&directory, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let stat = fstat(&directory).ok()?;
+    (stat.st_nlink > 0 && stat.st_uid == geteuid().as_raw()).then_some(directory)
 }
 
 fn open_directory(at: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
@@ -161,6 +212,27 @@ mod tests {
         assert!(!top.exists());
         assert_eq!(fs::read_to_string(kept).unwrap(), "x", "links are not followed");
         assert!(other.path().exists());
+    }
+
+    #[test]
+    fn what_others_left_behind_is_removed_and_what_they_use_is_not() {
+        let parent = tempfile::tempdir().unwrap();
+        let [left, used, foreign, file] =
+            ["narrows-1-1", "narrows-1-2", "narrows-x-1", "narrows-1-3"].map(|name| parent.path().join(name));
+        for directory in [&left, &used, &foreign] {
+            fs::create_dir_all(directory.join("a/b")).unwrap();
+        }
+        fs::write(&file, "").unwrap();
+        let held = lock(&used).unwrap();
+        sweep(parent.path());
+        assert_eq!([&left, &used, &foreign, &file].map(|path| path.exists()), [false, true, true, true]);
+        drop(held);
+        sweep(parent.path());
+        assert!(!used.exists());
+        // One in use here is in use for everybody.
+        let scratch = Scratch::new(parent.path()).unwrap();
+        sweep(parent.path());
+        assert!(scratch.path().exists());
     }
 
     #[test]
