@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -13,10 +12,6 @@ use crate::ledger::Ledger;
 
 /// How many jobs wait at most; whoever has one more waits for room.
 const QUEUE: usize = 32;
-
-/// How long a job waits for others to be stored with, once jobs come in numbers. That is less than most disks take for
-/// one of them, and whoever has a single session never waits.
-const COMPANY: Duration = Duration::from_millis(1);
 
 /// Something to be done with the file.
 enum Job {
@@ -122,23 +117,22 @@ impl Desk {
 
 /// Does what comes until nobody can send any more.
 fn work(mut desk: Desk, mut queue: mpsc::Receiver<Job>) {
-    let mut is_busy = false;
     while let Some(mut job) = queue.blocking_recv() {
-        if is_busy && matches!(job, Job::Joint(_)) && queue.len() < QUEUE / 2 {
-            thread::sleep(COMPANY);
-        }
         let mut joint = Vec::new();
         let alone = loop {
             match job {
                 Job::Alone(alone) => break Some(alone),
                 Job::Joint(one) => joint.push(one),
             }
+            // What is taken must be done, so this is asked before.
+            if joint.len() == QUEUE {
+                break None;
+            }
             match queue.try_recv() {
-                Ok(next) if joint.len() < QUEUE => job = next,
-                _ => break None,
+                Ok(next) => job = next,
+                Err(_) => break None,
             }
         };
-        is_busy = joint.len() > 1;
         desk.run_joint(joint);
         if let Some(alone) = alone {
             alone(&mut desk);
@@ -247,6 +241,27 @@ mod tests {
         // What is told is stored: another connection sees it.
         let mut other = desk_in(place.path());
         assert_eq!(other.run(|ledger| ledger.history("a")).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn none_of_many_jobs_is_lost() {
+        let place = tempfile::tempdir().unwrap();
+        let mut desk = desk_in(place.path());
+        let claim = desk.run(|ledger| ledger.create(&new("a"))).unwrap();
+        let count = 2 * QUEUE + 1;
+        let (sender, queue) = mpsc::channel(count);
+        let mut told = Vec::new();
+        for _ in 0..count {
+            let held = claim.share();
+            let turn = Turn::new(Vec::new(), Vec::new());
+            let (job, receiver) = job(move |ledger| ledger.append(&held, &turn, None));
+            sender.try_send(Job::Joint(job)).ok().unwrap();
+            told.push(receiver);
+        }
+        drop(sender);
+        work(desk, queue);
+        let numbers: Vec<_> = told.iter_mut().map(|told| told.try_recv().unwrap().unwrap()).collect();
+        assert_eq!(numbers, (1..=count as u64).collect::<Vec<_>>());
     }
 
     #[test]
