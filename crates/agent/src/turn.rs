@@ -159,14 +159,19 @@ impl Turn {
             let Completion { message, finish, usage, .. } = completion;
             self.count(&choice, usage).await?;
             self.learn(&choice, Stage::Answered);
+            let last = match finish {
+                Finish::Calls => None,
+                Finish::Stop => Some(Reason::EndTurn),
+                Finish::Length => Some(Reason::MaxTokens),
+                Finish::Refusal => Some(Reason::Refusal),
+            };
+            if let Some(reason) = last {
+                // There is no request any more for it to be a part of.
+                self.messages.push(Message::Assistant(message));
+                return Ok(reason);
+            }
             let calls = message.calls.clone();
             self.say(&mut request, Message::Assistant(message));
-            match finish {
-                Finish::Calls => {}
-                Finish::Stop => return Ok(Reason::EndTurn),
-                Finish::Length => return Ok(Reason::MaxTokens),
-                Finish::Refusal => return Ok(Reason::Refusal),
-            }
             for call in calls {
                 // Boxed, because it needs three times the room of all else, and most turns call nothing.
                 let result = Box::pin(self.call(&toolbox, &call)).await?;
