@@ -121,3 +121,6 @@ pub(crate) struct Script {
     /// Whether reading was given up.
     pub(crate) lost: bool,
 }
+
+#[cfg(test)]
+mod tests;

@@ -165,3 +165,95 @@ impl PathPattern {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_resolve(path: &str, expected: &str) {
+        let found = resolve(Path::new(path), Some(Path::new("/r/s")), Some(Path::new("/h")));
+        assert_eq!(found, Path::new(expected), "{path}");
+    }
+
+    #[test]
+    fn paths_are_made_plain() {
+        check_resolve("a", "/r/s/a");
+        check_resolve("./a//b/", "/r/s/a/b");
+        check_resolve("../a", "/r/a");
+        check_resolve("../../../../a", "/a");
+        check_resolve("/x/../y", "/y");
+        check_resolve("~/x", "/h/x");
+        check_resolve("~", "/h");
+        check_resolve("~x", "/r/s/~x");
+        check_resolve("a/~/b", "/r/s/a/~/b");
+        check_resolve("", "/r/s");
+    }
+
+    #[test]
+    fn roots_are_compared_by_names() {
+        let roots = [PathBuf::from("/r/s/"), PathBuf::from("/t/../u")];
+        for (path, expected) in [
+            ("/r/s", true),
+            ("/r/s/a", true),
+            ("/r/sa", false),
+            ("/r", false),
+            ("/u/a", true),
+            ("r/s", false),
+        ] {
+            assert_eq!(is_within(Path::new(path), &roots), expected, "{path}");
+        }
+    }
+
+    #[track_caller]
+    fn check(pattern: &str, path: &str, covers: bool, touches: bool) {
+        let roots = [PathBuf::from("/r"), PathBuf::from("/q")];
+        let ground = Ground { roots: &roots, home: Some(Path::new("/h")) };
+        let pattern = PathPattern::parse(pattern).unwrap();
+        let steps = Steps::of(Path::new(path));
+        let found = (pattern.covers(&steps, ground), pattern.touches(&steps, ground));
+        assert_eq!(found, (covers, touches), "{pattern:?} {path}");
+    }
+
+    #[test]
+    fn patterns_go_by_names() {
+        check("src", "/r/src", true, true);
+        check("src", "/q/src", true, true);
+        check("src", "/r/src/a", false, true);
+        check("src", "/r/srcs", false, false);
+        check("src", "/r/a/src", false, false);
+        check("src", "/src", false, false);
+        check("src/**", "/r/src", true, true);
+        check("src/**", "/r/src/a/b", true, true);
+        check("src/*", "/r/src/a", true, true);
+        check("src/*", "/r/src/a/b", false, true);
+        check("**/x", "/r/x", true, true);
+        check("**/x", "/r/a/b/x", true, true);
+        check("**/x", "/s/x", false, false);
+        check("*.rs", "/r/a.rs", true, true);
+        check("a?c", "/r/abc", true, true);
+        check("a?c", "/r/ac", false, false);
+        check("/x/**", "/x/y", true, true);
+        check("~/x", "/h/x", true, true);
+        check("~", "/h", true, true);
+        check("Src", "/r/src", false, true);
+        check("./src/", "/r/src", true, true);
+        check("/", "/anything", false, true);
+    }
+
+    #[test]
+    fn what_lies_below_goes_too() {
+        let roots = [PathBuf::from("/r")];
+        let ground = Ground { roots: &roots, home: None };
+        let below = |pattern: &str, path: &str| {
+            PathPattern::parse(pattern).unwrap().lies_below(&Steps::of(Path::new(path)), ground)
+        };
+        assert!(below("a/b/**", "/r"));
+        assert!(below("a/b/**", "/r/a"));
+        assert!(below("a/b/**", "/r/a/b"));
+        assert!(!below("a/b/**", "/r/b"));
+        assert!(!below("a/b/**", "/r/a/b/c"));
+        assert!(below("**/x", "/r"));
+        assert!(!below("**/x", "/r/a"));
+    }
+}

@@ -250,3 +250,7 @@ fn without_scheme(path: &str) -> PathBuf {
     let read = url::Url::parse(path).ok().and_then(|url| url.to_file_path().ok());
     read.unwrap_or_else(|| PathBuf::from(path[5..].trim_start_matches("//")))
 }
+
+#[cfg(test)]
+#[path = "input_tests.rs"]
+mod tests;

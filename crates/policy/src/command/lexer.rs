@@ -12,6 +12,8 @@ pub(super) struct Raw {
     pub(super) words: Vec<Word>,
     pub(super) writes: Vec<Word>,
     pub(super) reads: Vec<Word>,
+    /// Words at which another program may start.
+    pub(super) starts: Vec<usize>,
     pub(super) sure: bool,
 }
 
@@ -219,6 +221,9 @@ impl Lexer {
                 self.end_word();
                 self.at += 1;
                 self.at += usize::from(self.peek(0) == Some('>'));
+                // Some shells read a separator and a redirection here: a program may follow.
+                let words = self.frame().raw.words.len();
+                self.frame().raw.starts.push(words);
                 self.redirect(Redirect::Write);
             }
             '&' => self.separate(),

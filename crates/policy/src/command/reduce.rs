@@ -127,7 +127,7 @@ impl Reader {
     }
 
     fn part(&mut self, raw: Raw, depth: usize) {
-        let Raw { mut words, writes, reads, mut sure } = raw;
+        let Raw { mut words, writes, reads, starts: more, mut sure } = raw;
         let assignments = words.iter().take_while(|word| is_assignment(word)).count();
         if let Some(script) = whole_script(&words).filter(|_| sure && writes.is_empty() && reads.is_empty()) {
             self.shell(script, depth + 1);
@@ -156,6 +156,10 @@ impl Reader {
             }
         };
         let (mut fed, mut filled) = (false, false);
+        for start in more.into_iter().filter(|start| *start < words.len()) {
+            sure = false;
+            explore(start);
+        }
         if assignments < words.len() {
             explore(assignments);
             let finds = (assignments..words.len()).any(|at| is(at, FINDERS));

@@ -35,6 +35,8 @@ const CORPUS: &[&str] = &[
     "ls | canary",
     "ls |& canary",
     "ls & canary",
+    "ls &>x canary",
+    "ls &>>x sudo git push",
     "ls\ncanary",
     "ls\n\n  canary",
     "ls # comment\ncanary",

@@ -1,0 +1,101 @@
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn action(kind: &str, input: &Value) -> Action {
+    Action::read(Some(kind), None, input, &[])
+}
+
+/// Checks what an input makes of a kind.
+#[track_caller]
+fn check_kinds(kind: &str, input: &Value, expected: &[Kind]) {
+    assert_eq!(action(kind, input).kinds(), expected, "{kind} {input}");
+}
+
+#[track_caller]
+fn check_paths(input: &Value, expected: &[&str]) {
+    let expected: Vec<PathBuf> = expected.iter().map(PathBuf::from).collect();
+    let mut found = action("read", input).paths;
+    found.sort();
+    assert_eq!(found, expected, "{input}");
+}
+
+#[track_caller]
+fn check_command(input: &Value, expected: &Option<Command>) {
+    assert_eq!(&action("execute", input).command, expected, "{input}");
+}
+
+fn argv(words: &[&str]) -> Option<Command> {
+    Some(Command::Argv(words.iter().map(|word| (*word).to_owned()).collect()))
+}
+
+#[test]
+fn the_stricter_kind_counts() {
+    check_kinds("read", &json!({"path": "a"}), &[Kind::Read]);
+    check_kinds("read", &json!({"command": "ls"}), &[Kind::Execute]);
+    check_kinds("think", &json!({"deep": {"er": [{"cmd": ["rm", "x"]}]}}), &[Kind::Execute]);
+    check_kinds("read", &json!({"url": "https://example.com"}), &[Kind::Fetch]);
+    check_kinds("read", &json!({"file_path": "a", "content": "x"}), &[Kind::Edit]);
+    check_kinds("read", &json!({"filePath": "a", "oldString": "x", "newString": ""}), &[Kind::Edit]);
+    check_kinds("think", &json!({"query": "weather"}), &[Kind::Search]);
+    check_kinds("search", &json!({"query": "x", "path": "src"}), &[Kind::Search]);
+    check_kinds("read", &json!({"source": "a", "destination": "b"}), &[Kind::Move]);
+    check_kinds("edit", &json!({"path": "a", "command": "ls"}), &[Kind::Edit, Kind::Execute]);
+    check_kinds("levitate", &json!({"command": "ls"}), &[Kind::Execute, Kind::Other]);
+    check_kinds("execute", &json!({}), &[Kind::Execute]);
+    assert_eq!(Action::read(None, None, &Value::Null, &[]).kinds(), [Kind::Other]);
+    assert_eq!(Action::read(Some("read"), None, &json!("--- a/x\n+++ b/x\n"), &[]).kinds(), [Kind::Edit]);
+}
+
+#[test]
+fn an_input_without_end_is_unknown() {
+    let many: Vec<Value> = (0..MOST_VALUES + 1).map(Value::from).collect();
+    check_kinds("read", &json!({"path": "a", "x": many}), &[Kind::Other]);
+}
+
+#[test]
+fn paths_have_many_names() {
+    check_paths(
+        &json!({"path": "a", "file_path": "b", "notebook-path": "c", "absPath": "/d"}),
+        &["/d", "a", "b", "c"],
+    );
+    check_paths(&json!({"files": ["a", {"path": "b"}]}), &["a", "b"]);
+    check_paths(&json!({"changes": {"/x/a": {"kind": "add"}, "b": null}}), &["/x/a", "b"]);
+    check_paths(&json!({"uri": "file:///x/%2eenv"}), &["/x/.env"]);
+    check_paths(&json!({"path": "FILE:///x/y"}), &["/x/y"]);
+    check_paths(&json!({"patch": "*** Begin Patch\n*** Add File: a\n*** End Patch"}), &["a"]);
+    check_paths(&json!({"path": "a", "nested": {"path": "a"}}), &["a"]);
+    check_paths(&json!({"path": "", "count": 3}), &[]);
+    let located = Action::read(Some("edit"), None, &json!({}), &[PathBuf::from("/x")]);
+    assert_eq!(located.paths, [PathBuf::from("/x")]);
+}
+
+#[test]
+fn commands_have_many_forms() {
+    check_command(&json!({"command": "git push"}), &Some(Command::Shell("git push".into())));
+    check_command(&json!({"command": ["git", "push"]}), &argv(&["git", "push"]));
+    check_command(&json!({"command": "git", "args": ["push"]}), &argv(&["git", "push"]));
+    check_command(&json!({"argv": ["a"], "cwd": "/x"}), &argv(&["a"]));
+    check_command(&json!({"commands": ["a b", "c"]}), &Some(Command::Shell("a b\nc".into())));
+    check_command(&json!("ls -la"), &Some(Command::Shell("ls -la".into())));
+    check_command(&json!(["ls", "-la"]), &argv(&["ls", "-la"]));
+    check_command(&json!({"command": ["git", 1]}), &Some(Command::Shell("[\"git\",1]".into())));
+    check_command(&json!({"command": null}), &None);
+    check_command(&json!({"timeout": 5}), &None);
+    // Two commands are both judged.
+    check_command(&json!({"cmd": "a", "command": "b"}), &Some(Command::Shell("a\nb".into())));
+    check_command(&json!({"cmd": ["it's"], "command": "b"}), &Some(Command::Shell("'it'\\''s'\nb".into())));
+    assert_eq!(action("execute", &json!({"command": "a", "workdir": "/x"})).cwd, Some("/x".into()));
+}
+
+#[test]
+fn searches_are_local_or_not() {
+    let local = |input: Value| action("search", &input).local;
+    assert!(local(json!({"pattern": "x"})));
+    assert!(local(json!({"glob": "*.rs"})));
+    assert!(local(json!({"query": "x", "path": "src"})));
+    assert!(!local(json!({"query": "x"})));
+    assert!(action("search", &json!({"query": "x"})).query);
+}

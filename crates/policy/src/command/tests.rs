@@ -1,0 +1,168 @@
+use super::*;
+use crate::action::Command;
+
+/// The parts of a line: words joined by `·`, `?` before what is not sure, `>` and `<` for files.
+fn parts(line: &str) -> Vec<String> {
+    let script = read(&Command::Shell(line.to_owned()));
+    let show = |part: &Part| {
+        let words: Vec<&str> = part.words.iter().map(|word| word.text.as_str()).collect();
+        let files = |mark: char, files: &[Word]| {
+            files.iter().map(|file| format!(" {mark}{}", file.text)).collect::<String>()
+        };
+        let sure = if part.sure { "" } else { "? " };
+        format!("{sure}{}{}{}", words.join("·"), files('>', &part.writes), files('<', &part.reads))
+    };
+    script.parts.iter().filter(|part| !part.wraps).map(show).collect()
+}
+
+#[track_caller]
+fn check(line: &str, expected: &[&str]) {
+    assert_eq!(parts(line), expected, "{line}");
+}
+
+#[test]
+fn words_are_what_a_shell_makes_of_them() {
+    check("ls -la", &["ls·-la"]);
+    check("echo 'a b' \"c d\" e\\ f", &["echo·a b·c d·e f"]);
+    check("echo a'b'\"c\"d", &["echo·abcd"]);
+    check("echo '' \"\"", &["echo··"]);
+    check("echo \"a\\\"b\\$c\\d\"", &["echo·a\"b$c\\d"]);
+    check("ec\\\nho a", &["echo·a"]);
+    check("echo a#b #c", &["echo·a#b"]);
+    check("echo {} {a} a{", &["echo·{}·{a}·a{"]);
+    check("echo ~/x", &["echo·~/x"]);
+    check("[ -f x ]", &["[·-f·x·]"]);
+}
+
+#[test]
+fn what_only_the_shell_knows_is_open() {
+    check("echo $X ${Y} \"$Z\"", &["? echo·$X·${…}·$Z"]);
+    check("echo *.rs a?b [ab]c", &["? echo·*.rs·a?b·[ab]c"]);
+    check("echo x{a,b}", &["? echo·x{a,b}"]);
+    check("{git,push}", &["? git·push"]);
+    check("echo $'a\\x62\\143'", &["? echo·abc"]);
+    check("echo '$X' '*'", &["echo·$X·*"]);
+    check("echo \"*\" \\$X", &["echo·*·$X"]);
+}
+
+#[test]
+fn commands_are_found_wherever_they_stand() {
+    check("a; b && c || d | e & f", &["a", "b", "c", "d", "e", "f"]);
+    check("a\nb", &["a", "b"]);
+    check("(a; b) c", &["a", "b", "c"]);
+    check("echo $(a b) c", &["a·b", "? echo·$(…)·c"]);
+    check("echo \"x $(a \"b c\") y\"", &["a·b c", "? echo·x $(…) y"]);
+    check("echo `a` `b`", &["a", "b", "? echo·`…`·`…`"]);
+    check("echo `a \\`b\\``", &["b", "? a·`…`", "? echo·`…`"]);
+    check("diff <(a) >(b)", &["a", "b", "? diff·<(…)·>(…)"]);
+    check("${x:-$(a)}", &["a", "? ${…}$(…)"]);
+    check("f() { a; }", &["? f", "? {·a", "? }"]);
+    check("case x in y) a;; esac", &["? case·x·in·y", "? a", "? esac"]);
+}
+
+#[test]
+fn redirections_are_files() {
+    check("a > x", &["? a >x"]);
+    check("a >> x 2> y", &["? a >x >y"]);
+    check("a &> x", &["? a >x"]);
+    check("a >& x", &["? a >x"]);
+    check("a <> x", &["? a >x"]);
+    check("a >| x", &["? a >x"]);
+    check("a < x", &["? a <x"]);
+    check("> x", &["?  >x"]);
+    check("a 2>&1 > /dev/null 2>&-", &["a"]);
+    check("a 5", &["a·5"]);
+    check("a >$X", &["? a >$X"]);
+}
+
+#[test]
+fn documents_are_read_too() {
+    check("a <<E\nb c\nE\nd", &["? a", "d", "b·c"]);
+    check("a <<-E\n\tb\n\tE\nd", &["? a", "d", "b"]);
+    check("a <<< 'b c'", &["? a", "b·c"]);
+    check("a <<E\nb", &["? a", "b"]);
+}
+
+#[test]
+fn what_does_not_end_is_not_sure() {
+    for line in ["a '", "a \"", "a \\", "a $(b", "a `b", "(a", "a)", "a <", "a ${x", "a\0b"] {
+        let script = read(&Command::Shell(line.to_owned()));
+        assert!(script.parts.iter().all(|part| !part.sure) && !script.plain, "{line}: {script:?}");
+        assert!(!script.parts.is_empty(), "{line}");
+    }
+}
+
+#[test]
+fn shells_are_looked_into() {
+    check("sh -c 'a; b'", &["a", "b"]);
+    check("bash -lc \"sh -c 'a b'\"", &["a·b"]);
+    check("bash -i -c 'a b'", &["bash·-i·-c·a b", "a·b"]);
+    check("./bash -c 'a b'", &["./bash·-c·a b", "a·b"]);
+    check("eval 'a b' c", &["? eval·a b·c", "a·b", "a·b·c"]);
+    check("sudo ls", &["sudo·ls"]);
+}
+
+/// Where programs may start.
+#[track_caller]
+fn check_starts(line: &str, expected: &[usize]) {
+    let script = read(&Command::Shell(line.to_owned()));
+    assert_eq!(script.parts[0].starts, expected, "{line}");
+}
+
+#[test]
+fn programs_start_behind_prefixes() {
+    check_starts("ls a b", &[0]);
+    check_starts("X=1 Y=2 ls a", &[0, 2]);
+    check_starts("sudo -u me ls", &[0, 1, 2, 3]);
+    check_starts("find . -exec rm {} +", &[0, 3]);
+    check_starts("find . -exec env rm {} +", &[0, 3, 4, 6]);
+    check_starts("git bisect run make", &[0, 3]);
+}
+
+#[test]
+fn prefixes_that_change_nothing_are_skipped() {
+    let core = |line: &str| read(&Command::Shell(line.to_owned())).parts[0].core;
+    assert_eq!(core("ls"), 0);
+    assert_eq!(core("timeout 5 ls"), 2);
+    assert_eq!(core("timeout 5s nice -n 3 time ls"), 6);
+    assert_eq!(core("timeout -k 1 5 ls"), 0);
+    assert_eq!(core("timeout 5"), 0);
+    assert_eq!(core("command -v ls"), 0);
+    assert_eq!(core("nohup ls"), 0);
+}
+
+/// Checks both ways of matching.
+#[track_caller]
+fn check_pattern(pattern: &str, line: &str, covers: bool, touches: bool) {
+    let pattern = split(pattern).and_then(CommandPattern::new).unwrap();
+    let script = read(&Command::Shell(line.to_owned()));
+    let part = &script.parts[0];
+    assert_eq!((pattern.covers(part, false), pattern.touches(part)), (covers, touches), "{pattern:?} {line}");
+}
+
+#[test]
+fn patterns_match_in_two_ways() {
+    check_pattern("git push", "git push", true, true);
+    check_pattern("git push", "git push origin", false, true);
+    check_pattern("git push **", "git push origin", true, true);
+    check_pattern("git push **", "git push", true, true);
+    check_pattern("git push", "git pull", false, false);
+    check_pattern("git push", "git stash push", false, false);
+    check_pattern("git push", "git --paginate push", false, true);
+    check_pattern("git push", "git -C x push", false, true);
+    check_pattern("git push", "git log -- push", false, false);
+    check_pattern("git *", "git push", true, true);
+    check_pattern("git *", "git -v", false, true);
+    check_pattern("git p*", "git push", true, true);
+    check_pattern("*", "anything", true, true);
+    check_pattern("*", "./anything", false, true);
+    check_pattern("./x", "./x", true, true);
+    check_pattern("./x", "x", false, true);
+    check_pattern("x", "./x", false, true);
+    check_pattern("rm -rf", "rm -rf", true, true);
+    check_pattern("rm -rf", "rm -r a -f", false, true);
+    check_pattern("rm -rf", "rm -r a", false, false);
+    check_pattern("a --force", "a x --force=y", false, true);
+    check_pattern("a --force", "a --for", false, true);
+    check_pattern("a --force", "a --forced", false, false);
+}
