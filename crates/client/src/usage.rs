@@ -46,7 +46,7 @@ pub struct Usage {
 
 /// What the numbers at the end of a turn are the sum of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Counted {
+pub enum Counted {
     /// All turns so far, as the protocol says.
     #[default]
     Session,

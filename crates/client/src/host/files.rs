@@ -32,9 +32,6 @@ use walk::{Deep, MAX_LINKS};
 /// The longest path the system takes.
 const MAX_PATH: usize = 4096;
 
-/// How often a file is looked for again when it changed in between.
-const TRIES: usize = 8;
-
 /// How far an agent reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
@@ -81,28 +78,6 @@ impl Files {
         Self { durable: false, ..self }
     }
 
-    /// The text of a file: all of it, or `limit` lines from `line` on, the first being 1. Lines keep their ends, and
-    /// there are none behind the last.
-    ///
-    /// # Errors
-    /// [`FileError`], also if it is no text or too long.
-    pub(crate) fn read(
-        &self,
-        path: &Path,
-        line: Option<u32>,
-        limit: Option<u32>,
-    ) -> Result<String, FileError> {
-        self.again(path, |found| found.read(line, limit))
-    }
-
-    /// Makes `text` the content of a file, at once and whole or not at all. Missing directories are made.
-    ///
-    /// # Errors
-    /// [`FileError`].
-    pub(crate) fn write(&self, path: &Path, text: &str) -> Result<(), FileError> {
-        self.again(path, |found| found.write(text))
-    }
-
     /// Finds the place of a file, whether it is there or not.
     ///
     /// # Errors
@@ -111,7 +86,7 @@ impl Files {
         check(asked)?;
         // As it is spelled first: the descriptor counts, and not what now lies where its directory once was.
         if let Some((root, below)) = self.roots.of(asked, self.reach) {
-            match self.place(root, below) {
+            match self.place(asked, root, below) {
                 Err(Errno::XDEV) => {}
                 found => return found.map_err(|errno| FileError::system(asked, errno)),
             }
@@ -121,26 +96,13 @@ impl Files {
         let place = || {
             let guess = follow::guess(asked)?;
             let (root, below) = self.roots.of(&guess, self.reach).ok_or(Errno::XDEV)?;
-            self.place(root, below)
+            self.place(asked, root, below)
         };
         place().map_err(|errno| FileError::system(asked, errno))
     }
 
-    /// Runs `act` on the file, and again if it was changed by somebody else meanwhile.
-    fn again<T>(&self, path: &Path, act: impl Fn(&Found) -> Result<T, FileError>) -> Result<T, FileError> {
-        let mut tries = 1;
-        loop {
-            // Errors speak of the path that was asked for, which the agent knows.
-            let result = self.find(path).and_then(|found| act(&found).map_err(|error| error.about(path)));
-            match result {
-                Err(error) if tries < TRIES && *error.kind() == FileErrorKind::Changed => tries += 1,
-                result => return result,
-            }
-        }
-    }
-
     /// The place of `below` beneath `root`, links at its end followed.
-    fn place(&self, root: &Root, below: &Path) -> Result<Found, Errno> {
+    fn place(&self, asked: &Path, root: &Root, below: &Path) -> Result<Found, Errno> {
         let mut below = below.to_owned();
         let mut must_be_directory = false;
         for _ in 0..=MAX_LINKS {
@@ -171,7 +133,9 @@ impl Files {
             let mut path = root.path().join(&real);
             path.extend(&missing);
             path.push(&name);
+            let asked = asked.to_owned();
             return Ok(Found {
+                asked,
                 path,
                 directory,
                 missing,
@@ -188,6 +152,8 @@ impl Files {
 /// The place of a file within reach.
 #[derive(Debug)]
 pub(crate) struct Found {
+    /// As the agent called it, and as errors call it.
+    asked: PathBuf,
     path: PathBuf,
     directory: OwnedFd,
     /// Directories between `directory` and the file that are not there.
@@ -205,17 +171,14 @@ impl Found {
         &self.path
     }
 
-    /// Whether something was there.
-    pub(crate) fn exists(&self) -> bool {
-        self.entry.is_some()
-    }
-
-    /// As [`Files::read`].
+    /// Its text: all of it, or `limit` lines from `line` on, the first being 1. Lines keep their ends, and there are
+    /// none behind the last.
     ///
     /// # Errors
-    /// [`FileError`]; [`FileErrorKind::Changed`] if it is not what was found.
+    /// [`FileError`], also if it is no text or too long; [`FileErrorKind::Changed`] if it is not what was found: then
+    /// find it again, and judge again.
     pub(crate) fn read(&self, line: Option<u32>, limit: Option<u32>) -> Result<String, FileError> {
-        let fail = |kind| FileError::new(&self.path, kind);
+        let fail = |kind| FileError::new(&self.asked, kind);
         self.regular()?.ok_or_else(|| fail(FileErrorKind::NotFound))?;
         let (file, stat) = self.open(OFlags::RDONLY)?;
         let cap = self.limits.read;
@@ -229,7 +192,7 @@ impl Found {
         std::fs::File::from(file)
             .take(more)
             .read_to_end(&mut bytes)
-            .map_err(|error| FileError::io(&self.path, &error))?;
+            .map_err(|error| FileError::io(&self.asked, &error))?;
         if bytes.len() > cap {
             return Err(too_large());
         }
@@ -237,13 +200,13 @@ impl Found {
         Ok(lines(text, line, limit))
     }
 
-    /// As [`Files::write`].
+    /// Makes `text` its content, at once and whole or not at all. Missing directories are made.
     ///
     /// # Errors
-    /// [`FileError`]; [`FileErrorKind::Changed`] if it is not what was found.
+    /// [`FileError`]; [`FileErrorKind::Changed`] as above.
     pub(crate) fn write(&self, text: &str) -> Result<(), FileError> {
         if text.len() > self.limits.write {
-            return Err(FileError::new(&self.path, FileErrorKind::TooLarge { limit: self.limits.write }));
+            return Err(FileError::new(&self.asked, FileErrorKind::TooLarge { limit: self.limits.write }));
         }
         // Replacing asks only the directory for leave; a file that must not be written says so when it is opened.
         let old = match self.regular()? {
@@ -251,10 +214,10 @@ impl Found {
             None => None,
         };
         if is_made_up(&self.directory) {
-            return Err(FileError::new(&self.path, FileErrorKind::NotRegular("made up by the system")));
+            return Err(FileError::new(&self.asked, FileErrorKind::NotRegular("made up by the system")));
         }
         let effects = if self.missing.is_empty() { Effects::None } else { Effects::Possible };
-        let fail = |errno| FileError::system(&self.path, errno).effects(effects);
+        let fail = |errno| FileError::system(&self.asked, errno).effects(effects);
         let made = save::directories(&self.directory, &self.missing).map_err(fail)?;
         let directory = made.as_ref().unwrap_or(&self.directory);
         save::save(directory.as_fd(), &self.name, text.as_bytes(), old.as_ref(), self.durable).map_err(fail)
@@ -275,14 +238,14 @@ impl Found {
         let file =
             openat(&self.directory, &self.name, flags, Mode::empty()).map_err(|errno| match errno {
                 Errno::LOOP | Errno::MLINK | Errno::NOENT | Errno::NXIO => {
-                    FileError::new(&self.path, FileErrorKind::Changed)
+                    FileError::new(&self.asked, FileErrorKind::Changed)
                 }
-                errno => FileError::system(&self.path, errno),
+                errno => FileError::system(&self.asked, errno),
             })?;
-        let stat = fstat(&file).map_err(|errno| FileError::system(&self.path, errno))?;
+        let stat = fstat(&file).map_err(|errno| FileError::system(&self.asked, errno))?;
         self.must_be_regular(&stat)?;
         if is_made_up(&file) {
-            return Err(FileError::new(&self.path, FileErrorKind::NotRegular("made up by the system")));
+            return Err(FileError::new(&self.asked, FileErrorKind::NotRegular("made up by the system")));
         }
         Ok((file, stat))
     }
@@ -296,7 +259,7 @@ impl Found {
             FileType::CharacterDevice | FileType::BlockDevice => "a device",
             _ => "something else",
         };
-        Err(FileError::new(&self.path, FileErrorKind::NotRegular(what)))
+        Err(FileError::new(&self.asked, FileErrorKind::NotRegular(what)))
     }
 }
 

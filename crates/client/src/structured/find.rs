@@ -133,9 +133,9 @@ mod tests {
 
     #[test]
     fn hostile_nesting_ends() {
-        check(&"{\"a\":[".repeat(3_000), None);
-        check(&"{".repeat(LOOKED_THROUGH), None);
-        check_any(&"[".repeat(20_000), None);
+        check(&"{\"a\":[".repeat(1_000), None);
+        check(&"{".repeat(50_000), None);
+        check_any(&"[".repeat(3_000), None);
         let long = format!("{}{}", "é".repeat(LOOKED_THROUGH), "{\"a\":1}");
         check(&long, Some(&json!({"a": 1})));
     }

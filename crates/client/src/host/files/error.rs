@@ -91,11 +91,6 @@ impl FileError {
         Self { effects, ..self }
     }
 
-    /// The same, said of the path that was asked for.
-    pub(super) fn about(self, path: &Path) -> Self {
-        Self { path: path.to_owned(), ..self }
-    }
-
     /// What is the matter.
     pub(crate) fn kind(&self) -> &FileErrorKind {
         &self.kind
