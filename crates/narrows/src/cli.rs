@@ -2,6 +2,7 @@
 
 mod acp;
 mod agent;
+mod chat;
 mod help;
 mod model;
 mod session;
@@ -20,6 +21,7 @@ use narrows_acp::Versions;
 use crate::environment;
 pub(crate) use acp::{Acp, Errors};
 pub(crate) use agent::{AgentArgs, Protocol};
+pub(crate) use chat::Chat;
 pub(crate) use model::ModelArgs;
 pub(crate) use session::SessionArgs;
 pub(crate) use value::Variable;
@@ -71,6 +73,7 @@ impl Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<Run>),
+    Chat(Box<Chat>),
     Acp(Box<Acp>),
     FakeAgent(FakeAgent),
     Completions(Completions),

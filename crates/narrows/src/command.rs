@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod acp;
+mod chat;
 mod completions;
 mod fake_agent;
 mod run;
@@ -16,6 +17,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
     logging::start(cli.log.as_deref())?;
     let outcome = match cli.command {
         Command::Run(run) => run::execute(*run),
+        Command::Chat(chat) => chat::execute(*chat),
         Command::Acp(acp) => acp::execute(*acp),
         Command::FakeAgent(fake) => fake_agent::execute(&fake),
         Command::Completions(completions) => completions::execute(&completions),

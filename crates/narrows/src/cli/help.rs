@@ -31,6 +31,21 @@ pub(super) const RUN: &[Example] = &[
     ),
 ];
 
+/// Of `narrows chat`.
+pub(super) const CHAT: &[Example] = &[
+    ("narrows chat", "a first conversation, with no key and no network"),
+    ("narrows chat --agent \"opencode acp\"", "with any other agent that speaks ACP"),
+    ("narrows chat --agent my-agent --continue", "on with the last session in this directory"),
+    (
+        "narrows chat --agent my-agent --access low",
+        "with an agent that may look, and asks before it does more",
+    ),
+    (
+        "printf 'Hi\\nWho are you?\\n' | narrows chat --agent my-agent",
+        "messages from another program, a line each",
+    ),
+];
+
 /// Of `narrows acp`.
 pub(super) const ACP: &[Example] = &[
     ("OPENAI_API_KEY=… narrows acp", "what an editor starts, with OpenAI's gpt-4o"),
