@@ -142,6 +142,9 @@ impl Policy {
         if let Some(reason) = scene.refused {
             return Some(Because::Governance { reason: reason.to_owned() });
         }
+        if script.is_some_and(|script| script.lost) {
+            return Some(Because::Unreadable);
+        }
         let kinds = action.kinds();
         let is = |kind: Kind| kinds.contains(&kind);
         let searches_web = is(Kind::Search) && !self.searches_disk(action, scene);
@@ -155,10 +158,7 @@ impl Policy {
         let tool = tool_name(action);
         let fetches_results =
             is(Kind::Fetch) && (action.query && action.urls.is_empty() || tool.contains("websearch"));
-        if !self.narrowing.web_search && (searches_web || fetches_results) {
-            return Some(Because::WebSearch);
-        }
-        script.is_some_and(|script| script.lost).then_some(Because::Unreadable)
+        (!self.narrowing.web_search && (searches_web || fetches_results)).then_some(Because::WebSearch)
     }
 
     /// Whether a search certainly stays on this disk.
@@ -192,6 +192,9 @@ impl Policy {
     fn judge(&self, target: &Target<'_>, running: Running, scene: &Scene<'_>) -> Decision {
         let ground = Ground { roots: scene.roots, home: self.home.as_deref() };
         let decision = |verdict, because| Decision { verdict, because, about: target.about.clone() };
+        if target.lost {
+            return decision(Verdict::Deny, Because::Unreadable);
+        }
         let fits: Vec<(&Rule, Fit)> = self
             .rules
             .iter()

@@ -1,7 +1,7 @@
 //! Texts of which some places are unknown, and whether two of them can be the same.
 
 /// One place of a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Unit {
     /// This character.
     Char(char),
@@ -12,7 +12,7 @@ pub(crate) enum Unit {
 }
 
 /// A text with unknown places: a pattern of a rule, or a word of which a shell makes something else.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Shape(pub(crate) Vec<Unit>);
 
 impl Shape {

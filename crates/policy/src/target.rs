@@ -43,6 +43,8 @@ pub(crate) struct Target<'a> {
     pub(crate) touches: Vec<Touch>,
     /// Addresses.
     pub(crate) urls: Vec<String>,
+    /// Whether there is more in it than can be looked at.
+    pub(crate) lost: bool,
     /// What it is, for people, if there are others.
     pub(crate) about: Option<String>,
 }
@@ -66,6 +68,7 @@ pub(crate) fn targets<'a>(
         looks: false,
         touches: Vec::new(),
         urls: action.urls.clone(),
+        lost: false,
         about: None,
     };
     if let Some(script) = script.filter(|script| !script.parts.is_empty()) {
@@ -94,6 +97,7 @@ impl Target<'_> {
             looks: self.looks,
             touches: Vec::new(),
             urls: self.urls.clone(),
+            lost: false,
             about: None,
         }
     }
@@ -108,12 +112,15 @@ fn of_part<'a>(
 ) -> Vec<Target<'a>> {
     let looks = part.knows_its_words() && looks(part.argv());
     let mut touches: Vec<Touch> = claimed.collect();
-    touches.extend(mention::touches(part, looks, place));
+    let mentioned = mention::touches(part, looks, place);
+    let lost = mentioned.is_none();
+    touches.extend(mentioned.unwrap_or_default());
     let mut urls = whole.urls.clone();
     urls.extend(mention::urls(part));
     let mut targets = vec![Target {
         part: Some(part),
         looks,
+        lost,
         touches,
         urls,
         about: Some(shown(&part.line())),

@@ -29,7 +29,13 @@ const TEXT_TAKERS: &str = "\
     zsh ssh";
 
 /// How many words may follow a prefix.
-const MOST_WORDS: usize = 4096;
+const MOST_BEHIND: usize = 512;
+
+/// How many programs may run.
+const MOST_PARTS: usize = 2000;
+
+/// How many words there may be in all.
+const MOST_WORDS: usize = 10_000;
 
 /// How many words may be left to the shell.
 const MOST_OPEN: usize = 2000;
@@ -67,7 +73,9 @@ pub(crate) fn read(command: &Command) -> Script {
     let mut script = reader.script;
     let parts = || script.parts.iter().filter(|part| !part.wraps);
     let open = parts().flat_map(|part| &part.words).filter(|word| word.open.is_some()).count();
-    script.lost |= open > MOST_OPEN || !follow_directories(&mut script.parts);
+    let words = script.parts.iter().map(|part| part.words.len()).sum::<usize>();
+    script.lost |= open > MOST_OPEN || words > MOST_WORDS || script.parts.len() > MOST_PARTS;
+    script.lost |= !follow_directories(&mut script.parts);
     let parts = || script.parts.iter().filter(|part| !part.wraps);
     script.plain &= parts().count() == 1 && parts().all(|part| part.sure) && !script.lost;
     script
@@ -175,8 +183,8 @@ impl Reader {
         }
         starts.sort_unstable();
         starts.dedup();
-        self.script.lost |= starts.len() > MOST_WORDS;
-        starts.truncate(MOST_WORDS);
+        self.script.lost |= starts.len() > MOST_BEHIND;
+        starts.truncate(MOST_BEHIND);
         if filled {
             starts.retain(|start| words.get(*start).is_none_or(|word| !is_filled_in(word)));
             sure &= !words.iter().any(is_filled_in);

@@ -3,10 +3,15 @@
 //! Whether a word is a path only its program knows. So every word that can be one is taken for one, and counts where
 //! something is forbidden; nothing is permitted by it alone.
 
+use std::collections::HashSet;
+
 use super::{Place, Touch};
 use crate::command::{Part, Word, listed};
 use crate::path::{Step, Steps, resolve};
 use crate::shape::{Shape, Unit};
+
+/// How many different paths may be named in one command.
+const MOST_PIECES: usize = 10_000;
 
 /// Longer words are no paths.
 const LONGEST: usize = 4096;
@@ -40,19 +45,26 @@ const SEPARATORS: &[char] = &['=', ',', ':', '@'];
 const PUNCTUATION: &[char] =
     &[' ', '\t', '\n', '\'', '"', '(', ')', '[', ']', '{', '}', '<', '>', ';', '|', '&', '`', '+', '!'];
 
-/// All paths that the words of `part` may be.
-pub(super) fn touches(part: &Part, looks: bool, place: Place<'_>) -> Vec<Touch> {
+/// All paths that the words of `part` may be, unless there are too many.
+pub(super) fn touches(part: &Part, looks: bool, place: Place<'_>) -> Option<Vec<Touch>> {
     let names: Vec<String> = part.programs().collect();
     let any = |list: &str| names.iter().any(|name| listed(list, name));
     if part.knows_its_words() && any(SPEAKERS) && names.len() == 1 {
-        return Vec::new();
+        return Some(Vec::new());
     }
     let code = any(INTERPRETERS) || names.iter().any(|name| name.starts_with("python"));
     let writes = !looks && !only_takes(part, &names);
     let itself = writes && any(MUTATORS);
     let mut touches = Vec::new();
+    let mut known = HashSet::new();
     for word in part.words.iter().filter(|word| code || word.text.len() <= LONGEST) {
         for (piece, guarded) in pieces(word, code) {
+            if known.len() > MOST_PIECES {
+                return None;
+            }
+            if !known.insert((piece.clone(), guarded, word.is_option())) {
+                continue;
+            }
             touches.extend(resolved(&piece, part, place).map(|steps| Touch {
                 steps,
                 claimed: None,
@@ -63,7 +75,7 @@ pub(super) fn touches(part: &Part, looks: bool, place: Place<'_>) -> Vec<Touch> 
             }));
         }
     }
-    touches
+    Some(touches)
 }
 
 /// Whether the program takes files as they are, though it may do more than look.

@@ -1,7 +1,7 @@
 //! Commands that try to look harmless, or to be something else than they are.
 
 use narrows_policy::Verdict::{Allow, Deny};
-use narrows_policy::{Access, Action, Command, Confined};
+use narrows_policy::{Access, Action, Because, Command, Confined};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
@@ -391,8 +391,13 @@ fn what_cannot_be_read_is_refused() {
     let long = format!("ls {}", "x ".repeat(200_000));
     let open = "ls *a ".repeat(3_000);
     let wandering = "cd x; ".repeat(40);
-    for line in [nested, long, open, wandering] {
-        assert_eq!(decide(&high, &shell(&line), SANDBOX).verdict, Deny, "{}…", &line[..40]);
+    let many = "ls; ".repeat(3_000);
+    let behind = format!("sudo {}", "ls ".repeat(600));
+    let named: String = (0..11_000).map(|number| format!("a{number} ")).collect();
+    let program = format!("python3 -c '{named}'");
+    for line in [nested, long, open, wandering, many, behind, format!("ls {named}"), program] {
+        let decision = decide(&high, &shell(&line), SANDBOX);
+        assert_eq!(decision.because, Because::Unreadable, "{}…: {decision}", &line[..40]);
     }
     // Depth of another kind costs nothing.
     let parens = format!("{}canary{}", "$(".repeat(30_000), ")".repeat(30_000));
