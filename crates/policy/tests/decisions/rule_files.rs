@@ -340,3 +340,17 @@ fn an_explanation_names_every_rule() {
     let cancelled = policy.explain(&shell("ls"), &Scene { cancelling: true, ..scene });
     assert!(cancelled.parts.is_empty() && cancelled.decision.verdict == Deny);
 }
+
+/// What the manual tells people to paste is read without a complaint, its examples included.
+#[test]
+fn the_manual_is_right() {
+    let manual = include_str!("../../../../docs/policy.md");
+    let files: Vec<&str> =
+        manual.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(files.len() > 5);
+    for text in files {
+        if let Err(error) = Rules::parse(text, "policy.md") {
+            panic!("{text}\n{error}");
+        }
+    }
+}
