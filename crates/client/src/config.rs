@@ -35,6 +35,8 @@ pub struct SessionConfig {
     pub environment: Environment,
     /// Whether commands run in a sandbox if this machine has one.
     pub sandbox: bool,
+    /// Whether to log in by variables that are set, if the agent wants somebody to.
+    pub log_in: bool,
 }
 
 impl SessionConfig {
@@ -53,6 +55,7 @@ impl SessionConfig {
             mcp_servers: Vec::new(),
             environment: Environment::empty(),
             sandbox: true,
+            log_in: true,
         }
     }
 

@@ -60,6 +60,7 @@ pub use child::Child;
 pub use env::{AllowList, Environment};
 pub use error::SpawnError;
 pub use exit::{Exit, ExitClass};
+pub use lookup::program as find;
 pub use sandbox::{Confined, Sandbox, Support};
 pub use spawn::spawn;
 pub use spec::{Ladder, Spec};

@@ -12,8 +12,11 @@ use crate::{SpawnError, Spec};
 /// Searched when the worker's environment has no `PATH`, as a shell would.
 const FALLBACK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The absolute path of the file to execute.
-pub(crate) fn program(spec: &Spec) -> Result<PathBuf, SpawnError> {
+/// The absolute path of the file that [`spawn`](crate::spawn) executes for `spec`, as things stand.
+///
+/// # Errors
+/// When it would fail for want of it.
+pub fn program(spec: &Spec) -> Result<PathBuf, SpawnError> {
     if let Some(cwd) = &spec.cwd {
         directory(cwd)?;
     }

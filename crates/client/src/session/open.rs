@@ -80,6 +80,7 @@ pub(crate) async fn begin(
                 events: &mut early,
                 requests: &mut requests,
                 snapshot: &mut snapshot,
+                log_in: config.log_in,
             };
             let answer = replay.resume(&mut inbox, stage, method, &params).await?;
             mapper.set_replay(false);
@@ -87,7 +88,7 @@ pub(crate) async fn begin(
             (id.clone(), inbox)
         }
         Beginning::New | Beginning::Fork(_) => {
-            let answer = ask(&shared, stage, method, &params).await?;
+            let answer = ask(&shared, stage, method, &params, config.log_in).await?;
             let id = answer.get("sessionId").and_then(Value::as_str);
             let id =
                 id.ok_or_else(|| failed(Problem::Malformed("it names no session".to_owned())))?.to_owned();
@@ -184,10 +185,16 @@ fn params(config: &SessionConfig, beginning: &Beginning, servers: Vec<Value>, sh
 }
 
 /// Asks for a session, once more after logging in if that can be done without anybody.
-async fn ask(shared: &Shared, stage: Stage, method: &str, params: &Value) -> Result<Value, ClientError> {
+async fn ask(
+    shared: &Shared,
+    stage: Stage,
+    method: &str,
+    params: &Value,
+    log_in: bool,
+) -> Result<Value, ClientError> {
     let limit = shared.agent.deadlines.open;
     match shared.peer.request(method, params, limit).await {
-        Err(error) if wants_login(&error) && shared.log_in().await? => {
+        Err(error) if log_in && wants_login(&error) && shared.log_in().await? => {
             shared.ask(stage, method, params, limit).await
         }
         answer => answer.map_err(|error| shared.explained(stage, error)),
@@ -201,6 +208,8 @@ struct Replay<'a> {
     events: &'a mut Vec<RuntimeEvent>,
     requests: &'a mut Vec<Request>,
     snapshot: &'a mut Snapshot,
+    /// Whether it may be tried again after logging in; once.
+    log_in: bool,
 }
 
 /// How many replayed events are kept for whoever wants to see them.
@@ -215,12 +224,11 @@ impl Replay<'_> {
         method: &str,
         params: &Value,
     ) -> Result<Value, ClientError> {
-        let mut logged_in = false;
         loop {
             let outcome = self.answer(inbox, stage, method, params).await?;
             match outcome {
-                Err(error) if !logged_in && wants_login(&error) && self.shared.log_in().await? => {
-                    logged_in = true
+                Err(error) if self.log_in && wants_login(&error) && self.shared.log_in().await? => {
+                    self.log_in = false;
                 }
                 outcome => return outcome.map_err(|error| self.shared.explained(stage, error)),
             }
