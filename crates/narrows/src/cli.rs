@@ -2,10 +2,13 @@
 
 mod acp;
 mod agent;
+mod agents;
 mod chat;
 mod help;
 mod model;
+mod policy;
 mod session;
+mod sessions;
 mod tolerate;
 pub(crate) mod value;
 
@@ -21,9 +24,12 @@ use narrows_acp::Versions;
 use crate::environment;
 pub(crate) use acp::{Acp, Errors};
 pub(crate) use agent::{AgentArgs, Protocol};
+pub(crate) use agents::Agents;
 pub(crate) use chat::Chat;
 pub(crate) use model::ModelArgs;
+pub(crate) use policy::{Check, Circumstances, Explain, Policy, PolicyCommand, Test, Wanted};
 pub(crate) use session::SessionArgs;
+pub(crate) use sessions::Sessions;
 pub(crate) use value::Variable;
 
 /// What `--version` says beside the number.
@@ -74,6 +80,9 @@ impl Cli {
 pub(crate) enum Command {
     Run(Box<Run>),
     Chat(Box<Chat>),
+    Agents(Agents),
+    Sessions(Box<Sessions>),
+    Policy(Policy),
     Acp(Box<Acp>),
     FakeAgent(FakeAgent),
     Completions(Completions),

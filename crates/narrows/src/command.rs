@@ -1,15 +1,19 @@
 //! What each command does.
 
 mod acp;
+mod agents;
 mod chat;
 mod completions;
 mod fake_agent;
+mod policy;
 mod run;
+mod sessions;
 
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
+use crate::interrupt::Interrupts;
 use crate::logging;
 
 /// Does what was asked for.
@@ -18,6 +22,9 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
     let outcome = match cli.command {
         Command::Run(run) => run::execute(*run),
         Command::Chat(chat) => chat::execute(*chat),
+        Command::Agents(agents) => agents::execute(&agents),
+        Command::Sessions(sessions) => sessions::execute(&sessions),
+        Command::Policy(policy) => policy::execute(&policy),
         Command::Acp(acp) => acp::execute(*acp),
         Command::FakeAgent(fake) => fake_agent::execute(&fake),
         Command::Completions(completions) => completions::execute(&completions),
@@ -35,4 +42,29 @@ fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
     let outcome = runtime.block_on(work);
     runtime.shutdown_background();
     Ok(outcome)
+}
+
+/// What comes of `work`, unless somebody wants us to stop. Whatever it holds ends when it is dropped.
+async fn uninterrupted<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let mut interrupts = Interrupts::take().map_err(|error| Failure::setup("get ready", &error))?;
+    match interrupts.unless(work).await {
+        Ok(outcome) => outcome,
+        Err(signal) => Err(Failure::left(signal)),
+    }
+}
+
+/// Rows under a heading, in columns as wide as they must be.
+fn columns<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([heading[column].len()]).max().unwrap_or(0)
+    };
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut text = String::new();
+    for row in std::iter::once(heading).chain(rows.iter().map(|row| row.each_ref().map(String::as_str))) {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
 }

@@ -19,7 +19,7 @@ use crate::failure::Failure;
 
 pub(crate) use builtin::introduce_demo;
 pub(crate) use named::agents;
-pub(crate) use policy::policy;
+pub(crate) use policy::{combined, policy};
 
 /// An agent to be driven.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ pub(crate) fn choose(args: &AgentArgs, output: Output) -> Result<Chosen, Failure
 }
 
 /// An agent that is started by a command.
-fn started_by(entry: &AgentEntry, args: &AgentArgs, cwd: PathBuf) -> Result<Chosen, Failure> {
+pub(crate) fn started_by(entry: &AgentEntry, args: &AgentArgs, cwd: PathBuf) -> Result<Chosen, Failure> {
     let [program, arguments @ ..] = entry.command.as_slice() else {
         return Err(Failure::setup("start an agent without a command", &io::ErrorKind::InvalidInput.into()));
     };

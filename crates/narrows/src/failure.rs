@@ -1,6 +1,7 @@
 //! How a command can fail: the exit code, the words and the hints, all decided here.
 
 mod driving;
+mod inspecting;
 mod running;
 mod setting;
 

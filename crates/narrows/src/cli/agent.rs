@@ -10,7 +10,7 @@ use super::ModelArgs;
 use super::value::{self, Variable};
 
 /// The arguments about an agent.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct AgentArgs {
     /// The agent: the name of one in narrows.toml, or a program and its arguments
     ///

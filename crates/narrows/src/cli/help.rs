@@ -46,6 +46,51 @@ pub(super) const CHAT: &[Example] = &[
     ),
 ];
 
+/// Of `narrows agents`.
+pub(super) const AGENTS: &[Example] = &[
+    ("narrows agents", "the agents of narrows.toml, and whether they are installed"),
+    ("narrows agents --probe \"opencode acp\"", "what an agent is and can do"),
+    ("narrows agents --probe my-agent --json", "the same for a script"),
+];
+
+/// Of `narrows sessions`.
+pub(super) const SESSIONS: &[Example] = &[
+    ("narrows sessions", "those of the built-in agent in this directory"),
+    ("narrows sessions --agent my-agent --all", "all that another agent keeps"),
+    ("narrows run --agent my-agent --resume ID \"And now?\"", "going on with one of them"),
+];
+
+/// Of `narrows policy`.
+pub(super) const POLICY: &[Example] = &[
+    ("narrows policy check rules.toml", "whether the rules can be read, and their examples hold"),
+    ("narrows policy explain rules.toml -- git push origin main", "whether a command may run, and why"),
+    (
+        "narrows policy test rules.toml --events run.jsonl",
+        "what other rules would have said in a recorded run",
+    ),
+];
+
+/// Of `narrows policy explain`.
+pub(super) const POLICY_EXPLAIN: &[Example] = &[
+    ("narrows policy explain rules.toml -- git push origin main", "a program and its arguments"),
+    ("narrows policy explain rules.toml -- 'make && ./deploy'", "a line for a shell"),
+    (
+        "narrows policy explain --access low --kind edit --path src/main.rs",
+        "a file that is changed, without rules",
+    ),
+    ("narrows policy explain rules.toml --server github --tool create_issue", "a tool of an MCP server"),
+];
+
+/// Of `narrows policy check`.
+pub(super) const POLICY_CHECK: &[Example] =
+    &[("narrows policy check rules.toml", "what is wrong with it, and where")];
+
+/// Of `narrows policy test`.
+pub(super) const POLICY_TEST: &[Example] = &[
+    ("narrows run --agent my-agent --output events \"Hi\" > run.jsonl", "a record"),
+    ("narrows policy test rules.toml --events run.jsonl", "what these rules would have said"),
+];
+
 /// Of `narrows acp`.
 pub(super) const ACP: &[Example] = &[
     ("OPENAI_API_KEY=… narrows acp", "what an editor starts, with OpenAI's gpt-4o"),

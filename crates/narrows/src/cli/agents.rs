@@ -1,0 +1,40 @@
+//! `narrows agents`: which there are, and what one of them can do.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{Protocol, help, value};
+
+/// List the agents of narrows.toml, or ask one what it can do
+///
+/// An agent of narrows.toml is a table: [agents.NAME] with `command`, and whatever else it needs.
+///
+/// With --probe the agent is started, asked to introduce itself, and asked for a session in an empty directory, which
+/// tells what models, modes and commands it has. No prompt is sent, nothing of this machine is offered to it, and
+/// nobody is logged in.
+#[derive(Args, Debug)]
+#[command(after_help = help::examples(help::AGENTS), after_long_help = help::reference(help::AGENTS))]
+pub(crate) struct Agents {
+    /// Start this agent and show what it can do: a name of narrows.toml, or a program and its arguments; without a
+    /// value it is the built-in one
+    #[arg(long, value_name = "AGENT", num_args = 0..=1, default_missing_value = "")]
+    pub(crate) probe: Option<String>,
+
+    /// How long the agent may take for each of its answers [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = value::duration, requires = "probe")]
+    pub(crate) timeout: Option<Duration>,
+
+    /// The version of the protocol to offer [default: what narrows.toml says, or 1]
+    #[arg(long, value_enum, value_name = "VERSION", requires = "probe")]
+    pub(crate) protocol: Option<Protocol>,
+
+    /// The configuration file [default: ~/.config/narrows/narrows.toml]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,23 @@
+//! `narrows sessions`: what an agent remembers.
+
+use clap::Args;
+
+use super::{AgentArgs, help};
+
+/// List the sessions that an agent keeps, the one used last first
+///
+/// Each can be gone on with: `narrows run --resume ID`, or `--continue` for the first of its directory.
+#[derive(Args, Debug)]
+#[command(after_help = help::examples(help::SESSIONS), after_long_help = help::reference(help::SESSIONS))]
+pub(crate) struct Sessions {
+    /// Those of all directories, not only of this one
+    #[arg(long, conflicts_with = "cwd")]
+    pub(crate) all: bool,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) agent: AgentArgs,
+}

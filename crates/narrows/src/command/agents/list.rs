@@ -1,0 +1,121 @@
+//! The agents that have names, and whether they can be started.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use narrows_process::{SpawnError, Spec, find};
+use serde::Serialize;
+
+use crate::cli::{AgentArgs, Agents};
+use crate::command::columns;
+use crate::config::AgentEntry;
+use crate::failure::{Code, Failure};
+use crate::terminal::line;
+use crate::{drive, output};
+
+/// What the agent without a name is called here.
+const BUILT_IN: &str = "built-in";
+
+/// An agent.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    name: String,
+    command: Vec<String>,
+    built_in: bool,
+    installed: bool,
+    /// What is started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<PathBuf>,
+    /// Why nothing can be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    /// Where it was looked for, if it is not there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    searched: Vec<PathBuf>,
+}
+
+/// Lists them.
+pub(super) fn execute(args: &Agents) -> Result<ExitCode, Failure> {
+    let entries = drive::agents(args.config.as_deref())?;
+    let mut rows = entries.iter().map(row).collect::<Result<Vec<_>, _>>()?;
+    rows.push(built_in()?);
+    if args.json {
+        let text = serde_json::json!({ "agents": rows }).to_string();
+        output::print(format!("{text}\n").as_bytes())?;
+        return Ok(Code::Success.exit());
+    }
+    let cells: Vec<[String; 3]> = rows.iter().map(cells).collect();
+    output::print(columns(["NAME", "COMMAND", "FOUND"], &cells).as_bytes())?;
+    if entries.is_empty() {
+        output::complain(&how_to_add_one(args.config.as_deref()));
+    }
+    Ok(Code::Success.exit())
+}
+
+/// Fails if the program of an agent cannot be had.
+pub(super) fn require(name: &str, spec: &Spec) -> Result<(), Failure> {
+    match find(spec) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::not_installed(name, &spec.program.to_string_lossy(), &error)),
+    }
+}
+
+fn row(entry: &AgentEntry) -> Result<Row, Failure> {
+    let chosen = drive::started_by(entry, &AgentArgs::default(), drive::directory(Path::new("."))?)?;
+    let (path, problem, searched) = match find(&chosen.agent.spec) {
+        Ok(path) => (Some(path), None, Vec::new()),
+        Err(error) => (None, Some(problem(&error)), searched(&error)),
+    };
+    let (name, command, installed) = (entry.name.clone(), entry.command.clone(), path.is_some());
+    Ok(Row { name, command, built_in: false, installed, path, problem, searched })
+}
+
+fn built_in() -> Result<Row, Failure> {
+    let path = std::env::current_exe().map_err(|error| Failure::setup("find this program", &error))?;
+    Ok(Row {
+        name: BUILT_IN.to_owned(),
+        command: vec!["narrows".to_owned(), "acp".to_owned()],
+        built_in: true,
+        installed: true,
+        path: Some(path),
+        problem: None,
+        searched: Vec::new(),
+    })
+}
+
+fn problem(error: &SpawnError) -> String {
+    match error {
+        SpawnError::NotFound { program, searched: Some(_) } => format!("there is no {program:?} in PATH"),
+        SpawnError::NotFound { program, searched: None } => format!("there is no file {program:?}"),
+        error => error.to_string(),
+    }
+}
+
+fn searched(error: &SpawnError) -> Vec<PathBuf> {
+    match error {
+        SpawnError::NotFound { searched: Some(path), .. } => std::env::split_paths(path).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn cells(row: &Row) -> [String; 3] {
+    let words = row.command.iter().map(String::as_str);
+    let command = shlex::try_join(words).unwrap_or_else(|_| row.command.join(" "));
+    let found = match (&row.path, &row.problem) {
+        _ if row.built_in => "this program; it is used without --agent".to_owned(),
+        (Some(path), _) => path.display().to_string(),
+        (None, problem) => format!("not installed: {}", problem.as_deref().unwrap_or_default()),
+    };
+    [row.name.clone(), command, found].map(|cell| line(&cell))
+}
+
+fn how_to_add_one(config: Option<&Path>) -> String {
+    let file = match config {
+        Some(path) => path.display().to_string(),
+        None => "~/.config/narrows/narrows.toml".to_owned(),
+    };
+    format!(
+        "no agent has a name yet; to give one a name, write in {file}:\n\n  [agents.opencode]\n  command = \"opencode acp\"\n"
+    )
+}

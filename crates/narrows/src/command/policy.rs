@@ -1,0 +1,60 @@
+//! `narrows policy`: what rules say, before an agent finds out.
+
+mod check;
+mod explain;
+mod replay;
+mod test;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use narrows_policy::{Confined, Header, Narrowing, Policy as Rulebook, Rules, Scene};
+
+use crate::cli::{Circumstances, Policy, PolicyCommand};
+use crate::drive;
+use crate::failure::Failure;
+
+/// Does what was asked for.
+pub(super) fn execute(args: &Policy) -> Result<ExitCode, Failure> {
+    match &args.command {
+        PolicyCommand::Explain(explain) => explain::execute(explain),
+        PolicyCommand::Check(check) => check::execute(check),
+        PolicyCommand::Test(test) => test::execute(test),
+    }
+}
+
+/// What decides, and where.
+struct Court {
+    policy: Rulebook,
+    roots: Vec<PathBuf>,
+    confined: Confined,
+}
+
+impl Court {
+    /// With the rules of `file`, if there is one, as `narrows run` would have them with these flags.
+    fn new(file: Option<&Path>, args: &Circumstances) -> Result<Self, Failure> {
+        let read = file.map(rules).transpose()?.unwrap_or_default();
+        let flags = Narrowing { network: !args.no_network, web_search: !args.no_web_search };
+        let policy = drive::combined(read, args.access, flags);
+        let cwd = args.cwd.as_deref().unwrap_or(Path::new("."));
+        let roots = std::iter::once(cwd).chain(args.add_dir.iter().map(PathBuf::as_path));
+        let roots = roots.map(drive::directory).collect::<Result<_, _>>()?;
+        // A sandbox takes the network from commands only if they are not to have it.
+        let network = args.sandboxed && !policy.narrowing().network;
+        Ok(Self { policy, roots, confined: Confined { files: args.sandboxed, network } })
+    }
+
+    /// The surroundings of a request.
+    fn scene(&self) -> Scene<'_> {
+        Scene { roots: &self.roots, confined: self.confined, ..Scene::default() }
+    }
+}
+
+/// The rules of a file.
+fn rules(path: &Path) -> Result<(Rules, Header), Failure> {
+    Rules::parse(&text(path)?, &path.display().to_string()).map_err(|error| Failure::wrong_rules(&error))
+}
+
+fn text(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| Failure::unreadable("the rules", path, &error))
+}

@@ -1,0 +1,96 @@
+//! `narrows policy explain`: what is said about one request, and why.
+
+use std::process::ExitCode;
+
+use narrows_policy::{Action, Command, Explanation, Kind};
+use serde_json::json;
+
+use super::Court;
+use crate::cli::{Explain, Wanted};
+use crate::failure::{Code, Failure};
+use crate::output;
+
+/// Judges the request and says why.
+pub(super) fn execute(args: &Explain) -> Result<ExitCode, Failure> {
+    let court = Court::new(args.file.as_deref(), &args.circumstances)?;
+    let action = action(&args.wanted, &args.request);
+    let explanation = court.policy.explain(&action, &court.scene());
+    let text = if args.circumstances.json {
+        format!("{}\n", as_json(&court, &explanation))
+    } else {
+        explanation.to_string()
+    };
+    output::print(text.as_bytes())?;
+    Ok(Code::Success.exit())
+}
+
+fn as_json(court: &Court, explanation: &Explanation) -> serde_json::Value {
+    let Explanation { decision, parts, rules } = explanation;
+    json!({
+        "verdict": decision.verdict,
+        "because": decision.because,
+        "about": decision.about,
+        "words": decision.to_string(),
+        "parts": parts,
+        "rules": rules,
+        "access": court.policy.access(),
+        "roots": court.roots,
+    })
+}
+
+/// The request that the arguments describe.
+fn action(wanted: &Wanted, request: &[String]) -> Action {
+    let command = match request {
+        [] => None,
+        [line] if line.contains(char::is_whitespace) => Some(Command::Shell(line.clone())),
+        words => Some(Command::Argv(words.to_vec())),
+    };
+    let kind = match wanted.kind {
+        Some(kind) => kind,
+        None if command.is_some() => Kind::Execute,
+        None if !wanted.url.is_empty() => Kind::Fetch,
+        None if !wanted.path.is_empty() => Kind::Read,
+        None => Kind::Other,
+    };
+    Action {
+        tool: wanted.tool.clone(),
+        server: wanted.server.clone(),
+        paths: wanted.path.clone(),
+        urls: wanted.url.clone(),
+        command,
+        ..Action::new(kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(wanted: Wanted, request: &[&str], expected: &Action) {
+        let request: Vec<String> = request.iter().map(|word| (*word).to_owned()).collect();
+        assert_eq!(action(&wanted, &request), *expected, "{wanted:?} {request:?}");
+    }
+
+    #[test]
+    fn a_request_is_a_command_or_what_the_flags_say() {
+        let argv = |words: &[&str]| Command::Argv(words.iter().map(|word| (*word).to_owned()).collect());
+        let none = Wanted::default;
+        check(none(), &["ls"], &Action::execute(argv(&["ls"]), None));
+        check(none(), &["ls", "-l a"], &Action::execute(argv(&["ls", "-l a"]), None));
+        check(none(), &["ls -l"], &Action::execute(Command::Shell("ls -l".to_owned()), None));
+        check(none(), &["ls\n-l"], &Action::execute(Command::Shell("ls\n-l".to_owned()), None));
+        let path = || Wanted { path: vec!["a".into()], ..none() };
+        check(path(), &[], &Action::file(Kind::Read, "a"));
+        check(Wanted { kind: Some(Kind::Delete), ..path() }, &[], &Action::file(Kind::Delete, "a"));
+        let url = vec!["https://example.org".to_owned()];
+        let fetched = Action { urls: url.clone(), ..Action::new(Kind::Fetch) };
+        check(Wanted { url, ..none() }, &[], &fetched);
+        let tool = || Some("create_issue".to_owned());
+        let server = || Some("github".to_owned());
+        let called = Action { tool: tool(), server: server(), ..Action::new(Kind::Other) };
+        check(Wanted { tool: tool(), server: server(), ..none() }, &[], &called);
+        let both = Action { paths: vec!["a".into()], ..Action::execute(argv(&["ls"]), None) };
+        check(path(), &["ls"], &both);
+    }
+}

@@ -1,0 +1,71 @@
+//! Requests for permission as events have them, made into what was judged.
+
+use std::path::PathBuf;
+
+use narrows_acp::method::{ELICITATION_CREATE, FS_READ_TEXT_FILE, FS_WRITE_TEXT_FILE, TERMINAL_CREATE};
+use narrows_client::{Json, PermissionRequested};
+use narrows_policy::{Action, Command, Decision, Kind, Verdict};
+use serde_json::Value;
+
+use super::Court;
+
+/// A tool of an MCP server that runs in narrows.
+const MCP: &str = "mcp/message";
+
+/// What is decided about a request; `None` if that is no question of rules.
+pub(super) fn decide(court: &Court, asked: &PermissionRequested) -> Option<Decision> {
+    let mut decision = court.policy.decide(&action(asked)?, &court.scene());
+    if asked.truncated || asked.problem.is_some() {
+        // What cannot be read in whole cannot be judged: no rule lets it pass.
+        decision.verdict = decision.verdict.max(Verdict::Ask);
+    }
+    Some(decision)
+}
+
+/// What the request is about.
+fn action(asked: &PermissionRequested) -> Option<Action> {
+    let input = asked.input.as_ref().map(Json::value).unwrap_or_default();
+    Some(match asked.method.as_str() {
+        FS_READ_TEXT_FILE => file(Kind::Read, asked, &input),
+        FS_WRITE_TEXT_FILE => file(Kind::Edit, asked, &input),
+        TERMINAL_CREATE => {
+            let words = input.get("args").and_then(Value::as_array).into_iter().flatten();
+            let words = input.get("command").into_iter().chain(words);
+            let argv = words.filter_map(Value::as_str).map(str::to_owned).collect();
+            let cwd = input.get("cwd").and_then(Value::as_str).map(PathBuf::from);
+            Action::execute(Command::Argv(argv), cwd)
+        }
+        MCP => {
+            let name = asked.tool_name.as_deref().unwrap_or_default();
+            let (server, tool) = name.split_once('.').unwrap_or(("", name));
+            Action::mcp(server, tool, &input)
+        }
+        // A form to be filled in is declined, whatever the rules say.
+        ELICITATION_CREATE => return None,
+        _ => asked_for(asked, &input),
+    })
+}
+
+/// A file by where its name leads, and by its name.
+fn file(kind: Kind, asked: &PermissionRequested, input: &Value) -> Action {
+    let named = input.get("path").and_then(Value::as_str);
+    let mut paths: Vec<PathBuf> = asked.locations.iter().map(PathBuf::from).collect();
+    paths.extend(
+        named.map(PathBuf::from).filter(|named| !paths.contains(named)).into_iter().collect::<Vec<_>>(),
+    );
+    Action { paths, ..Action::new(kind) }
+}
+
+/// A tool call of the agent itself, which it asked about.
+fn asked_for(asked: &PermissionRequested, input: &Value) -> Action {
+    let locations: Vec<PathBuf> = asked.locations.iter().map(PathBuf::from).collect();
+    // A tool without a name is called by its title there, and rules are not to take that for a name.
+    let named = asked.tool_name.as_deref().filter(|name| Some(*name) != asked.title.as_deref());
+    let mut action = Action::read(asked.kind.as_deref(), named, input, &locations);
+    if let Some(command) = &asked.command {
+        action.kind = Kind::Execute;
+        action.command = Some(Command::Shell(command.clone()));
+        action.cwd = asked.cwd.as_ref().map(PathBuf::from);
+    }
+    action
+}

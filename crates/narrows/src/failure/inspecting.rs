@@ -1,0 +1,71 @@
+//! What to say when agents, sessions or rules cannot be looked at.
+
+use std::io;
+use std::path::Path;
+
+use narrows_client::{ClientError, Problem, Stage};
+use narrows_policy::RulesError;
+use narrows_process::SpawnError;
+
+use super::{Code, Failure};
+
+impl Failure {
+    /// The program of an agent cannot be had.
+    pub(crate) fn not_installed(agent: &str, program: &str, error: &SpawnError) -> Self {
+        let message = match agent == program {
+            true => format!("the agent {agent:?} cannot be started"),
+            false => format!("the agent {agent:?} cannot be started, because of its program {program:?}"),
+        };
+        let failure = Self::new(Code::Start, message);
+        match error {
+            SpawnError::NotFound { searched: Some(path), .. } => failure
+                .because(&io::Error::other(format!("it is in none of {}", path.to_string_lossy())))
+                .hint("install it, or give the path to it"),
+            SpawnError::NotFound { searched: None, .. } => {
+                failure.because(&io::Error::other("there is no such file"))
+            }
+            error => failure.because(error),
+        }
+    }
+
+    /// An agent could not be asked what it can do.
+    pub(crate) fn of_probe(error: ClientError) -> Self {
+        let (late, stage) = (matches!(*error.problem, Problem::Deadline(_)), error.stage);
+        let mut failure = Self::from(error);
+        if late && let Some(hint) = failure.hints.first_mut() {
+            // What it says there is about flags of `narrows run`.
+            "an agent that is slow to start may need more: --timeout 2m".clone_into(hint);
+        }
+        if stage == Stage::Initialize {
+            return failure;
+        }
+        failure.hint("it has answered `initialize`, so it is an ACP agent")
+    }
+
+    /// An agent is asked for its sessions and has no way to tell.
+    pub(crate) fn cannot_list(agent: &str) -> Self {
+        Self::new(Code::Agent, format!("the agent {agent:?} cannot list its sessions"))
+            .hint("it may go on with one whose id you know: narrows run --resume ID")
+    }
+
+    /// Rules cannot be understood; the hint is a line of its own.
+    pub(crate) fn wrong_rules(error: &RulesError) -> Self {
+        let RulesError { file, line, column, what, hint } = error;
+        let failure = Self::new(Code::Usage, format!("{file}:{line}:{column}: {what}"));
+        match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+
+    /// The record of a run cannot be read.
+    pub(crate) fn record(path: &Path, error: &io::Error) -> Self {
+        Self::unreadable("--events", path, error)
+    }
+
+    /// The record of a run is none.
+    pub(crate) fn no_record(path: &Path) -> Self {
+        Self::new(Code::Usage, format!("there is not one event in {path:?}"))
+            .hint("record a run with `narrows run --output events`")
+    }
+}
