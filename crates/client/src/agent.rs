@@ -7,6 +7,7 @@ use narrows_acp::capability::AgentCan;
 use narrows_acp::method::INITIALIZE;
 use narrows_acp::offer::{Answer, Unfit, Verdict, judge_error, judge_result};
 use narrows_acp::{ProtocolVersion, Version, Versions, v1, v2};
+use narrows_link::Link;
 use narrows_link::child::{self, Process};
 use narrows_process::{Ladder, Spec};
 use narrows_rpc::{CallError, Inbox, Options, Peer};
@@ -97,7 +98,8 @@ enum Opening {
 pub(crate) struct Running {
     pub(crate) peer: Peer,
     pub(crate) inbox: Inbox,
-    pub(crate) process: Process,
+    /// None if somebody else has started it.
+    pub(crate) process: Option<Process>,
     pub(crate) known: Introduced,
 }
 
@@ -115,7 +117,7 @@ pub(crate) async fn start(
         })?;
         let (peer, inbox) = narrows_rpc::start(link, Options::client(serves));
         match initialize(&peer, version, offer, agent).await {
-            Ok(Opening::Agreed(known)) => return Ok(Running { peer, inbox, process, known }),
+            Ok(Opening::Agreed(known)) => return Ok(Running { peer, inbox, process: Some(process), known }),
             Ok(Opening::Again(lower)) => {
                 tracing::info!(%version, %lower, "the agent wants a lower version");
                 // Nothing was begun, so there is nothing to be gentle about.
@@ -129,6 +131,24 @@ pub(crate) async fn start(
                 error.seen = end(&peer, process, if lost { Ladder::default() } else { hasty() }).await;
                 return Err(error);
             }
+        }
+    }
+}
+
+/// Begins the conversation with an agent that somebody else has started.
+pub(crate) async fn greet(
+    link: Link,
+    agent: &Agent,
+    offer: Offer,
+    serves: fn(&str) -> bool,
+) -> Result<Running, ClientError> {
+    let (peer, inbox) = narrows_rpc::start(link, Options::client(serves));
+    let failed = |problem| ClientError::new(Stage::Initialize, problem);
+    match initialize(&peer, agent.protocol, offer, agent).await.map_err(failed)? {
+        Opening::Agreed(known) => Ok(Running { peer, inbox, process: None, known }),
+        Opening::Again(lower) => {
+            let words = format!("the agent wants to be asked anew, with version {lower} of the protocol");
+            Err(failed(Problem::Unsupported(words)))
         }
     }
 }
@@ -150,8 +170,9 @@ pub(crate) async fn end(peer: &Peer, process: Process, ladder: Ladder) -> Seen {
 }
 
 /// What can be seen of an agent that runs.
-pub(crate) fn seen(peer: &Peer, process: &Process) -> Seen {
-    Seen { stray_lines: stray_lines(peer), stderr: process.stderr().tail(STDERR_LINES) }
+pub(crate) fn seen(peer: &Peer, process: Option<&Process>) -> Seen {
+    let stderr = process.map(|process| process.stderr().tail(STDERR_LINES));
+    Seen { stray_lines: stray_lines(peer), stderr: stderr.unwrap_or_default() }
 }
 
 fn stray_lines(peer: &Peer) -> u64 {

@@ -33,6 +33,8 @@ pub struct SessionConfig {
     pub mcp_servers: Vec<ServerConfig>,
     /// The environment of commands that the agent runs here.
     pub environment: Environment,
+    /// Whether events have the agent's own message with them.
+    pub raw: bool,
     /// Whether commands run in a sandbox if this machine has one.
     pub sandbox: bool,
     /// Whether to log in by variables that are set, if the agent wants somebody to.
@@ -54,6 +56,7 @@ impl SessionConfig {
             on_permission: None,
             mcp_servers: Vec::new(),
             environment: Environment::empty(),
+            raw: false,
             sandbox: true,
             log_in: true,
         }

@@ -37,7 +37,7 @@ struct State<T> {
     bytes: usize,
     /// How many went since the last that was read.
     dropped: u64,
-    /// The reader has begun, and has not gone.
+    /// Somebody reads, or is about to.
     reads: bool,
     ended: bool,
 }
@@ -66,9 +66,9 @@ pub(crate) struct Reader<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Both ends.
-pub(crate) fn feed<T: Fed>() -> (Feed<T>, Reader<T>) {
-    let state = State { waiting: VecDeque::new(), bytes: 0, dropped: 0, reads: false, ended: false };
+/// Both ends. Where somebody is `expected` to read, they are waited for from the beginning.
+pub(crate) fn feed<T: Fed>(expected: bool) -> (Feed<T>, Reader<T>) {
+    let state = State { waiting: VecDeque::new(), bytes: 0, dropped: 0, reads: expected, ended: false };
     let shared = Arc::new(Shared { state: Mutex::new(state), come: Notify::new(), taken: Notify::new() });
     (Feed { shared: Arc::clone(&shared) }, Reader { shared })
 }
@@ -235,7 +235,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_nobody_reads_goes_but_what_is_vital_stays() {
-        let (feed, mut reader) = feed();
+        let (feed, mut reader) = feed(false);
         feed.put(&mut vec![Event::Vital(0)]);
         for number in 1..=5000 {
             feed.put(&mut vec![Event::Plain(number)]);
@@ -256,7 +256,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_gets_everything() {
-        let (feed, mut reader) = feed();
+        let (feed, mut reader) = feed(true);
         let feeding = async move {
             for number in 0..10_000 {
                 feed.put(&mut vec![Event::Plain(number)]);
@@ -278,7 +278,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_stops_reading_holds_nobody_up_for_ever() {
-        let (feed, mut reader) = feed();
+        let (feed, mut reader) = feed(true);
         feed.put(&mut vec![Event::Plain(0)]);
         assert_eq!(reader.next().await, Some(Event::Plain(0)));
         feed.put(&mut (1..=ROOM).map(Event::Plain).collect());

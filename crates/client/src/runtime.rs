@@ -7,13 +7,15 @@ use narrows_acp::Version;
 use narrows_acp::method::{
     AUTH_LOGIN, AUTHENTICATE, SESSION_FORK, SESSION_LIST, SESSION_LOAD, SESSION_NEW, SESSION_RESUME,
 };
+use narrows_link::Link;
 use narrows_link::child::Process;
-use narrows_process::Ladder;
+use narrows_process::{Ladder, Sandbox, Support};
 use narrows_rpc::{CallError, Peer, Request};
 use narrows_wire::{Code, RpcError};
 use serde_json::{Map, Value, json};
+use tokio::sync::OnceCell;
 
-use crate::agent::{self, Agent, Introduced, Offer};
+use crate::agent::{self, Agent, Introduced, Offer, Running};
 use crate::config::SessionConfig;
 use crate::error::{ClientError, LoginKind, Problem, Seen, Stage, wants_login};
 use crate::lobby::{self, Lobby};
@@ -34,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) peer: Peer,
     pub(crate) lobby: Arc<Lobby>,
     pub(crate) mcp: Hosted,
+    /// What this machine can confine commands with, once that was looked for.
+    support: OnceCell<Support>,
     process: StdMutex<Option<Process>>,
 }
 
@@ -81,14 +85,29 @@ impl Runtime {
     /// When it cannot be started, does not answer, or speaks no version that we do.
     pub async fn start(agent: Agent, offer: Offer) -> Result<Self, ClientError> {
         let running = agent::start(&agent, offer, session::serves).await?;
+        Ok(Self::of(agent, offer, running))
+    }
+
+    /// The same for an agent that somebody else has started, at the other end of `link`. Its `spec` is not used, but for
+    /// the environment that it is said to have.
+    ///
+    /// # Errors
+    /// When it does not answer, or speaks no version that was offered.
+    pub async fn connect(agent: Agent, link: Link, offer: Offer) -> Result<Self, ClientError> {
+        let running = agent::greet(link, &agent, offer, session::serves).await?;
+        Ok(Self::of(agent, offer, running))
+    }
+
+    fn of(agent: Agent, offer: Offer, running: Running) -> Self {
         let lobby = Arc::new(Lobby::default());
         let mcp = Hosted::new(McpLimits::default());
         let (peer, known) = (running.peer, running.known);
         let elsewhere = (mcp.clone(), peer.clone());
         let other = move |request: Request| other(&elsewhere.0, &elsewhere.1, request);
         tokio::spawn(lobby::read(Arc::clone(&lobby), running.inbox, other));
-        let process = StdMutex::new(Some(running.process));
-        Ok(Self { shared: Arc::new(Shared { agent, known, offer, peer, lobby, mcp, process }) })
+        let process = StdMutex::new(running.process);
+        let support = OnceCell::new();
+        Self { shared: Arc::new(Shared { agent, known, offer, peer, lobby, mcp, support, process }) }
     }
 
     /// What the user calls the agent.
@@ -202,7 +221,12 @@ impl Shared {
     /// What was seen of the agent until now.
     pub(crate) fn seen(&self) -> Seen {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        process.as_ref().map(|process| agent::seen(&self.peer, process)).unwrap_or_default()
+        agent::seen(&self.peer, process.as_ref())
+    }
+
+    /// What this machine can confine commands with.
+    pub(crate) async fn sandbox(&self) -> Support {
+        self.support.get_or_init(Sandbox::support).await.clone()
     }
 
     /// Ends the agent and everything it started.
@@ -210,7 +234,10 @@ impl Shared {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
         match process {
             Some(process) => agent::end(&self.peer, process, ladder).await,
-            None => Seen::default(),
+            None => {
+                self.peer.close();
+                agent::seen(&self.peer, None)
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 mod active;
 mod actor;
 mod open;
+mod patience;
 mod permission;
 mod serve;
 

@@ -328,76 +328,156 @@ fn unshown(update: &Value) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn presenter() -> Presenter {
         // Whatever the tests run in, what they say must not depend on it.
-        Presenter { make_safe: true, watched: true, ..Presenter::new(Output::Text) }
+        let presenter = Presenter::new(Output::Text, false);
+        Presenter { make_safe: true, watched: true, colour: Colour::off(), ..presenter }
     }
 
-    fn text(message: Option<&str>, text: &str) -> Event {
-        Event::Text { message: message.map(Arc::from), text: text.to_owned() }
+    fn event(mut event: Value) -> RuntimeEvent {
+        event["atMs"] = 0.into();
+        event["runId"] = "r".into();
+        serde_json::from_value(event).expect("an event")
     }
 
-    fn whole(message: &str, text: &str) -> Event {
-        Event::Message { message: message.into(), text: text.to_owned() }
+    fn text(text: &str) -> RuntimeEvent {
+        event(json!({"type": "assistant.delta", "textDelta": text}))
+    }
+
+    fn message() -> RuntimeEvent {
+        event(json!({"type": "assistant.message", "message": {"text": "whatever"}}))
+    }
+
+    fn tool(name: &str) -> RuntimeEvent {
+        event(json!({"type": "tool.call", "callId": "1", "toolName": name, "input": {"a": 1}}))
+    }
+
+    fn payload(payload: Value) -> RuntimeEvent {
+        event(json!({"type": "provider.event", "provider": "p", "payload": payload}))
+    }
+
+    fn shown(mut presenter: Presenter, events: impl IntoIterator<Item = RuntimeEvent>) -> String {
+        let mut pieces = VecDeque::new();
+        for event in events {
+            presenter.show(&event, &mut pieces).expect("short enough");
+        }
+        presenter.end_thought(&mut pieces);
+        let text = |piece| match piece {
+            Piece::Text(text) => text,
+            Piece::LineEnd => "\n".to_owned(),
+            Piece::Note(note) => format!("[{note}]"),
+        };
+        pieces.into_iter().map(text).collect()
     }
 
     #[track_caller]
-    fn check(events: impl IntoIterator<Item = Event>, expected: &str) {
-        let (mut presenter, mut pieces) = (presenter(), VecDeque::new());
-        presenter.colour = Colour::off();
-        for event in events {
-            presenter.show(event, &mut pieces).unwrap();
-        }
-        presenter.finish(&mut pieces);
-        let shown: String = pieces
-            .into_iter()
-            .map(|piece| match piece {
-                Piece::Text(text) => text,
-                Piece::LineEnd => "\n".to_owned(),
-                Piece::Note(note) => format!("[{note}]"),
-            })
-            .collect();
-        assert_eq!(shown, expected);
+    fn check(events: impl IntoIterator<Item = RuntimeEvent>, expected: &str) {
+        assert_eq!(shown(presenter(), events), expected);
     }
 
     #[test]
     fn chunks_run_on_and_messages_do_not() {
-        check([text(None, "a"), text(None, "b")], "ab");
-        check([text(Some("1"), "a"), text(Some("1"), "b"), text(Some("2"), "c")], "ab\nc");
-        check([text(None, "a"), Event::Tool("t".to_owned()), text(None, "b")], "a[tool: t]\nb");
-        check([text(None, "a\n"), Event::Tool("t".to_owned()), text(None, "b")], "a\n[tool: t]b");
-        check([text(Some("1"), "a"), text(Some("2"), ""), text(Some("1"), "b")], "ab");
-    }
-
-    #[test]
-    fn a_message_sent_again_is_not_shown_again() {
-        check([text(Some("1"), "ab"), whole("1", "ab")], "ab");
-        check([text(Some("1"), "a"), text(Some("1"), "ü"), whole("1", "aüc")], "aüc");
-        check([whole("1", "ab"), whole("1", "abc"), text(Some("1"), "d")], "abcd");
-        check([text(Some("1"), "ab"), whole("1", "xy"), text(Some("1"), "z")], "ab\nxyz");
-        check([text(Some("1"), "ab"), whole("1", "")], "ab");
+        check([text("a"), text("b")], "ab");
+        check([text("a"), text("b"), message(), text("c")], "ab\nc");
+        check([text("a"), tool("t"), text("b")], "a[tool: t {\"a\":1}]\nb");
+        check([text("a\n"), tool("t"), text("b")], "a\n[tool: t {\"a\":1}]b");
+        let replaced =
+            json!({"type": "message.replaced", "role": "assistant", "messageId": "1", "text": "xy"});
+        check([text("ab"), payload(replaced), text("z")], "ab\nxy\nz");
     }
 
     #[test]
     fn what_stands_beside_is_short_and_safe() {
-        let thought = |text: &str| Event::Thought(text.to_owned());
-        check([thought("I wonder\n"), thought(" why "), text(None, "a")], "[thinking: I wonder why]a");
+        let thought = |text: &str| event(json!({"type": "assistant.reasoning.delta", "textDelta": text}));
+        check([thought("I wonder\n"), thought(" why "), text("a")], "[thinking: I wonder why]a");
         check([thought(&"x".repeat(1000))], &format!("[thinking: {}…]", "x".repeat(THOUGHT)));
-        let tool = || Event::Tool("\u{1b}[2J\nx".to_owned());
-        check([tool(), tool()], "[tool: \\u{1b}[2J x]");
-        check([text(None, "\u{7}a")], "\\u{7}a");
+        check([tool("\u{1b}[2J\nx")], "[tool: \\u{1b}[2J x {\"a\":1}]");
+        check([text("\u{7}a")], "\\u{7}a");
+        let titled = json!({
+            "type": "tool.call", "callId": "1", "toolName": "t", "input": {},
+            "raw": {"update": {"title": "Do it"}},
+        });
+        check([event(titled)], "[tool: Do it]");
+        let image = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "image"}});
+        check(
+            [payload(json!({"type": "session.update", "update": image}))],
+            "[(the answer has an image in it)]",
+        );
+    }
+
+    #[test]
+    fn changes_are_shown_by_what_differs() {
+        let change = json!({"type": "diff", "path": "/a", "oldText": "1\n2\n3", "newText": "1\ntwo\n3"});
+        let result = json!({
+            "type": "tool.result", "callId": "1", "output": {"status": "completed", "content": [change]},
+        });
+        check([event(result)], "[changed: /a][- 2][+ two]");
+        let failed = json!({"type": "tool.result", "callId": "1", "output": {"status": "failed"}});
+        check([event(failed)], "[tool: failed]");
+    }
+
+    #[test]
+    fn what_was_refused_is_told_and_remembered() {
+        let asked =
+            json!({"type": "permission.requested", "requestId": "1", "method": "m", "title": "Write /a"});
+        let settled = |outcome: Value, by: &str| {
+            let mut settled = json!({
+                "type": "permission.resolved", "requestId": "1",
+                "decision": {"by": by, "words": "deny: no rule"},
+            });
+            settled
+                .as_object_mut()
+                .expect("an object")
+                .extend(outcome.as_object().cloned().unwrap_or_default());
+            settled
+        };
+        let refused = json!({"outcome": "refused"});
+        for (outcome, by, expected, denied) in [
+            (refused.clone(), "policy", "[refused: Write /a (deny: no rule)]", 1),
+            (refused.clone(), "nobody to ask", "[refused: Write /a (nobody to ask)]", 1),
+            (refused, "answer", "[refused: Write /a (answer)]", 0),
+            (
+                json!({"outcome": "selected", "optionKind": "reject_once"}),
+                "answer",
+                "[refused: Write /a (answer)]",
+                0,
+            ),
+            (json!({"outcome": "selected", "optionKind": "allow_once"}), "policy", "", 0),
+            (json!({"outcome": "allowed"}), "policy", "", 0),
+        ] {
+            let events = [payload(asked.clone()), payload(settled(outcome, by))];
+            check(events.clone(), expected);
+            let mut presenter = presenter();
+            for event in &events {
+                presenter.show(event, &mut VecDeque::new()).expect("short");
+            }
+            assert_eq!(presenter.denied().len(), denied, "{expected}");
+        }
+    }
+
+    #[test]
+    fn events_are_lines() {
+        let presenter = Presenter { format: Output::Events, ..presenter() };
+        let lines = shown(presenter, [text("a"), message()]);
+        let types: Vec<Value> = lines
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["type"].clone())
+            .collect();
+        assert_eq!(types, ["assistant.delta", "assistant.message"]);
     }
 
     #[test]
     fn kept_text_is_bounded() {
-        let mut presenter = Presenter { keep: true, ..presenter() };
+        let mut presenter = Presenter { format: Output::Json, ..presenter() };
         let mut pieces = VecDeque::new();
         let half = "x".repeat(MOST_TEXT / 2);
-        assert_eq!(presenter.show(text(None, &half), &mut pieces), Ok(()));
-        assert_eq!(presenter.show(text(None, &half), &mut pieces), Ok(()));
-        assert_eq!(presenter.show(text(None, "x"), &mut pieces), Err(TooLong));
+        assert_eq!(presenter.show(&text(&half), &mut pieces), Ok(()));
+        assert_eq!(presenter.show(&text(&half), &mut pieces), Ok(()));
+        assert_eq!(presenter.show(&text("x"), &mut pieces), Err(TooLong));
         assert!(pieces.is_empty());
     }
 }

@@ -30,6 +30,15 @@ pub fn stage() -> Stage {
     }
 }
 
+/// Both ends of a conversation as links: the client's, the agent's, and where the agent can write past its own.
+#[must_use]
+pub fn pair() -> (Link, Link, Box<dyn Write + Send>) {
+    let (input, to_agent) = tokio::io::duplex(256 << 10);
+    let (writer, raw, from_agent) = tap();
+    let far = stream(input, writer, &Options::default());
+    (stream(from_agent, to_agent, &Options::default()), far, Box::new(raw))
+}
+
 /// A client by hand.
 pub struct Hand {
     to_agent: Option<DuplexStream>,

@@ -1,12 +1,11 @@
 //! The task of a session: reads what the agent sends, answers what it asks, and turns the rest into events.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use narrows_acp::Version;
-use narrows_acp::method::{SESSION_CANCEL, SESSION_CLOSE, SESSION_PROMPT, SESSION_UPDATE};
+use narrows_acp::method::{SESSION_CLOSE, SESSION_PROMPT, SESSION_UPDATE};
 use narrows_acp::stop::StopReason;
-use narrows_process::Ladder;
 use narrows_rpc::{CallError, Item, Request, Response};
 use narrows_wire::{Code, Frame};
 use serde::Deserialize;
@@ -16,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::active::{Active, GivingUp, Rung, Why};
+use super::active::{Active, GivingUp, Why};
 use super::{Command, locked};
 use crate::authority::Note;
 use crate::error::{ClientError, Problem, Stage, wants_login};
@@ -35,9 +34,6 @@ use crate::usage::Meter;
 
 /// How many messages are taken before anything else is looked at.
 const AT_ONCE: usize = 256;
-
-/// How long an agent may take once its terminals have been killed.
-const AFTER_KILL: Duration = Duration::from_secs(1);
 
 /// What the task hears beside the agent.
 pub(super) struct Ears {
@@ -62,13 +58,13 @@ pub(super) struct Actor {
     ears: Ears,
     cancels: mpsc::Sender<Arc<str>>,
     hosting: Option<Hosting>,
-    run: Option<Active>,
+    pub(super) run: Option<Active>,
     /// Requests that are being answered.
     pub(super) tasks: JoinSet<Option<PermissionResolved>>,
     /// Events that are to be put into the feed.
     pub(super) events: Vec<RuntimeEvent>,
     /// How many frames had come when silence was looked at last, and when it ends.
-    silence: (u64, Instant),
+    pub(super) silence: (u64, Instant),
 }
 
 /// What happened next.
@@ -177,14 +173,6 @@ impl Actor {
         }
     }
 
-    /// When something is to be done though nothing comes.
-    fn deadline(&self) -> Option<Instant> {
-        let run = self.run.as_ref()?;
-        let silence = self.shared.agent.deadlines.silence;
-        let quiet = (!silence.is_zero() && run.giving_up.is_none()).then_some(self.silence.1);
-        run.next_deadline().into_iter().chain(quiet).min()
-    }
-
     /// The run that is active.
     pub(super) fn run_id(&self) -> Option<String> {
         self.run.as_ref().map(|run| run.run_id.to_string())
@@ -290,7 +278,7 @@ impl Actor {
         self.mapper.start(&run_id, now_ms(), &mut self.events);
         self.meter.begin();
         self.tell_failures();
-        let (feed, reader) = feed();
+        let (feed, reader) = feed(true);
         let (settle, result) = oneshot::channel();
         let now = Instant::now();
         self.run = Some(Active {
@@ -331,7 +319,7 @@ impl Actor {
         let Some(run) = &mut self.run else { return };
         let response = match outcome {
             Ok(response) => response,
-            Err(error) => return self.refused(error),
+            Err(error) => return self.refused(&error),
         };
         #[derive(Default, Deserialize)]
         #[serde(default)]
@@ -374,9 +362,9 @@ impl Actor {
     }
 
     /// The prompt was answered with an error.
-    fn refused(&mut self, error: CallError) {
+    fn refused(&mut self, error: &CallError) {
         let Some(run) = &mut self.run else { return };
-        let end = match &error {
+        let end = match error {
             // Whoever was told to stop may say so in any way.
             CallError::Refused(refused) if run.giving_up.is_some() || refused.is(Code::Cancelled) => {
                 return self.stopped(Some(StopReason::Cancelled));
@@ -411,7 +399,7 @@ impl Actor {
                     return self.repair(&blocks);
                 }
                 Err(problems) => {
-                    tracing::warn!(?problems, "the answer does not have the form that was asked for")
+                    tracing::warn!(?problems, "the answer does not have the form that was asked for");
                 }
             }
         }
@@ -438,7 +426,7 @@ impl Actor {
     }
 
     /// Ends the run.
-    fn finish(&mut self, end: End, structured: Option<Value>) {
+    pub(super) fn finish(&mut self, end: End, structured: Option<Value>) {
         let Some(run) = self.run.take() else { return };
         let outcome = Outcome {
             end,
@@ -467,69 +455,6 @@ impl Actor {
             };
             self.finish(end, None);
         }
-    }
-
-    /// Asks the agent to stop.
-    fn give_up(&mut self, why: Why) {
-        let Some(run) = &mut self.run else { return };
-        if run.giving_up.is_some() {
-            return;
-        }
-        let until = Instant::now() + self.shared.agent.deadlines.cancel;
-        run.giving_up = Some(GivingUp { why, rung: Rung::Asked, until });
-        let params = json!({"sessionId": &*self.id});
-        if let Err(error) = self.shared.peer.notify_now(SESSION_CANCEL, &params) {
-            tracing::debug!(%error, "the turn could not be cancelled");
-        }
-        self.services.authority.cancel();
-    }
-
-    /// A deadline has passed. Whether the agent was ended for it.
-    async fn late(&mut self) -> bool {
-        let now = Instant::now();
-        let Some(run) = &mut self.run else { return false };
-        if let Some(giving_up) = &mut run.giving_up {
-            if now < giving_up.until {
-                return false;
-            }
-            if giving_up.rung == Rung::Asked {
-                giving_up.rung = Rung::Killed;
-                giving_up.until = now + AFTER_KILL;
-                self.services.terminals.release_all().await;
-                return false;
-            }
-            let why = giving_up.why;
-            tracing::warn!("the agent does not stop, so it is ended");
-            let ladder = Ladder { eof_grace: Duration::from_millis(500), ..Ladder::default() };
-            let seen = self.shared.end(ladder).await;
-            if let Some(run) = &mut self.run {
-                run.data = Some(json!({"stderr": seen.stderr, "strayLines": seen.stray_lines}));
-            }
-            self.finish(why.end(), None);
-            return true;
-        }
-        if let Some((at, limit)) = run.deadline
-            && now >= at
-        {
-            self.give_up(Why::Timeout(limit));
-            return false;
-        }
-        let frames = self.shared.peer.link_stats().frames_in;
-        let silence = self.shared.agent.deadlines.silence;
-        if now >= self.silence.1 {
-            if frames == self.silence.0 && !self.services.authority.is_asking() {
-                self.give_up(Why::Silence(silence));
-            } else {
-                self.hear();
-            }
-        }
-        false
-    }
-
-    /// Silence is measured anew from here.
-    fn hear(&mut self) {
-        let until = Instant::now() + self.shared.agent.deadlines.silence;
-        self.silence = (self.shared.peer.link_stats().frames_in, until);
     }
 
     fn note(&mut self, note: Note) {

@@ -42,7 +42,7 @@ pub(crate) async fn begin(
     }
     let roots = Roots::open(&config.roots()).map_err(|error| failed(Problem::Invalid(error.to_string())))?;
     let paths: Vec<_> = roots.paths().map(std::path::Path::to_owned).collect();
-    let (sandbox, confined) = sandbox(&config, &paths).await;
+    let (sandbox, confined) = sandbox(&shared, &config, &paths).await;
     let (notes, told) = mpsc::channel(QUEUE);
     let authority = Arc::new(Authority::new(
         Arc::clone(&config.policy),
@@ -64,7 +64,11 @@ pub(crate) async fn begin(
     let (descriptors, hosting) = servers(&shared, &config, &services).map_err(failed)?;
     let params = params(&config, &beginning, descriptors, &shared);
     let opening = shared.lobby.opening();
-    let mut mapper = Mapper::new(shared.known.version, &shared.agent.name, Settings::default());
+    let mut mapper = Mapper::new(
+        shared.known.version,
+        &shared.agent.name,
+        Settings { raw: config.raw, ..Settings::default() },
+    );
     let mut early = Vec::new();
     let mut requests = Vec::new();
     let mut snapshot = Snapshot::default();
@@ -108,7 +112,7 @@ pub(crate) async fn begin(
     let snapshot = Arc::new(Mutex::new(snapshot));
     let (commands, commanded) = mpsc::channel(QUEUE);
     let (cancels, cancelled) = mpsc::channel(QUEUE);
-    let (listener, events) = feed::<RuntimeEvent>();
+    let (listener, events) = feed::<RuntimeEvent>(false);
     listener.put(&mut early);
     let actor = Actor::new(
         Arc::clone(&shared),
@@ -129,11 +133,15 @@ pub(crate) async fn begin(
 }
 
 /// The sandbox for commands, and what it keeps them from.
-async fn sandbox(config: &SessionConfig, roots: &[std::path::PathBuf]) -> (Option<Sandbox>, Confined) {
+async fn sandbox(
+    shared: &Shared,
+    config: &SessionConfig,
+    roots: &[std::path::PathBuf],
+) -> (Option<Sandbox>, Confined) {
     if !config.sandbox {
         return (None, Confined::default());
     }
-    let support = Sandbox::support().await;
+    let support = shared.sandbox().await;
     let can = support.confined();
     if !can.files {
         return (None, Confined::default());

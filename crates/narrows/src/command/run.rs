@@ -5,6 +5,7 @@ mod request;
 mod summary;
 mod turn;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -32,8 +33,10 @@ pub(super) fn execute(args: Run) -> Result<ExitCode, Failure> {
         (None, Some(terminal)) => Some(Arc::clone(terminal) as _),
         (None, None) => None,
     };
-    let wanted = drive::want(&args.session, &mut chosen, asks)?;
+    let mut wanted = drive::want(&args.session, &mut chosen, asks)?;
     let format = args.output;
+    // The titles of tools stand there, for whoever watches.
+    wanted.config.raw = args.raw || (format == Output::Text && std::io::stderr().is_terminal());
     let settings = Settings { chosen, wanted, request, format, answers };
     let (outcome, summary) = super::block_on(run(settings))?;
     if format == Output::Json {

@@ -94,6 +94,7 @@ tool-timeout = "1m"
             tool: Some(Duration::from_secs(60)),
             server_start: None,
         },
+        agents: Vec::new(),
     };
     assert_eq!(file, expected);
     assert_eq!(file.key_variables().collect::<Vec<_>>(), ["WORK_KEY"]);

@@ -1,0 +1,110 @@
+//! A session with the scripted agent.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use narrows_acp::Version;
+use narrows_client::{Agent, Decide, Offer, RunHandle, Runtime, RuntimeEvent, Session, SessionConfig};
+use narrows_policy::{Access, Narrowing, Policy};
+use narrows_process::Spec;
+use narrows_testkit::fake::{Ended, Script, options, run};
+use narrows_testkit::hand::pair;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+/// Both versions.
+pub(crate) const VERSIONS: [Version; 2] = [Version::V1, Version::V2];
+
+/// What is to be driven, and how.
+pub(crate) struct Stage {
+    pub(crate) agent: Agent,
+    pub(crate) offer: Offer,
+    pub(crate) config: SessionConfig,
+    /// Where the session works.
+    place: tempfile::TempDir,
+}
+
+/// A session, and all that it needs to live.
+pub(crate) struct Driven {
+    pub(crate) runtime: Runtime,
+    pub(crate) session: Session,
+    place: tempfile::TempDir,
+    agent: JoinHandle<Ended>,
+}
+
+impl Stage {
+    /// An agent of this version under this access, with everything offered, no sandbox and nobody to ask.
+    pub(crate) fn new(version: Version, access: Access) -> Self {
+        let place = tempfile::tempdir().expect("a directory");
+        let root = place.path().canonicalize().expect("it is there");
+        let mut agent = Agent::new("fake", Spec::new("fake"));
+        agent.protocol = version;
+        let mut config = SessionConfig::new(root, Arc::new(Policy::new(access, Narrowing::default())));
+        config.sandbox = false;
+        let offer = Offer { read_files: true, write_files: true, run_commands: true };
+        Self { agent, offer, config, place }
+    }
+
+    /// With somebody who can be asked.
+    pub(crate) fn asking(mut self, decide: impl Decide + 'static) -> Self {
+        self.config.on_permission = Some(Arc::new(decide));
+        self
+    }
+
+    /// Plays `script`, which is built in or TOML, and opens a session with it.
+    pub(crate) async fn open(self, script: &str) -> Driven {
+        let script = Script::builtin(script).unwrap_or_else(|| Script::parse(script).expect("a script"));
+        let (link, far, raw) = pair();
+        let (peer, inbox) = narrows_rpc::start(far, options());
+        let agent = tokio::spawn(run(peer, inbox, raw, script));
+        let runtime = Runtime::connect(self.agent, link, self.offer).await.expect("an agent");
+        let session = runtime.open_session(self.config).await.expect("a session");
+        Driven { runtime, session, place: self.place, agent }
+    }
+}
+
+impl Driven {
+    /// The path of a file in the session's directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.place.path().canonicalize().expect("it is there").join(name)
+    }
+
+    /// Ends everything, and waits until the agent has gone.
+    pub(crate) async fn leave(self) {
+        self.session.close().await;
+        self.runtime.close().await;
+        self.agent.await.expect("the agent ends");
+    }
+}
+
+/// The types of the events, those of `provider.event` with what they are about; what repeats itself once.
+pub(crate) fn kinds(events: &[RuntimeEvent]) -> Vec<String> {
+    let kind = |event: &RuntimeEvent| {
+        let event = serde_json::to_value(event).expect("an event");
+        match event["payload"]["type"].as_str() {
+            Some("session.update") => {
+                event["payload"]["update"]["sessionUpdate"].as_str().unwrap_or_default().to_owned()
+            }
+            Some(payload) => payload.to_owned(),
+            None => event["type"].as_str().unwrap_or_default().to_owned(),
+        }
+    };
+    let mut kinds: Vec<String> = events.iter().map(kind).collect();
+    kinds.dedup();
+    kinds
+}
+
+/// The payloads of this type.
+pub(crate) fn payloads(events: &[RuntimeEvent], name: &str) -> Vec<Value> {
+    let payload = |event: &RuntimeEvent| serde_json::to_value(event).expect("an event")["payload"].clone();
+    events.iter().map(payload).filter(|payload| payload["type"] == name).collect()
+}
+
+/// All events of a run.
+pub(crate) async fn all(handle: &mut RunHandle) -> Vec<RuntimeEvent> {
+    let mut events = Vec::new();
+    while let Some(event) = handle.next().await {
+        events.push(event);
+    }
+    events
+}

@@ -1,0 +1,7 @@
+//! Sessions with the scripted agent, over a pair of links in memory.
+
+mod cancelling;
+mod common;
+mod files;
+mod permission;
+mod runs;
