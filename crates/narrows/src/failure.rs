@@ -309,7 +309,7 @@ impl Failure {
         self.code.exit()
     }
 
-    fn render(&self, colour: Colour) -> String {
+    pub(crate) fn render(&self, colour: Colour) -> String {
         let mut text = format!("{} {}\n", colour.paint(Style::Error, "error:"), self.message);
         for cause in &self.causes {
             _ = writeln!(text, "  because: {cause}");
