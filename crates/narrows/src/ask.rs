@@ -1,14 +1,19 @@
 //! Questions to the person at the terminal.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{self, IsTerminal, PipeReader, PipeWriter, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use narrows_client::{Decide, Pending, PermissionOption, Question, Reply};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::oneshot;
 
 use crate::cli::Output;
 use crate::terminal::{Colour, Style, line};
+
+/// The longest answer.
+const LONGEST: usize = 4096;
 
 /// The terminal, as somebody who can be asked. One question at a time.
 pub(crate) struct Terminal {
@@ -20,7 +25,7 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// The terminal, if a person watches it and nobody else reads what is printed.
     pub(crate) fn find(output: Output) -> Option<Self> {
-        let watched = std::io::stderr().is_terminal() && std::io::stdin().is_terminal();
+        let watched = io::stderr().is_terminal() && io::stdin().is_terminal();
         (watched && output == Output::Text)
             .then(|| Self { colour: Colour::of_stderr(), turn: Arc::default() })
     }
@@ -28,42 +33,70 @@ impl Terminal {
 
 impl Decide for Terminal {
     fn decide(&self, question: Arc<Question>) -> Pending {
-        let (answer, answered) = oneshot::channel();
-        let (colour, turn) = (self.colour, Arc::clone(&self.turn));
-        // A thread of its own: a person takes as long as they take, and nothing else may wait for them.
-        let asking = std::thread::Builder::new().name("question".to_owned()).spawn(move || {
-            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-            if !answer.is_closed() {
-                // Whoever no longer waits has decided otherwise.
-                let _ = answer.send(ask(&question, colour).unwrap_or(Reply::Reject));
-            }
-        });
+        let asking = Asking::begin(question, self.colour, Arc::clone(&self.turn));
         Box::pin(async move {
             match asking {
-                Ok(_) => answered.await.unwrap_or(Reply::Reject),
+                Ok(mut asking) => asking.reply().await,
                 Err(_) => Reply::Reject,
             }
         })
     }
 }
 
-/// Asks in the terminal itself, wherever stdin and stdout lead.
-fn ask(question: &Question, colour: Colour) -> std::io::Result<Reply> {
+/// A question that a person has been asked. Dropping it takes the question back.
+pub(crate) struct Asking {
+    answered: oneshot::Receiver<Reply>,
+    /// Closed with this, which is how the thread learns that nobody wants to know any more.
+    _wanted: PipeWriter,
+}
+
+impl Asking {
+    /// Asks as soon as `turn` can be had. In a thread of its own: a person takes as long as they take, and nothing else
+    /// may wait for them.
+    pub(crate) fn begin(question: Arc<Question>, colour: Colour, turn: Arc<Mutex<()>>) -> io::Result<Self> {
+        let (unwanted, wanted) = io::pipe()?;
+        let (answer, answered) = oneshot::channel();
+        std::thread::Builder::new().name("question".to_owned()).spawn(move || {
+            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+            if !answer.is_closed() {
+                // Whoever no longer waits has decided otherwise.
+                let _ = answer.send(ask(&question, colour, &unwanted).unwrap_or(Reply::Reject));
+            }
+        })?;
+        Ok(Self { answered, _wanted: wanted })
+    }
+
+    /// The answer. Safe to cancel.
+    pub(crate) async fn reply(&mut self) -> Reply {
+        (&mut self.answered).await.unwrap_or(Reply::Reject)
+    }
+}
+
+/// Asks in the terminal itself, wherever stdin and stdout lead, until it is answered or `unwanted` ends.
+fn ask(question: &Question, colour: Colour, unwanted: &PipeReader) -> io::Result<Reply> {
     let mut terminal = File::options().read(true).write(true).open("/dev/tty")?;
-    let mut reader = BufReader::new(terminal.try_clone()?);
     let text = render(question, colour);
+    // What was typed before the question is no answer to it.
+    tcflush(&terminal, QueueSelector::IFlush)?;
     loop {
         terminal.write_all(text.as_bytes())?;
-        let mut answer = String::new();
-        if reader.read_line(&mut answer)? == 0 {
+        let mut waits = [PollFd::new(&terminal, PollFlags::IN), PollFd::new(unwanted, PollFlags::IN)];
+        poll(&mut waits, None)?;
+        if !waits[1].revents().is_empty() {
+            terminal.write_all(b"\n")?;
             return Ok(Reply::Reject);
         }
+        let mut answer = [0; LONGEST];
+        let length = terminal.read(&mut answer)?;
+        if length == 0 {
+            return Ok(Reply::Reject);
+        }
+        let answer = String::from_utf8_lossy(&answer[..length]);
         if let Some(reply) = read(&question.options, answer.trim()) {
             return Ok(reply);
         }
     }
 }
-
 /// The question as it is shown.
 pub(crate) fn render(question: &Question, colour: Colour) -> String {
     let mut text = format!("\n{} {}\n", colour.paint(Style::Hint, "may the agent?"), line(&question.title));

@@ -1,0 +1,162 @@
+//! What is shown beside the answers: the past of a session, what happens between turns, and what a turn cost.
+
+use narrows_client::{EventBody, Payload, RuntimeEvent, Usage};
+use serde_json::Value;
+
+use crate::terminal::line;
+
+/// How many messages of the past are shown.
+const SHOWN: usize = 6;
+
+/// How much of each.
+const LONGEST: usize = 200;
+
+/// The last that was said in a session that goes on, a line each.
+pub(super) fn past<'a>(events: impl IntoIterator<Item = &'a RuntimeEvent>) -> Vec<String> {
+    let mut said: Vec<(&str, String)> = Vec::new();
+    for event in events {
+        let EventBody::Provider { payload: Payload::Update { update, replay: true, .. }, .. } = &event.body
+        else {
+            continue;
+        };
+        let Some((who, text)) = message(&update.value()) else { continue };
+        match said.last_mut() {
+            Some((last, before)) if *last == who => before.push_str(&text),
+            _ => said.push((who, text)),
+        }
+    }
+    said.retain(|(_, text)| !text.trim().is_empty());
+    let hidden = said.len().saturating_sub(SHOWN);
+    let mut lines = Vec::new();
+    if hidden > 0 {
+        lines.push(format!("… {hidden} messages before these"));
+    }
+    lines.extend(said[hidden..].iter().map(|(who, text)| format!("{who}: {}", short(text))));
+    lines
+}
+
+/// Who said what, if anybody said anything.
+fn message(update: &Value) -> Option<(&'static str, String)> {
+    let who = match update["sessionUpdate"].as_str()? {
+        "user_message_chunk" | "user_message" => "you",
+        "agent_message_chunk" | "agent_message" => "agent",
+        _ => return None,
+    };
+    let content = &update["content"];
+    let texts = content.as_array().map_or(std::slice::from_ref(content), Vec::as_slice);
+    Some((who, texts.iter().filter_map(|block| block["text"].as_str()).collect()))
+}
+
+fn short(text: &str) -> String {
+    let mut line = line(text);
+    if let Some((end, _)) = line.char_indices().nth(LONGEST) {
+        line.truncate(end);
+        line.push('…');
+    }
+    line
+}
+
+/// What is worth telling of something that happened between turns.
+pub(super) fn between(event: &RuntimeEvent) -> Option<String> {
+    let EventBody::Provider { payload, .. } = &event.body else { return None };
+    match payload {
+        Payload::Update { replay: false, update, problem: None } => {
+            let update = update.value();
+            match update["sessionUpdate"].as_str()? {
+                "current_mode_update" => {
+                    Some(format!("the mode is now {}", line(update["currentModeId"].as_str()?)))
+                }
+                "plan" => Some("the agent has changed its plan".to_owned()),
+                _ => message(&update)
+                    .filter(|(who, text)| *who == "agent" && !text.trim().is_empty())
+                    .map(|(who, text)| format!("{who}: {}", short(&text))),
+            }
+        }
+        Payload::ConfigRejected { option, value, reason } => {
+            Some(format!("the {} {:?} cannot be had: {}", line(option), line(value), line(reason)))
+        }
+        Payload::Notification { method, params } => {
+            Some(format!("{}: {}", line(method), short(params.text())))
+        }
+        Payload::Other { name, data } if name == "mcp.failed" => {
+            Some(line(data.value()["problem"].as_str().unwrap_or_default()))
+        }
+        _ => None,
+    }
+}
+
+/// What a turn took, as far as the agent tells.
+pub(super) fn cost(usage: &Usage) -> Option<String> {
+    let mut parts = Vec::new();
+    match (usage.input_tokens, usage.output_tokens, usage.total_tokens) {
+        (Some(input), Some(output), _) => parts.push(format!("{input} tokens in, {output} out")),
+        (_, _, Some(total)) => parts.push(format!("{total} tokens")),
+        (Some(input), None, None) => parts.push(format!("{input} tokens in")),
+        (None, Some(output), None) => parts.push(format!("{output} tokens out")),
+        (None, None, None) => {}
+    }
+    parts.extend(usage.context_length.map(|tokens| format!("{tokens} in the context")));
+    parts.extend(usage.cost_usd.map(|dollars| format!("${dollars:.4}")));
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_client::Json;
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(update: &Value, replay: bool) -> RuntimeEvent {
+        let payload = Payload::Update { update: Json::write(update), replay, problem: None };
+        RuntimeEvent {
+            at_ms: 0,
+            run_id: None,
+            session_id: None,
+            body: EventBody::Provider { provider: "a".into(), payload },
+            raw: None,
+        }
+    }
+
+    fn chunk(who: &str, text: &str) -> Value {
+        json!({"sessionUpdate": format!("{who}_message_chunk"), "content": {"type": "text", "text": text}})
+    }
+
+    #[test]
+    fn the_past_is_the_last_messages_put_together() {
+        let whole = json!({"sessionUpdate": "agent_message", "messageId": "1",
+            "content": [{"type": "text", "text": "who"}, {"type": "text", "text": "le"}]});
+        let tool = json!({"sessionUpdate": "tool_call", "title": "t"});
+        let events = [chunk("user", "a"), chunk("user", "b"), tool, chunk("agent", "c\nd"), chunk("user", "e"), whole];
+        let events: Vec<RuntimeEvent> = events.iter().map(|update| event(update, true)).collect();
+        assert_eq!(past(&events), ["you: ab", "agent: c d", "you: e", "agent: whole"]);
+        let many: Vec<RuntimeEvent> = (0..10)
+            .map(|number| event(&chunk(if number % 2 == 0 { "user" } else { "agent" }, &number.to_string()), true))
+            .collect();
+        let shown = past(&many);
+        assert_eq!((shown.len(), shown[0].as_str()), (SHOWN + 1, "… 4 messages before these"));
+        assert_eq!(past(&[event(&chunk("user", "now"), false)]), [""; 0]);
+    }
+
+    #[test]
+    fn what_happens_between_turns_is_told_in_a_line() {
+        let check = |update: Value, expected: Option<&str>| {
+            assert_eq!(between(&event(&update, false)).as_deref(), expected, "{update}");
+        };
+        check(chunk("agent", "By the\nway"), Some("agent: By the way"));
+        check(chunk("user", "mine"), None);
+        check(json!({"sessionUpdate": "current_mode_update", "currentModeId": "plan"}), Some("the mode is now plan"));
+        check(json!({"sessionUpdate": "available_commands_update", "availableCommands": []}), None);
+        assert_eq!(between(&event(&chunk("agent", "old"), true)), None);
+    }
+
+    #[test]
+    fn a_cost_says_what_is_known() {
+        let none = Usage::default();
+        assert_eq!(cost(&none), None);
+        let usage = Usage { input_tokens: Some(12), output_tokens: Some(3), ..none.clone() };
+        assert_eq!(cost(&usage).as_deref(), Some("12 tokens in, 3 out"));
+        let usage = Usage { total_tokens: Some(9), context_length: Some(7), cost_usd: Some(0.01), ..none };
+        assert_eq!(cost(&usage).as_deref(), Some("9 tokens, 7 in the context, $0.0100"));
+    }
+}

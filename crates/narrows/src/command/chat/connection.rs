@@ -1,0 +1,98 @@
+//! The agent that runs and the session with it, and how both begin again.
+
+use std::collections::VecDeque;
+
+use narrows_client::{Events, Runtime, RuntimeEvent, Session, SessionConfig};
+use narrows_process::Ladder;
+
+use crate::drive::{Start, Wanted};
+use crate::failure::Failure;
+
+/// How many events of the past are kept to be shown.
+const PAST: usize = 4096;
+
+/// An agent, and one session with it.
+pub(super) struct Connection {
+    pub(super) runtime: Runtime,
+    pub(super) session: Session,
+    /// What happens outside of turns, until the session ends.
+    pub(super) events: Option<Events>,
+    /// What has happened there and was not shown.
+    pub(super) past: VecDeque<RuntimeEvent>,
+}
+
+/// What became of a session that was to go on with a new agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Resumed {
+    /// It goes on.
+    Yes,
+    /// Another one began.
+    Anew,
+}
+
+impl Connection {
+    /// With a session that has just begun.
+    fn new(runtime: Runtime, session: Session) -> Self {
+        let mut connection = Self { runtime, session, events: None, past: VecDeque::new() };
+        connection.listen();
+        connection
+    }
+
+    /// Opens the session that is wanted. On failure the agent is ended.
+    pub(super) async fn open(runtime: Runtime, wanted: &Wanted) -> Result<Self, Failure> {
+        match crate::command::run::open(&runtime, wanted).await {
+            Ok(session) => Ok(Self::new(runtime, session)),
+            Err(failure) => {
+                runtime.close_with(Ladder::default()).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// The same after a loss: with the session `id` if the agent still knows it, else with a new one.
+    pub(super) async fn reopen(runtime: Runtime, wanted: &Wanted, id: &str) -> Result<(Self, Resumed), Failure> {
+        let can = &runtime.introduced().can;
+        if can.resume || can.load {
+            match runtime.resume_session(id, wanted.config.clone()).await {
+                Ok(session) => return Ok((Self::new(runtime, session), Resumed::Yes)),
+                Err(error) => tracing::info!(%error, "the agent does not go on with the session"),
+            }
+        }
+        let anew = Wanted { config: wanted.config.clone(), offer: wanted.offer, start: Start::New };
+        Ok((Self::open(runtime, &anew).await?, Resumed::Anew))
+    }
+
+    /// Changes to another session: a new one, or the one with this id. The old one stays if that fails.
+    pub(super) async fn change(&mut self, config: SessionConfig, id: Option<&str>) -> Result<(), Failure> {
+        let session = match id {
+            Some(id) => self.runtime.resume_session(id, config).await?,
+            None => self.runtime.open_session(config).await?,
+        };
+        let old = std::mem::replace(&mut self.session, session);
+        self.listen();
+        // The agent is told in its own time.
+        tokio::spawn(old.close());
+        Ok(())
+    }
+
+    fn listen(&mut self) {
+        self.events = self.session.events();
+        self.past.clear();
+        let mut past = Vec::new();
+        if let Some(events) = &mut self.events {
+            events.take_all(&mut past);
+        }
+        self.past.extend(past.into_iter().rev().take(PAST));
+        self.past.make_contiguous().reverse();
+    }
+
+    /// What happens next outside of turns; `None` when the session has ended, and then never again. Safe to cancel.
+    pub(super) async fn happens(&mut self) -> Option<RuntimeEvent> {
+        let Some(events) = &mut self.events else { return std::future::pending().await };
+        let event = events.next().await;
+        if event.is_none() {
+            self.events = None;
+        }
+        event
+    }
+}

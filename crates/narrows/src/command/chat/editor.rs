@@ -1,0 +1,277 @@
+//! A line that is edited in the terminal, with a history and completion.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, PoisonError};
+
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustyline::completion::{Completer, Pair};
+use rustyline::error::{ReadlineError, Signal};
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::DefaultHistory;
+use rustyline::validate::Validator;
+use rustyline::{Behavior, CompletionType, Config, Context, ExternalPrinter, Helper};
+use tokio::sync::mpsc;
+
+use super::input::{Typed, Words};
+use crate::output;
+
+/// What stands before a line.
+const PROMPT: &str = "> ";
+
+/// What stands before a line that goes on.
+const MORE: &str = "… ";
+
+/// How many messages are remembered.
+const REMEMBERED: usize = 1000;
+
+/// How many notes wait to be written beside the line.
+const NOTES: usize = 256;
+
+/// Ends what an editor has switched on in a terminal.
+const LEAVE: &[u8] = b"\x1b[?2004l\n";
+
+/// The editor, in a thread of its own.
+pub(super) struct Editor {
+    begin: SyncSender<()>,
+    typed: mpsc::Receiver<Typed>,
+    notes: Option<SyncSender<String>>,
+    /// A line is being edited.
+    is_reading: bool,
+    /// How the terminal was before.
+    before: Option<Termios>,
+}
+
+impl Editor {
+    /// Starts the thread.
+    pub(super) fn open(history: Option<PathBuf>, words: Words) -> io::Result<Self> {
+        let config = Config::builder()
+            .behavior(Behavior::PreferTerm)
+            .completion_type(CompletionType::List)
+            .auto_add_history(false)
+            .max_history_size(REMEMBERED)
+            .and_then(|config| config.history_ignore_dups(true))
+            .map_err(io::Error::other)?
+            .build();
+        let mut editor = rustyline::Editor::with_config(config).map_err(io::Error::other)?;
+        let is_empty = Arc::new(AtomicBool::new(true));
+        editor.set_helper(Some(Assistant { words, is_empty: Arc::clone(&is_empty) }));
+        let notes = editor.create_external_printer().ok().map(print_notes).transpose()?;
+        let (begin, begun) = sync_channel(1);
+        let (lines, typed) = mpsc::channel(1);
+        let before = tcgetattr(io::stdin()).ok();
+        let mut thread = Thread { editor, history: history.and_then(History::open), is_empty };
+        if let Some(history) = &thread.history {
+            // One that cannot be read is begun anew.
+            let _ = thread.editor.load_history(&history.0);
+        }
+        std::thread::Builder::new().name("editor".to_owned()).spawn(move || {
+            while begun.recv().is_ok() {
+                if lines.blocking_send(thread.read()).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Self { begin, typed, notes, is_reading: false, before })
+    }
+
+    /// What is typed next. Safe to cancel: the line stays as it is.
+    pub(super) async fn next(&mut self) -> Typed {
+        if !self.is_reading {
+            // There is room: the thread takes one after the other, and so do we.
+            let _ = self.begin.try_send(());
+            self.is_reading = true;
+        }
+        let typed = self.typed.recv().await.unwrap_or(Typed::End);
+        self.is_reading = false;
+        typed
+    }
+
+    /// Writes whole lines beside the one that is being edited.
+    pub(super) fn note(&self, lines: &str) {
+        match &self.notes {
+            Some(notes) if self.is_reading => match notes.try_send(lines.to_owned()) {
+                Ok(()) => {}
+                Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                    tracing::warn!("too much happens beside the prompt to be shown");
+                }
+            },
+            _ => output::complain(lines),
+        }
+    }
+}
+
+impl Drop for Editor {
+    /// Gives the terminal back as it was, also from the middle of a line.
+    fn drop(&mut self) {
+        let (true, Some(before)) = (self.is_reading, &self.before) else { return };
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
+        if let Ok(mut terminal) = OpenOptions::new().write(true).open("/dev/tty") {
+            let _ = terminal.write_all(LEAVE);
+        }
+    }
+}
+
+/// Writes notes in a thread of its own: the editor takes them only while a line is edited.
+fn print_notes(mut printer: impl ExternalPrinter + Send + 'static) -> io::Result<SyncSender<String>> {
+    let (notes, waiting): (_, Receiver<String>) = sync_channel(NOTES);
+    std::thread::Builder::new().name("notes".to_owned()).spawn(move || {
+        for note in waiting {
+            if printer.print(note).is_err() {
+                break;
+            }
+        }
+    })?;
+    Ok(notes)
+}
+
+/// What the thread works with.
+struct Thread {
+    editor: rustyline::Editor<Assistant, DefaultHistory>,
+    history: Option<History>,
+    is_empty: Arc<AtomicBool>,
+}
+
+impl Thread {
+    /// Reads one message: a line, and those behind it if it ends with a backslash.
+    fn read(&mut self) -> Typed {
+        let mut message = String::new();
+        loop {
+            let prompt = if message.is_empty() { PROMPT } else { MORE };
+            self.is_empty.store(true, Ordering::Relaxed);
+            let line = match self.editor.readline(prompt) {
+                Ok(line) => line,
+                // The end of a message that goes on is where it ends.
+                Err(ReadlineError::Eof) if !message.is_empty() => String::new(),
+                Err(ReadlineError::Eof) => return Typed::End,
+                Err(ReadlineError::Interrupted | ReadlineError::Signal(Signal::Interrupt)) => {
+                    let was_empty = message.is_empty() && self.is_empty.load(Ordering::Relaxed);
+                    return Typed::Interrupted { was_empty };
+                }
+                Err(ReadlineError::Signal(_)) => continue,
+                Err(ReadlineError::Io(error)) => return Typed::Failed(error),
+                Err(error) => return Typed::Failed(io::Error::other(error)),
+            };
+            if let Some(begun) = line.strip_suffix('\\') {
+                message.push_str(begun);
+                message.push('\n');
+                continue;
+            }
+            message.push_str(&line);
+            self.remember(message.trim());
+            return Typed::Line(message);
+        }
+    }
+
+    fn remember(&mut self, message: &str) {
+        if message.is_empty() || !matches!(self.editor.add_history_entry(message), Ok(true)) {
+            return;
+        }
+        let Some(history) = &self.history else { return };
+        if let Err(error) = self.editor.append_history(&history.0) {
+            tracing::warn!(%error, "what is typed is no longer remembered");
+            self.history = None;
+        }
+    }
+}
+
+/// The file in which messages are remembered.
+struct History(PathBuf);
+
+impl History {
+    /// Makes it, for nobody else to read. There is none if it cannot be made.
+    fn open(path: PathBuf) -> Option<Self> {
+        match make(&path) {
+            Ok(()) => Some(Self(path)),
+            Err(error) => {
+                tracing::debug!(%error, "what is typed is not remembered");
+                None
+            }
+        }
+    }
+}
+
+fn make(path: &Path) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))
+}
+
+/// Completes commands, and sees whether the line is empty.
+struct Assistant {
+    words: Words,
+    is_empty: Arc<AtomicBool>,
+}
+
+impl Completer for Assistant {
+    type Candidate = Pair;
+
+    fn complete(&self, line: &str, pos: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let begun = &line[..pos];
+        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok((0, fitting(&words, begun)))
+    }
+}
+
+/// What `begun` can become. A word is completed before what may stand behind it.
+fn fitting(words: &[String], begun: &str) -> Vec<Pair> {
+    if !begun.starts_with('/') {
+        return Vec::new();
+    }
+    let has_space = begun.contains(' ');
+    words
+        .iter()
+        .filter(|word| word.starts_with(begun) && word.contains(' ') == has_space)
+        .map(|word| Pair { display: word.clone(), replacement: word.clone() })
+        .collect()
+}
+
+impl Hinter for Assistant {
+    type Hint = String;
+
+    /// There are no hints: it is asked after every change, so it knows what the line is.
+    fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
+        self.is_empty.store(line.is_empty(), Ordering::Relaxed);
+        None
+    }
+}
+
+impl Highlighter for Assistant {}
+impl Validator for Assistant {}
+impl Helper for Assistant {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_completed_word_by_word() {
+        let words: Vec<String> = ["/mode", "/model", "/model a b", "/model c", "/quit"].map(Into::into).into();
+        let check = |begun: &str, expected: &[&str]| {
+            let found: Vec<String> = fitting(&words, begun).into_iter().map(|pair| pair.replacement).collect();
+            assert_eq!(found, expected, "{begun}");
+        };
+        check("/q", &["/quit"]);
+        check("/mo", &["/mode", "/model"]);
+        check("/model ", &["/model a b", "/model c"]);
+        check("/model a", &["/model a b"]);
+        check("q", &[]);
+        check("", &[]);
+    }
+
+    #[test]
+    fn a_history_is_for_its_owner_and_a_place_that_cannot_be_made_has_none() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a/b/chat_history");
+        assert!(History::open(path.clone()).is_some());
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(History::open(path.join("below/a/file")).is_none());
+    }
+}
