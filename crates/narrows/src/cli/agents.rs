@@ -13,7 +13,7 @@ use super::{Protocol, help, value};
 ///
 /// With --probe the agent is started, asked to introduce itself, and asked for a session in an empty directory, which
 /// tells what models, modes and commands it has. No prompt is sent, nothing of this machine is offered to it, and
-/// nobody is logged in.
+/// nobody is logged in. An agent that keeps its sessions may keep that one, too.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::AGENTS), after_long_help = help::reference(help::AGENTS))]
 pub(crate) struct Agents {

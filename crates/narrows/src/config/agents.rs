@@ -62,7 +62,7 @@ pub(super) fn agent((name, node): (&str, Node<'_>)) -> Read<AgentEntry> {
         name: name.to_owned(),
         origin: Some(table.origin()),
         command: command_of(command)?,
-        env: table.read("env", Node::texts)?.unwrap_or_default(),
+        env: table.read("env", environment)?.unwrap_or_default(),
         clean_env: table.read("clean-env", Node::flag)?.unwrap_or(pass_env.is_some()),
         pass_env: pass_env.unwrap_or_default(),
         protocol: table.read("protocol", |node| {
@@ -89,14 +89,27 @@ fn counted(name: &str) -> Option<Counted> {
     }
 }
 
+/// Variables, by names that variables can have.
+fn environment(node: Node<'_>) -> Read<Vec<(String, String)>> {
+    let impossible = node.fail("has a name that no variable can have");
+    let variables = node.texts()?;
+    let is_possible = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
+    if variables.iter().all(|(name, _)| is_possible(name)) { Ok(variables) } else { Err(impossible) }
+}
+
 /// A command: a list of words, or one text in the quotes of a shell.
 fn command_of(node: Node<'_>) -> Read<Vec<String>> {
     let empty = node.fail("names no program");
     let words = if node.is_list() {
-        node.list(Node::string)?
+        // An argument may be empty, which a setting may not.
+        node.list(|word| word.parsed(|word| Ok(word.to_owned())))?
     } else {
         let command = node.parsed(value::agent)?;
         std::iter::once(command.program).chain(command.args).collect()
     };
     if words.first().is_none_or(String::is_empty) { Err(empty) } else { Ok(words) }
 }
+
+#[cfg(test)]
+#[path = "agents_tests.rs"]
+mod tests;

@@ -10,6 +10,9 @@ use super::error::{ConfigError, Origin};
 use crate::cli::value;
 use crate::nearest::nearest;
 
+/// How much of a text is shown.
+const LONGEST: usize = 40;
+
 /// What a reading function returns.
 pub(super) type Read<T> = Result<T, ConfigError>;
 
@@ -125,7 +128,8 @@ impl<'a> Node<'a> {
 
     /// The complaint that it cannot be this text.
     fn refused(&self, text: &str, reason: &str) -> ConfigError {
-        self.fail(&format!("cannot be {:?}: {reason}", shown(text)))
+        let short: String = text.chars().take(LONGEST).collect();
+        self.fail(&format!("cannot be {short:?}: {reason}"))
     }
 
     fn text(&self) -> Read<&'a str> {
@@ -219,5 +223,5 @@ impl<'a> Node<'a> {
 
 /// The beginning of a text that somebody wrote.
 fn shown(text: &str) -> String {
-    text.chars().take(40).flat_map(char::escape_debug).collect()
+    text.chars().take(LONGEST).flat_map(char::escape_debug).collect()
 }

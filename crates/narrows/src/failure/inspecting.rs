@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use narrows_client::{ClientError, Problem, Stage};
+use narrows_client::{ClientError, Problem};
 use narrows_policy::RulesError;
 use narrows_process::SpawnError;
 
@@ -30,16 +30,13 @@ impl Failure {
 
     /// An agent could not be asked what it can do.
     pub(crate) fn of_probe(error: ClientError) -> Self {
-        let (late, stage) = (matches!(*error.problem, Problem::Deadline(_)), error.stage);
+        let late = matches!(*error.problem, Problem::Deadline(_));
         let mut failure = Self::from(error);
         if late && let Some(hint) = failure.hints.first_mut() {
             // What it says there is about flags of `narrows run`.
             "an agent that is slow to start may need more: --timeout 2m".clone_into(hint);
         }
-        if stage == Stage::Initialize {
-            return failure;
-        }
-        failure.hint("it has answered `initialize`, so it is an ACP agent")
+        failure
     }
 
     /// An agent is asked for its sessions and has no way to tell.

@@ -10,9 +10,10 @@ use tokio::time::timeout;
 
 use super::list;
 use super::report::{Opened, Report};
-use crate::cli::{AgentArgs, Agents, ModelArgs, Output};
+use crate::cli::{AgentArgs, Agents, ModelArgs, Output, Variable};
 use crate::command::{block_on, uninterrupted};
 use crate::drive::{self, Chosen};
+use crate::environment;
 use crate::failure::{Code, Failure};
 
 /// How long an agent may take for each of its answers.
@@ -23,11 +24,19 @@ const ARRIVAL: Duration = Duration::from_secs(1);
 
 /// Asks the agent that is meant by `wanted`; none is the built-in one.
 pub(super) fn execute(args: &Agents, wanted: &str) -> Result<ExitCode, Failure> {
-    let place = tempfile::tempdir().map_err(|error| Failure::setup("make a directory", &error))?;
+    let made = tempfile::tempdir().and_then(|place| {
+        let (cwd, data) = (place.path().join("work"), place.path().join("data"));
+        std::fs::create_dir(&cwd)?;
+        Ok((place, cwd, data))
+    });
+    let (place, cwd, data) = made.map_err(|error| Failure::setup("make a directory", &error))?;
+    // Our own agent keeps the session with the rest of the directory, and that goes.
+    let keeping = Variable { name: environment::DATA_DIR.into(), value: Some(data.into()) };
     let limit = args.timeout.unwrap_or(PATIENCE);
     let agent = AgentArgs {
         agent: (!wanted.is_empty()).then(|| wanted.to_owned()),
-        cwd: Some(place.path().to_owned()),
+        cwd: Some(cwd),
+        env: vec![keeping],
         protocol: args.protocol,
         initialize_timeout: Some(limit),
         session_timeout: Some(limit),
@@ -37,6 +46,7 @@ pub(super) fn execute(args: &Agents, wanted: &str) -> Result<ExitCode, Failure> 
     let chosen = drive::choose(&agent, Output::Json)?;
     list::require(&chosen.agent.name, &chosen.agent.spec)?;
     let (report, failure) = block_on(uninterrupted(ask(chosen)))??;
+    drop(place);
     report.print(args.json, failure.as_ref())?;
     match failure {
         Some(failure) => Err(failure),

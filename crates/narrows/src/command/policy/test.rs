@@ -81,7 +81,7 @@ fn read(court: &Court, path: &Path) -> io::Result<Outcome> {
         record.line(text.trim_ascii());
         text.clear();
     }
-    record.outcome.unanswered = record.open.len();
+    record.outcome.unanswered += record.open.len();
     Ok(record.outcome)
 }
 
@@ -171,17 +171,16 @@ impl Outcome {
                 _ = writeln!(text, "    {}", line(&judged.words));
             }
         }
-        let mut tail = vec![format!("{changed} of {} verdicts differ", self.requests.len())];
-        for (count, words) in [
-            (self.unjudged, "not decided by rules"),
-            (self.unanswered, "without an answer"),
-            (self.unknown_lines, "lines that are no events"),
+        _ = writeln!(text, "verdicts that differ: {changed} of {}", self.requests.len());
+        for (words, count) in [
+            ("requests that no rule decided", self.unjudged),
+            ("requests without an answer", self.unanswered),
+            ("lines that are no events", self.unknown_lines),
         ] {
             if count > 0 {
-                tail.push(format!("{count} {words}"));
+                _ = writeln!(text, "{words}: {count}");
             }
         }
-        _ = writeln!(text, "{}", tail.join(", "));
         text
     }
 }

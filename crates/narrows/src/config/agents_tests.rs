@@ -1,0 +1,197 @@
+//! What may stand in `[agents.NAME]`, and what may not.
+
+use std::path::Path;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::super::file::File;
+use super::*;
+
+fn parse(text: &str) -> Read<Vec<AgentEntry>> {
+    File::parse(Path::new("/c/narrows.toml"), text, None).map(|file| file.agents)
+}
+
+/// The one agent of a file.
+#[track_caller]
+fn only(text: &str) -> AgentEntry {
+    let [entry] = <[AgentEntry; 1]>::try_from(parse(text).expect(text)).expect("one agent");
+    entry
+}
+
+fn texts(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
+fn an_agent_is_read() {
+    let file = r#"
+[agents.simple]
+command = "opencode acp"
+
+[agents."with everything"]
+command = ["my agent", "--acp", ""]
+env = { MODE = "quiet", EMPTY = "" }
+clean-env = false
+pass-env = ["MY_*", "KEY"]
+protocol = 2
+usage = "turn"
+initialize-timeout = "2m"
+session-timeout = "90s"
+cancel-grace = "500ms"
+silence-timeout = "0"
+"#;
+    let origin = |line| Some(Origin::File { path: "/c/narrows.toml".into(), line });
+    let simple = AgentEntry {
+        name: "simple".to_owned(),
+        origin: origin(2),
+        command: texts(&["opencode", "acp"]),
+        ..AgentEntry::default()
+    };
+    let everything = AgentEntry {
+        name: "with everything".to_owned(),
+        origin: origin(5),
+        command: texts(&["my agent", "--acp", ""]),
+        env: vec![("MODE".to_owned(), "quiet".to_owned()), ("EMPTY".to_owned(), String::new())],
+        clean_env: false,
+        pass_env: texts(&["MY_*", "KEY"]),
+        protocol: Some(Protocol::Two),
+        counted: Counted::Turn,
+        initialize_timeout: Some(Duration::from_secs(120)),
+        session_timeout: Some(Duration::from_secs(90)),
+        cancel_grace: Some(Duration::from_millis(500)),
+        silence_timeout: Some(Duration::ZERO),
+    };
+    assert_eq!(parse(file), Ok(vec![simple, everything]));
+    assert_eq!(parse("[agents]"), Ok(Vec::new()));
+}
+
+#[test]
+fn a_command_is_a_list_or_a_text_in_the_quotes_of_a_shell() {
+    #[track_caller]
+    fn check(command: &str, expected: &[&str]) {
+        let entry = only(&format!("[agents.a]\ncommand = {command}"));
+        assert_eq!(entry.command, texts(expected), "{command}");
+    }
+    check("'a'", &["a"]);
+    check("'a --b \"c d\" e'", &["a", "--b", "c d", "e"]);
+    check("'a $HOME; rm *'", &["a", "$HOME;", "rm", "*"]);
+    check("['a']", &["a"]);
+    check("['a b', '$c', '']", &["a b", "$c", ""]);
+}
+
+#[test]
+fn what_is_let_pass_means_that_the_rest_is_not() {
+    for (settings, clean) in [
+        ("", false),
+        ("pass-env = []", true),
+        ("pass-env = ['A']", true),
+        ("clean-env = true", true),
+        ("clean-env = false\npass-env = ['A']", false),
+    ] {
+        let entry = only(&format!("[agents.a]\ncommand = 'a'\n{settings}"));
+        assert_eq!(entry.clean_env, clean, "{settings}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_refused_with_what_may_be_meant() {
+    #[track_caller]
+    fn check(text: &str, line: u32, message: &str, hint: Option<&str>) {
+        let error = parse(text).expect_err(text);
+        let told = (error.to_string(), error.hint.as_deref());
+        assert_eq!(told, (format!("/c/narrows.toml:{line}: {message}"), hint), "{text}");
+    }
+    let command = Some("such as command = [\"opencode\", \"acp\"]");
+    check("[agents.a]", 1, "`agents.a` has no `command`", command);
+    check("[agents.a]\nprotocol = 1", 1, "`agents.a` has no `command`", command);
+    check("agents = 1", 1, "`agents` must be a table", None);
+    check("[agents]\na = 'b'", 2, "`agents.a` must be a table", None);
+    check("[agent.a]", 1, "there is no setting `agent`", Some("did you mean `agents`?"));
+    for (key, near) in [
+        ("comand", "did you mean `command`?"),
+        ("session_timeout", "did you mean `session-timeout`?"),
+        ("clean_env", "did you mean `clean-env`?"),
+    ] {
+        let message = format!("there is no setting `{key}` in [agents.a]");
+        check(&format!("[agents.a]\ncommand = 'a'\n{key} = 1"), 3, &message, Some(near));
+    }
+    let all = format!("what may stand there: {}", AGENT.join(", "));
+    check("[agents.a]\nspeed = 1", 2, "there is no setting `speed` in [agents.a]", Some(&all));
+    for (setting, message) in [
+        ("command = ''", "command` cannot be \"\": there is no program in it"),
+        ("command = ' '", "command` cannot be \" \": there is no program in it"),
+        ("command = \"'' a\"", "command` cannot be \"'' a\": there is no program in it"),
+        ("command = \"a 'b\"", "command` cannot be \"a 'b\": a quote is not closed"),
+        ("command = []", "command` names no program"),
+        ("command = ['', 'a']", "command` names no program"),
+        ("command = ['a', 7]", "command` must be a text in quotes"),
+        ("command = 7", "command` must be a text in quotes"),
+        ("command = { a = 'b' }", "command` must be a text in quotes"),
+    ] {
+        check(&format!("[agents.a]\n{setting}"), 2, &format!("`agents.a.{message}"), None);
+    }
+    for (setting, message) in [
+        ("env = 'A=b'", "env` must be a table"),
+        ("env = { A = 1 }", "env.A` must be a text in quotes"),
+        ("env = { 'A=B' = 'c' }", "env` has a name that no variable can have"),
+        ("env = { '' = 'c' }", "env` has a name that no variable can have"),
+        ("clean-env = 'yes'", "clean-env` must be true or false"),
+        ("pass-env = 'A'", "pass-env` must be a list"),
+        ("pass-env = ['A*B']", "pass-env` cannot be \"A*B\": `*` may only stand at the end"),
+        ("pass-env = ['A=b']", "pass-env` cannot be \"A=b\": not the name of a variable"),
+        ("protocol = 3", "protocol` is 1 or 2"),
+        ("protocol = '1'", "protocol` must be a whole number above 0"),
+        (
+            "session-timeout = '5d'",
+            "session-timeout` cannot be \"5d\": the unit must be `ms`, `s`, `m` or `h`",
+        ),
+        ("session-timeout = 5", "session-timeout` must be a text in quotes"),
+        (
+            "cancel-grace = '0s'",
+            "cancel-grace` cannot be \"0s\": it must be more than nothing, and at most a year",
+        ),
+    ] {
+        check(&format!("[agents.a]\ncommand = 'a'\n{setting}"), 3, &format!("`agents.a.{message}"), None);
+    }
+    check(
+        "[agents.a]\ncommand = 'a'\nusage = 'sesion'",
+        3,
+        "`agents.a.usage` must be one of session, turn",
+        Some("did you mean \"session\"?"),
+    );
+}
+
+proptest! {
+    #[test]
+    fn a_command_is_read_as_it_was_meant(words in vec("\\PC{0,12}", 1..6), name in "\\PC{1,12}") {
+        let list: toml::Value = words.clone().into();
+        let line: toml::Value = shlex::try_join(words.iter().map(String::as_str)).expect("no NUL").into();
+        for command in [list, line] {
+            let agent: toml::Table = [("command".to_owned(), command)].into_iter().collect();
+            let agents: toml::Table = [(name.clone(), agent.into())].into_iter().collect();
+            let file: toml::Table = [("agents".to_owned(), agents.into())].into_iter().collect();
+            let read = parse(&toml::to_string(&file).unwrap());
+            if words[0].is_empty() {
+                prop_assert!(read.is_err());
+            } else {
+                let read = read.expect("an agent").remove(0);
+                prop_assert_eq!((&read.name, &read.command), (&name, &words));
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_is_written_is_read_or_refused(
+        lines in vec("(command|env|pass-env|clean-env|protocol|usage|[a-z-]{1,12}) ?=? ?['\"0-9a-z{}\\[\\],.= -]{0,20}", 0..6),
+    ) {
+        let text = format!("[agents.a]\n{}", lines.join("\n"));
+        match parse(&text) {
+            Ok(agents) => prop_assert!(agents.iter().all(|agent| !agent.command[0].is_empty())),
+            Err(error) => {
+                let Origin::File { line, .. } = error.origin else { panic!("{error}") };
+                prop_assert!(line <= text.lines().count() + 1, "{}", error);
+            }
+        }
+    }
+}
