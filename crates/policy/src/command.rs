@@ -26,17 +26,19 @@ pub(crate) struct Word {
     pub(crate) text: String,
     /// What can be known of it, if that is not all.
     pub(crate) open: Option<Shape>,
+    /// How much of `open` there is before the shell may break it into several words.
+    pub(crate) splits: Option<usize>,
 }
 
 impl Word {
     /// A word that is known.
     pub(crate) fn known(text: impl Into<String>) -> Self {
-        Self { text: text.into(), open: None }
+        Self { text: text.into(), ..Self::default() }
     }
 
     /// A word of which nothing is known.
     pub(crate) fn unknown(text: impl Into<String>) -> Self {
-        Self { text: text.into(), open: Some(Shape(vec![Unit::Many])) }
+        Self { text: text.into(), open: Some(Shape(vec![Unit::Many])), splits: None }
     }
 
     /// What it can be.
@@ -44,9 +46,19 @@ impl Word {
         self.open.clone().unwrap_or_else(|| Shape::exact(&self.text))
     }
 
+    /// What it, or the first word that it becomes, can be.
+    pub(crate) fn first(&self) -> Shape {
+        let mut shape = self.shape();
+        if let Some(length) = self.splits {
+            shape.0.truncate(length);
+            shape.0.push(Unit::Many);
+        }
+        shape
+    }
+
     /// Whether it can be anything.
     pub(crate) fn is_unknown(&self) -> bool {
-        self.open.as_ref().is_some_and(Shape::is_unknown)
+        self.open.is_some() && self.first().is_unknown()
     }
 
     /// Whether it looks like an option.

@@ -3,6 +3,8 @@
 //! One pass without recursion: what is open stands on a stack. In doubt a word is open, a part is not sure, and what
 //! may be a command is one.
 
+mod expand;
+
 use super::Word;
 use crate::shape::{Shape, Unit};
 
@@ -25,6 +27,8 @@ pub(super) struct Lexed {
     pub(super) documents: Vec<String>,
     /// Whether there is one part, and nothing in it but words.
     pub(super) plain: bool,
+    /// Whether something was found that cannot be, so that nothing is certain.
+    pub(super) broken: bool,
 }
 
 /// What a frame was opened by, and is closed by.
@@ -83,6 +87,8 @@ struct Building {
     open: bool,
     /// Whether some of it was quoted.
     quoted: bool,
+    /// Where the shell may break it.
+    splits: Option<usize>,
     /// A list in braces that is the whole word: what it becomes.
     several: Vec<String>,
 }
@@ -141,6 +147,14 @@ impl Lexer {
     /// Adds something of which only the shell knows what it will be.
     fn unknown(&mut self, unit: Unit, written: &str) {
         self.done.plain = false;
+        // Outside of quotes, what is put in for `$` and backticks is broken at blanks.
+        let breaks =
+            written.starts_with(['$', '`']) && self.frame().quotes.is_empty() || written.starts_with("$…");
+        if breaks {
+            let word = self.word();
+            let length = word.units.len();
+            word.splits.get_or_insert(length);
+        }
         let word = self.word();
         word.text.push_str(written);
         word.open = true;
@@ -280,88 +294,6 @@ impl Lexer {
         }
     }
 
-    /// What follows a dollar sign.
-    fn dollar(&mut self) {
-        let quoted = self.frame().quotes.last() == Some(&Quote::Double);
-        match self.peek(0) {
-            Some('(') => {
-                self.at += 1;
-                self.unknown(Unit::Many, "$(…)");
-                self.frames.push(Frame::new(Open::Paren));
-            }
-            Some('{') => {
-                self.at += 1;
-                // Newer shells run commands in `${ …; }`; what ends them is hard to tell.
-                self.broken |= matches!(self.peek(0), Some(' ' | '\t' | '\n' | '|'));
-                self.unknown(Unit::Many, "${…}");
-                self.frame().quotes.push(Quote::Parameter);
-            }
-            Some('\'') if !quoted => {
-                self.at += 1;
-                self.escapes();
-            }
-            Some('"') if !quoted => {}
-            Some(letter) if letter.is_ascii_alphabetic() || letter == '_' => {
-                let mut name = String::from("$");
-                while let Some(letter) =
-                    self.peek(0).filter(|next| next.is_ascii_alphanumeric() || *next == '_')
-                {
-                    name.push(letter);
-                    self.at += 1;
-                }
-                self.unknown(Unit::Many, &name);
-            }
-            Some(letter) if letter.is_ascii_digit() || "@*#?-$![".contains(letter) => {
-                self.at += 1;
-                self.unknown(Unit::Many, "$…");
-            }
-            _ => {
-                self.done.plain = false;
-                self.plain('$');
-            }
-        }
-    }
-
-    /// The rest of `$'…'`, in which characters can be written as numbers.
-    fn escapes(&mut self) {
-        self.done.plain = false;
-        self.frame().raw.sure = false;
-        loop {
-            let Some(letter) = self.peek(0) else {
-                self.broken = true;
-                return;
-            };
-            self.at += 1;
-            match letter {
-                '\'' => return,
-                '\\' => self.escape(),
-                other => self.plain(other),
-            }
-        }
-    }
-
-    fn escape(&mut self) {
-        let Some(letter) = self.peek(0) else { return };
-        self.at += 1;
-        let (radix, most) = match letter {
-            'x' => (16, 2),
-            'u' => (16, 4),
-            'U' => (16, 8),
-            '0'..='7' => (8, 3),
-            'n' => return self.plain('\n'),
-            't' => return self.plain('\t'),
-            other => return self.plain(other),
-        };
-        self.at -= usize::from(radix == 8);
-        let mut number = 0;
-        for _ in 0..most {
-            let Some(digit) = self.peek(0).and_then(|next| next.to_digit(radix)) else { break };
-            number = number * radix + digit;
-            self.at += 1;
-        }
-        self.plain(char::from_u32(number).unwrap_or(char::REPLACEMENT_CHARACTER));
-    }
-
     /// A backtick opens what the same kind of backtick closes.
     fn backtick(&mut self, escaped: bool) {
         let open = Open::Backtick { escaped };
@@ -437,63 +369,12 @@ impl Lexer {
         self.frame().redirect = Some(redirect);
     }
 
-    /// `[…]` in a word is one of some characters; alone it is a program.
-    fn bracket(&mut self) {
-        let rest = &self.chars[self.at..];
-        let end =
-            rest.iter().take(64).position(|letter| matches!(letter, ']' | ' ' | '\t' | '\n' | ';' | '/'));
-        match end.filter(|end| *end > 0 && rest[*end] == ']') {
-            Some(end) => {
-                let written: String = rest[..=end].iter().collect();
-                self.at += end + 1;
-                self.unknown(Unit::One, &format!("[{written}"));
-            }
-            None => {
-                // It may still be the beginning of a pattern that is hard to read.
-                let alone = self.frame().word.is_none() && matches!(self.peek(0), Some(' ' | '\t' | '['));
-                self.frame().raw.sure &= alone;
-                self.plain('[');
-            }
-        }
-    }
-
-    /// `{a,b}` becomes several words.
-    fn brace(&mut self) {
-        let rest = &self.chars[self.at..];
-        let end = rest.iter().take(256).position(|letter| matches!(letter, '}' | ' ' | '\t' | '\n' | ';'));
-        let Some(end) = end.filter(|end| rest[*end] == '}') else { return self.odd_brace() };
-        let inner: String = rest[..end].iter().collect();
-        if !inner.contains(',') && !inner.contains("..") {
-            return self.plain('{');
-        }
-        if inner.contains(['\'', '"', '$', '`', '\\', '{', '(', '<', '>']) {
-            return self.odd_brace();
-        }
-        let ends = rest.get(end + 1).is_none_or(|next| " \t\n;&|)<>".contains(*next));
-        let whole = ends && self.frame().word.is_none();
-        self.at += end + 1;
-        self.unknown(Unit::Many, &format!("{{{inner}}}"));
-        if whole {
-            self.word().several = inner.split(',').map(str::to_owned).collect();
-        }
-    }
-
-    /// A brace that may be the beginning of several words.
-    fn odd_brace(&mut self) {
-        let blank = self.peek(0).is_none_or(|next| " \t\n;&|<>()".contains(next));
-        if blank {
-            self.plain('{');
-        } else {
-            // What follows is read on, and whatever the word becomes is not known.
-            self.unknown(Unit::Many, "{");
-        }
-    }
-
     fn end_word(&mut self) {
         let frame = self.frame();
         let Some(built) = frame.word.take() else { return };
         let redirect = frame.redirect.take();
-        let word = Word { open: built.open.then_some(Shape(built.units)), text: built.text };
+        let splits = built.splits;
+        let word = Word { open: built.open.then_some(Shape(built.units)), text: built.text, splits };
         let known = word.open.is_none();
         let Some(redirect) = redirect else {
             frame.raw.sure &= known;
@@ -575,6 +456,7 @@ impl Lexer {
         }
         let mut done = self.done;
         done.plain &= !self.broken && done.parts.len() == 1 && done.parts.iter().all(|part| part.sure);
+        done.broken = self.broken;
         if self.broken {
             done.parts.iter_mut().for_each(|part| part.sure = false);
         }

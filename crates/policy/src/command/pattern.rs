@@ -104,7 +104,7 @@ impl CommandPattern {
         };
         let found = match program.program() {
             Some(name) => Shape::exact(&name),
-            None => base(program.shape()),
+            None => base(program.first()),
         };
         base(self.words[0].clone()).meets(&found, Case::Same)
     }
@@ -127,7 +127,7 @@ impl CommandPattern {
         let is_option = |word: &Word| {
             let name = word.text.split_once('=').map_or(word.text.as_str(), |(name, _)| name);
             word.is_unknown()
-                || pattern.meets(&word.shape(), Case::Different)
+                || pattern.meets(&word.first(), Case::Different)
                 || pattern.meets(&Shape::exact(name), Case::Different)
                 || name.len() > 3 && name.starts_with("--") && wanted.starts_with(name)
         };
@@ -148,7 +148,7 @@ impl CommandPattern {
             }
             let skips =
                 word.is_option() || at > 0 && rest[at - 1].is_option() && !rest[at - 1].text.contains('=');
-            let shape = word.shape();
+            let shape = word.first();
             for count in (0..names.len()).rev() {
                 if found[count] && self.words[names[count]].meets(&shape, Case::Different) {
                     found[count + 1] = true;

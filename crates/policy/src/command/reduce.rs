@@ -70,6 +70,7 @@ pub(crate) fn read(command: &Command) -> Script {
         Command::Shell(text) => reader.shell(text, 0),
         Command::Argv(words) => reader.argv(words),
     }
+    reader.spoken();
     let mut script = reader.script;
     let parts = || script.parts.iter().filter(|part| !part.wraps);
     let open = parts().flat_map(|part| &part.words).filter(|word| word.open.is_some()).count();
@@ -112,13 +113,17 @@ impl Reader {
             return;
         }
         self.left -= text.len();
-        let Lexed { parts, documents, plain } = lexer::lex(text);
+        let Lexed { parts, documents, plain, broken } = lexer::lex(text);
         self.script.plain &= plain;
         for raw in parts {
             self.part(raw, depth);
         }
         for document in documents {
             self.document(&document, depth + 1);
+        }
+        // A shell that gives up on a line may go on with the next.
+        if broken && text.contains('\n') {
+            text.lines().for_each(|line| self.shell(line, depth + 1));
         }
     }
 
@@ -132,6 +137,24 @@ impl Reader {
                 self.shell(line, depth);
             }
         }
+    }
+
+    /// What is said to a shell that only listens may be what it does.
+    fn spoken(&mut self) {
+        let listens = |part: &Part| {
+            let last = part.words.iter().rposition(|word| !word.is_option()).unwrap_or(0);
+            let name = part.words.get(last).and_then(Word::program);
+            part.starts.contains(&last) && name.is_some_and(|name| listed(TEXT_TAKERS, &name))
+        };
+        if !self.script.parts.iter().any(listens) {
+            return;
+        }
+        let speaks = |part: &&Part| part.programs().any(|name| name == "echo" || name == "printf");
+        let said = |part: &Part| {
+            part.words.iter().skip(1).map(|word| word.text.clone()).collect::<Vec<_>>().join(" ")
+        };
+        let texts: Vec<String> = self.script.parts.iter().filter(speaks).map(said).collect();
+        texts.iter().for_each(|text| self.document(text, 1));
     }
 
     fn part(&mut self, raw: Raw, depth: usize) {
@@ -155,10 +178,13 @@ impl Reader {
                 return;
             }
             starts.push(from);
-            if is(from, PREFIXES) {
+            // A program that only the shell knows may be any of them.
+            let open = words[from].open.is_some();
+            if open || is(from, PREFIXES) {
                 explored = from;
                 starts.extend(from + 1..words.len());
-                if let Some(taker) = (from..words.len()).find(|at| is(*at, TEXT_TAKERS)) {
+                let mut takers = (from..words.len()).filter(|at| open || is(*at, TEXT_TAKERS));
+                if let Some(taker) = takers.next() {
                     texts.extend(inner_texts(&words[taker..]));
                 }
             }
@@ -249,16 +275,15 @@ fn inner_texts(words: &[Word]) -> Vec<String> {
     let mut texts = Vec::new();
     for word in words.iter().skip(1) {
         let text = word.text.as_str();
-        if !text.contains(|letter: char| " \t\n;&|<>$`({'\"\\=".contains(letter)) {
-            continue;
+        // `--option=text`, and `-Stext` or `-ctext` even if it is a single word.
+        let long = text.strip_prefix("--").and_then(|rest| rest.split_once('=')).map(|(_, text)| text);
+        let glued = text.strip_prefix("-S").or_else(|| text.strip_prefix("-c"));
+        texts.extend(long.into_iter().chain(glued).filter(|text| !text.is_empty()).map(str::to_owned));
+        if text.contains(|letter: char| " \t\n;&|<>$`({'\"\\=".contains(letter)) {
+            texts.push(text.to_owned());
+            let short = text.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
+            texts.extend(short.and_then(|rest| rest.get(1..)).map(str::to_owned));
         }
-        texts.push(text.to_owned());
-        // `--option=text` and `-Stext`.
-        texts.extend(
-            text.strip_prefix("--").and_then(|rest| rest.split_once('=')).map(|(_, text)| text.to_owned()),
-        );
-        let short = text.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
-        texts.extend(short.and_then(|rest| rest.get(1..)).map(str::to_owned));
     }
     if words
         .iter()

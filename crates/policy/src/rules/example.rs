@@ -13,7 +13,7 @@ use crate::scene::Scene;
 use crate::target::targets;
 
 /// The root that examples live in.
-const ROOT: &str = "/workspace";
+const ROOT: &str = "/project";
 
 /// Tries `match` and `not_match`.
 pub(super) fn check(rule: &Rule, fields: Fields<'_>) -> Read<()> {

@@ -157,8 +157,11 @@ proptest! {
             let strictest = parts.iter().map(|part| verdict(access, part)).max().unwrap();
             let whole = verdict(access, &compound);
             prop_assert!(whole >= strictest, "{}: {} < {}", compound, whole, strictest);
-            // `cd` moves what follows, and for low access a compound is more than a look.
-            let simple = access != Access::Low && !parts.iter().any(|part| part.contains("cd"));
+            // `cd` moves what follows, a shell alone does what is said to it, and for low access a compound is more
+            // than a look.
+            let together = ["cd", "sh", "env"];
+            let joined = parts.iter().any(|part| together.iter().any(|word| part.contains(word)));
+            let simple = access != Access::Low && !joined;
             prop_assert!(!simple || whole == strictest, "{}: {} > {}", compound, whole, strictest);
         }
     }
