@@ -1,6 +1,7 @@
 //! The binary as a user meets it: real processes, their output and their exit codes.
 
 mod acp;
+mod agents;
 mod builtin;
 mod failures;
 mod fake_agent;
@@ -8,8 +9,10 @@ mod help;
 mod leaving;
 mod losses;
 mod papers;
+mod policy;
 mod run;
 mod sdk;
+mod sessions;
 mod signals;
 mod support;
 mod talk;

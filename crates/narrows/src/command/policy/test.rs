@@ -131,6 +131,11 @@ impl Record<'_> {
             self.outcome.unjudged += 1;
             return;
         };
+        let is_partial = asked.truncated || asked.problem.is_some();
+        let words = match is_partial && decision.verdict == Verdict::Ask {
+            true => "not all of it is known, so no rule lets it pass".to_owned(),
+            false => decision.because.to_string(),
+        };
         self.outcome.requests.push(Judged {
             request_id: asked.request_id.clone(),
             session_id,
@@ -138,7 +143,7 @@ impl Record<'_> {
             changed: was != decision.verdict.name(),
             was,
             now: decision.verdict,
-            words: decision.because.to_string(),
+            words,
             decision,
         });
     }

@@ -1,0 +1,291 @@
+//! `narrows policy`: what rules say, before an agent finds out.
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use crate::support::Place;
+
+const RULES: &str = r#"
+[[rule]]
+effect = "deny"
+name = "people push"
+command = "git push"
+because = "Ask in the channel for a push."
+match = ["git push origin main"]
+not_match = ["git pull"]
+
+[[rule]]
+effect = "allow"
+command = "make test"
+
+[[rule]]
+effect = "ask"
+server = "github"
+"#;
+
+/// A place with the rules above.
+fn place() -> Place {
+    let place = Place::new();
+    place.file("rules.toml", RULES);
+    place
+}
+
+/// `narrows policy` with these arguments.
+fn policy(place: &Place, args: &[&str]) -> String {
+    place.told(place.narrows(["policy"].iter().chain(args)))
+}
+
+/// The object of an output that ends with this code.
+#[track_caller]
+fn object(told: &str, code: u8) -> Value {
+    let end = format!("--- exit {code} ---\n");
+    let text = told.strip_suffix(&end).unwrap_or_else(|| panic!("{told}"));
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {told}"))
+}
+
+#[test]
+fn a_command_is_explained() {
+    let place = place();
+    assert_snapshot!(policy(&place, &["explain", "rules.toml", "--", "git", "push", "origin", "main"]), @"
+    deny `git push origin main`: rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
+    rules:
+      + deny rule `people push` (rules.toml:2): matches `git push origin main`
+      - allow rule 2 (rules.toml:10): its `command` does not match `git push origin main`
+      - ask rule 3 (rules.toml:14): its `server` does not match `git push origin main`
+    --- exit 0 ---
+    ");
+    assert_snapshot!(policy(&place, &["explain", "rules.toml", "--", "make test && git push"]), @"
+    deny `git push`: rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
+    parts:
+      allow `make test`: rule 2 (rules.toml:10) says so
+      deny `git push`: rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
+    rules:
+      + deny rule `people push` (rules.toml:2): matches `git push`
+      + allow rule 2 (rules.toml:10): matches `make test`
+      - ask rule 3 (rules.toml:14): its `server` does not match `make test`
+    --- exit 0 ---
+    ");
+    // The same words are one argument of a program here.
+    let told = policy(&place, &["explain", "rules.toml", "--", "echo", "make test && git push"]);
+    assert!(
+        told.starts_with("ask `echo 'make test && git push'`") || told.starts_with("ask `echo"),
+        "{told}"
+    );
+}
+
+#[test]
+fn flags_decide_as_they_do_for_a_run() {
+    #[track_caller]
+    fn check(args: &[&str], expected: &str) {
+        let place = place();
+        std::fs::create_dir(place.path().join("more")).unwrap();
+        let told = policy(&place, &[&["explain"], args].concat());
+        assert!(told.starts_with(expected) && told.ends_with("--- exit 0 ---\n"), "{args:?}: {told}");
+    }
+    check(&["--path", "a.txt"], "allow `a.txt`");
+    check(&["--kind", "edit", "--path", "a.txt"], "allow `a.txt`");
+    check(&["--access", "low", "--kind", "edit", "--path", "a.txt"], "deny `a.txt`");
+    check(&["--kind", "edit", "--path", "/elsewhere/a.txt"], "deny `/elsewhere/a.txt`");
+    check(&["--access", "high", "--kind", "edit", "--path", "/elsewhere/a.txt"], "allow `/elsewhere/a.txt`");
+    check(&["--cwd", "more", "--kind", "edit", "--path", "../a.txt"], "deny `../a.txt`");
+    check(&["--cwd", "more", "--add-dir", ".", "--kind", "edit", "--path", "../a.txt"], "allow `../a.txt`");
+    check(&["--", "make"], "ask `make`");
+    check(&["--sandboxed", "--", "make"], "allow `make`");
+    check(&["--sandboxed", "--no-network", "--", "make"], "allow `make`");
+    check(&["--sandboxed", "--no-network", "--", "curl", "example.org"], "deny: the network is off");
+    check(&["--no-network", "--", "make"], "deny: the network is off");
+    check(&["--url", "https://example.org/"], "allow `https://example.org/`");
+    check(&["--no-network", "--url", "https://example.org/"], "deny: the network is off");
+    check(&["--no-web-search", "--kind", "search"], "deny: searching the web is off");
+    check(&["--tool", "create_issue", "--server", "github"], "ask: no rule matches");
+    check(
+        &["rules.toml", "--tool", "create_issue", "--server", "github"],
+        "ask: rule 3 (rules.toml:14) says so",
+    );
+    check(&["--access", "high", "--server", "github"], "allow: no rule matches");
+    check(&["rules.toml", "--access", "high", "--server", "github"], "ask: rule 3");
+}
+
+#[test]
+fn an_explanation_for_programs() {
+    let place = place();
+    let told = policy(&place, &["explain", "rules.toml", "--json", "--", "make", "test"]);
+    let explained = object(&told, 0);
+    assert_eq!(explained["verdict"], "allow");
+    assert_eq!(explained["because"], json!({"by": "rule", "file": "rules.toml", "line": 10, "number": 2}));
+    assert_eq!(explained["words"], "allow `make test`: rule 2 (rules.toml:10) says so");
+    assert_eq!(explained["roots"], json!(["[DIR]"]));
+    let looked = explained["rules"].as_array().unwrap();
+    let matched: Vec<_> = looked.iter().map(|rule| rule["matched"].as_bool().unwrap()).collect();
+    assert_eq!(matched, [false, true, false]);
+}
+
+#[test]
+fn what_is_no_request_is_refused() {
+    let place = place();
+    for (args, words) in [
+        (&["explain"][..], "<REQUEST>"),
+        (&["explain", "--kind", "levitate"], "[possible values: think, read,"),
+        (&["explain", "--access", "some", "--", "ls"], "access is one of low, medium, high"),
+        (&["explain", "--cwd", "nowhere", "--", "ls"], "the directory \"nowhere\" cannot be used"),
+        (&["explain", "nothing.toml", "--", "ls"], "the rules: \"nothing.toml\" cannot be read"),
+    ] {
+        let told = policy(&place, args);
+        assert!(told.contains(words) && told.ends_with("--- exit 2 ---\n"), "{told}");
+    }
+}
+
+#[test]
+fn rules_are_checked_with_their_examples() {
+    let place = place();
+    assert_snapshot!(policy(&place, &["check", "rules.toml"]), @"
+    rules.toml: 3 rules; the examples hold
+    --- exit 0 ---
+    ");
+    place.file(
+        "one.toml",
+        "access = 'low'\nnetwork = false\nweb_search = false\n[[rule]]\neffect = 'deny'\nkind = '*'",
+    );
+    assert_snapshot!(policy(&place, &["check", "one.toml"]), @"
+    one.toml: 1 rule, low access, no network, no search of the web; the examples hold
+    --- exit 0 ---
+    ");
+    assert_snapshot!(policy(&place, &["check", "one.toml", "--json"]), @r#"
+    {"file":"one.toml","ok":true,"rules":1,"access":"low","network":false,"webSearch":false}
+    --- exit 0 ---
+    "#);
+    place.file("bad.toml", &RULES.replace("git pull", "git push --force"));
+    assert_snapshot!(policy(&place, &["check", "bad.toml"]), @"
+    --- stderr ---
+    error: bad.toml:8:14: this rule matches this example
+    hint: what denies or asks also matches further words and paths below
+    --- exit 2 ---
+    ");
+    place.file("odd.toml", "[[rule]]\nefect = 'deny'");
+    let told = policy(&place, &["check", "odd.toml", "--json"]);
+    let checked: Value = serde_json::from_str(told.lines().next().unwrap()).unwrap();
+    assert_eq!((&checked["ok"], &checked["error"]["line"]), (&json!(false), &json!(2)));
+    assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
+}
+
+#[test]
+fn a_run_that_was_recorded_is_judged_again() {
+    let place = place();
+    let recorded = place.run("narrows fake-agent ask", &["--output", "events", "Hi"]).output().unwrap();
+    assert!(recorded.status.success());
+    place.file("run.jsonl", std::str::from_utf8(&recorded.stdout).unwrap());
+    assert_snapshot!(policy(&place, &["test", "rules.toml", "--events", "run.jsonl"]), @"
+    = allow: Remove build output?
+    verdicts that differ: 0 of 1
+    --- exit 0 ---
+    ");
+    place.file("strict.toml", "[[rule]]\neffect = 'ask'\nkind = 'delete'\nbecause = 'It may be needed.'");
+    assert_snapshot!(policy(&place, &["test", "strict.toml", "--events", "run.jsonl"]), @"
+    ! allow -> ask: Remove build output?
+        rule 1 (strict.toml:1) says so: It may be needed.
+    verdicts that differ: 1 of 1
+    --- exit 1 ---
+    ");
+    let args = ["test", "strict.toml", "--events", "run.jsonl", "--allow-changes", "--json"];
+    let judged = object(&policy(&place, &args), 0);
+    assert_eq!((&judged["changed"], &judged["unknownLines"]), (&json!(1), &json!(0)));
+    let request = &judged["requests"][0];
+    assert_eq!(
+        (&request["was"], &request["now"], &request["changed"]),
+        (&json!("allow"), &json!("ask"), &json!(true))
+    );
+    assert_eq!(request["decision"]["because"]["line"], 1);
+    // The same from stdin, and in another directory, where the file is none of the agent's.
+    let elsewhere =
+        place.narrows(["policy", "test", "rules.toml", "--cwd", "/", "--add-dir", ".", "--events", "-"]);
+    let told = place.told_with_input(elsewhere, &recorded.stdout);
+    assert!(told.starts_with("= allow: Remove build output?"), "{told}");
+}
+
+/// One request and what was decided, as a run tells them.
+fn asked(id: &str, requested: &Value, decision: &Value) -> String {
+    let event = |payload: Value| json!({"type": "provider.event", "atMs": 1, "sessionId": "s", "provider": "a", "payload": payload});
+    let mut payload = json!({"type": "permission.requested", "requestId": id, "title": id});
+    for (key, value) in requested.as_object().unwrap() {
+        payload[key] = value.clone();
+    }
+    let resolved =
+        json!({"type": "permission.resolved", "requestId": id, "outcome": "selected", "decision": decision});
+    format!("{}\n{}\n", event(payload), event(resolved))
+}
+
+#[test]
+fn every_sort_of_request_is_judged_as_what_it_is() {
+    let place = place();
+    let directory = place.path().canonicalize().unwrap();
+    let allowed = json!({"verdict": "allow", "because": {"by": "preset"}});
+    let file = json!({"method": "fs/write_text_file", "kind": "edit", "input": {"path": "/link/a"}, "locations": [directory.join("a")]});
+    let requests = [
+        (
+            "argv",
+            json!({"method": "terminal/create", "input": {"command": "git", "args": ["push"], "cwd": directory}}),
+        ),
+        (
+            "line",
+            json!({"method": "session/request_permission", "command": "make test && git push", "cwd": directory}),
+        ),
+        (
+            "input",
+            json!({"method": "session/request_permission", "kind": "read", "input": {"command": "git push"}}),
+        ),
+        (
+            "quoted",
+            json!({"method": "terminal/create", "input": {"command": "make", "args": ["test"], "cwd": directory}}),
+        ),
+        ("mcp", json!({"method": "mcp/message", "toolName": "github.create_issue", "input": {}})),
+        ("link", file),
+        (
+            "read",
+            json!({"method": "fs/read_text_file", "locations": [directory.join("a")], "input": {"path": directory.join("a")}}),
+        ),
+        ("partial", json!({"method": "session/request_permission", "kind": "read", "truncated": true})),
+    ];
+    let mut record: String = requests.iter().map(|(id, request)| asked(id, request, &allowed)).collect();
+    record.push_str(&asked("form", &json!({"method": "elicitation/create"}), &Value::Null));
+    let cancelled = json!({"verdict": "deny", "because": {"by": "cancelling"}});
+    record.push_str(&asked("late", &json!({"method": "session/request_permission"}), &cancelled));
+    let open = asked("open", &json!({"method": "session/request_permission"}), &allowed);
+    record.push_str(open.lines().next().unwrap());
+    record.push_str("\n\nno event\n{\"type\":\"of another day\"}\n");
+    place.file("run.jsonl", &record);
+    assert_snapshot!(policy(&place, &["test", "rules.toml", "--events", "run.jsonl"]), @"
+    ! allow -> deny: argv
+        rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
+    ! allow -> deny: line
+        rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
+    ! allow -> deny: input
+        rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
+    = allow: quoted
+    ! allow -> ask: mcp
+        rule 3 (rules.toml:14) says so
+    ! allow -> deny: link
+        no rule matches, and medium access changes no files outside the roots
+    = allow: read
+    ! allow -> ask: partial
+        not all of it is known, so no rule lets it pass
+    verdicts that differ: 6 of 8
+    requests that no rule decided: 2
+    requests without an answer: 1
+    lines that are no events: 2
+    --- exit 1 ---
+    ");
+}
+
+#[test]
+fn a_record_without_events_is_none() {
+    let place = place();
+    place.file("empty.jsonl", "hello\n");
+    assert_snapshot!(policy(&place, &["test", "rules.toml", "--events", "empty.jsonl"]), @r#"
+    --- stderr ---
+    error: there is not one event in "empty.jsonl"
+    hint: record a run with `narrows run --output events`
+    --- exit 2 ---
+    "#);
+    let told = policy(&place, &["test", "rules.toml", "--events", "nothing.jsonl"]);
+    assert!(told.contains("--events: \"nothing.jsonl\" cannot be read"), "{told}");
+}

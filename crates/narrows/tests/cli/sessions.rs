@@ -1,0 +1,126 @@
+//! `narrows sessions`: what an agent remembers.
+
+use std::process::Command;
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use crate::support::Place;
+
+const CAN_LIST: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"list":{}}}}}"#;
+
+/// The binary, with a home of its own.
+fn narrows(place: &Place, args: &[&str]) -> Command {
+    let mut command = place.narrows(args);
+    command.env("HOME", place.path());
+    command
+}
+
+/// The sessions of the built-in agent, as an object.
+#[track_caller]
+fn listed(place: &Place, args: &[&str]) -> Vec<Value> {
+    let told = place.told(narrows(place, &[&["sessions", "--json"], args].concat()));
+    let text = told.strip_suffix("--- exit 0 ---\n").unwrap_or_else(|| panic!("{told}"));
+    let object: Value = serde_json::from_str(text).unwrap();
+    object["sessions"].as_array().unwrap().clone()
+}
+
+#[test]
+fn the_built_in_agent_keeps_sessions_by_directory() {
+    let place = Place::new();
+    std::fs::create_dir(place.path().join("work")).unwrap();
+    for (directory, prompt) in [(".", "First here"), ("work", "Then there"), (".", "Last here")] {
+        let args = ["run", "--base-url", "builtin:demo", "--cwd", directory, prompt];
+        let told = place.told(narrows(&place, &args));
+        assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
+    }
+    let titles = |args: &[&str]| {
+        let text = |session: &Value, key: &str| session[key].as_str().unwrap().to_owned();
+        listed(&place, args)
+            .iter()
+            .map(|session| (text(session, "title"), text(session, "cwd")))
+            .collect::<Vec<_>>()
+    };
+    let own = |title: &str| (title.to_owned(), "[DIR]".to_owned());
+    let there = ("Then there".to_owned(), "[DIR]/work".to_owned());
+    assert_eq!(titles(&[]), [own("Last here"), own("First here")]);
+    assert_eq!(titles(&["--cwd", "work"]), [there.clone()]);
+    assert_eq!(titles(&["--all"]), [own("Last here"), there, own("First here")]);
+    let last = listed(&place, &[])[0].clone();
+    let table = place.told(narrows(&place, &["sessions"]));
+    let row = table.lines().nth(1).unwrap();
+    assert!(table.starts_with("ID "), "{table}");
+    for key in ["sessionId", "updatedAt", "cwd", "title"] {
+        assert!(row.contains(last[key].as_str().unwrap()), "{row}");
+    }
+}
+
+#[test]
+fn sessions_of_other_agents_come_newest_first_from_all_pages() {
+    let place = Place::new();
+    let first = r#"{"jsonrpc":"2.0","id":2,"result":{"sessions":[{"sessionId":"old","cwd":"/a","title":"An \u001b[2J old one","updatedAt":"2025-01-01T00:00:00Z"},{"sessionId":"new","cwd":"/b","updatedAt":"2026-01-01T00:00:00Z"}],"nextCursor":"more"}}"#;
+    let second = r#"{"jsonrpc":"2.0","id":3,"result":{"sessions":[{"sessionId":"middle","cwd":"/a","title":"Between","updatedAt":"2025-06-01T00:00:00Z"},{"cwd":"/a"}]}}"#;
+    let agent = place.scripted(&[CAN_LIST, first, second]);
+    assert_snapshot!(place.told(narrows(&place, &["sessions", "--agent", &agent, "--all"])), @r"
+    ID      UPDATED               DIRECTORY  TITLE
+    new     2026-01-01T00:00:00Z  /b         -
+    middle  2025-06-01T00:00:00Z  /a         Between
+    old     2025-01-01T00:00:00Z  /a         An \u{1b}[2J old one
+    --- exit 0 ---
+    ");
+    assert_snapshot!(place.got().lines().skip(1).collect::<Vec<_>>().join("\n"), @r#"
+    {"jsonrpc":"2.0","id":2,"method":"session/list","params":{}}
+    {"jsonrpc":"2.0","id":3,"method":"session/list","params":{"cursor":"more"}}
+    "#);
+}
+
+#[test]
+fn an_agent_that_lists_all_of_them_is_asked_for_those_of_a_directory() {
+    let place = Place::new();
+    let directory = place.path().canonicalize().unwrap();
+    let answer = json!({"jsonrpc": "2.0", "id": 2, "result": {"sessions": [
+        {"sessionId": "elsewhere", "cwd": "/a"},
+        {"sessionId": "here", "cwd": directory},
+    ]}});
+    let agent = place.scripted(&[CAN_LIST, &answer.to_string()]);
+    assert_snapshot!(place.told(narrows(&place, &["sessions", "--agent", &agent, "--json"])), @r#"
+    {"sessions":[{"sessionId":"here","cwd":"[DIR]"}]}
+    --- exit 0 ---
+    "#);
+    assert!(place.got().ends_with("\"method\":\"session/list\",\"params\":{\"cwd\":\"[DIR]\"}}\n"));
+}
+
+#[test]
+fn what_is_not_there_is_said() {
+    let place = Place::new();
+    assert_snapshot!(place.told(narrows(&place, &["sessions"])), @"
+    --- stderr ---
+    the agent keeps no session of [DIR]; --all lists those of other directories
+    --- exit 0 ---
+    ");
+    assert_snapshot!(place.told(narrows(&place, &["sessions", "--all"])), @"
+    --- stderr ---
+    the agent keeps no session
+    --- exit 0 ---
+    ");
+    let agent = place.scripted(&[r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#]);
+    assert_snapshot!(place.told(narrows(&place, &["sessions", "--agent", &agent])), @r#"
+    --- stderr ---
+    error: the agent "sh" cannot list its sessions
+    hint: it may go on with one whose id you know: narrows run --resume ID
+    --- exit 1 ---
+    "#);
+    let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"no disk"}}"#;
+    let agent = place.scripted(&[CAN_LIST, refusal]);
+    assert_snapshot!(place.told(narrows(&place, &["sessions", "--agent", &agent])), @"
+    --- stderr ---
+    error: the agent answered `session/list` with an error
+      because: no disk (-32603)
+    --- exit 1 ---
+    ");
+    let told = place.told(narrows(&place, &["sessions", "--all", "--cwd", "."]));
+    assert!(
+        told.contains("'--all' cannot be used with '--cwd <DIR>'") && told.ends_with("--- exit 2 ---\n"),
+        "{told}"
+    );
+}
