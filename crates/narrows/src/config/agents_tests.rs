@@ -162,6 +162,20 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
     );
 }
 
+#[test]
+fn the_documentation_has_every_setting_and_valid_examples() {
+    let page = include_str!("../../../../docs/client.md");
+    for setting in AGENT {
+        assert!(page.contains(&format!("\n| `{setting}` |")), "`{setting}` is not in docs/client.md");
+    }
+    let mut examples = page.split("```toml\n# narrows.toml\n").skip(1).peekable();
+    assert!(examples.peek().is_some(), "there is an example");
+    for example in examples {
+        let example = example.split("```").next().expect("it ends");
+        assert!(!parse(example).unwrap_or_else(|error| panic!("{error}\n{example}")).is_empty());
+    }
+}
+
 proptest! {
     #[test]
     fn a_command_is_read_as_it_was_meant(words in vec("\\PC{0,12}", 1..6), name in "\\PC{1,12}") {
