@@ -38,7 +38,7 @@ pub(super) const CHAT: &[Example] = &[
     ("narrows chat --agent my-agent --continue", "on with the last session in this directory"),
     (
         "narrows chat --agent my-agent --access low",
-        "with an agent that may look, and asks before it does more",
+        "with an agent that may look and do nothing else",
     ),
     (
         "printf 'Hi\\nWho are you?\\n' | narrows chat --agent my-agent",

@@ -39,11 +39,13 @@ const HISTORY: &str = "chat_history";
 const GONE: &str = "the agent has ended; /restart starts it again, /quit leaves";
 
 /// Talks until its user leaves.
-pub(super) fn execute(args: Chat) -> Result<ExitCode, Failure> {
+pub(super) fn execute(args: &Chat) -> Result<ExitCode, Failure> {
     let mut chosen = drive::choose(&args.agent, Output::Text)?;
     let (desk, questions) = Desk::open();
     let asks = std::io::stdin().is_terminal().then(|| Arc::new(desk) as Arc<dyn Decide>);
-    let wanted = drive::want(&args.session, &mut chosen, asks)?;
+    let mut wanted = drive::want(&args.session, &mut chosen, asks)?;
+    // Where somebody watches, tool calls are shown by their titles.
+    wanted.config.raw = std::io::stderr().is_terminal();
     let history = history(args.agent.model.config.as_deref());
     super::block_on(talk(chosen, wanted, questions, history))?
 }
@@ -185,7 +187,8 @@ impl Conversation {
                     None
                 }
                 Next::Gone => {
-                    let failure = Failure::new(Code::Agent, "the agent has ended, though nothing was asked of it");
+                    let failure =
+                        Failure::new(Code::Agent, "the agent has ended, though nothing was asked of it");
                     self.note_failure(&failure);
                     self.lose().await
                 }
@@ -259,7 +262,8 @@ impl Conversation {
             };
         self.last = Code::Success;
         // Somebody who sits there has seen what was refused, or has refused it.
-        let outcome = if self.input.is_person() { outcome } else { outcome.and_then(|()| Failure::denied(&denied)) };
+        let outcome =
+            if self.input.is_person() { outcome } else { outcome.and_then(|()| Failure::denied(&denied)) };
         if let Err(failure) = outcome {
             match failure.code() {
                 Code::OutputClosed => return Some(Leaving::Failed(failure)),

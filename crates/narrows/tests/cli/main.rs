@@ -3,6 +3,7 @@
 mod acp;
 mod agents;
 mod builtin;
+mod chat;
 mod client_page;
 mod failures;
 mod fake_agent;

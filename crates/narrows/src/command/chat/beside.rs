@@ -96,7 +96,7 @@ pub(super) fn cost(usage: &Usage) -> Option<String> {
         (None, None, None) => {}
     }
     parts.extend(usage.context_length.map(|tokens| format!("{tokens} in the context")));
-    parts.extend(usage.cost_usd.map(|dollars| format!("${dollars:.4}")));
+    parts.extend(usage.cost_usd.filter(|dollars| *dollars > 0.0).map(|dollars| format!("${dollars:.4}")));
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
@@ -108,7 +108,8 @@ mod tests {
     use super::*;
 
     fn event(update: &Value, replay: bool) -> RuntimeEvent {
-        let payload = Payload::Update { update: Json::write(update), replay, problem: None };
+        let update: Json = serde_json::from_str(&update.to_string()).unwrap();
+        let payload = Payload::Update { update, replay, problem: None };
         RuntimeEvent {
             at_ms: 0,
             run_id: None,
@@ -127,11 +128,14 @@ mod tests {
         let whole = json!({"sessionUpdate": "agent_message", "messageId": "1",
             "content": [{"type": "text", "text": "who"}, {"type": "text", "text": "le"}]});
         let tool = json!({"sessionUpdate": "tool_call", "title": "t"});
-        let events = [chunk("user", "a"), chunk("user", "b"), tool, chunk("agent", "c\nd"), chunk("user", "e"), whole];
+        let events =
+            [chunk("user", "a"), chunk("user", "b"), tool, chunk("agent", "c\nd"), chunk("user", "e"), whole];
         let events: Vec<RuntimeEvent> = events.iter().map(|update| event(update, true)).collect();
         assert_eq!(past(&events), ["you: ab", "agent: c d", "you: e", "agent: whole"]);
         let many: Vec<RuntimeEvent> = (0..10)
-            .map(|number| event(&chunk(if number % 2 == 0 { "user" } else { "agent" }, &number.to_string()), true))
+            .map(|number| {
+                event(&chunk(if number % 2 == 0 { "user" } else { "agent" }, &number.to_string()), true)
+            })
             .collect();
         let shown = past(&many);
         assert_eq!((shown.len(), shown[0].as_str()), (SHOWN + 1, "… 4 messages before these"));
@@ -145,7 +149,10 @@ mod tests {
         };
         check(chunk("agent", "By the\nway"), Some("agent: By the way"));
         check(chunk("user", "mine"), None);
-        check(json!({"sessionUpdate": "current_mode_update", "currentModeId": "plan"}), Some("the mode is now plan"));
+        check(
+            json!({"sessionUpdate": "current_mode_update", "currentModeId": "plan"}),
+            Some("the mode is now plan"),
+        );
         check(json!({"sessionUpdate": "available_commands_update", "availableCommands": []}), None);
         assert_eq!(between(&event(&chunk("agent", "old"), true)), None);
     }

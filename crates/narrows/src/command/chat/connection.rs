@@ -50,7 +50,11 @@ impl Connection {
     }
 
     /// The same after a loss: with the session `id` if the agent still knows it, else with a new one.
-    pub(super) async fn reopen(runtime: Runtime, wanted: &Wanted, id: &str) -> Result<(Self, Resumed), Failure> {
+    pub(super) async fn reopen(
+        runtime: Runtime,
+        wanted: &Wanted,
+        id: &str,
+    ) -> Result<(Self, Resumed), Failure> {
         let can = &runtime.introduced().can;
         if can.resume || can.load {
             match runtime.resume_session(id, wanted.config.clone()).await {

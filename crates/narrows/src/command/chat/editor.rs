@@ -253,9 +253,11 @@ mod tests {
 
     #[test]
     fn commands_are_completed_word_by_word() {
-        let words: Vec<String> = ["/mode", "/model", "/model a b", "/model c", "/quit"].map(Into::into).into();
+        let words: Vec<String> =
+            ["/mode", "/model", "/model a b", "/model c", "/quit"].map(Into::into).into();
         let check = |begun: &str, expected: &[&str]| {
-            let found: Vec<String> = fitting(&words, begun).into_iter().map(|pair| pair.replacement).collect();
+            let found: Vec<String> =
+                fitting(&words, begun).into_iter().map(|pair| pair.replacement).collect();
             assert_eq!(found, expected, "{begun}");
         };
         check("/q", &["/quit"]);

@@ -21,9 +21,10 @@ impl Choosing {
             return Some(Self { current, available: option.values.clone() });
         }
         let older = if category == "model" { &snapshot.models } else { &snapshot.modes };
-        older
-            .as_ref()
-            .map(|choices| Self { current: Some(choices.current.clone()), available: choices.available.clone() })
+        older.as_ref().map(|choices| Self {
+            current: Some(choices.current.clone()),
+            available: choices.available.clone(),
+        })
     }
 
     /// The name of the one that is.
@@ -59,7 +60,9 @@ pub(super) fn help(snapshot: &Snapshot) -> String {
     let ours = Own::ALL
         .iter()
         .filter(|(_, name, ..)| snapshot.commands.iter().all(|command| command.name != *name))
-        .map(|(_, name, behind, what)| (format!("/{name} {behind}").trim_end().to_owned(), (*what).to_owned()));
+        .map(|(_, name, behind, what)| {
+            (format!("/{name} {behind}").trim_end().to_owned(), (*what).to_owned())
+        });
     let theirs = snapshot.commands.iter().map(|command| {
         let hint = command.hint.as_deref().unwrap_or_default();
         (line(&format!("/{} {hint}", command.name)), line(&command.description))

@@ -125,7 +125,9 @@ impl Conversation {
         let (connection, resumed) = reopened.map_err(Failure::left)??;
         self.say_dim(match resumed {
             Resumed::Yes => "the agent runs again, and the session goes on",
-            Resumed::Anew => "the agent runs again, but does not know the session any more: a new one has begun",
+            Resumed::Anew => {
+                "the agent runs again, but does not know the session any more: a new one has begun"
+            }
         });
         self.connection = Some(connection);
         self.show_past();

@@ -98,7 +98,12 @@ impl<'a> Turn<'a> {
     }
 
     /// Says `text`, and shows what comes until the turn is over.
-    pub(super) async fn run(mut self, runtime: &Runtime, session: &Session, text: String) -> Result<Turned, Left> {
+    pub(super) async fn run(
+        mut self,
+        runtime: &Runtime,
+        session: &Session,
+        text: String,
+    ) -> Result<Turned, Left> {
         let losses = runtime.losses();
         let started = match self.interrupts.unless(session.run(RunRequest::text(text))).await {
             Ok(started) => started,
@@ -136,8 +141,8 @@ impl<'a> Turn<'a> {
             Some(why) if result.error.is_none() => Err(Failure::cancelled(why)),
             _ => Failure::of_run(&result, None),
         });
-        let outcome =
-            outcome.and_then(|()| if runtime.losses() == losses { Ok(()) } else { Failure::incomplete(runtime) });
+        let outcome = outcome
+            .and_then(|()| if runtime.losses() == losses { Ok(()) } else { Failure::incomplete(runtime) });
         Ok(Turned { outcome, denied, is_gone, leave })
     }
 
