@@ -3,13 +3,18 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use narrows_rpc::{Inbox, Item, Request};
 use narrows_wire::{Code, RpcError};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// How many requests may wait for a session that is being opened.
 const WAITING: usize = 32;
+
+/// How long they may wait. The name of the session is a breath behind, or it is not theirs.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How many requests may wait for a session to take them.
 pub(crate) const QUEUE: usize = 64;
@@ -19,7 +24,7 @@ struct State {
     /// The sessions that are open, and where their requests go.
     open: HashMap<String, mpsc::Sender<Request>>,
     /// Requests of sessions that nobody knows yet.
-    waiting: Vec<(String, Request)>,
+    waiting: Vec<(String, Request, Instant)>,
 }
 
 /// Where requests wait that came before their session was known.
@@ -43,7 +48,7 @@ impl Drop for Opening {
         if self.lobby.opening.fetch_sub(1, Ordering::Relaxed) == 1 {
             // Nobody will come for these.
             let left = std::mem::take(&mut self.lobby.state().waiting);
-            left.into_iter().for_each(|(session, request)| refuse(&session, request));
+            left.into_iter().for_each(|(session, request, _)| refuse(&session, request));
         }
     }
 }
@@ -64,10 +69,10 @@ impl Lobby {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let mut state = self.state();
         let (ours, others) =
-            std::mem::take(&mut state.waiting).into_iter().partition(|(session, _)| session == id);
+            std::mem::take(&mut state.waiting).into_iter().partition(|(session, ..)| session == id);
         state.waiting = others;
-        let ours: Vec<(String, Request)> = ours;
-        for (_, request) in ours {
+        let ours: Vec<(String, Request, Instant)> = ours;
+        for (_, request, _) in ours {
             // There is room for more than can have waited.
             let _ = sender.try_send(request);
         }
@@ -81,7 +86,7 @@ impl Lobby {
     }
 
     /// Takes a request of session `id`.
-    fn take(&self, id: String, request: Request) {
+    fn take(self: &Arc<Self>, id: String, request: Request) {
         let mut state = self.state();
         if let Some(open) = state.open.get(&id) {
             if let Err(full) = open.try_send(request) {
@@ -93,11 +98,31 @@ impl Lobby {
             return;
         }
         if self.opening.load(Ordering::Relaxed) > 0 && state.waiting.len() < WAITING {
-            state.waiting.push((id, request));
+            state.waiting.push((id, request, Instant::now()));
+            drop(state);
+            let lobby = Arc::clone(self);
+            tokio::spawn(async move {
+                tokio::time::sleep(PATIENCE).await;
+                lobby.turn_away();
+            });
             return;
         }
         drop(state);
         refuse(&id, request);
+    }
+}
+
+impl Lobby {
+    /// Refuses what has waited for long: an agent may be waiting for the answer before it names the session.
+    fn turn_away(&self) {
+        let mut state = self.state();
+        let is_late = |since: &Instant| since.elapsed() >= PATIENCE;
+        let (late, others) =
+            std::mem::take(&mut state.waiting).into_iter().partition(|waiting| is_late(&waiting.2));
+        state.waiting = others;
+        drop(state);
+        let late: Vec<(String, Request, Instant)> = late;
+        late.into_iter().for_each(|(session, request, _)| refuse(&session, request));
     }
 }
 

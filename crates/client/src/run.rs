@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::event::{EventBody, Json, Payload, RuntimeEvent, Status};
 use crate::feed::{Fed, Reader};
 use crate::input::Input;
+use crate::map::Fault;
 use crate::usage::Usage;
 
 /// What is asked of a session.
@@ -53,7 +54,9 @@ pub struct RunError {
     pub code: String,
     /// In a sentence.
     pub message: String,
-    /// The JSON-RPC error, or what the agent says about the model that failed.
+    /// What the agent says about the model that failed, if that is what happened.
+    pub fault: Option<Fault>,
+    /// What else is known: the JSON-RPC error, or what was seen of the agent.
     pub data: Option<Value>,
 }
 
@@ -106,6 +109,7 @@ pub(crate) async fn settled(result: oneshot::Receiver<RunResult>) -> RunResult {
         error: Some(RunError {
             code: "closed".to_owned(),
             message: "the session was closed".to_owned(),
+            fault: None,
             data: None,
         }),
     })

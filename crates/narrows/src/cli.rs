@@ -118,6 +118,10 @@ pub(crate) struct Run {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
     pub(crate) output: Output,
 
+    /// With --output events, add the agent's own message to every event
+    #[arg(long)]
+    pub(crate) raw: bool,
+
     /// What is read from stdin while the turn runs
     #[arg(long, value_enum, value_name = "FORMAT", requires = "prompt")]
     pub(crate) input: Option<InputFormat>,

@@ -19,7 +19,7 @@ use crate::nearest::nearest;
 use crate::output;
 use crate::terminal::{Colour, Style, line};
 pub(crate) use driving::strayed;
-pub(crate) use running::Cancelled;
+pub(crate) use running::{Cancelled, Limits};
 
 /// What the exit status says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

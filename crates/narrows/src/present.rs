@@ -1,7 +1,7 @@
 //! What of a turn is shown, and how: the answer on stdout, the rest beside it.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::IsTerminal;
 
 use narrows_client::{EventBody, Payload, PermissionResolved, RunResult, RuntimeEvent};
@@ -16,6 +16,9 @@ const MOST_TEXT: usize = 64 << 20;
 
 /// How much of a thought is shown.
 const THOUGHT: usize = 100;
+
+/// How many calls are shown at most.
+const CALLS: usize = 10_000;
 
 /// How many questions that were not settled are remembered.
 const OPEN: usize = 64;
@@ -45,6 +48,10 @@ pub(crate) struct Presenter {
     /// The text does not end with a line end.
     line_open: bool,
     thought: String,
+    /// The calls that were shown.
+    announced: HashSet<String>,
+    /// How many updates could not be read.
+    unreadable: u64,
     /// What was asked and is not settled, by id.
     asked: HashMap<String, String>,
     /// What was refused by the rules, or because nobody could be asked.
@@ -65,6 +72,8 @@ impl Presenter {
             interrupted: false,
             line_open: false,
             thought: String::new(),
+            announced: HashSet::new(),
+            unreadable: 0,
             asked: HashMap::new(),
             denied: Vec::new(),
         }
@@ -78,6 +87,11 @@ impl Presenter {
     /// What was refused by the rules, or because nobody could be asked.
     pub(crate) fn denied(&self) -> Vec<String> {
         self.denied.clone()
+    }
+
+    /// How many updates could not be read.
+    pub(crate) fn unreadable(&self) -> u64 {
+        self.unreadable
     }
 
     /// Adds what is to be shown of `event` to `pieces`.
@@ -97,15 +111,15 @@ impl Presenter {
             EventBody::ReasoningDelta { text_delta } => self.think(text_delta),
             // Two messages must not run into each other.
             EventBody::AssistantMessage { .. } => self.interrupted = true,
-            EventBody::ToolCall { tool_name, input, .. } => {
-                self.interrupted = true;
-                if self.watched {
-                    let title = title(event).unwrap_or_else(|| format!("{tool_name} {}", input.text()));
-                    pieces.push_back(self.aside(&format!("tool: {}", line(&title))));
-                }
+            EventBody::ToolCall { call_id, tool_name, input } => {
+                let bare = || match input.is_empty() {
+                    true => tool_name.clone(),
+                    false => format!("{tool_name} {}", input.text()),
+                };
+                self.announce(call_id, title(event).unwrap_or_else(bare), pieces);
             }
             EventBody::ToolResult { output, .. } if self.watched => {
-                if output.status != "completed" {
+                if !matches!(output.status.as_str(), "completed" | "interrupted") {
                     pieces.push_back(self.aside(&format!("tool: {}", line(&output.status))));
                 }
                 let contents = output.content.iter().map(narrows_client::Json::value);
@@ -150,7 +164,15 @@ impl Presenter {
                 }
             }
             Payload::Update { update, .. } => {
-                if let Some(what) = unshown(&update.value()) {
+                let update = update.value();
+                // A call is shown when it is announced, though its input may come later.
+                if let (Some("tool_call"), Some(id)) =
+                    (update["sessionUpdate"].as_str(), update["toolCallId"].as_str())
+                    && let Some(title) = update["title"].as_str().filter(|title| !title.trim().is_empty())
+                {
+                    self.announce(id, title.to_owned(), pieces);
+                }
+                if let Some(what) = unshown(&update) {
                     pieces.push_back(self.aside(&format!("(the answer has {what} in it)")));
                 }
             }
@@ -163,9 +185,24 @@ impl Presenter {
         Ok(())
     }
 
+    /// Shows a call, once.
+    fn announce(&mut self, id: &str, title: String, pieces: &mut VecDeque<Piece>) {
+        self.interrupted = true;
+        if self.watched && self.announced.len() < CALLS && self.announced.insert(id.to_owned()) {
+            pieces.push_back(self.aside(&format!("tool: {}", line(&title))));
+        }
+    }
+
     /// Remembers what was asked, and what was refused without anybody being asked.
     fn note_questions(&mut self, payload: &Payload) {
         match payload {
+            Payload::Update { problem: Some(problem), .. } => {
+                // One is enough: an agent may never stop sending them.
+                if self.unreadable == 0 {
+                    tracing::warn!("an update of the agent cannot be read: {problem}");
+                }
+                self.unreadable += 1;
+            }
             Payload::PermissionRequested(asked) => {
                 if self.asked.len() < OPEN {
                     let title = asked.title.clone().or_else(|| asked.tool_name.clone()).unwrap_or_default();

@@ -99,10 +99,8 @@ impl Active {
                     result.error = Some(RunError {
                         code: code.clone().unwrap_or_else(|| "error".to_owned()),
                         message: message.clone(),
-                        data: self
-                            .data
-                            .take()
-                            .or_else(|| self.fault.as_ref().map(|fault| serde_json::json!(fault))),
+                        fault: self.fault.take(),
+                        data: self.data.take(),
                     });
                 }
                 EventBody::RunCompleted(completed) => {

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use narrows_acp::Version;
 use narrows_acp::method::{SESSION_CLOSE, SESSION_PROMPT, SESSION_UPDATE};
 use narrows_acp::stop::StopReason;
+use narrows_link::CloseReason;
 use narrows_rpc::{CallError, Item, Request, Response};
 use narrows_wire::{Code, Frame};
 use serde::Deserialize;
@@ -348,7 +349,7 @@ impl Actor {
                 match reason {
                     Ok(reason) => Some(reason),
                     Err(problem) => {
-                        let message = format!("the agent's answer makes no sense: {problem}");
+                        let message = format!("the agent's answer to the prompt makes no sense: {problem}");
                         return self
                             .finish(End::Failed { message, code: Some("malformed".to_owned()) }, None);
                     }
@@ -448,10 +449,7 @@ impl Actor {
             run.data = Some(json!({"stderr": seen.stderr, "strayLines": seen.stray_lines}));
             let end = match run.giving_up {
                 Some(GivingUp { why, .. }) => why.end(),
-                None => End::Failed {
-                    message: format!("the agent is gone: {reason}"),
-                    code: Some("agent_exited".to_owned()),
-                },
+                None => End::Failed { message: gone(&reason), code: Some("agent_exited".to_owned()) },
             };
             self.finish(end, None);
         }
@@ -501,6 +499,16 @@ impl Actor {
             // Whoever has gone does not wait.
             let _ = closing.send(());
         }
+    }
+}
+
+/// How an agent was lost.
+fn gone(reason: &CloseReason) -> String {
+    match reason {
+        CloseReason::Exited { exit, .. } => format!("the agent ended in the middle of the turn: {exit}"),
+        CloseReason::Eof => "the agent closed its output in the middle of the turn".to_owned(),
+        CloseReason::Deaf => "the agent closed its input in the middle of the turn".to_owned(),
+        reason => format!("the agent was lost in the middle of the turn: {reason}"),
     }
 }
 

@@ -52,7 +52,7 @@ impl Actor {
                 return false;
             }
             let why = giving_up.why;
-            tracing::warn!("the agent does not stop, so it is ended");
+            tracing::info!("the agent does not stop, so it is ended");
             let ladder = Ladder { eof_grace: Duration::from_millis(500), ..Ladder::default() };
             let seen = self.shared.end(ladder).await;
             if let Some(run) = &mut self.run {

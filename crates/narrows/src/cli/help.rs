@@ -36,10 +36,7 @@ pub(super) const CHAT: &[Example] = &[
     ("narrows chat", "a first conversation, with no key and no network"),
     ("narrows chat --agent \"opencode acp\"", "with any other agent that speaks ACP"),
     ("narrows chat --agent my-agent --continue", "on with the last session in this directory"),
-    (
-        "narrows chat --agent my-agent --access low",
-        "with an agent that may look and do nothing else",
-    ),
+    ("narrows chat --agent my-agent --access low", "with an agent that may look and do nothing else"),
     (
         "printf 'Hi\\nWho are you?\\n' | narrows chat --agent my-agent",
         "messages from another program, a line each",

@@ -13,6 +13,7 @@ const RULES: &str = "What the agent may do";
 
 /// The arguments about a session.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Session")]
 pub(crate) struct SessionArgs {
     /// What the agent may do without being asked: low looks, medium changes what lies in its directories, high does
     /// everything [default: medium]

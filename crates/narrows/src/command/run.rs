@@ -8,6 +8,7 @@ mod turn;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use narrows_client::{Decide, Runtime, Session};
 use narrows_process::Ladder;
@@ -61,6 +62,8 @@ struct Conversation {
     presenter: Presenter,
     summary: Summary,
     answers: Option<Arc<Answers>>,
+    /// How long a cancelled turn may take to end.
+    grace: Duration,
 }
 
 /// How a conversation can go wrong.
@@ -87,7 +90,7 @@ async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
     let answers = settings.answers.clone();
     let grace = settings.chosen.agent.deadlines.cancel;
     let mut conversation =
-        Conversation { interrupts, screen, presenter, summary: Summary::default(), answers };
+        Conversation { interrupts, screen, presenter, summary: Summary::default(), answers, grace };
     let outcome = conversation.run(settings).await;
     let Conversation { mut interrupts, screen, presenter, mut summary, .. } = conversation;
     summary.text = presenter.into_text();
@@ -100,8 +103,9 @@ async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
         return (outcome, summary);
     }
     // Who has cancelled the turn does not wait for somebody else to read all of it.
-    let cancelled = outcome.as_ref().is_err_and(|failure| failure.code() == Code::Interrupted);
-    let patience = if cancelled { grace } else { std::time::Duration::MAX };
+    let given_up = [Code::Interrupted, Code::Terminated, Code::Timeout];
+    let cancelled = outcome.as_ref().is_err_and(|failure| given_up.contains(&failure.code()));
+    let patience = if cancelled { grace } else { Duration::MAX };
     let finished = async { tokio::time::timeout(patience, screen.finish()).await.unwrap_or(Ok(())) };
     let outcome = match interrupts.unless(finished).await {
         // Whatever else happened is a consequence of it, or will never be read.

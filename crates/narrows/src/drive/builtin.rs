@@ -29,7 +29,8 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     needed.extend(model.key_env.as_deref());
     needed.extend(loaded.file.iter().flat_map(config::File::key_variables));
     let mut env = agent_environment::of(args, None, &needed)?;
-    let flags = Flags { model: model.clone(), ..Flags::default() };
+    // Where its sessions are kept is its own concern.
+    let flags = Flags { model: model.clone(), no_store: true, ..Flags::default() };
     let mut resolved = config::resolve(&flags, loaded.file, &seen(&env))?;
     resolved.settings(model)?;
     for warning in loaded.warnings.iter().chain(&resolved.warnings) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use narrows_client::{Fault, Losses, RunError, RunResult, Runtime, Status};
+use narrows_client::{Losses, RunError, RunResult, Runtime, Status};
 use narrows_wire::RpcError;
 use serde_json::Value;
 
@@ -22,21 +22,37 @@ pub(crate) enum Cancelled {
     Output,
 }
 
+/// How long a turn, and its end, were given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The turn, if that has a limit.
+    pub(crate) turn: Option<Duration>,
+    /// Its end, once it was cancelled.
+    pub(crate) grace: Duration,
+}
+
 impl Failure {
-    /// What a run that did not end well comes to. `limit` is how long it was given.
-    pub(crate) fn of_run(result: &RunResult, limit: Option<Duration>) -> Result<(), Self> {
+    /// What a run that did not end well comes to.
+    pub(crate) fn of_run(result: &RunResult, limits: Limits) -> Result<(), Self> {
         match (result.status, &result.error) {
             (Status::Success, _) => Ok(()),
             (Status::Cancelled, _) => {
                 Err(Self::new(Code::Agent, "the agent cancelled the turn, though nobody asked it to"))
             }
             (Status::Error, None) => Err(Self::new(Code::Agent, "the agent failed and does not say why")),
-            (Status::Error, Some(error)) => Err(Self::failed(error, limit)),
+            (Status::Error, Some(error)) => {
+                let failure = Self::failed(error, limits.turn);
+                let given_up = matches!(error.code.as_str(), "timeout" | "silence");
+                Err(if given_up { failure.unless_stopped(result, limits) } else { failure })
+            }
         }
     }
 
     fn failed(error: &RunError, limit: Option<Duration>) -> Self {
-        let RunError { code, message, data } = error;
+        let RunError { code, message, fault, data } = error;
+        if let Some(fault) = fault {
+            return reported(fault);
+        }
         let words = line(message);
         let data = data.clone().unwrap_or_default();
         let failure = match code.as_str() {
@@ -64,10 +80,7 @@ impl Failure {
             "agent_error" => Self::answered(&words, &data),
             "login_needed" => Self::new(Code::Agent, words)
                 .hint("log in with the agent's own command, or hand it a key: --env NAME"),
-            _ => match serde_json::from_value::<Fault>(data.clone()) {
-                Ok(fault) if !data.is_null() => reported(&fault),
-                _ => Self::new(Code::Agent, words),
-            },
+            _ => Self::new(Code::Agent, words),
         };
         let stderr = data["stderr"].as_str().unwrap_or_default().to_owned();
         Self { stderr, ..failure }
@@ -86,9 +99,10 @@ impl Failure {
     }
 
     /// What is missing of an answer that seems to be whole.
-    pub(crate) fn incomplete(runtime: &Runtime) -> Result<(), Self> {
+    pub(crate) fn incomplete(runtime: &Runtime, unreadable: u64) -> Result<(), Self> {
         let Losses { too_long, unclaimed } = runtime.losses();
-        let lost: Vec<String> = [(too_long, "too long"), (unclaimed, "too early to be kept")]
+        let all = [(too_long, "too long"), (unclaimed, "too early to be kept"), (unreadable, "unreadable")];
+        let lost: Vec<String> = all
             .into_iter()
             .filter(|(count, _)| *count > 0)
             .map(|(count, why)| match count {
@@ -111,6 +125,15 @@ impl Failure {
         };
         Err(Self::new(Code::Denied, message)
             .hint("let it do more with --access high or a rule of --policy; see `narrows run --help`"))
+    }
+
+    /// The same of a turn that was given up, with what became of an agent that did not stop.
+    pub(crate) fn unless_stopped(self, result: &RunResult, limits: Limits) -> Self {
+        if result.stop_reason.is_some() {
+            return self;
+        }
+        let ended = format!("the agent did not stop within {:?} and was ended", limits.grace);
+        Self { message: format!("{}; {ended}", self.message), ..self }
     }
 
     /// A turn that we ended.

@@ -111,9 +111,9 @@ fn settings_are_checked_before_anything_is_started() {
     hint: say where it is: --base-url URL, or OPENAI_BASE_URL, or an endpoint in narrows.toml
     --- exit 2 ---
     ");
-    assert_snapshot!(place.told(place.run("cat", &["--model", "m", "Hi"])), @"
+    assert_snapshot!(place.told(place.run("cat", &["--base-url", "http://h/v1", "Hi"])), @"
     --- stderr ---
-    error: --model is about the built-in agent, and --agent names another
+    error: --base-url is about the built-in agent, and --agent names another
     hint: leave one of them out; other agents have their own settings
     --- exit 2 ---
     ");
@@ -128,10 +128,26 @@ fn settings_are_checked_before_anything_is_started() {
 }
 
 #[test]
-fn nothing_is_kept() {
+fn a_session_is_kept_and_goes_on() {
     let place = Place::new();
-    let mut command = run(&place, &["--base-url", "builtin:demo", "Hi"]);
-    command.env("HOME", place.path());
-    assert!(place.told(command).ends_with("--- exit 0 ---\n"));
-    assert_eq!(place.path().read_dir().unwrap().count(), 0);
+    let told = |args: &[&str]| {
+        let mut command = run(&place, &[&["--base-url", "builtin:demo"], args].concat());
+        command.env("HOME", place.path());
+        place.told(command)
+    };
+    assert_snapshot!(told(&["--continue", "Hi"]), @"
+    --- stderr ---
+    error: the agent knows no session in [DIR]
+    hint: leave out --continue to begin one
+    --- exit 2 ---
+    ");
+    let id = |told: String| {
+        let summary: serde_json::Value =
+            serde_json::from_str(told.lines().next().expect("a line")).expect("JSON");
+        summary["sessionId"].as_str().expect("an id").to_owned()
+    };
+    let first = id(told(&["--output", "json", "Hi"]));
+    assert_eq!(id(told(&["--output", "json", "--continue", "Again"])), first);
+    assert_eq!(id(told(&["--output", "json", "--resume", &first, "Again"])), first);
+    assert_ne!(id(told(&["--output", "json", "--fork", &first, "Again"])), first);
 }

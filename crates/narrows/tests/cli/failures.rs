@@ -35,13 +35,11 @@ fn stopped(reason: &str) -> String {
 
 #[test]
 fn usage() {
-    assert_snapshot!(told_with("a 'b", &["Hi"]), @"
+    assert_snapshot!(told_with("a 'b", &["Hi"]), @r#"
     --- stderr ---
-    error: invalid value 'a 'b' for '--agent <COMMAND>': a quote is not closed
-
-    For more information, try '--help'.
+    error: --agent "a 'b": a quote is not closed
     --- exit 2 ---
-    ");
+    "#);
     assert_snapshot!(told_with("cat", &["--timeout", "soon", "Hi"]), @"
     --- stderr ---
     error: invalid value 'soon' for '--timeout <TIME>': a time is a number and a unit, such as `90s`
@@ -222,9 +220,9 @@ fn a_login_that_is_needed() {
     assert_snapshot!(told(&[hello, refused], &["Hi"]), @r"
     --- stderr ---
     error: the agent wants you to log in first
-    hint: log in with the agent's own command, or hand it a key (--env NAME); it offers:
+    hint: it offers these ways:
     hint:   API key: Set ACME_KEY
-    hint:   In the\u{1b}[2J browser
+    hint:   In the\u{1b}[2J browser: with the agent's own command
     --- exit 1 ---
     ");
     assert_snapshot!(told(&[HELLO_V1, refused], &["Hi"]), @"
@@ -264,7 +262,7 @@ fn an_answer_that_makes_no_sense() {
     ");
     assert_snapshot!(told(&[HELLO_V1, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#], &["Hi"]), @"
     --- stderr ---
-    error: the agent's answer to `session/new` makes no sense: missing field `sessionId` at line 1 column 2
+    error: the agent's answer to `session/new` makes no sense: it names no session
     --- exit 6 ---
     ");
 }
@@ -288,7 +286,7 @@ fn a_failure_in_place_of_an_answer() {
     ");
     let whole = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn","_meta":{"narrows/error":{"kind":"rate_limit","status":429,"url":"https://h/v1/chat/completions","message":"slow down","retryable":true,"requestId":"r"}}}}"#;
     assert_snapshot!(told(&[HELLO_V1, SESSION, whole], &["--output", "json", "Hi"]), @r#"
-    {"text":"","stopReason":null,"sessionId":"s","agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"endpoint","message":"the model at https://h/v1/chat/completions gave no answer (HTTP 429): slow down","exitCode":8,"endpoint":{"kind":"rate_limit","status":429,"url":"https://h/v1/chat/completions","message":"slow down","retryable":true},"hints":["the agent says that it may work later"]}}
+    {"text":"","stopReason":"end_turn","sessionId":"s","agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"endpoint","message":"the model at https://h/v1/chat/completions gave no answer (HTTP 429): slow down","exitCode":8,"endpoint":{"kind":"rate_limit","status":429,"url":"https://h/v1/chat/completions","message":"slow down","retryable":true},"hints":["the agent says that it may work later"]}}
     --- stderr ---
     error: the model at https://h/v1/chat/completions gave no answer (HTTP 429)
       because: slow down
@@ -326,7 +324,7 @@ fn reasons_to_stop() {
     assert_snapshot!(stopped("lunch"), @r#"
     so far
     --- stderr ---
-    error: the agent stopped for a reason we do not know: "lunch"
+    error: the agent stopped for a reason nobody knows: "lunch"
     --- exit 1 ---
     "#);
 }

@@ -41,9 +41,7 @@ fn echo() {
 fn ask() {
     assert_snapshot!(told("ask"), @"
     I would like to clean up. 
-    Then I will leave it as it is (reject_once).
-    --- stderr ---
-    permission refused: Remove build output?
+    Done, with your leave (allow_once).
     --- exit 0 ---
     ");
 }

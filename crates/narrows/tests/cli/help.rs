@@ -32,6 +32,10 @@ fn the_short_help() {
 
     Commands:
       run          Send one prompt to an agent and print its answer
+      chat         Talk with an agent in the terminal
+      agents       List the agents of narrows.toml, or ask one what it can do
+      sessions     List the sessions that an agent keeps, the one used last first
+      policy       Check rules, and see what they say about a request
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell
@@ -65,6 +69,10 @@ fn the_long_help() {
 
     Commands:
       run          Send one prompt to an agent and print its answer
+      chat         Talk with an agent in the terminal
+      agents       List the agents of narrows.toml, or ask one what it can do
+      sessions     List the sessions that an agent keeps, the one used last first
+      policy       Check rules, and see what they say about a request
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell
@@ -100,6 +108,7 @@ fn the_long_help() {
         6  the agent does not speak ACP as we know it
         7  a deadline has passed
         8  the agent could not get an answer from its model
+        9  the agent has answered, but something it wanted was refused by the rules
        70  something failed on this side
       130  cancelled by Ctrl-C
       141  nobody reads the output any more
@@ -142,23 +151,23 @@ fn the_help_of_run() {
     Usage: narrows run [OPTIONS] [PROMPT]
 
     Arguments:
-      [PROMPT]  The prompt; `-`, or none, reads it from stdin
+      [PROMPT]  The prompt; `@FILE` reads it from a file, `-`, or none, from stdin
 
     Options:
-      -a, --agent <COMMAND>     The agent to start: a program and its arguments, in the quotes of a
-                                shell but run without one
+          --image <FILE>        An image to send with the prompt
+          --output <FORMAT>     How to print the answer [default: text] [possible values: text, events,
+                                json]
+          --raw                 With --output events, add the agent's own message to every event
+          --input <FORMAT>      What is read from stdin while the turn runs [possible values: events]
+          --schema <FILE>       The JSON Schema that the answer is to follow; it is printed as JSON
+      -a, --agent <AGENT>       The agent: the name of one in narrows.toml, or a program and its
+                                arguments
           --cwd <DIR>           Where the agent works [default: the current directory]
-          --output <FORMAT>     How to print the answer [default: text] [possible values: text, json]
           --protocol <VERSION>  The version of the protocol to offer; with 2, an agent that only knows 1
                                 is started again with 1 [default: 1] [possible values: 1, 2]
           --log <FILTER>        What to log to stderr, such as `debug` or `narrows_rpc=trace`; warnings
                                 by default
       -h, --help                Print help (see more with '--help')
-
-    Environment of the agent:
-          --env <NAME[=VALUE]>  Hand the agent a variable, with this value or with the one it has here
-          --pass-env <PATTERN>  Let variables of this name pass to the agent; `AWS_*` means all that
-                                begin with it
 
     Deadlines:
           --timeout <TIME>             How long the turn may take, such as `90s`, `5m` or `1h` [default:
@@ -167,6 +176,14 @@ fn the_help_of_run() {
                                        30s]
           --session-timeout <TIME>     How long the agent may take to open a session [default: 60s]
           --cancel-grace <TIME>        How long a cancelled turn may take to end [default: 10s]
+          --silence-timeout <TIME>     How long the agent may say nothing at all during a turn; `0` is
+                                       for ever [default: 15m]
+
+    Environment of the agent:
+          --env <NAME[=VALUE]>  Hand the agent a variable, with this value or with the one it has here
+          --clean-env           Let the agent see only the ordinary variables, and no keys
+          --pass-env <PATTERN>  With --clean-env, let variables of this name pass; `AWS_*` means all
+                                that begin with it
 
     Model of the built-in agent:
           --config <FILE>       The configuration file [default: narrows/narrows.toml in your
@@ -176,6 +193,27 @@ fn the_help_of_run() {
                                 without a key or a network
           --model <ID>          The model
           --key-env <VARIABLE>  The variable in which the key is
+
+    What the agent may do:
+          --access <low|medium|high>   What the agent may do without being asked: low looks, medium
+                                       changes what lies in its directories, high does everything
+                                       [default: medium]
+          --no-network                 Refuse whatever uses the network
+          --no-web-search              Refuse searches of the web
+          --policy <FILE>              A file with rules; see `narrows policy --help`
+          --no-sandbox                 Run commands without a sandbox, even if this machine has one;
+                                       under medium access each is then asked about
+          --permission-timeout <TIME>  How long a question may wait for its answer; then it is refused
+                                       [default: 5m]
+
+    Session:
+          --add-dir <DIR>  Another directory that the agent may use
+          --mcp <FILE>     MCP servers for the agent: a JSON file with `mcpServers`
+          --mode <MODE>    The mode of the agent, by id or name
+          --require-model  Fail if the agent does not have the model of --model
+          --resume <ID>    Go on with this session
+          --fork <ID>      Begin with the history of this session
+          --continue       Go on with the last session in this directory
 
     Examples:
       # a first turn, with no key and no network

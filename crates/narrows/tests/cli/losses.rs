@@ -40,9 +40,9 @@ fn updates_that_cannot_be_read() {
     let nameless = chunk("lost").replace(r#""sessionId":"s","#, "");
     let turn = [&chunk("a"), UNREADABLE, &nameless, END_V1];
     assert_snapshot!(told(&turn, &["--output", "json", "Hi"]), @r#"
-    {"text":"a","stopReason":"end_turn","sessionId":"s","agent":null,"protocol":1,"error":{"kind":"limit","message":"the answer is incomplete: 2 messages were unreadable","exitCode":4}}
+    {"text":"a","stopReason":"end_turn","sessionId":"s","agent":null,"protocol":1,"error":{"kind":"limit","message":"the answer is incomplete: 1 message was unreadable","exitCode":4}}
     --- stderr ---
-    error: the answer is incomplete: 2 messages were unreadable
+    error: the answer is incomplete: 1 message was unreadable
     --- exit 4 ---
     "#);
 }
@@ -139,18 +139,15 @@ fn permission_outside_the_session() {
         END_V1,
     ]);
     assert_snapshot!(place.told(place.run(&agent, &["Hi"])), @"
-    --- stderr ---
-    permission refused: Early
-    permission refused: Edit
     --- exit 0 ---
     ");
     let got = place.got();
     let answers: Vec<&str> = got.lines().filter(|line| !line.contains("method")).collect();
     assert_snapshot!(answers.join("\n"), @r#"
-    {"jsonrpc":"2.0","id":10,"result":{"outcome":{"outcome":"selected","optionId":"n"}}}
-    {"jsonrpc":"2.0","id":11,"result":{"outcome":{"outcome":"selected","optionId":"n"}}}
-    {"jsonrpc":"2.0","id":12,"error":{"code":-32602,"message":"the params are missing or cannot be read","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    {"jsonrpc":"2.0","id":13,"error":{"code":-32602,"message":"the params are missing or cannot be read","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    {"jsonrpc":"2.0","id":14,"error":{"code":-32602,"message":"the params are missing or cannot be read","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    {"jsonrpc":"2.0","id":10,"error":{"code":-32002,"message":"there is no such session here","data":{"condition":"not_found","retryable":false,"effects":"none","sessionId":"other"}}}
+    {"jsonrpc":"2.0","id":11,"error":{"code":-32002,"message":"there is no such session here","data":{"condition":"not_found","retryable":false,"effects":"none","sessionId":"other"}}}
+    {"jsonrpc":"2.0","id":12,"error":{"code":-32602,"message":"`sessionId` is missing","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    {"jsonrpc":"2.0","id":13,"error":{"code":-32602,"message":"`sessionId` is missing","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    {"jsonrpc":"2.0","id":14,"error":{"code":-32002,"message":"there is no such session here","data":{"condition":"not_found","retryable":false,"effects":"none","sessionId":"other"}}}
     "#);
 }

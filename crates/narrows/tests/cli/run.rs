@@ -42,7 +42,7 @@ fn a_turn_of_version_1() {
     --- exit 0 ---
     ");
     assert_snapshot!(place.got(), @r#"
-    {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":false,"writeTextFile":false},"terminal":false,"auth":{"terminal":false}},"clientInfo":{"name":"narrows","version":"[VERSION]"}}}
+    {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":true,"auth":{"terminal":false}},"clientInfo":{"name":"narrows","version":"[VERSION]"}}}
     {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"[DIR]","mcpServers":[]}}
     {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"s","prompt":[{"type":"text","text":"Hi \"there\""}]}}
     "#);
@@ -101,8 +101,7 @@ fn a_turn_of_version_2_that_fails() {
     let agent = place.scripted(&[HELLO_V2, SESSION, &turn.join("\n")]);
     assert_snapshot!(place.told(place.run(&agent, &["--protocol", "2", "Hi"])), @"
     --- stderr ---
-    error: the agent failed
-      because: no model (-32018)
+    error: no model
     --- exit 1 ---
     ");
 }
@@ -117,7 +116,7 @@ fn an_agent_of_version_1_is_started_again() {
     "#);
     assert_snapshot!(place.got(), @r#"
     {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":2,"info":{"name":"narrows","version":"[VERSION]"},"capabilities":{}}}
-    {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":false,"writeTextFile":false},"terminal":false,"auth":{"terminal":false}},"clientInfo":{"name":"narrows","version":"[VERSION]"}}}
+    {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":true,"auth":{"terminal":false}},"clientInfo":{"name":"narrows","version":"[VERSION]"}}}
     {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"[DIR]","mcpServers":[]}}
     {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"s","prompt":[{"type":"text","text":"Hi"}]}}
     "#);
@@ -158,15 +157,18 @@ fn the_agent_sees_what_it_may() {
     place.scripted(&[HELLO_V1, SESSION, END_V1]);
     let agent = "sh -c 'env > ../seen; pwd >> ../seen; exec sh ../agent.sh'";
     let args = ["--cwd", "work", "--env", "GIVEN=a=b", "--env", "NAMED", "--pass-env", "PREFIX_*", "Hi"];
-    let mut command = place.run(agent, &args);
-    command.envs([("API_KEY", "secret"), ("NAMED", "n"), ("PREFIX_A", "p"), ("LC_ALL", "C")]);
-    assert_eq!(place.told(command), "--- exit 0 ---\n");
-    let seen = std::fs::read_to_string(place.path().join("seen")).unwrap();
-    for line in ["GIVEN=a=b", "NAMED=n", "PREFIX_A=p", "LC_ALL=C"] {
-        assert!(seen.lines().any(|seen| seen == line), "no {line} in {seen}");
+    for clean in [true, false] {
+        let mut command = place.run(agent, &args);
+        command.args(clean.then_some("--clean-env"));
+        command.envs([("API_KEY", "secret"), ("NAMED", "n"), ("PREFIX_A", "p"), ("LC_ALL", "C")]);
+        assert_eq!(place.told(command), "--- exit 0 ---\n");
+        let seen = std::fs::read_to_string(place.path().join("seen")).unwrap();
+        for line in ["GIVEN=a=b", "NAMED=n", "PREFIX_A=p", "LC_ALL=C"] {
+            assert!(seen.lines().any(|seen| seen == line), "no {line} in {seen}");
+        }
+        assert_eq!(seen.contains("secret"), !clean, "{seen}");
+        assert!(seen.ends_with("/work\n"), "{seen}");
     }
-    assert!(!seen.contains("secret"), "{seen}");
-    assert!(seen.ends_with("/work\n"), "{seen}");
 }
 
 #[test]
@@ -184,7 +186,7 @@ fn logs_tell_no_secrets() {
 #[test]
 fn a_flag_wins_over_its_variable() {
     let place = Place::new();
-    let mut command = place.run("narrows fake-agent echo", &["--log", "error", "Hi"]);
+    let mut command = place.run("narrows fake-agent echo", &["--log", "error", "--clean-env", "Hi"]);
     command.env("NARROWS_LOG", "no=such=filter");
     assert_snapshot!(place.told(command), @"
     Hi
@@ -200,13 +202,15 @@ fn requests_of_the_agent() {
     let agent = place.scripted(&[HELLO_V1, SESSION, turn, "", END_V1]);
     assert_snapshot!(place.told(place.run(&agent, &["Hi"])), @"
     --- stderr ---
-    permission refused: Remove everything
-    --- exit 0 ---
+    refused: Remove everything (nobody to ask)
+    error: the rules refused what the agent wanted: Remove everything
+    hint: let it do more with --access high or a rule of --policy; see `narrows run --help`
+    --- exit 9 ---
     ");
     // Which of the two is answered first is nobody's business.
     let mut got: Vec<String> = place.got().lines().skip(3).map(str::to_owned).collect();
     got.sort_unstable();
-    assert!(got[0].starts_with(r#"{"jsonrpc":"2.0","id":"f","error":{"code":-32601,"#), "{}", got[0]);
+    assert!(got[0].starts_with(r#"{"jsonrpc":"2.0","id":"f","error":{"code":-32602,"#), "{}", got[0]);
     assert_snapshot!(got[1], @r#"{"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"selected","optionId":"n"}}}"#);
 }
 

@@ -39,7 +39,7 @@ fn its_agent_is_refused_permission() {
             assert_snapshot!(told, @"
             You said no.
             --- stderr ---
-            permission refused: Do as you asked
+            refused: Do as you asked (nobody to ask)
             error: the agent refused to answer
             --- exit 3 ---
             ");

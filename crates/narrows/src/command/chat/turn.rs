@@ -14,7 +14,7 @@ use super::beside;
 use super::desk::Asked;
 use crate::ask::Asking;
 use crate::cli::Output;
-use crate::failure::{Cancelled, Failure};
+use crate::failure::{Cancelled, Failure, Limits};
 use crate::interrupt::{Interrupts, Signal};
 use crate::present::Presenter;
 use crate::screen::{Failed, Piece, Room, Screen};
@@ -139,10 +139,10 @@ impl<'a> Turn<'a> {
         let is_gone = ended.is_err() || code.as_deref() == Some("agent_exited");
         let outcome = ended.and_then(|result| match cancelled {
             Some(why) if result.error.is_none() => Err(Failure::cancelled(why)),
-            _ => Failure::of_run(&result, None),
+            _ => Failure::of_run(&result, Limits { turn: None, grace: Duration::ZERO }),
         });
         let outcome = outcome
-            .and_then(|()| if runtime.losses() == losses { Ok(()) } else { Failure::incomplete(runtime) });
+            .and_then(|()| if runtime.losses() == losses { Ok(()) } else { Failure::incomplete(runtime, 0) });
         Ok(Turned { outcome, denied, is_gone, leave })
     }
 

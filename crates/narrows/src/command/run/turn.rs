@@ -4,11 +4,15 @@ use std::collections::VecDeque;
 
 use narrows_client::{Canceller, Events, RunRequest, RunResult, Runtime, RuntimeEvent, Session};
 use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
 
 use super::{Conversation, Trouble};
-use crate::failure::{Cancelled, Failure};
+use crate::failure::{Cancelled, Failure, Limits};
 use crate::interrupt::Signal;
 use crate::screen::{Failed, Piece, Room, Screen};
+
+/// What somebody is told who has pressed Ctrl-C.
+const AGAIN: &str = "cancelling; press Ctrl-C again to leave at once";
 
 /// What happened next.
 enum Happened {
@@ -20,6 +24,10 @@ enum Happened {
     Shown,
     /// Something was told.
     Event(Option<RuntimeEvent>),
+    /// The turn that we gave up is over, though not all of it was shown.
+    Over(RunResult),
+    /// Nobody has read the rest in time.
+    Unread,
 }
 
 /// How far a turn has come.
@@ -27,6 +35,8 @@ struct Following {
     events: Events,
     cancel: Canceller,
     result: oneshot::Receiver<RunResult>,
+    /// How it ended, if that is known before everything was shown, and until when the rest may be read.
+    over: Option<(RunResult, Instant)>,
     /// Why we have asked the agent to stop.
     cancelled: Option<Cancelled>,
     /// What waits for room on the screen.
@@ -49,23 +59,30 @@ impl Conversation {
             events.iter().for_each(|event| self.presenter.show_session(event, &mut pieces));
             self.show_rest(pieces).await?;
         }
-        let limit = request.timeout;
+        let limits = Limits { turn: request.timeout, grace: self.grace };
         let started = self.interruptible(session.run(request)).await?;
         let (events, cancel, result) = started.map_err(Failure::from)?.split();
         if let Some(answers) = &self.answers {
             answers.listen(cancel.clone()).map_err(|error| Failure::setup("read stdin", &error))?;
         }
-        let mut following = Following { events, cancel, result, cancelled: None, pieces: VecDeque::new() };
+        let mut following =
+            Following { events, cancel, result, over: None, cancelled: None, pieces: VecDeque::new() };
         self.follow(&mut following).await?;
-        let Following { result, cancelled, mut pieces, .. } = following;
-        let result = result.await.map_err(|_| Failure::session_closed())?;
+        let Following { result, over, cancelled, mut pieces, .. } = following;
+        let result = match over {
+            Some((result, _)) => result,
+            None => result.await.map_err(|_| Failure::session_closed())?,
+        };
         self.summary.end(&result);
         self.presenter.finish(&result, &mut pieces);
         self.show_rest(pieces).await?;
         let denied = self.presenter.denied();
         let outcome = match cancelled {
-            Some(why) if result.error.is_none() => Err(Failure::cancelled(why)),
-            _ => Failure::of_run(&result, limit).and_then(|()| Failure::incomplete(runtime)),
+            Some(why) if result.error.is_none() => {
+                Err(Failure::cancelled(why).unless_stopped(&result, limits))
+            }
+            _ => Failure::of_run(&result, limits)
+                .and_then(|()| Failure::incomplete(runtime, self.presenter.unreadable())),
         };
         Ok(outcome.and_then(|()| Failure::denied(&denied))?)
     }
@@ -79,8 +96,19 @@ impl Conversation {
                 Happened::Signal(signal) if following.cancelled.is_some() => {
                     return Err(Trouble::Leave(signal));
                 }
-                Happened::Signal(signal) => cancel(following, Cancelled::Signal(signal)),
+                Happened::Signal(signal) => {
+                    if signal == Signal::Interrupt {
+                        // Before anything that waits for a slow reader.
+                        following.pieces.push_front(Piece::Note(AGAIN.to_owned()));
+                    }
+                    cancel(following, Cancelled::Signal(signal));
+                }
                 Happened::OutputFailed => cancel(following, Cancelled::Output),
+                Happened::Over(result) => following.over = Some((result, Instant::now() + self.grace)),
+                Happened::Unread => {
+                    following.pieces.clear();
+                    return Ok(());
+                }
                 Happened::Event(None) => return Ok(()),
                 Happened::Event(Some(event)) => {
                     more.push(event);
@@ -104,11 +132,18 @@ impl Conversation {
             following.pieces.clear();
         }
         let waits = following.pieces.front();
+        let is_cancelled = following.cancelled.is_some();
+        let leave_by = following.over.as_ref().map(|(_, leave_by)| *leave_by);
         let shown = tokio::select! {
             biased;
             signal = self.interrupts.next() => return Happened::Signal(signal),
             () = self.screen.failed(), if !is_output_gone => return Happened::OutputFailed,
             room = place(&self.screen, waits), if waits.is_some() => room,
+            // Whoever has given up a turn does not wait for somebody else to read all of it.
+            Ok(result) = &mut following.result, if is_cancelled && leave_by.is_none() && waits.is_some() => {
+                return Happened::Over(result);
+            }
+            () = sleep_until(leave_by.unwrap_or_else(Instant::now)), if leave_by.is_some() => return Happened::Unread,
             event = following.events.next(), if waits.is_none() => return Happened::Event(event),
         };
         if let (Ok(room), Some(piece)) = (shown, following.pieces.pop_front()) {
