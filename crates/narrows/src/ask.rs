@@ -47,7 +47,7 @@ impl Decide for Terminal {
 pub(crate) struct Asking {
     answered: oneshot::Receiver<Reply>,
     /// Closed with this, which is how the thread learns that nobody wants to know any more.
-    _wanted: PipeWriter,
+    wanted: PipeWriter,
 }
 
 impl Asking {
@@ -63,12 +63,19 @@ impl Asking {
                 let _ = answer.send(ask(&question, colour, &unwanted).unwrap_or(Reply::Reject));
             }
         })?;
-        Ok(Self { answered, _wanted: wanted })
+        Ok(Self { answered, wanted })
     }
 
     /// The answer. Safe to cancel.
     pub(crate) async fn reply(&mut self) -> Reply {
         (&mut self.answered).await.unwrap_or(Reply::Reject)
+    }
+
+    /// Takes the question back, and waits until nothing more is read or written for it.
+    pub(crate) async fn withdraw(self) {
+        let Self { answered, wanted } = self;
+        drop(wanted);
+        let _ = answered.await;
     }
 }
 

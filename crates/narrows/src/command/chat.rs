@@ -79,6 +79,7 @@ async fn talk(
         colour: Colour::of_stderr(),
         presses: 0,
         last: Code::Success,
+        picked: Picked::default(),
     };
     let leaving = match conversation.begin().await {
         Ok(()) => conversation.converse().await,
@@ -126,6 +127,15 @@ struct Conversation {
     presses: u8,
     /// How the last turn ended.
     last: Code,
+    /// The model and the mode that the user has chosen on the way, for sessions that begin here.
+    picked: Picked,
+}
+
+/// What a user has chosen on the way.
+#[derive(Default)]
+struct Picked {
+    model: Option<String>,
+    mode: Option<String>,
 }
 
 impl Conversation {
@@ -314,7 +324,9 @@ impl Conversation {
     fn show_past(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let events = std::mem::take(&mut connection.past);
-        let lines = beside::past(&events).into_iter().chain(events.iter().filter_map(beside::between));
+        // A program knows what it said.
+        let past = if self.input.is_person() { beside::past(&events) } else { Vec::new() };
+        let lines = past.into_iter().chain(events.iter().filter_map(beside::between));
         lines.for_each(|line| self.say_dim(&line));
     }
 

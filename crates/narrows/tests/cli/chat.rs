@@ -2,6 +2,7 @@
 
 mod person;
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::support::{MARK, Place};
@@ -172,8 +173,9 @@ fn models_are_listed_and_chosen() {
     let current = current.split_whitespace().next().expect("a name").to_owned();
     person.says(&format!("/model {current}"), &format!("the model is now {current}"));
     person.says("/model nothing-like-it", "cannot be had");
+    person.says("/new", "a new session has begun");
     person.says("Hello, who are you?", "I am the demo model of Narrows");
-    person.says("/status", &format!("model: {current}"));
+    person.says("/model", &format!("* {current}"));
     person.leaves();
 }
 
@@ -221,18 +223,17 @@ fn a_session_outlives_its_agent() {
     let person = Person::starts(&place, &["--base-url", "builtin:demo", "--pace", "0"]);
     person.sees_the_prompt();
     person.says("Hello, who are you?", "I am the demo model of Narrows");
-    person.says("/status", "session: ");
+    person.says("/sessions", "* ");
     let screen = person.screen();
-    let session = screen.lines().find_map(|line| line.strip_prefix("session: ")).expect("an id");
+    let session = screen.lines().find_map(|line| line.strip_prefix("* ")).expect("a session");
+    let session = session.split_whitespace().next().expect("an id");
     let agents = processes(&place, "acp");
     assert_eq!(agents.len(), 1);
     kill_process(agents[0], Signal::KILL).expect("it runs");
     person.sees("the agent has ended, though nothing was asked of it");
     person.sees_the_prompt();
     person.says("/restart", "the session goes on");
-    person.types("/status\r");
-    person.sees_times(&format!("session: {session}"), 2);
-    person.sees_the_prompt();
+    person.says("/sessions", &format!("* {session}"));
     person.leaves();
 }
 
@@ -247,6 +248,7 @@ fn sigterm_leaves_from_the_prompt_and_from_a_turn() {
         }
         person.signals(Signal::TERM);
         person.sees("cancelled by SIGTERM");
+        person.has_the_terminal_back();
         assert_eq!(person.ends(), Some(143));
     }
 }
@@ -333,12 +335,22 @@ fn lines_of_a_pipe_are_messages() {
     place.file("counts.toml", COUNTS);
     let agent = "narrows fake-agent counts.toml";
     let told = piped(&place, agent, "hello\n\nagain\\\nlast");
-    assert_eq!(
-        told,
-        "[1: hello]\n[2: again\\]\n[3: last]\n--- stderr ---\n1200 in the context, $0.0200\n\
-         1200 in the context\n1200 in the context\n--- exit 0 ---\n"
-    );
+    assert_eq!(told, "[1: hello]\n[2: again\\]\n[3: last]\n--- exit 0 ---\n");
     assert_eq!(piped(&place, agent, ""), "--- exit 0 ---\n");
+}
+
+#[test]
+fn ctrl_c_ends_a_pipe() {
+    let place = Place::new();
+    let (input, mut program) = std::io::pipe().expect("a pipe");
+    let mut command = place.narrows(["chat", "--pass-env", MARK, "--agent", "narrows fake-agent slow"]);
+    command.stdin(input);
+    let mut running = place.start(command);
+    program.write_all(b"go\nand on\n").expect("it reads");
+    running.says("One moment. ");
+    running.signal(Signal::INT);
+    let told = running.told();
+    assert!(told.ends_with("error: cancelled\n--- exit 130 ---\n"), "{told}");
 }
 
 #[test]

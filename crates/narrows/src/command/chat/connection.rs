@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use narrows_client::{Events, Runtime, RuntimeEvent, Session, SessionConfig};
 use narrows_process::Ladder;
 
-use crate::drive::{Start, Wanted};
+use crate::drive::Wanted;
 use crate::failure::Failure;
 
 /// How many events of the past are kept to be shown.
@@ -52,18 +52,23 @@ impl Connection {
     /// The same after a loss: with the session `id` if the agent still knows it, else with a new one.
     pub(super) async fn reopen(
         runtime: Runtime,
-        wanted: &Wanted,
+        config: SessionConfig,
         id: &str,
     ) -> Result<(Self, Resumed), Failure> {
         let can = &runtime.introduced().can;
         if can.resume || can.load {
-            match runtime.resume_session(id, wanted.config.clone()).await {
+            match runtime.resume_session(id, config.clone()).await {
                 Ok(session) => return Ok((Self::new(runtime, session), Resumed::Yes)),
                 Err(error) => tracing::info!(%error, "the agent does not go on with the session"),
             }
         }
-        let anew = Wanted { config: wanted.config.clone(), offer: wanted.offer, start: Start::New };
-        Ok((Self::open(runtime, &anew).await?, Resumed::Anew))
+        match runtime.open_session(config).await {
+            Ok(session) => Ok((Self::new(runtime, session), Resumed::Anew)),
+            Err(error) => {
+                runtime.close_with(Ladder::default()).await;
+                Err(error.into())
+            }
+        }
     }
 
     /// Changes to another session: a new one, or the one with this id. The old one stays if that fails.

@@ -1,15 +1,23 @@
 //! Our own commands.
 
-use narrows_client::Rejection;
+use narrows_client::{Rejection, SessionConfig};
 use narrows_process::Ladder;
 
 use super::connection::{Connection, Resumed};
 use super::known::{self, Choosing};
 use super::meaning::Own;
-use super::{Conversation, GONE, Leaving};
+use super::{Conversation, GONE, Leaving, Picked};
 use crate::failure::{Code, Failure};
 use crate::interrupt::Signal;
 use crate::terminal::line;
+
+impl Picked {
+    /// What a session is opened with that is to be as the last one was.
+    fn apply(&self, config: &mut SessionConfig) {
+        config.model = self.model.clone().or(config.model.take());
+        config.mode = self.mode.clone().or(config.mode.take());
+    }
+}
 
 impl Conversation {
     /// Does what the user has asked of this program.
@@ -78,7 +86,11 @@ impl Conversation {
         let Some(connection) = &self.connection else { return Ok(()) };
         let set = self.interrupts.unless(connection.session.set(category, wanted)).await;
         match set.map_err(Failure::left)? {
-            Ok(()) => self.say_dim(&format!("the {category} is now {}", line(wanted))),
+            Ok(()) => {
+                let picked = if category == "model" { &mut self.picked.model } else { &mut self.picked.mode };
+                *picked = Some(wanted.to_owned());
+                self.say_dim(&format!("the {category} is now {}", line(wanted)));
+            }
             Err(Rejection { reason, .. }) => {
                 self.last = Code::Agent;
                 self.say(&format!("the {category} {:?} cannot be had: {}\n", line(wanted), line(&reason)));
@@ -99,7 +111,10 @@ impl Conversation {
 
     /// Changes to a new session, or to the one with this id.
     async fn change(&mut self, id: Option<&str>) -> Result<(), Failure> {
-        let config = self.wanted.config.clone();
+        let mut config = self.wanted.config.clone();
+        if id.is_none() {
+            self.picked.apply(&mut config);
+        }
         let Some(_) = self.connected() else { return Ok(()) };
         let Some(connection) = &mut self.connection else { return Ok(()) };
         self.interrupts.unless(connection.change(config, id)).await.map_err(Failure::left)??;
@@ -121,7 +136,9 @@ impl Conversation {
         }
         let runtime = self.start().await?;
         let lost = self.lost.clone().unwrap_or_default();
-        let reopened = self.interrupts.unless(Connection::reopen(runtime, &self.wanted, &lost)).await;
+        let mut config = self.wanted.config.clone();
+        self.picked.apply(&mut config);
+        let reopened = self.interrupts.unless(Connection::reopen(runtime, config, &lost)).await;
         let (connection, resumed) = reopened.map_err(Failure::left)??;
         self.say_dim(match resumed {
             Resumed::Yes => "the agent runs again, and the session goes on",

@@ -1,11 +1,12 @@
 //! One turn: what the agent says, what it asks, and what the user does meanwhile.
 
 use std::collections::{HashSet, VecDeque};
+use std::io::IsTerminal;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use narrows_client::{
-    Canceller, EventBody, Events, Payload, RunRequest, RunResult, Runtime, RuntimeEvent, Session,
+    Canceller, EventBody, Events, Payload, Reply, RunRequest, RunResult, Runtime, RuntimeEvent, Session,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -14,7 +15,7 @@ use super::beside;
 use super::desk::Asked;
 use crate::ask::Asking;
 use crate::cli::Output;
-use crate::failure::{Cancelled, Failure, Limits};
+use crate::failure::{Cancelled, Failure};
 use crate::interrupt::{Interrupts, Signal};
 use crate::present::Presenter;
 use crate::screen::{Failed, Piece, Room, Screen};
@@ -69,7 +70,7 @@ enum Happened {
     Signal(Signal),
     OutputFailed,
     Asked(Asked),
-    Answered(narrows_client::Reply),
+    Answered(Reply),
     Withdrawn,
     Waited,
     Shown,
@@ -123,7 +124,8 @@ impl<'a> Turn<'a> {
         let ended = ended(result).await;
         if let Ok(result) = &ended {
             self.presenter.finish(result, &mut self.pieces);
-            if let Some(cost) = result.usage.as_ref().and_then(beside::cost) {
+            let cost = result.usage.as_ref().and_then(beside::cost);
+            if let Some(cost) = cost.filter(|_| std::io::stderr().is_terminal()) {
                 self.pieces.push_back(Piece::Note(self.colour.paint(Style::Dim, &cost).into_owned()));
             }
         }
@@ -139,10 +141,10 @@ impl<'a> Turn<'a> {
         let is_gone = ended.is_err() || code.as_deref() == Some("agent_exited");
         let outcome = ended.and_then(|result| match cancelled {
             Some(why) if result.error.is_none() => Err(Failure::cancelled(why)),
-            _ => Failure::of_run(&result, Limits { turn: None, grace: Duration::ZERO }),
+            _ => Failure::of_run(&result, None),
         });
         let outcome = outcome
-            .and_then(|()| if runtime.losses() == losses { Ok(()) } else { Failure::incomplete(runtime, 0) });
+            .and_then(|()| if runtime.losses() == losses { Ok(()) } else { Failure::incomplete(runtime) });
         Ok(Turned { outcome, denied, is_gone, leave })
     }
 
@@ -157,9 +159,9 @@ impl<'a> Turn<'a> {
                 Happened::Shown | Happened::Waited => {}
                 Happened::Signal(signal) if self.cancelled.is_some() => return Err(Left::Signal(signal)),
                 Happened::Signal(signal) => {
-                    self.asking = None;
                     cancel.cancel();
                     self.cancelled = Some(Cancelled::Signal(signal));
+                    self.withdraw().await?;
                     match signal {
                         Signal::Terminate => self.leave = Some(signal),
                         Signal::Interrupt => {
@@ -180,8 +182,8 @@ impl<'a> Turn<'a> {
                         let _ = asked.reply.send(reply);
                     }
                 }
-                Happened::Withdrawn => self.asking = None,
-                Happened::Event(None) => return Ok(()),
+                Happened::Withdrawn => self.withdraw().await?,
+                Happened::Event(None) => return self.withdraw().await,
                 Happened::Event(Some(event)) => {
                     more.push(event);
                     // As much as is worth showing at once.
@@ -207,7 +209,8 @@ impl<'a> Turn<'a> {
 
     /// Whether the next question can be asked.
     fn is_due(&mut self) -> bool {
-        while self.held.front().is_some_and(|(asked, _)| asked.reply.is_closed()) {
+        while self.held.front().is_some_and(|(asked, _)| asked.reply.is_closed() || self.cancelled.is_some())
+        {
             self.held.pop_front();
         }
         let Some((asked, since)) = self.held.front() else { return false };
@@ -232,6 +235,14 @@ impl<'a> Turn<'a> {
             Err(error) => tracing::warn!(%error, "a question cannot be asked"),
         }
         Ok(())
+    }
+
+    /// Asks no more: what was asked is neither allowed nor refused.
+    async fn withdraw(&mut self) -> Result<(), Left> {
+        let Some((asked, asking)) = self.asking.take() else { return Ok(()) };
+        // Whoever no longer waits has decided otherwise.
+        let _ = asked.reply.send(Reply::Cancel);
+        self.interrupts.unless(asking.withdraw()).await.map_err(Left::Signal)
     }
 
     /// What happens next. While a question is open nothing is shown; while something waits to be shown nothing more is

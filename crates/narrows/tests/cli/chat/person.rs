@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use pty_process::Size;
 use pty_process::blocking::{Command, Pty};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::termios::LocalModes;
 use vt100::Parser;
 
 use crate::support::{MARK, Place};
@@ -154,6 +155,16 @@ impl<'a> Person<'a> {
     pub(crate) fn signals(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")).expect("not zero");
         kill_process(pid, signal).expect("it runs");
+    }
+
+    /// Waits until the terminal edits lines by itself, as it did before narrows came.
+    #[track_caller]
+    pub(crate) fn has_the_terminal_back(&self) {
+        let is_back = || {
+            let modes = rustix::termios::tcgetattr(&*self.pty).expect("a terminal").local_modes;
+            modes.contains(LocalModes::ICANON | LocalModes::ECHO)
+        };
+        self.place.wait_for(is_back);
     }
 
     /// Waits until narrows has ended, and everything it started. Returns its exit code.
