@@ -13,7 +13,7 @@ const HELLO: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#
 /// `narrows agents` with these arguments, and with a temporary directory of its own.
 fn agents(place: &Place, args: &[&str]) -> Command {
     let temporary = place.path().join("tmp");
-    std::fs::create_dir_all(&temporary).unwrap();
+    std::fs::create_dir_all(&temporary).expect("a directory");
     let mut command = place.narrows(["agents"].iter().chain(args));
     command.env("HOME", place.path()).env("TMPDIR", temporary);
     command
@@ -22,9 +22,9 @@ fn agents(place: &Place, args: &[&str]) -> Command {
 /// The same with a PATH in which there is nothing but `names`.
 fn among(place: &Place, names: &[&str], args: &[&str]) -> String {
     let bin = place.path().join("bin");
-    std::fs::create_dir_all(&bin).unwrap();
+    std::fs::create_dir_all(&bin).expect("a directory");
     for name in names {
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_narrows"), bin.join(name)).unwrap();
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_narrows"), bin.join(name)).expect("a link");
     }
     let mut command = agents(place, args);
     command.env("PATH", bin);
@@ -34,7 +34,7 @@ fn among(place: &Place, names: &[&str], args: &[&str]) -> String {
 /// What a probe of this agent says. Nothing of it is left.
 fn probe(place: &Place, agent: &str, args: &[&str]) -> String {
     let told = place.told(agents(place, &[&["--probe", agent], args].concat()));
-    let left: Vec<_> = std::fs::read_dir(place.path().join("tmp")).unwrap().collect();
+    let left: Vec<_> = std::fs::read_dir(place.path().join("tmp")).expect("it is there").collect();
     assert!(left.is_empty(), "{left:?}");
     told
 }
@@ -42,14 +42,14 @@ fn probe(place: &Place, agent: &str, args: &[&str]) -> String {
 /// The JSON object of an output that ends well.
 #[track_caller]
 fn object(told: &str) -> Value {
-    let text = told.strip_suffix("--- exit 0 ---\n").unwrap_or_else(|| panic!("{told}"));
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {told}"))
+    let text = told.strip_suffix("--- exit 0 ---\n").expect(told);
+    serde_json::from_str(text).expect(told)
 }
 
 /// An agent as [`Place::scripted`] makes them, wherever it is started.
 fn scripted(place: &Place, answers: &[&str]) -> String {
     place.scripted(answers);
-    let script = std::fs::read_to_string(place.path().join("agent.sh")).unwrap();
+    let script = std::fs::read_to_string(place.path().join("agent.sh")).expect("a script");
     let path =
         place.file("agent.sh", &script.replace(">> got", &format!(">> {}/got", place.path().display())));
     format!("sh {}", path.display())

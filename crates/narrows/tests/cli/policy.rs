@@ -39,8 +39,8 @@ fn policy(place: &Place, args: &[&str]) -> String {
 #[track_caller]
 fn object(told: &str, code: u8) -> Value {
     let end = format!("--- exit {code} ---\n");
-    let text = told.strip_suffix(&end).unwrap_or_else(|| panic!("{told}"));
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {told}"))
+    let text = told.strip_suffix(&end).expect(told);
+    serde_json::from_str(text).expect(told)
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn narrows(place: &Place, args: &[&str]) -> Command {
 #[track_caller]
 fn listed(place: &Place, args: &[&str]) -> Vec<Value> {
     let told = place.told(narrows(place, &[&["sessions", "--json"], args].concat()));
-    let text = told.strip_suffix("--- exit 0 ---\n").unwrap_or_else(|| panic!("{told}"));
+    let text = told.strip_suffix("--- exit 0 ---\n").expect(&told);
     let object: Value = serde_json::from_str(text).unwrap();
     object["sessions"].as_array().unwrap().clone()
 }

@@ -67,30 +67,30 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(wanted: Wanted, request: &[&str], expected: &Action) {
+    fn check(wanted: &Wanted, request: &[&str], expected: &Action) {
         let request: Vec<String> = request.iter().map(|word| (*word).to_owned()).collect();
-        assert_eq!(action(&wanted, &request), *expected, "{wanted:?} {request:?}");
+        assert_eq!(action(wanted, &request), *expected, "{wanted:?} {request:?}");
     }
 
     #[test]
     fn a_request_is_a_command_or_what_the_flags_say() {
         let argv = |words: &[&str]| Command::Argv(words.iter().map(|word| (*word).to_owned()).collect());
         let none = Wanted::default;
-        check(none(), &["ls"], &Action::execute(argv(&["ls"]), None));
-        check(none(), &["ls", "-l a"], &Action::execute(argv(&["ls", "-l a"]), None));
-        check(none(), &["ls -l"], &Action::execute(Command::Shell("ls -l".to_owned()), None));
-        check(none(), &["ls\n-l"], &Action::execute(Command::Shell("ls\n-l".to_owned()), None));
+        check(&none(), &["ls"], &Action::execute(argv(&["ls"]), None));
+        check(&none(), &["ls", "-l a"], &Action::execute(argv(&["ls", "-l a"]), None));
+        check(&none(), &["ls -l"], &Action::execute(Command::Shell("ls -l".to_owned()), None));
+        check(&none(), &["ls\n-l"], &Action::execute(Command::Shell("ls\n-l".to_owned()), None));
         let path = || Wanted { path: vec!["a".into()], ..none() };
-        check(path(), &[], &Action::file(Kind::Read, "a"));
-        check(Wanted { kind: Some(Kind::Delete), ..path() }, &[], &Action::file(Kind::Delete, "a"));
+        check(&path(), &[], &Action::file(Kind::Read, "a"));
+        check(&Wanted { kind: Some(Kind::Delete), ..path() }, &[], &Action::file(Kind::Delete, "a"));
         let url = vec!["https://example.org".to_owned()];
         let fetched = Action { urls: url.clone(), ..Action::new(Kind::Fetch) };
-        check(Wanted { url, ..none() }, &[], &fetched);
+        check(&Wanted { url, ..none() }, &[], &fetched);
         let tool = || Some("create_issue".to_owned());
         let server = || Some("github".to_owned());
         let called = Action { tool: tool(), server: server(), ..Action::new(Kind::Other) };
-        check(Wanted { tool: tool(), server: server(), ..none() }, &[], &called);
+        check(&Wanted { tool: tool(), server: server(), ..none() }, &[], &called);
         let both = Action { paths: vec!["a".into()], ..Action::execute(argv(&["ls"]), None) };
-        check(path(), &["ls"], &both);
+        check(&path(), &["ls"], &both);
     }
 }
