@@ -206,7 +206,7 @@ fn a_run_that_was_recorded_is_judged_again() {
 fn asked(id: &str, requested: &Value, decision: &Value) -> String {
     let event = |payload: Value| json!({"type": "provider.event", "atMs": 1, "sessionId": "s", "provider": "a", "payload": payload});
     let mut payload = json!({"type": "permission.requested", "requestId": id, "title": id});
-    for (key, value) in requested.as_object().unwrap() {
+    for (key, value) in requested.as_object().expect("an object") {
         payload[key] = value.clone();
     }
     let resolved =

@@ -21,8 +21,8 @@ fn narrows(place: &Place, args: &[&str]) -> Command {
 fn listed(place: &Place, args: &[&str]) -> Vec<Value> {
     let told = place.told(narrows(place, &[&["sessions", "--json"], args].concat()));
     let text = told.strip_suffix("--- exit 0 ---\n").expect(&told);
-    let object: Value = serde_json::from_str(text).unwrap();
-    object["sessions"].as_array().unwrap().clone()
+    let object: Value = serde_json::from_str(text).expect(&told);
+    object["sessions"].as_array().expect("a list").clone()
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn the_built_in_agent_keeps_sessions_by_directory() {
     let own = |title: &str| (title.to_owned(), "[DIR]".to_owned());
     let there = ("Then there".to_owned(), "[DIR]/work".to_owned());
     assert_eq!(titles(&[]), [own("Last here"), own("First here")]);
-    assert_eq!(titles(&["--cwd", "work"]), [there.clone()]);
+    assert_eq!(titles(&["--cwd", "work"]), std::slice::from_ref(&there));
     assert_eq!(titles(&["--all"]), [own("Last here"), there, own("First here")]);
     let last = listed(&place, &[])[0].clone();
     let table = place.told(narrows(&place, &["sessions"]));
