@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use narrows_mcp::Servers;
-use narrows_model::Message;
+use narrows_model::{Message, Usage};
 use narrows_store::{Claim, Store};
 use tokio::time::Instant;
 
@@ -31,6 +31,8 @@ pub(crate) struct State {
     pub(crate) used: Option<u64>,
     /// What all requests have cost in dollars since the session was opened, where the endpoint tells.
     pub(crate) cost: Option<f64>,
+    /// What all turns took since the session was opened, where the endpoint tells.
+    pub(crate) usage: Option<Usage>,
     pub(crate) title: Option<String>,
     /// What the user has allowed for the length of the session.
     pub(crate) grants: HashSet<String>,
@@ -87,6 +89,7 @@ impl State {
             past: Vec::new(),
             used: None,
             cost: None,
+            usage: None,
             title: None,
             grants: HashSet::new(),
             servers,

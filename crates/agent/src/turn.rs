@@ -73,7 +73,7 @@ impl From<Gone> for Reason {
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) reason: Reason,
-    /// What all its requests took, if the endpoint told.
+    /// What all requests of the session took until now, if the endpoint told of this turn's: the protocol counts so.
     pub(crate) usage: Option<Usage>,
     /// Whether tools have run, which the next try would run again.
     pub(crate) effects: Effects,
@@ -121,7 +121,16 @@ impl Turn {
             true => Effects::Possible,
             false => Effects::None,
         };
-        End { reason, usage: self.usage.take(), effects }
+        let usage = self.usage.take().map(|turn| {
+            let mut state = self.session.state();
+            let sum = match state.usage.take() {
+                Some(before) => add(&before, &turn),
+                None => turn,
+            };
+            state.usage = Some(sum.clone());
+            sum
+        });
+        End { reason, usage, effects }
     }
 
     /// What comes of `work`, unless the turn is given up first.
@@ -346,10 +355,7 @@ impl Turn {
             state.cost = usage.cost.map(|cost| state.cost.unwrap_or(0.0) + cost).or(state.cost);
             state.cost
         };
-        self.usage = Some(match self.usage.take() {
-            None => usage,
-            Some(sum) => add(&sum, &usage),
-        });
+        self.add_up(usage);
         let client = self.agent.client();
         if let Some(size) = self.agent.catalog.traits(choice).window
             && client.introduced

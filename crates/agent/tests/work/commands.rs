@@ -191,11 +191,7 @@ async fn giving_up_does_not_wait_for_a_dead_client() {
 async fn a_terminal_that_comes_too_late_is_killed() {
     let server = running(json!({"command": "sleep", "args": ["1000"]}));
     let desk = Desk::new(&[]);
-    desk.reply("terminal/create", None);
-    let mut client = desk.client(settings(&server)).await;
-    let session = client.session().await;
-    let prompt = client.begin_prompt(&session, "Go").await;
-    client.question("terminal/create").await;
+    let (mut client, session, prompt) = desk.stuck("terminal/create", settings(&server)).await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
     answer_late(&client, "terminal/create", json!({"terminalId": "late"})).await;

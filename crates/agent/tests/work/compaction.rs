@@ -68,7 +68,8 @@ async fn what_does_not_fit_is_summarised_and_asked_once_more() {
     assert_eq!((&end["stopReason"], end.get("_meta")), (&json!("end_turn"), None));
     assert_eq!(requests(&server), "aaasa");
     assert_eq!(client.text(), ANSWER, "the summary is not shown as an answer");
-    assert_eq!(end["usage"]["inputTokens"], 20, "the summary has its price");
+    let taken = &end["usage"]["inputTokens"];
+    assert_eq!(taken, 40, "two turns before, this one, and the summary, which has its price");
     let asked = chats(&server)[3].body["messages"][1]["content"].as_str().unwrap().to_owned();
     assert!(asked.contains("User: Question 1") && asked.contains(ANSWER), "{asked}");
     let expected = ["Question 1", SUMMARY, "Question 2", ANSWER, "Question 3"];

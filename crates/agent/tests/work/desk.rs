@@ -65,6 +65,16 @@ impl Desk {
         client
     }
 
+    /// A turn that waits for an answer to `method`, which nobody gives: the client, the session and the prompt.
+    pub(crate) async fn stuck(&self, method: &str, settings: Settings) -> (Client, String, u64) {
+        self.reply(method, None);
+        let mut client = self.client(settings).await;
+        let session = client.session().await;
+        let prompt = client.begin_prompt(&session, "Go").await;
+        client.question(method).await;
+        (client, session, prompt)
+    }
+
     fn answer(&self, method: &str, params: &Value) -> Reply {
         let mut state = self.state();
         if let Some(reply) = state.replies.get(method) {

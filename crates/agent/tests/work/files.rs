@@ -280,11 +280,7 @@ async fn errors_and_nonsense_of_the_client_are_failures_of_the_call() {
 async fn a_turn_is_given_up_while_the_client_reads() {
     let server = calling("read_file", json!({"path": "a.txt"}));
     let desk = Desk::new(&[]);
-    desk.reply("fs/read_text_file", None);
-    let mut client = desk.client(settings(&server)).await;
-    let session = client.session().await;
-    let prompt = client.begin_prompt(&session, "Go").await;
-    client.question("fs/read_text_file").await;
+    let (mut client, session, prompt) = desk.stuck("fs/read_text_file", settings(&server)).await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
     assert_eq!(ended(&mut client).await["status"], "failed");
@@ -306,11 +302,7 @@ async fn a_turn_is_given_up_before_a_change_is_announced() {
     ] {
         let server = calling(tool, arguments);
         let desk = Desk::new(&[("/project/a.txt", "a")]);
-        desk.reply("fs/read_text_file", None);
-        let mut client = desk.client(settings(&server)).await;
-        let session = client.session().await;
-        let prompt = client.begin_prompt(&session, "Go").await;
-        client.question("fs/read_text_file").await;
+        let (mut client, session, prompt) = desk.stuck("fs/read_text_file", settings(&server)).await;
         client.notify("session/cancel", json!({"sessionId": session})).await;
         assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
         assert!(calls(&client).is_empty());

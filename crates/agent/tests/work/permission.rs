@@ -146,11 +146,7 @@ async fn a_turn_is_given_up_while_the_user_thinks() {
     for as_request in [false, true] {
         let server = ModelServer::start([write("a.txt"), done()]);
         let desk = Desk::new(&[]);
-        desk.reply("session/request_permission", None);
-        let mut client = desk.client(settings(&server)).await;
-        let session = client.session().await;
-        let prompt = client.begin_prompt(&session, "Go").await;
-        client.question("session/request_permission").await;
+        let (mut client, session, prompt) = desk.stuck("session/request_permission", settings(&server)).await;
         let params = json!({"sessionId": session});
         match as_request {
             true => assert_eq!(client.ask("session/cancel", params).await.unwrap(), json!({})),
@@ -174,11 +170,7 @@ async fn a_turn_is_given_up_while_the_user_thinks() {
 async fn a_late_yes_is_none() {
     let server = ModelServer::start([write("a.txt"), done()]);
     let desk = Desk::new(&[]);
-    desk.reply("session/request_permission", None);
-    let mut client = desk.client(settings(&server)).await;
-    let session = client.session().await;
-    let prompt = client.begin_prompt(&session, "Go").await;
-    client.question("session/request_permission").await;
+    let (mut client, session, prompt) = desk.stuck("session/request_permission", settings(&server)).await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     client.answer(prompt).await.unwrap();
     let yes = json!({"outcome": {"outcome": "selected", "optionId": "allow_session"}});
@@ -195,11 +187,7 @@ async fn a_late_yes_is_none() {
 async fn the_agent_ends_with_its_client_while_the_user_thinks() {
     let server = ModelServer::start([write("a.txt"), done()]);
     let desk = Desk::new(&[]);
-    desk.reply("session/request_permission", None);
-    let mut client = desk.client(settings(&server)).await;
-    let session = client.session().await;
-    client.begin_prompt(&session, "Go").await;
-    client.question("session/request_permission").await;
+    let (client, _, _) = desk.stuck("session/request_permission", settings(&server)).await;
     client.leave().await;
     assert_eq!(desk.file("/project/a.txt"), None);
 }

@@ -98,11 +98,7 @@ async fn calls_that_come_mixed_are_run_in_their_own_order() {
 async fn giving_up_one_of_several_gives_up_all() {
     let server = ModelServer::start([Reply::tool_calls(&[read("a.txt"), read("b.txt")]), done()]);
     let desk = Desk::new(&[]);
-    desk.reply("fs/read_text_file", None);
-    let mut client = desk.client(settings(&server)).await;
-    let session = client.session().await;
-    let prompt = client.begin_prompt(&session, "Go").await;
-    client.question("fs/read_text_file").await;
+    let (mut client, session, prompt) = desk.stuck("fs/read_text_file", settings(&server)).await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
     assert_eq!((calls(&client).len(), client.asked.len()), (1, 1));

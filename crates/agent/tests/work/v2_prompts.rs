@@ -75,14 +75,20 @@ async fn a_prompt_lives_from_its_message_to_idle() {
     client.leave().await;
 }
 
-#[tokio::test]
-async fn the_answer_does_not_wait_for_the_model() {
+/// A session whose turn waits for the model, until `model` is released.
+pub(crate) async fn working() -> (ModelServer, Client, String) {
     let server =
         ModelServer::start(Reply::text("Hello world, this is an answer").before(Step::gate("model")));
     let mut client = Client::v2(settings(&server)).await;
     let session = session(&mut client).await;
     prompt(&mut client, &session, "Hi").await;
     client.update(|update| update["state"] == "running").await;
+    (server, client, session)
+}
+
+#[tokio::test]
+async fn the_answer_does_not_wait_for_the_model() {
+    let (server, mut client, _) = working().await;
     assert_eq!(states(&client), ["running"]);
     server.release("model");
     assert_eq!(idle(&mut client).await["stopReason"], "end_turn");

@@ -1,12 +1,12 @@
 //! Sessions in version 2: opened strictly, resumed with and without their past, chosen for, closed, forked.
 
 use narrows_acp::v2;
-use narrows_testkit::model::{ModelServer, Plan, Reply, Step};
+use narrows_testkit::model::{ModelServer, Plan, Reply};
 use serde_json::{Value, json};
 
 use crate::common::{Client, chats, last_messages, settings};
 use crate::official::{check_v2, same};
-use crate::v2_prompts::{assert_quiet, idle, prompt, session, states};
+use crate::v2_prompts::{assert_quiet, idle, prompt, session, states, working};
 
 fn server() -> ModelServer {
     ModelServer::start(
@@ -133,12 +133,7 @@ async fn what_cannot_be_resumed_is_refused() {
 
 #[tokio::test]
 async fn a_session_that_works_says_so_when_it_is_resumed() {
-    let server =
-        ModelServer::start(Reply::text("Hello world, this is an answer").before(Step::gate("model")));
-    let mut client = Client::v2(settings(&server)).await;
-    let session = session(&mut client).await;
-    prompt(&mut client, &session, "Hi").await;
-    client.update(|update| update["state"] == "running").await;
+    let (server, mut client, session) = working().await;
     client.forget();
     client.ask("session/resume", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(states(&client), ["running"]);
