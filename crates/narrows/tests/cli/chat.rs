@@ -300,6 +300,9 @@ fn a_session_that_is_loaded_shows_its_past() {
     person.sees("… 4 messages before these");
     person.sees("you: message 5");
     person.sees("agent: [5: message 5]");
+    person.says("/resume session-1", "that is this session");
+    person.says("/resume session-2", "going on with the session session-2");
+    person.says("/resume session-1", "going on with the session session-1");
     person.says("/resume nothing-like-it", "error: ");
     person.says("on", "[6: on]");
     person.leaves();

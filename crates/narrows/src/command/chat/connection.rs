@@ -79,8 +79,8 @@ impl Connection {
         };
         let old = std::mem::replace(&mut self.session, session);
         self.listen();
-        // The agent is told in its own time.
-        tokio::spawn(old.close());
+        // It can be gone on with only when it is closed.
+        old.close().await;
         Ok(())
     }
 

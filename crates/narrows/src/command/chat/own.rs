@@ -117,6 +117,10 @@ impl Conversation {
         }
         let Some(_) = self.connected() else { return Ok(()) };
         let Some(connection) = &mut self.connection else { return Ok(()) };
+        if id == Some(connection.session.id()) {
+            self.say("that is this session\n");
+            return Ok(());
+        }
         self.interrupts.unless(connection.change(config, id)).await.map_err(Failure::left)??;
         let session = line(connection.session.id());
         self.say_dim(&match id {
