@@ -93,6 +93,7 @@ pub(crate) const ALL: &[(&str, &str)] = &[
     ("SSL_CERT_DIR", "a directory of them"),
     (CONFIG_HOME, "your configuration directory [~/.config]"),
     (DATA_HOME, "your data directory [~/.local/share]"),
+    ("TMPDIR", "where `agents --probe` makes its directory [/tmp]"),
     (HOME, "your directory, which is what `~` means"),
     (NO_COLOR, "no colours, if it is set to anything"),
     (TERM, "no colours, if it is `dumb`"),

@@ -67,7 +67,7 @@ pub(crate) struct Wanted {
     #[arg(long, value_name = "NAME")]
     pub(crate) server: Option<String>,
 
-    /// A file that is concerned
+    /// A file that is concerned; a relative path is meant from where the agent works
     #[arg(long, value_name = "PATH")]
     pub(crate) path: Vec<PathBuf>,
 

@@ -136,6 +136,7 @@ fn the_long_help() {
       SSL_CERT_DIR              a directory of them
       XDG_CONFIG_HOME           your configuration directory [~/.config]
       XDG_DATA_HOME             your data directory [~/.local/share]
+      TMPDIR                    where `agents --probe` makes its directory [/tmp]
       HOME                      your directory, which is what `~` means
       NO_COLOR                  no colours, if it is set to anything
       TERM                      no colours, if it is `dumb`
