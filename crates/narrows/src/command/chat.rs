@@ -260,7 +260,8 @@ impl Conversation {
             self.say(&format!("{GONE}\n"));
             return None;
         };
-        let turn = match Turn::new(&mut self.interrupts, &mut self.questions) {
+        let grace = self.chosen.agent.deadlines.cancel;
+        let turn = match Turn::new(&mut self.interrupts, &mut self.questions, grace) {
             Ok(turn) => turn,
             Err(failure) => return Some(Leaving::Failed(failure)),
         };
@@ -278,7 +279,7 @@ impl Conversation {
             match failure.code() {
                 Code::OutputClosed => return Some(Leaving::Failed(failure)),
                 Code::Terminated => {}
-                Code::Interrupted if self.input.is_person() => self.say_dim("cancelled"),
+                Code::Interrupted if self.input.is_person() => self.say_dim(&failure.message()),
                 Code::Interrupted => return Some(Leaving::Signal(Signal::Interrupt)),
                 _ => self.note_failure(&failure),
             }

@@ -90,6 +90,21 @@ fn ctrl_c_cancels_the_turn_and_the_session_goes_on() {
 }
 
 #[test]
+fn an_agent_that_does_not_stop_is_ended_and_can_be_started_again() {
+    let place = Place::new();
+    let person = Person::talks_to(&place, "stubborn", &["--cancel-grace", "100ms"]);
+    person.types("go\r");
+    person.sees("I will not stop.");
+    person.types(CTRL_C);
+    person.sees("cancelled; the agent did not stop within 100ms and was ended");
+    person.sees("/restart starts it again");
+    person.sees_the_prompt();
+    person.says("/restart", "a new one has begun");
+    person.types("/quit\r");
+    assert_eq!(person.ends(), Some(0));
+}
+
+#[test]
 fn a_second_ctrl_c_leaves() {
     let place = Place::new();
     let person = Person::talks_to(&place, "stubborn", &["--cancel-grace", "1h"]);

@@ -15,7 +15,7 @@ use super::beside;
 use super::desk::Asked;
 use crate::ask::Asking;
 use crate::cli::Output;
-use crate::failure::{Cancelled, Failure};
+use crate::failure::{Cancelled, Failure, Limits};
 use crate::interrupt::{Interrupts, Signal};
 use crate::present::Presenter;
 use crate::screen::{Failed, Piece, Room, Screen};
@@ -54,6 +54,8 @@ pub(super) struct Turn<'a> {
     screen: Screen,
     presenter: Presenter,
     colour: Colour,
+    /// How long a turn that was cancelled may take to end.
+    grace: Duration,
     cancelled: Option<Cancelled>,
     leave: Option<Signal>,
     /// What waits for room on the screen.
@@ -82,6 +84,7 @@ impl<'a> Turn<'a> {
     pub(super) fn new(
         interrupts: &'a mut Interrupts,
         questions: &'a mut mpsc::Receiver<Asked>,
+        grace: Duration,
     ) -> Result<Self, Failure> {
         Ok(Self {
             interrupts,
@@ -89,6 +92,7 @@ impl<'a> Turn<'a> {
             screen: open_screen()?,
             presenter: Presenter::new(Output::Text, false),
             colour: Colour::of_stderr(),
+            grace,
             cancelled: None,
             leave: None,
             pieces: VecDeque::new(),
@@ -130,21 +134,34 @@ impl<'a> Turn<'a> {
             }
         }
         self.show_rest().await?;
-        let Self { interrupts, screen, presenter, cancelled, leave, .. } = self;
+        let Self { interrupts, screen, presenter, cancelled, leave, grace, .. } = self;
         match interrupts.unless(screen.finish()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err(Left::Output(Failure::output(&error))),
             Err(signal) => return Err(Left::Signal(signal)),
         }
         let denied = presenter.denied();
-        let code = ended.as_ref().ok().and_then(|result| Some(result.error.as_ref()?.code.clone()));
-        let is_gone = ended.is_err() || code.as_deref() == Some("agent_exited");
-        let outcome = ended.and_then(|result| match cancelled {
-            Some(why) if result.error.is_none() => Err(Failure::cancelled(why)),
-            _ => Failure::of_run(&result, None),
-        });
-        let outcome = outcome
-            .and_then(|()| if runtime.losses() == losses { Ok(()) } else { Failure::incomplete(runtime) });
+        let unreadable = presenter.unreadable();
+        let limits = Limits { turn: None, grace };
+        let (outcome, is_gone) = match ended {
+            Err(failure) => (Err(failure), true),
+            Ok(result) => {
+                let code = result.error.as_ref().map(|error| error.code.as_str());
+                let is_given_up = matches!((cancelled, code), (Some(_), None) | (_, Some("silence")));
+                // One that was given up and did not stop has been ended.
+                let is_gone = code == Some("agent_exited") || (is_given_up && result.stop_reason.is_none());
+                let outcome = match cancelled {
+                    Some(why) if code.is_none() => {
+                        Err(Failure::cancelled(why).unless_stopped(&result, limits))
+                    }
+                    _ => Failure::of_run(&result, limits),
+                };
+                (outcome, is_gone)
+            }
+        };
+        let is_whole = unreadable == 0 && runtime.losses() == losses;
+        let outcome =
+            outcome.and_then(|()| if is_whole { Ok(()) } else { Failure::incomplete(runtime, unreadable) });
         Ok(Turned { outcome, denied, is_gone, leave })
     }
 
@@ -167,7 +184,8 @@ impl<'a> Turn<'a> {
                         Signal::Interrupt => {
                             let words = "cancelling; press Ctrl-C again to leave";
                             let note = self.colour.paint(Style::Dim, words).into_owned();
-                            self.pieces.push_back(Piece::Note(note));
+                            // Before anything that waits for a slow reader.
+                            self.pieces.push_front(Piece::Note(note));
                         }
                     }
                 }
