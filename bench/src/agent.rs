@@ -3,7 +3,7 @@
 mod drive;
 pub(crate) mod floor;
 mod model;
-mod usage;
+pub(crate) mod usage;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::time::Instant;
 use drive::{Agent, Failure};
 use model::{Server, Stream};
 
-use crate::measure::{Bar, Demand, Report};
+use crate::measure::{Bar, Demand, Report, median};
 
 /// How often everything is measured, the agents taking turns; the median counts.
 const ROUNDS: usize = 5;
@@ -223,16 +223,6 @@ fn complete(heard: usize, sent: usize) -> Result<(), Failure> {
     Err(Failure::Strange(format!("{heard} bytes of text, where the model sent {sent}")))
 }
 
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_unstable_by(f64::total_cmp);
-    let middle = samples.len() / 2;
-    match samples.len() {
-        0 => f64::NAN,
-        count if count % 2 == 1 => samples[middle],
-        _ => f64::midpoint(samples[middle - 1], samples[middle]),
-    }
-}
-
 fn report(contenders: &[Contender]) -> Report {
     let [narrows, floor, others @ ..] = contenders else { unreachable!("these two are always there") };
     let mut columns: Vec<String> = vec!["narrows".into(), "floor".into(), "times the floor".into()];
@@ -282,13 +272,6 @@ mod tests {
         for stream in [SHORT, LONG, DENSE, EACH] {
             assert_eq!(stream.chunks % model::BLOCK, 0);
         }
-    }
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), 2.5);
-        assert!(median(Vec::new()).is_nan());
     }
 
     #[test]

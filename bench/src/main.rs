@@ -2,13 +2,14 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 mod agent;
+mod client;
 mod measure;
 mod rpc;
 mod wire;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: narrows-bench wire|rpc|agent [--json] [--peer CMD]...";
+const USAGE: &str = "usage: narrows-bench wire|rpc|agent|client [--json] [--peer CMD]...";
 
 fn main() -> ExitCode {
     let mut bench = None;
@@ -36,13 +37,16 @@ fn main() -> ExitCode {
     let report = match bench.as_deref() {
         Some("wire") => wire::run(),
         Some("rpc") => rpc::run(),
-        Some("agent") => match agent::run(&peers) {
-            Ok(report) => report,
-            Err(problem) => {
-                eprintln!("narrows-bench: {problem}");
-                return ExitCode::FAILURE;
+        Some(name @ ("agent" | "client")) => {
+            let outcome = if name == "agent" { agent::run(&peers) } else { client::run() };
+            match outcome {
+                Ok(report) => report,
+                Err(problem) => {
+                    eprintln!("narrows-bench: {problem}");
+                    return ExitCode::FAILURE;
+                }
             }
-        },
+        }
         Some("agent-floor") => return served(&agent::floor::serve(false)),
         Some("agent-gathering-floor") => return served(&agent::floor::serve(true)),
         // The other ends of `rpc`, which starts itself.

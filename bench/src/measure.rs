@@ -44,6 +44,17 @@ fn time(contender: &Contender<'_>, count: u32) -> Duration {
     start.elapsed()
 }
 
+/// The one in the middle; not a number if there is none.
+pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_unstable_by(f64::total_cmp);
+    let middle = samples.len() / 2;
+    match samples.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => samples[middle],
+        _ => f64::midpoint(samples[middle - 1], samples[middle]),
+    }
+}
+
 /// A demand on a measured figure.
 pub(crate) struct Bar {
     pub(crate) name: String,
@@ -155,4 +166,16 @@ pub(crate) fn peak_memory() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<f64>().ok()).unwrap_or(f64::NAN) / 1024.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), 2.5);
+        assert!(median(Vec::new()).is_nan());
+    }
 }

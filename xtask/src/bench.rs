@@ -5,10 +5,11 @@ use crate::step::{Failure, Steps};
 use crate::usage;
 
 /// What can be measured.
-pub(crate) const NAMES: [&str; 3] = ["wire", "rpc", AGENT];
+pub(crate) const NAMES: [&str; 4] = ["wire", "rpc", AGENT, CLIENT];
 
-/// The one that measures a program, which has to be built.
+/// Those that measure a program, which has to be built.
 const AGENT: &str = "agent";
+const CLIENT: &str = "client";
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,9 +28,11 @@ pub(crate) fn run(words: &[&str]) -> Result<(), Failure> {
     for name in names {
         let program = ["run", "--profile", "bench", "--package", "narrows-bench", "--", name];
         let mut words = [&program, &options[..]].concat();
-        if name == AGENT {
+        if [AGENT, CLIENT].contains(&name) {
             // By itself, so that it has the features it is shipped with and no more.
             steps.run("build narrows", cargo(&["build", "--profile", "bench", "--package", "narrows"]))?;
+        }
+        if name == AGENT {
             words.extend(&peers);
         }
         steps.run(name, cargo(&words))?;

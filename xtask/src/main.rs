@@ -17,7 +17,7 @@ const HELP: &str = "\
 Narrows: the project's own commands
 
     cargo xtask test              formatting, clippy, documentation, doc tests, tests
-    cargo xtask bench NAME…       measure, optimised: wire, rpc, agent; --json for programs;
+    cargo xtask bench NAME…       measure, optimised: wire, rpc, agent, client; --json for programs;
                                   --peer CMD measures another agent beside ours
     cargo xtask nightly [PART…]   the tests and everything slow; or only the parts named:
                                   test, deny, typos, fuzz, model, bench, stress
@@ -81,8 +81,8 @@ mod tests {
         check(&[], "a command is missing; see `cargo xtask help`");
         check(&["tset"], "there is no command `tset`; see `cargo xtask help`");
         check(&["test", "wire"], "`wire` is one word too many; see `cargo xtask help`");
-        check(&["bench"], "name what to measure: wire, rpc, agent; see `cargo xtask help`");
-        check(&["bench", "--json"], "name what to measure: wire, rpc, agent; see `cargo xtask help`");
+        check(&["bench"], "name what to measure: wire, rpc, agent, client; see `cargo xtask help`");
+        check(&["bench", "--json"], "name what to measure: wire, rpc, agent, client; see `cargo xtask help`");
         check(&["bench", "wire", "wine"], "there is no measurement `wine`; see `cargo xtask help`");
         check(&["bench", "agent", "--peer"], "`--peer` needs a command; see `cargo xtask help`");
         check(&["bench", "wire", "--peer", "x"], "`--peer` is for `agent`; see `cargo xtask help`");

@@ -5,18 +5,31 @@ use std::fs;
 /// Microseconds of processor time of all threads that are alive, in the process and in all below it; not a number
 /// where the system does not tell.
 pub(super) fn processor_time(process: u32) -> f64 {
-    sum(process, |process| {
-        let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?;
-        tasks
-            .flatten()
-            .map(|task| on_processor(&fs::read_to_string(task.path().join("schedstat")).ok()?))
-            .sum()
-    })
+    sum(process, time_of)
+}
+
+/// The same of the process alone.
+pub(crate) fn own_time(process: u32) -> f64 {
+    time_of(process).unwrap_or(f64::NAN)
+}
+
+fn time_of(process: u32) -> Option<f64> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?;
+    tasks.flatten().map(|task| on_processor(&fs::read_to_string(task.path().join("schedstat")).ok()?)).sum()
 }
 
 /// A line of `/proc/PID/status` that has a size, such as `VmRSS`, in MB and for all of them together.
 pub(super) fn memory(process: u32, line: &str) -> f64 {
-    sum(process, |process| size(&fs::read_to_string(format!("/proc/{process}/status")).ok()?, line))
+    sum(process, |process| memory_of(process, line))
+}
+
+/// The same of the process alone.
+pub(crate) fn own_memory(process: u32, line: &str) -> f64 {
+    memory_of(process, line).unwrap_or(f64::NAN)
+}
+
+fn memory_of(process: u32, line: &str) -> Option<f64> {
+    size(&fs::read_to_string(format!("/proc/{process}/status")).ok()?, line)
 }
 
 fn sum(process: u32, figure: impl Fn(u32) -> Option<f64>) -> f64 {
