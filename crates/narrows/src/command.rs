@@ -20,7 +20,7 @@ use crate::logging;
 pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
     logging::start(cli.log.as_deref())?;
     let outcome = match cli.command {
-        Command::Run(run) => run::execute(*run),
+        Command::Run(run) => run::execute(&run),
         Command::Chat(chat) => chat::execute(&chat),
         Command::Agents(agents) => agents::execute(&agents),
         Command::Sessions(sessions) => sessions::execute(&sessions),

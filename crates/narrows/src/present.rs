@@ -116,7 +116,7 @@ impl Presenter {
                     true => tool_name.clone(),
                     false => format!("{tool_name} {}", input.text()),
                 };
-                self.announce(call_id, title(event).unwrap_or_else(bare), pieces);
+                self.announce(call_id, &title(event).unwrap_or_else(bare), pieces);
             }
             EventBody::ToolResult { output, .. } if self.watched => {
                 if !matches!(output.status.as_str(), "completed" | "interrupted") {
@@ -170,7 +170,7 @@ impl Presenter {
                     (update["sessionUpdate"].as_str(), update["toolCallId"].as_str())
                     && let Some(title) = update["title"].as_str().filter(|title| !title.trim().is_empty())
                 {
-                    self.announce(id, title.to_owned(), pieces);
+                    self.announce(id, title, pieces);
                 }
                 if let Some(what) = unshown(&update) {
                     pieces.push_back(self.aside(&format!("(the answer has {what} in it)")));
@@ -186,10 +186,10 @@ impl Presenter {
     }
 
     /// Shows a call, once.
-    fn announce(&mut self, id: &str, title: String, pieces: &mut VecDeque<Piece>) {
+    fn announce(&mut self, id: &str, title: &str, pieces: &mut VecDeque<Piece>) {
         self.interrupted = true;
         if self.watched && self.announced.len() < CALLS && self.announced.insert(id.to_owned()) {
-            pieces.push_back(self.aside(&format!("tool: {}", line(&title))));
+            pieces.push_back(self.aside(&format!("tool: {}", line(title))));
         }
     }
 
@@ -203,11 +203,9 @@ impl Presenter {
                 }
                 self.unreadable += 1;
             }
-            Payload::PermissionRequested(asked) => {
-                if self.asked.len() < OPEN {
-                    let title = asked.title.clone().or_else(|| asked.tool_name.clone()).unwrap_or_default();
-                    self.asked.insert(asked.request_id.clone(), title);
-                }
+            Payload::PermissionRequested(asked) if self.asked.len() < OPEN => {
+                let title = asked.title.clone().or_else(|| asked.tool_name.clone()).unwrap_or_default();
+                self.asked.insert(asked.request_id.clone(), title);
             }
             Payload::PermissionResolved(resolved) => {
                 let by = resolved.decision.as_ref().map(|decision| decision.value()["by"].clone());
@@ -393,7 +391,7 @@ mod tests {
         event(json!({"type": "tool.call", "callId": "1", "toolName": name, "input": {"a": 1}}))
     }
 
-    fn payload(payload: Value) -> RuntimeEvent {
+    fn payload(payload: &Value) -> RuntimeEvent {
         event(json!({"type": "provider.event", "provider": "p", "payload": payload}))
     }
 
@@ -424,7 +422,7 @@ mod tests {
         check([text("a\n"), tool("t"), text("b")], "a\n[tool: t {\"a\":1}]b");
         let replaced =
             json!({"type": "message.replaced", "role": "assistant", "messageId": "1", "text": "xy"});
-        check([text("ab"), payload(replaced), text("z")], "ab\nxy\nz");
+        check([text("ab"), payload(&replaced), text("z")], "ab\nxy\nz");
     }
 
     #[test]
@@ -441,7 +439,7 @@ mod tests {
         check([event(titled)], "[tool: Do it]");
         let image = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "image"}});
         check(
-            [payload(json!({"type": "session.update", "update": image}))],
+            [payload(&json!({"type": "session.update", "update": image}))],
             "[(the answer has an image in it)]",
         );
     }
@@ -486,7 +484,7 @@ mod tests {
             (json!({"outcome": "selected", "optionKind": "allow_once"}), "policy", "", 0),
             (json!({"outcome": "allowed"}), "policy", "", 0),
         ] {
-            let events = [payload(asked.clone()), payload(settled(outcome, by))];
+            let events = [payload(&asked.clone()), payload(&settled(outcome, by))];
             check(events.clone(), expected);
             let mut presenter = presenter();
             for event in &events {

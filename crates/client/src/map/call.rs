@@ -78,9 +78,14 @@ impl Call {
         Self { id: id.into(), ..Self::default() }
     }
 
+    /// The name by which a program calls the tool, if the agent tells it: never a title.
+    pub fn own_name(&self) -> Option<&str> {
+        self.name.as_deref().or(self.known_as.as_deref())
+    }
+
     /// The tool, by the best name there is: its own, else what its kind is commonly called, else the title.
     pub fn tool_name(&self) -> String {
-        let name = self.name.as_deref().or(self.known_as.as_deref());
+        let name = self.own_name();
         let kind = self.kind.as_deref().and_then(|kind| match kind {
             "read" => Some("Read"),
             "edit" => Some("Edit"),

@@ -42,7 +42,7 @@ impl Actor {
             title: title(&asked),
             description: asked.description.clone(),
             tool_call_id: call_id.as_ref().map(ToString::to_string),
-            tool: asked.call.name.clone(),
+            tool: asked.call.own_name().map(str::to_owned),
             kind: asked.call.kind.clone().unwrap_or_else(|| "other".to_owned()),
             input: match (&asked.call.raw_input, &asked.command) {
                 (Some(input), _) => input.value(),
@@ -95,7 +95,7 @@ fn action(asked: &Asked) -> Action {
     let call = &asked.call;
     let input = call.raw_input.as_ref().map(crate::event::Json::value).unwrap_or_default();
     let locations: Vec<std::path::PathBuf> = call.paths().into_iter().map(Into::into).collect();
-    let mut action = Action::read(call.kind.as_deref(), call.name.as_deref(), &input, &locations);
+    let mut action = Action::read(call.kind.as_deref(), call.own_name(), &input, &locations);
     if let Some(command) = &asked.command {
         action.kind = narrows_policy::Kind::Execute;
         action.command = Some(Command::Shell(command.clone()));

@@ -24,8 +24,8 @@ use answers::Answers;
 use summary::Summary;
 
 /// Runs the turn and prints its answer.
-pub(super) fn execute(args: Run) -> Result<ExitCode, Failure> {
-    let request = request::read(&args)?;
+pub(super) fn execute(args: &Run) -> Result<ExitCode, Failure> {
+    let request = request::read(args)?;
     let mut chosen = drive::choose(&args.agent, args.output)?;
     let answers = (args.input == Some(InputFormat::Events)).then(|| Arc::new(Answers::default()));
     let terminal = Terminal::find(args.output).map(Arc::new);

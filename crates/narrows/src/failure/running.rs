@@ -16,6 +16,8 @@ use crate::terminal::line;
 pub(crate) enum Cancelled {
     /// We were told to.
     Signal(Signal),
+    /// The program that reads our events wanted it.
+    Program,
     /// The text no longer fits where it is kept.
     TooLong,
     /// Our output cannot be written any more.
@@ -116,6 +118,15 @@ impl Failure {
         Err(Self::new(Code::Limit, format!("the answer is incomplete: {}", lost.join(", "))))
     }
 
+    /// The agent has answered, but not in the form that was asked for.
+    pub(crate) fn formless() -> Self {
+        Self::new(
+            Code::Limit,
+            "the answer does not have the form of the schema, although it was asked for twice",
+        )
+        .hint("`--output json` has the text that came instead")
+    }
+
     /// The agent has answered, but could not do all that it wanted.
     pub(crate) fn denied(denied: &[String]) -> Result<(), Self> {
         let Some(first) = denied.first() else { return Ok(()) };
@@ -139,7 +150,9 @@ impl Failure {
     /// A turn that we ended.
     pub(crate) fn cancelled(why: Cancelled) -> Self {
         match why {
-            Cancelled::Signal(Signal::Interrupt) => Self::new(Code::Interrupted, "cancelled"),
+            Cancelled::Program | Cancelled::Signal(Signal::Interrupt) => {
+                Self::new(Code::Interrupted, "cancelled")
+            }
             Cancelled::Signal(Signal::Terminate) => Self::new(Code::Terminated, "cancelled by SIGTERM"),
             Cancelled::TooLong => Self::new(Code::Limit, "the answer is too long for one JSON object")
                 .hint("--output text has no limit"),

@@ -142,8 +142,7 @@ fn a_session_is_kept_and_goes_on() {
     --- exit 2 ---
     ");
     let id = |told: String| {
-        let summary: serde_json::Value =
-            serde_json::from_str(told.lines().next().expect("a line")).expect("JSON");
+        let summary: Value = serde_json::from_str(told.lines().next().expect("a line")).expect("JSON");
         summary["sessionId"].as_str().expect("an id").to_owned()
     };
     let first = id(told(&["--output", "json", "Hi"]));

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::BufRead;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use narrows_client::{Canceller, Decide, Pending, Question, Reply};
@@ -39,11 +40,18 @@ struct State {
 #[derive(Default)]
 pub(super) struct Answers {
     state: Mutex<State>,
+    /// The turn was given up.
+    cancelled: AtomicBool,
 }
 
 impl Answers {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the turn was given up.
+    pub(super) fn has_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
     }
 
     /// Reads stdin in a thread of its own, until it ends.
@@ -62,7 +70,10 @@ impl Answers {
             return;
         }
         match serde_json::from_str(line) {
-            Ok(Line::Cancel) => cancel.cancel(),
+            Ok(Line::Cancel) => {
+                self.cancelled.store(true, Ordering::Relaxed);
+                cancel.cancel();
+            }
             Ok(Line::Answer { request_id, option_id, allow }) => {
                 let reply = match (option_id, allow) {
                     (Some(id), _) => Reply::Select(id),

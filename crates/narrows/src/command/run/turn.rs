@@ -25,7 +25,7 @@ enum Happened {
     /// Something was told.
     Event(Option<RuntimeEvent>),
     /// The turn that we gave up is over, though not all of it was shown.
-    Over(RunResult),
+    Over(Box<RunResult>),
     /// Nobody has read the rest in time.
     Unread,
 }
@@ -59,6 +59,7 @@ impl Conversation {
             events.iter().for_each(|event| self.presenter.show_session(event, &mut pieces));
             self.show_rest(pieces).await?;
         }
+        let has_form = request.output_schema.is_some();
         let limits = Limits { turn: request.timeout, grace: self.grace };
         let started = self.interruptible(session.run(request)).await?;
         let (events, cancel, result) = started.map_err(Failure::from)?.split();
@@ -73,6 +74,8 @@ impl Conversation {
             Some((result, _)) => result,
             None => result.await.map_err(|_| Failure::session_closed())?,
         };
+        let asked = self.answers.as_ref().is_some_and(|answers| answers.has_cancelled());
+        let cancelled = cancelled.or(asked.then_some(Cancelled::Program));
         self.summary.end(&result);
         self.presenter.finish(&result, &mut pieces);
         self.show_rest(pieces).await?;
@@ -84,6 +87,8 @@ impl Conversation {
             _ => Failure::of_run(&result, limits)
                 .and_then(|()| Failure::incomplete(runtime, self.presenter.unreadable())),
         };
+        let formless = has_form && result.structured_output.is_none();
+        let outcome = outcome.and_then(|()| if formless { Err(Failure::formless()) } else { Ok(()) });
         Ok(outcome.and_then(|()| Failure::denied(&denied))?)
     }
 
@@ -104,7 +109,7 @@ impl Conversation {
                     cancel(following, Cancelled::Signal(signal));
                 }
                 Happened::OutputFailed => cancel(following, Cancelled::Output),
-                Happened::Over(result) => following.over = Some((result, Instant::now() + self.grace)),
+                Happened::Over(result) => following.over = Some((*result, Instant::now() + self.grace)),
                 Happened::Unread => {
                     following.pieces.clear();
                     return Ok(());
@@ -141,7 +146,7 @@ impl Conversation {
             room = place(&self.screen, waits), if waits.is_some() => room,
             // Whoever has given up a turn does not wait for somebody else to read all of it.
             Ok(result) = &mut following.result, if is_cancelled && leave_by.is_none() && waits.is_some() => {
-                return Happened::Over(result);
+                return Happened::Over(Box::new(result));
             }
             () = sleep_until(leave_by.unwrap_or_else(Instant::now)), if leave_by.is_some() => return Happened::Unread,
             event = following.events.next(), if waits.is_none() => return Happened::Event(event),
