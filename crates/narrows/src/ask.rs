@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use narrows_client::{Decide, Pending, PermissionOption, Question, Reply};
@@ -79,9 +80,18 @@ impl Asking {
     }
 }
 
+/// The terminal: ours, or if we have none to ourselves, the one that is our stdin.
+fn terminal() -> io::Result<File> {
+    let ours = File::options().read(true).write(true).open("/dev/tty");
+    ours.or_else(|error| {
+        let stdin = io::stdin();
+        if stdin.is_terminal() { Ok(File::from(stdin.as_fd().try_clone_to_owned()?)) } else { Err(error) }
+    })
+}
+
 /// Asks in the terminal itself, wherever stdin and stdout lead, until it is answered or `unwanted` ends.
 fn ask(question: &Question, colour: Colour, unwanted: &PipeReader) -> io::Result<Reply> {
-    let mut terminal = File::options().read(true).write(true).open("/dev/tty")?;
+    let mut terminal = terminal()?;
     let text = render(question, colour);
     // What was typed before the question is no answer to it.
     tcflush(&terminal, QueueSelector::IFlush)?;

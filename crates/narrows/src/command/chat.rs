@@ -338,9 +338,11 @@ impl Conversation {
         let mut words: Vec<String> = meaning::completions(&snapshot.commands).collect();
         for category in ["model", "mode"] {
             if let Some(choosing) = Choosing::of(&snapshot, category) {
-                words.extend(choosing.ids().map(|id| format!("/{category} {}", line(id))));
+                words.extend(choosing.ids().map(|id| format!("/{category} {id}")));
             }
         }
+        // Only what can be typed, and cannot steer the terminal.
+        words.retain(|word| *word == line(word));
         *self.words.lock().unwrap_or_else(PoisonError::into_inner) = words;
     }
 

@@ -269,6 +269,35 @@ fn sigterm_leaves_from_the_prompt_and_from_a_turn() {
 }
 
 #[test]
+fn nothing_is_left_however_it_ends() {
+    for signal in [Signal::HUP, Signal::KILL] {
+        for is_turn in [false, true] {
+            let place = Place::new();
+            let person = Person::talks_to(&place, "slow", &[]);
+            if is_turn {
+                person.types("go\r");
+                person.sees("One moment.");
+            }
+            person.signals(signal);
+            assert_eq!(person.ends(), None);
+        }
+    }
+}
+
+#[test]
+fn keys_that_make_no_sense_end_nothing() {
+    let place = Place::new();
+    place.file("counts.toml", COUNTS);
+    let person = Person::talks_to(&place, "counts.toml", &[]);
+    person.presses(b"ab\xff");
+    person.sees("what was typed is not UTF-8");
+    person.sees_the_prompt();
+    person.types("\x1bOz\t");
+    person.says("still here", "[1: still here]");
+    person.leaves();
+}
+
+#[test]
 fn what_was_typed_is_remembered_for_its_owner() {
     let place = Place::new();
     let person = Person::talks_to(&place, "echo", &[]);

@@ -154,6 +154,10 @@ impl Thread {
                     return Typed::Interrupted { was_empty };
                 }
                 Err(ReadlineError::Signal(_)) => continue,
+                Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                    output::complain("what was typed is not UTF-8\n");
+                    continue;
+                }
                 Err(ReadlineError::Io(error)) => return Typed::Failed(error),
                 Err(error) => return Typed::Failed(io::Error::other(error)),
             };

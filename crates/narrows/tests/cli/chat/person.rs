@@ -81,7 +81,12 @@ impl<'a> Person<'a> {
 
     /// Types, all at once.
     pub(crate) fn types(&self, text: &str) {
-        (&*self.pty).write_all(text.as_bytes()).expect("it takes keys");
+        self.presses(text.as_bytes());
+    }
+
+    /// The same, whatever the keys send.
+    pub(crate) fn presses(&self, keys: &[u8]) {
+        (&*self.pty).write_all(keys).expect("it takes keys");
     }
 
     /// Makes the window another size.
