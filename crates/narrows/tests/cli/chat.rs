@@ -92,7 +92,9 @@ fn ctrl_c_cancels_the_turn_and_the_session_goes_on() {
 #[test]
 fn an_agent_that_does_not_stop_is_ended_and_can_be_started_again() {
     let place = Place::new();
-    let person = Person::talks_to(&place, "stubborn", &["--cancel-grace", "100ms"]);
+    let script = "name = \"deaf\"\n[on]\nstart = [{ ignore_cancel = true }]\n[[turn]]\nsteps = [{ say = \"I will not stop.\" }, { pause = \"10m\" }]\n";
+    place.file("deaf.toml", script);
+    let person = Person::talks_to(&place, "deaf.toml", &["--cancel-grace", "100ms"]);
     person.types("go\r");
     person.sees("I will not stop.");
     person.types(CTRL_C);
