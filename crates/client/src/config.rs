@@ -33,6 +33,8 @@ pub struct SessionConfig {
     pub mcp_servers: Vec<ServerConfig>,
     /// The environment of commands that the agent runs here.
     pub environment: Environment,
+    /// Whether the past of a session that is gone on with is wanted as events, where the agent can tell it.
+    pub replay: bool,
     /// Whether events have the agent's own message with them.
     pub raw: bool,
     /// Whether commands run in a sandbox if this machine has one.
@@ -56,6 +58,7 @@ impl SessionConfig {
             on_permission: None,
             mcp_servers: Vec::new(),
             environment: Environment::empty(),
+            replay: false,
             raw: false,
             sandbox: true,
             log_in: true,

@@ -277,15 +277,20 @@ impl Shared {
     }
 
     /// How a session that is to begin so is asked for.
-    pub(crate) fn method(&self, beginning: &Beginning) -> Result<(Stage, &'static str), ClientError> {
+    pub(crate) fn method(
+        &self,
+        beginning: &Beginning,
+        replay: bool,
+    ) -> Result<(Stage, &'static str), ClientError> {
         let can = &self.known.can;
         let unsupported = |stage, what: &str| {
             Err(self.failed(stage, Problem::Unsupported(format!("the agent cannot {what} sessions"))))
         };
         match beginning {
             Beginning::New => Ok((Stage::Open, SESSION_NEW)),
+            // In version 1 only loading tells the past.
+            Beginning::Resume(_) if can.load && (replay || !can.resume) => Ok((Stage::Resume, SESSION_LOAD)),
             Beginning::Resume(_) if can.resume => Ok((Stage::Resume, SESSION_RESUME)),
-            Beginning::Resume(_) if can.load => Ok((Stage::Resume, SESSION_LOAD)),
             Beginning::Resume(_) => unsupported(Stage::Resume, "resume"),
             Beginning::Fork(_) if can.fork => Ok((Stage::Fork, SESSION_FORK)),
             Beginning::Fork(_) => unsupported(Stage::Fork, "fork"),

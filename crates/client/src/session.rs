@@ -48,7 +48,7 @@ pub(crate) fn serves(method: &str) -> bool {
 /// What the session's task is told.
 pub(crate) enum Command {
     Run { request: Box<RunRequest>, reply: oneshot::Sender<Result<RunHandle, ClientError>> },
-    Rejected { option: String, value: String, reason: String },
+    Rejected { option: String, value: String, reason: String, told: oneshot::Sender<()> },
     Close { reply: oneshot::Sender<()> },
 }
 
@@ -198,8 +198,11 @@ impl Session {
     /// Tells, as an event, that something could not be set.
     pub(crate) async fn tell_rejection(&self, rejection: &Rejection) {
         let Rejection { option, value, reason } = rejection.clone();
+        let (told, telling) = oneshot::channel();
         // A session that has ended has nobody to tell.
-        let _ = self.commands.send(Command::Rejected { option, value, reason }).await;
+        if self.commands.send(Command::Rejected { option, value, reason, told }).await.is_ok() {
+            let _ = telling.await;
+        }
     }
 
     /// Ends the session: the agent is told if it can be, and what runs in its terminals ends. A run that is active is

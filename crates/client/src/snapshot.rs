@@ -81,6 +81,10 @@ impl Snapshot {
         if let Some(options) = answer.get("configOptions") {
             self.options = options_of(options);
         }
+        // Version 2 tells them at once.
+        if let Some(known) = answer.get("availableCommands").filter(|known| known.is_array()) {
+            self.commands = commands(known);
+        }
         if let Some(modes) = answer.get("modes").filter(|modes| modes.is_object()) {
             self.modes = Some(choices(modes, "currentModeId", "availableModes", "id"));
         }
@@ -231,7 +235,9 @@ mod tests {
         snapshot.opened(&json!({
             "modes": {"currentModeId": "ask", "availableModes": [{"id": "ask", "name": "Ask"}, {"id": "code"}]},
             "models": {"currentModelId": "x", "availableModels": [{"modelId": "x", "name": "X"}]},
+            "availableCommands": [{"name": "plan", "description": "Make a plan"}],
         }));
+        assert_eq!(snapshot.commands.len(), 1);
         let modes = snapshot.modes.clone().expect("modes");
         assert_eq!((modes.current.as_str(), modes.available.len()), ("ask", 2));
         assert_eq!(

@@ -89,6 +89,16 @@ impl Presenter {
         self.denied.clone()
     }
 
+    /// What goes on, for whoever watches and has waited for so many seconds; nothing while a question is asked.
+    pub(crate) fn status(&self, seconds: u64) -> Option<Piece> {
+        if !self.watched || self.format != Output::Text || !self.asked.is_empty() {
+            return None;
+        }
+        let doing = if self.thought.is_empty() { "working" } else { "thinking" };
+        let words = format!("… {doing}, {seconds} s");
+        Some(Piece::Status(self.colour.paint(Style::Dim, &words).into_owned()))
+    }
+
     /// How many updates could not be read.
     pub(crate) fn unreadable(&self) -> u64 {
         self.unreadable
@@ -405,6 +415,7 @@ mod tests {
             Piece::Text(text) => text,
             Piece::LineEnd => "\n".to_owned(),
             Piece::Note(note) => format!("[{note}]"),
+            Piece::Status(status) => format!("({status})"),
         };
         pieces.into_iter().map(text).collect()
     }
@@ -492,6 +503,22 @@ mod tests {
             }
             assert_eq!(presenter.denied().len(), denied, "{expected}");
         }
+    }
+
+    #[test]
+    fn what_goes_on_is_told_to_whoever_watches() {
+        let status = |presenter: &Presenter| match presenter.status(3) {
+            Some(Piece::Status(status)) => status,
+            other => format!("{other:?}"),
+        };
+        let mut presenter = presenter();
+        assert_eq!(status(&presenter), "… working, 3 s");
+        presenter.thought.push_str("hm");
+        assert_eq!(status(&presenter), "… thinking, 3 s");
+        presenter.asked.insert("1".to_owned(), "May I?".to_owned());
+        assert_eq!(status(&presenter), "None");
+        presenter.asked.clear();
+        assert_eq!(status(&Presenter { watched: false, ..presenter }), "None");
     }
 
     #[test]

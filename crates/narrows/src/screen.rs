@@ -23,13 +23,15 @@ pub(crate) enum Piece {
     LineEnd,
     /// A line beside it, to stderr.
     Note(String),
+    /// What goes on, on a terminal, until something else is shown.
+    Status(String),
 }
 
 impl Piece {
     /// How much of the room it takes.
     fn cost(&self) -> u32 {
         let bytes = match self {
-            Self::Text(text) | Self::Note(text) => text.len(),
+            Self::Text(text) | Self::Note(text) | Self::Status(text) => text.len(),
             Self::LineEnd => 0,
         };
         u32::try_from(bytes).map_or(BYTES, |bytes| bytes.min(BYTES))
@@ -61,6 +63,7 @@ impl Screen {
             stdout_is_terminal: io::stdout().is_terminal(),
             one_terminal: io::stdout().is_terminal() && io::stderr().is_terminal(),
             line_open: false,
+            status_shown: false,
         };
         std::thread::Builder::new().name("screen".to_owned()).spawn(move || {
             // Nobody listens any more when we leave at once.
@@ -111,16 +114,20 @@ struct Writer {
     one_terminal: bool,
     /// The last line of the text has no end yet.
     line_open: bool,
+    /// A line on stderr is to be taken away again.
+    status_shown: bool,
 }
 
 impl Writer {
     /// Writes until there is nothing more to come. The text always ends with a line end.
     fn run(mut self, mut pieces: mpsc::Receiver<Placed>) -> io::Result<()> {
         while let Some((piece, taken)) = pieces.blocking_recv() {
+            self.take_status_away();
             match piece {
                 Piece::Text(text) => self.text(&text)?,
                 Piece::LineEnd => self.end_line()?,
                 Piece::Note(note) => self.note(&note)?,
+                Piece::Status(status) => self.status(&status),
             }
             // A program that reads along gets what there is; one that lags gets it in large pieces.
             if self.stdout_is_terminal || pieces.is_empty() {
@@ -128,8 +135,23 @@ impl Writer {
             }
             drop(taken);
         }
+        self.take_status_away();
         self.end_line()?;
         self.stdout.flush()
+    }
+
+    /// Shows what goes on, unless it would tear a line of the answer.
+    fn status(&mut self, status: &str) {
+        if !(self.one_terminal && self.line_open) {
+            output::complain(status);
+            self.status_shown = true;
+        }
+    }
+
+    fn take_status_away(&mut self) {
+        if std::mem::take(&mut self.status_shown) {
+            output::complain("\r\u{1b}[2K");
+        }
     }
 
     fn end_line(&mut self) -> io::Result<()> {

@@ -142,9 +142,12 @@ impl Actor {
                     }
                 }
                 Happened::Command(Some(Command::Run { request, reply })) => self.begin(*request, reply).await,
-                Happened::Command(Some(Command::Rejected { option, value, reason })) => {
+                Happened::Command(Some(Command::Rejected { option, value, reason, told })) => {
                     let payload = Payload::ConfigRejected { option, value, reason };
                     self.mapper.provider_event(payload, now_ms(), &mut self.events);
+                    self.flush();
+                    // Whoever has gone need not know.
+                    let _ = told.send(());
                 }
                 Happened::Command(Some(Command::Close { reply })) => break Some(reply),
                 // Nobody holds the session any more. What runs still comes to its end.
@@ -400,7 +403,7 @@ impl Actor {
                     return self.repair(&blocks);
                 }
                 Err(problems) => {
-                    tracing::warn!(?problems, "the answer does not have the form that was asked for");
+                    tracing::info!(?problems, "the answer does not have the form that was asked for");
                 }
             }
         }

@@ -34,7 +34,7 @@ pub(crate) async fn begin(
     config: SessionConfig,
     beginning: Beginning,
 ) -> Result<Session, ClientError> {
-    let (stage, method) = shared.method(&beginning)?;
+    let (stage, method) = shared.method(&beginning, config.replay)?;
     let failed = |problem: Problem| shared.failed(stage, problem);
     if !config.additional_dirs.is_empty() && !shared.known.can.additional_directories {
         let words = "the agent works in one directory only, so it cannot have others";
@@ -186,7 +186,7 @@ fn params(config: &SessionConfig, beginning: &Beginning, servers: Vec<Value>, sh
     if !config.additional_dirs.is_empty() {
         params.insert("additionalDirectories".to_owned(), json!(config.additional_dirs));
     }
-    if matches!(beginning, Beginning::Resume(_)) && shared.known.version == Version::V2 {
+    if config.replay && matches!(beginning, Beginning::Resume(_)) && shared.known.version == Version::V2 {
         params.insert("replayFrom".to_owned(), json!({"type": "start"}));
     }
     params.into()

@@ -85,7 +85,10 @@ fn answer(options: &[PermissionOption], reply: &Reply, may_always: bool) -> Answ
     match reply {
         Reply::Allow => choose::allow(options, may_always).unwrap_or_else(|| choose::reject(options)),
         Reply::Reject => choose::reject(options),
-        Reply::Select(id) => choose::exactly(options, id).unwrap_or_else(|| choose::reject(options)),
+        Reply::Select(id) => choose::exactly(options, id).unwrap_or_else(|| {
+            tracing::warn!("the answer names an option that was not offered, so it is a refusal");
+            choose::reject(options)
+        }),
         Reply::Cancel => Answer::CANCELLED,
     }
 }

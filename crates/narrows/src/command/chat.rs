@@ -44,6 +44,8 @@ pub(super) fn execute(args: &Chat) -> Result<ExitCode, Failure> {
     let (desk, questions) = Desk::open();
     let asks = std::io::stdin().is_terminal().then(|| Arc::new(desk) as Arc<dyn Decide>);
     let mut wanted = drive::want(&args.session, &mut chosen, asks)?;
+    // A person wants to see where they were.
+    wanted.config.replay = true;
     // Where somebody watches, tool calls are shown by their titles.
     wanted.config.raw = std::io::stderr().is_terminal();
     let history = history(args.agent.model.config.as_deref());

@@ -171,7 +171,11 @@ pub(super) async fn open(runtime: &Runtime, wanted: &Wanted) -> Result<Session, 
         Start::Fork(id) => runtime.fork_session(id, config).await,
         Start::Continue => {
             let cwd = config.cwd.to_string_lossy().into_owned();
-            let last = runtime.list_sessions(Some(&cwd)).await?.into_iter().find(|listed| listed.cwd == cwd);
+            let mut known = runtime.list_sessions(Some(&cwd)).await?;
+            known.retain(|listed| listed.cwd == cwd);
+            // One in which nothing was ever said has no title, where others have.
+            let said = known.iter().position(|listed| listed.title.is_some()).unwrap_or(0);
+            let last = known.into_iter().nth(said);
             let last = last.ok_or_else(|| Failure::nothing_to_continue(&config.cwd))?;
             runtime.resume_session(&last.session_id, config).await
         }

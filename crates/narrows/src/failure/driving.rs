@@ -65,9 +65,11 @@ fn asked(stage: Stage) -> &'static str {
 fn spawn(program: &str, error: &SpawnError) -> Failure {
     let failure = Failure::new(Code::Start, format!("cannot start the agent {program:?}"));
     match error {
-        SpawnError::NotFound { searched: Some(path), .. } => {
-            let failure = failure.because(&std::io::Error::other("there is no such program in PATH"));
-            match nearest(program, programs(path)) {
+        SpawnError::NotFound { program: wanted, searched: Some(path) } => {
+            let (wanted, looked) = (wanted.to_string_lossy(), path.to_string_lossy());
+            let words = format!("there is no program {wanted:?} in PATH, which is {looked}");
+            let failure = failure.because(&std::io::Error::other(words));
+            match nearest(&wanted, programs(path)) {
                 Some(near) => failure.hint(format!("did you mean {near:?}?")),
                 None => failure.hint("install it, or give the path to it: --agent \"/path/to/agent\""),
             }

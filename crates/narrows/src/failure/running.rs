@@ -135,7 +135,7 @@ impl Failure {
             count => format!("the rules refused {count} things that the agent wanted, the first: {first}"),
         };
         Err(Self::new(Code::Denied, message)
-            .hint("let it do more with --access high or a rule of --policy; see `narrows run --help`"))
+            .hint("the line `refused:` says why; --access, a rule of --policy or somebody to ask can let it"))
     }
 
     /// The same of a turn that was given up, with what became of an agent that did not stop.

@@ -204,7 +204,7 @@ fn requests_of_the_agent() {
     --- stderr ---
     refused: Remove everything (nobody to ask)
     error: the rules refused what the agent wanted: Remove everything
-    hint: let it do more with --access high or a rule of --policy; see `narrows run --help`
+    hint: the line `refused:` says why; --access, a rule of --policy or somebody to ask can let it
     --- exit 9 ---
     ");
     // Which of the two is answered first is nobody's business.

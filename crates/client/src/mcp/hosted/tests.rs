@@ -101,10 +101,12 @@ async fn what_is_no_list_and_no_call_is_not_passed_on() {
     for method in
         ["subscriptions/listen", "resources/subscribe", "sampling/createMessage", "tasks/get", "", "no/such"]
     {
-        let noted = scene.noted();
+        // A first instance that was only asked about itself may still be leaving.
+        let heard = || scene.noted().replace("end of input\n", "");
+        let before = heard();
         let refused = scene.message("s", method, json!({})).await.expect("it is an answer");
         assert_eq!(refused["error"]["code"], -32601, "{method}");
-        assert_eq!(scene.noted(), noted);
+        assert_eq!(heard(), before);
     }
     for (method, params) in [
         ("tools/call", json!({})),

@@ -34,6 +34,8 @@ enum Line {
 struct State {
     waiting: HashMap<String, oneshot::Sender<Reply>>,
     early: HashMap<String, Reply>,
+    /// Nothing more will come.
+    ended: bool,
 }
 
 /// The answers that have come, and the questions that wait for one.
@@ -61,8 +63,16 @@ impl Answers {
             for line in std::io::stdin().lock().lines().map_while(Result::ok) {
                 answers.take(&line, &cancel);
             }
+            answers.end();
         };
         std::thread::Builder::new().name("answers".to_owned()).spawn(read).map(drop)
+    }
+
+    /// Whoever waits, and whoever asks from now on, has nobody to ask.
+    fn end(&self) {
+        let mut state = self.state();
+        state.ended = true;
+        state.waiting.clear();
     }
 
     fn take(&self, line: &str, cancel: &Canceller) {
@@ -102,6 +112,9 @@ impl Decide for Answers {
         let mut state = self.state();
         if let Some(reply) = state.early.remove(&question.id) {
             return Box::pin(async move { reply });
+        }
+        if state.ended {
+            return Box::pin(async { Reply::Reject });
         }
         let (answer, waiting) = oneshot::channel();
         state.waiting.insert(question.id.clone(), answer);

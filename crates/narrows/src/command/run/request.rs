@@ -19,6 +19,10 @@ pub(super) fn read(args: &Run) -> Result<RunRequest, Failure> {
     let mut input: Vec<Input> = vec![prompt(args)?.into()];
     let here =
         std::env::current_dir().map_err(|error| Failure::setup("find the current directory", &error))?;
+    for path in &args.image {
+        // Before anything is started.
+        std::fs::File::open(path).map_err(|error| Failure::unreadable("--image", path, &error))?;
+    }
     // A file is meant from where the user is, not from where the agent is to work.
     input.extend(args.image.iter().map(|path| Input::Image(here.join(path))));
     let output_schema = args.schema.as_deref().map(schema).transpose()?;

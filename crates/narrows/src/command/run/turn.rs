@@ -1,15 +1,19 @@
 //! The turn itself, while the agent, the user, and the reader of our output all may end it.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use narrows_client::{Canceller, Events, RunRequest, RunResult, Runtime, RuntimeEvent, Session};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{Conversation, Trouble};
 use crate::failure::{Cancelled, Failure, Limits};
 use crate::interrupt::Signal;
 use crate::screen::{Failed, Piece, Room, Screen};
+
+/// How long nothing happens before it is said that something goes on, and how often that is said.
+const MOMENT: Duration = Duration::from_secs(2);
 
 /// What somebody is told who has pressed Ctrl-C.
 const AGAIN: &str = "cancelling; press Ctrl-C again to leave at once";
@@ -28,6 +32,8 @@ enum Happened {
     Over(Box<RunResult>),
     /// Nobody has read the rest in time.
     Unread,
+    /// Nothing, for a while.
+    Silence,
 }
 
 /// How far a turn has come.
@@ -37,6 +43,8 @@ struct Following {
     result: oneshot::Receiver<RunResult>,
     /// How it ended, if that is known before everything was shown, and until when the rest may be read.
     over: Option<(RunResult, Instant)>,
+    /// When something happened last.
+    heard: Instant,
     /// Why we have asked the agent to stop.
     cancelled: Option<Cancelled>,
     /// What waits for room on the screen.
@@ -61,13 +69,23 @@ impl Conversation {
         }
         let has_form = request.output_schema.is_some();
         let limits = Limits { turn: request.timeout, grace: self.grace };
-        let started = self.interruptible(session.run(request)).await?;
+        let (started, signal) = self.start(session.run(request)).await?;
         let (events, cancel, result) = started.map_err(Failure::from)?.split();
         if let Some(answers) = &self.answers {
             answers.listen(cancel.clone()).map_err(|error| Failure::setup("read stdin", &error))?;
         }
-        let mut following =
-            Following { events, cancel, result, over: None, cancelled: None, pieces: VecDeque::new() };
+        let mut following = Following {
+            events,
+            cancel,
+            result,
+            over: None,
+            heard: Instant::now(),
+            cancelled: None,
+            pieces: VecDeque::new(),
+        };
+        if let Some(signal) = signal {
+            stop(&mut following, signal);
+        }
         self.follow(&mut following).await?;
         let Following { result, over, cancelled, mut pieces, .. } = following;
         let result = match over {
@@ -92,22 +110,32 @@ impl Conversation {
         Ok(outcome.and_then(|()| Failure::denied(&denied))?)
     }
 
+    /// Waits until the prompt is sent. What comes while it is on its way cancels the turn as soon as there is one.
+    async fn start<T>(&mut self, starting: impl Future<Output = T>) -> Result<(T, Option<Signal>), Trouble> {
+        tokio::pin!(starting);
+        match self.interrupts.unless(&mut starting).await {
+            Ok(started) => Ok((started, None)),
+            Err(signal) => match timeout(self.grace, starting).await {
+                Ok(started) => Ok((started, Some(signal))),
+                Err(_) => Err(Trouble::Ended(Failure::left(signal))),
+            },
+        }
+    }
+
     /// Shows what comes until the turn is over.
     async fn follow(&mut self, following: &mut Following) -> Result<(), Trouble> {
         let mut more = Vec::new();
         loop {
             match self.happens(following).await {
                 Happened::Shown => {}
+                Happened::Silence => {
+                    let status = self.presenter.status(following.heard.elapsed().as_secs());
+                    following.pieces.extend(status);
+                }
                 Happened::Signal(signal) if following.cancelled.is_some() => {
                     return Err(Trouble::Leave(signal));
                 }
-                Happened::Signal(signal) => {
-                    if signal == Signal::Interrupt {
-                        // Before anything that waits for a slow reader.
-                        following.pieces.push_front(Piece::Note(AGAIN.to_owned()));
-                    }
-                    cancel(following, Cancelled::Signal(signal));
-                }
+                Happened::Signal(signal) => stop(following, signal),
                 Happened::OutputFailed => cancel(following, Cancelled::Output),
                 Happened::Over(result) => following.over = Some((*result, Instant::now() + self.grace)),
                 Happened::Unread => {
@@ -116,6 +144,7 @@ impl Conversation {
                 }
                 Happened::Event(None) => return Ok(()),
                 Happened::Event(Some(event)) => {
+                    following.heard = Instant::now();
                     more.push(event);
                     // As much as is worth showing at once.
                     following.events.take_all(&mut more);
@@ -150,6 +179,7 @@ impl Conversation {
             }
             () = sleep_until(leave_by.unwrap_or_else(Instant::now)), if leave_by.is_some() => return Happened::Unread,
             event = following.events.next(), if waits.is_none() => return Happened::Event(event),
+            () = sleep(MOMENT), if waits.is_none() => return Happened::Silence,
         };
         if let (Ok(room), Some(piece)) = (shown, following.pieces.pop_front()) {
             room.send(piece);
@@ -176,6 +206,15 @@ async fn place<'a>(screen: &'a Screen, piece: Option<&Piece>) -> Result<Room<'a>
         Some(piece) => screen.room(piece).await,
         None => std::future::pending().await,
     }
+}
+
+/// Somebody wants the turn to end.
+fn stop(following: &mut Following, signal: Signal) {
+    if signal == Signal::Interrupt {
+        // Before anything that waits for a slow reader.
+        following.pieces.push_front(Piece::Note(AGAIN.to_owned()));
+    }
+    cancel(following, Cancelled::Signal(signal));
 }
 
 fn cancel(following: &mut Following, why: Cancelled) {
