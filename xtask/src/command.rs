@@ -34,6 +34,11 @@ pub(crate) fn root() -> PathBuf {
     root
 }
 
+/// Where cargo builds.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |target| root().join(target))
+}
+
 fn plain(program: &OsString, words: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(words).current_dir(root());

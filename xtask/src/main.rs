@@ -20,7 +20,7 @@ Narrows: the project's own commands
     cargo xtask bench NAME…       measure, optimised: wire, rpc, agent, client; --json for programs;
                                   --peer CMD measures another agent beside ours
     cargo xtask nightly [PART…]   the tests and everything slow; or only the parts named:
-                                  test, deny, typos, fuzz, model, bench, stress
+                                  test, deny, typos, fuzz, model, agents, bench, stress
     cargo xtask help              this text
 
 `test` uses cargo-nextest where it is installed. `nightly` installs what it misses with `cargo install`.

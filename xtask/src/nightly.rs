@@ -2,6 +2,7 @@
 //!
 //! The parts do not depend on each other: one that fails does not keep the others from running.
 
+mod agents;
 mod fuzz;
 mod model;
 mod stress;
@@ -31,12 +32,13 @@ impl From<()> for Outcome {
 }
 
 /// All of them, in the order they run.
-pub(crate) const PARTS: [Part; 7] = [
+pub(crate) const PARTS: [Part; 8] = [
     Part { name: "test", run: || test::run().map(Outcome::from) },
     Part { name: "deny", run: deny },
     Part { name: "typos", run: typos },
     Part { name: "fuzz", run: fuzz::run },
     Part { name: "model", run: model::run },
+    Part { name: "agents", run: agents::run },
     Part { name: "bench", run: measure },
     Part { name: "stress", run: || stress::run().map(Outcome::from) },
 ];

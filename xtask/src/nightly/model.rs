@@ -7,13 +7,13 @@ mod talk;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Outcome;
-use crate::command::{cargo, root, tool, works};
+use crate::command::{cargo, target, tool, works};
 use crate::step::{Failure, Steps};
 use talk::{Agent, Turn};
 
@@ -161,11 +161,6 @@ fn failed(turn: &Turn, words: &str) -> Result<(), String> {
 
 fn wants(holds: bool, what: &str, found: &impl std::fmt::Debug) -> Result<(), String> {
     if holds { Ok(()) } else { Err(format!("expected {what}, found {found:?}")) }
-}
-
-/// Where cargo builds.
-fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |target| root().join(target))
 }
 
 /// The proxy, which ends with this value.

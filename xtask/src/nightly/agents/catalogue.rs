@@ -1,0 +1,183 @@
+//! The agents: where they come from, how they are started, what makes them ask the script, and what is tried.
+
+/// Where an agent is installed from.
+pub(super) enum Source {
+    /// A package of npm.
+    Npm(&'static str),
+    /// Packages of PyPI: what is wanted, and what is taken if its newest release cannot be installed.
+    Pip(&'static str, &'static str),
+}
+
+/// What is asked of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Try {
+    /// To introduce itself and open a session.
+    Probe,
+    /// To answer, without a key or a login.
+    Login,
+    /// To answer.
+    Answer,
+    /// To write a file, with permission and through the client.
+    Write,
+    /// To stop in the middle of an answer that does not end.
+    Cancel,
+}
+
+/// One agent.
+pub(super) struct Kit {
+    /// What it is called in the table.
+    pub(super) name: &'static str,
+    pub(super) source: Source,
+    /// Its program, among those of its package.
+    pub(super) program: &'static str,
+    pub(super) words: &'static [&'static str],
+    /// Variables that it always gets.
+    pub(super) always: &'static [(&'static str, &'static str)],
+    /// Variables that lead it to the script; `PORT` is where that listens.
+    pub(super) variables: &'static [(&'static str, &'static str)],
+    /// A file in its home that does, likewise.
+    pub(super) file: Option<(&'static str, &'static str)>,
+    pub(super) tries: &'static [Try],
+}
+
+/// The settings of OpenCode.
+const OPENCODE: &str = r#"{"model":"local/scripted","small_model":"local/scripted","autoupdate":false,"share":"disabled","permission":{"edit":"ask"},"provider":{"local":{"npm":"@ai-sdk/openai-compatible","name":"Local","options":{"baseURL":"http://127.0.0.1:PORT/v1","apiKey":"none"},"models":{"scripted":{"name":"Scripted"}}}}}"#;
+
+/// The settings of Codex, which speaks nothing but Responses.
+const CODEX: (&str, &str) = (
+    ".codex/config.toml",
+    r#"model = "scripted"
+model_provider = "local"
+[model_providers.local]
+name = "local"
+base_url = "http://127.0.0.1:PORT/v1"
+wire_api = "responses"
+request_max_retries = 0
+stream_max_retries = 0
+"#,
+);
+
+/// Claude Code refuses some of its options to root unless it is told that nothing can be broken.
+const CONTAINED: (&str, &str) = ("IS_SANDBOX", "1");
+
+const CLAUDE: &[(&str, &str)] =
+    &[("ANTHROPIC_BASE_URL", "http://127.0.0.1:PORT"), ("ANTHROPIC_API_KEY", "none")];
+
+/// All of them.
+pub(super) const KITS: [Kit; 7] = [
+    Kit {
+        name: "opencode",
+        source: Source::Npm("opencode-ai"),
+        program: "opencode",
+        words: &["acp"],
+        always: &[("OPENCODE_DISABLE_AUTOUPDATE", "1"), ("OPENCODE_DISABLE_MODELS_FETCH", "1")],
+        variables: &[("OPENCODE_CONFIG_CONTENT", OPENCODE)],
+        file: None,
+        tries: &[Try::Probe, Try::Answer, Try::Write, Try::Cancel],
+    },
+    Kit {
+        name: "qwen-code",
+        source: Source::Npm("@qwen-code/qwen-code"),
+        program: "qwen",
+        words: &["--acp"],
+        always: &[],
+        variables: &[
+            ("OPENAI_BASE_URL", "http://127.0.0.1:PORT/v1"),
+            ("OPENAI_API_KEY", "none"),
+            ("OPENAI_MODEL", "scripted"),
+        ],
+        file: None,
+        tries: &[Try::Probe, Try::Login, Try::Answer, Try::Write, Try::Cancel],
+    },
+    Kit {
+        name: "fast-agent",
+        source: Source::Pip("fast-agent-acp", "fast-agent-acp<0.10.40"),
+        program: "fast-agent",
+        // This model says what it is told.
+        words: &["acp", "--model", "passthrough"],
+        always: &[],
+        variables: &[],
+        file: None,
+        tries: &[Try::Probe, Try::Answer],
+    },
+    codex("codex-acp (zed)", "@zed-industries/codex-acp"),
+    codex("codex-acp", "@agentclientprotocol/codex-acp"),
+    claude("claude-acp (zed)", "@zed-industries/claude-agent-acp"),
+    claude("claude-acp", "@agentclientprotocol/claude-agent-acp"),
+];
+
+const fn codex(name: &'static str, package: &'static str) -> Kit {
+    Kit {
+        name,
+        source: Source::Npm(package),
+        program: "codex-acp",
+        words: &[],
+        always: &[],
+        variables: &[],
+        file: Some(CODEX),
+        tries: &[Try::Probe, Try::Login, Try::Answer, Try::Cancel],
+    }
+}
+
+const fn claude(name: &'static str, package: &'static str) -> Kit {
+    Kit {
+        name,
+        source: Source::Npm(package),
+        program: "claude-agent-acp",
+        words: &[],
+        always: &[CONTAINED],
+        variables: CLAUDE,
+        file: None,
+        tries: &[Try::Probe, Try::Login, Try::Answer, Try::Cancel],
+    }
+}
+
+impl Kit {
+    /// The name of its directories: that of the package, without what a path cannot have.
+    pub(super) fn directory(&self) -> String {
+        let (Source::Npm(package) | Source::Pip(package, _)) = self.source;
+        package.trim_start_matches('@').replace('/', "-")
+    }
+}
+
+impl Try {
+    /// What the table says of it.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Probe => "probe",
+            Self::Login => "run without a login",
+            Self::Answer => "run",
+            Self::Write => "run, writing a file",
+            Self::Cancel => "run, cancelled",
+        }
+    }
+
+    /// Whether the agent is led to the script for it.
+    pub(super) fn is_scripted(self) -> bool {
+        self != Self::Login
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_agents_share_a_name_or_a_directory() {
+        let names: HashSet<_> = KITS.iter().map(|kit| kit.name).collect();
+        let directories: HashSet<_> = KITS.iter().map(Kit::directory).collect();
+        assert_eq!((names.len(), directories.len()), (KITS.len(), KITS.len()));
+        assert!(directories.iter().all(|directory| !directory.contains(['/', '@'])), "{directories:?}");
+    }
+
+    #[test]
+    fn whoever_is_to_answer_is_led_to_the_script() {
+        for kit in KITS.iter().filter(|kit| matches!(kit.source, Source::Npm(_))) {
+            let mut settings =
+                kit.variables.iter().map(|(_, value)| *value).chain(kit.file.map(|(_, text)| text));
+            assert!(settings.any(|setting| setting.contains("http://127.0.0.1:PORT")), "{}", kit.name);
+        }
+    }
+}
