@@ -5,6 +5,7 @@ mod agents;
 mod builtin;
 mod chat;
 mod client_page;
+mod events;
 mod failures;
 mod fake_agent;
 mod help;

@@ -1,0 +1,103 @@
+//! `narrows run` for programs: events on stdout, answers on stdin.
+
+use serde_json::{Value, json};
+
+use crate::support::Place;
+
+/// The events that were told, and the rest.
+fn events(told: &str) -> (Vec<Value>, &str) {
+    let end = told.find("---").unwrap_or(told.len());
+    let lines = told[..end].lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    (lines.collect(), &told[end..])
+}
+
+#[test]
+fn a_turn_is_told_from_its_beginning_to_its_end() {
+    for protocol in ["1", "2"] {
+        let place = Place::new();
+        let args = ["--protocol", protocol, "--output", "events", "Hi"];
+        let told = place.told(place.run("narrows fake-agent hello", &args));
+        let (events, rest) = events(&told);
+        assert_eq!(rest, "--- exit 0 ---\n");
+        let types: Vec<&Value> = events.iter().map(|event| &event["type"]).collect();
+        let count = |name: &str| types.iter().filter(|kind| **kind == name).count();
+        assert_eq!((types[0], types[types.len() - 1]), (&json!("run.started"), &json!("run.completed")));
+        for (name, expected) in
+            [("run.started", 1), ("run.completed", 1), ("tool.call", 1), ("tool.result", 1)]
+        {
+            assert_eq!(count(name), expected, "{protocol}: {name} in {types:?}");
+        }
+        let said: String =
+            events.iter().filter_map(|event| Some(event["textDelta"].as_str()?.to_owned())).collect();
+        let last = &events[events.len() - 1];
+        assert_eq!(last["status"], "success");
+        assert!(said.ends_with(last["finalText"].as_str().expect("a text")), "{protocol}: {said}");
+        assert!(events.iter().all(|event| event["atMs"].is_u64() && event["runId"] == events[0]["runId"]));
+    }
+}
+
+#[test]
+fn a_program_answers_questions() {
+    let place = Place::new();
+    place.file("ask.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
+    let answer = |fields: Value| {
+        let mut line = json!({"type": "permission.answer", "requestId": "perm_1"});
+        line.as_object_mut().expect("an object").extend(fields.as_object().cloned().unwrap_or_default());
+        format!("{line}\n")
+    };
+    for (input, outcome, by, exit) in [
+        (answer(json!({"allow": true})), json!("allow_once"), "answer", 0),
+        (answer(json!({"allow": false})), json!("reject_once"), "answer", 0),
+        (answer(json!({"optionId": "allow_always"})), json!("allow_always"), "answer", 0),
+        (answer(json!({"optionId": "invented"})), json!("reject_once"), "answer", 0),
+        // Whoever says nothing more has nothing to say.
+        ("nonsense\n".to_owned(), json!("reject_once"), "answer", 0),
+    ] {
+        let args = ["--policy", "ask.toml", "--output", "events", "--input", "events", "--log", "off", "Go"];
+        let told = place.told_with_input(place.run("narrows fake-agent ask", &args), input.as_bytes());
+        let (events, rest) = events(&told);
+        assert_eq!(rest, format!("--- exit {exit} ---\n"), "{input}");
+        let resolved = events.iter().find(|event| event["payload"]["type"] == "permission.resolved");
+        let resolved = &resolved.expect("an answer")["payload"];
+        assert_eq!((&resolved["optionKind"], &resolved["decision"]["by"]), (&outcome, &json!(by)), "{input}");
+    }
+}
+
+#[test]
+fn a_program_cancels_the_turn() {
+    let place = Place::new();
+    let args = ["--output", "events", "--input", "events", "Go"];
+    let told =
+        place.told_with_input(place.run("narrows fake-agent slow", &args), b"{\"type\":\"run.cancel\"}\n");
+    let (events, rest) = events(&told);
+    assert_eq!(rest, "--- stderr ---\nerror: cancelled\n--- exit 130 ---\n");
+    assert_eq!(events[events.len() - 1]["status"], "cancelled");
+}
+
+#[test]
+fn a_setting_that_cannot_be_had_is_told() {
+    let place = Place::new();
+    let told = place.told(place.run("narrows fake-agent echo", &["--model", "best", "--mode", "fast", "Hi"]));
+    assert!(told.contains("the model \"best\" cannot be had: "), "{told}");
+    assert!(told.contains("the mode \"fast\" cannot be had: "), "{told}");
+    assert!(told.starts_with("Hi\n") && told.ends_with("--- exit 0 ---\n"), "{told}");
+    let told =
+        place.told(place.run("narrows fake-agent echo", &["--model", "best", "--require-model", "Hi"]));
+    assert!(told.ends_with("--- exit 1 ---\n"), "{told}");
+}
+
+#[test]
+fn an_answer_has_the_form_of_the_schema_or_is_none() {
+    let place = Place::new();
+    place.file("form.json", r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#);
+    place.file("good.toml", "[[turn]]\nsteps = [{ say = 'Here: {\"n\": 7}' }]\n");
+    let told = |agent: &str| place.told(place.run(agent, &["--schema", "form.json", "Hi"]));
+    assert_eq!(told("narrows fake-agent good.toml"), "{\n  \"n\": 7\n}\n--- exit 0 ---\n");
+    place.file("bad.toml", "[[turn]]\nsteps = [{ say = 'Seven.' }]\n");
+    let formless = told("narrows fake-agent bad.toml");
+    assert!(
+        formless.starts_with("--- stderr ---\nerror: the answer does not have the form of the schema"),
+        "{formless}"
+    );
+    assert!(formless.ends_with("--- exit 4 ---\n"), "{formless}");
+}
