@@ -213,6 +213,11 @@ async fn initialize(peer: &Peer, offered: Version, offer: Offer, agent: &Agent) 
         },
         Err(error) => return Err(error.into()),
     };
+    let verdict = match verdict {
+        // Some echo whatever version they are offered, and answer in the one they know.
+        Err(Unfit::Answer(_)) if offered == Version::V2 => Ok(Verdict::Reconnect(Version::V1)),
+        verdict => verdict,
+    };
     match verdict.map_err(Problem::Unfit)? {
         Verdict::Accepted(answer) => Ok(Opening::Agreed(introduced(&answer, raw, &agent.spec))),
         Verdict::Reconnect(version) => Ok(Opening::Again(version)),

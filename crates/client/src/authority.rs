@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use narrows_policy::{Action, Confined, Decision, Policy, Scene, Verdict};
+use narrows_policy::{Action, Because, Confined, Decision, Policy, Scene, Verdict};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
@@ -60,6 +60,22 @@ pub(crate) struct About {
     pub(crate) tool: Option<String>,
     pub(crate) input: serde_json::Value,
     pub(crate) paths: Vec<PathBuf>,
+}
+
+impl About {
+    /// The request as an event has it.
+    fn requested(&self, id: &str) -> PermissionRequested {
+        PermissionRequested {
+            request_id: id.to_owned(),
+            method: self.method.to_owned(),
+            tool_name: self.tool.clone(),
+            title: Some(self.title.clone()),
+            kind: Some(self.kind.to_owned()),
+            input: (!self.input.is_null()).then(|| Json::write(&self.input)),
+            locations: self.paths.iter().map(|path| path.display().to_string()).collect(),
+            ..PermissionRequested::default()
+        }
+    }
 }
 
 /// Decides about one session.
@@ -140,11 +156,11 @@ impl Authority {
         self.cancelling.store(false, Ordering::Relaxed);
     }
 
-    /// What the policy says.
-    pub(crate) fn judge(&self, action: &Action) -> Decision {
+    /// What the policy says. Only what runs here is held by our sandbox; what an agent runs by itself is not.
+    pub(crate) fn judge(&self, action: &Action, runs_here: bool) -> Decision {
         let scene = Scene {
             roots: &self.roots,
-            confined: self.confined,
+            confined: if runs_here { self.confined } else { Confined::default() },
             cancelling: self.cancelling.load(Ordering::Relaxed),
             refused: None,
         };
@@ -153,6 +169,9 @@ impl Authority {
 
     /// Settles a question: by what the policy says, or by asking.
     pub(crate) async fn settle(&self, question: Question) -> (Reply, By) {
+        if question.decision.because == Because::Cancelling {
+            return (Reply::Cancel, By::Cancelled);
+        }
         match question.decision.verdict {
             Verdict::Allow => return (Reply::Allow, By::Policy),
             Verdict::Deny => return (Reply::Reject, By::Policy),
@@ -178,20 +197,10 @@ impl Authority {
 
     /// Settles what the agent wants of this machine, and tells of it.
     pub(crate) async fn permit(&self, action: &Action, about: About) -> Result<(), Denied> {
-        let decision = self.judge(action);
+        let decision = self.judge(action, true);
         let id = self.number();
-        let About { method, title, kind, tool, input, paths } = about;
-        let requested = PermissionRequested {
-            request_id: id.clone(),
-            method: method.to_owned(),
-            tool_name: tool.clone(),
-            title: Some(title.clone()),
-            kind: Some(kind.to_owned()),
-            input: (!input.is_null()).then(|| Json::write(&input)),
-            locations: paths.iter().map(|path| path.display().to_string()).collect(),
-            ..PermissionRequested::default()
-        };
-        self.note(Note::Requested(requested)).await;
+        self.note(Note::Requested(about.requested(&id))).await;
+        let About { method: _, title, kind, tool, input, paths } = about;
         let question = Question {
             id: id.clone(),
             session_id: self.session(),
@@ -216,6 +225,20 @@ impl Authority {
         };
         self.note(Note::Resolved(resolved)).await;
         if allowed { Ok(()) } else { Err(denied(&decision, by)) }
+    }
+
+    /// Tells of something that cannot be done, whatever the policy says, because it lies out of reach.
+    pub(crate) async fn out_of_reach(&self, about: &About, words: &str) {
+        let id = self.number();
+        self.note(Note::Requested(about.requested(&id))).await;
+        let decision = serde_json::json!({"verdict": Verdict::Deny, "words": words, "by": By::Policy.name()});
+        let resolved = PermissionResolved {
+            request_id: id,
+            outcome: "refused".to_owned(),
+            decision: Some(Json::write(&decision)),
+            ..PermissionResolved::default()
+        };
+        self.note(Note::Resolved(resolved)).await;
     }
 
     async fn note(&self, note: Note) {

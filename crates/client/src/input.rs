@@ -82,10 +82,11 @@ pub(crate) fn blocks(inputs: &[Input], cwd: &Path, takes_images: bool) -> Result
 /// goes out.
 fn image(path: &Path) -> Result<Block, InputError> {
     let unreadable = |error| InputError::Unreadable { path: path.to_owned(), error };
-    let file = File::open(path).map_err(unreadable)?;
-    if !file.metadata().map_err(unreadable)?.is_file() {
+    // Looked at first: opening a pipe would wait for somebody at its other end.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(InputError::NoImage(path.to_owned()));
     }
+    let file = File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     file.take(MAX_IMAGE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_IMAGE {

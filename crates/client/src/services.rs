@@ -119,7 +119,13 @@ impl Services {
         let mut tries = TRIES;
         loop {
             let (services, asked) = (Arc::clone(self), path.to_owned());
-            let found = blocking(move || services.files.find(&asked)).await?;
+            let found = match blocking(move || services.files.find(&asked)).await {
+                Err(error) if *error.kind() == FileErrorKind::Outside => {
+                    self.authority.out_of_reach(&about(path), &error.to_string()).await;
+                    return Err(error.into());
+                }
+                found => found?,
+            };
             if permitted.as_deref() != Some(found.path()) {
                 self.authority.permit(&both(kind, path, found.path()), about(found.path())).await?;
                 permitted = Some(found.path().to_owned());

@@ -465,13 +465,18 @@ impl Actor {
                 let payload = Payload::PermissionRequested(Box::new(requested));
                 self.mapper.provider_event(payload, now, &mut self.events);
             }
-            Note::Resolved(resolved) => self.mapper.permission_resolved(resolved, now, &mut self.events),
+            Note::Resolved(resolved) => {
+                self.mapper.permission_resolved(resolved, now, &mut self.events);
+                self.hear();
+            }
         }
     }
 
     fn resolved(&mut self, resolved: Option<PermissionResolved>) {
         if let Some(resolved) = resolved {
             self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
+            // The time in which somebody thought is not the agent's.
+            self.hear();
         }
     }
 

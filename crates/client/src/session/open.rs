@@ -3,9 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use narrows_acp::Version;
-use narrows_policy::{Access, Confined};
+use narrows_acp::method::{SESSION_LOAD, SESSION_RESUME};
+use narrows_policy::{Access, Confined, protected_names};
 use narrows_process::Sandbox;
 use narrows_rpc::{CallError, Item, Request};
+use narrows_wire::Code;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
@@ -86,7 +88,12 @@ pub(crate) async fn begin(
                 snapshot: &mut snapshot,
                 log_in: config.log_in,
             };
-            let answer = replay.resume(&mut inbox, stage, method, &params).await?;
+            let mut answer = replay.resume(&mut inbox, stage, method, &params).await;
+            // Some announce what they do not have.
+            if method == SESSION_RESUME && shared.known.can.load && answer.as_ref().is_err_and(is_unknown) {
+                answer = replay.resume(&mut inbox, stage, SESSION_LOAD, &params).await;
+            }
+            let answer = answer?;
             mapper.set_replay(false);
             snapshot.opened(&answer);
             (id.clone(), inbox)
@@ -138,7 +145,9 @@ async fn sandbox(
     config: &SessionConfig,
     roots: &[std::path::PathBuf],
 ) -> (Option<Sandbox>, Confined) {
-    if !config.sandbox {
+    // Who may do everything is not held back, unless it is from the network.
+    let everything = config.policy.access() == Access::High && config.policy.narrowing().network;
+    if !config.sandbox || everything {
         return (None, Confined::default());
     }
     let support = shared.sandbox().await;
@@ -148,6 +157,9 @@ async fn sandbox(
     }
     let mut sandbox = Sandbox::new(support);
     sandbox.writable = roots.to_vec();
+    let protected =
+        |root: &std::path::PathBuf| protected_names().map(|name| root.join(name)).collect::<Vec<_>>();
+    sandbox.protected = roots.iter().flat_map(protected).filter(|path| path.exists()).collect();
     sandbox.network = config.policy.narrowing().network;
     let confined = Confined { files: true, network: can.network && !sandbox.network };
     (Some(sandbox), confined)
@@ -285,6 +297,11 @@ impl Replay<'_> {
             self.events.drain(..self.events.len() - REPLAYED);
         }
     }
+}
+
+/// Whether the agent says that it has no such method.
+fn is_unknown(error: &ClientError) -> bool {
+    matches!(&*error.problem, Problem::Refused(error) if error.is(Code::MethodNotFound))
 }
 
 /// Sets the model, then the mode, then how much it thinks: the choice of a model may change what can be set.

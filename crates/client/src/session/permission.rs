@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use narrows_policy::{Access, Action, Command};
+use narrows_policy::{Access, Action, Command, Kind};
 use narrows_rpc::Request;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::actor::{Actor, now_ms};
 use crate::authority::{By, explained};
@@ -20,7 +20,9 @@ impl Actor {
         let authority = Arc::clone(&self.services.authority);
         let id = authority.number();
         let asked = self.mapper.permission_requested(&id, method, params, now_ms(), &mut self.events);
-        let mut decision = authority.judge(&action(&asked));
+        let own = own(&asked);
+        let runs_here = own.is_some();
+        let mut decision = authority.judge(&own.unwrap_or_else(|| action(&asked)), runs_here);
         if asked.problem.is_some() || asked.call.is_partial() {
             // What cannot be read in whole cannot be judged: somebody may look at it, but no rule lets it pass.
             decision.verdict = decision.verdict.max(narrows_policy::Verdict::Ask);
@@ -47,7 +49,7 @@ impl Actor {
             input: match (&asked.call.raw_input, &asked.command) {
                 (Some(input), _) => input.value(),
                 (None, Some(command)) => json!({"command": command, "cwd": asked.cwd}),
-                (None, None) => serde_json::Value::Null,
+                (None, None) => Value::Null,
             },
             locations: asked.call.paths().into_iter().map(Into::into).collect(),
             options: options.clone(),
@@ -93,6 +95,26 @@ fn answer(options: &[PermissionOption], reply: &Reply, may_always: bool) -> Answ
     }
 }
 
+/// What the request is about if it is a tool of our own server, which agents without files and terminals have: the same
+/// that is judged again when the call comes. Whoever only borrows the name gets no more than that.
+fn own(asked: &Asked) -> Option<Action> {
+    let name = asked.call.own_name()?;
+    let tool = name.strip_prefix("mcp__").unwrap_or(name).strip_prefix("narrows__")?;
+    let input = asked.call.raw_input.as_ref()?.value();
+    let text = |key: &str| input.get(key).and_then(Value::as_str).map(str::to_owned);
+    match tool {
+        "read_text_file" => Some(Action::file(Kind::Read, text("path")?)),
+        "write_text_file" => Some(Action::file(Kind::Edit, text("path")?)),
+        "run_command" => {
+            let words = input.get("args").and_then(Value::as_array).into_iter().flatten();
+            let words = words.map(|word| word.as_str().map(str::to_owned));
+            let argv = std::iter::once(text("command")).chain(words).collect::<Option<Vec<String>>>()?;
+            Some(Action::execute(Command::Argv(argv), text("cwd").map(Into::into)))
+        }
+        _ => None,
+    }
+}
+
 /// What the request is about, as far as it is known.
 fn action(asked: &Asked) -> Action {
     let call = &asked.call;
@@ -100,7 +122,7 @@ fn action(asked: &Asked) -> Action {
     let locations: Vec<std::path::PathBuf> = call.paths().into_iter().map(Into::into).collect();
     let mut action = Action::read(call.kind.as_deref(), call.own_name(), &input, &locations);
     if let Some(command) = &asked.command {
-        action.kind = narrows_policy::Kind::Execute;
+        action.kind = Kind::Execute;
         action.command = Some(Command::Shell(command.clone()));
         action.cwd = asked.cwd.as_ref().map(Into::into);
     }

@@ -3,6 +3,7 @@
 use narrows_acp::Version;
 use narrows_client::RunRequest;
 use narrows_policy::Access;
+use serde_json::json;
 
 use crate::common::{Stage, all, payloads};
 
@@ -33,7 +34,12 @@ async fn what_the_policy_forbids_is_not_done() {
     "#;
     let driven = Stage::new(Version::V1, Access::Medium).open(ESCAPE).await;
     let outside = driven.path("../outside.txt");
-    driven.session.run(RunRequest::text("Go")).await.expect("a run").result().await;
+    let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+    let resolved = payloads(&all(&mut run).await, "permission.resolved");
+    assert_eq!(
+        (&resolved[0]["outcome"], &resolved[0]["decision"]["by"]),
+        (&json!("refused"), &json!("policy"))
+    );
     assert!(!outside.exists());
     driven.leave().await;
 

@@ -101,3 +101,25 @@ async fn a_question_holds_the_silence_up_and_ends_with_the_turn() {
     assert_eq!(run.result().await.status, Status::Cancelled);
     driven.leave().await;
 }
+
+/// What an agent runs by itself is in no sandbox of ours, whatever this machine has.
+#[tokio::test]
+async fn a_sandbox_lets_pass_only_what_runs_in_it() {
+    const SCRIPT: &str = r#"
+        [[turn]]
+        steps = [
+          { tool = { id = "t", title = "Run it", kind = "execute" } },
+          { ask = { tool = "t", title = "Run it?", options = ["allow_once", "reject_once"], on_allow = [
+            { say = "Allowed." },
+          ], on_reject = [{ say = "Refused." }] } },
+        ]
+    "#;
+    for version in VERSIONS {
+        let mut stage = Stage::new(version, Access::Medium);
+        stage.config.sandbox = true;
+        let driven = stage.open(SCRIPT).await;
+        let result = driven.session.run(RunRequest::text("Go")).await.expect("a run").result().await;
+        assert_eq!(result.final_text.as_deref(), Some("Refused."), "{version}");
+        driven.leave().await;
+    }
+}

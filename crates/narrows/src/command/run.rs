@@ -40,8 +40,11 @@ pub(super) fn execute(args: &Run) -> Result<ExitCode, Failure> {
     wanted.config.raw = args.raw || (format == Output::Text && std::io::stderr().is_terminal());
     let settings = Settings { chosen, wanted, request, format, answers };
     let (outcome, summary) = super::block_on(run(settings))?;
-    if format == Output::Json {
-        summary.print(outcome.as_ref().err())?;
+    match (format, &outcome) {
+        (Output::Json, _) => summary.print(outcome.as_ref().err())?,
+        // What failed before there was a run is told to programs as well.
+        (Output::Events, Err(failure)) if !summary.has_run => summary::print_error(failure)?,
+        _ => {}
     }
     outcome.map(|()| Code::Success.exit())
 }

@@ -128,7 +128,8 @@ fn deadline(stage: Stage, limit: Duration) -> Failure {
 
 fn refused(stage: Stage, error: &RpcError) -> Failure {
     let message = format!("the agent answered {} with an error", asked(stage));
-    let reason = std::io::Error::other(format!("{} ({})", line(&error.message), error.code));
+    let details = details(error.data.as_ref());
+    let reason = std::io::Error::other(format!("{}{details} ({})", line(&error.message), error.code));
     let rpc = Some(Box::new(error.clone()));
     if stage == Stage::Initialize {
         let failure = Failure { rpc, ..Failure::new(Code::Protocol, message).because(&reason) };
@@ -138,6 +139,12 @@ fn refused(stage: Stage, error: &RpcError) -> Failure {
     let retryable =
         error.data.as_ref().and_then(|data| data.get("retryable")).and_then(serde_json::Value::as_bool);
     if retryable == Some(true) { failure.hint(LATER) } else { failure }
+}
+
+/// What stands beside an error, where agents put the real reason.
+pub(super) fn details(data: Option<&serde_json::Value>) -> String {
+    let text = |key: &str| data.and_then(|data| data.get(key)).and_then(serde_json::Value::as_str);
+    text("details").or_else(|| text("message")).map_or(String::new(), |words| format!(": {}", line(words)))
 }
 
 const NOT_AN_AGENT: &str =

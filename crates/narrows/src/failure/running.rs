@@ -6,7 +6,7 @@ use narrows_client::{Losses, RunError, RunResult, Runtime, Status};
 use narrows_wire::RpcError;
 use serde_json::Value;
 
-use super::driving::{LATER, reported, strayed};
+use super::driving::{LATER, details, reported, strayed};
 use super::{Code, Failure};
 use crate::interrupt::Signal;
 use crate::terminal::line;
@@ -94,7 +94,8 @@ impl Failure {
         let inner = Some(data["data"].clone()).filter(|inner| !inner.is_null());
         let retryable = inner.as_ref().and_then(|inner| inner["retryable"].as_bool());
         let rpc = RpcError { code, message: words.to_owned().into(), data: inner };
-        let reason = std::io::Error::other(format!("{words} ({code})"));
+        let details = details(rpc.data.as_ref());
+        let reason = std::io::Error::other(format!("{words}{details} ({code})"));
         let failure = Self::new(Code::Agent, "the agent answered the prompt with an error").because(&reason);
         let failure = Self { rpc: Some(Box::new(rpc)), ..failure };
         if retryable == Some(true) { failure.hint(LATER) } else { failure }

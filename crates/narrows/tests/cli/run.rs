@@ -200,13 +200,15 @@ fn requests_of_the_agent() {
     let turn = r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"t","title":"Remove everything"},"options":[{"optionId":"y","name":"No","kind":"allow_once"},{"optionId":"n","name":"Yes","kind":"reject_once"}]}}
                   {"jsonrpc":"2.0","id":"f","method":"fs/read_text_file","params":{"sessionId":"s","path":"/etc/passwd"}}"#;
     let agent = place.scripted(&[HELLO_V1, SESSION, turn, "", END_V1]);
-    assert_snapshot!(place.told(place.run(&agent, &["Hi"])), @"
-    --- stderr ---
-    refused: Remove everything (nobody to ask)
-    error: the rules refused what the agent wanted: Remove everything
-    hint: the line `refused:` says why; --access, a rule of --policy or somebody to ask can let it
-    --- exit 9 ---
-    ");
+    let told = place.told(place.run(&agent, &["Hi"]));
+    for line in [
+        "refused: Remove everything (nobody to ask)\n",
+        "refused: Read /etc/passwd (\"/etc/passwd\": this is outside the directories of the session)\n",
+        "error: the rules refused 2 things that the agent wanted, the first: ",
+    ] {
+        assert!(told.contains(line), "no {line} in {told}");
+    }
+    assert!(told.ends_with("--- exit 9 ---\n"), "{told}");
     // Which of the two is answered first is nobody's business.
     let mut got: Vec<String> = place.got().lines().skip(3).map(str::to_owned).collect();
     got.sort_unstable();

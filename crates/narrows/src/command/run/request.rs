@@ -21,7 +21,10 @@ pub(super) fn read(args: &Run) -> Result<RunRequest, Failure> {
         std::env::current_dir().map_err(|error| Failure::setup("find the current directory", &error))?;
     for path in &args.image {
         // Before anything is started.
-        std::fs::File::open(path).map_err(|error| Failure::unreadable("--image", path, &error))?;
+        let found = std::fs::metadata(path).map_err(|error| Failure::unreadable("--image", path, &error))?;
+        if !found.is_file() {
+            return Err(Failure::unreadable("--image", path, &io::Error::other("it is not a file")));
+        }
     }
     // A file is meant from where the user is, not from where the agent is to work.
     input.extend(args.image.iter().map(|path| Input::Image(here.join(path))));

@@ -1,6 +1,6 @@
 //! What became of a turn, as one JSON object for programs.
 
-use narrows_client::{Info, Introduced, RunResult, Usage};
+use narrows_client::{EventBody, Info, Introduced, RunResult, RuntimeEvent, Usage};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -14,6 +14,9 @@ pub(super) struct Summary {
     pub(super) text: String,
     pub(super) stop_reason: Option<String>,
     pub(super) session_id: Option<String>,
+    /// Whether a run has begun.
+    #[serde(skip)]
+    pub(super) has_run: bool,
     agent: Option<Info>,
     protocol: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,6 +47,22 @@ struct ErrorSummary {
     stderr: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     hints: Vec<String>,
+}
+
+/// Writes a failure as the one event there is.
+pub(super) fn print_error(failure: &Failure) -> Result<(), Failure> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let event = RuntimeEvent {
+        at_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+        run_id: None,
+        session_id: None,
+        body: EventBody::Error { message: failure.message(), code: Some(failure.code().name().to_owned()) },
+        raw: None,
+    };
+    let mut line = serde_json::to_vec(&event)
+        .map_err(|error| Failure::setup("write an event as JSON", &error.into()))?;
+    line.push(b'\n');
+    output::print(&line)
 }
 
 impl Summary {

@@ -60,12 +60,9 @@ impl Conversation {
         request: RunRequest,
     ) -> Result<(), Trouble> {
         self.summary.session_id = Some(session.id().to_owned());
-        if let Some(mut early) = session.events() {
-            let mut events = Vec::new();
-            early.take_all(&mut events);
-            let mut pieces = VecDeque::new();
-            events.iter().for_each(|event| self.presenter.show_session(event, &mut pieces));
-            self.show_rest(pieces).await?;
+        let mut early = Vec::new();
+        if let Some(mut events) = session.events() {
+            events.take_all(&mut early);
         }
         let has_form = request.output_schema.is_some();
         let limits = Limits { turn: request.timeout, grace: self.grace };
@@ -86,7 +83,8 @@ impl Conversation {
         if let Some(signal) = signal {
             stop(&mut following, signal);
         }
-        self.follow(&mut following).await?;
+        self.summary.has_run = true;
+        self.follow(&mut following, early).await?;
         let Following { result, over, cancelled, mut pieces, .. } = following;
         let result = match over {
             Some((result, _)) => result,
@@ -122,8 +120,9 @@ impl Conversation {
         }
     }
 
-    /// Shows what comes until the turn is over.
-    async fn follow(&mut self, following: &mut Following) -> Result<(), Trouble> {
+    /// Shows what comes until the turn is over; what was `early` behind its beginning.
+    async fn follow(&mut self, following: &mut Following, early: Vec<RuntimeEvent>) -> Result<(), Trouble> {
+        let mut early = Some(early);
         let mut more = Vec::new();
         loop {
             match self.happens(following).await {
@@ -152,6 +151,9 @@ impl Conversation {
                         let shown = self.presenter.show(&event, &mut following.pieces);
                         if shown.is_err() && following.cancelled.is_none() {
                             cancel(following, Cancelled::TooLong);
+                        }
+                        for event in early.take().into_iter().flatten() {
+                            self.presenter.show_session(&event, &mut following.pieces);
                         }
                     }
                 }
