@@ -109,6 +109,8 @@ pub enum Problem {
 pub struct Seen {
     /// How many lines came that were no messages.
     pub stray_lines: u64,
+    /// The beginnings of the first of them, escaped.
+    pub strays: Vec<String>,
     /// The last that the agent wrote to stderr, made safe to show.
     pub stderr: String,
 }

@@ -251,8 +251,11 @@ impl Dispatch {
         // The beginning of what is no message: without it nobody finds out who prints into the protocol. Not of what
         // was meant to be one, for a log must not hold what people said.
         let shown = if frame.bytes().starts_with(b"{") { 0 } else { frame.bytes().len().min(SHOWN) };
-        let head = frame.bytes()[..shown].escape_ascii();
+        let head = frame.bytes()[..shown].escape_ascii().to_string();
         tracing::debug!(%fault, bytes = frame.bytes().len(), %head, "no valid message");
+        if noise && shown > 0 {
+            self.shared.keep_stray(&head);
+        }
         // What might be a broken answer to a request of ours settles that request.
         let settled = matches!(fault, Fault::BadResponse | Fault::LongResponse | Fault::NoMethod)
             && self.shared.settle(frame, Err(CallError::Malformed(fault.to_string()))).is_some();

@@ -179,6 +179,13 @@ impl Peer {
         self.shared().stats()
     }
 
+    /// The beginnings of the first lines that came and were not even JSON, escaped: for whoever wants to know who prints
+    /// into the protocol.
+    #[must_use]
+    pub fn strays(&self) -> Vec<String> {
+        self.shared().strays()
+    }
+
     /// What happened on the link so far.
     #[must_use]
     pub fn link_stats(&self) -> narrows_link::Stats {

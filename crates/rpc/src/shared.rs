@@ -1,6 +1,7 @@
 //! What the handles of a conversation and its dispatch loop share.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,6 +33,9 @@ pub struct Stats {
     /// Messages dropped because too much was held for sessions that nobody claimed.
     pub unclaimed: u64,
 }
+
+/// How many lines that are no messages are kept to be shown.
+const STRAYS: usize = 3;
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -70,6 +74,8 @@ pub(crate) struct Shared {
     pub(crate) sender: Sender,
     pub(crate) options: Options,
     pub(crate) counters: Counters,
+    /// The beginnings of the first lines that were no messages.
+    strays: Mutex<Vec<String>>,
     /// Batches that wait for one of their entries.
     pub(crate) waiting_batches: AtomicUsize,
     /// Raised to end the dispatch loop from this side.
@@ -92,6 +98,7 @@ impl Shared {
             sender,
             options,
             counters: Counters::default(),
+            strays: Mutex::default(),
             waiting_batches: AtomicUsize::new(0),
             stop: Signal::default(),
             ended: Signal::default(),
@@ -102,6 +109,18 @@ impl Shared {
     pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
         // No code panics while it holds the lock; were it so, the tables would still be consistent.
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a line that is no message, if few have been.
+    pub(crate) fn keep_stray(&self, line: impl fmt::Display) {
+        let mut strays = self.strays.lock().unwrap_or_else(PoisonError::into_inner);
+        if strays.len() < STRAYS {
+            strays.push(line.to_string());
+        }
+    }
+
+    pub(crate) fn strays(&self) -> Vec<String> {
+        self.strays.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -449,7 +449,8 @@ impl Actor {
         let reason = self.shared.peer.closed().await;
         let seen = self.shared.seen();
         if let Some(run) = &mut self.run {
-            run.data = Some(json!({"stderr": seen.stderr, "strayLines": seen.stray_lines}));
+            run.data =
+                Some(json!({"stderr": seen.stderr, "strayLines": seen.stray_lines, "strays": seen.strays}));
             let end = match run.giving_up {
                 Some(GivingUp { why, .. }) => why.end(),
                 None => End::Failed { message: gone(&reason), code: Some("agent_exited".to_owned()) },

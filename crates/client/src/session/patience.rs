@@ -56,7 +56,9 @@ impl Actor {
             let ladder = Ladder { eof_grace: Duration::from_millis(500), ..Ladder::default() };
             let seen = self.shared.end(ladder).await;
             if let Some(run) = &mut self.run {
-                run.data = Some(json!({"stderr": seen.stderr, "strayLines": seen.stray_lines}));
+                run.data = Some(
+                    json!({"stderr": seen.stderr, "strayLines": seen.stray_lines, "strays": seen.strays}),
+                );
             }
             self.finish(why.end(), None);
             return true;

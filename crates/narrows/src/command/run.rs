@@ -142,7 +142,7 @@ impl Conversation {
         let closing = runtime.close_with(Ladder::default());
         let seen = self.interrupts.unless(closing).await.map_err(Trouble::Leave)?;
         if outcome.is_ok() && seen.stray_lines > 0 {
-            self.mention(format!("about the agent: {}", strayed(seen.stray_lines))).await?;
+            self.mention(format!("about the agent: {}", strayed(seen.stray_lines, &seen.strays))).await?;
         }
         outcome
     }

@@ -16,7 +16,7 @@ use narrows_client::{ClientError, Fault, Login, LoginKind, Problem, Seen, Stage}
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        let ClientError { stage, problem, seen: Seen { stray_lines, stderr } } = error;
+        let ClientError { stage, problem, seen: Seen { stray_lines, strays, stderr } } = error;
         let silent = matches!(*problem, Problem::Lost(_) | Problem::Deadline(_) | Problem::Malformed(_));
         let explained = silent || matches!(*problem, Problem::Refused(_));
         let mut failure = match *problem {
@@ -37,7 +37,7 @@ impl From<ClientError> for Failure {
             other => Self::new(Code::Internal, other.to_string()),
         };
         if silent && stray_lines > 0 {
-            let seen = strayed(stray_lines);
+            let seen = strayed(stray_lines, &strays);
             let hint = if stage == Stage::Turn { seen } else { format!("{seen}; {NOT_AN_AGENT}") };
             failure = failure.hint(hint);
         }
@@ -152,11 +152,16 @@ const NOT_AN_AGENT: &str =
 
 pub(super) const LATER: &str = "the agent says that it may work later";
 
-/// That there were lines which are no messages.
-pub(crate) fn strayed(lines: u64) -> String {
-    match lines {
+/// That there were lines which are no messages, and how the first of them begins.
+pub(crate) fn strayed(lines: u64, first: &[String]) -> String {
+    let words = match lines {
         1 => "1 line of its output was no protocol message".to_owned(),
         lines => format!("{lines} lines of its output were no protocol messages"),
+    };
+    match first.first() {
+        Some(first) if lines == 1 => format!("{words}: {}", line(first)),
+        Some(first) => format!("{words}, the first: {}", line(first)),
+        None => words,
     }
 }
 

@@ -77,7 +77,8 @@ impl Failure {
             "agent_exited" => {
                 let failure = Self::new(Code::Agent, words);
                 let strays = data["strayLines"].as_u64().unwrap_or(0);
-                if strays > 0 { failure.hint(strayed(strays)) } else { failure }
+                let first = serde_json::from_value::<Vec<String>>(data["strays"].clone()).unwrap_or_default();
+                if strays > 0 { failure.hint(strayed(strays, &first)) } else { failure }
             }
             "agent_error" => Self::answered(&words, &data),
             "login_needed" => Self::new(Code::Agent, words)

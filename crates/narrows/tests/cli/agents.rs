@@ -270,7 +270,7 @@ fn what_cannot_be_probed_says_why() {
     --- stderr ---
     error: the agent did not answer `initialize` within 2s
     hint: an agent that is slow to start may need more: --timeout 2m
-    hint: 1 line of its output was no protocol message; is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
+    hint: 1 line of its output was no protocol message: hello; is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
     --- exit 7 ---
     ");
     let told = probe(&place, "'unclosed", &[]);

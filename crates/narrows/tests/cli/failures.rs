@@ -156,7 +156,7 @@ fn an_agent_that_ends_at_once() {
     assert_snapshot!(told_with("sh -c 'echo Welcome; echo Bye; read x'", &["Hi"]), @"
     --- stderr ---
     error: the agent ended before it answered `initialize`: exited with status 0
-    hint: 2 lines of its output were no protocol messages; is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
+    hint: 2 lines of its output were no protocol messages, the first: Welcome; is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
     --- exit 5 ---
     ");
 }

@@ -130,7 +130,7 @@ fn lines_that_are_no_messages_are_mentioned() {
     assert_snapshot!(place.told(place.run(&agent, &["Hi"])), @"
     Hello
     --- stderr ---
-    about the agent: 2 lines of its output were no protocol messages
+    about the agent: 2 lines of its output were no protocol messages, the first: Loading
     --- exit 0 ---
     ");
 }

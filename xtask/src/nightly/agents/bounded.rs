@@ -131,7 +131,13 @@ mod tests {
             tool("sleep", &["600"]).env("XTASK_TEST_MARK", &value).spawn().expect("sleep is there");
         let mark = format!("XTASK_TEST_MARK={value}");
         let number = process.id().to_string();
-        let found = marked(&mark);
+        // A program that has just been started has no environment yet for those who look at it.
+        let begun = std::time::Instant::now();
+        let mut found = marked(&mark);
+        while found.is_empty() && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+            found = marked(&mark);
+        }
         process.kill().expect("it is ours");
         process.wait().expect("it is ours");
         assert_eq!(found.iter().map(|(_, number)| number).collect::<Vec<_>>(), [&number]);

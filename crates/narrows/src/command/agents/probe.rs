@@ -76,7 +76,8 @@ async fn ask(chosen: Chosen) -> Result<(Report, Option<Failure>), Failure> {
         }
         Err(error) => failure = Some(Failure::of_probe(error)),
     }
-    report.stray_lines = runtime.close().await.stray_lines;
+    let seen = runtime.close().await;
+    (report.stray_lines, report.strays) = (seen.stray_lines, seen.strays);
     Ok((report, failure))
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Report {
     pub(super) opened: Opened,
     /// Lines of its output that were no messages.
     pub(super) stray_lines: u64,
+    /// The beginnings of the first of them.
+    pub(super) strays: Vec<String>,
 }
 
 impl Report {
@@ -50,6 +52,7 @@ impl Report {
             logins: Vec::new(),
             opened: Opened::default(),
             stray_lines: 0,
+            strays: Vec::new(),
         }
     }
 
@@ -85,6 +88,7 @@ impl Report {
             "loginNeeded": login_needed,
             "session": session,
             "strayLines": self.stray_lines,
+            "strays": self.strays,
         });
         if let Some(failure) = failure {
             report["error"] = json!({
@@ -127,7 +131,7 @@ impl Report {
             }
         }
         if self.stray_lines > 0 {
-            put("note", &strayed(self.stray_lines));
+            put("note", &strayed(self.stray_lines, &self.strays));
         }
         text
     }
