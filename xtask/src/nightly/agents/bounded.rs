@@ -132,10 +132,10 @@ mod tests {
         let mark = format!("XTASK_TEST_MARK={value}");
         let number = process.id().to_string();
         // A program that has just been started has no environment yet for those who look at it.
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         let mut found = marked(&mark);
         while found.is_empty() && begun.elapsed() < Duration::from_secs(20) {
-            std::thread::yield_now();
+            thread::yield_now();
             found = marked(&mark);
         }
         process.kill().expect("it is ours");
