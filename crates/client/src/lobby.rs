@@ -1,10 +1,11 @@
 //! What comes outside the sessions: requests of sessions that are just being opened, and MCP servers.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use narrows_acp::method::SESSION_UPDATE;
 use narrows_rpc::{Inbox, Item, Request};
 use narrows_wire::{Code, RpcError};
 use tokio::sync::mpsc;
@@ -36,6 +37,10 @@ pub(crate) struct Lobby {
     state: Mutex<State>,
     /// How many sessions are being opened.
     opening: AtomicUsize,
+    /// How many updates named no session, so that they belong to nobody.
+    nameless: AtomicU64,
+    /// A request was turned away, and that was said.
+    has_refused: AtomicBool,
 }
 
 /// A session is being opened as long as this lives.
@@ -48,7 +53,7 @@ impl Drop for Opening {
         if self.lobby.opening.fetch_sub(1, Ordering::Relaxed) == 1 {
             // Nobody will come for these.
             let left = std::mem::take(&mut self.lobby.state().waiting);
-            left.into_iter().for_each(|(session, request, _)| refuse(&session, request));
+            left.into_iter().for_each(|(session, request, _)| self.lobby.refuse(&session, request));
         }
     }
 }
@@ -108,7 +113,7 @@ impl Lobby {
             return;
         }
         drop(state);
-        refuse(&id, request);
+        self.refuse(&id, request);
     }
 }
 
@@ -122,13 +127,25 @@ impl Lobby {
         state.waiting = others;
         drop(state);
         let late: Vec<(String, Request, Instant)> = late;
-        late.into_iter().for_each(|(session, request, _)| refuse(&session, request));
+        late.into_iter().for_each(|(session, request, _)| self.refuse(&session, request));
     }
-}
 
-fn refuse(session: &str, request: Request) {
-    let error = RpcError::new(Code::NotFound, "there is no such session here");
-    request.responder.fail(&error.with("sessionId", session.chars().take(100).collect::<String>().into()));
+    fn refuse(&self, session: &str, request: Request) {
+        // Once is enough: an agent may never stop asking.
+        if !self.has_refused.swap(true, Ordering::Relaxed) {
+            let method = request.frame.method().unwrap_or_default();
+            tracing::warn!(%method, "refused: the agent asked in a session that nobody has opened");
+        }
+        let error = RpcError::new(Code::NotFound, "there is no such session here");
+        request
+            .responder
+            .fail(&error.with("sessionId", session.chars().take(100).collect::<String>().into()));
+    }
+
+    /// How many updates named no session.
+    pub(crate) fn nameless(&self) -> u64 {
+        self.nameless.load(Ordering::Relaxed)
+    }
 }
 
 /// Reads what comes outside the sessions until the conversation is over; `other` takes what belongs to none.
@@ -139,7 +156,12 @@ pub(crate) async fn read(lobby: Arc<Lobby>, mut inbox: Inbox, other: impl Fn(Req
                 Some(session) => lobby.take(session, request),
                 None => other(request),
             },
-            Item::Notification(frame) => tracing::debug!(?frame, "passed over: it belongs to no session"),
+            Item::Notification(frame) => {
+                tracing::debug!(?frame, "passed over: it belongs to no session");
+                if frame.method().as_deref() == Some(SESSION_UPDATE) {
+                    lobby.nameless.fetch_add(1, Ordering::Relaxed);
+                }
+            }
             Item::Answer(_) => {}
         }
     }

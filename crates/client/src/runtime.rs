@@ -48,6 +48,8 @@ pub struct Losses {
     pub too_long: u64,
     /// What came for sessions that nobody had opened yet, and was too much to keep.
     pub unclaimed: u64,
+    /// Updates that named no session.
+    pub nameless: u64,
 }
 
 /// A session that an agent knows of.
@@ -189,7 +191,7 @@ impl Runtime {
     #[must_use]
     pub fn losses(&self) -> Losses {
         let (stats, link) = (self.shared.peer.stats(), self.shared.peer.link_stats());
-        Losses { too_long: link.too_long, unclaimed: stats.unclaimed }
+        Losses { too_long: link.too_long, unclaimed: stats.unclaimed, nameless: self.shared.lobby.nameless() }
     }
 }
 

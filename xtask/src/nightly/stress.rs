@@ -5,7 +5,7 @@ use crate::step::{Failure, Steps};
 use crate::tools;
 
 /// The crates whose tests depend on timing, by directory.
-const CRATES: [&str; 4] = ["process", "link", "rpc", "narrows"];
+const CRATES: [&str; 5] = ["process", "link", "rpc", "client", "narrows"];
 
 /// How often each test runs.
 const ROUNDS: &str = "30";
@@ -20,6 +20,10 @@ pub(super) fn run() -> Result<(), Failure> {
         .flat_map(|directory| ["--package".to_owned(), package(directory)])
         .collect();
     let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+    // An MCP server that tests of other crates start.
+    steps.run("build what tests start", cargo(&["build", "--package", "narrows-mcp", "--examples"]))?;
+    // By cargo itself, which has no limit of time for each.
+    steps.run("long tests", cargo(&[&["test"], &packages[..], &["--", "--ignored"]].concat()))?;
     if tools::has_nextest() {
         let words =
             [&["nextest", "run", "--profile", "ci", "--stress-count", ROUNDS], &packages[..]].concat();

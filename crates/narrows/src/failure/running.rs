@@ -104,7 +104,8 @@ impl Failure {
 
     /// What is missing of an answer that seems to be whole.
     pub(crate) fn incomplete(runtime: &Runtime, unreadable: u64) -> Result<(), Self> {
-        let Losses { too_long, unclaimed } = runtime.losses();
+        let Losses { too_long, unclaimed, nameless } = runtime.losses();
+        let unreadable = unreadable + nameless;
         let all = [(too_long, "too long"), (unclaimed, "too early to be kept"), (unreadable, "unreadable")];
         let lost: Vec<String> = all
             .into_iter()

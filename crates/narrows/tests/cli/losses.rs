@@ -40,9 +40,9 @@ fn updates_that_cannot_be_read() {
     let nameless = chunk("lost").replace(r#""sessionId":"s","#, "");
     let turn = [&chunk("a"), UNREADABLE, &nameless, END_V1];
     assert_snapshot!(told(&turn, &["--output", "json", "Hi"]), @r#"
-    {"text":"a","stopReason":"end_turn","sessionId":"s","agent":null,"protocol":1,"error":{"kind":"limit","message":"the answer is incomplete: 1 message was unreadable","exitCode":4}}
+    {"text":"a","stopReason":"end_turn","sessionId":"s","agent":null,"protocol":1,"error":{"kind":"limit","message":"the answer is incomplete: 2 messages were unreadable","exitCode":4}}
     --- stderr ---
-    error: the answer is incomplete: 1 message was unreadable
+    error: the answer is incomplete: 2 messages were unreadable
     --- exit 4 ---
     "#);
 }
@@ -138,9 +138,11 @@ fn permission_outside_the_session() {
         &ask(14, r#","params":{"sessionId":"other","options":7}"#),
         END_V1,
     ]);
-    assert_snapshot!(place.told(place.run(&agent, &["Hi"])), @"
-    --- exit 0 ---
-    ");
+    let told = place.told(place.run(&agent, &["Hi"]));
+    let said =
+        "refused: the agent asked in a session that nobody has opened method=session/request_permission\n";
+    assert_eq!(told.matches(said).count(), 1, "{told}");
+    assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
     let got = place.got();
     let answers: Vec<&str> = got.lines().filter(|line| !line.contains("method")).collect();
     assert_snapshot!(answers.join("\n"), @r#"
