@@ -2,6 +2,7 @@
 
 mod active;
 mod actor;
+mod course;
 mod open;
 mod patience;
 mod permission;

@@ -1,0 +1,266 @@
+//! The course of a run: how it begins, what the agent answers, and how it ends.
+
+use std::sync::Arc;
+
+use narrows_acp::Version;
+use narrows_acp::method::SESSION_PROMPT;
+use narrows_acp::stop::StopReason;
+use narrows_link::CloseReason;
+use narrows_rpc::{CallError, Response};
+use narrows_wire::Code;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::active::{Active, GivingUp, Why};
+use super::actor::{Actor, now_ms};
+use crate::error::{ClientError, Problem, Stage, wants_login};
+use crate::event::{Json, Payload};
+use crate::feed::feed;
+use crate::input::{self, Block};
+use crate::map::{End, Fault, Outcome};
+use crate::mcp::Hosting;
+use crate::run::{Canceller, Events, RunHandle, RunRequest};
+use crate::runtime::Shared;
+use crate::structured::Form;
+use crate::turn::Turn;
+
+impl Actor {
+    /// Starts a run.
+    pub(super) async fn begin(
+        &mut self,
+        request: RunRequest,
+        reply: oneshot::Sender<Result<RunHandle, ClientError>>,
+    ) {
+        let outcome = self.try_begin(request).await;
+        // Whoever has gone has no use for it; the run goes on all the same.
+        let _ = reply.send(outcome);
+    }
+
+    async fn try_begin(&mut self, request: RunRequest) -> Result<RunHandle, ClientError> {
+        let failed = |shared: &Shared, problem| Err(shared.failed(Stage::Turn, problem));
+        if let Some(run) = &self.run {
+            return failed(&self.shared, Problem::Busy { run_id: run.run_id.to_string() });
+        }
+        let form = match request.output_schema.as_ref().map(Form::new).transpose() {
+            Ok(form) => form,
+            Err(error) => return failed(&self.shared, Problem::Invalid(error.to_string())),
+        };
+        let mut input = request.input;
+        if let Some(form) = &form {
+            input.push(form.instruction().into());
+        }
+        let blocks = input::blocks(&input, &self.services.cwd, self.shared.known.can.image);
+        let blocks = match blocks {
+            Ok(blocks) => blocks,
+            Err(error) => return failed(&self.shared, Problem::Invalid(error.to_string())),
+        };
+        self.services.authority.renew();
+        let prompt = match self.prompt(&blocks).await {
+            Ok(prompt) => prompt,
+            Err(error) => return Err(self.shared.explained(Stage::Turn, error)),
+        };
+        let run_id: Arc<str> = uuid::Uuid::now_v7().to_string().into();
+        // What came before belongs to the session.
+        self.flush();
+        self.mapper.start(&run_id, now_ms(), &mut self.events);
+        self.meter.begin();
+        self.tell_failures();
+        let (feed, reader) = feed(true);
+        let (settle, result) = oneshot::channel();
+        let now = Instant::now();
+        self.run = Some(Active {
+            run_id: Arc::clone(&run_id),
+            feed,
+            result: Some(settle),
+            turn: Turn::new(self.shared.known.version, prompt),
+            form,
+            repaired: false,
+            started: now,
+            deadline: request.timeout.and_then(|limit| Some((now.checked_add(limit)?, limit))),
+            giving_up: None,
+            fault: None,
+            stop_reason: None,
+            data: None,
+        });
+        self.hear();
+        let cancel = Canceller { run_id: Arc::clone(&run_id), cancels: self.cancels.clone() };
+        Ok(RunHandle { run_id, events: Events { reader }, result, cancel })
+    }
+
+    /// Tells which MCP servers that run here have failed, each once.
+    fn tell_failures(&mut self) {
+        for failure in self.hosting.as_ref().map(Hosting::failures).unwrap_or_default() {
+            let data = Json::write(&json!({"problem": failure.to_string()}));
+            let payload = Payload::Other { name: "mcp.failed".to_owned(), data };
+            self.mapper.provider_event(payload, now_ms(), &mut self.events);
+        }
+    }
+
+    async fn prompt(&self, blocks: &[Block]) -> Result<u64, CallError> {
+        let params = json!({"sessionId": &*self.id, "prompt": blocks});
+        self.shared.peer.call_in(&self.inbox, SESSION_PROMPT, &params).await
+    }
+
+    /// The prompt was answered: the end of the turn in version 1, its beginning in version 2.
+    pub(super) fn answered(&mut self, outcome: Result<Response, CallError>) {
+        let Some(run) = &mut self.run else { return };
+        let response = match outcome {
+            Ok(response) => response,
+            Err(error) => return self.refused(&error),
+        };
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Answer {
+            usage: Option<Value>,
+            #[serde(rename = "_meta")]
+            meta: Option<Value>,
+        }
+        let Answer { usage, meta } = response.read().unwrap_or_default();
+        if let Some(usage) = usage {
+            self.meter.end(&usage);
+        }
+        let fault = meta.and_then(|mut meta| meta.get_mut("narrows/error").map(Value::take));
+        if let Some(fault) = fault.filter(|fault| !fault.is_null()) {
+            // However it is written: what is marked as a failure is one.
+            let fault: Fault = serde_json::from_value(fault).unwrap_or_default();
+            run.fault = Some(fault.clone());
+            self.mapper.note_fault(fault);
+        }
+        let reason = match self.shared.known.version {
+            Version::V1 => {
+                let result = serde_json::from_slice::<&RawValue>(response.raw());
+                let reason = result
+                    .map_err(|error| error.to_string())
+                    .and_then(|result| StopReason::of_v1_result(result).map_err(|error| error.to_string()));
+                match reason {
+                    Ok(reason) => Some(reason),
+                    Err(problem) => {
+                        let message = format!("the agent's answer to the prompt makes no sense: {problem}");
+                        return self
+                            .finish(End::Failed { message, code: Some("malformed".to_owned()) }, None);
+                    }
+                }
+            }
+            Version::V2 => None,
+        };
+        if let Some(reason) = run.turn.answered(reason) {
+            self.stopped(reason);
+        }
+    }
+
+    /// The prompt was answered with an error.
+    fn refused(&mut self, error: &CallError) {
+        let Some(run) = &mut self.run else { return };
+        let end = match error {
+            // Whoever was told to stop may say so in any way.
+            CallError::Refused(refused) if run.giving_up.is_some() || refused.is(Code::Cancelled) => {
+                return self.stopped(Some(StopReason::Cancelled));
+            }
+            error if wants_login(error) => {
+                let error = self.shared.explained(Stage::Turn, error.clone());
+                End::Failed { message: error.problem.to_string(), code: Some(error.code().to_owned()) }
+            }
+            CallError::Refused(refused) => {
+                run.data = Some(json!({"code": refused.code, "data": refused.data}));
+                End::Failed { message: refused.message.to_string(), code: Some("agent_error".to_owned()) }
+            }
+            // The conversation is over; how is told when its end is read.
+            CallError::Lost { .. } => return,
+            error => End::Failed { message: error.to_string(), code: Some("malformed".to_owned()) },
+        };
+        self.finish(end, None);
+    }
+
+    /// The agent has stopped. If its answer does not have the form it should, it is asked once more.
+    pub(super) fn stopped(&mut self, reason: Option<StopReason>) {
+        let Some(run) = &mut self.run else { return };
+        run.stop_reason = reason.as_ref().map(|reason| reason.name().to_owned());
+        let is_done = matches!(reason, None | Some(StopReason::EndTurn)) && run.fault.is_none();
+        let mut structured = None;
+        if let Some(form) = run.form.as_ref().filter(|_| is_done && run.giving_up.is_none()) {
+            match form.read(self.mapper.final_text().unwrap_or_default()) {
+                Ok(value) => structured = Some(value),
+                Err(problems) if !run.repaired => {
+                    run.repaired = true;
+                    let blocks = [Block::Text { text: form.repair(&problems) }];
+                    return self.repair(&blocks);
+                }
+                Err(problems) => {
+                    tracing::info!(?problems, "the answer does not have the form that was asked for");
+                }
+            }
+        }
+        let end = match run.giving_up {
+            // Whoever gave up for a reason of ours hears that reason, unless the agent was done all the same.
+            Some(GivingUp { why: why @ (Why::Timeout(_) | Why::Silence(_)), .. }) => why.end(),
+            _ => End::Stopped(reason),
+        };
+        self.finish(end, structured);
+    }
+
+    /// Asks for the answer once more, in the same run.
+    fn repair(&mut self, blocks: &[Block]) {
+        self.mapper.end_messages(now_ms(), &mut self.events);
+        let params = json!({"sessionId": &*self.id, "prompt": blocks});
+        // The agent has just answered, so there is room; if there is none, it is not asked again.
+        let asking = self.shared.peer.call_in(&self.inbox, SESSION_PROMPT, &params);
+        let Some(Ok(prompt)) = futures_now(asking) else {
+            return self.finish(End::Stopped(Some(StopReason::EndTurn)), None);
+        };
+        if let Some(run) = &mut self.run {
+            run.turn = Turn::new(self.shared.known.version, prompt);
+        }
+    }
+
+    /// Ends the run.
+    pub(super) fn finish(&mut self, end: End, structured: Option<Value>) {
+        let Some(run) = self.run.take() else { return };
+        let outcome = Outcome {
+            end,
+            cancelling: run.giving_up.is_some(),
+            usage: self.meter.finish(run.started.elapsed()),
+            structured,
+        };
+        self.mapper.finish(outcome, now_ms(), &mut self.events);
+        // Questions that nobody waits for any more.
+        self.services.authority.cancel();
+        run.settle(&mut self.events);
+    }
+
+    /// The agent is gone.
+    pub(super) async fn lost(&mut self) {
+        let reason = self.shared.peer.closed().await;
+        let seen = self.shared.seen();
+        if let Some(run) = &mut self.run {
+            run.data =
+                Some(json!({"stderr": seen.stderr, "strayLines": seen.stray_lines, "strays": seen.strays}));
+            let end = match run.giving_up {
+                Some(GivingUp { why, .. }) => why.end(),
+                None => End::Failed { message: gone(&reason), code: Some("agent_exited".to_owned()) },
+            };
+            self.finish(end, None);
+        }
+    }
+}
+
+/// How an agent was lost.
+fn gone(reason: &CloseReason) -> String {
+    match reason {
+        CloseReason::Exited { exit, .. } => format!("the agent ended in the middle of the turn: {exit}"),
+        CloseReason::Eof => "the agent closed its output in the middle of the turn".to_owned(),
+        CloseReason::Deaf => "the agent closed its input in the middle of the turn".to_owned(),
+        reason => format!("the agent was lost in the middle of the turn: {reason}"),
+    }
+}
+
+/// What `future` comes to at once, if it does.
+fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        std::task::Poll::Ready(value) => Some(value),
+        std::task::Poll::Pending => None,
+    }
+}
