@@ -46,6 +46,8 @@ pub(crate) enum Code {
     Denied,
     /// Something failed on this side.
     Internal,
+    /// SIGHUP.
+    HungUp,
     /// Ctrl-C.
     Interrupted,
     /// Nobody reads our output any more.
@@ -56,7 +58,7 @@ pub(crate) enum Code {
 
 impl Code {
     /// All of them.
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Success,
         Self::Agent,
         Self::Usage,
@@ -68,6 +70,7 @@ impl Code {
         Self::Endpoint,
         Self::Denied,
         Self::Internal,
+        Self::HungUp,
         Self::Interrupted,
         Self::OutputClosed,
         Self::Terminated,
@@ -110,6 +113,7 @@ impl Code {
                 (9, "denied", "the agent has answered, but something it wanted was refused by the rules")
             }
             Self::Internal => (70, "internal", "something failed on this side"),
+            Self::HungUp => (129, "hung_up", "cancelled by SIGHUP: the terminal was closed"),
             Self::Interrupted => (130, "interrupted", "cancelled by Ctrl-C"),
             Self::OutputClosed => (141, "output_closed", "nobody reads the output any more"),
             Self::Terminated => (143, "terminated", "cancelled by SIGTERM"),

@@ -280,7 +280,7 @@ impl Conversation {
         if let Err(failure) = outcome {
             match failure.code() {
                 Code::OutputClosed => return Some(Leaving::Failed(failure)),
-                Code::Terminated => {}
+                Code::Terminated | Code::HungUp => {}
                 Code::Interrupted if self.input.is_person() => self.say_dim(&failure.message()),
                 Code::Interrupted => return Some(Leaving::Signal(Signal::Interrupt)),
                 _ => self.note_failure(&failure),

@@ -106,11 +106,14 @@ async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
         return (outcome, summary);
     }
     // Who has cancelled the turn does not wait for somebody else to read all of it.
-    let given_up = [Code::Interrupted, Code::Terminated, Code::Timeout];
+    let given_up = [Code::Interrupted, Code::Terminated, Code::HungUp, Code::Timeout];
     let cancelled = outcome.as_ref().is_err_and(|failure| given_up.contains(&failure.code()));
+    let hung_up = outcome.as_ref().is_err_and(|failure| failure.code() == Code::HungUp);
     let patience = if cancelled { grace } else { Duration::MAX };
     let finished = async { tokio::time::timeout(patience, screen.finish()).await.unwrap_or(Ok(())) };
     let outcome = match interrupts.unless(finished).await {
+        // A terminal that is gone takes no output.
+        Ok(Err(_)) if hung_up => outcome,
         // Whatever else happened is a consequence of it, or will never be read.
         Ok(Err(error)) => Err(Failure::output(&error)),
         Ok(Ok(())) => outcome,

@@ -157,6 +157,7 @@ impl Failure {
                 Self::new(Code::Interrupted, "cancelled")
             }
             Cancelled::Signal(Signal::Terminate) => Self::new(Code::Terminated, "cancelled by SIGTERM"),
+            Cancelled::Signal(Signal::HangUp) => Self::new(Code::HungUp, "cancelled by SIGHUP"),
             Cancelled::TooLong => Self::new(Code::Limit, "the answer is too long for one JSON object")
                 .hint("--output text has no limit"),
             Cancelled::Output => Self::new(Code::OutputClosed, Code::OutputClosed.meaning()),

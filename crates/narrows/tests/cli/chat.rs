@@ -272,7 +272,7 @@ fn sigterm_leaves_from_the_prompt_and_from_a_turn() {
 
 #[test]
 fn nothing_is_left_however_it_ends() {
-    for signal in [Signal::HUP, Signal::KILL] {
+    for (signal, code) in [(Signal::HUP, Some(129)), (Signal::KILL, None)] {
         for is_turn in [false, true] {
             let place = Place::new();
             let person = Person::talks_to(&place, "slow", &[]);
@@ -281,7 +281,7 @@ fn nothing_is_left_however_it_ends() {
                 person.sees("One moment.");
             }
             person.signals(signal);
-            assert_eq!(person.ends(), None);
+            assert_eq!(person.ends(), code);
         }
     }
 }

@@ -110,6 +110,7 @@ fn the_long_help() {
         8  the agent could not get an answer from its model
         9  the agent has answered, but something it wanted was refused by the rules
        70  something failed on this side
+      129  cancelled by SIGHUP: the terminal was closed
       130  cancelled by Ctrl-C
       141  nobody reads the output any more
       143  cancelled by SIGTERM

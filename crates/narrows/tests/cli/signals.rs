@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 
-use crate::support::Place;
+use crate::support::{MARK, Place};
 
 #[test]
 fn ctrl_c_cancels_the_turn() {
@@ -53,6 +53,36 @@ fn sigterm_cancels_the_turn() {
     running.signal(Signal::TERM);
     let told = running.told();
     assert!(told.ends_with("--- stderr ---\nerror: cancelled by SIGTERM\n--- exit 143 ---\n"), "{told}");
+}
+
+#[test]
+fn sighup_cancels_the_turn() {
+    let place = Place::new();
+    let mut running = place.start(place.run("narrows fake-agent slow", &["Hi"]));
+    running.says("One moment. ");
+    running.signal(Signal::HUP);
+    let told = running.told();
+    assert!(told.ends_with("--- stderr ---\nerror: cancelled by SIGHUP\n--- exit 129 ---\n"), "{told}");
+}
+
+#[test]
+fn a_run_that_was_told_to_outlive_the_terminal_does() {
+    let place = Place::new();
+    let script = "name = \"short\"\n[[turn]]\nsteps = [{ say = \"So\" }, { stderr = \"it has begun\" }, { pause = \"300ms\" }, { say = \" it is\" }]\n";
+    place.file("short.toml", script);
+    // As `nohup` does it; stdout is no terminal, so nothing is to be redirected.
+    let run = format!(
+        "trap '' HUP; exec {} run --agent 'narrows fake-agent short.toml' Hi",
+        env!("CARGO_BIN_EXE_narrows")
+    );
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &run]).env(MARK, place.mark()).current_dir(place.path());
+    command.stdin(std::process::Stdio::null());
+    let mut running = place.start(command);
+    running.says("So");
+    running.signal(Signal::HUP);
+    let told = running.told();
+    assert!(told.starts_with(" it is\n") && told.ends_with("--- exit 0 ---\n"), "{told}");
 }
 
 #[test]

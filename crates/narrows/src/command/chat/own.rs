@@ -42,6 +42,7 @@ impl Conversation {
         match done {
             Ok(()) => None,
             Err(failure) if failure.code() == Code::Terminated => Some(Leaving::Signal(Signal::Terminate)),
+            Err(failure) if failure.code() == Code::HungUp => Some(Leaving::Signal(Signal::HangUp)),
             Err(failure) => {
                 self.note_failure(&failure);
                 None

@@ -180,7 +180,7 @@ impl<'a> Turn<'a> {
                     self.cancelled = Some(Cancelled::Signal(signal));
                     self.withdraw().await?;
                     match signal {
-                        Signal::Terminate => self.leave = Some(signal),
+                        Signal::Terminate | Signal::HangUp => self.leave = Some(signal),
                         Signal::Interrupt => {
                             let words = "cancelling; press Ctrl-C again to leave";
                             let note = self.colour.paint(Style::Dim, words).into_owned();
