@@ -104,18 +104,14 @@ pub(crate) struct Running {
 }
 
 /// Starts the agent, and again if it wants a lower version.
-pub(crate) async fn start(
-    agent: &Agent,
-    offer: Offer,
-    serves: fn(&str) -> bool,
-) -> Result<Running, ClientError> {
+pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, ClientError> {
     let mut version = agent.protocol;
     loop {
         let started = child::spawn(agent.spec.clone(), &narrows_link::Options::default()).await;
         let (link, process) = started.map_err(|source| {
             ClientError::new(Stage::Start, Problem::Spawn { agent: agent.name.clone(), source })
         })?;
-        let (peer, inbox) = narrows_rpc::start(link, Options::client(serves));
+        let (peer, inbox) = narrows_rpc::start(link, Options::client(hears));
         match initialize(&peer, version, offer, agent).await {
             Ok(Opening::Agreed(known)) => return Ok(Running { peer, inbox, process: Some(process), known }),
             Ok(Opening::Again(lower)) => {
@@ -136,13 +132,8 @@ pub(crate) async fn start(
 }
 
 /// Begins the conversation with an agent that somebody else has started.
-pub(crate) async fn greet(
-    link: Link,
-    agent: &Agent,
-    offer: Offer,
-    serves: fn(&str) -> bool,
-) -> Result<Running, ClientError> {
-    let (peer, inbox) = narrows_rpc::start(link, Options::client(serves));
+pub(crate) async fn greet(link: Link, agent: &Agent, offer: Offer) -> Result<Running, ClientError> {
+    let (peer, inbox) = narrows_rpc::start(link, Options::client(hears));
     let failed = |problem| ClientError::new(Stage::Initialize, problem);
     match initialize(&peer, agent.protocol, offer, agent).await.map_err(failed)? {
         Opening::Agreed(known) => Ok(Running { peer, inbox, process: None, known }),
@@ -151,6 +142,11 @@ pub(crate) async fn greet(
             Err(failed(Problem::Unsupported(words)))
         }
     }
+}
+
+/// Everything is heard: what nobody here knows is refused, but told as an event first.
+fn hears(_: &str) -> bool {
+    true
 }
 
 /// For an agent that does not answer anyway.

@@ -11,6 +11,8 @@ use narrows_wire::{Code, RpcError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::session::serves;
+
 /// How many requests may wait for a session that is being opened.
 const WAITING: usize = 32;
 
@@ -23,7 +25,7 @@ pub(crate) const QUEUE: usize = 64;
 #[derive(Default)]
 struct State {
     /// The sessions that are open, and where their requests go.
-    open: HashMap<String, mpsc::Sender<Request>>,
+    open: HashMap<String, mpsc::Sender<Item>>,
     /// Requests of sessions that nobody knows yet.
     waiting: Vec<(String, Request, Instant)>,
 }
@@ -70,7 +72,7 @@ impl Lobby {
     }
 
     /// The session `id` is open: its requests go to what is returned.
-    pub(crate) fn enter(&self, id: &str) -> mpsc::Receiver<Request> {
+    pub(crate) fn enter(&self, id: &str) -> mpsc::Receiver<Item> {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let mut state = self.state();
         let (ours, others) =
@@ -79,7 +81,7 @@ impl Lobby {
         let ours: Vec<(String, Request, Instant)> = ours;
         for (_, request, _) in ours {
             // There is room for more than can have waited.
-            let _ = sender.try_send(request);
+            let _ = sender.try_send(Item::Request(request));
         }
         state.open.insert(id.to_owned(), sender);
         receiver
@@ -94,8 +96,9 @@ impl Lobby {
     fn take(self: &Arc<Self>, id: String, request: Request) {
         let mut state = self.state();
         if let Some(open) = state.open.get(&id) {
-            if let Err(full) = open.try_send(request) {
-                let request = full.into_inner();
+            if let Err(full) = open.try_send(Item::Request(request))
+                && let Item::Request(request) = full.into_inner()
+            {
                 request
                     .responder
                     .fail(&RpcError::new(Code::Backpressure, "too many requests of one session"));
@@ -142,25 +145,60 @@ impl Lobby {
             .fail(&error.with("sessionId", session.chars().take(100).collect::<String>().into()));
     }
 
+    /// Hands what nobody here knows to the session it names, or else to the only one there is, to be told as an event.
+    fn pass_on(&self, session: Option<&str>, item: Item) {
+        let state = self.state();
+        let open = match session {
+            Some(session) => state.open.get(session),
+            None if state.open.len() == 1 => state.open.values().next(),
+            None => None,
+        };
+        let left = match open.cloned() {
+            Some(open) => open.try_send(item).err().map(mpsc::error::TrySendError::into_inner),
+            None => Some(item),
+        };
+        drop(state);
+        match left {
+            Some(Item::Request(request)) => request.responder.fail(&unknown_method()),
+            Some(Item::Notification(frame)) => {
+                tracing::debug!(?frame, "passed over: it belongs to no session");
+            }
+            Some(Item::Answer(_)) | None => {}
+        }
+    }
+
     /// How many updates named no session.
     pub(crate) fn nameless(&self) -> u64 {
         self.nameless.load(Ordering::Relaxed)
     }
 }
 
-/// Reads what comes outside the sessions until the conversation is over; `other` takes what belongs to none.
+/// What an agent is told that asks for what nobody here knows.
+pub(crate) fn unknown_method() -> RpcError {
+    RpcError::new(Code::MethodNotFound, "there is no such method here")
+}
+
+/// Reads what comes outside the sessions until the conversation is over; `other` takes requests that name no session.
 pub(crate) async fn read(lobby: Arc<Lobby>, mut inbox: Inbox, other: impl Fn(Request)) {
     while let Some(item) = inbox.recv().await {
         match item {
-            Item::Request(request) => match request.frame.session().map(std::borrow::Cow::into_owned) {
-                Some(session) => lobby.take(session, request),
-                None => other(request),
-            },
-            Item::Notification(frame) => {
-                tracing::debug!(?frame, "passed over: it belongs to no session");
-                if frame.method().as_deref() == Some(SESSION_UPDATE) {
-                    lobby.nameless.fetch_add(1, Ordering::Relaxed);
+            Item::Request(request) => {
+                let session = request.frame.session().map(std::borrow::Cow::into_owned);
+                if !serves(&request.frame.method().unwrap_or_default()) {
+                    lobby.pass_on(session.as_deref(), Item::Request(request));
+                } else if let Some(session) = session {
+                    lobby.take(session, request);
+                } else {
+                    other(request);
                 }
+            }
+            Item::Notification(frame) if frame.method().as_deref() == Some(SESSION_UPDATE) => {
+                tracing::debug!(?frame, "passed over: it names no session");
+                lobby.nameless.fetch_add(1, Ordering::Relaxed);
+            }
+            Item::Notification(frame) => {
+                let session = frame.session().map(std::borrow::Cow::into_owned);
+                lobby.pass_on(session.as_deref(), Item::Notification(frame));
             }
             Item::Answer(_) => {}
         }

@@ -86,7 +86,7 @@ impl Runtime {
     /// # Errors
     /// When it cannot be started, does not answer, or speaks no version that we do.
     pub async fn start(agent: Agent, offer: Offer) -> Result<Self, ClientError> {
-        let running = agent::start(&agent, offer, session::serves).await?;
+        let running = agent::start(&agent, offer).await?;
         Ok(Self::of(agent, offer, running))
     }
 
@@ -96,7 +96,7 @@ impl Runtime {
     /// # Errors
     /// When it does not answer, or speaks no version that was offered.
     pub async fn connect(agent: Agent, link: Link, offer: Offer) -> Result<Self, ClientError> {
-        let running = agent::greet(link, &agent, offer, session::serves).await?;
+        let running = agent::greet(link, &agent, offer).await?;
         Ok(Self::of(agent, offer, running))
     }
 

@@ -42,8 +42,6 @@ pub(crate) fn serves(method: &str) -> bool {
             | TERMINAL_RELEASE
             | ELICITATION_CREATE
     ) || Hosted::takes(method)
-        // What an agent tells in words of its own is passed on, not lost.
-        || method.starts_with('_')
 }
 
 /// What the session's task is told.

@@ -32,8 +32,8 @@ pub(super) struct Ears {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) cancels: mpsc::Receiver<Arc<str>>,
     pub(super) notes: mpsc::Receiver<Note>,
-    /// Requests that came before the session was known.
-    pub(super) strays: mpsc::Receiver<Request>,
+    /// Requests that came before the session was known, and what names no session and is known to nobody.
+    pub(super) strays: mpsc::Receiver<Item>,
 }
 
 /// The task of a session.
@@ -62,7 +62,6 @@ pub(super) struct Actor {
 /// What happened next.
 enum Happened {
     Item(Option<Item>),
-    Stray(Request),
     Command(Option<Command>),
     Cancel(Arc<str>),
     Note(Note),
@@ -119,7 +118,6 @@ impl Actor {
                     break None;
                 }
                 Happened::Item(Some(item)) => self.take(item),
-                Happened::Stray(request) => self.request(request),
                 Happened::Note(note) => self.note(note),
                 Happened::Answered(resolved) => self.resolved(resolved),
                 Happened::Cancel(run_id) => {
@@ -163,7 +161,7 @@ impl Actor {
             Some(answered) = self.tasks.join_next() => Happened::Answered(answered.unwrap_or_default()),
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => Happened::Deadline,
             () = feed.room(), if !has_room => Happened::Room,
-            Some(request) = self.ears.strays.recv(), if has_room => Happened::Stray(request),
+            Some(stray) = self.ears.strays.recv(), if has_room => Happened::Item(Some(stray)),
             item = self.inbox.recv(), if has_room => Happened::Item(item),
         }
     }

@@ -13,8 +13,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::actor::{Actor, now_ms};
-use crate::event::PermissionResolved;
+use crate::event::{Json, Payload, PermissionResolved};
 use crate::host::terminal::{Exit, TerminalError};
+use crate::lobby::unknown_method;
 use crate::mcp::Hosted;
 use crate::services::{Services, Unserved, Wanted};
 
@@ -70,8 +71,9 @@ impl Actor {
             | TERMINAL_WAIT_FOR_EXIT
             | TERMINAL_KILL
             | TERMINAL_RELEASE => {
-                if let Err(error) = self.offers(&method) {
-                    return request.responder.fail(&error);
+                if !self.offers(&method) {
+                    return self
+                        .refuse(request, &RpcError::new(Code::MethodNotFound, "this was not offered"));
                 }
                 let services = Arc::clone(&self.services);
                 let Request { frame, responder } = request;
@@ -88,24 +90,27 @@ impl Actor {
                     None
                 });
             }
-            _ => {
-                let params = request.frame.params().unwrap_or(b"{}");
-                self.mapper.notification(&method, params, now_ms(), &mut self.events);
-                request.responder.fail(&RpcError::new(Code::MethodNotFound, "there is no such method here"));
-            }
+            _ => self.refuse(request, &unknown_method()),
         }
     }
 
+    /// Refuses what nobody here does, and tells of it.
+    fn refuse(&mut self, request: Request, error: &RpcError) {
+        let data = Json::of_bytes(request.frame.bytes());
+        let payload = Payload::Other { name: "request.refused".to_owned(), data };
+        self.mapper.provider_event(payload, now_ms(), &mut self.events);
+        request.responder.fail(error);
+    }
+
     /// Whether the agent was offered this.
-    fn offers(&self, method: &str) -> Result<(), RpcError> {
+    fn offers(&self, method: &str) -> bool {
         let offer = self.shared.offer;
-        let offered = self.shared.known.version == narrows_acp::Version::V1
+        self.shared.known.version == narrows_acp::Version::V1
             && match method {
                 FS_READ_TEXT_FILE => offer.read_files,
                 FS_WRITE_TEXT_FILE => offer.write_files,
                 _ => offer.run_commands,
-            };
-        if offered { Ok(()) } else { Err(RpcError::new(Code::MethodNotFound, "this was not offered")) }
+            }
     }
 
     /// The agent wants the user to fill in something, which nobody here can.

@@ -5,3 +5,4 @@ mod common;
 mod files;
 mod permission;
 mod runs;
+mod unknown;

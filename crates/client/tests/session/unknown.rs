@@ -1,0 +1,100 @@
+//! What the agent asks and tells in words that nobody here knows.
+
+use narrows_acp::Version;
+use narrows_client::RunRequest;
+use narrows_policy::Access;
+use serde_json::json;
+
+use crate::common::{Stage, VERSIONS, all, payloads};
+
+#[tokio::test]
+async fn a_request_nobody_knows_is_told_and_refused() {
+    for (method, params) in [
+        ("acme/weather", r#"{ sessionId = "{session}", where = "here" }"#),
+        ("_acme/weather", r#"{ sessionId = "{session}", where = "here" }"#),
+        ("session/prompt", r#"{ sessionId = "{session}", where = "here" }"#),
+        // It names no session, and there is only one.
+        ("acme/weather", r#"{ where = "here" }"#),
+    ] {
+        let script = format!(
+            r#"
+            [[turn]]
+            steps = [{{ request = {{ method = "{method}", params = {params} }} }}, {{ say = "{{last}}" }}]
+        "#
+        );
+        for version in VERSIONS {
+            let driven = Stage::new(version, Access::Medium).open(&script).await;
+            let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+            let events = all(&mut run).await;
+            let told = payloads(&events, "other");
+            assert_eq!(told.len(), 1, "{version} {method} {params}: {told:?}");
+            assert_eq!(told[0]["name"], "request.refused");
+            let data = &told[0]["data"];
+            assert_eq!((&data["method"], &data["params"]["where"]), (&json!(method), &json!("here")));
+            let said = run.result().await.final_text.expect("an error");
+            assert!(said.contains("there is no such method here"), "{said}");
+            driven.leave().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_not_offered_is_told_and_refused() {
+    const SCRIPT: &str = r#"
+        [[turn]]
+        steps = [
+          { request = { method = "fs/read_text_file", params = { sessionId = "{session}", path = "/x" } } },
+          { say = "{last}" },
+        ]
+    "#;
+    let mut stage = Stage::new(Version::V1, Access::Medium);
+    stage.offer.read_files = false;
+    let driven = stage.open(SCRIPT).await;
+    let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+    let told = payloads(&all(&mut run).await, "other");
+    assert_eq!(told[0]["data"]["method"], "fs/read_text_file", "{told:?}");
+    assert!(run.result().await.final_text.expect("an error").contains("this was not offered"));
+    driven.leave().await;
+}
+
+#[tokio::test]
+async fn a_notification_nobody_knows_is_told() {
+    for (method, params) in [
+        ("acme/progress", r#"{ sessionId = "{session}", percent = 50 }"#),
+        ("_acme/progress", r#"{ sessionId = "{session}", percent = 50 }"#),
+    ] {
+        let script = format!(
+            r#"
+            [[turn]]
+            steps = [{{ notify = {{ method = "{method}", params = {params} }} }}, {{ say = "Done." }}]
+        "#
+        );
+        let driven = Stage::new(Version::V1, Access::Medium).open(&script).await;
+        let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+        let told = payloads(&all(&mut run).await, "notification");
+        assert_eq!(told.len(), 1, "{method}");
+        assert_eq!((&told[0]["method"], &told[0]["params"]["percent"]), (&json!(method), &json!(50)));
+        driven.leave().await;
+    }
+}
+
+/// It names no session, and there is only one. It may come behind the end of the turn, but it comes.
+#[tokio::test]
+async fn a_notification_of_no_session_goes_to_the_only_one() {
+    const SCRIPT: &str = r#"
+        [[turn]]
+        steps = [{ notify = { method = "_acme/progress", params = { percent = 50 } } }, { wait_cancel = true }]
+    "#;
+    let driven = Stage::new(Version::V1, Access::Medium).open(SCRIPT).await;
+    let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+    loop {
+        let event = run.next().await.expect("the notification");
+        if let [told] = &payloads(&[event], "notification")[..] {
+            assert_eq!(told["params"]["percent"], 50);
+            break;
+        }
+    }
+    run.cancel();
+    run.result().await;
+    driven.leave().await;
+}
