@@ -6,11 +6,9 @@ use std::fmt;
 use bytes::{Bytes, BytesMut};
 use serde::de::DeserializeOwned;
 
-use crate::envelope::{Envelope, Kind, Span, is_id};
+use crate::envelope::{Envelope, Kind};
 use crate::error::RpcError;
-use crate::fault::Fault;
-use crate::message;
-use crate::scan::{self, Check, scan};
+use crate::view::{Part, View};
 
 #[cfg(test)]
 mod tests;
@@ -39,17 +37,6 @@ impl fmt::Debug for RawId {
     }
 }
 
-/// A field that [`Frame::splice`] can replace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// `id`.
-    Id,
-    /// `params.requestId`.
-    RequestId,
-    /// `params.sessionId` or `result.sessionId`.
-    Session,
-}
-
 /// One message as it came, without its line end.
 #[derive(Clone)]
 pub struct Frame {
@@ -62,28 +49,28 @@ impl Frame {
     /// Scans a line and checks all of it. Never fails: what is wrong becomes [`Kind::Invalid`].
     #[must_use]
     pub fn parse(line: Bytes) -> Self {
-        if std::str::from_utf8(&line).is_err() {
-            return Self { bytes: line, kind: Kind::Invalid(Fault::Utf8), envelope: Envelope::default() };
-        }
-        let (kind, envelope) = scan(&line, Check::Grammar);
+        let (kind, envelope) = found(View::parse(&line));
         Self { bytes: line, kind, envelope }
     }
 
     /// What is left of a line that was longer than allowed: its first bytes, scanned for its id.
     #[must_use]
     pub fn too_long(head: Bytes) -> Self {
-        let envelope = scan::scan_head(&head);
-        // Keys seen in the head tell a response, whose id is one of ours, from a request, whose id is the peer's.
-        let answers = envelope.result.is_some() || envelope.error.is_some();
-        let fault = if answers && !envelope.method.is_some() { Fault::LongResponse } else { Fault::TooLong };
-        Self { bytes: head, kind: Kind::Invalid(fault), envelope }
+        let (kind, envelope) = found(View::too_long(&head));
+        Self { bytes: head, kind, envelope }
     }
 
     /// An entry of a batch, whose grammar was checked with the whole.
     pub(crate) fn entry(bytes: Bytes) -> Self {
-        let (kind, envelope) = scan(&bytes, Check::Envelope);
-        let kind = if kind == Kind::Batch { Kind::Invalid(Fault::NotAMessage) } else { kind };
+        let (kind, envelope) = found(View::entry(&bytes));
         Self { bytes, kind, envelope }
+    }
+
+    /// The same, borrowed.
+    #[must_use]
+    #[inline]
+    pub fn view(&self) -> View<'_> {
+        View::known(&self.bytes, self.kind, self.envelope)
     }
 
     /// What it is.
@@ -110,59 +97,58 @@ impl Frame {
         self.bytes
     }
 
-    /// Its id, if it has one that may be answered: a string or a number.
+    /// As [`View::id`].
     #[must_use]
     pub fn id(&self) -> Option<&[u8]> {
-        self.envelope.id.of(&self.bytes).filter(|id| is_id(id))
+        self.view().id()
     }
 
-    /// Its method, without escapes.
+    /// As [`View::method`].
     #[must_use]
     pub fn method(&self) -> Option<Cow<'_, str>> {
-        self.text(self.envelope.method)
+        self.view().method()
     }
 
-    /// The session it belongs to, without escapes: `params.sessionId` or `result.sessionId`.
+    /// As [`View::session`].
     #[must_use]
     pub fn session(&self) -> Option<Cow<'_, str>> {
-        self.text(self.envelope.session)
+        self.view().session()
     }
 
-    /// `params.requestId` as it stands there.
+    /// As [`View::request_id`].
     #[must_use]
     pub fn request_id(&self) -> Option<&[u8]> {
-        self.envelope.request_id.of(&self.bytes)
+        self.view().request_id()
     }
 
-    /// `sessionId` at the top level, without escapes.
+    /// As [`View::top_session`].
     #[must_use]
     pub fn top_session(&self) -> Option<Cow<'_, str>> {
-        self.text(self.envelope.top_session)
+        self.view().top_session()
     }
 
-    /// `sessionId` at the top level as it stands there, if it is a string that is worth keeping: a tag waits in tables
-    /// as an id does.
+    /// As [`View::tag`].
     #[must_use]
     pub fn tag(&self) -> Option<&[u8]> {
-        self.envelope.top_session.of(&self.bytes).filter(|tag| tag[0] == b'"' && is_id(tag))
+        self.view().tag()
     }
 
-    /// `pool` at the top level, without escapes.
+    /// As [`View::pool`].
     #[must_use]
     pub fn pool(&self) -> Option<Cow<'_, str>> {
-        self.text(self.envelope.pool)
+        self.view().pool()
     }
 
-    /// `params` as they stand there.
+    /// As [`View::params`].
     #[must_use]
     pub fn params(&self) -> Option<&[u8]> {
-        self.envelope.params.of(&self.bytes)
+        self.view().params()
     }
 
-    /// `result` as it stands there.
+    /// As [`View::result`].
     #[must_use]
     pub fn result(&self) -> Option<&[u8]> {
-        self.envelope.result.of(&self.bytes)
+        self.view().result()
     }
 
     /// `params` as a type; absent and `null` are read as `{}`, since many methods have only optional ones.
@@ -173,26 +159,16 @@ impl Frame {
         serde_json::from_slice(self.params().filter(|params| *params != b"null").unwrap_or(b"{}"))
     }
 
-    /// `error` as an object; what is no such object becomes one that says so.
+    /// As [`View::error`].
     #[must_use]
     pub fn error(&self) -> Option<RpcError> {
-        let raw = self.envelope.error.of(&self.bytes)?;
-        Some(serde_json::from_slice(raw).unwrap_or_else(|_| RpcError {
-            code: crate::Code::Internal.number().into(),
-            message: Cow::Borrowed("the peer sent an error that is no error object"),
-            data: None,
-        }))
+        self.view().error()
     }
 
-    /// The answer that a fault demands, or `None` if this line must not be answered.
+    /// As [`View::refusal`].
     #[must_use]
     pub fn refusal(&self) -> Option<Bytes> {
-        let Kind::Invalid(fault) = self.kind else { return None };
-        if !fault.is_answered() {
-            return None;
-        }
-        let id = self.id().filter(|_| fault.echoes_id()).unwrap_or(b"null");
-        Some(message::error(id, &fault.into()))
+        self.view().refusal()
     }
 
     /// The line with one field replaced by `raw`, which must be JSON, and nothing else touched.
@@ -200,30 +176,17 @@ impl Frame {
     /// `None` if the field is not there.
     #[must_use]
     pub fn splice(&self, part: Part, raw: &[u8]) -> Option<Bytes> {
-        let span = match part {
-            Part::Id => self.envelope.id,
-            Part::RequestId => self.envelope.request_id,
-            Part::Session => self.envelope.session,
-        };
-        span.of(&self.bytes)?;
-        let hole = span.range();
-        let mut spliced = BytesMut::with_capacity(self.bytes.len() - hole.len() + raw.len());
-        spliced.extend_from_slice(&self.bytes[..hole.start]);
-        spliced.extend_from_slice(raw);
-        spliced.extend_from_slice(&self.bytes[hole.end..]);
+        let (before, behind) = self.view().around(part)?;
+        let mut spliced = BytesMut::with_capacity(before.len() + raw.len() + behind.len());
+        for piece in [before, raw, behind] {
+            spliced.extend_from_slice(piece);
+        }
         Some(spliced.freeze())
     }
+}
 
-    /// The string at `span`, without escapes; `None` if there is none or it is no string.
-    fn text(&self, span: Span) -> Option<Cow<'_, str>> {
-        let raw = span.of(&self.bytes)?;
-        let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-        if inner.contains(&b'\\') {
-            serde_json::from_slice(raw).ok().map(Cow::Owned)
-        } else {
-            std::str::from_utf8(inner).ok().map(Cow::Borrowed)
-        }
-    }
+fn found(view: View<'_>) -> (Kind, Envelope) {
+    (view.kind(), *view.envelope())
 }
 
 impl fmt::Debug for Frame {

@@ -17,12 +17,14 @@ pub mod message;
 mod scan;
 mod skip;
 mod split;
+mod view;
 
 pub use batch::{Batch, MAX_ENTRIES, Step};
 pub use envelope::{Envelope, Kind, Span};
 pub use error::{Code, Effects, RpcError};
 pub use fault::Fault;
-pub use frame::{Frame, Part, RawId};
+pub use frame::{Frame, RawId};
 pub use grammar::MAX_DEPTH;
 pub use scan::{Check, scan, scan_portable};
-pub use split::{HEAD, Line, MAX_LINE, Splitter};
+pub use split::{HEAD, Line, MAX_LINE, Piece, Splitter};
+pub use view::{Part, View};

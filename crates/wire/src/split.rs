@@ -23,9 +23,19 @@ pub enum Line {
     TooLong(Bytes),
 }
 
+/// What [`Splitter::feed`] finds, in memory that belongs to somebody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// As [`Line::Whole`].
+    Whole(&'a [u8]),
+    /// As [`Line::TooLong`].
+    TooLong(&'a [u8]),
+}
+
 /// Cuts a byte stream into lines of bounded length.
 ///
-/// Feed it through [`Splitter::buffer`], then take lines with [`Splitter::next_line`] until there are none.
+/// Feed it through [`Splitter::buffer`], then take lines with [`Splitter::next_line`] until there are none; or hand it
+/// what was read with [`Splitter::feed`] and see the lines where they stand.
 #[derive(Debug)]
 pub struct Splitter {
     buffer: BytesMut,
@@ -91,13 +101,59 @@ impl Splitter {
                 return Some(self.start_skipping());
             }
             self.searched = 0;
-            if self.buffer[..length].iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r')) {
+            if is_blank(&self.buffer[..length]) {
                 self.buffer.advance(end + 1);
                 continue;
             }
             let line = self.cut(length, end + 1);
             self.shrink();
             return Some(Line::Whole(line));
+        }
+    }
+
+    /// Shows every line that `read` completes. Only what is left unfinished is copied, so whoever sends whole lines
+    /// has no buffer here.
+    pub fn feed(&mut self, mut read: &[u8], mut each: impl FnMut(Piece<'_>)) {
+        // What is held is the beginning of a line: its end comes to it, not it to its end.
+        while self.skipping || !self.buffer.is_empty() {
+            let Some(end) = memchr::memchr(b'\n', read) else {
+                self.keep(read, &mut each);
+                return;
+            };
+            let (line, rest) = read.split_at(end + 1);
+            read = rest;
+            self.keep(line, &mut each);
+        }
+        let mut start = 0;
+        for end in memchr::memchr_iter(b'\n', read) {
+            let line = &read[start..end];
+            start = end + 1;
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if line.len() > self.limit {
+                each(Piece::TooLong(&line[..HEAD.min(self.limit)]));
+            } else if !is_blank(line) {
+                each(Piece::Whole(line));
+            }
+        }
+        if start < read.len() {
+            self.keep(&read[start..], &mut each);
+        }
+    }
+
+    /// Takes a copy of `piece`, which has a line end at its end or none at all.
+    fn keep(&mut self, piece: &[u8], each: &mut impl FnMut(Piece<'_>)) {
+        if self.buffer.capacity() - self.buffer.len() < piece.len() && !self.buffer.is_empty() {
+            self.buffer();
+        }
+        self.buffer.extend_from_slice(piece);
+        while let Some(line) = self.next_line() {
+            match &line {
+                Line::Whole(line) => each(Piece::Whole(line)),
+                Line::TooLong(head) => each(Piece::TooLong(head)),
+            }
+        }
+        if self.buffer.is_empty() {
+            self.buffer = BytesMut::new();
         }
     }
 
@@ -144,9 +200,27 @@ impl Splitter {
     }
 }
 
+fn is_blank(line: &[u8]) -> bool {
+    line.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The same as [`feed`], through [`Splitter::feed`].
+    fn feed_in_place<'a>(splitter: &mut Splitter, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
+        let mut lines = Vec::new();
+        for piece in pieces {
+            splitter.feed(piece, |line| {
+                lines.push(match line {
+                    Piece::Whole(line) => line.escape_ascii().to_string(),
+                    Piece::TooLong(head) => format!("!{}", head.escape_ascii()),
+                });
+            });
+        }
+        lines
+    }
 
     /// Feeds `pieces` and takes every line as soon as it is there, shown as text; `!` marks the head of an overlong one.
     fn feed<'a>(splitter: &mut Splitter, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
@@ -173,6 +247,13 @@ mod tests {
                 let pieces = [&stream[..first], &stream[first..second], &stream[second..]];
                 assert_eq!(feed(&mut splitter, pieces), expected, "cut at {first} and {second}");
                 assert_eq!(splitter.partial(), partial, "cut at {first} and {second}");
+                let mut splitter = Splitter::new(8);
+                assert_eq!(
+                    feed_in_place(&mut splitter, pieces),
+                    expected,
+                    "in place, cut at {first} and {second}"
+                );
+                assert_eq!(splitter.partial(), partial, "in place, cut at {first} and {second}");
             }
         }
         let mut splitter = Splitter::new(8);

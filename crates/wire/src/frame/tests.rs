@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Fault;
 
 fn frame(line: impl AsRef<[u8]>) -> Frame {
     Frame::parse(Bytes::copy_from_slice(line.as_ref()))

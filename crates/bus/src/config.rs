@@ -1,0 +1,178 @@
+//! What a bus is told: where to listen, which workers to keep, and what nobody may exceed.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// Everything a bus is told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Where clients come in.
+    pub listen: Vec<Listen>,
+    /// The workers; the first pool serves whoever names none.
+    pub pools: Vec<Pool>,
+    /// What nobody may exceed.
+    pub limits: Limits,
+    /// Where operators come in.
+    pub admin: Admin,
+}
+
+/// One place where clients come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// The place.
+    pub at: Door,
+    /// The pool of whoever comes in there and names none.
+    pub pool: Option<String>,
+}
+
+/// A place where clients can come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// Our own stdin and stdout, for one client.
+    Stdio,
+    /// A host and a port.
+    Tcp(String),
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+/// Who shares a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// Nobody: each connection has its own.
+    Connection,
+    /// Nobody: each session has its own.
+    Session,
+    /// Everybody.
+    All,
+}
+
+/// What the workers of a pool speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// ACP version 1.
+    V1,
+    /// ACP version 2.
+    V2,
+    /// Any JSON-RPC in lines, of which nothing but `sessionId` is known.
+    JsonRpc,
+}
+
+/// Workers of one kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    /// How it is called.
+    pub name: String,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Where it runs; here if `None`.
+    pub cwd: Option<PathBuf>,
+    /// How many are kept ready.
+    pub instances: u32,
+    /// How many there may be at once.
+    pub max_instances: u32,
+    /// Who shares one.
+    pub share: Share,
+    /// What they speak.
+    pub protocol: Protocol,
+    /// Variables added to their environment.
+    pub env: BTreeMap<String, String>,
+    /// Patterns of variables that are passed on to them.
+    pub pass_env: Vec<String>,
+    /// Whether they get our whole environment.
+    pub whole_env: bool,
+    /// What workers shared by all are told that clients can do.
+    pub client_capabilities: Value,
+    /// Whether different users may share a worker.
+    pub mix_identities: bool,
+    /// The most memory a worker's tree may use, in bytes.
+    pub memory: Option<u64>,
+    /// The most processes a worker's tree may have.
+    pub pids: Option<u64>,
+}
+
+impl Pool {
+    /// One with the defaults of everything but its name and command.
+    #[must_use]
+    pub fn new(name: impl Into<String>, command: Vec<String>) -> Self {
+        Self {
+            name: name.into(),
+            command,
+            cwd: None,
+            instances: 1,
+            max_instances: 256,
+            share: Share::Connection,
+            protocol: Protocol::V1,
+            env: BTreeMap::new(),
+            pass_env: Vec::new(),
+            whole_env: false,
+            client_capabilities: Value::Object(serde_json::Map::new()),
+            mix_identities: false,
+            memory: None,
+            pids: None,
+        }
+    }
+}
+
+/// What nobody may exceed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest line, in bytes.
+    pub max_line: usize,
+    /// The most entries of a batch.
+    pub max_batch: usize,
+    /// The most connections at once.
+    pub max_connections: usize,
+    /// The most that waits for one peer, in bytes; one larger message is let into an empty queue.
+    pub queue_bytes: usize,
+    /// How long a peer with a full queue may take nothing.
+    pub stall_timeout: Duration,
+    /// How long a worker may take to answer `initialize`.
+    pub initialize_timeout: Duration,
+    /// How long a worker may take to end a turn that was cancelled.
+    pub cancel_grace: Duration,
+    /// How long running turns may take once the bus is to stop.
+    pub drain_timeout: Duration,
+    /// How long a session without a client is kept.
+    pub session_grace: Duration,
+    /// How long a turn without a client goes on.
+    pub disconnect_grace: Duration,
+    /// How many workers of a pool may be lost within `restart_window`.
+    pub restart_budget: u32,
+    /// See `restart_budget`.
+    pub restart_window: Duration,
+    /// The memory budget of the bus itself, in bytes; 0 means none.
+    pub memory: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_line: narrows_wire::MAX_LINE,
+            max_batch: narrows_wire::MAX_ENTRIES,
+            max_connections: 20_000,
+            queue_bytes: 8 << 20,
+            stall_timeout: Duration::from_secs(30),
+            initialize_timeout: Duration::from_secs(30),
+            cancel_grace: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(30),
+            session_grace: Duration::from_secs(300),
+            disconnect_grace: Duration::ZERO,
+            restart_budget: 5,
+            restart_window: Duration::from_secs(60),
+            memory: 0,
+        }
+    }
+}
+
+/// Where operators come in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admin {
+    /// A unix socket.
+    pub socket: Option<PathBuf>,
+    /// A loopback host and port.
+    pub port: Option<String>,
+}

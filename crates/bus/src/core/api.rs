@@ -1,0 +1,157 @@
+//! What goes into the core and what comes out of it.
+
+use std::time::Duration;
+
+/// A moment, as the time since the driver started: the core has no clock.
+pub type Time = Duration;
+
+/// A client's connection. The number is used again once [`Core::client_gone`](super::Core::client_gone) was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Client(pub u32);
+
+/// A worker. The number is used again once [`Core::worker_gone`](super::Core::worker_gone) was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Worker(pub u32);
+
+/// A pool; numbers are not used again, a reload gives a changed pool a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PoolId(pub u32);
+
+/// Who a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Identity(pub u32);
+
+impl Identity {
+    /// Whoever is on this machine.
+    pub const ANYONE: Self = Self(u32::MAX);
+}
+
+/// How a client came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Which of the configured listeners it came through.
+    pub listener: usize,
+    /// Who it is.
+    pub identity: Identity,
+    /// Whether the bus ends when this client's input does, as on stdio.
+    pub ends_bus: bool,
+}
+
+/// Where lines and orders go.
+pub trait Outlet {
+    /// Puts one line, the parts in a row and a line end, into the queue of a client. Tells how many bytes wait there now.
+    fn to_client(&mut self, client: Client, parts: &[&[u8]]) -> usize;
+    /// The same for a worker.
+    fn to_worker(&mut self, worker: Worker, parts: &[&[u8]]) -> usize;
+    /// Carries out an order.
+    fn act(&mut self, action: Action);
+}
+
+/// An order of the core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Start a process.
+    Spawn {
+        /// What it will be called.
+        worker: Worker,
+        /// Which one.
+        pool: PoolId,
+    },
+    /// End a worker and its tree.
+    Stop {
+        /// Which one.
+        worker: Worker,
+        /// At once, instead of end of input, SIGTERM, SIGKILL.
+        kill: bool,
+    },
+    /// Read nothing from a worker for now.
+    PauseWorker(Worker),
+    /// Read from it again.
+    ResumeWorker(Worker),
+    /// Read nothing from a client for now.
+    PauseClient(Client),
+    /// Read from it again.
+    ResumeClient(Client),
+    /// Hang up on a client once it has what waits for it, or when it does not take it.
+    Close {
+        /// Which one.
+        client: Client,
+        /// Why.
+        reason: Reason,
+    },
+    /// Something worth a line in the log or a count.
+    Tell(Note),
+    /// Nothing is left to do: the bus was told to stop, and has.
+    Finished,
+}
+
+/// Why a client is hung up on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It reads too slowly for a worker that others use too.
+    SlowReader,
+    /// The bus stops.
+    Draining,
+    /// All it was owed has been sent, and its input had ended.
+    Served,
+}
+
+/// Why a worker is of no more use though its process may still be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stuck {
+    /// It is stopped (SIGSTOP).
+    Stopped,
+    /// It takes nothing of what waits for it.
+    Undrained,
+    /// It has closed its stdin.
+    InputClosed,
+    /// It has closed its stdout.
+    OutputClosed,
+}
+
+/// How a worker ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// The class of its exit and the end of its stderr, escaped.
+    pub reason: String,
+    /// How many bytes of all that was put into its queue it may have read.
+    pub taken: u64,
+    /// Whether it was killed for using too much memory.
+    pub oom: bool,
+}
+
+/// Something worth a line in the log or a count. Never holds what people said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A worker can be used.
+    Ready(Worker),
+    /// A worker is gone.
+    Lost {
+        /// Which one.
+        worker: Worker,
+        /// How it ended.
+        reason: String,
+        /// How many requests were told.
+        requests: usize,
+        /// How many sessions it had.
+        sessions: usize,
+    },
+    /// A worker sent something that is no message, or that it had no right to send.
+    Strike {
+        /// Which one.
+        worker: Worker,
+        /// What.
+        what: &'static str,
+    },
+    /// Something of a worker's could be delivered to nobody.
+    Dropped {
+        /// Whose.
+        worker: Worker,
+        /// Why.
+        why: &'static str,
+    },
+    /// A pool's workers were lost too often: no more for now.
+    CircuitOpened(PoolId),
+    /// A pool works again.
+    CircuitClosed(PoolId),
+}

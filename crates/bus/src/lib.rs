@@ -1,0 +1,7 @@
+//! Many clients and many agents: pools of supervised workers, and a router between them that loses nothing.
+//!
+//! [`core`] decides everything and does nothing: lines and events go in, lines and [`core::Action`]s come out, and there is
+//! no clock, no socket and no task inside.
+
+pub mod config;
+pub mod core;
