@@ -14,6 +14,7 @@ mod feed;
 mod host;
 mod input;
 mod lobby;
+mod losses;
 pub mod map;
 mod mcp;
 mod question;
@@ -36,11 +37,12 @@ pub use event::{
     RuntimeEvent, Status, ToolOutput,
 };
 pub use input::Input;
+pub use losses::Losses;
 pub use map::Fault;
 pub use mcp::{ConfigError, ServerConfig, Transport};
 pub use question::{Decide, Pending, Question, Reply};
 pub use run::{Canceller, Events, RunError, RunHandle, RunRequest, RunResult};
-pub use runtime::{Listed, Losses, Runtime};
+pub use runtime::{Listed, Runtime};
 pub use session::{Rejection, Session};
 pub use snapshot::{Choice, Choices, Command, ConfigOption, Snapshot};
 pub use usage::{Counted, Usage};

@@ -1,7 +1,7 @@
 //! What comes outside the sessions: requests of sessions that are just being opened, and MCP servers.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,8 +39,6 @@ pub(crate) struct Lobby {
     state: Mutex<State>,
     /// How many sessions are being opened.
     opening: AtomicUsize,
-    /// How many updates named no session, so that they belong to nobody.
-    nameless: AtomicU64,
     /// A request was turned away, and that was said.
     has_refused: AtomicBool,
 }
@@ -166,11 +164,6 @@ impl Lobby {
             Some(Item::Answer(_)) | None => {}
         }
     }
-
-    /// How many updates named no session.
-    pub(crate) fn nameless(&self) -> u64 {
-        self.nameless.load(Ordering::Relaxed)
-    }
 }
 
 /// What an agent is told that asks for what nobody here knows.
@@ -194,7 +187,6 @@ pub(crate) async fn read(lobby: Arc<Lobby>, mut inbox: Inbox, other: impl Fn(Req
             }
             Item::Notification(frame) if frame.method().as_deref() == Some(SESSION_UPDATE) => {
                 tracing::debug!(?frame, "passed over: it names no session");
-                lobby.nameless.fetch_add(1, Ordering::Relaxed);
             }
             Item::Notification(frame) => {
                 let session = frame.session().map(std::borrow::Cow::into_owned);

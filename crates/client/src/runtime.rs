@@ -19,6 +19,7 @@ use crate::agent::{self, Agent, Introduced, Offer, Running};
 use crate::config::SessionConfig;
 use crate::error::{ClientError, LoginKind, Problem, Seen, Stage, wants_login};
 use crate::lobby::{self, Lobby};
+use crate::losses::Losses;
 use crate::mcp::{Hosted, Limits as McpLimits};
 use crate::session::{self, Session};
 
@@ -39,17 +40,6 @@ pub(crate) struct Shared {
     /// What this machine can confine commands with, once that was looked for.
     support: OnceCell<Support>,
     process: StdMutex<Option<Process>>,
-}
-
-/// How much of what an agent sent was not taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
-    /// Lines that were too long.
-    pub too_long: u64,
-    /// What came for sessions that nobody had opened yet, and was too much to keep.
-    pub unclaimed: u64,
-    /// Updates that named no session.
-    pub nameless: u64,
 }
 
 /// A session that an agent knows of.
@@ -190,8 +180,7 @@ impl Runtime {
     /// What of the agent's messages was not taken until now.
     #[must_use]
     pub fn losses(&self) -> Losses {
-        let (stats, link) = (self.shared.peer.stats(), self.shared.peer.link_stats());
-        Losses { too_long: link.too_long, unclaimed: stats.unclaimed, nameless: self.shared.lobby.nameless() }
+        self.shared.losses()
     }
 }
 
@@ -224,6 +213,12 @@ impl Shared {
     pub(crate) fn seen(&self) -> Seen {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         agent::seen(&self.peer, process.as_ref())
+    }
+
+    /// What of the agent's messages was not taken until now.
+    pub(crate) fn losses(&self) -> Losses {
+        let (stats, link) = (self.peer.stats(), self.peer.link_stats());
+        Losses { too_long: link.too_long, unclaimed: stats.unclaimed, nameless: stats.nameless }
     }
 
     /// What this machine can confine commands with.

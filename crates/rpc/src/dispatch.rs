@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use narrows_acp::method::CANCEL_REQUEST;
+use narrows_acp::method::{CANCEL_REQUEST, SESSION_UPDATE};
 use narrows_link::{CloseReason, Link, Receiver, Sender, queue};
 use narrows_wire::{Batch, Code, Fault, Frame, Kind, RawId, RpcError, Step, message};
 use tokio::time::sleep;
@@ -132,6 +132,10 @@ impl Dispatch {
             if method == CANCEL_REQUEST {
                 self.cancel(&frame);
             } else if (self.shared.options.serves)(&method) && has_named_params(&frame) {
+                if method == SESSION_UPDATE && frame.session().is_none() {
+                    // Counted here, so that whoever reads the answer behind it finds it counted.
+                    count(&self.shared.counters.nameless);
+                }
                 self.deliver(Item::Notification(frame.clone()), &frame).await;
             } else {
                 tracing::debug!(?frame, "passed over: not served here");

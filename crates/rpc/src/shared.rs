@@ -32,6 +32,8 @@ pub struct Stats {
     pub ignored: u64,
     /// Messages dropped because too much was held for sessions that nobody claimed.
     pub unclaimed: u64,
+    /// Updates that named no session, so that they belong to nobody.
+    pub nameless: u64,
 }
 
 /// How many lines that are no messages are kept to be shown.
@@ -45,6 +47,7 @@ pub(crate) struct Counters {
     pub(crate) late: AtomicU64,
     pub(crate) ignored: AtomicU64,
     pub(crate) unclaimed: AtomicU64,
+    pub(crate) nameless: AtomicU64,
 }
 
 /// Counts one more.
@@ -132,6 +135,7 @@ impl Shared {
             late: read(&self.counters.late),
             ignored: read(&self.counters.ignored),
             unclaimed: read(&self.counters.unclaimed),
+            nameless: read(&self.counters.nameless),
         }
     }
 

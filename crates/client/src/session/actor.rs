@@ -17,6 +17,7 @@ use super::{Command, locked};
 use crate::authority::Note;
 use crate::event::{Payload, PermissionResolved, RuntimeEvent};
 use crate::feed::Feed;
+use crate::losses::Losses;
 use crate::map::{AgentState, Effects, End, Mapper, UsageReport};
 use crate::mcp::Hosting;
 use crate::runtime::Shared;
@@ -50,6 +51,8 @@ pub(super) struct Actor {
     ears: Ears,
     pub(super) cancels: mpsc::Sender<Arc<str>>,
     pub(super) hosting: Option<Hosting>,
+    /// What was lost of the agent's messages, as far as it was told.
+    pub(super) losses: Losses,
     pub(super) run: Option<Active>,
     /// Requests that are being answered.
     pub(super) tasks: JoinSet<Option<PermissionResolved>>,
@@ -83,6 +86,7 @@ impl Actor {
         ears: Ears,
         cancels: mpsc::Sender<Arc<str>>,
         hosting: Option<Hosting>,
+        losses: Losses,
     ) -> Self {
         let meter = Meter::new(shared.agent.counted);
         Self {
@@ -97,6 +101,7 @@ impl Actor {
             ears,
             cancels,
             hosting,
+            losses,
             run: None,
             tasks: JoinSet::new(),
             events: Vec::new(),

@@ -68,6 +68,7 @@ impl Actor {
         self.mapper.start(&run_id, now_ms(), &mut self.events);
         self.meter.begin();
         self.tell_failures();
+        self.tell_losses();
         let (feed, reader) = feed(true);
         let (settle, result) = oneshot::channel();
         let now = Instant::now();
@@ -97,6 +98,15 @@ impl Actor {
             let payload = Payload::Other { name: "mcp.failed".to_owned(), data };
             self.mapper.provider_event(payload, now_ms(), &mut self.events);
         }
+    }
+
+    /// Tells what was lost of the agent's messages since it was told last.
+    fn tell_losses(&mut self) {
+        let losses = self.shared.losses();
+        if let Some(payload) = losses.since(self.losses).told() {
+            self.mapper.provider_event(payload, now_ms(), &mut self.events);
+        }
+        self.losses = losses;
     }
 
     async fn prompt(&self, blocks: &[Block]) -> Result<u64, CallError> {
@@ -218,6 +228,7 @@ impl Actor {
     /// Ends the run.
     pub(super) fn finish(&mut self, end: End, structured: Option<Value>) {
         let Some(run) = self.run.take() else { return };
+        self.tell_losses();
         let outcome = Outcome {
             end,
             cancelling: run.giving_up.is_some(),

@@ -66,6 +66,7 @@ pub(crate) async fn begin(
     let (descriptors, hosting) = servers(&shared, &config, &services).map_err(failed)?;
     let params = params(&config, &beginning, descriptors, &shared);
     let opening = shared.lobby.opening();
+    let losses = shared.losses();
     let mut mapper = Mapper::new(
         shared.known.version,
         &shared.agent.name,
@@ -132,6 +133,7 @@ pub(crate) async fn begin(
         super::actor::Ears { commands: commanded, cancels: cancelled, notes: told, strays },
         cancels.clone(),
         hosting,
+        losses,
     );
     tokio::spawn(actor.run(requests));
     let session = Session { id, shared, commands, cancels, snapshot, events: Some(events) };

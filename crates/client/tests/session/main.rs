@@ -3,6 +3,7 @@
 mod cancelling;
 mod common;
 mod files;
+mod losses;
 mod permission;
 mod runs;
 mod unknown;
