@@ -14,10 +14,10 @@ mod resolve;
 mod settings;
 mod variables;
 
-pub(crate) use agents::AgentEntry;
+pub(crate) use agents::{AgentEntry, BUILT_IN};
 pub(crate) use error::ConfigError;
 pub(crate) use file::File;
 pub(crate) use layer::{Header, Key, Layer, Proxy};
-pub(crate) use place::load;
+pub(crate) use place::{load, usual_file};
 pub(crate) use resolve::{Flags, resolve};
 pub(crate) use variables::Variables;

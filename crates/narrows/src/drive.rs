@@ -11,15 +11,17 @@ use std::sync::Arc;
 
 use narrows_acp::Version;
 use narrows_client::{Agent, Decide, Offer, ServerConfig, SessionConfig};
+use narrows_policy::Access;
 use narrows_process::{AllowList, Spec};
 
 use crate::cli::{AgentArgs, ModelArgs, Output, SessionArgs};
-use crate::config::{AgentEntry, Variables};
+use crate::config::{AgentEntry, BUILT_IN, Variables};
 use crate::failure::Failure;
+use crate::output;
 
 pub(crate) use builtin::introduce_demo;
 pub(crate) use named::agents;
-pub(crate) use policy::{combined, policy};
+pub(crate) use policy::combined;
 
 /// An agent to be driven.
 #[derive(Debug)]
@@ -31,6 +33,17 @@ pub(crate) struct Chosen {
     pub(crate) cwd: PathBuf,
     /// The model that its session is to use.
     model: Option<String>,
+    /// What else narrows.toml says about its sessions.
+    usual: Usual,
+}
+
+/// What narrows.toml says about the sessions of an agent; a flag wins over each.
+#[derive(Clone, Debug, Default)]
+struct Usual {
+    access: Option<Access>,
+    policy: Option<PathBuf>,
+    mode: Option<String>,
+    mcp: Option<PathBuf>,
 }
 
 /// Where a session begins.
@@ -56,14 +69,19 @@ pub(crate) fn choose(args: &AgentArgs, output: Output) -> Result<Chosen, Failure
     let cwd = directory(args.cwd.as_deref().unwrap_or(Path::new(".")))?;
     let mut chosen = match &args.agent {
         None => builtin::prepare(args, cwd, output)?,
+        Some(wanted) if wanted == BUILT_IN => builtin::prepare(args, cwd, output)?,
         Some(wanted) => {
             // The model is the session's business; all else is about the built-in agent.
             let others = ModelArgs { model: None, config: None, ..args.model.clone() };
             if others != ModelArgs::default() {
                 return Err(Failure::model_of_another(&others));
             }
-            let entry = named::find(wanted, args.model.config.as_deref())?;
-            started_by(&entry, args, cwd)?
+            let (entry, known) = named::find(wanted, args.model.config.as_deref())?;
+            let chosen = started_by(&entry, args, cwd)?;
+            if entry.origin.is_none() && !known.is_empty() {
+                named::explain(wanted, &known, &chosen.agent.spec)?;
+            }
+            chosen
         }
     };
     let deadlines = &mut chosen.agent.deadlines;
@@ -110,7 +128,14 @@ pub(crate) fn started_by(entry: &AgentEntry, args: &AgentArgs, cwd: PathBuf) -> 
     deadlines.resume = entry.session_timeout.unwrap_or(deadlines.resume);
     deadlines.cancel = entry.cancel_grace.unwrap_or(deadlines.cancel);
     deadlines.silence = entry.silence_timeout.unwrap_or(deadlines.silence);
-    Ok(Chosen { agent, demo: false, cwd, model: args.model.model.clone() })
+    let usual = Usual {
+        access: entry.access,
+        policy: entry.policy.clone(),
+        mode: entry.mode.clone(),
+        mcp: entry.mcp.clone(),
+    };
+    let model = args.model.model.clone().or_else(|| entry.model.clone());
+    Ok(Chosen { agent, demo: false, cwd, model, usual })
 }
 
 /// What the arguments want of a session with `chosen`. `asks` answers what the rules leave open.
@@ -119,7 +144,8 @@ pub(crate) fn want(
     chosen: &mut Chosen,
     asks: Option<Arc<dyn Decide>>,
 ) -> Result<Wanted, Failure> {
-    let policy = policy(args)?;
+    let usual = &chosen.usual;
+    let policy = policy::policy(args, usual)?;
     let can = policy.offers();
     // What would only ever be refused is not offered.
     let offer = Offer { read_files: can.read, write_files: can.write, run_commands: can.execute };
@@ -130,9 +156,10 @@ pub(crate) fn want(
     config.additional_dirs = args.add_dir.iter().map(|dir| directory(dir)).collect::<Result<_, _>>()?;
     config.model.clone_from(&chosen.model);
     config.require_model = args.require_model;
-    config.mode.clone_from(&args.mode);
+    config.mode = args.mode.clone().or_else(|| usual.mode.clone());
     config.on_permission = asks;
-    config.mcp_servers = args.mcp.as_deref().map(servers).transpose()?.unwrap_or_default();
+    let mcp = args.mcp.as_deref().or(usual.mcp.as_deref());
+    config.mcp_servers = mcp.map(servers).transpose()?.unwrap_or_default();
     config.environment =
         narrows_process::Environment::filtered(crate::environment::variables(), &AllowList::default());
     config.sandbox = !args.no_sandbox;
@@ -162,7 +189,11 @@ pub(crate) fn directory(directory: &Path) -> Result<PathBuf, Failure> {
 /// The MCP servers of a file.
 fn servers(path: &Path) -> Result<Vec<ServerConfig>, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::unreadable("--mcp", path, &error))?;
-    ServerConfig::read(&text).map_err(|error| Failure::bad_file(path, &error))
+    let servers = ServerConfig::read(&text).map_err(|error| Failure::bad_file(path, &error))?;
+    if servers.is_empty() {
+        output::complain(&format!("--mcp: {} has no server in it that is switched on\n", path.display()));
+    }
+    Ok(servers)
 }
 
 /// The variables as an agent with this environment will see them.

@@ -81,7 +81,7 @@ pub(crate) const ALL: &[(&str, &str)] = &[
     (TEMPERATURE, "how freely the model chooses its words, usually from 0 to 2"),
     (BEDROCK_KEY, "the key for Bedrock, if no other is given"),
     (AZURE_KEY, "the key for Azure OpenAI, if no other is given"),
-    (CONFIG, "the configuration file [~/.config/narrows/narrows.toml]"),
+    (CONFIG, "the configuration file [narrows/narrows.toml in XDG_CONFIG_HOME]"),
     (ENDPOINT, "the endpoint of it to use"),
     (DATA_DIR, "where sessions are kept [~/.local/share/narrows]"),
     (ERRORS, "how a client hears of a model that failed: `text` or `rpc`"),

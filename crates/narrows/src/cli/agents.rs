@@ -30,7 +30,7 @@ pub(crate) struct Agents {
     #[arg(long, value_enum, value_name = "VERSION", requires = "probe")]
     pub(crate) protocol: Option<Protocol>,
 
-    /// The configuration file [default: ~/.config/narrows/narrows.toml]
+    /// The configuration file [default: narrows/narrows.toml in your configuration directory]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 

@@ -1,10 +1,13 @@
 //! `[agents.NAME]` in `narrows.toml`: agents that can be called by a name.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use narrows_client::Counted;
+use narrows_policy::Access;
 
 use super::error::Origin;
+use super::file::Paths;
 use super::read::{Node, Read};
 use crate::cli::{Protocol, value};
 
@@ -14,6 +17,12 @@ const AGENT: &[&str] = &[
     "env",
     "clean-env",
     "pass-env",
+    "pass_env",
+    "access",
+    "policy",
+    "model",
+    "mode",
+    "mcp",
     "protocol",
     "usage",
     "initialize-timeout",
@@ -21,6 +30,9 @@ const AGENT: &[&str] = &[
     "cancel-grace",
     "silence-timeout",
 ];
+
+/// What the built-in agent is called where agents are called by name.
+pub(crate) const BUILT_IN: &str = "built-in";
 
 /// An agent of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,6 +49,16 @@ pub(crate) struct AgentEntry {
     pub(crate) clean_env: bool,
     /// What else it gets then.
     pub(crate) pass_env: Vec<String>,
+    /// What it may do unasked.
+    pub(crate) access: Option<Access>,
+    /// The file of its rules.
+    pub(crate) policy: Option<PathBuf>,
+    /// The model of its sessions.
+    pub(crate) model: Option<String>,
+    /// Their mode.
+    pub(crate) mode: Option<String>,
+    /// The file of its MCP servers.
+    pub(crate) mcp: Option<PathBuf>,
     /// The version to offer.
     pub(crate) protocol: Option<Protocol>,
     /// What the usage it tells is the sum of.
@@ -52,12 +74,19 @@ pub(crate) struct AgentEntry {
 }
 
 /// Reads one of them.
-pub(super) fn agent((name, node): (&str, Node<'_>)) -> Read<AgentEntry> {
+pub(super) fn agent((name, node): (&str, Node<'_>), paths: Paths<'_>) -> Read<AgentEntry> {
+    if name == BUILT_IN {
+        return Err(node.fail("is a name that is taken").hint("it is the agent of this program"));
+    }
     let missing = node.fail("has no `command`").hint("such as command = [\"opencode\", \"acp\"]");
     let table = node.table()?;
     table.only(AGENT)?;
     let Some(command) = table.get("command") else { return Err(missing) };
-    let pass_env = table.read("pass-env", |node| node.list(|entry| entry.parsed(value::pattern)))?;
+    if let (Some(_), Some(second)) = (table.get("pass-env"), table.get("pass_env")) {
+        return Err(second.fail("is there already, as `pass-env`"));
+    }
+    let patterns = |node: Node<'_>| node.list(|entry| entry.parsed(value::pattern));
+    let pass_env = table.read("pass-env", patterns)?.or(table.read("pass_env", patterns)?);
     Ok(AgentEntry {
         name: name.to_owned(),
         origin: Some(table.origin()),
@@ -65,6 +94,12 @@ pub(super) fn agent((name, node): (&str, Node<'_>)) -> Read<AgentEntry> {
         env: table.read("env", environment)?.unwrap_or_default(),
         clean_env: table.read("clean-env", Node::flag)?.unwrap_or(pass_env.is_some()),
         pass_env: pass_env.unwrap_or_default(),
+        access: table
+            .read("access", |node| node.one_of(|name| name.parse().ok(), &["low", "medium", "high"]))?,
+        policy: table.read("policy", |node| paths.read(node))?,
+        model: table.read("model", Node::string)?,
+        mode: table.read("mode", Node::string)?,
+        mcp: table.read("mcp", |node| paths.read(node))?,
         protocol: table.read("protocol", |node| {
             let unknown = node.fail("is 1 or 2");
             match node.count()? {

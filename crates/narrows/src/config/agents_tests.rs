@@ -9,7 +9,7 @@ use super::super::file::File;
 use super::*;
 
 fn parse(text: &str) -> Read<Vec<AgentEntry>> {
-    File::parse(Path::new("/c/narrows.toml"), text, None).map(|file| file.agents)
+    File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me"))).map(|file| file.agents)
 }
 
 /// The one agent of a file.
@@ -34,6 +34,11 @@ command = ["my agent", "--acp", ""]
 env = { MODE = "quiet", EMPTY = "" }
 clean-env = false
 pass-env = ["MY_*", "KEY"]
+access = "low"
+policy = "rules.toml"
+model = "big"
+mode = "plan"
+mcp = "~/mcp.json"
 protocol = 2
 usage = "turn"
 initialize-timeout = "2m"
@@ -55,6 +60,11 @@ silence-timeout = "0"
         env: vec![("MODE".to_owned(), "quiet".to_owned()), ("EMPTY".to_owned(), String::new())],
         clean_env: false,
         pass_env: texts(&["MY_*", "KEY"]),
+        access: Some(Access::Low),
+        policy: Some("/c/rules.toml".into()),
+        model: Some("big".to_owned()),
+        mode: Some("plan".to_owned()),
+        mcp: Some("/home/me/mcp.json".into()),
         protocol: Some(Protocol::Two),
         counted: Counted::Turn,
         initialize_timeout: Some(Duration::from_secs(120)),
@@ -86,6 +96,7 @@ fn what_is_let_pass_means_that_the_rest_is_not() {
         ("", false),
         ("pass-env = []", true),
         ("pass-env = ['A']", true),
+        ("pass_env = ['A']", true),
         ("clean-env = true", true),
         ("clean-env = false\npass-env = ['A']", false),
     ] {
@@ -154,6 +165,20 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
     ] {
         check(&format!("[agents.a]\ncommand = 'a'\n{setting}"), 3, &format!("`agents.a.{message}"), None);
     }
+    let twice = "`agents.a.pass_env` is there already, as `pass-env`";
+    check("[agents.a]\ncommand = 'a'\npass-env = []\npass_env = []", 4, twice, None);
+    check(
+        "[agents.built-in]\ncommand = 'a'",
+        1,
+        "`agents.built-in` is a name that is taken",
+        Some("it is the agent of this program"),
+    );
+    check(
+        "[agents.a]\ncommand = 'a'\naccess = 'hihg'",
+        3,
+        "`agents.a.access` must be one of low, medium, high",
+        Some("did you mean \"high\"?"),
+    );
     check(
         "[agents.a]\ncommand = 'a'\nusage = 'sesion'",
         3,
@@ -197,7 +222,7 @@ proptest! {
 
     #[test]
     fn whatever_is_written_is_read_or_refused(
-        lines in vec("(command|env|pass-env|clean-env|protocol|usage|[a-z-]{1,12}) ?=? ?['\"0-9a-z{}\\[\\],.= -]{0,20}", 0..6),
+        lines in vec("(command|env|pass-env|clean-env|protocol|usage|access|policy|mcp|model|[a-z-]{1,12}) ?=? ?['\"0-9a-z{}\\[\\],.= -]{0,20}", 0..6),
     ) {
         let text = format!("[agents.a]\n{}", lines.join("\n"));
         match parse(&text) {

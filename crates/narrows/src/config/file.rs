@@ -110,13 +110,13 @@ impl File {
 
 /// How a path in the file is meant.
 #[derive(Clone, Copy)]
-struct Paths<'a> {
+pub(super) struct Paths<'a> {
     base: &'a Path,
     home: Option<&'a Path>,
 }
 
 impl Paths<'_> {
-    fn read(self, node: Node<'_>) -> Read<PathBuf> {
+    pub(super) fn read(self, node: Node<'_>) -> Read<PathBuf> {
         let path = node.string()?;
         Ok(match (path.strip_prefix("~/"), self.home) {
             (Some(rest), Some(home)) => home.join(rest),
@@ -142,7 +142,7 @@ fn file(table: &Table<'_>, paths: Paths<'_>) -> Read<File> {
         store: table.read("store", Node::flag)?,
         pace: table.read("pace", |node| node.parsed(value::pace))?,
         limits: table.read("limits", limits)?.unwrap_or_default(),
-        agents: table.read("agents", agents)?.unwrap_or_default(),
+        agents: table.read("agents", |node| agents(node, paths))?.unwrap_or_default(),
         endpoints,
     })
 }
@@ -205,8 +205,8 @@ fn endpoint((name, node): (&str, Node<'_>), paths: Paths<'_>) -> Read<Entry> {
     Ok(Entry { name: name.to_owned(), origin: table.origin(), layer })
 }
 
-fn agents(node: Node<'_>) -> Read<Vec<AgentEntry>> {
-    node.table()?.entries().into_iter().map(agent).collect()
+fn agents(node: Node<'_>, paths: Paths<'_>) -> Read<Vec<AgentEntry>> {
+    node.table()?.entries().into_iter().map(|entry| agent(entry, paths)).collect()
 }
 
 fn limits(node: Node<'_>) -> Read<Limits> {

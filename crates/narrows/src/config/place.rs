@@ -24,11 +24,10 @@ pub(crate) struct Loaded {
 
 /// Reads the configuration file: the one that is named, or the one that lies where it is looked for, if it does.
 pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded, ConfigError> {
-    let usual = || Some(below(variables, env::CONFIG_HOME, ".config")?.join("narrows.toml"));
     let (path, named) = match (named, variables.get(env::CONFIG)) {
         (Some(path), _) => (path.to_owned(), Some(Origin::Flag("--config"))),
         (None, Some(path)) => (path.into(), Some(Origin::variable(env::CONFIG))),
-        (None, None) => match usual() {
+        (None, None) => match usual_file(variables) {
             Some(path) => (path, None),
             None => return Ok(Loaded::default()),
         },
@@ -56,6 +55,11 @@ pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded
         Vec::new()
     };
     Ok(Loaded { file: Some(file), warnings })
+}
+
+/// Where the configuration file is looked for if nothing names another.
+pub(crate) fn usual_file(variables: &Variables) -> Option<PathBuf> {
+    Some(below(variables, env::CONFIG_HOME, ".config")?.join("narrows.toml"))
 }
 
 /// The text of a file, and whether others than its owner can read it.

@@ -9,7 +9,7 @@ use narrows_client::{Agent, Counted};
 use narrows_model::DEMO_URL;
 use narrows_process::Spec;
 
-use super::{Chosen, environment as agent_environment, seen};
+use super::{Chosen, Usual, environment as agent_environment, seen};
 use crate::cli::{AgentArgs, Output};
 use crate::config::{self, Flags, Layer};
 use crate::environment;
@@ -55,7 +55,7 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     let mut agent = Agent::new("narrows acp", spec);
     agent.counted = Counted::Session;
     // Its model is set by the flags with which it is started.
-    Ok(Chosen { agent, demo, cwd, model: None })
+    Ok(Chosen { agent, demo, cwd, model: None, usual: Usual::default() })
 }
 
 /// How fast the demo model is to speak, if nobody has said so.

@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
+use narrows_process::{SpawnError, Spec};
+
 use crate::cli::value;
 use crate::config::{self, AgentEntry, Variables};
 use crate::failure::Failure;
-use crate::nearest::nearest;
+use crate::output;
+use crate::terminal::line;
 
 /// The agents of the configuration.
 pub(crate) fn agents(config: Option<&Path>) -> Result<Vec<AgentEntry>, Failure> {
@@ -16,17 +19,38 @@ pub(crate) fn agents(config: Option<&Path>) -> Result<Vec<AgentEntry>, Failure> 
     Ok(loaded.file.map(|file| file.agents).unwrap_or_default())
 }
 
-/// The agent that is meant by `wanted`: one that has this name, or a program and its arguments.
-pub(super) fn find(wanted: &str, config: Option<&Path>) -> Result<AgentEntry, Failure> {
+/// The agent that is meant by `wanted`: one that has this name, or a program and its arguments. Also the names there are.
+pub(super) fn find(wanted: &str, config: Option<&Path>) -> Result<(AgentEntry, Vec<String>), Failure> {
     let known = agents(config)?;
-    if let Some(entry) = known.iter().find(|entry| entry.name == wanted) {
-        return Ok(entry.clone());
+    let names = known.iter().map(|entry| entry.name.clone()).collect();
+    if let Some(entry) = known.into_iter().find(|entry| entry.name == wanted) {
+        return Ok((entry, names));
     }
     let command = value::agent(wanted).map_err(|reason| Failure::bad_agent(wanted, reason))?;
     let name = command.program.clone();
-    if let Some(near) = nearest(wanted, known.iter().map(|entry| entry.name.as_str())) {
-        tracing::info!("narrows.toml has no agent {wanted:?}, but {near:?}");
-    }
     let command = std::iter::once(command.program).chain(command.args).collect();
-    Ok(AgentEntry { name, command, ..AgentEntry::default() })
+    Ok((AgentEntry { name, command, ..AgentEntry::default() }, names))
+}
+
+/// Says that `wanted`, which could be a name, is none and was taken for a program; fails if there is no such program
+/// either. Whoever writes a path or arguments means a program.
+pub(super) fn explain(wanted: &str, known: &[String], spec: &Spec) -> Result<(), Failure> {
+    let is_program = !spec.args.is_empty() || spec.program.to_string_lossy().contains('/');
+    if is_program {
+        return Ok(());
+    }
+    match narrows_process::find(spec) {
+        Ok(path) => {
+            let (wanted, path) = (line(wanted), path.display());
+            output::complain(&format!(
+                "no agent of narrows.toml is called {wanted:?}, so it is the program {path}\n"
+            ));
+            Ok(())
+        }
+        Err(SpawnError::NotFound { searched: Some(path), .. }) => {
+            Err(Failure::unknown_agent(wanted, known, &path))
+        }
+        // Whatever else is wrong with it is told when it is started.
+        Err(_) => Ok(()),
+    }
 }

@@ -10,6 +10,7 @@ use narrows_process::SpawnError;
 use narrows_wire::{Code as RpcCode, RpcError};
 
 use super::{Code, Failure};
+use crate::config::BUILT_IN;
 use crate::nearest::nearest;
 use crate::terminal::line;
 use narrows_client::{ClientError, Fault, Login, LoginKind, Problem, Seen, Stage};
@@ -45,6 +46,24 @@ impl From<ClientError> for Failure {
             failure.stderr = stderr;
         }
         failure
+    }
+}
+
+impl Failure {
+    /// What was given as an agent is neither the name of one nor a program.
+    pub(crate) fn unknown_agent(wanted: &str, known: &[String], path: &OsStr) -> Self {
+        let (wanted, looked) = (line(wanted), path.to_string_lossy());
+        let words =
+            format!("no agent of narrows.toml is called so, and no program in PATH, which is {looked}");
+        let failure = Self::new(Code::Start, format!("there is no agent {wanted:?}"));
+        let failure = failure.because(&std::io::Error::other(words));
+        let names = || known.iter().map(String::as_str).chain([BUILT_IN]);
+        let near = nearest(&wanted, names()).map(str::to_owned).or_else(|| nearest(&wanted, programs(path)));
+        let failure = match near {
+            Some(near) => failure.hint(format!("did you mean {near:?}?")),
+            None => failure,
+        };
+        failure.hint(format!("the agents there are: {}", line(&names().collect::<Vec<_>>().join(", "))))
     }
 }
 

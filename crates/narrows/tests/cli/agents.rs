@@ -105,7 +105,7 @@ fn who_has_none_is_told_how_to_add_one() {
     NAME      COMMAND      FOUND
     built-in  narrows acp  this program; it is used without --agent
     --- stderr ---
-    no agent has a name yet; to give one a name, write in ~/.config/narrows/narrows.toml:
+    no agent has a name yet; to give one a name, write in [DIR]/.config/narrows/narrows.toml:
 
       [agents.opencode]
       command = "opencode acp"

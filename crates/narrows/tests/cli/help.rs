@@ -125,7 +125,7 @@ fn the_long_help() {
       OPENAI_TEMPERATURE        how freely the model chooses its words, usually from 0 to 2
       AWS_BEARER_TOKEN_BEDROCK  the key for Bedrock, if no other is given
       AZURE_OPENAI_API_KEY      the key for Azure OpenAI, if no other is given
-      NARROWS_CONFIG            the configuration file [~/.config/narrows/narrows.toml]
+      NARROWS_CONFIG            the configuration file [narrows/narrows.toml in XDG_CONFIG_HOME]
       NARROWS_ENDPOINT          the endpoint of it to use
       NARROWS_DATA_DIR          where sessions are kept [~/.local/share/narrows]
       NARROWS_ERRORS            how a client hears of a model that failed: `text` or `rpc`

@@ -11,6 +11,7 @@ mod fake_agent;
 mod help;
 mod leaving;
 mod losses;
+mod named;
 mod papers;
 mod policy;
 mod run;

@@ -8,13 +8,10 @@ use serde::Serialize;
 
 use crate::cli::{AgentArgs, Agents};
 use crate::command::columns;
-use crate::config::AgentEntry;
+use crate::config::{self, AgentEntry, BUILT_IN, Variables};
 use crate::failure::{Code, Failure};
 use crate::terminal::line;
-use crate::{drive, output};
-
-/// What the agent without a name is called here.
-const BUILT_IN: &str = "built-in";
+use crate::{drive, environment, output};
 
 /// An agent.
 #[derive(Serialize)]
@@ -111,10 +108,14 @@ fn cells(row: &Row) -> [String; 3] {
 }
 
 fn how_to_add_one(config: Option<&Path>) -> String {
-    let file = match config {
-        Some(path) => path.display().to_string(),
-        None => "~/.config/narrows/narrows.toml".to_owned(),
+    let variables = Variables::of_process();
+    let usual = || config::usual_file(&variables);
+    let file = match (config.map(Path::to_owned), variables.get(environment::CONFIG)) {
+        (Some(path), _) => Some(path),
+        (None, Some(path)) => Some(path.into()),
+        (None, None) => usual(),
     };
+    let file = file.map_or_else(|| "narrows.toml".to_owned(), |path| path.display().to_string());
     format!(
         "no agent has a name yet; to give one a name, write in {file}:\n\n  [agents.opencode]\n  command = \"opencode acp\"\n"
     )

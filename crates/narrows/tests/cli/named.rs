@@ -1,0 +1,125 @@
+//! Agents by their names in narrows.toml, and what is no name.
+
+use insta::assert_snapshot;
+
+use crate::support::Place;
+
+/// A place with two agents that have names, one of them with settings for its sessions.
+fn place() -> Place {
+    let place = Place::new();
+    place.file(
+        "c.toml",
+        "[agents.echo]\ncommand = 'narrows fake-agent echo'\n[agents.strict]\ncommand = 'narrows fake-agent ask'\npolicy = 'strict.toml'\n",
+    );
+    place.file("strict.toml", "access = 'high'\n[[rule]]\neffect = 'deny'\nkind = 'delete'\n");
+    place
+}
+
+/// `narrows run` with this agent of the file above.
+fn run(place: &Place, agent: &str, args: &[&str]) -> String {
+    let first = ["run", "--config", "c.toml", "--agent", agent];
+    let mut command = place.narrows(first.iter().chain(args));
+    command.env("HOME", place.path());
+    place.told(command)
+}
+
+#[test]
+fn an_agent_has_a_name() {
+    let place = place();
+    assert_eq!(run(&place, "echo", &["Hi"]), "Hi\n--- exit 0 ---\n");
+}
+
+#[test]
+fn the_built_in_agent_has_one_too() {
+    let place = place();
+    let told = run(&place, "built-in", &["--base-url", "builtin:demo", "Hello, who are you?"]);
+    assert!(
+        told.starts_with("I am the demo model of Narrows") && told.ends_with("--- exit 0 ---\n"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_name_that_is_misspelt_is_told_with_those_there_are() {
+    let place = place();
+    assert_snapshot!(run(&place, "ecko", &["Hi"]), @r#"
+    --- stderr ---
+    error: there is no agent "ecko"
+      because: no agent of narrows.toml is called so, and no program in PATH, which is [PATH]
+    hint: did you mean "echo"?
+    hint: the agents there are: echo, strict, built-in
+    --- exit 5 ---
+    "#);
+    let told = run(&place, "built-im", &["Hi"]);
+    assert!(told.contains("did you mean \"built-in\"?"), "{told}");
+}
+
+#[test]
+fn what_is_taken_for_a_program_is_told() {
+    let place = place();
+    let told = run(&place, "true", &["Hi"]);
+    let line = "--- stderr ---\nno agent of narrows.toml is called \"true\", so it is the program /";
+    assert!(told.starts_with(line) && told.ends_with("--- exit 5 ---\n"), "{told}");
+    // Whoever writes arguments means a program.
+    assert_eq!(run(&place, "narrows fake-agent echo", &["Hi"]), "Hi\n--- exit 0 ---\n");
+}
+
+#[test]
+fn rules_of_an_agent_hold_unless_a_flag_names_others() {
+    let place = place();
+    place.file("none.toml", "");
+    let told = run(&place, "strict", &["Hi"]);
+    assert!(told.contains("rule 1 ([DIR]/strict.toml:2)"), "{told}");
+    assert!(told.ends_with("--- exit 9 ---\n"), "{told}");
+    let told = run(&place, "strict", &["--policy", "none.toml", "Hi"]);
+    assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
+}
+
+#[test]
+fn access_comes_from_the_nearest_place_that_says_so() {
+    #[track_caller]
+    fn check(of_agent: &str, args: &[&str], code: u8) {
+        let place = place();
+        place.file("low.toml", "access = 'low'\n");
+        place.file("c.toml", &format!("[agents.a]\ncommand = 'narrows fake-agent ask'\n{of_agent}"));
+        let told = run(&place, "a", &[args, &["Hi"]].concat());
+        assert!(told.ends_with(&format!("--- exit {code} ---\n")), "{of_agent} {args:?}: {told}");
+    }
+    check("", &[], 0);
+    check("access = 'low'", &[], 9);
+    check("access = 'low'", &["--access", "medium"], 0);
+    check("access = 'high'", &["--access", "low"], 9);
+    check("access = 'high'", &["--policy", "low.toml"], 9);
+    check("access = 'high'\npolicy = 'low.toml'", &[], 0);
+    check("policy = 'low.toml'", &[], 9);
+}
+
+#[test]
+fn models_and_modes_of_an_agent_are_asked_for() {
+    let place = Place::new();
+    place.file("m.toml", "name = 'm'\nmodes = ['code', 'plan']\n[[turn]]\nsteps = [{ say = 'So' }]\n");
+    let config = "[agents.m]\ncommand = 'narrows fake-agent m.toml'\nmode = 'plam'\nmodel = 'none'\n";
+    place.file("c.toml", config);
+    let told = run(&place, "m", &["Hi"]);
+    assert!(told.contains("the mode \"plam\" cannot be had"), "{told}");
+    assert!(told.contains("the model \"none\" cannot be had"), "{told}");
+    let told = run(&place, "m", &["--mode", "plan", "Hi"]);
+    assert!(!told.contains("the mode "), "{told}");
+}
+
+#[test]
+fn servers_of_an_agent_are_handed_to_it() {
+    let place = Place::new();
+    let mcp = |text: &str| {
+        place.file("mcp.json", text);
+        place.file("c.toml", "[agents.e]\ncommand = 'narrows fake-agent echo'\nmcp = 'mcp.json'\n");
+        run(&place, "e", &["Hi"])
+    };
+    let told = mcp(r#"{"nothing": {}}"#);
+    assert!(told.contains("mcp.json: there is no \"mcpServers\" in it"), "{told}");
+    assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
+    let told = mcp(r#"{"servers": {"a": {"command": "a", "disabled": true}}}"#);
+    assert!(told.contains("mcp.json has no server in it that is switched on"), "{told}");
+    assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
+    assert_eq!(mcp(r#"{"servers": {"a": {"command": "true"}}}"#), "Hi\n--- exit 0 ---\n");
+}
