@@ -4,16 +4,20 @@ use std::path::Path;
 
 use narrows_policy::{Access, Header, Narrowing, Policy, Rules};
 
+use super::Usual;
 use crate::cli::SessionArgs;
 use crate::environment;
 use crate::failure::Failure;
 
 /// The policy of a session: the preset and the flags, and the rules of a file. What narrows, narrows wherever it stands;
-/// a flag about access wins over the file.
-pub(crate) fn policy(args: &SessionArgs) -> Result<Policy, Failure> {
-    let read = args.policy.as_deref().map(rules).transpose()?;
+/// a flag about access wins over the file, and both win over what is `usual` for the agent.
+pub(super) fn policy(args: &SessionArgs, usual: &Usual) -> Result<Policy, Failure> {
+    let file = args.policy.as_deref().or(usual.policy.as_deref());
+    let read = file.map(rules).transpose()?.unwrap_or_default();
+    let named = args.policy.as_ref().and(read.1.access);
+    let access = args.access.or(named).or(usual.access);
     let flags = Narrowing { network: !args.no_network, web_search: !args.no_web_search };
-    Ok(combined(read.unwrap_or_default(), args.access, flags))
+    Ok(combined(read, access, flags))
 }
 
 /// The policy that comes of a file of rules and the flags beside it.
