@@ -10,14 +10,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, openat};
-use rustix::io::{Errno, FdFlags, fcntl_setfd, read, write};
+use rustix::io::{Errno, read, write};
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus, chdir, getpid, getppid, kill_process_group,
     set_child_subreaper, set_dumpable_behavior, set_parent_process_death_signal, setpgid, setsid, wait,
 };
-use rustix::thread::{CapabilitySet, capabilities, set_capabilities, set_no_new_privs};
 
+use crate::cage::CagePlan;
 use crate::memory::MapsParser;
 use crate::record::{Order, Record, Stage};
 use crate::sys::{self, Stack, StringArray};
@@ -57,58 +57,6 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) cage: CagePlan<'a>,
     /// Filled in by the guardian, for the worker to check that it still is its parent.
     pub(crate) guardian: i32,
-}
-
-/// How the worker gets into its sandbox, if it has one.
-#[derive(Clone, Copy)]
-pub(crate) enum CagePlan<'a> {
-    /// It has none.
-    None,
-    /// It confines itself.
-    Landlock { ruleset: BorrowedFd<'a>, filter: &'a [sys::Instruction] },
-    /// Its program is a launcher that reads these.
-    Launcher { options: BorrowedFd<'a>, filter: BorrowedFd<'a> },
-}
-
-impl<'a> CagePlan<'a> {
-    fn descriptors(self) -> [Option<BorrowedFd<'a>>; 2] {
-        match self {
-            Self::None => [None, None],
-            Self::Landlock { ruleset, .. } => [Some(ruleset), None],
-            Self::Launcher { options, filter } => [Some(options), Some(filter)],
-        }
-    }
-
-    fn enter(self) -> Result<(), Errno> {
-        match self {
-            Self::None => Ok(()),
-            Self::Landlock { ruleset, filter } => {
-                set_no_new_privs(true)?;
-                sys::landlock_restrict(ruleset)?;
-                drop_capabilities()?;
-                sys::install_filter(filter)
-            }
-            Self::Launcher { options, filter } => {
-                fcntl_setfd(options, FdFlags::empty())?;
-                fcntl_setfd(filter, FdFlags::empty())
-            }
-        }
-    }
-}
-
-/// Leaves root its powers over files, which the sandbox confines; others lead out of it, such as loading modules.
-/// Without new privileges an exec does not bring them back.
-fn drop_capabilities() -> Result<(), Errno> {
-    let kept =
-        CapabilitySet::CHOWN | CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER | CapabilitySet::FSETID;
-    let mut sets = capabilities(None)?;
-    if kept.contains(sets.permitted) && sets.inheritable.is_empty() {
-        return Ok(());
-    }
-    sets.effective &= kept;
-    sets.permitted &= kept;
-    sets.inheritable = CapabilitySet::empty();
-    set_capabilities(None, sets)
 }
 
 // SAFETY: `live` and all it calls make system calls on memory of the plan and of the stack, nothing else.
@@ -167,7 +115,7 @@ impl WorkerPlan<'_> {
         if let Some(cwd) = self.cwd {
             at(Stage::Chdir, chdir(cwd))?;
         }
-        at(Stage::Confine, self.cage.enter())?;
+        at(Stage::Confine, self.cage.enter(self.cwd))?;
         sys::unblock_signals();
         Ok(())
     }

@@ -40,6 +40,7 @@
 //! Needs Linux 5.9 (`close_range`, pidfd) with `/proc` mounted, and a tokio runtime with I/O and time
 //! enabled.
 
+mod cage;
 mod child;
 mod env;
 mod error;

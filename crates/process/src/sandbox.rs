@@ -3,6 +3,8 @@
 mod bubblewrap;
 pub(crate) mod filter;
 mod landlock;
+pub(crate) mod mounts;
+mod places;
 pub(crate) mod scratch;
 
 use std::ffi::OsString;
@@ -16,6 +18,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::getuid;
 
 use self::filter::Families;
+use self::mounts::{Mounts, Right};
 use self::scratch::Scratch;
 use crate::spawn::{Start, above_stdio};
 use crate::sys::Instruction;
@@ -66,12 +69,16 @@ impl Sandbox {
         }
     }
 
-    /// The best that this machine can enforce: bubblewrap if it is installed and works, or else Landlock. Starts
-    /// a process, so it is worth keeping.
+    /// The best that this machine can enforce: bubblewrap if it is installed and works, or else Landlock, with
+    /// mounts of its own if they can be had. Starts processes, so it is worth keeping.
     pub async fn support() -> Support {
         let launcher = Support::bubblewrap().await;
         if launcher.confined().files {
             return launcher;
+        }
+        let mounts = Support::namespaces().await;
+        if mounts.confined().files {
+            return mounts;
         }
         let kernel = Support::landlock();
         if kernel.confined().files {
@@ -90,19 +97,20 @@ pub struct Support {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Mechanism {
     Bubblewrap { program: PathBuf },
-    Landlock { version: i32 },
+    Landlock { version: i32, mounts: Option<Right> },
     None { why: String },
 }
 
 /// What holds for whatever runs in a sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Confined {
-    /// Nothing outside the writable places is created, changed or removed. Landlock does not see changes of mode,
-    /// owner and times, as far as the user may make them.
+    /// Nothing outside the writable places is created, changed or removed. Landlock alone does not see changes of
+    /// mode, owner and times, as far as the user may make them.
     pub files: bool,
     /// Without [`Sandbox::network`] nothing leaves this machine.
     pub network: bool,
-    /// The protected places that exist are not changed either. Landlock cannot do that.
+    /// The protected places that exist are not changed either. Landlock alone cannot do that, and bubblewrap keeps
+    /// where a link leads, but not the link.
     pub protected: bool,
     /// The guardian can be neither stopped nor killed by what it guards.
     pub guardian: bool,
@@ -126,6 +134,22 @@ impl Support {
         }
     }
 
+    /// Landlock in a mount namespace of its own, in which all but the writable places is read-only, and so are the
+    /// protected ones; if it works here. Who is not root needs a user namespace for it.
+    pub async fn namespaces() -> Self {
+        let alone = Self::landlock();
+        let Mechanism::Landlock { version, .. } = alone.mechanism else { return alone };
+        let mut reason = String::new();
+        for right in Right::candidates() {
+            let support = Self { mechanism: Mechanism::Landlock { version, mounts: Some(right) } };
+            match probe_mounts(&support).await {
+                Ok(()) => return support,
+                Err(why) => reason = why,
+            }
+        }
+        Self::none(format!("a mount namespace cannot be had here ({reason})"))
+    }
+
     /// Landlock, with a filter of system calls for what it does not cover, if this kernel has both.
     pub fn landlock() -> Self {
         match sys::landlock_version() {
@@ -136,7 +160,7 @@ impl Support {
             Some(_) if !filter::KNOWN || !sys::filters_available() => {
                 Self::none("this kernel has no seccomp filters to go with Landlock")
             }
-            Some(version) => Self { mechanism: Mechanism::Landlock { version } },
+            Some(version) => Self { mechanism: Mechanism::Landlock { version, mounts: None } },
             None => Self::none("this kernel has no Landlock"),
         }
     }
@@ -151,10 +175,10 @@ impl Support {
             Mechanism::Bubblewrap { .. } => {
                 Confined { files: true, network: true, protected: true, guardian: true }
             }
-            Mechanism::Landlock { version } => Confined {
+            Mechanism::Landlock { version, mounts } => Confined {
                 files: true,
                 network: true,
-                protected: false,
+                protected: mounts.is_some(),
                 guardian: version >= landlock::SIGNALS_SINCE,
             },
             Mechanism::None { .. } => Confined::default(),
@@ -166,7 +190,14 @@ impl fmt::Display for Support {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.mechanism {
             Mechanism::Bubblewrap { program } => write!(f, "bubblewrap ({})", program.display()),
-            Mechanism::Landlock { version } => write!(f, "Landlock (version {version}) and seccomp"),
+            Mechanism::Landlock { version, mounts } => {
+                let namespaces = match mounts {
+                    Some(Right::Own) => ", a mount namespace",
+                    Some(Right::UserNamespace) => ", a user and a mount namespace",
+                    None => "",
+                };
+                write!(f, "Landlock (version {version}){namespaces} and seccomp")
+            }
             Mechanism::None { why } => f.write_str(why),
         }
     }
@@ -174,10 +205,27 @@ impl fmt::Display for Support {
 
 /// Runs a program in the sandbox.
 async fn probe(support: &Support) -> Result<(), String> {
+    try_out(Sandbox::new(support.clone()), PathBuf::from("/"), "").await
+}
+
+/// Tries to change a protected place.
+async fn probe_mounts(support: &Support) -> Result<(), String> {
+    let mut sandbox = Sandbox::new(support.clone());
+    let scratch = Scratch::new(&sandbox.temp).map_err(|error| error.to_string())?;
+    let sealed = scratch.path().join("sealed");
+    std::fs::create_dir(&sealed).map_err(|error| error.to_string())?;
+    sandbox.writable = vec![scratch.path().to_owned()];
+    sandbox.protected = vec![sealed];
+    let attempts = "(: > free) || exit 1; (: > sealed/x) 2>/dev/null && exit 1;";
+    try_out(sandbox, scratch.path().to_owned(), attempts).await
+}
+
+/// Runs a script that has to come to its end.
+async fn try_out(sandbox: Sandbox, cwd: PathBuf, script: &str) -> Result<(), String> {
     let mut spec = Spec::new("sh");
-    spec.args = vec!["-c".into(), format!("exit {PROBE_STATUS}").into()];
-    spec.cwd = Some(PathBuf::from("/"));
-    spec.sandbox = Some(Sandbox::new(support.clone()));
+    spec.args = vec!["-c".into(), format!("{script} exit {PROBE_STATUS}").into()];
+    spec.cwd = Some(cwd);
+    spec.sandbox = Some(sandbox);
     let child = crate::spawn(spec).await.map_err(|error| error.to_string())?;
     match tokio::time::timeout(PROBE_PATIENCE, child.wait()).await {
         Ok(exit) if exit.class == ExitClass::Failed && exit.code == Some(PROBE_STATUS) => Ok(()),
@@ -193,25 +241,39 @@ async fn probe(support: &Support) -> Result<(), String> {
 #[derive(Debug)]
 pub(crate) enum Cage {
     /// The worker confines itself before its exec.
-    Landlock { ruleset: OwnedFd, filter: Vec<Instruction>, scratch: Scratch },
+    Landlock { ruleset: OwnedFd, filter: Vec<Instruction>, scratch: Scratch, mounts: Option<Mounts> },
     /// The worker executes a launcher, which reads these.
     Launcher { options: OwnedFd, filter: OwnedFd },
+}
+
+impl Cage {
+    /// What its plan takes in the arena.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Landlock { mounts: Some(mounts), .. } => mounts.size(),
+            Self::Landlock { mounts: None, .. } | Self::Launcher { .. } => 0,
+        }
+    }
 }
 
 impl Sandbox {
     /// Makes the sandbox, and changes what is started so that it starts in there.
     pub(crate) fn prepare(&self, start: &mut Start) -> Result<Cage, SpawnError> {
-        let writable = outermost(&self.writable)?;
+        let writable = places::outermost(&self.writable)?;
         match self.mechanism() {
-            Mechanism::Landlock { version } => {
+            Mechanism::Landlock { version, mounts } => {
                 let scratch = Scratch::new(&self.temp)
                     .map_err(|source| SpawnError::SandboxPlace { path: self.temp.clone(), source })?;
                 let places = writable.iter().map(PathBuf::as_path).chain([scratch.path()]);
                 let ruleset = landlock::ruleset(*version, places, self.network)?;
                 let ruleset = above_stdio(ruleset).map_err(setup("keep the Landlock ruleset"))?;
+                let mounts = mounts
+                    .map(|right| Mounts::new(right, &writable, scratch.path(), &self.protected))
+                    .transpose()
+                    .map_err(setup("prepare the mounts"))?;
                 let families = if self.network { Families::Network } else { Families::None };
                 set_temp(start, scratch.path());
-                Ok(Cage::Landlock { ruleset, filter: filter::program(families), scratch })
+                Ok(Cage::Landlock { ruleset, filter: filter::program(families), scratch, mounts })
             }
             Mechanism::Bubblewrap { program } => self.launch_in(program, &writable, start),
             Mechanism::None { why } => Err(SpawnError::NoSandbox { why: why.clone() }),
@@ -234,12 +296,7 @@ impl Sandbox {
             None => std::env::current_dir(),
         };
         let cwd = cwd.map_err(setup("find the working directory"))?;
-        let protected: Vec<PathBuf> = self
-            .protected
-            .iter()
-            .filter_map(|path| path.canonicalize().ok())
-            .filter(|path| writable.iter().any(|root| path.starts_with(root) && path != root))
-            .collect();
+        let protected = places::protected(&self.protected, writable);
         let private: Vec<&str> =
             bubblewrap::PRIVATE.into_iter().filter(|path| Path::new(path).is_dir()).collect();
         let families = if self.network { Families::Network } else { Families::OwnNetwork };
@@ -278,28 +335,6 @@ impl Sandbox {
     }
 }
 
-/// The writable places that are not in another one. In there a worker may have put a link in the place of a
-/// directory, so that no path is to be followed.
-fn outermost(places: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> {
-    let mut kept: Vec<PathBuf> = Vec::new();
-    let mut sorted: Vec<&PathBuf> = places.iter().collect();
-    sorted.sort();
-    for path in sorted {
-        if kept.iter().any(|outer| path.starts_with(outer)) {
-            continue;
-        }
-        let unusable = |source| SpawnError::SandboxPlace { path: path.clone(), source };
-        // Compared as text: components would hide a dot.
-        if path.canonicalize().map_err(unusable)?.as_os_str() != path.as_os_str() {
-            return Err(unusable(io::Error::other(
-                "its path leads through a link, or is not absolute and plain",
-            )));
-        }
-        kept.push(path.clone());
-    }
-    Ok(kept)
-}
-
 /// Programs look at several variables; those besides the first matter only where they are in use.
 fn set_temp(start: &mut Start, path: &Path) {
     start.env.set("TMPDIR", path);
@@ -323,35 +358,4 @@ fn descriptor(contents: &[u8]) -> Result<OwnedFd, SpawnError> {
 
 fn setup(action: &'static str) -> impl Fn(io::Error) -> SpawnError {
     move |source| SpawnError::Sandbox { action, source }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    #[test]
-    fn no_writable_place_is_reached_through_another() {
-        let dir = tempfile::tempdir().unwrap();
-        let top = dir.path().canonicalize().unwrap();
-        let [a, b] = ["a", "b"].map(|name| top.join(name));
-        std::fs::create_dir_all(&a).unwrap();
-        std::fs::create_dir_all(&b).unwrap();
-        symlink("/", a.join("link")).unwrap();
-        symlink(&b, top.join("link")).unwrap();
-        let inner = a.join("link");
-        assert_eq!(outermost(&[b.clone(), inner, a.clone(), a.clone()]).unwrap(), [a.clone(), b.clone()]);
-        let beside = top.join("a-b");
-        std::fs::create_dir(&beside).unwrap();
-        assert_eq!(outermost(&[a.clone(), beside.clone()]).unwrap(), [a.clone(), beside]);
-        let refused = ["link", "missing", "a/../b", "b/.", "b/"].map(|name| top.join(name));
-        for path in refused.into_iter().chain([PathBuf::from("src")]) {
-            let error = outermost(std::slice::from_ref(&path)).unwrap_err();
-            assert!(
-                matches!(&error, SpawnError::SandboxPlace { path: named, .. } if *named == path),
-                "{error:?}"
-            );
-        }
-    }
 }

@@ -14,8 +14,9 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
+use crate::cage::CagePlan;
 use crate::child::{Child, Lifeline};
-use crate::guardian::{CagePlan, GuardPlan, WorkerPlan};
+use crate::guardian::{GuardPlan, WorkerPlan};
 use crate::record::{RECORD_LEN, Record, Stage};
 use crate::sandbox::Cage;
 use crate::sys::{self, Arena};
@@ -138,9 +139,9 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
         .map_err(SpawnError::setup("watch over processes (Linux 5.9 or later is needed)"))?;
 
     let memory = SpawnError::setup("reserve memory for the guardian");
-    let arena =
-        Arena::new(text.size() + GUARDIAN_STACK + WORKER_STACK + MEMBERS * size_of::<Member>() + SLACK)
-            .map_err(&memory)?;
+    let strings = text.size() + cage.as_ref().map_or(0, Cage::size);
+    let arena = Arena::new(strings + GUARDIAN_STACK + WORKER_STACK + MEMBERS * size_of::<Member>() + SLACK)
+        .map_err(&memory)?;
     let plan = || -> io::Result<_> {
         let guardian_stack = arena.stack(GUARDIAN_STACK)?;
         let worker_stack = arena.stack(WORKER_STACK)?;
@@ -196,10 +197,11 @@ const SLACK: usize = 512 << 10;
 fn plan_cage<'a>(arena: &'a Arena, cage: Option<&'a Cage>) -> io::Result<CagePlan<'a>> {
     Ok(match cage {
         None => CagePlan::None,
-        Some(Cage::Landlock { ruleset, filter, .. }) => {
+        Some(Cage::Landlock { ruleset, filter, mounts, .. }) => {
             let copy = arena.zeroed(filter.len())?;
             copy.copy_from_slice(filter);
-            CagePlan::Landlock { ruleset: ruleset.as_fd(), filter: copy }
+            let view = mounts.as_ref().map(|mounts| mounts.plan(arena)).transpose()?;
+            CagePlan::Landlock { ruleset: ruleset.as_fd(), filter: copy, view }
         }
         Some(Cage::Launcher { options, filter }) => {
             CagePlan::Launcher { options: options.as_fd(), filter: filter.as_fd() }

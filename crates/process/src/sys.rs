@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -19,6 +20,8 @@ const SIGNAL_SET_LEN: usize = 8;
 const LAST_SIGNAL: c_int = 64;
 /// The same on every Linux we build for, and missing from the bindings.
 const F_SETSIG: c_int = 10;
+/// As above.
+const MOUNT_SETATTR: libc::c_long = 442;
 
 /// Types for which all-zero bytes are a value.
 ///
@@ -133,6 +136,14 @@ pub(crate) struct Stack<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct StringArray<'a> {
     pointers: &'a [*const c_char],
+}
+
+impl<'a> StringArray<'a> {
+    /// The strings, without the end.
+    pub(crate) fn iter(self) -> impl Iterator<Item = &'a CStr> {
+        // SAFETY: whatever is not null is a string in the arena, which outlives this.
+        self.pointers.iter().filter(|text| !text.is_null()).map(|text| unsafe { CStr::from_ptr(*text) })
+    }
 }
 
 /// What a forked process does.
@@ -379,6 +390,31 @@ pub(crate) fn landlock_restrict(ruleset: BorrowedFd<'_>) -> Result<(), Errno> {
         0 => Ok(()),
         _ => Err(last_errno()),
     }
+}
+
+/// Puts this process, which has one thread, into new namespaces.
+pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
+    debug_assert!(!flags.contains(UnshareFlags::FILES));
+    // SAFETY: only a table of descriptors that is no longer shared could surprise anybody.
+    unsafe { unshare_unsafe(flags) }
+}
+
+/// Makes the mounts of a tree read-only; what is so already stays so.
+pub(crate) fn make_read_only(tree: BorrowedFd<'_>) -> Result<(), Errno> {
+    let attributes =
+        libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    // SAFETY: the structure has the length the kernel is told, and the path ends with a zero.
+    let result = unsafe {
+        libc::syscall(
+            MOUNT_SETATTR,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
 /// Whether this kernel has filters that can refuse a call.

@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
+#[path = "common/cage.rs"]
+mod cage;
 mod common;
 
 use std::fs;
@@ -12,17 +14,15 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cage::{LAUNCHER, confined, directory, launches, mechanisms, output};
 use common::{
     HOSTILE, HOSTILE_COUNT, Mark, PATIENCE, QUICK, eventually, exists, read_all, read_until, state,
 };
 use narrows_process::{ExitClass, Sandbox, SpawnError, Spec, Support, spawn};
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 use tokio::time::timeout;
 
 const ROLE: &str = "NARROWS_TEST_ROLE";
-/// A bubblewrap that is not where systems install it.
-const LAUNCHER: &str = "NARROWS_TEST_BWRAP";
 
 /// Not a test unless asked to play a role.
 #[test]
@@ -81,41 +81,6 @@ fn itself(program: &Path, role: &str) -> Spec {
 fn said(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix('@')).collect();
     lines.join(", ")
-}
-
-/// All that can be tried here.
-async fn mechanisms() -> Vec<Support> {
-    let launcher = match std::env::var_os(LAUNCHER) {
-        Some(path) => Support::bubblewrap_at(path).await,
-        None => Support::bubblewrap().await,
-    };
-    let (usable, missing): (Vec<_>, Vec<_>) =
-        [launcher, Support::landlock()].into_iter().partition(|support| support.confined().files);
-    for support in missing {
-        eprintln!("not tried: {support}");
-    }
-    usable
-}
-
-/// Below the build directory: `/tmp` may be the sandbox's own. Links in the path are followed here.
-fn directory() -> TempDir {
-    tempfile::tempdir_in(fs::canonicalize(env!("CARGO_TARGET_TMPDIR")).unwrap()).unwrap()
-}
-
-/// A script in a sandbox with one writable directory, in which it starts.
-fn confined(support: &Support, mark: &Mark, root: &Path, script: &str) -> Spec {
-    let mut spec = mark.shell(script);
-    spec.cwd = Some(root.to_owned());
-    spec.merge_stderr = true;
-    spec.sandbox = Some(Sandbox { writable: vec![root.to_owned()], ..Sandbox::new(support.clone()) });
-    spec
-}
-
-async fn output(spec: Spec) -> String {
-    let mut child = spawn(spec).await.unwrap();
-    let text = read_all(&mut child).await;
-    timeout(PATIENCE, child.wait()).await.unwrap();
-    text
 }
 
 #[tokio::test]
@@ -190,7 +155,7 @@ async fn what_is_not_secret_can_be_read() {
         let (root, outside) = (directory(), directory());
         fs::write(outside.path().join("text"), "text").unwrap();
         // Where everything temporary is hidden, this is too.
-        if support.confined().protected && outside.path().starts_with("/tmp") {
+        if launches(&support) && outside.path().starts_with("/tmp") {
             continue;
         }
         let script = format!("cat {}/text", outside.path().display());
@@ -311,7 +276,7 @@ async fn a_sandboxed_tree_ends_like_any_other() {
         eventually("the worker is dead", || matches!(state(child.pid()), None | Some('Z')));
         let exit = timeout(PATIENCE, child.wait()).await.unwrap();
         assert_eq!(exit.class, ExitClass::Lost, "{support}");
-        if support.confined().protected {
+        if launches(&support) {
             // With its namespace.
             eventually("the tree is gone", || mark.alive().is_empty());
         }
@@ -340,7 +305,7 @@ async fn it_gains_no_privileges_and_inherits_nothing() {
 
 #[tokio::test]
 async fn a_launcher_sees_nothing_of_the_environment() {
-    for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
+    for support in mechanisms().await.into_iter().filter(launches) {
         let root = directory();
         let mut spec =
             confined(&support, &Mark::new(), root.path(), "echo $SECRET $LD_PRELOAD; exec sleep 1000");
@@ -356,37 +321,6 @@ async fn a_launcher_sees_nothing_of_the_environment() {
         let mut spec = confined(&support, &Mark::new(), root.path(), "exit");
         spec.env.set("A", "x\0--bind\0/\0/");
         assert!(matches!(spawn(spec).await.unwrap_err(), SpawnError::Invalid { .. }));
-    }
-}
-
-#[tokio::test]
-async fn protected_places_stay_as_they_are() {
-    for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
-        let root = directory();
-        let hooks = root.path().join(".git/hooks");
-        fs::create_dir_all(&hooks).unwrap();
-        fs::write(hooks.join("old"), "old").unwrap();
-        fs::write(root.path().join(".env"), "SECRET=1").unwrap();
-        for attempt in [
-            "echo x > .git/hooks/new",
-            "echo x > .git/hooks/old",
-            "rm .git/hooks/old",
-            "mv .git/hooks .git/h",
-            "mv .git g",
-            "rm -r .git",
-            "echo x > .env",
-            "rm .env",
-            "mv .env e",
-            "umount .git/hooks",
-        ] {
-            let script = format!("if ({attempt}) 2>/dev/null; then echo escaped; else echo held; fi");
-            let mut spec = confined(&support, &Mark::new(), root.path(), &script);
-            let sandbox = spec.sandbox.as_mut().unwrap();
-            sandbox.protected = [".git/hooks", ".env", ".vscode"].map(|path| root.path().join(path)).to_vec();
-            assert_eq!(output(spec).await, "held\n", "{support}: {attempt}");
-        }
-        assert_eq!(fs::read_to_string(hooks.join("old")).unwrap(), "old");
-        assert_eq!(fs::read_to_string(root.path().join(".env")).unwrap(), "SECRET=1");
     }
 }
 

@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::places;
 use crate::Environment;
 
 /// Where bubblewrap is looked for. Not in the worker's `PATH`, which may be an agent's choice.
@@ -61,7 +62,7 @@ impl View<'_> {
         for root in sorted(roots) {
             options.mount("--bind", root);
         }
-        for path in self.pinned() {
+        for path in places::pinned(self.protected, self.writable) {
             options.mount("--bind", path);
         }
         for path in sorted(self.protected.iter().collect()) {
@@ -83,20 +84,6 @@ impl View<'_> {
             options.0.extend(["--setenv".into(), name.into(), value.into()]);
         }
         options.0
-    }
-
-    /// The directories between a root and a protected place. A place that is mounted cannot be moved away, but
-    /// the directory around it could, and a new one put there instead; mounted themselves, they cannot either.
-    fn pinned(&self) -> Vec<&Path> {
-        let mut pinned: Vec<&Path> = Vec::new();
-        for place in self.protected {
-            let inside =
-                |path: &&Path| self.writable.iter().any(|root| path.starts_with(root) && path != root);
-            pinned.extend(place.ancestors().skip(1).take_while(inside));
-        }
-        pinned.sort();
-        pinned.dedup();
-        pinned
     }
 }
 

@@ -1,0 +1,188 @@
+//! The worker's way into its sandbox, between fork and exec.
+//!
+//! As in the guardian, nothing here allocates, locks or panics.
+
+use core::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::{Errno, FdFlags, fcntl_setfd, write};
+use rustix::mount::{
+    MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree,
+};
+use rustix::process::{DumpableBehavior, chdir, dumpable_behavior, set_dumpable_behavior};
+use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities, set_no_new_privs};
+
+use crate::sys::{self, StringArray};
+
+/// How many places may be writable where mounts have to be made for them.
+pub(crate) const MOST_WRITABLE: usize = 64;
+
+/// How the worker gets into its sandbox, if it has one.
+#[derive(Clone, Copy)]
+pub(crate) enum CagePlan<'a> {
+    /// It has none.
+    None,
+    /// It confines itself.
+    Landlock { ruleset: BorrowedFd<'a>, filter: &'a [sys::Instruction], view: Option<ViewPlan<'a>> },
+    /// Its program is a launcher that reads these.
+    Launcher { options: BorrowedFd<'a>, filter: BorrowedFd<'a> },
+}
+
+/// The mounts that the worker makes in a namespace of its own. Paths are absolute and lead through no links; outer
+/// ones come before inner ones.
+#[derive(Clone, Copy)]
+pub(crate) struct ViewPlan<'a> {
+    /// The lines of a user namespace that leaves the worker who it is, if it needs one in order to mount.
+    pub(crate) identity: Option<IdentityPlan<'a>>,
+    /// What stays writable, at most [`MOST_WRITABLE`]; the rest becomes read-only. If there are none, nothing does.
+    pub(crate) writable: StringArray<'a>,
+    /// Directories that are not to be moved away.
+    pub(crate) pinned: StringArray<'a>,
+    /// What is read-only within the writable places.
+    pub(crate) sealed: StringArray<'a>,
+}
+
+/// Who the worker is in its user namespace: the same as outside.
+#[derive(Clone, Copy)]
+pub(crate) struct IdentityPlan<'a> {
+    pub(crate) user: &'a CStr,
+    pub(crate) group: &'a CStr,
+}
+
+impl<'a> CagePlan<'a> {
+    /// What the worker needs of the descriptors it was forked with.
+    pub(crate) fn descriptors(self) -> [Option<BorrowedFd<'a>>; 2] {
+        match self {
+            Self::None => [None, None],
+            Self::Landlock { ruleset, .. } => [Some(ruleset), None],
+            Self::Launcher { options, filter } => [Some(options), Some(filter)],
+        }
+    }
+
+    /// Confines this process and all it becomes. It is in `cwd` before, and after.
+    pub(crate) fn enter(self, cwd: Option<&CStr>) -> Result<(), Errno> {
+        match self {
+            Self::None => Ok(()),
+            Self::Landlock { ruleset, filter, view } => {
+                let powers = capabilities(None)?.permitted;
+                // Once Landlock holds, nothing can be mounted any more.
+                if let Some(view) = view {
+                    view.make()?;
+                    // The directory we are in lies below the new mounts, and they do not cover it from inside.
+                    if let Some(cwd) = cwd {
+                        chdir(cwd)?;
+                    }
+                }
+                set_no_new_privs(true)?;
+                sys::landlock_restrict(ruleset)?;
+                drop_capabilities(powers)?;
+                sys::install_filter(filter)
+            }
+            Self::Launcher { options, filter } => {
+                fcntl_setfd(options, FdFlags::empty())?;
+                fcntl_setfd(filter, FdFlags::empty())
+            }
+        }
+    }
+}
+
+/// Leaves root its powers over files, which the sandbox confines; others lead out of it, such as loading modules, or
+/// undo it, such as those that a user namespace brings. Without new privileges an exec does not bring them back.
+fn drop_capabilities(had: CapabilitySet) -> Result<(), Errno> {
+    let kept =
+        CapabilitySet::CHOWN | CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER | CapabilitySet::FSETID;
+    let kept = kept & had;
+    let mut sets = capabilities(None)?;
+    if kept.contains(sets.permitted) && sets.inheritable.is_empty() {
+        return Ok(());
+    }
+    sets.effective &= kept;
+    sets.permitted &= kept;
+    sets.inheritable = CapabilitySet::empty();
+    set_capabilities(None, sets)
+}
+
+impl ViewPlan<'_> {
+    fn make(self) -> Result<(), Errno> {
+        match self.identity {
+            Some(identity) => identity.assume()?,
+            None => sys::unshare(UnshareFlags::NEWNS)?,
+        }
+        // Nothing we mount is seen outside. What is unmounted there goes here too, so that no disk stays busy.
+        mount_change(c"/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
+        let mut trees = [const { None::<OwnedFd> }; MOST_WRITABLE];
+        for (tree, path) in trees.iter_mut().zip(self.writable.iter()) {
+            *tree = Some(copy(place(path)?.as_fd())?);
+        }
+        if trees.first().is_some_and(Option::is_some) {
+            sys::make_read_only(place(c"/")?.as_fd())?;
+        }
+        for (tree, path) in trees.iter().flatten().zip(self.writable.iter()) {
+            attach(tree.as_fd(), place(path)?.as_fd())?;
+        }
+        for path in self.pinned.iter() {
+            cover(path, false)?;
+        }
+        for path in self.sealed.iter() {
+            cover(path, true)?;
+        }
+        Ok(())
+    }
+}
+
+impl IdentityPlan<'_> {
+    /// Makes a user namespace, and with it a mount namespace, in which this process is who it was.
+    fn assume(self) -> Result<(), Errno> {
+        let before = dumpable_behavior()?;
+        sys::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)?;
+        // The files below belong to root as long as nobody may look into this process.
+        set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+        let written = [
+            // Without this nobody may map a group; it keeps groups that take rights away.
+            (c"/proc/self/setgroups", c"deny"),
+            (c"/proc/self/uid_map", self.user),
+            (c"/proc/self/gid_map", self.group),
+        ]
+        .into_iter()
+        .try_for_each(|(path, text)| {
+            let file = openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+            write(&file, text.to_bytes()).map(|_| ())
+        });
+        set_dumpable_behavior(before)?;
+        written
+    }
+}
+
+/// What lies at a path, be it a link.
+fn place(path: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+/// A copy of what is mounted at and below a place, mounted nowhere.
+fn copy(place: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    open_tree(place, c"", flags)
+}
+
+fn attach(tree: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(tree, c"", place, c"", flags)
+}
+
+/// Mounts a place onto itself: it can no longer be moved or removed. What is gone by now need not be.
+fn cover(path: &CStr, read_only: bool) -> Result<(), Errno> {
+    let place = match place(path) {
+        Err(Errno::NOENT) => return Ok(()),
+        place => place?,
+    };
+    let tree = copy(place.as_fd())?;
+    if read_only {
+        sys::make_read_only(tree.as_fd())?;
+    }
+    attach(tree.as_fd(), place.as_fd())
+}

@@ -1,0 +1,57 @@
+//! Sandboxes of every kind that can be had here, and scripts in them.
+
+use std::fs;
+use std::path::Path;
+
+use narrows_process::{Sandbox, Spec, Support, spawn};
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+use crate::common::{Mark, PATIENCE, read_all};
+
+/// A bubblewrap that is not where systems install it.
+pub(crate) const LAUNCHER: &str = "NARROWS_TEST_BWRAP";
+/// Where a plain user may make directories.
+pub(crate) const PLACE: &str = "NARROWS_TEST_PLACE";
+
+/// All that can be tried here.
+pub(crate) async fn mechanisms() -> Vec<Support> {
+    let launcher = match std::env::var_os(LAUNCHER) {
+        Some(path) => Support::bubblewrap_at(path).await,
+        None => Support::bubblewrap().await,
+    };
+    let (usable, missing): (Vec<_>, Vec<_>) = [launcher, Support::namespaces().await, Support::landlock()]
+        .into_iter()
+        .partition(|support| support.confined().files);
+    for support in missing {
+        eprintln!("not tried: {support}");
+    }
+    usable
+}
+
+/// Whether it starts a launcher, with namespaces for processes and everything temporary as well.
+pub(crate) fn launches(support: &Support) -> bool {
+    support.to_string().starts_with("bubblewrap")
+}
+
+/// Below the build directory: `/tmp` may be the sandbox's own. Links in the path are followed here.
+pub(crate) fn directory() -> TempDir {
+    let place = std::env::var_os(PLACE).unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+    tempfile::tempdir_in(fs::canonicalize(place).unwrap()).unwrap()
+}
+
+/// A script in a sandbox with one writable directory, in which it starts.
+pub(crate) fn confined(support: &Support, mark: &Mark, root: &Path, script: &str) -> Spec {
+    let mut spec = mark.shell(script);
+    spec.cwd = Some(root.to_owned());
+    spec.merge_stderr = true;
+    spec.sandbox = Some(Sandbox { writable: vec![root.to_owned()], ..Sandbox::new(support.clone()) });
+    spec
+}
+
+pub(crate) async fn output(spec: Spec) -> String {
+    let mut child = spawn(spec).await.unwrap();
+    let text = read_all(&mut child).await;
+    timeout(PATIENCE, child.wait()).await.unwrap();
+    text
+}

@@ -1,0 +1,205 @@
+//! What is protected in a sandbox stays as it is, whatever is tried and whoever tries.
+#![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
+#![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+
+#[path = "common/cage.rs"]
+mod cage;
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+
+use cage::{PLACE, confined, directory, launches, mechanisms, output};
+use common::{Mark, QUICK, read_until};
+use narrows_process::{Support, spawn};
+
+const ROLE: &str = "NARROWS_TEST_ROLE";
+
+/// Not a test unless asked to play a role.
+#[test]
+fn role() {
+    if std::env::var_os(ROLE).is_some() {
+        say_support();
+    }
+}
+
+/// Says what can be had here.
+fn say_support() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let support = runtime.block_on(Support::namespaces());
+    std::io::stdout().write_all(format!("\n@{support}\n").as_bytes()).unwrap();
+}
+
+/// Tries to change a protected place; what comes before `|` is the directory in which.
+const ATTEMPTS: &[&str] = &[
+    "| echo x > .git/hooks/new",
+    "| echo x > .git/hooks/old",
+    "| rm .git/hooks/old",
+    "| chmod 777 .git/hooks/old",
+    "| touch -d @0 .git/hooks/old",
+    "| mv .git/hooks .git/h",
+    "| mv .git g",
+    "| rm -r .git",
+    "| mkdir n && mv -T n .git/hooks",
+    "| echo x > .env",
+    "| rm .env",
+    "| mv .env e",
+    "| echo x > n; mv n .env",
+    "| echo x > n; ln -f n .env",
+    "| ln .env e && echo x > e",
+    "| ln -s .env e && echo x > e",
+    "| cd a/b && echo x > .npmrc",
+    "| mv a/b a/c",
+    "| mv a c",
+    "| umount .git/hooks",
+    "| umount -l .env",
+    "| mount -o remount,bind,rw .env",
+    "| unshare -Ur umount .env",
+    "| unshare -Urm umount -l .git/hooks",
+    "| unshare -Urm mount -o remount,bind,rw .env",
+    "| unshare -Urm sh -c 'mount --bind . a && echo x > a/.env'",
+    "| unshare -Urm sh -c 'mount -t tmpfs none .git'",
+    "| nsenter -t $PPID -m sh -c 'echo x > .env'",
+    "| echo x > /proc/$PPID/cwd/.env",
+    "| echo x > /proc/$PPID/root$PWD/.env",
+    ".git| echo x > hooks/new",
+    ".git| mv hooks h",
+    ".git| cd .. && mv .git g",
+    ".git/hooks| echo x > old",
+    "a/b| echo x > .npmrc",
+    "a/b| cd .. && mv b c",
+];
+
+#[tokio::test]
+async fn protected_places_stay_as_they_are() {
+    for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
+        let root = directory();
+        let at = |path: &str| root.path().join(path);
+        fs::create_dir_all(at(".git/hooks")).unwrap();
+        fs::create_dir_all(at("a/b")).unwrap();
+        for (path, text) in [(".git/hooks/old", "old"), (".env", "SECRET=1"), ("a/b/.npmrc", "token=1")] {
+            fs::write(at(path), text).unwrap();
+        }
+        let protected = [".git/hooks", ".env", ".vscode", "a/b/.npmrc"].map(at).to_vec();
+        for attempt in ATTEMPTS {
+            let (cwd, command) = attempt.split_once('|').unwrap();
+            let script = format!("if ({command}) 2>/dev/null; then echo escaped; else echo held; fi");
+            let mut spec = confined(&support, &Mark::new(), root.path(), &script);
+            spec.cwd = Some(at(cwd));
+            spec.sandbox.as_mut().unwrap().protected = protected.clone();
+            assert_eq!(output(spec).await, "held\n", "{support}: {attempt}");
+            for path in
+                ["e", "n", ".git/h"].map(at).into_iter().filter(|path| path.symlink_metadata().is_ok())
+            {
+                fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
+            }
+        }
+        let mut spec =
+            confined(&support, &Mark::new(), root.path(), "echo x > .git/HEAD && echo y > a/b/new");
+        spec.sandbox.as_mut().unwrap().protected = protected;
+        assert_eq!(output(spec).await, "", "{support}: what lies beside can be changed");
+        let read = |path| fs::read_to_string(at(path)).unwrap();
+        let texts = [".git/hooks/old", ".env", "a/b/.npmrc", ".git/HEAD", "a/b/new"].map(read);
+        assert_eq!(texts, ["old", "SECRET=1", "token=1", "x\n", "y\n"]);
+        let mut names: Vec<_> =
+            fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, [".env", ".git", "a"]);
+    }
+}
+
+/// Of a link, both ends are protected: the one that is written through and the one that can be replaced.
+#[tokio::test]
+async fn a_protected_link_stays_as_it_is() {
+    for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
+        let (root, outside) = (directory(), directory());
+        let at = |path: &str| root.path().join(path);
+        fs::create_dir(at("conf")).unwrap();
+        fs::write(at("conf/env"), "SECRET=1").unwrap();
+        symlink("conf/env", at(".env")).unwrap();
+        symlink(outside.path(), at(".vscode")).unwrap();
+        symlink("nowhere", at(".idea")).unwrap();
+        let mut attempts = vec!["echo x > .env", "echo x > conf/env", "mv conf c"];
+        // A launcher follows links.
+        if !launches(&support) {
+            attempts.extend(["rm .env", "ln -sfn other .env", "rm .vscode", "mv .vscode v", "rm .idea"]);
+        }
+        for attempt in attempts {
+            let script = format!("if ({attempt}) 2>/dev/null; then echo escaped; else echo held; fi");
+            let mut spec = confined(&support, &Mark::new(), root.path(), &script);
+            spec.sandbox.as_mut().unwrap().protected = [".env", ".vscode", ".idea"].map(at).to_vec();
+            assert_eq!(output(spec).await, "held\n", "{support}: {attempt}");
+        }
+        assert_eq!(fs::read_to_string(at(".env")).unwrap(), "SECRET=1");
+        assert_eq!(fs::read_link(at(".vscode")).unwrap(), outside.path());
+    }
+}
+
+/// The same by somebody who is not root, and so needs a user namespace.
+#[tokio::test]
+async fn a_plain_user_has_protected_places_too() {
+    const NOBODY: u32 = 65534;
+    let setpriv = Path::new("/usr/bin/setpriv");
+    if !rustix::process::geteuid().is_root() || !setpriv.exists() {
+        eprintln!("not tried: it takes root, and setpriv");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let [program, home] = ["program", "home"].map(|name| place.path().join(name));
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(&home).unwrap();
+    chown(&home, Some(NOBODY), Some(NOBODY)).unwrap();
+    let mut spec = Mark::new().shell("");
+    spec.program = setpriv.into();
+    let id = |name: &str| format!("--{name}={NOBODY}").into();
+    spec.args = vec![id("reuid"), id("regid"), "--clear-groups".into(), program.into()];
+    let tests = ["protected_places_stay_as_they_are", "a_protected_link_stays_as_it_is", "role"];
+    spec.args.extend(tests.map(Into::into));
+    spec.args.extend(["--exact", "--nocapture"].map(Into::into));
+    spec.env.set(PLACE, &home);
+    spec.env.set(ROLE, "plain");
+    spec.cwd = Some(home);
+    spec.merge_stderr = true;
+    let text = output(spec).await;
+    assert!(text.contains("3 passed"), "{text}");
+    let support = Support::landlock();
+    if support.confined().files && !text.contains("cannot be had here") {
+        assert!(text.contains("@Landlock") && text.contains("a user and a mount namespace"), "{text}");
+    }
+}
+
+/// What Landlock does not see: modes, owners and times.
+#[tokio::test]
+async fn outside_nothing_changes_in_any_way() {
+    for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
+        let (root, outside) = (directory(), directory());
+        let file = outside.path().join("file");
+        fs::write(&file, "x").unwrap();
+        for attempt in ["chmod 777", "touch -d @0"] {
+            let script = format!("{attempt} {} 2>/dev/null || echo held", file.display());
+            let text = output(confined(&support, &Mark::new(), root.path(), &script)).await;
+            assert_eq!(text, "held\n", "{support}: {attempt}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_shows_nothing_outside_and_leaves_no_mounts() {
+    let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap();
+    for support in mechanisms().await {
+        let root = directory();
+        fs::write(root.path().join(".env"), "").unwrap();
+        let before = mounts();
+        let mut spec = confined(&support, &Mark::new(), root.path(), "echo ready; exec sleep 1000");
+        spec.sandbox.as_mut().unwrap().protected = vec![root.path().join(".env")];
+        let mut child = spawn(spec).await.unwrap();
+        read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
+        assert_eq!(mounts(), before, "{support}");
+        child.stop(QUICK).await;
+        fs::remove_file(root.path().join(".env")).unwrap();
+    }
+}
