@@ -9,6 +9,7 @@ use narrows_policy::{Action, Because, Confined, Decision, Policy, Scene, Verdict
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
+use crate::docket::Docket;
 use crate::event::{Json, PermissionRequested, PermissionResolved};
 use crate::question::{Decide, Question, Reply};
 
@@ -17,6 +18,8 @@ use crate::question::{Decide, Question, Reply};
 pub(crate) enum Note {
     Requested(PermissionRequested),
     Resolved(PermissionResolved),
+    /// Whoever asked does not wait for the answer any more.
+    GivenUp(String),
 }
 
 /// How a question was settled.
@@ -93,6 +96,7 @@ pub(crate) struct Authority {
     waiting: AtomicUsize,
     cancelling: AtomicBool,
     cancelled: Notify,
+    pub(crate) docket: Docket,
 }
 
 impl Authority {
@@ -116,6 +120,7 @@ impl Authority {
             waiting: AtomicUsize::new(0),
             cancelling: AtomicBool::new(false),
             cancelled: Notify::new(),
+            docket: Docket::default(),
         }
     }
 
@@ -167,15 +172,22 @@ impl Authority {
         self.policy.decide(action, &scene)
     }
 
+    /// How a question is settled without asking anybody, if it is.
+    pub(crate) fn settled(&self, decision: &Decision) -> Option<(Reply, By)> {
+        if decision.because == Because::Cancelling {
+            return Some((Reply::Cancel, By::Cancelled));
+        }
+        match decision.verdict {
+            Verdict::Allow => Some((Reply::Allow, By::Policy)),
+            Verdict::Deny => Some((Reply::Reject, By::Policy)),
+            Verdict::Ask => self.decider.is_none().then_some((Reply::Reject, By::Nobody)),
+        }
+    }
+
     /// Settles a question: by what the policy says, or by asking.
     pub(crate) async fn settle(&self, question: Question) -> (Reply, By) {
-        if question.decision.because == Because::Cancelling {
-            return (Reply::Cancel, By::Cancelled);
-        }
-        match question.decision.verdict {
-            Verdict::Allow => return (Reply::Allow, By::Policy),
-            Verdict::Deny => return (Reply::Reject, By::Policy),
-            Verdict::Ask => {}
+        if let Some(settled) = self.settled(&question.decision) {
+            return settled;
         }
         let Some(decider) = &self.decider else { return (Reply::Reject, By::Nobody) };
         let cancelled = self.cancelled.notified();
@@ -198,11 +210,10 @@ impl Authority {
     /// Settles what the agent wants of this machine, and tells of it.
     pub(crate) async fn permit(&self, action: &Action, about: About) -> Result<(), Denied> {
         let decision = self.judge(action, true);
-        let id = self.number();
-        self.note(Note::Requested(about.requested(&id))).await;
+        let open = Open::new(self, &about).await;
         let About { method: _, title, kind, tool, input, paths } = about;
         let question = Question {
-            id: id.clone(),
+            id: open.id.clone(),
             session_id: self.session(),
             run_id: None,
             title,
@@ -217,28 +228,18 @@ impl Authority {
         };
         let (reply, by) = self.settle(question).await;
         let allowed = reply == Reply::Allow;
-        let resolved = PermissionResolved {
-            request_id: id,
-            outcome: if allowed { "allowed" } else { "refused" }.to_owned(),
-            decision: Some(explained(&decision, by)),
-            ..PermissionResolved::default()
-        };
-        self.note(Note::Resolved(resolved)).await;
+        let outcome = if allowed { "allowed" } else { "refused" };
+        if !open.decide(outcome, explained(&decision, by)).await {
+            return Err(denied(&decision, By::Cancelled));
+        }
         if allowed { Ok(()) } else { Err(denied(&decision, by)) }
     }
 
     /// Tells of something that cannot be done, whatever the policy says, because it lies out of reach.
     pub(crate) async fn out_of_reach(&self, about: &About, words: &str) {
-        let id = self.number();
-        self.note(Note::Requested(about.requested(&id))).await;
+        let open = Open::new(self, about).await;
         let decision = serde_json::json!({"verdict": Verdict::Deny, "words": words, "by": By::Policy.name()});
-        let resolved = PermissionResolved {
-            request_id: id,
-            outcome: "refused".to_owned(),
-            decision: Some(Json::write(&decision)),
-            ..PermissionResolved::default()
-        };
-        self.note(Note::Resolved(resolved)).await;
+        open.decide("refused", Json::write(&decision)).await;
     }
 
     async fn note(&self, note: Note) {
@@ -268,6 +269,56 @@ pub(crate) fn denied(decision: &Decision, by: By) -> Denied {
         By::Deadline => "nobody answered in time whether it is allowed".to_owned(),
         By::Cancelled => "the turn was cancelled".to_owned(),
     })
+}
+
+/// A request that is being decided. If whoever wanted it goes before, that is told.
+struct Open<'a> {
+    authority: &'a Authority,
+    id: String,
+    /// It was told that it was made.
+    requested: bool,
+    /// It was told what became of it.
+    resolved: bool,
+}
+
+impl<'a> Open<'a> {
+    /// Makes the request, and tells of it.
+    async fn new(authority: &'a Authority, about: &About) -> Self {
+        let id = authority.number();
+        authority.docket.enter(&id);
+        let mut open = Self { authority, id, requested: false, resolved: false };
+        authority.note(Note::Requested(about.requested(&open.id))).await;
+        open.requested = true;
+        open
+    }
+
+    /// It is decided so; `false` if the turn was over before.
+    async fn decide(mut self, outcome: &str, decision: Json) -> bool {
+        let resolved = PermissionResolved {
+            request_id: self.id.clone(),
+            outcome: outcome.to_owned(),
+            decision: Some(decision),
+            ..PermissionResolved::default()
+        };
+        let stands = self.authority.docket.decide(&resolved);
+        if stands {
+            self.authority.note(Note::Resolved(resolved)).await;
+        }
+        self.resolved = true;
+        stands
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let id = std::mem::take(&mut self.id);
+        if !self.requested {
+            self.authority.docket.tell(&id);
+        } else if !self.resolved {
+            // If there is no room it is told at the end of the turn.
+            let _ = self.authority.notes.try_send(Note::GivenUp(id));
+        }
+    }
 }
 
 /// Counts a question as long as it lives.

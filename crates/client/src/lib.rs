@@ -8,6 +8,7 @@ mod authority;
 mod choose;
 mod config;
 mod deadline;
+mod docket;
 mod error;
 mod event;
 mod feed;

@@ -1,5 +1,6 @@
 //! The task of a session: reads what the agent sends, answers what it asks, and turns the rest into events.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,9 +14,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::active::{Active, Why};
+use super::permission::{Held, Settled};
 use super::{Command, locked};
 use crate::authority::Note;
-use crate::event::{Payload, PermissionResolved, RuntimeEvent};
+use crate::event::{Payload, RuntimeEvent};
 use crate::feed::Feed;
 use crate::losses::Losses;
 use crate::map::{AgentState, Effects, End, Mapper, UsageReport};
@@ -48,14 +50,18 @@ pub(super) struct Actor {
     snapshot: Arc<Mutex<Snapshot>>,
     /// Where events go that belong to no run.
     listener: Feed<RuntimeEvent>,
-    ears: Ears,
+    pub(super) ears: Ears,
     pub(super) cancels: mpsc::Sender<Arc<str>>,
     pub(super) hosting: Option<Hosting>,
     /// What was lost of the agent's messages, as far as it was told.
     pub(super) losses: Losses,
     pub(super) run: Option<Active>,
     /// Requests that are being answered.
-    pub(super) tasks: JoinSet<Option<PermissionResolved>>,
+    pub(super) tasks: JoinSet<Option<Settled>>,
+    /// The requests for permission that wait for their answers, by their names.
+    pub(super) held: BTreeMap<String, Held>,
+    /// What of this machine the agent wants and is not decided yet.
+    pub(super) noted: BTreeSet<String>,
     /// Events that are to be put into the feed.
     pub(super) events: Vec<RuntimeEvent>,
     /// How many frames had come when silence was looked at last, and when it ends.
@@ -68,7 +74,7 @@ enum Happened {
     Command(Option<Command>),
     Cancel(Arc<str>),
     Note(Note),
-    Answered(Option<PermissionResolved>),
+    Answered(Option<Settled>),
     Deadline,
     Room,
 }
@@ -104,6 +110,8 @@ impl Actor {
             losses,
             run: None,
             tasks: JoinSet::new(),
+            held: BTreeMap::new(),
+            noted: BTreeSet::new(),
             events: Vec::new(),
             silence: (0, Instant::now()),
         }
@@ -124,7 +132,8 @@ impl Actor {
                 }
                 Happened::Item(Some(item)) => self.take(item),
                 Happened::Note(note) => self.note(note),
-                Happened::Answered(resolved) => self.resolved(resolved),
+                Happened::Answered(None) => {}
+                Happened::Answered(Some(settled)) => self.settled(settled),
                 Happened::Cancel(run_id) => {
                     if self.run.as_ref().is_some_and(|run| run_id.is_empty() || run.run_id == run_id) {
                         self.give_up(Why::Asked);
@@ -240,35 +249,13 @@ impl Actor {
         }
     }
 
-    fn note(&mut self, note: Note) {
-        let now = now_ms();
-        match note {
-            Note::Requested(requested) => {
-                let payload = Payload::PermissionRequested(Box::new(requested));
-                self.mapper.provider_event(payload, now, &mut self.events);
-            }
-            Note::Resolved(resolved) => {
-                self.mapper.permission_resolved(resolved, now, &mut self.events);
-                self.hear();
-            }
-        }
-    }
-
-    fn resolved(&mut self, resolved: Option<PermissionResolved>) {
-        if let Some(resolved) = resolved {
-            self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
-            // The time in which somebody thought is not the agent's.
-            self.hear();
-        }
-    }
-
     /// Ends what belongs to the session, and tells the agent if it can be told.
     async fn close(mut self, closing: Option<oneshot::Sender<()>>) {
         if self.run.is_some() {
             self.give_up(Why::Asked);
             self.finish(End::Cancelled, None);
         }
-        self.services.authority.cancel();
+        self.settle_all();
         self.flush();
         self.shared.lobby.leave(&self.id);
         self.tasks.shutdown().await;

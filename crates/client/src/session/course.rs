@@ -227,8 +227,12 @@ impl Actor {
 
     /// Ends the run.
     pub(super) fn finish(&mut self, end: End, structured: Option<Value>) {
-        let Some(run) = self.run.take() else { return };
+        if self.run.is_none() {
+            return;
+        }
+        self.settle_all();
         self.tell_losses();
+        let Some(run) = self.run.take() else { return };
         let outcome = Outcome {
             end,
             cancelling: run.giving_up.is_some(),
@@ -236,8 +240,6 @@ impl Actor {
             structured,
         };
         self.mapper.finish(outcome, now_ms(), &mut self.events);
-        // Questions that nobody waits for any more.
-        self.services.authority.cancel();
         run.settle(&mut self.events);
     }
 

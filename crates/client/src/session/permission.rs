@@ -2,16 +2,32 @@
 
 use std::sync::Arc;
 
-use narrows_policy::{Access, Action, Command, Kind};
-use narrows_rpc::Request;
+use narrows_policy::{Access, Action, Command, Decision, Kind};
+use narrows_rpc::{Request, Responder};
 use serde_json::{Value, json};
 
 use super::actor::{Actor, now_ms};
-use crate::authority::{By, explained};
+use crate::authority::{By, Note, explained};
 use crate::choose::{self, Answer, PermissionOption};
-use crate::event::PermissionResolved;
+use crate::event::{Payload, PermissionResolved};
 use crate::map::Asked;
 use crate::question::{Question, Reply};
+
+/// A request that waits for its answer.
+pub(super) struct Held {
+    responder: Responder,
+    call_id: Option<Arc<str>>,
+    options: Vec<PermissionOption>,
+    decision: Decision,
+    may_always: bool,
+}
+
+/// How a request was settled.
+pub(super) struct Settled {
+    id: String,
+    reply: Reply,
+    by: By,
+}
 
 impl Actor {
     /// The agent asks whether it may.
@@ -58,27 +74,91 @@ impl Actor {
         // For good only where nothing less is to be had and everything is allowed anyway.
         let may_always = authority.access() == Access::High;
         let responder = request.responder;
+        let given_up = responder.cancelled();
+        let at_once = authority.settled(&decision);
+        self.held.insert(id.clone(), Held { responder, call_id, options, decision, may_always });
+        if let Some((reply, by)) = at_once {
+            return self.settled(Settled { id, reply, by });
+        }
         self.tasks.spawn(async move {
-            let given_up = responder.cancelled();
             let (reply, by) = tokio::select! {
                 biased;
                 settled = authority.settle(question) => settled,
                 () = given_up => (Reply::Cancel, By::Cancelled),
             };
-            let answer = answer(&options, &reply, may_always);
-            let chosen =
-                answer.option_id().and_then(|id| options.iter().find(|option| option.option_id == id));
-            let resolved = PermissionResolved {
-                request_id: id,
-                call_id,
-                outcome: if chosen.is_some() { "selected" } else { "cancelled" }.to_owned(),
-                option_id: chosen.map(|option| option.option_id.clone()),
-                option_kind: chosen.map(|option| option.kind.clone()),
-                decision: Some(explained(&decision, by)),
-            };
-            responder.respond(&answer);
-            Some(resolved)
+            Some(Settled { id, reply, by })
         });
+    }
+
+    /// A request was settled: the agent is answered, and that is told.
+    pub(super) fn settled(&mut self, settled: Settled) {
+        let Settled { id, reply, by } = settled;
+        // One that is not there was answered when its turn ended.
+        let Some(held) = self.held.remove(&id) else { return };
+        let Held { responder, call_id, options, decision, may_always } = held;
+        let answer = answer(&options, &reply, may_always);
+        let chosen = answer.option_id().and_then(|id| options.iter().find(|option| option.option_id == id));
+        let resolved = PermissionResolved {
+            request_id: id,
+            call_id,
+            outcome: if chosen.is_some() { "selected" } else { "cancelled" }.to_owned(),
+            option_id: chosen.map(|option| option.option_id.clone()),
+            option_kind: chosen.map(|option| option.kind.clone()),
+            decision: Some(explained(&decision, by)),
+        };
+        responder.respond(&answer);
+        self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
+        // The time in which somebody thought is not the agent's.
+        self.hear();
+    }
+
+    /// Answers and tells everything that the agent has asked: what comes later belongs to no turn.
+    pub(super) fn settle_all(&mut self) {
+        self.services.authority.cancel();
+        while let Some(answered) = self.tasks.try_join_next() {
+            if let Some(settled) = answered.unwrap_or_default() {
+                self.settled(settled);
+            }
+        }
+        let held: Vec<String> = self.held.keys().cloned().collect();
+        for id in held {
+            self.settled(Settled { id, reply: Reply::Cancel, by: By::Cancelled });
+        }
+        while let Ok(note) = self.ears.notes.try_recv() {
+            self.note(note);
+        }
+        for id in std::mem::take(&mut self.noted) {
+            self.given_up(&id);
+        }
+    }
+
+    /// Takes news of what the agent wants of this machine.
+    pub(super) fn note(&mut self, note: Note) {
+        match note {
+            Note::Requested(requested) => {
+                self.noted.insert(requested.request_id.clone());
+                let payload = Payload::PermissionRequested(Box::new(requested));
+                self.mapper.provider_event(payload, now_ms(), &mut self.events);
+            }
+            Note::Resolved(resolved) => {
+                self.noted.remove(&resolved.request_id);
+                if self.services.authority.docket.tell(&resolved.request_id) {
+                    self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
+                }
+                self.hear();
+            }
+            Note::GivenUp(id) => {
+                self.noted.remove(&id);
+                self.given_up(&id);
+            }
+        }
+    }
+
+    /// Tells what became of a request that nobody waits for.
+    fn given_up(&mut self, id: &str) {
+        if let Some(resolved) = self.services.authority.docket.give_up(id) {
+            self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
+        }
     }
 }
 

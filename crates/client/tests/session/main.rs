@@ -4,6 +4,7 @@ mod cancelling;
 mod common;
 mod files;
 mod losses;
+mod pairs;
 mod permission;
 mod runs;
 mod unknown;
