@@ -1,6 +1,7 @@
 //! One tool call: what the agent has told of it so far.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use narrows_acp::Version;
@@ -106,9 +107,13 @@ impl Call {
         self.lost.input || self.lost.locations
     }
 
-    /// Whether the agent has told its input.
+    /// Whether the agent has told its input. Of a command that is more than where it runs: some tell that first.
     pub(super) fn has_input(&self) -> bool {
-        self.lost.input || self.raw_input.as_ref().is_some_and(|input| !input.is_empty())
+        let is_told = |input: &Json| {
+            let runs = self.kind.as_deref() == Some("execute");
+            !input.is_empty() && !(runs && only_surrounds(input.text()))
+        };
+        self.lost.input || self.raw_input.as_ref().is_some_and(is_told)
     }
 
     /// Its input, `{}` if the agent has not told.
@@ -238,6 +243,14 @@ impl<'a> Patch<'a> {
             }
         }
     }
+}
+
+/// Whether the input of a command tells only where and how it runs, and not what.
+fn only_surrounds(input: &str) -> bool {
+    const SURROUNDINGS: [&str; 7] =
+        ["cwd", "workdir", "working_directory", "workingDirectory", "env", "timeout", "background"];
+    let members = serde_json::from_str::<Object<BTreeMap<Cow<'_, str>, &RawValue>>>(input);
+    members.is_ok_and(|Object(members)| members.keys().all(|name| SURROUNDINGS.contains(&&**name)))
 }
 
 /// The tool's name, where agents without a place for it are known to put it.

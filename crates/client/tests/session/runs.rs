@@ -1,7 +1,7 @@
 //! Runs from their first event to their last.
 
 use narrows_acp::Version;
-use narrows_client::{Problem, RunRequest, Status};
+use narrows_client::{EventBody, Problem, RunRequest, Status};
 use narrows_policy::Access;
 use serde_json::json;
 
@@ -84,4 +84,31 @@ async fn an_answer_that_has_not_the_form_is_asked_for_once_more() {
     assert_eq!((result.status, result.structured_output), (Status::Success, None));
     assert_eq!(result.final_text.as_deref(), Some("No."));
     driven.leave().await;
+}
+
+/// As opencode does: where a command runs first, and then what it is.
+#[tokio::test]
+async fn a_command_is_told_with_all_of_its_input() {
+    const SCRIPT: &str = r#"
+        [[turn]]
+        steps = [
+          { tool = { id = "t", title = "bash", kind = "execute", input = { cwd = "/a" } } },
+          { tool_update = { id = "t", input = { cwd = "/a", command = "ls" } } },
+          { tool_update = { id = "t", status = "completed" } },
+        ]
+    "#;
+    for version in VERSIONS {
+        let driven = Stage::new(version, Access::Medium).open(SCRIPT).await;
+        let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+        let inputs: Vec<_> = all(&mut run)
+            .await
+            .into_iter()
+            .filter_map(|event| match event.body {
+                EventBody::ToolCall { input, .. } => Some(input.value()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(inputs, [json!({"cwd": "/a", "command": "ls"})], "{version}");
+        driven.leave().await;
+    }
 }

@@ -174,6 +174,35 @@ fn a_call_is_told_when_its_input_is() {
 }
 
 #[test]
+fn a_command_is_told_when_it_is_more_than_its_surroundings() {
+    let announced = |input: Value| {
+        begun("c", json!({"title": "bash", "kind": "execute", "status": "pending", "rawInput": input}))
+    };
+    // As opencode tells it.
+    check(
+        V1,
+        &[
+            announced(json!({"cwd": "/a"})),
+            tool("c", json!({"rawInput": {"cwd": "/a", "command": "ls"}})),
+            tool("c", json!({"status": "in_progress"})),
+        ],
+        &["- tool_call", r#"tool.call c Bash {"cwd":"/a","command":"ls"}"#, "- tool_call_update"],
+    );
+    // It goes on without telling more.
+    check(
+        V1,
+        &[announced(json!({"cwd": "/a", "timeout": 5})), tool("c", json!({"status": "in_progress"}))],
+        &["- tool_call", r#"tool.call c Bash {"cwd":"/a","timeout":5}"#],
+    );
+    for input in [json!({"argv": ["ls"], "cwd": "/a"}), json!({"code": 1}), json!("ls"), json!(["ls"])] {
+        check(V1, &[announced(input.clone())], &[&format!("tool.call c Bash {input}")]);
+    }
+    // What is no command may be about a directory.
+    let listing = begun("c", json!({"title": "ls", "kind": "read", "rawInput": {"cwd": "/a"}}));
+    check(V1, &[listing], &[r#"tool.call c Read {"cwd":"/a"}"#]);
+}
+
+#[test]
 fn news_of_a_call_are_merged() {
     let fields = json!({
         "title": "Read it", "kind": "read", "rawInput": {"path": "/a"}, "rawOutput": 1,
