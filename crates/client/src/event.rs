@@ -105,9 +105,6 @@ pub struct Message {
     /// What it holds in the form that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_output: Option<Value>,
-    /// Whether the text was longer than what is kept of a message. Its deltas were complete.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub truncated: bool,
 }
 
 /// What came of a tool call.
@@ -166,8 +163,6 @@ pub struct Completed {
     pub status: Status,
     /// The last message of the agent.
     pub final_text: Option<Arc<str>>,
-    /// Whether that was longer than what is kept of a message.
-    pub final_text_truncated: bool,
     /// The answer in the form that was asked for.
     pub structured_output: Option<Value>,
     /// What the run cost.

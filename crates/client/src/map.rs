@@ -21,6 +21,7 @@ mod update;
 use std::sync::Arc;
 
 use narrows_acp::Version;
+use serde_json::{Value, json};
 
 pub use self::ask::{Asked, Choice};
 pub use self::call::Call;
@@ -29,8 +30,8 @@ pub use self::end::{End, Outcome};
 pub use self::fault::Fault;
 
 use self::calls::Calls;
-use self::speech::Speech;
-use crate::event::{EventBody, Json, Message, Payload, RuntimeEvent};
+use self::speech::{Ended, Speech};
+use crate::event::{EventBody, Json, Message, Payload, Role, RuntimeEvent};
 
 /// How a mapper maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,8 +129,8 @@ impl Mapper {
     pub fn end_messages(&mut self, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
         let emit = &mut Emit::new(now_ms, out);
         self.end_thought(emit);
-        let message = self.said.end();
-        self.tell_message(emit, message);
+        let ended = self.said.end();
+        self.tell_message(emit, Role::Assistant, ended);
     }
 
     /// Tells something that is no update.
@@ -144,15 +145,31 @@ impl Mapper {
     }
 
     fn end_thought(&mut self, emit: &mut Emit<'_>) {
-        if let Some(message) = self.thought.end() {
-            self.tell(emit, EventBody::ReasoningMessage { message });
+        let ended = self.thought.end();
+        self.tell_message(emit, Role::Reasoning, ended);
+    }
+
+    fn tell_message(&self, emit: &mut Emit<'_>, role: Role, ended: Option<Ended>) {
+        if let Some(ended) = ended {
+            self.tell_ended(emit, role, ended, None);
         }
     }
 
-    fn tell_message(&self, emit: &mut Emit<'_>, message: Option<Message>) {
-        if let Some(message) = message {
-            self.tell(emit, EventBody::AssistantMessage { message });
+    /// Tells a message that is over, and before that if there was more of it.
+    fn tell_ended(&self, emit: &mut Emit<'_>, role: Role, ended: Ended, structured_output: Option<Value>) {
+        let Ended { text, length } = ended;
+        if length > text.len() {
+            let data = Json::write(&json!({"role": role, "bytes": length, "kept": text.len()}));
+            self.tell_payload(emit, Payload::Other { name: "message.truncated".to_owned(), data });
         }
+        let message = Message { text, structured_output };
+        self.tell(
+            emit,
+            match role {
+                Role::Assistant => EventBody::AssistantMessage { message },
+                Role::Reasoning => EventBody::ReasoningMessage { message },
+            },
+        );
     }
 
     fn tell_payload(&self, emit: &mut Emit<'_>, payload: Payload) {

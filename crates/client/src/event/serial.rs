@@ -45,7 +45,6 @@ impl Serialize for RuntimeEvent {
             EventBody::RunCompleted(completed) => {
                 map.serialize_entry("status", &completed.status)?;
                 entry(&mut map, "finalText", completed.final_text.as_ref())?;
-                entry(&mut map, "finalTextTruncated", completed.final_text_truncated.then_some(true))?;
                 entry(&mut map, "structuredOutput", completed.structured_output.as_ref())?;
                 entry(&mut map, "usage", completed.usage.as_ref())?;
             }
@@ -81,8 +80,6 @@ struct Members<'a> {
     code: Option<String>,
     status: Option<Status>,
     final_text: Option<Arc<str>>,
-    #[serde(default)]
-    final_text_truncated: bool,
     structured_output: Option<Value>,
     usage: Option<Usage>,
     raw: Option<Json>,
@@ -132,7 +129,6 @@ fn read(text: &str) -> Result<RuntimeEvent, serde_json::Error> {
         "run.completed" => EventBody::RunCompleted(Box::new(Completed {
             status: have(members.status, "status")?,
             final_text: members.final_text,
-            final_text_truncated: members.final_text_truncated,
             structured_output: members.structured_output,
             usage: members.usage,
         })),

@@ -9,7 +9,7 @@ fn event(body: EventBody) -> RuntimeEvent {
 }
 
 fn text(text: &str) -> Message {
-    Message { text: text.into(), structured_output: None, truncated: false }
+    Message { text: text.into(), structured_output: None }
 }
 
 /// Checks how an event is written, and that it is read as it was.
@@ -40,10 +40,10 @@ fn events_are_flat_objects() {
         &event(EventBody::AssistantMessage { message }),
         r#"{"type":"assistant.message","atMs":7,"runId":"r","sessionId":"s","message":{"text":"x","structuredOutput":{"a":1}}}"#,
     );
-    let message = Message { truncated: true, ..text("x") };
+    let message = text("x");
     check(
         &event(EventBody::ReasoningMessage { message }),
-        r#"{"type":"assistant.reasoning.message","atMs":7,"runId":"r","sessionId":"s","message":{"text":"x","truncated":true}}"#,
+        r#"{"type":"assistant.reasoning.message","atMs":7,"runId":"r","sessionId":"s","message":{"text":"x"}}"#,
     );
     let input = serde_json::from_str(r#"{ "b":1e3 }"#).unwrap();
     check(
@@ -92,21 +92,15 @@ fn the_end_has_what_is_known() {
     let completed = Completed {
         status: Status::Success,
         final_text: Some("done".into()),
-        final_text_truncated: true,
         structured_output: Some(json!([1])),
         usage: Some(usage),
     };
     check(
         &event(EventBody::RunCompleted(Box::new(completed))),
-        r#"{"type":"run.completed","atMs":7,"runId":"r","sessionId":"s","status":"success","finalText":"done","finalTextTruncated":true,"structuredOutput":[1],"usage":{"input_tokens":3}}"#,
+        r#"{"type":"run.completed","atMs":7,"runId":"r","sessionId":"s","status":"success","finalText":"done","structuredOutput":[1],"usage":{"input_tokens":3}}"#,
     );
-    let completed = Completed {
-        status: Status::Cancelled,
-        final_text: None,
-        final_text_truncated: false,
-        structured_output: None,
-        usage: None,
-    };
+    let completed =
+        Completed { status: Status::Cancelled, final_text: None, structured_output: None, usage: None };
     check(
         &RuntimeEvent {
             raw: Some(Json::from(&json!({"x": null}))),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::call::{Call, Stage};
 use super::fault::Fault;
 use super::{Emit, Mapper};
-use crate::event::{Completed, EventBody, RuntimeEvent, Status};
+use crate::event::{Completed, EventBody, Role, RuntimeEvent, Status};
 use crate::usage::Usage;
 
 /// How a run came to its end.
@@ -59,11 +59,9 @@ impl Mapper {
         let Outcome { end, cancelling, usage, structured } = outcome;
         let emit = &mut Emit::new(now_ms, out);
         self.end_thought(emit);
-        let message = self.said.end().map(|mut message| {
-            message.structured_output.clone_from(&structured);
-            message
-        });
-        self.tell_message(emit, message);
+        if let Some(ended) = self.said.end() {
+            self.tell_ended(emit, Role::Assistant, ended, structured.clone());
+        }
         for call in self.calls.settle_run() {
             self.interrupt(call, emit);
         }
@@ -72,14 +70,8 @@ impl Mapper {
         if let Some((message, code)) = failure {
             self.tell(emit, EventBody::Error { message, code });
         }
-        let last = self.said.last_ended();
-        let completed = Completed {
-            status,
-            final_text_truncated: last.as_ref().is_some_and(|last| last.truncated),
-            final_text: last.map(|last| last.text),
-            structured_output: structured,
-            usage,
-        };
+        let completed =
+            Completed { status, final_text: self.said.last_ended(), structured_output: structured, usage };
         self.tell(emit, EventBody::RunCompleted(Box::new(completed)));
         self.run_id = None;
         self.said = super::Speech::default();

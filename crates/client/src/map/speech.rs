@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::read::head;
-use crate::event::Message;
 
 /// How much of one message is kept.
 pub(super) const LONGEST: usize = 4 << 20;
@@ -19,7 +18,16 @@ pub(super) struct Speech {
     open: Option<Told>,
     past: VecDeque<Told>,
     past_bytes: usize,
-    last: Option<Message>,
+    last: Option<Arc<str>>,
+}
+
+/// A message that is over.
+#[derive(Debug, PartialEq)]
+pub(super) struct Ended {
+    /// What is kept of its text.
+    pub(super) text: Arc<str>,
+    /// How long all of it was.
+    pub(super) length: usize,
 }
 
 /// A message as far as it is known.
@@ -62,14 +70,14 @@ pub(super) enum Upsert<'a> {
     /// It has more text.
     More {
         /// The message that ends by it.
-        ended: Option<Message>,
+        ended: Option<Ended>,
         /// The new text.
         rest: &'a str,
     },
     /// Its text is another.
     Other {
         /// The message that ends by it.
-        ended: Option<Message>,
+        ended: Option<Ended>,
         /// The message.
         id: Arc<str>,
         /// Its text, as much as is kept.
@@ -79,7 +87,7 @@ pub(super) enum Upsert<'a> {
 
 impl Speech {
     /// Takes a piece of a message, and returns the message that ends by it.
-    pub(super) fn piece(&mut self, id: Option<&str>, text: &str) -> Option<Message> {
+    pub(super) fn piece(&mut self, id: Option<&str>, text: &str) -> Option<Ended> {
         match &mut self.open {
             // A piece without an id goes on with whatever is being said.
             Some(open) if id.is_none() || open.id.as_deref() == id => {
@@ -116,7 +124,7 @@ impl Speech {
     }
 
     /// Makes the message with this id the one that is being said, and returns the one that was.
-    fn turn_to(&mut self, id: Option<&str>) -> Option<Message> {
+    fn turn_to(&mut self, id: Option<&str>) -> Option<Ended> {
         if id.is_some() && self.open.as_ref().is_some_and(|open| open.id.as_deref() == id) {
             return None;
         }
@@ -128,13 +136,10 @@ impl Speech {
     }
 
     /// Ends the message that is being said.
-    pub(super) fn end(&mut self) -> Option<Message> {
+    pub(super) fn end(&mut self) -> Option<Ended> {
         let told = self.open.take()?;
-        let message = (!told.text.is_empty()).then(|| Message {
-            text: told.text.as_str().into(),
-            structured_output: None,
-            truncated: told.truncated(),
-        });
+        let text = told.text.as_str();
+        let ended = (!text.is_empty()).then(|| Ended { text: text.into(), length: told.length });
         if told.id.is_some() {
             self.past_bytes += told.text.len();
             self.past.push_back(told);
@@ -143,20 +148,20 @@ impl Speech {
                 self.past_bytes -= forgotten.text.len();
             }
         }
-        if message.is_some() {
-            self.last.clone_from(&message);
+        if let Some(ended) = &ended {
+            self.last = Some(Arc::clone(&ended.text));
         }
-        message
+        ended
     }
 
     /// The last message: the one that is being said, else the one that ended last.
     pub(super) fn last(&self) -> Option<&str> {
         let open = self.open.as_ref().map(|open| &*open.text).filter(|text| !text.is_empty());
-        open.or_else(|| self.last.as_ref().map(|last| &*last.text))
+        open.or(self.last.as_deref())
     }
 
     /// The message that ended last.
-    pub(super) fn last_ended(&mut self) -> Option<Message> {
+    pub(super) fn last_ended(&mut self) -> Option<Arc<str>> {
         self.last.take()
     }
 }

@@ -95,7 +95,7 @@ fn short(event: &RuntimeEvent) -> String {
             if let Some(structured) = &message.structured_output {
                 text += &format!(" = {structured}");
             }
-            if message.truncated { format!("{text} (truncated)") } else { text }
+            text
         }
         EventBody::ToolCall { call_id, tool_name, input } => format!("{call_id} {tool_name} {input:?}"),
         EventBody::ToolResult { call_id, output } => {

@@ -74,13 +74,12 @@ impl Mapper {
             Voice::Said => {
                 self.end_thought(emit);
                 let ended = self.said.piece(id, &text);
-                self.tell_message(emit, ended);
+                self.tell_message(emit, Role::Assistant, ended);
                 self.tell_read(emit, EventBody::AssistantDelta { text_delta: text.into_owned() });
             }
             Voice::Thought => {
-                if let Some(message) = self.thought.piece(id, &text) {
-                    self.tell(emit, EventBody::ReasoningMessage { message });
-                }
+                let ended = self.thought.piece(id, &text);
+                self.tell_message(emit, Role::Reasoning, ended);
                 self.tell_read(emit, EventBody::ReasoningDelta { text_delta: text.into_owned() });
             }
         }
@@ -247,17 +246,10 @@ impl Mapper {
                 (ended, EventBody::Provider { provider: Arc::clone(&self.provider), payload })
             }
         };
-        match role {
-            Role::Assistant => {
-                self.end_thought(emit);
-                self.tell_message(emit, ended);
-            }
-            Role::Reasoning => {
-                if let Some(message) = ended {
-                    self.tell(emit, EventBody::ReasoningMessage { message });
-                }
-            }
+        if role == Role::Assistant {
+            self.end_thought(emit);
         }
+        self.tell_message(emit, role, ended);
         self.tell_read(emit, body);
         Ok(if only_text { Told::Yes } else { Told::No })
     }

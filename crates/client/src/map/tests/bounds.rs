@@ -18,13 +18,16 @@ fn a_long_message_is_told_whole_and_kept_in_part() {
     stage.events.clear();
     stage.end("end_turn");
     let [
+        RuntimeEvent { body: EventBody::Provider { payload: Payload::Other { name, data }, .. }, .. },
         RuntimeEvent { body: EventBody::AssistantMessage { message }, .. },
         RuntimeEvent { body: EventBody::RunCompleted(completed), .. },
     ] = &*stage.events
     else {
         panic!()
     };
-    assert!(message.truncated && completed.final_text_truncated);
+    let (kept, bytes) = (message.text.len(), 6 * piece.len());
+    assert_eq!(name, "message.truncated");
+    assert_eq!(data.value(), json!({"role": "assistant", "bytes": bytes, "kept": kept}));
     assert!((4 * MIB - 1..=4 * MIB).contains(&message.text.len()), "{}", message.text.len());
     assert_eq!(completed.final_text.as_ref(), Some(&message.text));
 }
