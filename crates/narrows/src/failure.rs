@@ -40,8 +40,6 @@ pub(crate) enum Code {
     Protocol,
     /// A deadline has passed.
     Timeout,
-    /// The model's endpoint failed.
-    Endpoint,
     /// The rules refused something.
     Denied,
     /// Something failed on this side.
@@ -58,7 +56,7 @@ pub(crate) enum Code {
 
 impl Code {
     /// All of them.
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Success,
         Self::Agent,
         Self::Usage,
@@ -67,7 +65,6 @@ impl Code {
         Self::Start,
         Self::Protocol,
         Self::Timeout,
-        Self::Endpoint,
         Self::Denied,
         Self::Internal,
         Self::HungUp,
@@ -108,7 +105,6 @@ impl Code {
             Self::Start => (5, "start", "the agent cannot be started"),
             Self::Protocol => (6, "protocol", "the agent does not speak ACP as we know it"),
             Self::Timeout => (7, "timeout", "a deadline has passed"),
-            Self::Endpoint => (8, "endpoint", "the agent could not get an answer from its model"),
             Self::Denied => {
                 (9, "denied", "the agent has answered, but something it wanted was refused by the rules")
             }

@@ -230,11 +230,11 @@ pub(super) fn reported(fault: &Fault) -> Failure {
     let failure = match (url.is_empty(), words.is_empty()) {
         (false, _) => {
             let status = fault.status.map_or(String::new(), |status| format!(" (HTTP {status})"));
-            let failure = Failure::new(Code::Endpoint, format!("the model at {url} gave no answer{status}"));
+            let failure = Failure::new(Code::Agent, format!("the model at {url} gave no answer{status}"));
             if words.is_empty() { failure } else { failure.because(&std::io::Error::other(words)) }
         }
-        (true, false) => Failure::new(Code::Endpoint, words),
-        (true, true) => Failure::new(Code::Endpoint, "the agent reports a failure in place of an answer"),
+        (true, false) => Failure::new(Code::Agent, words),
+        (true, true) => Failure::new(Code::Agent, "the agent reports a failure in place of an answer"),
     };
     let failure = Failure { fault: Some(Box::new(fault.clone())), ..failure };
     match fault.kind.as_str() {

@@ -80,13 +80,13 @@ fn a_model_that_fails_is_an_error_with_a_code_of_its_own() {
     error: the model at [URL]/chat/completions gave no answer (HTTP 401)
       because: no such key
     hint: check the key: OPENAI_API_KEY, or what narrows.toml says about it
-    --- exit 8 ---
+    --- exit 1 ---
     ");
     for protocol in ["1", "2"] {
         let args = ["--base-url", &url, "--output", "json", "--protocol", protocol, "Hi"];
         let output = run(&place, &args).output().unwrap();
         let object: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        assert_eq!(output.status.code(), Some(8), "{object}");
+        assert_eq!(output.status.code(), Some(1), "{object}");
         let endpoint = &object["error"]["endpoint"];
         assert_eq!((&endpoint["kind"], &endpoint["status"]), (&json!("auth"), &json!(401)), "{object}");
         assert_eq!(endpoint["url"], format!("{url}/chat/completions"));
@@ -99,7 +99,7 @@ fn an_agent_without_a_model_is_an_error() {
     let place = Place::new();
     let told = place.told(place.run("narrows acp --no-store", &["Hi"]));
     assert!(told.contains("error: No model endpoint is configured"), "{told}");
-    assert!(told.ends_with("--- exit 8 ---\n"), "{told}");
+    assert!(told.ends_with("--- exit 1 ---\n"), "{told}");
 }
 
 #[test]

@@ -275,23 +275,23 @@ fn a_failure_in_place_of_an_answer() {
     --- stderr ---
     error: the endpoint wants a key
     hint: check the key: OPENAI_API_KEY, or what narrows.toml says about it
-    --- exit 8 ---
+    --- exit 1 ---
     ");
     let result = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn","_meta":{"narrows/error":{"message":"busy","retryable":true}}}}"#;
     assert_snapshot!(told(&[HELLO_V1, SESSION, result], &["Hi"]), @"
     --- stderr ---
     error: busy
     hint: the agent says that it may work later
-    --- exit 8 ---
+    --- exit 1 ---
     ");
     let whole = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn","_meta":{"narrows/error":{"kind":"rate_limit","status":429,"url":"https://h/v1/chat/completions","message":"slow down","retryable":true,"requestId":"r"}}}}"#;
     assert_snapshot!(told(&[HELLO_V1, SESSION, whole], &["--output", "json", "Hi"]), @r#"
-    {"text":"","stopReason":"end_turn","sessionId":"s","agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"endpoint","message":"the model at https://h/v1/chat/completions gave no answer (HTTP 429): slow down","exitCode":8,"endpoint":{"kind":"rate_limit","status":429,"url":"https://h/v1/chat/completions","message":"slow down","retryable":true},"hints":["the agent says that it may work later"]}}
+    {"text":"","stopReason":"end_turn","sessionId":"s","agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"agent","message":"the model at https://h/v1/chat/completions gave no answer (HTTP 429): slow down","exitCode":1,"endpoint":{"kind":"rate_limit","status":429,"url":"https://h/v1/chat/completions","message":"slow down","retryable":true},"hints":["the agent says that it may work later"]}}
     --- stderr ---
     error: the model at https://h/v1/chat/completions gave no answer (HTTP 429)
       because: slow down
     hint: the agent says that it may work later
-    --- exit 8 ---
+    --- exit 1 ---
     "#);
 }
 

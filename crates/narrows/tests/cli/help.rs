@@ -107,7 +107,6 @@ fn the_long_help() {
         5  the agent cannot be started
         6  the agent does not speak ACP as we know it
         7  a deadline has passed
-        8  the agent could not get an answer from its model
         9  the agent has answered, but something it wanted was refused by the rules
        70  something failed on this side
       129  cancelled by SIGHUP: the terminal was closed
