@@ -3,45 +3,25 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use narrows_client::{Decide, Pending, PermissionOption, Question, Reply};
+use narrows_client::{PermissionOption, Question, Reply};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::oneshot;
 
 use crate::cli::Output;
-use crate::terminal::{Colour, Style, line};
+use crate::terminal::{Colour, Style, line, long_line};
 
 /// The longest answer.
 const LONGEST: usize = 4096;
 
-/// The terminal, as somebody who can be asked. One question at a time.
-pub(crate) struct Terminal {
-    colour: Colour,
-    /// Held by the question that is being asked.
-    turn: Arc<Mutex<()>>,
-}
+/// How much of what is asked is shown: nobody is to allow what they cannot see.
+const WORDS: usize = 4000;
 
-impl Terminal {
-    /// The terminal, if a person watches it and nobody else reads what is printed.
-    pub(crate) fn find(output: Output) -> Option<Self> {
-        let watched = io::stderr().is_terminal() && io::stdin().is_terminal();
-        (watched && output == Output::Text)
-            .then(|| Self { colour: Colour::of_stderr(), turn: Arc::default() })
-    }
-}
-
-impl Decide for Terminal {
-    fn decide(&self, question: Arc<Question>) -> Pending {
-        let asking = Asking::begin(question, self.colour, Arc::clone(&self.turn));
-        Box::pin(async move {
-            match asking {
-                Ok(mut asking) => asking.reply().await,
-                Err(_) => Reply::Reject,
-            }
-        })
-    }
+/// Whether a person watches the terminal and nobody else reads what is printed.
+pub(crate) fn is_possible(output: Output) -> bool {
+    output == Output::Text && io::stderr().is_terminal() && io::stdin().is_terminal()
 }
 
 /// A question that a person has been asked. Dropping it takes the question back.
@@ -52,17 +32,13 @@ pub(crate) struct Asking {
 }
 
 impl Asking {
-    /// Asks as soon as `turn` can be had. In a thread of its own: a person takes as long as they take, and nothing else
-    /// may wait for them.
-    pub(crate) fn begin(question: Arc<Question>, colour: Colour, turn: Arc<Mutex<()>>) -> io::Result<Self> {
+    /// Asks, in a thread of its own: a person takes as long as they take, and nothing else may wait for them.
+    pub(crate) fn begin(question: Arc<Question>, colour: Colour) -> io::Result<Self> {
         let (unwanted, wanted) = io::pipe()?;
         let (answer, answered) = oneshot::channel();
         std::thread::Builder::new().name("question".to_owned()).spawn(move || {
-            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-            if !answer.is_closed() {
-                // Whoever no longer waits has decided otherwise.
-                let _ = answer.send(ask(&question, colour, &unwanted).unwrap_or(Reply::Reject));
-            }
+            // Whoever no longer waits has decided otherwise.
+            let _ = answer.send(ask(&question, colour, &unwanted).unwrap_or(Reply::Reject));
         })?;
         Ok(Self { answered, wanted })
     }
@@ -114,30 +90,56 @@ fn ask(question: &Question, colour: Colour, unwanted: &PipeReader) -> io::Result
         }
     }
 }
-/// The question as it is shown.
-pub(crate) fn render(question: &Question, colour: Colour) -> String {
-    let mut text = format!("\n{} {}\n", colour.paint(Style::Hint, "may the agent?"), line(&question.title));
-    if let Some(description) = &question.description {
-        text.push_str(&format!("  {}\n", line(description)));
-    }
-    if !question.input.is_null() {
-        text.push_str(&format!("  {}\n", line(&question.input.to_string())));
-    }
-    text.push_str(&format!(
-        "  {}\n",
-        colour.paint(Style::Dim, &line(&question.decision.because.to_string()))
-    ));
-    let mut ways = vec!["[y]es".to_owned(), "[n]o".to_owned()];
-    for (number, option) in question.options.iter().enumerate() {
-        ways.push(format!("[{}] {}", number + 1, line(&option.name)));
-    }
-    text.push_str(&ways.join("  "));
-    text.push_str(" > ");
+
+/// The question as it is shown: what the agent wants, why that is asked, and the keys that answer it.
+fn render(question: &Question, colour: Colour) -> String {
+    let heading = colour.paint(Style::Hint, "The agent asks for permission:").into_owned();
+    let mut text = format!("\n{heading} {}\n", line(&question.title));
+    let mut row = |name: &str, words: &str| {
+        if !words.is_empty() {
+            text.push_str(&format!(
+                "  {} {}\n",
+                colour.paint(Style::Dim, &format!("{name}:")),
+                long_line(words, WORDS)
+            ));
+        }
+    };
+    row("about", question.description.as_deref().unwrap_or_default());
+    row("what", &what(question));
+    row("why asked", &question.decision.because.to_string());
+    let mut keys = vec!["[y] yes, this once".to_owned(), "[n] no, or Enter".to_owned()];
+    keys.extend(question.options.iter().enumerate().map(|(number, option)| {
+        let name = line(&option.name);
+        // What a name promises need not be what its kind means.
+        let lasts = if option.kind.ends_with("_always") { " (lasts)" } else { "" };
+        format!("[{}] {name}{lasts}", number + 1)
+    }));
+    text.push_str(&format!("  {}\nAllow it? ", keys.join("  ")));
     text
 }
 
+/// What would be done: the command, or else the kind of thing, the files and the input.
+fn what(question: &Question) -> String {
+    let input = &question.input;
+    if let Some(command) = input["command"].as_str().filter(|command| !command.is_empty()) {
+        let args = input["args"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str);
+        let words: Vec<&str> = std::iter::once(command).chain(args).collect();
+        let [command] = words.as_slice() else {
+            return shlex::try_join(words.iter().copied()).unwrap_or_else(|_| words.join(" "));
+        };
+        return (*command).to_owned();
+    }
+    let mut parts = vec![question.tool.clone().unwrap_or_else(|| question.kind.clone())];
+    parts.extend(question.locations.iter().map(|path| path.display().to_string()));
+    if !input.is_null() {
+        parts.push(input.to_string());
+    }
+    parts.retain(|part| !part.is_empty());
+    parts.join(" ")
+}
+
 /// What an answer means; `None` if it means nothing.
-pub(crate) fn read(options: &[PermissionOption], answer: &str) -> Option<Reply> {
+fn read(options: &[PermissionOption], answer: &str) -> Option<Reply> {
     match answer.to_ascii_lowercase().as_str() {
         "y" | "yes" => Some(Reply::Allow),
         "n" | "no" | "" => Some(Reply::Reject),
@@ -150,16 +152,52 @@ pub(crate) fn read(options: &[PermissionOption], answer: &str) -> Option<Reply> 
 
 #[cfg(test)]
 mod tests {
+    use narrows_policy::{Access, Because, Decision, Kind, Verdict};
+    use serde_json::json;
+
     use super::*;
+
+    fn option(id: &str, kind: &str) -> PermissionOption {
+        PermissionOption { option_id: id.to_owned(), name: id.to_uppercase(), kind: kind.to_owned() }
+    }
+
+    #[track_caller]
+    fn check(input: serde_json::Value, locations: &[&str], expected: &str) {
+        let because = Because::Preset { access: Access::Medium, kind: Kind::Delete, why: "asks about it" };
+        let question = Question {
+            id: "perm_1".to_owned(),
+            session_id: "s".to_owned(),
+            run_id: None,
+            title: "Clean\u{1b}[2J up".to_owned(),
+            description: None,
+            tool_call_id: None,
+            tool: None,
+            kind: "delete".to_owned(),
+            input,
+            locations: locations.iter().map(Into::into).collect(),
+            options: vec![option("a", "allow_once"), option("b", "allow_always")],
+            decision: Decision { verdict: Verdict::Ask, because, about: None },
+        };
+        let expected = format!(
+            "\nThe agent asks for permission: Clean\\u{{1b}}[2J up\n  what: {expected}\n  why asked: no rule matches, and medium access asks about it\n  [y] yes, this once  [n] no, or Enter  [1] A  [2] B (lasts)\nAllow it? "
+        );
+        assert_eq!(render(&question, Colour::off()), expected);
+    }
+
+    #[test]
+    fn a_question_says_what_and_why_and_how_to_answer() {
+        check(json!(null), &[], "delete");
+        check(json!(null), &["/a", "/b c"], "delete /a /b c");
+        check(json!({"force": true}), &["/a"], "delete /a {\"force\":true}");
+        check(json!({"command": "rm -r x", "cwd": "/a"}), &[], "rm -r x");
+        check(json!({"command": "rm", "args": ["-r", "a b"]}), &[], "rm -r 'a b'");
+        let long = "x".repeat(1000);
+        check(json!({"command": long}), &[], &long);
+    }
 
     #[test]
     fn answers_are_understood_or_asked_for_again() {
-        let option = |id: &str| PermissionOption {
-            option_id: id.to_owned(),
-            name: id.to_uppercase(),
-            kind: "allow_once".to_owned(),
-        };
-        let options = [option("a"), option("b")];
+        let options = [option("a", "allow_once"), option("b", "allow_once")];
         for (answer, expected) in [
             ("y", Some(Reply::Allow)),
             ("YES", Some(Reply::Allow)),

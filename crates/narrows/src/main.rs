@@ -4,6 +4,7 @@ mod ask;
 mod cli;
 mod command;
 mod config;
+mod desk;
 mod drive;
 mod environment;
 mod failure;

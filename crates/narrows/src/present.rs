@@ -349,12 +349,17 @@ fn refused(resolved: &PermissionResolved) -> Option<String> {
         return None;
     }
     let decision = resolved.decision.as_ref().map(narrows_client::Json::value).unwrap_or_default();
-    let words = match decision["by"].as_str() {
-        Some("policy") => decision["words"].as_str().unwrap_or_default(),
-        Some(by) => by,
-        None => resolved.outcome.as_str(),
-    };
-    Some(words.to_owned())
+    let words = decision["words"].as_str().unwrap_or_default();
+    Some(match decision["by"].as_str() {
+        Some("policy") => words.to_owned(),
+        Some("answer") => "you said no".to_owned(),
+        Some("timed out") => "nobody answered in time".to_owned(),
+        Some("nobody to ask") => {
+            format!("nobody can be asked; {}", words.strip_prefix("ask: ").unwrap_or(words))
+        }
+        Some(by) => by.to_owned(),
+        None => resolved.outcome.clone(),
+    })
 }
 
 /// What a part of the answer is that is no text.
@@ -416,6 +421,7 @@ mod tests {
             Piece::LineEnd => "\n".to_owned(),
             Piece::Note(note) => format!("[{note}]"),
             Piece::Status(status) => format!("({status})"),
+            Piece::Rest => String::new(),
         };
         pieces.into_iter().map(text).collect()
     }
@@ -484,12 +490,12 @@ mod tests {
         let refused = json!({"outcome": "refused"});
         for (outcome, by, expected, denied) in [
             (refused.clone(), "policy", "[refused: Write /a (deny: no rule)]", 1),
-            (refused.clone(), "nobody to ask", "[refused: Write /a (nobody to ask)]", 1),
-            (refused, "answer", "[refused: Write /a (answer)]", 0),
+            (refused.clone(), "nobody to ask", "[refused: Write /a (nobody can be asked; deny: no rule)]", 1),
+            (refused, "answer", "[refused: Write /a (you said no)]", 0),
             (
                 json!({"outcome": "selected", "optionKind": "reject_once"}),
                 "answer",
-                "[refused: Write /a (answer)]",
+                "[refused: Write /a (you said no)]",
                 0,
             ),
             (json!({"outcome": "selected", "optionKind": "allow_once"}), "policy", "", 0),

@@ -25,6 +25,8 @@ pub(crate) enum Piece {
     Note(String),
     /// What goes on, on a terminal, until something else is shown.
     Status(String),
+    /// Nothing: what stands before it is to be on the screen, and the cursor at the beginning of a line.
+    Rest,
 }
 
 impl Piece {
@@ -33,6 +35,8 @@ impl Piece {
         let bytes = match self {
             Self::Text(text) | Self::Note(text) | Self::Status(text) => text.len(),
             Self::LineEnd => 0,
+            // Something, so that it can be waited for.
+            Self::Rest => 1,
         };
         u32::try_from(bytes).map_or(BYTES, |bytes| bytes.min(BYTES))
     }
@@ -78,6 +82,16 @@ impl Screen {
         let place = self.queue.reserve().await.map_err(|_| Failed)?;
         let taken = Arc::clone(&self.free).acquire_many_owned(piece.cost()).await.map_err(|_| Failed)?;
         Ok(Room { place, taken })
+    }
+
+    /// Waits until everything is written, so that somebody else can use the terminal until the next piece. Safe to
+    /// cancel. Fails when stdout does.
+    pub(crate) async fn rest(&self) -> Result<(), Failed> {
+        self.room(&Piece::Rest).await?.send(Piece::Rest);
+        // All room is free again when the last piece was written.
+        let all = self.free.acquire_many(BYTES).await.map_err(|_| Failed)?;
+        drop(all);
+        if self.queue.is_closed() { Err(Failed) } else { Ok(()) }
     }
 
     /// Waits until stdout fails, be it that nobody reads it any more.
@@ -128,6 +142,8 @@ impl Writer {
                 Piece::LineEnd => self.end_line()?,
                 Piece::Note(note) => self.note(&note)?,
                 Piece::Status(status) => self.status(&status),
+                Piece::Rest if self.one_terminal => self.end_line()?,
+                Piece::Rest => {}
             }
             // A program that reads along gets what there is; one that lags gets it in large pieces.
             if self.stdout_is_terminal || pieces.is_empty() {

@@ -69,9 +69,14 @@ pub(crate) fn text(text: &str) -> Cow<'_, str> {
 
 /// `text` of a peer as one line of bounded length, safe for a terminal and for a log.
 pub(crate) fn line(text: &str) -> String {
+    long_line(text, LONGEST)
+}
+
+/// The same, of at most this many characters.
+pub(crate) fn long_line(text: &str, longest: usize) -> String {
     let mut safe = String::new();
     for (count, c) in text.trim().chars().enumerate() {
-        if count == LONGEST {
+        if count == longest {
             safe.push('…');
             break;
         }

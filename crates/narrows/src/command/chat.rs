@@ -2,7 +2,6 @@
 
 mod beside;
 mod connection;
-mod desk;
 mod editor;
 mod input;
 mod known;
@@ -21,12 +20,12 @@ use tokio::sync::mpsc;
 
 use crate::cli::{Chat, Output};
 use crate::config::{self, Flags, Variables};
+use crate::desk::{Asked, Desk};
 use crate::drive::{self, Chosen, Wanted};
 use crate::failure::{Code, Failure};
 use crate::interrupt::{Interrupts, Signal};
 use crate::terminal::{Colour, Style, line};
 use connection::Connection;
-use desk::{Asked, Desk};
 use input::{Input, Typed, Words};
 use known::Choosing;
 use meaning::Meaning;

@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use narrows_client::{Decide, Runtime, Session};
 use narrows_process::Ladder;
+use tokio::sync::mpsc;
 
-use crate::ask::Terminal;
+use crate::ask;
 use crate::cli::{InputFormat, Output, Run};
+use crate::desk::{Asked, Desk};
 use crate::drive::{self, Chosen, Start, Wanted};
 use crate::failure::{Code, Failure, strayed};
 use crate::interrupt::{Interrupts, Signal};
@@ -28,17 +30,16 @@ pub(super) fn execute(args: &Run) -> Result<ExitCode, Failure> {
     let request = request::read(args)?;
     let mut chosen = drive::choose(&args.agent, args.output)?;
     let answers = (args.input == Some(InputFormat::Events)).then(|| Arc::new(Answers::default()));
-    let terminal = Terminal::find(args.output).map(Arc::new);
-    let asks: Option<Arc<dyn Decide>> = match (&answers, &terminal) {
-        (Some(answers), _) => Some(Arc::clone(answers) as _),
-        (None, Some(terminal)) => Some(Arc::clone(terminal) as _),
-        (None, None) => None,
+    let (desk, questions) = Desk::open();
+    let asks: Option<Arc<dyn Decide>> = match &answers {
+        Some(answers) => Some(Arc::clone(answers) as _),
+        None => ask::is_possible(args.output).then(|| Arc::new(desk) as _),
     };
     let mut wanted = drive::want(&args.session, &mut chosen, asks)?;
     let format = args.output;
     // The titles of tools stand there, for whoever watches.
     wanted.config.raw = args.raw || (format == Output::Text && std::io::stderr().is_terminal());
-    let settings = Settings { chosen, wanted, request, format, answers };
+    let settings = Settings { chosen, wanted, request, format, answers, questions };
     let (outcome, summary) = super::block_on(run(settings))?;
     match (format, &outcome) {
         (Output::Json, _) => summary.print(outcome.as_ref().err())?,
@@ -56,6 +57,7 @@ struct Settings {
     request: narrows_client::RunRequest,
     format: Output,
     answers: Option<Arc<Answers>>,
+    questions: mpsc::Receiver<Asked>,
 }
 
 /// Everything a conversation needs beside the agent.
@@ -125,7 +127,7 @@ async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
 impl Conversation {
     /// Starts the agent, talks to it and ends it.
     async fn run(&mut self, settings: Settings) -> Result<(), Trouble> {
-        let Settings { chosen, wanted, request, .. } = settings;
+        let Settings { chosen, wanted, request, questions, .. } = settings;
         if chosen.demo {
             self.interruptible(drive::introduce_demo()).await?;
         }
@@ -133,7 +135,7 @@ impl Conversation {
         let runtime = self.interruptible(started).await?.map_err(Failure::from)?;
         self.summary.introduce(runtime.introduced());
         let outcome = match self.interruptible(open(&runtime, &wanted)).await {
-            Ok(Ok(session)) => self.turn(&runtime, session, request).await,
+            Ok(Ok(session)) => self.turn(&runtime, session, request, questions).await,
             Ok(Err(failure)) => Err(failure.into()),
             Err(trouble) => Err(trouble),
         };

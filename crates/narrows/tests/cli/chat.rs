@@ -1,12 +1,10 @@
 //! `narrows chat`, in a terminal and in a pipe.
 
-mod person;
-
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 
+use crate::person::{CTRL_C, CTRL_D, Person, processes};
 use crate::support::{MARK, Place};
-use person::{CTRL_C, CTRL_D, Person, processes};
 use rustix::process::{Signal, kill_process};
 
 /// An agent that counts its turns, and has a command of its own.
@@ -146,10 +144,10 @@ fn what_the_agent_wants_is_asked() {
             .enumerate()
     {
         person.types("clean\r");
-        person.sees_times("[y]es  [n]o", number + 1);
+        person.sees_times("[y] yes, this once", number + 1);
         // The question stands behind what was said before it.
         let screen = person.screen();
-        let asked = screen.rfind("may the agent?").expect("a question");
+        let asked = screen.rfind("The agent asks for permission:").expect("a question");
         assert!(screen[..asked].matches("I would like to clean up.").count() == number + 1, "{screen}");
         person.types(&format!("{answer}\r"));
         person.sees(outcome);
@@ -164,7 +162,7 @@ fn a_question_ends_with_its_turn() {
     place.file("rules.toml", ASKS);
     let person = Person::talks_to(&place, "ask", &["--policy", "rules.toml"]);
     person.types("clean\r");
-    person.sees("[y]es  [n]o");
+    person.sees("[y] yes, this once");
     person.types(CTRL_C);
     person.sees("cancelled");
     person.sees_the_prompt();
@@ -172,7 +170,7 @@ fn a_question_ends_with_its_turn() {
     person.types("clean again");
     person.edits("> clean again");
     person.types("\r");
-    person.sees_times("[y]es  [n]o", 2);
+    person.sees_times("[y] yes, this once", 2);
     person.types("y\r");
     person.sees("Done, with your leave");
     person.sees_the_prompt();

@@ -202,7 +202,7 @@ fn requests_of_the_agent() {
     let agent = place.scripted(&[HELLO_V1, SESSION, turn, "", END_V1]);
     let told = place.told(place.run(&agent, &["Hi"]));
     for line in [
-        "refused: Remove everything (nobody to ask)\n",
+        "refused: Remove everything (nobody can be asked; no rule matches, and medium access asks",
         "refused: Read /etc/passwd (\"/etc/passwd\": this is outside the directories of the session)\n",
         "error: the rules refused 2 things that the agent wanted, the first: ",
     ] {

@@ -1,20 +1,15 @@
 //! One turn: what the agent says, what it asks, and what the user does meanwhile.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use narrows_client::{
-    Canceller, EventBody, Events, Payload, Reply, RunRequest, RunResult, Runtime, RuntimeEvent, Session,
-};
+use narrows_client::{Canceller, Events, RunRequest, RunResult, Runtime, RuntimeEvent, Session};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until};
 
 use super::beside;
-use super::desk::Asked;
-use crate::ask::Asking;
 use crate::cli::Output;
+use crate::desk::{Asked, Questions, Step};
 use crate::failure::{Cancelled, Failure, Limits};
 use crate::interrupt::{Interrupts, Signal};
 use crate::present::Presenter;
@@ -23,9 +18,6 @@ use crate::terminal::{Colour, Style};
 
 /// How many pieces are kept back while the user answers a question.
 const KEPT: usize = 4096;
-
-/// How long a question waits for what was said before it.
-const BEHIND: Duration = Duration::from_secs(1);
 
 /// Why a turn is not followed to its end.
 pub(super) enum Left {
@@ -50,7 +42,7 @@ pub(super) struct Turned {
 /// What a turn needs.
 pub(super) struct Turn<'a> {
     pub(super) interrupts: &'a mut Interrupts,
-    pub(super) questions: &'a mut mpsc::Receiver<Asked>,
+    questions: Questions<'a>,
     screen: Screen,
     presenter: Presenter,
     colour: Colour,
@@ -60,21 +52,15 @@ pub(super) struct Turn<'a> {
     leave: Option<Signal>,
     /// What waits for room on the screen.
     pieces: VecDeque<Piece>,
-    /// Questions that wait for their turn, and since when.
-    held: VecDeque<(Asked, Instant)>,
-    /// The questions that stand where what was shown ends.
-    due: HashSet<String>,
-    asking: Option<(Asked, Asking)>,
 }
 
 /// What happened next.
 enum Happened {
     Signal(Signal),
     OutputFailed,
-    Asked(Asked),
-    Answered(Reply),
-    Withdrawn,
-    Waited,
+    /// Everything before the next question is on the screen.
+    Rested,
+    Question(Step),
     Shown,
     Event(Option<RuntimeEvent>),
 }
@@ -88,7 +74,7 @@ impl<'a> Turn<'a> {
     ) -> Result<Self, Failure> {
         Ok(Self {
             interrupts,
-            questions,
+            questions: Questions::new(questions),
             screen: open_screen()?,
             presenter: Presenter::new(Output::Text, false),
             colour: Colour::of_stderr(),
@@ -96,9 +82,6 @@ impl<'a> Turn<'a> {
             cancelled: None,
             leave: None,
             pieces: VecDeque::new(),
-            held: VecDeque::new(),
-            due: HashSet::new(),
-            asking: None,
         })
     }
 
@@ -169,16 +152,14 @@ impl<'a> Turn<'a> {
     async fn follow(&mut self, events: &mut Events, cancel: &Canceller) -> Result<(), Left> {
         let mut more = Vec::new();
         loop {
-            if self.pieces.is_empty() && self.asking.is_none() && self.is_due() {
-                self.ask().await?;
-            }
             match self.happens(events).await {
-                Happened::Shown | Happened::Waited => {}
+                Happened::Shown | Happened::Question(Step::Moved) => {}
+                Happened::Rested => self.questions.ask(),
                 Happened::Signal(signal) if self.cancelled.is_some() => return Err(Left::Signal(signal)),
                 Happened::Signal(signal) => {
                     cancel.cancel();
                     self.cancelled = Some(Cancelled::Signal(signal));
-                    self.withdraw().await?;
+                    self.interrupts.unless(self.questions.withdraw_all()).await.map_err(Left::Signal)?;
                     match signal {
                         Signal::Terminate | Signal::HangUp => self.leave = Some(signal),
                         Signal::Interrupt => {
@@ -193,74 +174,24 @@ impl<'a> Turn<'a> {
                     self.cancelled.get_or_insert(Cancelled::Output);
                     cancel.cancel();
                 }
-                Happened::Asked(asked) => self.held.push_back((asked, Instant::now())),
-                Happened::Answered(reply) => {
-                    if let Some((asked, _)) = self.asking.take() {
-                        // Whoever no longer waits has decided otherwise.
-                        let _ = asked.reply.send(reply);
-                    }
+                Happened::Question(Step::Withdrawn) => {
+                    self.interrupts.unless(self.questions.withdraw()).await.map_err(Left::Signal)?;
                 }
-                Happened::Withdrawn => self.withdraw().await?,
-                Happened::Event(None) => return self.withdraw().await,
+                Happened::Event(None) => {
+                    return self.interrupts.unless(self.questions.withdraw_all()).await.map_err(Left::Signal);
+                }
                 Happened::Event(Some(event)) => {
                     more.push(event);
                     // As much as is worth showing at once.
                     events.take_all(&mut more);
                     for event in more.drain(..) {
-                        self.note_question(&event);
+                        self.questions.note(&event);
                         // Text is shown and not kept, so there is nothing that could be too long.
                         let _ = self.presenter.show(&event, &mut self.pieces);
                     }
                 }
             }
         }
-    }
-
-    /// Remembers that everything before this question has been told.
-    fn note_question(&mut self, event: &RuntimeEvent) {
-        if let EventBody::Provider { payload: Payload::PermissionRequested(asked), .. } = &event.body
-            && self.due.len() < KEPT
-        {
-            self.due.insert(asked.request_id.clone());
-        }
-    }
-
-    /// Whether the next question can be asked.
-    fn is_due(&mut self) -> bool {
-        while self.held.front().is_some_and(|(asked, _)| asked.reply.is_closed() || self.cancelled.is_some())
-        {
-            self.held.pop_front();
-        }
-        let Some((asked, since)) = self.held.front() else { return false };
-        self.due.contains(&asked.question.id) || since.elapsed() >= BEHIND
-    }
-
-    /// Asks the next question, below everything that was shown.
-    async fn ask(&mut self) -> Result<(), Left> {
-        let fresh = open_screen().map_err(Left::Output)?;
-        let shown = std::mem::replace(&mut self.screen, fresh).finish();
-        match self.interrupts.unless(shown).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(Left::Output(Failure::output(&error))),
-            Err(signal) => return Err(Left::Signal(signal)),
-        }
-        let Some((asked, _)) = self.held.pop_front() else { return Ok(()) };
-        self.due.remove(&asked.question.id);
-        let turn = Arc::new(Mutex::new(()));
-        match Asking::begin(Arc::clone(&asked.question), self.colour, turn) {
-            Ok(asking) => self.asking = Some((asked, asking)),
-            // Dropped, which is a refusal.
-            Err(error) => tracing::warn!(%error, "a question cannot be asked"),
-        }
-        Ok(())
-    }
-
-    /// Asks no more: what was asked is neither allowed nor refused.
-    async fn withdraw(&mut self) -> Result<(), Left> {
-        let Some((asked, asking)) = self.asking.take() else { return Ok(()) };
-        // Whoever no longer waits has decided otherwise.
-        let _ = asked.reply.send(Reply::Cancel);
-        self.interrupts.unless(asking.withdraw()).await.map_err(Left::Signal)
     }
 
     /// What happens next. While a question is open nothing is shown; while something waits to be shown nothing more is
@@ -270,20 +201,19 @@ impl<'a> Turn<'a> {
         if is_output_gone {
             self.pieces.clear();
         }
-        let is_asking = self.asking.is_some();
+        let is_asking = self.questions.is_asking();
         let next = self.pieces.front().filter(|_| !is_asking);
         let has_next = next.is_some();
-        let reads = if is_asking { self.pieces.len() < KEPT } else { !has_next };
-        let waits = self.held.front().filter(|_| !is_asking).map(|(_, since)| *since + BEHIND);
+        let asks = !is_output_gone && self.pieces.is_empty() && self.questions.is_due();
+        let reads = if is_asking { self.pieces.len() < KEPT } else { !has_next && !asks };
         let shown = tokio::select! {
             biased;
             signal = self.interrupts.next() => return Happened::Signal(signal),
             () = self.screen.failed(), if !is_output_gone => return Happened::OutputFailed,
-            happened = answer(&mut self.asking), if is_asking => return happened,
-            Some(asked) = self.questions.recv() => return Happened::Asked(asked),
+            step = self.questions.next() => return Happened::Question(step),
+            Ok(()) = self.screen.rest(), if asks => return Happened::Rested,
             room = place(&self.screen, next), if has_next => room,
             event = events.next(), if reads => return Happened::Event(event),
-            () = sleep_until(waits.unwrap_or_else(Instant::now)), if waits.is_some() => return Happened::Waited,
         };
         if let (Ok(room), Some(piece)) = (shown, self.pieces.pop_front()) {
             room.send(piece);
@@ -311,16 +241,6 @@ fn open_screen() -> Result<Screen, Failure> {
 
 async fn ended(result: oneshot::Receiver<RunResult>) -> Result<RunResult, Failure> {
     result.await.map_err(|_| Failure::session_closed())
-}
-
-/// What becomes of the question that is asked.
-async fn answer(asking: &mut Option<(Asked, Asking)>) -> Happened {
-    let Some((asked, asking)) = asking else { return std::future::pending().await };
-    tokio::select! {
-        biased;
-        () = asked.reply.closed() => Happened::Withdrawn,
-        reply = asking.reply() => Happened::Answered(reply),
-    }
 }
 
 async fn place<'a>(screen: &'a Screen, piece: Option<&Piece>) -> Result<Room<'a>, Failed> {

@@ -4,16 +4,20 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use narrows_client::{Canceller, Events, RunRequest, RunResult, Runtime, RuntimeEvent, Session};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{Conversation, Trouble};
+use crate::desk::{Asked, Questions, Step};
 use crate::failure::{Cancelled, Failure, Limits};
 use crate::interrupt::Signal;
 use crate::screen::{Failed, Piece, Room, Screen};
 
 /// How long nothing happens before it is said that something goes on, and how often that is said.
 const MOMENT: Duration = Duration::from_secs(2);
+
+/// How many pieces are kept back while a question is open.
+const KEPT: usize = 4096;
 
 /// What somebody is told who has pressed Ctrl-C.
 const AGAIN: &str = "cancelling; press Ctrl-C again to leave at once";
@@ -24,6 +28,10 @@ enum Happened {
     Signal(Signal),
     /// Our output cannot be written any more.
     OutputFailed,
+    /// Everything before the next question is on the screen.
+    Rested,
+    /// Something became of the questions.
+    Question(Step),
     /// One piece is on its way to the screen.
     Shown,
     /// Something was told.
@@ -37,8 +45,9 @@ enum Happened {
 }
 
 /// How far a turn has come.
-struct Following {
+struct Following<'a> {
     events: Events,
+    questions: Questions<'a>,
     cancel: Canceller,
     result: oneshot::Receiver<RunResult>,
     /// How it ended, if that is known before everything was shown, and until when the rest may be read.
@@ -58,6 +67,7 @@ impl Conversation {
         runtime: &Runtime,
         mut session: Session,
         request: RunRequest,
+        mut questions: mpsc::Receiver<Asked>,
     ) -> Result<(), Trouble> {
         self.summary.session_id = Some(session.id().to_owned());
         let mut early = Vec::new();
@@ -73,6 +83,7 @@ impl Conversation {
         }
         let mut following = Following {
             events,
+            questions: Questions::new(&mut questions),
             cancel,
             result,
             over: None,
@@ -121,12 +132,20 @@ impl Conversation {
     }
 
     /// Shows what comes until the turn is over; what was `early` behind its beginning.
-    async fn follow(&mut self, following: &mut Following, early: Vec<RuntimeEvent>) -> Result<(), Trouble> {
+    async fn follow(
+        &mut self,
+        following: &mut Following<'_>,
+        early: Vec<RuntimeEvent>,
+    ) -> Result<(), Trouble> {
         let mut early = Some(early);
         let mut more = Vec::new();
         loop {
             match self.happens(following).await {
-                Happened::Shown => {}
+                Happened::Shown | Happened::Question(Step::Moved) => {}
+                Happened::Rested => following.questions.ask(),
+                Happened::Question(Step::Withdrawn) => {
+                    self.withdraw(following.questions.withdraw()).await?;
+                }
                 Happened::Silence => {
                     let status = self.presenter.status(following.heard.elapsed().as_secs());
                     following.pieces.extend(status);
@@ -134,20 +153,24 @@ impl Conversation {
                 Happened::Signal(signal) if following.cancelled.is_some() => {
                     return Err(Trouble::Leave(signal));
                 }
-                Happened::Signal(signal) => stop(following, signal),
+                Happened::Signal(signal) => {
+                    stop(following, signal);
+                    self.withdraw(following.questions.withdraw_all()).await?;
+                }
                 Happened::OutputFailed => cancel(following, Cancelled::Output),
                 Happened::Over(result) => following.over = Some((*result, Instant::now() + self.grace)),
                 Happened::Unread => {
                     following.pieces.clear();
                     return Ok(());
                 }
-                Happened::Event(None) => return Ok(()),
+                Happened::Event(None) => return self.withdraw(following.questions.withdraw_all()).await,
                 Happened::Event(Some(event)) => {
                     following.heard = Instant::now();
                     more.push(event);
                     // As much as is worth showing at once.
                     following.events.take_all(&mut more);
                     for event in more.drain(..) {
+                        following.questions.note(&event);
                         let shown = self.presenter.show(&event, &mut following.pieces);
                         if shown.is_err() && following.cancelled.is_none() {
                             cancel(following, Cancelled::TooLong);
@@ -161,27 +184,38 @@ impl Conversation {
         }
     }
 
-    /// What happens next. Nothing more is read from the agent while something waits to be shown.
-    async fn happens(&mut self, following: &mut Following) -> Happened {
+    /// Takes questions back, unless somebody wants us to leave at once.
+    async fn withdraw(&mut self, withdrawing: impl Future<Output = ()>) -> Result<(), Trouble> {
+        self.interrupts.unless(withdrawing).await.map_err(Trouble::Leave)
+    }
+
+    /// What happens next. While a question is open nothing is shown; while something waits to be shown nothing more is
+    /// read from the agent.
+    async fn happens(&mut self, following: &mut Following<'_>) -> Happened {
         let is_output_gone = matches!(following.cancelled, Some(Cancelled::Output));
         if is_output_gone {
             following.pieces.clear();
         }
-        let waits = following.pieces.front();
+        let is_asking = following.questions.is_asking();
+        let asks = !is_output_gone && following.pieces.is_empty() && following.questions.is_due();
+        let waits = following.pieces.front().filter(|_| !is_asking);
+        let reads = if is_asking { following.pieces.len() < KEPT } else { waits.is_none() && !asks };
         let is_cancelled = following.cancelled.is_some();
         let leave_by = following.over.as_ref().map(|(_, leave_by)| *leave_by);
         let shown = tokio::select! {
             biased;
             signal = self.interrupts.next() => return Happened::Signal(signal),
             () = self.screen.failed(), if !is_output_gone => return Happened::OutputFailed,
+            step = following.questions.next() => return Happened::Question(step),
+            Ok(()) = self.screen.rest(), if asks => return Happened::Rested,
             room = place(&self.screen, waits), if waits.is_some() => room,
             // Whoever has given up a turn does not wait for somebody else to read all of it.
             Ok(result) = &mut following.result, if is_cancelled && leave_by.is_none() && waits.is_some() => {
                 return Happened::Over(Box::new(result));
             }
             () = sleep_until(leave_by.unwrap_or_else(Instant::now)), if leave_by.is_some() => return Happened::Unread,
-            event = following.events.next(), if waits.is_none() => return Happened::Event(event),
-            () = sleep(MOMENT), if waits.is_none() => return Happened::Silence,
+            event = following.events.next(), if reads => return Happened::Event(event),
+            () = sleep(MOMENT), if reads && !is_asking => return Happened::Silence,
         };
         if let (Ok(room), Some(piece)) = (shown, following.pieces.pop_front()) {
             room.send(piece);
@@ -211,7 +245,7 @@ async fn place<'a>(screen: &'a Screen, piece: Option<&Piece>) -> Result<Room<'a>
 }
 
 /// Somebody wants the turn to end.
-fn stop(following: &mut Following, signal: Signal) {
+fn stop(following: &mut Following<'_>, signal: Signal) {
     if signal == Signal::Interrupt {
         // Before anything that waits for a slow reader.
         following.pieces.push_front(Piece::Note(AGAIN.to_owned()));
@@ -219,7 +253,7 @@ fn stop(following: &mut Following, signal: Signal) {
     cancel(following, Cancelled::Signal(signal));
 }
 
-fn cancel(following: &mut Following, why: Cancelled) {
+fn cancel(following: &mut Following<'_>, why: Cancelled) {
     following.cancelled.get_or_insert(why);
     following.cancel.cancel();
 }

@@ -32,7 +32,7 @@ fn size(cells: u16) -> NonZero<u16> {
     NonZero::new(cells).expect("a window has some size")
 }
 
-/// Somebody who sits before a terminal in which `narrows chat` runs.
+/// Somebody who sits before a terminal in which narrows runs.
 pub(crate) struct Person<'a> {
     place: &'a Place,
     pty: Arc<Pty>,
@@ -43,10 +43,20 @@ pub(crate) struct Person<'a> {
 impl<'a> Person<'a> {
     /// Starts `narrows chat` with these arguments.
     pub(crate) fn starts(place: &'a Place, args: &[&str]) -> Self {
+        Self::begins(place, "chat", args)
+    }
+
+    /// Starts `narrows run` with one of the scripted agents.
+    pub(crate) fn runs(place: &'a Place, script: &str, args: &[&str]) -> Self {
+        let agent = format!("narrows fake-agent {script}");
+        Self::begins(place, "run", &[&["--agent", &agent], args].concat())
+    }
+
+    fn begins(place: &'a Place, command: &str, args: &[&str]) -> Self {
         let (pty, pts) = pty_process::blocking::open().expect("a terminal");
         pty.resize(Size::new(ROWS, COLUMNS)).expect("it has a size");
         let child = Command::new(env!("CARGO_BIN_EXE_narrows"))
-            .args(["chat", "--pass-env", MARK])
+            .args([command, "--pass-env", MARK])
             .args(args)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").expect("PATH"))
