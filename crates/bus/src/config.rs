@@ -1,9 +1,29 @@
 //! What a bus is told: where to listen, which workers to keep, and what nobody may exceed.
 
+mod address;
+mod item;
+mod json;
+mod mistake;
+mod nearest;
+mod notes;
+mod read;
+mod settings;
+pub mod shown;
+mod stdio_bus;
+#[cfg(test)]
+mod tests;
+mod tree;
+pub mod unit;
+
+pub use mistake::{Mistake, Place, Warning};
+pub use read::{Inspected, inspect, read};
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use notes::Notes;
+use read::Placed;
 use serde_json::Value;
 
 /// Everything a bus is told.

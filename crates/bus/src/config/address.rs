@@ -1,0 +1,166 @@
+//! Where to listen, as people write it: `tcp://127.0.0.1:9000`, `unix:/path` or `stdio:`.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use super::{Door, Listen};
+
+/// The longest path of a unix socket that systems take.
+const LONGEST_PATH: usize = 107;
+
+impl Listen {
+    /// Reads `tcp://HOST:PORT`, `tcp://HOST:PORT/POOL`, `unix:PATH` or `stdio:`.
+    ///
+    /// # Errors
+    /// When it is something else, or can be reached from other machines.
+    pub fn parse(url: &str) -> Result<Self, &'static str> {
+        let (scheme, rest) = url.split_once(':').ok_or("it must be tcp://HOST:PORT, unix:/PATH or stdio:")?;
+        let (at, pool) = match scheme {
+            "tcp" => {
+                let rest = rest.strip_prefix("//").ok_or("two slashes are missing: tcp://HOST:PORT")?;
+                let (address, pool) = rest.split_once('/').unwrap_or((rest, ""));
+                (Door::tcp(address)?, Some(pool).filter(|pool| !pool.is_empty()).map(str::to_owned))
+            }
+            "unix" => (Door::unix(rest.strip_prefix("//").unwrap_or(rest))?, None),
+            "stdio" if rest.is_empty() || rest == "//" => (Door::Stdio, None),
+            "stdio" => return Err("nothing may follow `stdio:`"),
+            "ws" | "wss" | "http" | "https" => {
+                return Err("this cannot be listened for yet; use tcp://, unix: or stdio:");
+            }
+            _ => return Err("it must be tcp://HOST:PORT, unix:/PATH or stdio:"),
+        };
+        Ok(Self { at, pool })
+    }
+}
+
+impl Door {
+    /// Reads `HOST:PORT`; the host must be of this machine.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn tcp(address: &str) -> Result<Self, &'static str> {
+        loopback(address)?;
+        Ok(Self::Tcp(address.to_owned()))
+    }
+
+    /// Reads a path.
+    ///
+    /// # Errors
+    /// When no socket can be there.
+    pub fn unix(path: &str) -> Result<Self, &'static str> {
+        socket(path, Path::new("")).map(Self::Unix)
+    }
+}
+
+impl fmt::Display for Door {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdio => out.write_str("stdio:"),
+            Self::Tcp(address) => write!(out, "tcp://{address}"),
+            Self::Unix(path) => write!(out, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Checks that `address` is a host of this machine and a port.
+pub(super) fn loopback(address: &str) -> Result<(), &'static str> {
+    let (host, port) = address.rsplit_once(':').ok_or("the port is missing: HOST:PORT")?;
+    if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.parse::<u16>().is_err() {
+        return Err("the port must be a number from 0 to 65535");
+    }
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let ip: Option<IpAddr> = bare.unwrap_or(host).parse().ok();
+    match ip {
+        Some(IpAddr::V6(_)) if bare.is_none() => Err("an IPv6 address stands in brackets: [::1]:9000"),
+        Some(IpAddr::V4(_)) if bare.is_some() => Err("an IPv4 address stands in no brackets"),
+        Some(ip) if ip.is_loopback() => Ok(()),
+        None if host == "localhost" => Ok(()),
+        _ => Err(
+            "only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents",
+        ),
+    }
+}
+
+/// The path of a unix socket; a relative one is meant from `base`.
+pub(super) fn socket(path: &str, base: &Path) -> Result<PathBuf, &'static str> {
+    let path = base.join(plain(path)?);
+    match path.as_os_str().len() {
+        ..=LONGEST_PATH => Ok(path),
+        _ => Err("the path of a socket can have at most 107 bytes"),
+    }
+}
+
+/// A path without what only a shell would understand.
+pub(super) fn plain(path: &str) -> Result<&str, &'static str> {
+    match path {
+        "" => Err("the path is missing"),
+        _ if path == "~" || path.starts_with("~/") => Err("`~` is not understood here; write the whole path"),
+        _ if path.starts_with('$') => Err("variables are not understood here; write the whole path"),
+        _ => Ok(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_can_be_listened_on() {
+        #[track_caller]
+        fn check(url: &str, shown: &str, pool: Option<&str>) {
+            let listen = Listen::parse(url).expect(url);
+            assert_eq!((listen.at.to_string().as_str(), listen.pool.as_deref()), (shown, pool), "{url}");
+        }
+        check("tcp://127.0.0.1:9000", "tcp://127.0.0.1:9000", None);
+        check("tcp://127.1.2.3:0/", "tcp://127.1.2.3:0", None);
+        check("tcp://[::1]:9000/coder", "tcp://[::1]:9000", Some("coder"));
+        check("tcp://localhost:9000", "tcp://localhost:9000", None);
+        check("unix:/run/a.sock", "unix:/run/a.sock", None);
+        check("unix:///run/a.sock", "unix:/run/a.sock", None);
+        check("unix:a.sock", "unix:a.sock", None);
+        check("stdio:", "stdio:", None);
+        check("stdio://", "stdio:", None);
+    }
+
+    #[test]
+    fn what_cannot() {
+        #[track_caller]
+        fn check(url: &str, reason: &str) {
+            let found = Listen::parse(url).expect_err(url);
+            assert!(found.contains(reason), "{url}: {found}");
+        }
+        check("", "it must be");
+        check("9000", "it must be");
+        check("udp://127.0.0.1:1", "it must be");
+        check("tcp:127.0.0.1:1", "two slashes");
+        check("tcp://127.0.0.1", "port is missing");
+        check("tcp://127.0.0.1:70000", "0 to 65535");
+        check("tcp://127.0.0.1:+1", "0 to 65535");
+        check("tcp://0.0.0.0:1", "only 127.0.0.1");
+        check("tcp://[::]:1", "only 127.0.0.1");
+        check("tcp://example.com:1", "only 127.0.0.1");
+        check("tcp://::1:1", "brackets");
+        check("tcp://[127.0.0.1]:1", "no brackets");
+        check("unix:", "path is missing");
+        check("unix:~/a", "`~`");
+        check("unix:$HOME/a", "variables");
+        check(&format!("unix:/{}", "a".repeat(107)), "107");
+        check("stdio:x", "nothing may follow");
+        check("ws://127.0.0.1:1", "yet");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn what_is_shown_is_read_again(url in "(tcp|unix|stdio|x)?:?/{0,3}[a-z0-9.:\\[\\]]{0,12}(:[0-9]{1,6})?") {
+            if let Ok(listen) = Listen::parse(&url) {
+                let again = Listen::parse(&listen.at.to_string()).map(|listen| listen.at);
+                prop_assert_eq!(again, Ok(listen.at));
+            }
+        }
+    }
+}

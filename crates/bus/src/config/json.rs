@@ -1,0 +1,240 @@
+//! JSON read into a tree, and with the patience of stdio Bus: a comma too many and text behind the end are only warned of.
+
+use super::notes::Notes;
+use super::tree::{Entry, Kind, Node};
+
+/// How deep lists and objects may lie in each other.
+const DEEPEST: usize = 64;
+
+/// A mistake: the byte where it is, and what it is.
+type Read<T> = Result<T, (usize, &'static str)>;
+
+/// Reads the text as JSON. `None` is a mistake, which is noted.
+pub(super) fn json(notes: &Notes<'_>) -> Option<Node> {
+    let mut reader = Reader { notes, text: notes.text().as_bytes(), at: 0 };
+    match reader.document() {
+        Ok(node) => Some(node),
+        Err((at, what)) => {
+            notes.mistake(at, format!("this is no JSON: {what}"), None);
+            None
+        }
+    }
+}
+
+struct Reader<'a> {
+    notes: &'a Notes<'a>,
+    text: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn document(&mut self) -> Read<Node> {
+        if self.text.starts_with("\u{feff}".as_bytes()) {
+            self.at = "\u{feff}".len();
+        }
+        let node = self.value(0)?;
+        if self.peek().is_some() {
+            self.notes.warning(self.at, "what stands behind the end of the object is ignored");
+        }
+        Ok(node)
+    }
+
+    /// The next byte that is no space.
+    fn peek(&mut self) -> Option<u8> {
+        while matches!(self.text.get(self.at), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+            self.at += 1;
+        }
+        self.text.get(self.at).copied()
+    }
+
+    /// Takes the next byte if it is this one.
+    fn take(&mut self, wanted: u8) -> bool {
+        let found = self.peek() == Some(wanted);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn value(&mut self, depth: usize) -> Read<Node> {
+        let next = self.peek();
+        let at = self.at;
+        if depth > DEEPEST {
+            return Err((at, "too many brackets in each other"));
+        }
+        let kind = match next {
+            Some(b'"') => Kind::Text(self.string()?),
+            Some(b'{') => Kind::Table(self.entries(depth)?),
+            Some(b'[') => Kind::List(self.list(depth)?),
+            Some(b'-' | b'0'..=b'9') => self.number()?,
+            Some(b'a'..=b'z') => self.word()?,
+            Some(_) => return Err((at, "a value is expected here")),
+            None => return Err((at, "it ends too early")),
+        };
+        Ok(Node { at, kind })
+    }
+
+    fn entries(&mut self, depth: usize) -> Read<Vec<Entry>> {
+        let mut entries: Vec<Entry> = Vec::new();
+        self.at += 1;
+        while self.more(b'}', entries.is_empty())? {
+            let at = self.at;
+            if self.peek() != Some(b'"') {
+                return Err((at, "a key in double quotes is expected here"));
+            }
+            let key = self.string()?;
+            if entries.iter().any(|entry| entry.key == key) {
+                return Err((at, "this key stands here twice"));
+            }
+            if !self.take(b':') {
+                return Err((self.at, "a colon is expected here"));
+            }
+            entries.push(Entry { at, key, node: self.value(depth + 1)? });
+        }
+        Ok(entries)
+    }
+
+    fn list(&mut self, depth: usize) -> Read<Vec<Node>> {
+        let mut nodes = Vec::new();
+        self.at += 1;
+        while self.more(b']', nodes.is_empty())? {
+            nodes.push(self.value(depth + 1)?);
+        }
+        Ok(nodes)
+    }
+
+    /// Whether another entry follows; else the `end` is taken.
+    fn more(&mut self, end: u8, first: bool) -> Read<bool> {
+        if self.peek().is_none() {
+            return Err((self.at, "it ends too early"));
+        }
+        if self.take(end) {
+            return Ok(false);
+        }
+        if first {
+            return Ok(true);
+        }
+        let comma = self.at;
+        if !self.take(b',') {
+            let object = end == b'}';
+            let what =
+                if object { "a comma or `}` is expected here" } else { "a comma or `]` is expected here" };
+            return Err((comma, what));
+        }
+        if self.take(end) {
+            self.notes.warning(comma, "nothing follows this comma");
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn string(&mut self) -> Read<String> {
+        let start = self.at;
+        let mut end = start + 1;
+        loop {
+            match self.text.get(end) {
+                Some(b'"') => break,
+                Some(b'\\') => end += 2,
+                Some(_) => end += 1,
+                None => return Err((start, "this text has no closing quote")),
+            }
+        }
+        self.at = end + 1;
+        serde_json::from_slice(&self.text[start..=end])
+            .map_err(|_| (start, "this text has a control character or a bad escape in it"))
+    }
+
+    fn number(&mut self) -> Read<Kind> {
+        let start = self.at;
+        let part = |byte: &&u8| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
+        let length = self.text[start..].iter().take_while(part).count();
+        self.at += length;
+        let digits = &self.text[start..self.at];
+        let text = str::from_utf8(digits).unwrap_or_default();
+        // The grammar is serde_json's, which knows that there is no `01`.
+        let number: f64 = serde_json::from_slice(digits).map_err(|_| (start, "this is no number"))?;
+        let whole = !text.contains(['.', 'e', 'E']);
+        Ok(if whole { Kind::Whole(text.parse().unwrap_or(i128::MAX)) } else { Kind::Fraction(number) })
+    }
+
+    fn word(&mut self) -> Read<Kind> {
+        let start = self.at;
+        let length = self.text[start..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+        self.at += length;
+        match &self.text[start..self.at] {
+            b"true" => Ok(Kind::Flag(true)),
+            b"false" => Ok(Kind::Flag(false)),
+            b"null" => Ok(Kind::Nothing),
+            _ => Err((start, "a value is expected here; texts stand in double quotes")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The value and the number of warnings, or the place and the words of the mistake.
+    fn read(text: &str) -> Result<(Value, usize), String> {
+        let notes = Notes::new("f", text);
+        let made = json(&notes).map(|node| node.value());
+        match notes.finish(made) {
+            Ok((value, warnings)) => Ok((value, warnings.len())),
+            Err(mistakes) => Err(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
+        }
+    }
+
+    #[test]
+    fn a_little_disorder_is_forgiven() {
+        #[track_caller]
+        fn check(text: &str, value: &str, warnings: usize) {
+            assert_eq!(read(text), Ok((serde_json::from_str(value).unwrap(), warnings)), "{text}");
+        }
+        check(
+            r#" {"a": [1, -2, 1.5, "xä\n", true, false, null], "b": {}} "#,
+            r#"{"a":[1,-2,1.5,"xä\n",true,false,null],"b":{}}"#,
+            0,
+        );
+        check("{\"a\": [1, ], }", r#"{"a":[1]}"#, 2);
+        check("\u{feff}[] {", "[]", 1);
+    }
+
+    #[test]
+    fn what_is_no_json_is_told_with_its_place() {
+        #[track_caller]
+        fn check(text: &str, expected: &str) {
+            assert_eq!(read(text).unwrap_err(), format!("f:{expected}"), "{text}");
+        }
+        check("", "1:1: this is no JSON: it ends too early");
+        check("{", "1:2: this is no JSON: it ends too early");
+        check("{\n\"a\" 1}", "2:5: this is no JSON: a colon is expected here");
+        check("{\n a: 1}", "2:2: this is no JSON: a key in double quotes is expected here");
+        check("[1 2]", "1:4: this is no JSON: a comma or `]` is expected here");
+        check("[,]", "1:2: this is no JSON: a value is expected here");
+        check("[01]", "1:2: this is no JSON: this is no number");
+        check("[nil]", "1:2: this is no JSON: a value is expected here; texts stand in double quotes");
+        check("{\"a\":1,\n\"a\":2}", "2:1: this is no JSON: this key stands here twice");
+        check("[\"a\\", "1:2: this is no JSON: this text has no closing quote");
+        check("[\"\\x\"]", "1:2: this is no JSON: this text has a control character or a bad escape in it");
+        check(&"[".repeat(1000), "1:66: this is no JSON: too many brackets in each other");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        #[test]
+        fn whatever_is_json_is_read_as_such(text in r#"[\[\]{}:,"a1. \\ä-]{0,24}"#) {
+            let Ok(value) = serde_json::from_str::<Value>(&text) else {
+                _ = read(&text);
+                return Ok(());
+            };
+            if let Ok((found, warnings)) = read(&text) {
+                prop_assert_eq!((found, warnings), (value, 0));
+            } else {
+                // Only a key that stands there twice.
+                prop_assert!(read(&text).unwrap_err().contains("twice"), "{}", text);
+            }
+        }
+    }
+}

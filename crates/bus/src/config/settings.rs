@@ -1,0 +1,216 @@
+//! `bus.toml`: what may stand in it, and what it means.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::address::{loopback, plain, socket};
+use super::item::{Item, Table, shown};
+use super::nearest::nearest;
+use super::tree::{Kind, Node};
+use super::unit::{duration, size};
+use super::{Admin, Config, Door, Limits, Listen, Protocol, Share};
+use super::{Notes, Placed};
+
+mod pool;
+
+/// What may stand outside any table.
+const TOP: &[&str] = &["listen", "pool", "limits", "admin"];
+
+/// What may stand in `[[listen]]`.
+const LISTEN: &[&str] = &["url", "auth", "pool"];
+
+/// What may stand in `[limits]`.
+const LIMITS: &[&str] = &[
+    "max_line",
+    "max_batch",
+    "max_connections",
+    "queue_bytes",
+    "stall_timeout",
+    "initialize_timeout",
+    "cancel_grace",
+    "drain_timeout",
+    "session_grace",
+    "disconnect_grace",
+    "restart_budget",
+    "restart_window",
+    "memory",
+];
+
+/// What may stand in `[admin]`.
+const ADMIN: &[&str] = &["socket", "port"];
+
+/// The least and the most that the longest line may be: an `initialize` must fit, and places in a line have 32 bits.
+pub(super) const LINE: (u64, u64) = (1 << 10, 1 << 30);
+
+/// The least and the most that may wait for a peer.
+pub(super) const QUEUE: (u64, u64) = (1 << 10, 1 << 32);
+
+/// The most workers that may be lost in a window.
+pub(super) const BUDGET: u64 = 1_000_000;
+
+/// Makes of a file what it says. Relative paths in it are meant from `base`.
+pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed> {
+    let table = Item { notes, name: "", node }.table()?;
+    table.only(TOP, &[("share", POOL_FIRST), ("command", POOL_FIRST), ("url", "it belongs into [[listen]]")]);
+    let tables = |name: &str| table.get(name).map(tables).unwrap_or_default();
+    let (pools, commands): (Vec<_>, Vec<_>) =
+        tables("pool").into_iter().filter_map(|table| pool::read(table, base)).unzip();
+    if table.get("pool").is_none() {
+        table.fail(
+            "there is no pool, so nobody would do the work",
+            "write [[pool]] and command = [\"narrows\", \"acp\"]",
+        );
+    }
+    let pools = pool::unique(notes, pools);
+    let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    let listen =
+        unique(tables("listen").into_iter().filter_map(|table| listen(table, base, &names)).collect());
+    if table.get("listen").is_none() {
+        notes.warning(0, "there is no [[listen]]: nobody can come in unless --listen says where");
+    }
+    let limits = table.get("limits").and_then(Item::table).map(limits).unwrap_or_default();
+    let admin = table.get("admin").and_then(Item::table).map(|table| admin(table, base)).unwrap_or_default();
+    if let Some(path) = &admin.socket
+        && listen.iter().any(|listen| matches!(&listen.at, Door::Unix(other) if other == path))
+        && let Some(item) = table.get("admin").and_then(Item::table).and_then(|table| table.get("socket"))
+    {
+        item.fail("is also where clients come in", None);
+    }
+    Some(Placed { config: Config { listen, pools, limits, admin }, commands })
+}
+
+const POOL_FIRST: &str = "it belongs into [[pool]]";
+
+/// The tables of a list of them.
+fn tables(item: Item<'_>) -> Vec<Table<'_>> {
+    let hint = format!("write [[{}]], with two brackets", item.name);
+    match &item.node.kind {
+        Kind::List(_) => item.list(&hint).into_iter().flatten().filter_map(Item::table).collect(),
+        _ => item.expected("a list of tables", Some(&hint)).unwrap_or_default(),
+    }
+}
+
+/// A place to listen, and the value that names it.
+fn listen<'a>(table: Table<'a>, base: &Path, pools: &[&str]) -> Option<(Listen, Item<'a>)> {
+    table.only(
+        LISTEN,
+        &[("token", "there is no `auth` but \"none\" yet"), ("port", "it belongs into the `url`")],
+    );
+    if let Some(auth) = table.get("auth") {
+        auth.one_of(&[("none", ())]);
+    }
+    let Some(url) = table.get("url") else {
+        table.fail("`url` is missing", "write url = \"tcp://127.0.0.1:9000\", \"unix:/path\" or \"stdio:\"");
+        return None;
+    };
+    let mut listen = url.parsed(Listen::parse)?;
+    if let Door::Unix(path) = &mut listen.at {
+        *path = url.parsed(|_| socket(&path.to_string_lossy(), base))?;
+    }
+    if let Some(item) = table.get("pool") {
+        let name = item.text()?;
+        if listen.pool.as_deref().is_some_and(|other| other != name) {
+            item.fail("is another than the one in the `url`", None);
+        }
+        listen.pool = Some(name.to_owned());
+    }
+    if let Some(name) = listen.pool.as_deref().filter(|name| !pools.contains(name)) {
+        let hint = nearest(name, pools.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
+        let item = table.get("pool").unwrap_or(url);
+        item.fail(&format!("names a pool that there is not: \"{}\"", shown(name)), hint);
+    }
+    Some((listen, url))
+}
+
+/// Complains about places that are listened on twice. Every port 0 is another one.
+fn unique(listen: Vec<(Listen, Item<'_>)>) -> Vec<Listen> {
+    let free = |at: &Door| matches!(at, Door::Tcp(address) if address.ends_with(":0"));
+    for (index, (one, url)) in listen.iter().enumerate() {
+        if !free(&one.at) && listen[..index].iter().any(|(other, _)| other.at == one.at) {
+            url.fail("is listened on already", None);
+        }
+    }
+    listen.into_iter().map(|(listen, _)| listen).collect()
+}
+
+fn limits(table: Table<'_>) -> Limits {
+    table.only(LIMITS, &[]);
+    let mut limits = Limits::default();
+    let sizes = [("max_line", LINE, &mut limits.max_line), ("queue_bytes", QUEUE, &mut limits.queue_bytes)];
+    for (key, (least, most), target) in sizes {
+        set(table, key, target, |item| {
+            bytes(item, least, most).and_then(|bytes| usize::try_from(bytes).ok())
+        });
+    }
+    set(table, "memory", &mut limits.memory, |item| bytes(item, 0, u64::MAX));
+    let counts = [
+        ("max_batch", 100_000, &mut limits.max_batch),
+        ("max_connections", 1_000_000, &mut limits.max_connections),
+    ];
+    for (key, most, target) in counts {
+        set(table, key, target, |item| item.count(1, most).and_then(|count| usize::try_from(count).ok()));
+    }
+    set(table, "restart_budget", &mut limits.restart_budget, |item| {
+        item.count(1, BUDGET).and_then(|count| u32::try_from(count).ok())
+    });
+    let times = [
+        ("stall_timeout", false, &mut limits.stall_timeout),
+        ("initialize_timeout", false, &mut limits.initialize_timeout),
+        ("cancel_grace", true, &mut limits.cancel_grace),
+        ("drain_timeout", true, &mut limits.drain_timeout),
+        ("session_grace", true, &mut limits.session_grace),
+        ("disconnect_grace", true, &mut limits.disconnect_grace),
+        ("restart_window", false, &mut limits.restart_window),
+    ];
+    for (key, zero, target) in times {
+        set(table, key, target, |item| time(item, zero));
+    }
+    limits
+}
+
+/// Puts what `reading` makes of `key` in its place, if it is there and right.
+fn set<'a, T>(table: Table<'a>, key: &str, target: &mut T, reading: impl FnOnce(Item<'a>) -> Option<T>) {
+    if let Some(value) = table.get(key).and_then(reading) {
+        *target = value;
+    }
+}
+
+/// A size from `least` to `most`: a text with a unit, or a number of bytes.
+fn bytes(item: Item<'_>, least: u64, most: u64) -> Option<u64> {
+    let bytes = match item.node.kind {
+        Kind::Whole(number) if number >= 0 => u64::try_from(number).ok(),
+        Kind::Text(_) => Some(item.parsed(size)?),
+        _ => return item.expected("a size such as \"64MiB\"", None),
+    };
+    let fits = bytes.filter(|bytes| (least..=most).contains(bytes));
+    if fits.is_none() {
+        let (least, most) = (super::unit::shown_size(least), super::unit::shown_size(most));
+        item.fail(&format!("must be from {least} to {most}"), None);
+    }
+    fits
+}
+
+/// A time; none at all only if `zero` says that it means something.
+fn time(item: Item<'_>, zero: bool) -> Option<Duration> {
+    if let Kind::Whole(number) = item.node.kind {
+        let hint = format!("write \"{number}s\" if seconds are meant");
+        return item.expected("a time in quotes", Some(&hint));
+    }
+    let time = item.parsed(duration)?;
+    if time.is_zero() && !zero {
+        return item.expected("more than nothing", None);
+    }
+    Some(time)
+}
+
+fn admin(table: Table<'_>, base: &Path) -> Admin {
+    table.only(ADMIN, &[("url", "write socket = \"/path\" or port = 9090")]);
+    let port = |item: Item<'_>| match item.node.kind {
+        Kind::Whole(_) => item.count(0, u64::from(u16::MAX)).map(|port| format!("127.0.0.1:{port}")),
+        _ => item.parsed(|text| loopback(text).map(|()| text.to_owned())),
+    };
+    Admin {
+        socket: table.get("socket").and_then(|item| item.parsed(|text| socket(text, base))),
+        port: table.get("port").and_then(port),
+    }
+}

@@ -1,0 +1,189 @@
+//! `[[pool]]`: workers of one kind.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::super::Pool;
+use super::{Item, Kind, Notes, Protocol, Share, Table, bytes, plain, set, shown};
+
+/// What may stand in `[[pool]]`.
+const POOL: &[&str] = &[
+    "name",
+    "command",
+    "cwd",
+    "instances",
+    "max_instances",
+    "share",
+    "protocol",
+    "env",
+    "pass_env",
+    "client_capabilities",
+    "mix_identities",
+    "memory",
+    "pids",
+];
+
+/// What is often tried there.
+const USUAL: &[(&str, &str)] = &[
+    ("args", "the arguments stand in `command`, behind the program"),
+    ("id", "did you mean `name`?"),
+    ("whole_env", "write pass_env = [\"*\"] to pass on every variable"),
+];
+
+/// What means something only where a worker is shared by all.
+const SHARED: &[&str] = &["protocol", "client_capabilities", "mix_identities"];
+
+/// The most workers that a pool may have.
+pub(super) const MOST: u64 = 10_000;
+
+/// The pool of a table, and the byte where its command stands.
+pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, usize)> {
+    table.only(POOL, USUAL);
+    let name = table.get("name").map(|item| item.parsed(name)).unwrap_or(Some("default".to_owned()));
+    let command = match table.get("command") {
+        Some(item) => command(item).map(|words| (words, item.node.at)),
+        None => {
+            table.fail("`command` is missing", "write command = [\"narrows\", \"acp\"]");
+            None
+        }
+    };
+    let (words, at) = command.unwrap_or_default();
+    let mut pool = Pool::new(name.unwrap_or_default(), words);
+    let directory = |item: Item<'_>| item.parsed(|text| plain(text).map(|path| Some(base.join(path))));
+    set(table, "cwd", &mut pool.cwd, directory);
+    let count = |item: Item<'_>| item.count(1, MOST).and_then(|count| u32::try_from(count).ok());
+    set(table, "instances", &mut pool.instances, count);
+    set(table, "max_instances", &mut pool.max_instances, count);
+    if pool.instances > pool.max_instances
+        && let Some(item) = table.get("instances")
+    {
+        let hint = format!("or write max_instances = {}", pool.instances);
+        item.fail(&format!("must be at most `max_instances`, which is {}", pool.max_instances), Some(hint));
+    }
+    let shares = [("connection", Share::Connection), ("session", Share::Session), ("all", Share::All)];
+    set(table, "share", &mut pool.share, |item| item.one_of(&shares));
+    set(table, "protocol", &mut pool.protocol, protocol);
+    set(table, "env", &mut pool.env, env);
+    set(table, "pass_env", &mut pool.pass_env, |item| {
+        Some(item.list("write pass_env = [\"OPENAI_*\"]")?.filter_map(|item| item.parsed(pattern)).collect())
+    });
+    set(table, "client_capabilities", &mut pool.client_capabilities, |item| match item.node.value() {
+        Value::Object(object) => Some(Value::Object(object)),
+        _ => item.expected("a table", None),
+    });
+    set(table, "mix_identities", &mut pool.mix_identities, Item::flag);
+    set(table, "memory", &mut pool.memory, |item| bytes(item, 1 << 20, u64::MAX).map(Some));
+    set(table, "pids", &mut pool.pids, |item| item.count(1, 1 << 22).map(Some));
+    without_effect(table, &pool);
+    let at_name = table.get("name").map_or(table.at, |item| item.node.at);
+    Some((Named { pool, at: at_name }, at))
+}
+
+/// A pool, and the byte where its name stands.
+pub(super) struct Named {
+    pool: Pool,
+    at: usize,
+}
+
+/// The pools; complains about names that two of them have.
+pub(super) fn unique(notes: &Notes<'_>, pools: Vec<Named>) -> Vec<Pool> {
+    for (index, Named { pool, at }) in pools.iter().enumerate() {
+        if !pool.name.is_empty() && pools[..index].iter().any(|other| other.pool.name == pool.name) {
+            let what = format!("another pool has the name \"{}\" already", shown(&pool.name));
+            notes.mistake(*at, what, Some("give each its own `name`".to_owned()));
+        }
+    }
+    pools.into_iter().map(|named| named.pool).collect()
+}
+
+/// Warns of settings that change nothing here.
+fn without_effect(table: Table<'_>, pool: &Pool) {
+    if pool.share != Share::All {
+        let jsonrpc = pool.protocol == Protocol::JsonRpc;
+        for key in SHARED.iter().filter(|key| !jsonrpc || **key != "protocol") {
+            if let Some(item) = table.get(key) {
+                item.warn("means something only with share = \"all\"");
+            }
+        }
+    } else if pool.protocol == Protocol::JsonRpc
+        && let Some(item) = table.get("client_capabilities")
+    {
+        item.warn("means nothing with protocol = \"jsonrpc\"");
+    }
+}
+
+fn name(text: &str) -> Result<String, &'static str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    match text.len() {
+        1..=64 if text.chars().all(plain) => Ok(text.to_owned()),
+        _ => Err("a name has at most 64 letters, digits, `.`, `_` and `-`"),
+    }
+}
+
+/// The program and its arguments.
+fn command(item: Item<'_>) -> Option<Vec<String>> {
+    if let Kind::Text(text) = &item.node.kind {
+        let words: Vec<String> = text.split_whitespace().map(|word| format!("\"{}\"", shown(word))).collect();
+        let hint = format!("no shell sees it; write command = [{}]", words.join(", "));
+        return item.expected("a list of texts", Some(&hint));
+    }
+    let Kind::List(nodes) = &item.node.kind else {
+        return item.expected("a list of texts", Some("write command = [\"narrows\", \"acp\"]"));
+    };
+    let mut words = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        match &node.kind {
+            // An empty argument is one.
+            Kind::Text(text) if !words.is_empty() && text.is_empty() => words.push(String::new()),
+            _ => words.push(Item { node, ..item }.text()?.to_owned()),
+        }
+    }
+    if words.is_empty() {
+        return item.expected("at least a program", Some("write command = [\"narrows\", \"acp\"]"));
+    }
+    Some(words)
+}
+
+fn protocol(item: Item<'_>) -> Option<Protocol> {
+    let found = match &item.node.kind {
+        Kind::Whole(1) => Some(Protocol::V1),
+        Kind::Whole(2) => Some(Protocol::V2),
+        Kind::Text(text) if text == "jsonrpc" => Some(Protocol::JsonRpc),
+        _ => None,
+    };
+    let hint = match &item.node.kind {
+        Kind::Text(text) if text == "1" || text == "2" => Some("write the number without quotes"),
+        Kind::Text(_) => Some("did you mean \"jsonrpc\"?"),
+        _ => None,
+    };
+    found.or_else(|| item.expected("1, 2 or \"jsonrpc\"", hint))
+}
+
+/// Variables and their values. A value is never shown: it may be a secret.
+fn env(item: Item<'_>) -> Option<BTreeMap<String, String>> {
+    let mut variables = BTreeMap::new();
+    for item in item.table()?.items() {
+        match &item.node.kind {
+            _ if item.name.is_empty() || item.name.contains(['=', '\0']) => {
+                item.fail("is not the name of a variable", None);
+            }
+            Kind::Text(value) if !value.contains('\0') => {
+                variables.insert(item.name.to_owned(), value.clone());
+            }
+            _ => item.fail("must be a text in quotes", None),
+        }
+    }
+    Some(variables)
+}
+
+/// A name of a variable, or the beginning of one followed by `*`.
+fn pattern(text: &str) -> Result<String, &'static str> {
+    let name = text.strip_suffix('*').unwrap_or(text);
+    match name {
+        _ if name.contains('*') => Err("`*` may only stand at the end"),
+        _ if name.contains(['=', ' ', '$']) => Err("it is not the name of a variable"),
+        _ => Ok(text.to_owned()),
+    }
+}

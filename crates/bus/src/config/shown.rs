@@ -1,0 +1,153 @@
+//! The effective settings, in the form of `bus.toml` and as JSON.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::unit::{shown_duration, shown_size};
+use super::{Config, Limits, Pool, Protocol, Share};
+
+/// What stands in place of the value of a variable.
+const HIDDEN: &str = "(hidden)";
+
+/// Every setting with its value, defaults included, as a `bus.toml` would say it. The values of variables are left out.
+#[must_use]
+pub fn toml(config: &Config) -> String {
+    // Neither can fail for what is in there; a broken text would be seen by the tests.
+    toml::to_string(&Settings::new(config)).unwrap_or_default()
+}
+
+/// The same as an object.
+#[must_use]
+pub fn json(config: &Config) -> Value {
+    serde_json::to_value(Settings::new(config)).unwrap_or_default()
+}
+
+#[derive(Serialize)]
+struct Settings<'a> {
+    listen: Vec<Listener<'a>>,
+    pool: Vec<Workers<'a>>,
+    limits: Bounds,
+    admin: Operators<'a>,
+}
+
+#[derive(Serialize)]
+struct Listener<'a> {
+    url: String,
+    auth: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Workers<'a> {
+    name: &'a str,
+    command: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cwd: Option<String>,
+    instances: u32,
+    max_instances: u32,
+    share: &'static str,
+    protocol: Value,
+    pass_env: &'a [String],
+    mix_identities: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pids: Option<u64>,
+    env: BTreeMap<&'a str, &'static str>,
+    client_capabilities: &'a Value,
+}
+
+#[derive(Serialize)]
+struct Bounds {
+    max_line: String,
+    max_batch: usize,
+    max_connections: usize,
+    queue_bytes: String,
+    stall_timeout: String,
+    initialize_timeout: String,
+    cancel_grace: String,
+    drain_timeout: String,
+    session_grace: String,
+    disconnect_grace: String,
+    restart_budget: u32,
+    restart_window: String,
+    memory: String,
+}
+
+#[derive(Serialize)]
+struct Operators<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    socket: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<&'a str>,
+}
+
+impl<'a> Settings<'a> {
+    fn new(config: &'a Config) -> Self {
+        let listener = |listen: &'a super::Listen| Listener {
+            url: listen.at.to_string(),
+            auth: "none",
+            pool: listen.pool.as_deref(),
+        };
+        Self {
+            listen: config.listen.iter().map(listener).collect(),
+            pool: config.pools.iter().map(Workers::new).collect(),
+            limits: Bounds::new(&config.limits),
+            admin: Operators {
+                socket: config.admin.socket.as_ref().map(|path| path.display().to_string()),
+                port: config.admin.port.as_deref(),
+            },
+        }
+    }
+}
+
+impl<'a> Workers<'a> {
+    fn new(pool: &'a Pool) -> Self {
+        Self {
+            name: &pool.name,
+            command: &pool.command,
+            cwd: pool.cwd.as_ref().map(|path| path.display().to_string()),
+            instances: pool.instances,
+            max_instances: pool.max_instances,
+            share: match pool.share {
+                Share::Connection => "connection",
+                Share::Session => "session",
+                Share::All => "all",
+            },
+            protocol: match pool.protocol {
+                Protocol::V1 => Value::from(1),
+                Protocol::V2 => Value::from(2),
+                Protocol::JsonRpc => Value::from("jsonrpc"),
+            },
+            pass_env: &pool.pass_env,
+            mix_identities: pool.mix_identities,
+            memory: pool.memory.map(shown_size),
+            pids: pool.pids,
+            env: pool.env.keys().map(|name| (name.as_str(), HIDDEN)).collect(),
+            client_capabilities: &pool.client_capabilities,
+        }
+    }
+}
+
+impl Bounds {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            max_line: shown_size(limits.max_line as u64),
+            max_batch: limits.max_batch,
+            max_connections: limits.max_connections,
+            queue_bytes: shown_size(limits.queue_bytes as u64),
+            stall_timeout: shown_duration(limits.stall_timeout),
+            initialize_timeout: shown_duration(limits.initialize_timeout),
+            cancel_grace: shown_duration(limits.cancel_grace),
+            drain_timeout: shown_duration(limits.drain_timeout),
+            session_grace: shown_duration(limits.session_grace),
+            disconnect_grace: shown_duration(limits.disconnect_grace),
+            restart_budget: limits.restart_budget,
+            restart_window: shown_duration(limits.restart_window),
+            memory: shown_size(limits.memory),
+        }
+    }
+}

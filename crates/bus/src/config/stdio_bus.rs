@@ -1,0 +1,178 @@
+//! The JSON configuration of stdio Bus, read as what it means here.
+
+use std::time::Duration;
+
+use super::item::{Item, Table, shown};
+use super::settings::{BUDGET, LINE, QUEUE};
+use super::tree::{Kind, Node};
+use super::{Admin, Config, Door, Limits, Listen, Notes, Placed, Pool, Protocol, Share};
+
+/// What may stand in a pool.
+const POOL: &[&str] = &["id", "command", "args", "instances"];
+
+/// What may stand in `limits`.
+const LIMITS: &[&str] = &[
+    "max_input_buffer",
+    "max_output_queue",
+    "max_restarts",
+    "restart_window_sec",
+    "drain_timeout_sec",
+    "backpressure_timeout_sec",
+];
+
+/// What may stand in `transport`.
+const TRANSPORT: &[&str] = &["mode", "framing", "protocol", "options"];
+
+/// The most workers that a pool may have.
+const MOST: u64 = 10_000;
+
+/// The longest time, in seconds.
+const YEAR: u64 = 365 * 24 * 3600;
+
+/// Makes of a file what it means here. It does not say where to listen; stdio Bus takes its own stdin and stdout if
+/// its flags name nothing else.
+pub(super) fn read(notes: &Notes<'_>, node: &Node) -> Option<Placed> {
+    let table = Item { notes, name: "", node }.table()?;
+    strangers(table, &["pools", "limits", "transport"]);
+    let Some(item) = table.get("pools") else {
+        table.fail(
+            "there is no `pools`",
+            "this is JSON, so it is read as a configuration of stdio Bus; ours is TOML",
+        );
+        return None;
+    };
+    let mut pools: Vec<Pool> = Vec::new();
+    let mut commands = Vec::new();
+    for item in item.list("write \"pools\": [{\"id\": …, \"command\": …, \"instances\": 1}]")? {
+        let Some(table) = item.table() else { continue };
+        let Some((pool, at)) = pool(table) else { continue };
+        if pools.iter().any(|other| other.name == pool.name) {
+            let what = format!("another pool has the id \"{}\" already", shown(&pool.name));
+            table.fail(what, "give each its own");
+        }
+        pools.push(pool);
+        commands.push(at);
+    }
+    if matches!(&item.node.kind, Kind::List(nodes) if nodes.is_empty()) {
+        item.fail("must have at least one pool", None);
+    }
+    let limits = table.get("limits").and_then(Item::table).map(limits).unwrap_or_default();
+    let listen = match table.get("transport").and_then(Item::table) {
+        Some(table) => transport(table),
+        None => vec![Listen { at: Door::Stdio, pool: None }],
+    };
+    Some(Placed { config: Config { listen, pools, limits, admin: Admin::default() }, commands })
+}
+
+/// Warns of keys that are not known; stdio Bus ignores them without a word.
+fn strangers(table: Table<'_>, known: &'static [&'static str]) {
+    for (entry, near) in table.strangers(known) {
+        let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        table.notes.warning(entry.at, format!("`{}` is not known and ignored{near}", shown(&entry.key)));
+    }
+}
+
+/// A pool, and the byte where its command stands. Its workers are shared by all, speak any JSON-RPC, and get the whole
+/// environment, as they do there.
+fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
+    strangers(table, POOL);
+    let need = |key: &str| {
+        let item = table.get(key);
+        if item.is_none() {
+            table
+                .fail(format!("`{key}` is missing"), "a pool has an id, a command and a number of instances");
+        }
+        item
+    };
+    let (id, command, instances) = (need("id"), need("command"), need("instances"));
+    let id = id.and_then(Item::text);
+    let program = command.and_then(Item::text);
+    let instances =
+        instances.and_then(|item| item.count(1, MOST)).and_then(|count| u32::try_from(count).ok());
+    let mut words: Vec<String> = program.map(str::to_owned).into_iter().collect();
+    if let Some(args) = table.get("args").and_then(|item| item.list("write \"args\": [\"acp\"]")) {
+        for item in args {
+            match &item.node.kind {
+                Kind::Text(text) if !text.contains('\0') => words.push(text.clone()),
+                _ => item.fail("must be a list of texts", None),
+            }
+        }
+    }
+    let (id, instances) = (id?, instances?);
+    program?;
+    let pool = Pool {
+        instances,
+        max_instances: instances.max(256),
+        share: Share::All,
+        protocol: Protocol::JsonRpc,
+        pass_env: vec!["*".to_owned()],
+        ..Pool::new(id, words)
+    };
+    Some((pool, command.map_or(table.at, |item| item.node.at)))
+}
+
+fn limits(table: Table<'_>) -> Limits {
+    strangers(table, LIMITS);
+    let mut limits = Limits::default();
+    let number = |key: &str, least: u64, most: u64| {
+        let item = table.get(key)?;
+        if item.node.kind == Kind::Whole(0) {
+            item.warn("cannot be 0 here; the default is used");
+            return None;
+        }
+        item.count(least, most)
+    };
+    if let Some(bytes) =
+        number("max_input_buffer", LINE.0, LINE.1).and_then(|bytes| usize::try_from(bytes).ok())
+    {
+        limits.max_line = bytes;
+    }
+    if let Some(bytes) =
+        number("max_output_queue", QUEUE.0, QUEUE.1).and_then(|bytes| usize::try_from(bytes).ok())
+    {
+        limits.queue_bytes = bytes;
+    }
+    if let Some(count) = number("max_restarts", 1, BUDGET).and_then(|count| u32::try_from(count).ok()) {
+        limits.restart_budget = count;
+    }
+    let times = [
+        ("restart_window_sec", &mut limits.restart_window),
+        ("drain_timeout_sec", &mut limits.drain_timeout),
+        ("backpressure_timeout_sec", &mut limits.stall_timeout),
+    ];
+    for (key, target) in times {
+        if let Some(seconds) = number(key, 1, YEAR) {
+            *target = Duration::from_secs(seconds);
+        }
+    }
+    limits
+}
+
+/// Where to listen, as far as the file says it.
+fn transport(table: Table<'_>) -> Vec<Listen> {
+    strangers(table, TRANSPORT);
+    for (key, wanted) in [("framing", "ndjson"), ("protocol", "json")] {
+        if let Some(item) = table.get(key)
+            && item.text().is_some_and(|text| text != wanted)
+        {
+            item.fail(&format!("can only be \"{wanted}\" here"), None);
+        }
+    }
+    if let Some(item) = table.get("options") {
+        item.warn("is ignored");
+    }
+    let stdio = vec![Listen { at: Door::Stdio, pool: None }];
+    let Some(item) = table.get("mode") else { return stdio };
+    match item.text() {
+        Some("stdio") => stdio,
+        Some("tcp" | "unix") => {
+            item.warn("does not say where: that takes --tcp HOST:PORT or --unix PATH");
+            Vec::new()
+        }
+        Some(_) => {
+            item.fail("can only be \"stdio\", \"unix\" or \"tcp\" here", None);
+            Vec::new()
+        }
+        None => Vec::new(),
+    }
+}

@@ -1,0 +1,509 @@
+//! Whole files, right and wrong.
+
+use std::path::Path;
+use std::time::Duration;
+
+use insta::assert_snapshot;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+/// Everything at once.
+const WHOLE: &str = r#"
+[[listen]]
+url = "tcp://127.0.0.1:9000"
+auth = "none"
+
+[[listen]]
+url = "unix:bus.sock"
+pool = "coder"
+
+[[listen]]
+url = "tcp://[::1]:0/coder"
+
+[[pool]]
+name = "default"
+command = ["narrows", "acp"]
+instances = 4
+share = "all"
+protocol = 2
+env = { OPENAI_MODEL = "gpt-4o" }
+pass_env = ["OPENAI_*"]
+client_capabilities = { fs = { readTextFile = true } }
+mix_identities = true
+memory = "2GiB"
+pids = 100
+
+[[pool]]
+name = "coder"
+command = ["./agent", ""]
+cwd = "work"
+max_instances = 8
+share = "session"
+
+[limits]
+max_line = "1MiB"
+max_batch = 10
+max_connections = 50
+queue_bytes = 65536
+stall_timeout = "1.5s"
+disconnect_grace = "0s"
+restart_budget = 2
+memory = "0"
+
+[admin]
+socket = "/run/admin.sock"
+port = 9090
+"#;
+
+/// What a file says, or its mistakes and then its warnings, a line each.
+fn told(text: &str, path: &str) -> String {
+    let lines = |lines: Vec<String>| lines.join("\n");
+    match read(text, Path::new(path)) {
+        Ok((_, warnings)) => lines(warnings.iter().map(|warning| format!("warning {warning}")).collect()),
+        Err(mistakes) => lines(mistakes.iter().map(ToString::to_string).collect()),
+    }
+}
+
+/// Of a `bus.toml`.
+fn toml(text: &str) -> String {
+    told(text, "bus.toml")
+}
+
+#[test]
+fn a_file_says_everything() {
+    let (config, warnings) = read(WHOLE, Path::new("/etc/narrows/bus.toml")).unwrap();
+    assert_eq!(warnings, []);
+    let listen = |at: Door, pool: Option<&str>| Listen { at, pool: pool.map(str::to_owned) };
+    assert_eq!(
+        config.listen,
+        [
+            listen(Door::Tcp("127.0.0.1:9000".to_owned()), None),
+            listen(Door::Unix("/etc/narrows/bus.sock".into()), Some("coder")),
+            listen(Door::Tcp("[::1]:0".to_owned()), Some("coder")),
+        ]
+    );
+    let command = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let first = Pool {
+        instances: 4,
+        share: Share::All,
+        protocol: Protocol::V2,
+        env: BTreeMap::from([("OPENAI_MODEL".to_owned(), "gpt-4o".to_owned())]),
+        pass_env: vec!["OPENAI_*".to_owned()],
+        client_capabilities: json!({"fs": {"readTextFile": true}}),
+        mix_identities: true,
+        memory: Some(2 << 30),
+        pids: Some(100),
+        ..Pool::new("default", command(&["narrows", "acp"]))
+    };
+    let second = Pool {
+        cwd: Some("/etc/narrows/work".into()),
+        max_instances: 8,
+        share: Share::Session,
+        ..Pool::new("coder", command(&["./agent", ""]))
+    };
+    assert_eq!(config.pools, [first, second]);
+    let limits = Limits {
+        max_line: 1 << 20,
+        max_batch: 10,
+        max_connections: 50,
+        queue_bytes: 1 << 16,
+        stall_timeout: Duration::from_millis(1500),
+        restart_budget: 2,
+        ..Limits::default()
+    };
+    assert_eq!(config.limits, limits);
+    let admin = Admin { socket: Some("/run/admin.sock".into()), port: Some("127.0.0.1:9090".to_owned()) };
+    assert_eq!(config.admin, admin);
+}
+
+#[test]
+fn little_is_enough() {
+    let text = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\n";
+    let (config, warnings) = read(text, Path::new("bus.toml")).unwrap();
+    assert_eq!(warnings, []);
+    let expected = Config {
+        listen: vec![Listen { at: Door::Stdio, pool: None }],
+        pools: vec![Pool::new("default", vec!["a".to_owned()])],
+        limits: Limits::default(),
+        admin: Admin::default(),
+    };
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    assert_snapshot!(toml(r#"
+[[listen]]
+url = "tcp://0.0.0.0:9000"
+auth = "token"
+
+[[listen]]
+url = "unix:/a.sock"
+pool = "codr"
+
+[[listen]]
+url = "unix:/a.sock"
+
+[[listen]]
+auth = "none"
+
+[[pool]]
+name = "coder"
+command = "narrows acp --log debug"
+instances = 0
+share = "al"
+protocol = "1"
+
+[[pool]]
+name = "coder"
+comand = ["a"]
+args = ["b"]
+instances = 300
+env = { PORT = 80, "A=B" = "x" }
+pass_env = ["A*B"]
+cwd = "~/work"
+
+[limits]
+max-line = "64MiB"
+max_batch = 0
+queue_bytes = "8M"
+stall_timeout = 30
+initialize_timeout = "0s"
+session_grace = "1d"
+max_line = "4GiB"
+
+[admin]
+socket = "/a.sock"
+port = "0.0.0.0:9090"
+
+[amdin]
+"#), @r#"
+    bus.toml:3:7: `url` cannot be "tcp://0.0.0.0:9000": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents
+    bus.toml:4:8: `auth` must be one of "none"
+    bus.toml:8:8: `pool` names a pool that there is not: "codr"; did you mean "coder"?
+    bus.toml:11:7: `url` is listened on already
+    bus.toml:13:1: `url` is missing; write url = "tcp://127.0.0.1:9000", "unix:/path" or "stdio:"
+    bus.toml:18:11: `command` must be a list of texts; no shell sees it; write command = ["narrows", "acp", "--log", "debug"]
+    bus.toml:19:13: `instances` must be a whole number from 1 to 10000
+    bus.toml:20:9: `share` must be one of "connection", "session", "all"; did you mean "all"?
+    bus.toml:21:12: `protocol` must be 1, 2 or "jsonrpc"; write the number without quotes
+    bus.toml:23:1: `command` is missing; write command = ["narrows", "acp"]
+    bus.toml:24:8: another pool has the name "coder" already; give each its own `name`
+    bus.toml:25:1: there is no setting `comand` in [pool]; did you mean `command`?
+    bus.toml:26:1: there is no setting `args` in [pool]; the arguments stand in `command`, behind the program
+    bus.toml:27:13: `instances` must be at most `max_instances`, which is 256; or write max_instances = 300
+    bus.toml:28:16: `PORT` must be a text in quotes
+    bus.toml:28:28: `A=B` is not the name of a variable
+    bus.toml:29:13: `pass_env` cannot be "A*B": `*` may only stand at the end
+    bus.toml:30:7: `cwd` cannot be "~/work": `~` is not understood here; write the whole path
+    bus.toml:33:1: there is no setting `max-line` in [limits]; did you mean `max_line`?
+    bus.toml:34:13: `max_batch` must be a whole number from 1 to 100000
+    bus.toml:35:15: `queue_bytes` cannot be "8M": the unit must be `B`, `KiB`, `MiB` or `GiB`
+    bus.toml:36:17: `stall_timeout` must be a time in quotes; write "30s" if seconds are meant
+    bus.toml:37:22: `initialize_timeout` must be more than nothing
+    bus.toml:38:17: `session_grace` cannot be "1d": the unit must be `ms`, `s`, `m` or `h`
+    bus.toml:39:12: `max_line` must be from 1KiB to 1GiB
+    bus.toml:42:10: `socket` is also where clients come in
+    bus.toml:43:8: `port` cannot be "0.0.0.0:9090": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents
+    bus.toml:45:2: there is no setting `amdin`; did you mean `admin`?
+    "#);
+}
+
+#[test]
+fn a_form_that_is_wrong_is_told() {
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        assert_eq!(toml(text), expected, "{text}");
+    }
+    check(
+        "",
+        "bus.toml:1:1: there is no pool, so nobody would do the work; write [[pool]] and command = [\"narrows\", \"acp\"]",
+    );
+    check("\n[pool]\n", "bus.toml:2:1: `pool` must be a list of tables; write [[pool]], with two brackets");
+    check("pool = [1]\n", "bus.toml:1:9: `pool` must be a table");
+    check(
+        "[[pool]]\ncommand = []\n",
+        "bus.toml:2:11: `command` must be at least a program; write command = [\"narrows\", \"acp\"]",
+    );
+    check("[[pool]]\ncommand = [\"\"]\n", "bus.toml:2:12: `command` must be a text that is not empty");
+    check("[[pool]]\ncommand = [\"a\\u0000\"]\n", "bus.toml:2:12: `command` must be a text without NUL");
+    check(
+        "[[pool]]\ncommand = [\"a\"]\nname = \"a b\"\n",
+        "bus.toml:3:8: `name` cannot be \"a b\": a name has at most 64 letters, digits, `.`, `_` and `-`",
+    );
+    assert!(toml("[[pool]]\nname = \"a").starts_with("bus.toml:2:"));
+}
+
+#[test]
+fn values_of_variables_are_never_told() {
+    let text = "[[pool]]\ncommand = [\"a\"]\nenv = { KEY = [\"hunter2\"], B = \"hunter2\" }\n";
+    assert!(!toml(text).contains("hunter2"));
+    let (config, _) = read(&text.replace("[\"hunter2\"]", "\"hunter2\""), Path::new("b")).unwrap();
+    assert!(!shown::toml(&config).contains("hunter2"));
+    assert!(!shown::json(&config).to_string().contains("hunter2"));
+}
+
+#[test]
+fn what_has_no_effect_is_warned_of() {
+    assert_snapshot!(toml(r#"
+[[pool]]
+command = ["a"]
+protocol = 2
+client_capabilities = {}
+mix_identities = true
+
+[[pool]]
+name = "b"
+command = ["b"]
+share = "all"
+protocol = "jsonrpc"
+client_capabilities = {}
+
+[[pool]]
+name = "c"
+command = ["c"]
+protocol = "jsonrpc"
+"#), @r#"
+    warning bus.toml:1:1: there is no [[listen]]: nobody can come in unless --listen says where
+    warning bus.toml:4:12: `protocol` means something only with share = "all"
+    warning bus.toml:5:23: `client_capabilities` means something only with share = "all"
+    warning bus.toml:6:18: `mix_identities` means something only with share = "all"
+    warning bus.toml:13:23: `client_capabilities` means nothing with protocol = "jsonrpc"
+    "#);
+}
+
+/// What users of stdio Bus have.
+const FOREIGN: &str = r#"{
+  "pools": [
+    {"id": "echo worker", "command": "/usr/bin/node", "args": ["worker.js", ""], "instances": 300, "env": {}},
+    {"id": "b", "command": "b", "instances": 1}
+  ],
+  "limits": {
+    "max_input_buffer": 1048576, "max_output_queue": 4194304,
+    "max_restarts": 7, "restart_window_sec": 61,
+    "drain_timeout_sec": 31, "backpressure_timeout_sec": 0, "max_restart": 5,
+  },
+  "transport": {"mode": "stdio", "framing": "ndjson", "protocol": "json", "options": {}}
+}
+"#;
+
+#[test]
+fn the_files_of_stdio_bus_are_read() {
+    let (config, warnings) = read(FOREIGN, Path::new("stdio_bus_config")).unwrap();
+    let pool = |id: &str, command: &[&str], instances| Pool {
+        instances,
+        max_instances: u32::max(instances, 256),
+        share: Share::All,
+        protocol: Protocol::JsonRpc,
+        pass_env: vec!["*".to_owned()],
+        ..Pool::new(id, command.iter().map(|word| (*word).to_owned()).collect())
+    };
+    let expected = Config {
+        listen: vec![Listen { at: Door::Stdio, pool: None }],
+        pools: vec![pool("echo worker", &["/usr/bin/node", "worker.js", ""], 300), pool("b", &["b"], 1)],
+        limits: Limits {
+            max_line: 1 << 20,
+            queue_bytes: 4 << 20,
+            restart_budget: 7,
+            restart_window: Duration::from_secs(61),
+            drain_timeout: Duration::from_secs(31),
+            ..Limits::default()
+        },
+        admin: Admin::default(),
+    };
+    assert_eq!(config, expected);
+    let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    assert_snapshot!(warnings.join("\n"), @r"
+    stdio_bus_config:3:100: `env` is not known and ignored
+    stdio_bus_config:9:58: `backpressure_timeout_sec` cannot be 0 here; the default is used
+    stdio_bus_config:9:61: `max_restart` is not known and ignored; did you mean `max_restarts`?
+    stdio_bus_config:9:77: nothing follows this comma
+    stdio_bus_config:11:86: `options` is ignored
+    ");
+}
+
+#[test]
+fn mistakes_in_the_files_of_stdio_bus() {
+    assert_snapshot!(told(r#"{
+  "pools": [
+    {"id": "a", "command": "a", "instances": 0},
+    {"id": "b", "command": "b", "instances": 1},
+    {"id": "b", "command": "c", "args": [1], "instances": 1},
+    {"command": ["d"]}
+  ],
+  "limits": {"max_input_buffer": 1, "drain_timeout_sec": "30s"},
+  "transport": {"mode": "shm", "framing": "length", "protocol": "binary"}
+}"#, "c.json"), @r#"
+    c.json:3:46: `instances` must be a whole number from 1 to 10000
+    c.json:5:5: another pool has the id "b" already; give each its own
+    c.json:5:42: `args` must be a list of texts
+    c.json:6:5: `id` is missing; a pool has an id, a command and a number of instances
+    c.json:6:5: `instances` is missing; a pool has an id, a command and a number of instances
+    c.json:6:17: `command` must be a text in quotes
+    c.json:8:34: `max_input_buffer` must be a whole number from 1024 to 1073741824
+    c.json:8:58: `drain_timeout_sec` must be a whole number from 1 to 31536000
+    c.json:9:25: `mode` can only be "stdio", "unix" or "tcp" here
+    c.json:9:43: `framing` can only be "ndjson" here
+    c.json:9:65: `protocol` can only be "json" here
+    "#);
+    assert_eq!(
+        told("{}", "bus.toml"),
+        "bus.toml:1:1: there is no `pools`; this is JSON, so it is read as a configuration of stdio Bus; ours is TOML"
+    );
+    assert_eq!(told(r#"{"pools": []}"#, "c"), "c:1:11: `pools` must have at least one pool");
+    assert_eq!(
+        told("pools", "c.json"),
+        "c.json:1:1: this is no JSON: a value is expected here; texts stand in double quotes"
+    );
+    let tcp = r#"{"pools": [{"id": "a", "command": "a", "instances": 1}], "transport": {"mode": "tcp"}}"#;
+    assert_eq!(
+        told(tcp, "c"),
+        "warning c:1:80: `mode` does not say where: that takes --tcp HOST:PORT or --unix PATH"
+    );
+}
+
+#[test]
+fn commands_have_places() {
+    let lines = |text, path| {
+        let commands = inspect(text, Path::new(path)).unwrap().commands;
+        commands.iter().map(|place| place.line).collect::<Vec<_>>()
+    };
+    assert_eq!(lines(WHOLE, "bus.toml"), [15, 28]);
+    assert_eq!(lines(FOREIGN, "c.json"), [3, 4]);
+}
+
+#[test]
+fn the_settings_are_shown_as_they_are_written() {
+    for (text, path) in [(WHOLE, "/etc/bus.toml"), ("[[pool]]\ncommand = [\"a\"]\n", "bus.toml")] {
+        let (mut config, _) = read(text, Path::new(path)).unwrap();
+        for value in config.pools.iter_mut().flat_map(|pool| pool.env.values_mut()) {
+            "(hidden)".clone_into(value);
+        }
+        let shown = shown::toml(&config);
+        let (again, _) = read(&shown, Path::new("other.toml")).expect(&shown);
+        assert_eq!(again, config, "{shown}");
+    }
+    let (config, _) =
+        read("[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\n", Path::new("b")).unwrap();
+    assert_eq!(shown::json(&config)["limits"]["queue_bytes"], "8MiB");
+    assert_snapshot!(shown::toml(&config), @r#"
+    [[listen]]
+    url = "stdio:"
+    auth = "none"
+
+    [[pool]]
+    name = "default"
+    command = ["a"]
+    instances = 1
+    max_instances = 256
+    share = "connection"
+    protocol = 1
+    pass_env = []
+    mix_identities = false
+
+    [pool.env]
+
+    [pool.client_capabilities]
+
+    [limits]
+    max_line = "64MiB"
+    max_batch = 100
+    max_connections = 20000
+    queue_bytes = "8MiB"
+    stall_timeout = "30s"
+    initialize_timeout = "30s"
+    cancel_grace = "30s"
+    drain_timeout = "30s"
+    session_grace = "300s"
+    disconnect_grace = "0s"
+    restart_budget = 5
+    restart_window = "60s"
+    memory = "0"
+
+    [admin]
+    "#);
+}
+
+/// A file with some bytes cut out, doubled or replaced.
+fn broken(of: &'static str) -> impl Strategy<Value = String> {
+    let whole: Vec<char> = of.chars().collect();
+    let length = whole.len();
+    let edit = (0..length, 0..40usize, "[\\[\\]{}\"'=,.:#\n 0a-é]{0,6}");
+    proptest::collection::vec(edit, 1..4).prop_map(move |edits| {
+        let mut text = whole.clone();
+        for (at, length, new) in edits {
+            let at = at.min(text.len());
+            let end = (at + length).min(text.len());
+            text.splice(at..end, new.chars());
+        }
+        text.into_iter().collect()
+    })
+}
+
+/// A value where another was expected.
+fn value() -> impl Strategy<Value = String> {
+    let word = prop_oneof!["[a-z_]{1,8}", Just("tcp://127.0.0.1:1".to_owned()), Just("64MiB".to_owned())];
+    let leaf = prop_oneof![
+        any::<i64>().prop_map(|number| number.to_string()),
+        any::<bool>().prop_map(|flag| flag.to_string()),
+        word.prop_map(|word| format!("{word:?}")),
+        Just("1.5".to_owned()),
+        Just("[]".to_owned()),
+    ];
+    leaf.prop_recursive(3, 12, 3, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..3).prop_map(|list| format!("[{}]", list.join(", "))),
+            inner.prop_map(|value| format!("{{ a = {value} }}")),
+        ]
+    })
+}
+
+fn judge(text: &str, path: &str) -> Result<(), TestCaseError> {
+    let lines = text.lines().count().max(1);
+    let places: Vec<Place> = match inspect(text, Path::new(path)) {
+        Ok(inspected) => {
+            prop_assert_eq!(inspected.commands.len(), inspected.config.pools.len());
+            let shown = shown::toml(&inspected.config);
+            prop_assert!(!shown.is_empty());
+            inspected.warnings.into_iter().map(|warning| warning.place).chain(inspected.commands).collect()
+        }
+        Err(mistakes) => {
+            prop_assert!(!mistakes.is_empty(), "refused without a reason: {}", text);
+            mistakes.into_iter().map(|mistake| mistake.place).collect()
+        }
+    };
+    for place in places {
+        prop_assert!((1..=lines).contains(&place.line), "{} of {}: {:?}", place, lines, text);
+        let width = text.lines().nth(place.line - 1).unwrap_or_default().chars().count();
+        prop_assert!((1..=width + 1).contains(&place.column), "{} of {}: {:?}", place, width, text);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn every_mistake_has_a_place_in_the_file(text in broken(WHOLE), other in broken(FOREIGN), noise in ".{0,60}") {
+        judge(&text, "bus.toml")?;
+        judge(&other, "bus.json")?;
+        judge(&noise, "bus.toml")?;
+        judge(&noise, "bus.json")?;
+    }
+
+    #[test]
+    fn no_value_is_too_strange(line in 1..50usize, value in value()) {
+        let line = WHOLE.lines().enumerate().filter(|(_, line)| line.contains(" = ")).nth(line % 30).unwrap().0;
+        let text: Vec<String> = WHOLE
+            .lines()
+            .enumerate()
+            .map(|(at, text)| match text.split_once(" = ") {
+                Some((key, _)) if at == line => format!("{key} = {value}"),
+                _ => text.to_owned(),
+            })
+            .collect();
+        judge(&text.join("\n"), "bus.toml")?;
+    }
+}
