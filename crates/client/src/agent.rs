@@ -10,7 +10,7 @@ use narrows_acp::{ProtocolVersion, Version, Versions, v1, v2};
 use narrows_link::Link;
 use narrows_link::child::{self, Process};
 use narrows_process::{Ladder, Spec};
-use narrows_rpc::{CallError, Inbox, Options, Peer};
+use narrows_rpc::{CallError, Inbox, Item, Options, Peer};
 use narrows_wire::{Code, RpcError};
 use serde::Serialize;
 use serde_json::Value;
@@ -18,6 +18,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::deadline::Deadlines;
 use crate::error::{ClientError, Login, LoginKind, Problem, Seen, Stage};
+use crate::lobby::unknown_method;
 use crate::usage::Counted;
 
 /// How much of its stderr explains what an agent did.
@@ -111,8 +112,8 @@ pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, Client
         let (link, process) = started.map_err(|source| {
             ClientError::new(Stage::Start, Problem::Spawn { agent: agent.name.clone(), source })
         })?;
-        let (peer, inbox) = narrows_rpc::start(link, Options::client(hears));
-        match initialize(&peer, version, offer, agent).await {
+        let (peer, mut inbox) = narrows_rpc::start(link, Options::client(hears));
+        match refusing(&mut inbox, initialize(&peer, version, offer, agent)).await {
             Ok(Opening::Agreed(known)) => return Ok(Running { peer, inbox, process: Some(process), known }),
             Ok(Opening::Again(lower)) => {
                 tracing::info!(%version, %lower, "the agent wants a lower version");
@@ -133,9 +134,10 @@ pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, Client
 
 /// Begins the conversation with an agent that somebody else has started.
 pub(crate) async fn greet(link: Link, agent: &Agent, offer: Offer) -> Result<Running, ClientError> {
-    let (peer, inbox) = narrows_rpc::start(link, Options::client(hears));
+    let (peer, mut inbox) = narrows_rpc::start(link, Options::client(hears));
     let failed = |problem| ClientError::new(Stage::Initialize, problem);
-    match initialize(&peer, agent.protocol, offer, agent).await.map_err(failed)? {
+    let opening = initialize(&peer, agent.protocol, offer, agent);
+    match refusing(&mut inbox, opening).await.map_err(failed)? {
         Opening::Agreed(known) => Ok(Running { peer, inbox, process: None, known }),
         Opening::Again(lower) => {
             let words = format!("the agent wants to be asked anew, with version {lower} of the protocol");
@@ -147,6 +149,23 @@ pub(crate) async fn greet(link: Link, agent: &Agent, offer: Offer) -> Result<Run
 /// Everything is heard: what nobody here knows is refused, but told as an event first.
 fn hears(_: &str) -> bool {
     true
+}
+
+/// What `opening` comes to. Whatever the agent asks before it has introduced itself is refused: it may wait for an
+/// answer, and so may a program that is no agent and sends back what it gets.
+async fn refusing<T>(inbox: &mut Inbox, opening: impl Future<Output = T>) -> T {
+    let mut opening = std::pin::pin!(opening);
+    loop {
+        tokio::select! {
+            biased;
+            opened = &mut opening => return opened,
+            Some(item) = inbox.recv() => {
+                if let Item::Request(request) = item {
+                    request.responder.fail(&unknown_method());
+                }
+            }
+        }
+    }
 }
 
 /// For an agent that does not answer anyway.

@@ -98,3 +98,20 @@ async fn a_notification_of_no_session_goes_to_the_only_one() {
     run.result().await;
     driven.leave().await;
 }
+
+/// An agent that waits for an answer before it gives its own gets one.
+#[tokio::test]
+async fn what_is_asked_before_the_beginning_is_refused() {
+    const SCRIPT: &str = r#"
+        [on]
+        initialize = [{ request = { method = "acme/weather", params = { where = "here" } } }]
+        [[turn]]
+        steps = [{ say = "Done." }]
+    "#;
+    for version in VERSIONS {
+        let driven = Stage::new(version, Access::Medium).open(SCRIPT).await;
+        let result = driven.session.run(RunRequest::text("Go")).await.expect("a run").result().await;
+        assert_eq!(result.final_text.as_deref(), Some("Done."), "{version}");
+        driven.leave().await;
+    }
+}
