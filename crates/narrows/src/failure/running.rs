@@ -130,17 +130,6 @@ impl Failure {
         .hint("`--output json` has the text that came instead")
     }
 
-    /// The agent has answered, but could not do all that it wanted.
-    pub(crate) fn denied(denied: &[String]) -> Result<(), Self> {
-        let Some(first) = denied.first() else { return Ok(()) };
-        let message = match denied.len() {
-            1 => format!("the rules refused what the agent wanted: {first}"),
-            count => format!("the rules refused {count} things that the agent wanted, the first: {first}"),
-        };
-        Err(Self::new(Code::Denied, message)
-            .hint("the line `refused:` says why; --access, a rule of --policy or somebody to ask can let it"))
-    }
-
     /// The same of a turn that was given up, with what became of an agent that did not stop.
     pub(crate) fn unless_stopped(self, result: &RunResult, limits: Limits) -> Self {
         if result.stop_reason.is_some() {

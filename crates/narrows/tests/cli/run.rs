@@ -247,3 +247,18 @@ fn on_a_terminal_nothing_steers_it() {
     ");
     place.nothing_is_left();
 }
+
+#[test]
+fn what_was_refused_comes_with_what_would_let_it() {
+    let place = Place::new();
+    place.file("deny.toml", "[[rule]]\neffect = \"deny\"\nkind = \"delete\"\n");
+    place.file("ask.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
+    for (args, hint) in [
+        (["--access", "low"], "hint: low access refuses it: --access medium lets more, and a rule"),
+        (["--policy", "deny.toml"], "hint: rule 1 (deny.toml:1) denies it, and only a change of that rule"),
+        (["--policy", "ask.toml"], "hint: rule 1 (ask.toml:1) wants somebody to be asked: in a terminal"),
+    ] {
+        let told = place.told(place.run("narrows fake-agent ask", &[&args[..], &["Clean"]].concat()));
+        assert!(told.contains(hint) && told.ends_with("--- exit 9 ---\n"), "{told}");
+    }
+}

@@ -62,3 +62,26 @@ fn a_question_that_nobody_answers_is_refused_and_the_answer_goes_on() {
     person.sees("Then I will leave it as it is");
     assert_eq!(person.ends(), Some(9));
 }
+
+#[test]
+fn a_plan_is_shown_once_and_then_by_what_changes() {
+    for protocol in ["1", "2"] {
+        let place = Place::new();
+        let planner = r#"
+name = "planner"
+[[turn]]
+steps = [
+  { plan = [{ content = "Look around", status = "in_progress" }, { content = "Mend it", status = "pending" }] },
+  { say = "So. " },
+  { plan = [{ content = "Look around", status = "completed" }, { content = "Mend it", status = "pending" }] },
+]
+"#;
+        place.file("planner.toml", planner);
+        let person = Person::runs(&place, "planner.toml", &["--protocol", protocol, "Go"]);
+        person.sees("plan: 1 of 2 done, now");
+        person.sees("[x] Look around");
+        let screen = person.screen();
+        assert_eq!(screen.matches("Mend it").count(), 1, "{screen}");
+        assert_eq!(person.ends(), Some(0));
+    }
+}

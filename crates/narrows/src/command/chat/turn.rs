@@ -12,7 +12,7 @@ use crate::cli::Output;
 use crate::desk::{Asked, Questions, Step};
 use crate::failure::{Cancelled, Failure, Limits};
 use crate::interrupt::{Interrupts, Signal};
-use crate::present::Presenter;
+use crate::present::{Presenter, Refusal};
 use crate::screen::{Failed, Piece, Room, Screen};
 use crate::terminal::{Colour, Style};
 
@@ -32,7 +32,7 @@ pub(super) struct Turned {
     /// What is to be told.
     pub(super) outcome: Result<(), Failure>,
     /// What was refused by the rules.
-    pub(super) denied: Vec<String>,
+    pub(super) denied: Vec<Refusal>,
     /// The agent is gone.
     pub(super) is_gone: bool,
     /// Somebody wants us to leave, now that it is over.
@@ -123,7 +123,7 @@ impl<'a> Turn<'a> {
             Ok(Err(error)) => return Err(Left::Output(Failure::output(&error))),
             Err(signal) => return Err(Left::Signal(signal)),
         }
-        let denied = presenter.denied();
+        let denied = presenter.denied().to_vec();
         let unreadable = presenter.unreadable();
         let limits = Limits { turn: None, grace };
         let (outcome, is_gone) = match ended {

@@ -106,7 +106,6 @@ impl Conversation {
         self.summary.end(&result);
         self.presenter.finish(&result, &mut pieces);
         self.show_rest(pieces).await?;
-        let denied = self.presenter.denied();
         let outcome = match cancelled {
             Some(why) if result.error.is_none() => {
                 Err(Failure::cancelled(why).unless_stopped(&result, limits))
@@ -116,7 +115,7 @@ impl Conversation {
         };
         let formless = has_form && result.structured_output.is_none();
         let outcome = outcome.and_then(|()| if formless { Err(Failure::formless()) } else { Ok(()) });
-        Ok(outcome.and_then(|()| Failure::denied(&denied))?)
+        Ok(outcome.and_then(|()| Failure::denied(self.presenter.denied()))?)
     }
 
     /// Waits until the prompt is sent. What comes while it is on its way cancels the turn as soon as there is one.

@@ -1,0 +1,135 @@
+//! What to say when the agent could not do all that it wanted: who refused it, and what would let it.
+
+use serde_json::Value;
+
+use super::{Code, Failure};
+use crate::present::Refusal;
+use crate::terminal::line;
+
+/// How many hints are given: an agent may be refused many things.
+const HINTS: usize = 3;
+
+/// How a person can be asked.
+const ASKED: &str = "in a terminal you are asked, with --input events a program is";
+
+impl Failure {
+    /// The agent has answered, but could not do all that it wanted.
+    pub(crate) fn denied(refused: &[Refusal]) -> Result<(), Self> {
+        let Some(first) = refused.first() else { return Ok(()) };
+        let wanted = line(&first.wanted);
+        let message = match refused.len() {
+            1 => format!("the rules refused what the agent wanted: {wanted}"),
+            count => format!("the rules refused {count} things that the agent wanted, the first: {wanted}"),
+        };
+        let mut remedies: Vec<String> = Vec::new();
+        for remedy in refused.iter().map(remedy) {
+            if !remedies.contains(&remedy) && remedies.len() < HINTS {
+                remedies.push(remedy);
+            }
+        }
+        Err(remedies.into_iter().fold(Self::new(Code::Denied, message), Self::hint))
+    }
+}
+
+/// Who refused it, and what would let it.
+fn remedy(refusal: &Refusal) -> String {
+    let because = &refusal.because;
+    let text = |key: &str| line(because[key].as_str().unwrap_or_default());
+    let is_asked = refusal.by != "policy";
+    match text("by").as_str() {
+        _ if refusal.by == "timed out" => {
+            "nobody answered the question in time; --permission-timeout gives more".to_owned()
+        }
+        "network" => "the network is off: by --no-network, or by `network = false` in the rules".to_owned(),
+        "web_search" => {
+            "searching the web is off: by --no-web-search, or by `web_search = false` in the rules".to_owned()
+        }
+        "rule" if is_asked => format!("{} wants somebody to be asked: {ASKED}", rule(because)),
+        "rule" => format!("{} denies it, and only a change of that rule lets it", rule(because)),
+        "protected" => {
+            format!("{} is protected: a rule with its `path` and `effect = \"allow\"` lets it", text("what"))
+        }
+        "preset" => {
+            let (access, kind) = (text("access"), text("kind"));
+            let allow =
+                format!("a rule of --policy with `effect = \"allow\"` and `kind = \"{kind}\"` lets it");
+            match (access.as_str(), is_asked) {
+                (_, true) => {
+                    format!("{access} access asks about it: {ASKED}; {allow}, and so does --access high")
+                }
+                ("low", _) => format!("low access refuses it: --access medium lets more, and {allow}"),
+                _ => format!(
+                    "{access} access refuses it: --add-dir DIR lets it into another directory, and {allow}"
+                ),
+            }
+        }
+        "unreadable" => {
+            "the command is too long or too deep to be judged, and so is refused; a plainer one is not"
+                .to_owned()
+        }
+        _ if refusal.words.contains("outside the directories") => {
+            "the agent may use its own directory only; --add-dir DIR adds another".to_owned()
+        }
+        _ => "the line `refused:` says why".to_owned(),
+    }
+}
+
+/// The name of a rule, and where it stands.
+fn rule(because: &Value) -> String {
+    let text = |key: &str| line(because[key].as_str().unwrap_or_default());
+    let place = format!("({}:{})", text("file"), because["line"]);
+    match because["name"].as_str() {
+        Some(name) => format!("rule `{}` {place}", line(name)),
+        None => format!("rule {} {place}", because["number"]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refusal(by: &str, because: Value) -> Refusal {
+        Refusal { wanted: "Do it".to_owned(), words: "no".to_owned(), by: by.to_owned(), because }
+    }
+
+    #[test]
+    fn a_refusal_says_who_and_what_would_let_it() {
+        #[track_caller]
+        fn check(by: &str, because: Value, expected: &str) {
+            let hint = remedy(&refusal(by, because.clone()));
+            assert!(hint.starts_with(expected), "{because}: {hint}");
+        }
+        let preset = |access: &str| json!({"by": "preset", "access": access, "kind": "edit", "why": "w"});
+        let rule = json!({"by": "rule", "file": "r.toml", "line": 7, "number": 2});
+        let named = json!({"by": "rule", "file": "r.toml", "line": 7, "number": 2, "name": "mine"});
+        check("policy", rule.clone(), "rule 2 (r.toml:7) denies it");
+        check("policy", named, "rule `mine` (r.toml:7) denies it");
+        check("nobody to ask", rule.clone(), "rule 2 (r.toml:7) wants somebody to be asked: in a terminal");
+        check("timed out", rule, "nobody answered the question in time; --permission-timeout");
+        check("policy", preset("low"), "low access refuses it: --access medium");
+        check("policy", preset("medium"), "medium access refuses it: --add-dir DIR");
+        check("nobody to ask", preset("medium"), "medium access asks about it: in a terminal");
+        check("policy", json!({"by": "network"}), "the network is off: by --no-network");
+        check("policy", json!({"by": "web_search"}), "searching the web is off: by --no-web-search");
+        let protected = json!({"by": "protected", "what": "a key", "secret": true});
+        check("policy", protected, "a key is protected: a rule with its `path`");
+        check("policy", json!({"by": "unreadable"}), "the command is too long");
+        check("policy", Value::Null, "the line `refused:` says why");
+    }
+
+    #[test]
+    fn hints_are_few_and_none_twice() {
+        let many: Vec<Refusal> = (0..9)
+            .map(|number| {
+                let because = json!({"by": "rule", "file": "r", "line": number / 2, "number": number / 2});
+                refusal("policy", because)
+            })
+            .collect();
+        let failure = Failure::denied(&many).unwrap_err();
+        assert_eq!(failure.hints().len(), HINTS);
+        assert!(failure.hints()[1].starts_with("rule 1 (r:1)"), "{:?}", failure.hints());
+        assert!(Failure::denied(&[]).is_ok());
+    }
+}

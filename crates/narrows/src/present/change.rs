@@ -1,0 +1,61 @@
+//! How a file changed, by its first lines.
+
+use serde_json::Value;
+
+use crate::terminal::line;
+
+/// How many lines of a change are shown.
+const SHOWN: usize = 12;
+
+/// The file, and the lines in which it differs.
+pub(super) fn lines(change: &Value) -> Vec<String> {
+    let text = |key: &str| change[key].as_str().unwrap_or_default();
+    let (old, new): (Vec<&str>, Vec<&str>) =
+        (text("oldText").lines().collect(), text("newText").lines().collect());
+    let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
+    let (old, new) = (&old[same..], &new[same..]);
+    let tail = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
+    let removed = old[..old.len() - tail].iter().map(|text| format!("- {}", line(text)));
+    let added = new[..new.len() - tail].iter().map(|text| format!("+ {}", line(text)));
+    let all: Vec<String> = removed.chain(added).collect();
+    let more = all.len().saturating_sub(SHOWN);
+    let mut lines = vec![format!("changed: {}", line(text("path")))];
+    lines.extend(all.into_iter().take(SHOWN));
+    if more > 0 {
+        lines.push(format!("… {more} more lines"));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(old: Option<&str>, new: &str, expected: &[&str]) {
+        let change = json!({"type": "diff", "path": "/a", "oldText": old, "newText": new});
+        assert_eq!(lines(&change)[1..], *expected, "{old:?} {new:?}");
+    }
+
+    #[test]
+    fn only_what_differs_is_shown() {
+        check(Some("1\n2\n3"), "1\ntwo\n3", &["- 2", "+ two"]);
+        check(None, "new", &["+ new"]);
+        check(Some("a\na"), "a\na\na", &["+ a"]);
+        check(Some("same"), "same", &[]);
+        let many = "x\n".repeat(20);
+        assert_eq!(lines(&json!({"path": "/a", "newText": many})).last().unwrap(), "… 8 more lines");
+    }
+
+    proptest! {
+        #[test]
+        fn any_change_is_shown_in_few_lines(old in "(a|b|\n|\\PC){0,40}", new in "(a|b|\n|\\PC){0,40}") {
+            let shown = lines(&json!({"path": "/a", "oldText": old, "newText": new}));
+            prop_assert!(shown.len() <= SHOWN + 2);
+            prop_assert_eq!(shown.len() == 1, old.lines().eq(new.lines()));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What the agent asked for, and what of it was refused.
+
+use std::collections::HashMap;
+
+use narrows_client::{Json, Payload, PermissionResolved};
+use serde_json::Value;
+
+use crate::terminal::line;
+
+/// How many questions that were not settled, and how many refusals, are remembered.
+const MOST: usize = 64;
+
+/// Something that was refused.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Refusal {
+    /// What the agent wanted, in its words, safe to show.
+    pub(crate) wanted: String,
+    /// Why it was refused, safe to show.
+    pub(crate) words: String,
+    /// Who refused it.
+    pub(crate) by: String,
+    /// What the rules said, as events have it; null where they were not asked.
+    pub(crate) because: Value,
+}
+
+/// What was asked, and what was refused.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// What is not settled, by id.
+    asked: HashMap<String, String>,
+    /// What was refused by the rules, or because nobody could be asked.
+    denied: Vec<Refusal>,
+}
+
+impl Ledger {
+    /// Whether something is not settled.
+    pub(super) fn is_open(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    /// What was refused by the rules, or because nobody could be asked.
+    pub(super) fn denied(&self) -> &[Refusal] {
+        &self.denied
+    }
+
+    /// Takes note of what was asked and how it was settled. What was refused is told.
+    pub(super) fn note(&mut self, payload: &Payload) -> Option<Refusal> {
+        match payload {
+            Payload::PermissionRequested(asked) => {
+                let title = asked.title.clone().or_else(|| asked.tool_name.clone()).unwrap_or_default();
+                if self.asked.len() < MOST {
+                    self.asked.insert(asked.request_id.clone(), title);
+                }
+                None
+            }
+            Payload::PermissionResolved(resolved) => {
+                let wanted = self.asked.remove(&resolved.request_id).unwrap_or_default();
+                let refusal = refusal(resolved, &wanted)?;
+                let is_by_rules = !matches!(refusal.by.as_str(), "" | "answer" | "cancelled");
+                if is_by_rules && self.denied.len() < MOST {
+                    self.denied.push(refusal.clone());
+                }
+                Some(refusal)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Why something was refused, if it was.
+fn refusal(resolved: &PermissionResolved, wanted: &str) -> Option<Refusal> {
+    let is_allowed = resolved.outcome == "allowed"
+        || resolved.option_kind.as_deref().is_some_and(|kind| kind.starts_with("allow"));
+    if is_allowed {
+        return None;
+    }
+    let decision = resolved.decision.as_ref().map(Json::value).unwrap_or_default();
+    let by = decision["by"].as_str().unwrap_or_default();
+    let said = decision["words"].as_str().unwrap_or_default();
+    let words = match by {
+        "policy" => line(said),
+        "answer" => "you said no".to_owned(),
+        "timed out" => "nobody answered in time".to_owned(),
+        "nobody to ask" => {
+            format!("nobody can be asked; {}", line(said.strip_prefix("ask: ").unwrap_or(said)))
+        }
+        "" => line(&resolved.outcome),
+        by => line(by),
+    };
+    Some(Refusal { wanted: line(wanted), words, by: by.to_owned(), because: decision["because"].clone() })
+}
