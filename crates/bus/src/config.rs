@@ -6,6 +6,7 @@ mod json;
 mod mistake;
 mod nearest;
 mod notes;
+mod program;
 mod read;
 mod settings;
 pub mod shown;

@@ -1,0 +1,81 @@
+//! What a worker is started with: its environment, and the program behind its command.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use narrows_process::{AllowList, Environment, SpawnError, Spec};
+
+use super::Pool;
+
+impl Pool {
+    /// The environment of its workers, if ours is `ours`.
+    #[must_use]
+    pub fn environment(&self, ours: &[(OsString, OsString)]) -> Environment {
+        let passed = match self.whole_env {
+            true => AllowList::new(["*"]),
+            false => AllowList::default().and(self.pass_env.iter().cloned()),
+        };
+        let mut environment = Environment::filtered(ours.iter().cloned(), &passed);
+        environment.extend(&self.env);
+        environment
+    }
+
+    /// The file that would be executed for a worker as things stand, if our environment is `ours`.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be executed, or there is nowhere to run it.
+    pub fn program(&self, ours: &[(OsString, OsString)]) -> Result<PathBuf, SpawnError> {
+        let program = self.command.first().map(String::as_str).unwrap_or_default();
+        let spec = Spec { cwd: self.cwd.clone(), env: self.environment(ours), ..Spec::new(program) };
+        narrows_process::find(&spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn workers_get_what_they_need_and_what_is_said() {
+        #[track_caller]
+        fn check(pool: &Pool, expected: &[&str]) {
+            let ours = ["PATH", "OPENAI_API_KEY", "OTHER"].map(|name| (name.into(), "ours".into()));
+            let environment = pool.environment(&ours);
+            let text: Vec<String> = environment
+                .iter()
+                .map(|(name, value)| format!("{}={}", name.display(), value.display()))
+                .collect();
+            assert_eq!(text, expected);
+        }
+        let mut pool = Pool::new("a", vec!["a".to_owned()]);
+        check(&pool, &["PATH=ours"]);
+        pool.pass_env = vec!["OPENAI_*".to_owned()];
+        pool.env.insert("PATH".to_owned(), "theirs".to_owned());
+        check(&pool, &["OPENAI_API_KEY=ours", "PATH=theirs"]);
+        pool.whole_env = true;
+        check(&pool, &["OPENAI_API_KEY=ours", "OTHER=ours", "PATH=theirs"]);
+        pool.whole_env = false;
+        pool.pass_env = vec!["*".to_owned()];
+        check(&pool, &["OPENAI_API_KEY=ours", "OTHER=ours", "PATH=theirs"]);
+    }
+
+    #[test]
+    fn a_program_is_looked_for_in_the_path_of_its_worker() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("agent");
+        std::fs::write(&file, "").unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o700)).unwrap();
+        let mut pool = Pool::new("a", vec!["agent".to_owned()]);
+        let ours = [("PATH".into(), "/nowhere".into())];
+        assert!(matches!(pool.program(&ours), Err(SpawnError::NotFound { .. })));
+        pool.env.insert("PATH".to_owned(), place.path().to_str().unwrap().to_owned());
+        assert_eq!(pool.program(&ours).unwrap(), file);
+        pool.cwd = Some(place.path().join("missing"));
+        assert!(matches!(pool.program(&ours), Err(SpawnError::Cwd { .. })));
+        pool.cwd = Some(place.path().to_owned());
+        pool.command = vec!["./agent".to_owned()];
+        assert!(pool.program(&ours).is_ok());
+    }
+}
