@@ -190,7 +190,7 @@ static PATTERNS: LazyLock<Vec<(&str, Vec<CommandPattern>)>> = LazyLock::new(|| {
 pub(crate) fn uses_network(script: &Script) -> bool {
     script.lost
         || script.parts.iter().any(|part| {
-            let names: std::collections::HashSet<String> = part.programs().collect();
+            let names: Vec<String> = part.programs().collect();
             let open = part
                 .starts
                 .iter()
@@ -204,9 +204,14 @@ pub(crate) fn uses_network(script: &Script) -> bool {
             sockets
                 || PATTERNS
                     .iter()
-                    .filter(|(program, _)| open || names.contains(*program))
+                    .filter(|(program, _)| open || names.iter().any(|name| is_or_begins(name, program)))
                     .any(|(_, patterns)| patterns.iter().any(|pattern| pattern.touches(part)))
         })
+}
+
+/// Whether `name` is the program, or one of its subcommands as a program of its own.
+fn is_or_begins(name: &str, program: &str) -> bool {
+    name.strip_prefix(program).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
 #[cfg(test)]

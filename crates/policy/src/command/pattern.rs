@@ -73,7 +73,11 @@ impl CommandPattern {
     /// around it.
     pub(crate) fn touches(&self, part: &Part) -> bool {
         part.starts.iter().filter_map(|start| part.words.get(*start..)).any(|argv| match argv.first() {
-            Some(program) if part.fed => program.is_unknown() || self.may_be_program(program),
+            Some(program) if part.fed => {
+                program.is_unknown()
+                    || self.may_be_program(program)
+                    || self.may_be_joined(program, self.names().first())
+            }
             _ => self.may_start(argv),
         })
     }
@@ -84,29 +88,43 @@ impl CommandPattern {
         if program.is_unknown() {
             return true;
         }
-        if !self.may_be_program(program) {
-            return false;
-        }
-        let wanted: Vec<usize> = (1..self.words.len()).collect();
-        let (options, names): (Vec<usize>, Vec<usize>) =
-            wanted.into_iter().partition(|at| self.texts[*at].len() > 1 && self.texts[*at].starts_with('-'));
-        options.iter().all(|at| self.may_have_option(rest, *at)) && self.may_have_names(rest, &names)
+        let names = self.names();
+        let has_options = || {
+            let mut options = (1..self.words.len()).filter(|at| self.is_option(*at));
+            options.all(|at| self.may_have_option(rest, at))
+        };
+        let behind = names.get(1..).unwrap_or_default();
+        self.may_be_program(program) && has_options() && self.may_have_names(rest, &names)
+            || self.may_be_joined(program, names.first())
+                && has_options()
+                && self.may_have_names(rest, behind)
+    }
+
+    /// Where the words stand that are neither the program nor options.
+    fn names(&self) -> Vec<usize> {
+        (1..self.words.len()).filter(|at| !self.is_option(*at)).collect()
+    }
+
+    fn is_option(&self, at: usize) -> bool {
+        self.texts[at].len() > 1 && self.texts[at].starts_with('-')
     }
 
     fn may_be_program(&self, program: &Word) -> bool {
-        let base = |shape: Shape| {
-            let from = shape
-                .0
-                .iter()
-                .rposition(|unit| matches!(unit, Unit::Char('/' | '\\')))
-                .map_or(0, |at| at + 1);
-            Shape(shape.0[from..].to_vec())
-        };
-        let found = match program.program() {
-            Some(name) => Shape::exact(&name),
-            None => base(program.first()),
-        };
-        base(self.words[0].clone()).meets(&found, Case::Same)
+        base(&self.words[0]).meets(&run(program), Case::Same)
+    }
+
+    /// Whether the program can be that of this pattern and the word behind it in one, as in `git-push`. That the
+    /// subcommands of git are programs of their own is known; of others it is believed where one is named.
+    fn may_be_joined(&self, program: &Word, name: Option<&usize>) -> bool {
+        let mut joined = base(&self.words[0]);
+        let git = joined.text().is_some_and(|text| text.eq_ignore_ascii_case("git"));
+        joined.0.push(Unit::Char('-'));
+        match name {
+            Some(at) => joined.0.extend(self.words[*at].0.iter().copied()),
+            None if git => joined.0.push(Unit::Many),
+            None => return false,
+        }
+        joined.meets(&run(program), Case::Same)
     }
 
     /// Whether one of `rest` can be the option of this pattern: also shortened, with a value, or among others.
@@ -158,6 +176,18 @@ impl CommandPattern {
         }
         found[names.len()]
     }
+}
+
+/// A program without its directory.
+fn base(program: &Shape) -> Shape {
+    let slash = |unit: &Unit| matches!(unit, Unit::Char('/' | '\\'));
+    let from = program.0.iter().rposition(slash).map_or(0, |at| at + 1);
+    Shape(program.0[from..].to_vec())
+}
+
+/// The name of the program that `word` runs.
+fn run(word: &Word) -> Shape {
+    word.program().map_or_else(|| base(&word.first()), |name| Shape::exact(&name))
 }
 
 /// Whether `word` is exactly what the pattern says. A star at its beginning does not make an option of it.
