@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use narrows_policy::{Action, Because, Confined, Decision, Policy, Scene, Verdict};
@@ -87,7 +87,8 @@ pub(crate) struct Authority {
     session: OnceLock<Arc<str>>,
     policy: Arc<Policy>,
     roots: Vec<PathBuf>,
-    confined: Confined,
+    /// What held for the last command that ran here.
+    confined: Mutex<Confined>,
     decider: Option<Arc<dyn Decide>>,
     patience: Duration,
     notes: mpsc::Sender<Note>,
@@ -112,7 +113,7 @@ impl Authority {
             session: OnceLock::new(),
             policy,
             roots,
-            confined,
+            confined: Mutex::new(confined),
             decider,
             patience,
             notes,
@@ -163,9 +164,14 @@ impl Authority {
 
     /// What the policy says. Only what runs here is held by our sandbox; what an agent runs by itself is not.
     pub(crate) fn judge(&self, action: &Action, runs_here: bool) -> Decision {
+        let confined = if runs_here { *self.held() } else { Confined::default() };
+        self.judge_in(confined, action)
+    }
+
+    fn judge_in(&self, confined: Confined, action: &Action) -> Decision {
         let scene = Scene {
             roots: &self.roots,
-            confined: if runs_here { self.confined } else { Confined::default() },
+            confined,
             cancelling: self.cancelling.load(Ordering::Relaxed),
             refused: None,
         };
@@ -182,6 +188,10 @@ impl Authority {
             Verdict::Deny => Some((Reply::Reject, By::Policy)),
             Verdict::Ask => self.decider.is_none().then_some((Reply::Reject, By::Nobody)),
         }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Confined> {
+        self.confined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Settles a question: by what the policy says, or by asking.
@@ -209,7 +219,21 @@ impl Authority {
 
     /// Settles what the agent wants of this machine, and tells of it.
     pub(crate) async fn permit(&self, action: &Action, about: About) -> Result<(), Denied> {
-        let decision = self.judge(action, true);
+        self.told(self.judge(action, true), about).await
+    }
+
+    /// The same for a command that is held by this.
+    pub(crate) async fn permit_in(
+        &self,
+        confined: Confined,
+        action: &Action,
+        about: About,
+    ) -> Result<(), Denied> {
+        *self.held() = confined;
+        self.told(self.judge_in(confined, action), about).await
+    }
+
+    async fn told(&self, decision: Decision, about: About) -> Result<(), Denied> {
         let open = Open::new(self, &about).await;
         let About { method: _, title, kind, tool, input, paths } = about;
         let question = Question {

@@ -1,4 +1,5 @@
 //! What an agent may use of this machine: files and terminals, within the roots.
 
+pub(crate) mod confinement;
 pub(crate) mod files;
 pub(crate) mod terminal;

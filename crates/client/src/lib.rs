@@ -37,6 +37,7 @@ pub use event::{
     Completed, EventBody, Json, Message, Payload, PermissionRequested, PermissionResolved, Role,
     RuntimeEvent, Status, ToolOutput,
 };
+pub use host::confinement::Confinement;
 pub use input::Input;
 pub use losses::Losses;
 pub use map::Fault;

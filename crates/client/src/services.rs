@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use narrows_acp::method::{FS_READ_TEXT_FILE, FS_WRITE_TEXT_FILE, TERMINAL_CREATE};
 use narrows_policy::{Action, Command, Kind};
-use narrows_process::{Environment, Sandbox};
+use narrows_process::Environment;
 use narrows_wire::{Code, RpcError};
 use serde_json::json;
 use tokio::time::timeout;
 
 use crate::authority::{About, Authority, Denied};
+use crate::host::confinement::Confinement;
 use crate::host::files::{FileError, FileErrorKind, Files, Found};
 use crate::host::terminal::{Create, Terminals};
 use crate::mcp::{CommandService, FileService, Gate, Pending, Ran, Refusal, Run, ServiceError};
@@ -33,7 +34,7 @@ pub(crate) struct Services {
     pub(crate) terminals: Terminals,
     pub(crate) environment: Environment,
     /// What commands run in.
-    pub(crate) sandbox: Option<Sandbox>,
+    pub(crate) confinement: Confinement,
     pub(crate) cwd: PathBuf,
 }
 
@@ -161,7 +162,8 @@ impl Services {
             ..About::default()
         };
         let action = Action::execute(Command::Argv(argv), Some(cwd.clone()));
-        self.authority.permit(&action, about).await?;
+        let (sandbox, confined) = self.confinement.now().await;
+        self.authority.permit_in(confined, &action, about).await?;
         let mut environment = self.environment.clone();
         for (name, value) in env {
             environment.set(name, value);
@@ -172,7 +174,7 @@ impl Services {
             env: environment,
             cwd,
             output_limit: output_limit.unwrap_or(OUTPUT),
-            sandbox: self.sandbox.clone(),
+            sandbox,
         };
         self.terminals.create(create).await.map_err(|error| Unserved::Terminal(error.to_string()))
     }

@@ -30,6 +30,5 @@ pub use action::{Action, Command};
 pub use decision::{Because, Decision, RuleName, Verdict};
 pub use kind::Kind;
 pub use policy::{Explanation, Looked, Offers, Policy};
-pub use protect::protected_names;
 pub use rules::{Header, Rules, RulesError};
 pub use scene::{Confined, Scene};

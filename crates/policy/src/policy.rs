@@ -1,7 +1,7 @@
 //! The one evaluator: flags, rules, protected paths, preset.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use crate::action::{Action, Command};
 use crate::command::{self, Script, is_read_only, uses_network};
 use crate::decision::{Because, Decision, RuleName, Verdict};
 use crate::kind::Kind;
-use crate::path::{Ground, is_within, resolve};
+use crate::path::{Ground, Steps, is_within, resolve};
 use crate::preset::{self, Running};
 use crate::protect;
 use crate::rules::{Fit, Rule, Rules};
@@ -134,6 +134,16 @@ impl Policy {
         }
     }
 
+    /// Whether what lies in `root` under the name of `inside` is protected, and no rule allows to change it: what a
+    /// sandbox has to keep as it is. A `.git` counts itself if it is no `directory`, because then it says where that is.
+    pub fn protects(&self, root: &Path, inside: &Path, directory: bool) -> bool {
+        if protect::guard(&Steps::of(inside), true, !directory).is_none() {
+            return false;
+        }
+        let scene = Scene { roots: &[root.to_owned()], ..Scene::default() };
+        self.decide(&Action::file(Kind::Edit, root.join(inside)), &scene).verdict > Verdict::Allow
+    }
+
     /// What comes before all rules.
     fn refusal(&self, action: &Action, script: Option<&Script>, scene: &Scene<'_>) -> Option<Because> {
         if scene.cancelling {
@@ -177,6 +187,7 @@ impl Policy {
             confined: scene.confined.files
                 && (self.narrowing.network || scene.confined.network)
                 && runs_within_roots(action, scene, home),
+            harmless: scene.confined.protected,
         };
         let targets = targets(action, script, scene, home);
         let decided = targets.iter().map(|target| (target, self.judge(target, running, scene)));

@@ -14,7 +14,12 @@ pub(crate) struct Running {
     pub(crate) looks: bool,
     /// Whether a sandbox keeps it in the roots, and off the network if that is off.
     pub(crate) confined: bool,
+    /// Whether it can change nothing that is protected there.
+    pub(crate) harmless: bool,
 }
+
+const UNPROTECTED: &str = "asks before it runs what might change protected files in the roots, such as .git/hooks: the \
+     sandbox of this machine cannot keep them (installing bubblewrap, or allowing user namespaces, would)";
 
 /// The strictest verdict on what the target is, the kind it is about, and the reason.
 pub(crate) fn judge(
@@ -66,9 +71,10 @@ fn cell(
         }
         (Access::Low, Kind::Execute) if running.looks => (Allow, "runs commands that only look"),
         (Access::Low, Kind::Execute) => (Deny, "runs only commands that certainly do nothing but look"),
-        (Access::Medium, Kind::Execute) if running.confined => {
+        (Access::Medium, Kind::Execute) if running.confined && running.harmless => {
             (Allow, "runs commands that a sandbox keeps in the roots")
         }
+        (Access::Medium, Kind::Execute) if running.confined => (Ask, UNPROTECTED),
         (Access::Medium, Kind::Execute) => (Ask, "asks before it runs what no sandbox keeps in the roots"),
         (Access::Low, Kind::SwitchMode) => (Deny, "changes no modes"),
         (Access::Medium, Kind::SwitchMode) => (Ask, "asks before a mode changes"),

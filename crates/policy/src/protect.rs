@@ -75,11 +75,6 @@ const SECRETS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The protected names that are no patterns, as relative paths: what a sandbox can keep from being changed.
-pub fn protected_names() -> impl Iterator<Item = &'static str> {
-    CHANGES.iter().chain(SECRETS).flat_map(|(_, paths)| paths.split(' ')).filter(|path| !path.contains('*'))
-}
-
 /// Ends of names that only look like secrets.
 const HARMLESS: &[&str] =
     &[".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", ".env.schema", ".pub"];

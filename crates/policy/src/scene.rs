@@ -2,13 +2,17 @@
 
 use std::path::PathBuf;
 
+use serde::Serialize;
+
 /// What a sandbox enforces for commands. What it does not enforce is `false`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Confined {
     /// Files outside the roots cannot be changed.
     pub files: bool,
     /// The network cannot be reached.
     pub network: bool,
+    /// What is protected in the roots ([`Policy::protects`](crate::Policy::protects)) cannot be changed, or nothing is.
+    pub protected: bool,
 }
 
 /// The surroundings of one request. Nothing in it comes from the agent.

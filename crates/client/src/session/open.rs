@@ -4,8 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use narrows_acp::Version;
 use narrows_acp::method::{SESSION_LOAD, SESSION_RESUME};
-use narrows_policy::{Access, Confined, protected_names};
-use narrows_process::Sandbox;
+use narrows_policy::Access;
 use narrows_rpc::{CallError, Item, Request};
 use narrows_wire::Code;
 use serde_json::{Map, Value, json};
@@ -19,6 +18,7 @@ use crate::config::SessionConfig;
 use crate::error::{ClientError, Problem, Stage, wants_login};
 use crate::event::RuntimeEvent;
 use crate::feed::feed;
+use crate::host::confinement::Confinement;
 use crate::host::files::{Files, Limits as FileLimits, Reach, Roots};
 use crate::host::terminal::{Limits as TerminalLimits, Terminals};
 use crate::map::{Mapper, Settings};
@@ -44,7 +44,12 @@ pub(crate) async fn begin(
     }
     let roots = Roots::open(&config.roots()).map_err(|error| failed(Problem::Invalid(error.to_string())))?;
     let paths: Vec<_> = roots.paths().map(std::path::Path::to_owned).collect();
-    let (sandbox, confined) = sandbox(&shared, &config, &paths).await;
+    let policy = Arc::clone(&config.policy);
+    let confinement = match config.sandbox {
+        true => Confinement::new(policy, &paths, shared.sandbox()).await,
+        false => Confinement::none(policy),
+    };
+    let (_, confined) = confinement.now().await;
     let (notes, told) = mpsc::channel(QUEUE);
     let authority = Arc::new(Authority::new(
         Arc::clone(&config.policy),
@@ -60,7 +65,7 @@ pub(crate) async fn begin(
         files: Files::new(Arc::new(roots), reach, FileLimits::default()),
         terminals: Terminals::new(TerminalLimits::default()),
         environment: config.environment.clone(),
-        sandbox,
+        confinement,
         cwd: config.cwd.clone(),
     });
     let (descriptors, hosting) = servers(&shared, &config, &services).map_err(failed)?;
@@ -139,32 +144,6 @@ pub(crate) async fn begin(
     let session = Session { id, shared, commands, cancels, snapshot, events: Some(events) };
     set_up(&session, &config).await?;
     Ok(session)
-}
-
-/// The sandbox for commands, and what it keeps them from.
-async fn sandbox(
-    shared: &Shared,
-    config: &SessionConfig,
-    roots: &[std::path::PathBuf],
-) -> (Option<Sandbox>, Confined) {
-    // Who may do everything is not held back, unless it is from the network.
-    let everything = config.policy.access() == Access::High && config.policy.narrowing().network;
-    if !config.sandbox || everything {
-        return (None, Confined::default());
-    }
-    let support = shared.sandbox().await;
-    let can = support.confined();
-    if !can.files {
-        return (None, Confined::default());
-    }
-    let mut sandbox = Sandbox::new(support);
-    sandbox.writable = roots.to_vec();
-    let protected =
-        |root: &std::path::PathBuf| protected_names().map(|name| root.join(name)).collect::<Vec<_>>();
-    sandbox.protected = roots.iter().flat_map(protected).filter(|path| path.exists()).collect();
-    sandbox.network = config.policy.narrowing().network;
-    let confined = Confined { files: true, network: can.network && !sandbox.network };
-    (Some(sandbox), confined)
 }
 
 /// What the agent is told of MCP servers, and those that run here.

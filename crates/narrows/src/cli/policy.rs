@@ -31,8 +31,8 @@ pub(crate) enum PolicyCommand {
 /// The request is the command behind `--`. Several words are a program and its arguments, and no shell sees them; one
 /// word with spaces in it is a line for a shell. Any other request is made of the flags below.
 ///
-/// It is judged as `narrows run` would judge it, with the same flags. Without a FILE there are no rules, and the access
-/// decides.
+/// It is judged as `narrows run` would judge it here, with the same flags and in the same sandbox, if this machine has
+/// one. Without a FILE there are no rules, and the access decides.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::POLICY_EXPLAIN))]
 pub(crate) struct Explain {
@@ -97,7 +97,8 @@ pub(crate) struct Check {
 /// shown if the verdict is another than it was; then the exit code is 1. What a person answered is not looked at, only
 /// what the rules said.
 ///
-/// A record does not say where the agent worked, nor whether in a sandbox: --cwd, --add-dir and --sandboxed do.
+/// A record does not say where the agent worked, nor in what sandbox: --cwd, --add-dir, --sandboxed and --no-sandbox
+/// do, or else it is judged as if it had been here.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::POLICY_TEST))]
 pub(crate) struct Test {
@@ -140,9 +141,13 @@ pub(crate) struct Circumstances {
     #[arg(long, value_name = "DIR")]
     pub(crate) add_dir: Vec<PathBuf>,
 
-    /// As on a machine where commands run in a sandbox
-    #[arg(long)]
+    /// As on a machine whose sandbox keeps commands from everything [default: what the sandbox of this one does]
+    #[arg(long, conflicts_with = "no_sandbox")]
     pub(crate) sandboxed: bool,
+
+    /// As if commands ran without a sandbox
+    #[arg(long)]
+    pub(crate) no_sandbox: bool,
 
     /// Print a JSON object
     #[arg(long)]

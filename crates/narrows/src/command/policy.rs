@@ -7,8 +7,11 @@ mod test;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use narrows_client::Confinement;
 use narrows_policy::{Confined, Header, Narrowing, Policy as Rulebook, Rules, Scene};
+use narrows_process::Sandbox;
 
 use crate::cli::{Circumstances, Policy, PolicyCommand};
 use crate::drive;
@@ -38,16 +41,32 @@ impl Court {
         let policy = drive::combined(read, args.access, flags);
         let cwd = args.cwd.as_deref().unwrap_or(Path::new("."));
         let roots = std::iter::once(cwd).chain(args.add_dir.iter().map(PathBuf::as_path));
-        let roots = roots.map(drive::directory).collect::<Result<_, _>>()?;
-        // A sandbox takes the network from commands only if they are not to have it.
-        let network = args.sandboxed && !policy.narrowing().network;
-        Ok(Self { policy, roots, confined: Confined { files: args.sandboxed, network } })
+        let roots = roots.map(drive::directory).collect::<Result<Vec<_>, _>>()?;
+        let confined = confined(&policy, &roots, args)?;
+        Ok(Self { policy, roots, confined })
     }
 
     /// The surroundings of a request.
     fn scene(&self) -> Scene<'_> {
         Scene { roots: &self.roots, confined: self.confined, ..Scene::default() }
     }
+}
+
+/// What a sandbox keeps commands from: the one that `narrows run` would have here, unless another is assumed.
+fn confined(policy: &Rulebook, roots: &[PathBuf], args: &Circumstances) -> Result<Confined, Failure> {
+    if args.no_sandbox {
+        return Ok(Confined::default());
+    }
+    if args.sandboxed {
+        // It takes the network from commands only if they are not to have it.
+        return Ok(Confined { files: true, network: !policy.narrowing().network, protected: true });
+    }
+    let policy = Arc::new(policy.clone());
+    let confined = async {
+        let confinement = Confinement::new(policy, roots, Sandbox::support()).await;
+        confinement.now().await.1
+    };
+    super::block_on(confined)
 }
 
 /// The rules of a file.

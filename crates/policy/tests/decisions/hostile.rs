@@ -1,11 +1,11 @@
 //! Commands that try to look harmless, or to be something else than they are.
 
-use narrows_policy::Verdict::{Allow, Deny};
+use narrows_policy::Verdict::{self, Allow, Ask, Deny};
 use narrows_policy::{Access, Action, Because, Command, Confined};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
-const NO_SANDBOX: Confined = Confined { files: false, network: false };
+const NO_SANDBOX: Confined = Confined { files: false, network: false, protected: false };
 
 /// What the corpus must not get to run.
 const CANARY: &str = r#"
@@ -155,6 +155,13 @@ const CORPUS: &[&str] = &[
     "git -c a=b push",
     "git --git-dir=/x/.git push",
     "git --git-dir /x/.git --no-pager push",
+    "git-push",
+    "git-push -f origin",
+    "/usr/lib/git-core/git-push",
+    "sudo /usr/lib/git-core/GIT-push x",
+    "echo x | xargs git-push",
+    "/usr/lib/git-core/git-p*",
+    "/usr/lib/git-core/gi*sh",
     "{git,push}",
     "git pu{sh,}",
     "/usr/bin/gi? push",
@@ -354,6 +361,8 @@ fn an_argv_has_no_syntax() {
         &["ls; canary"][..],
         &["git push"],
         &["git", "push"],
+        &["git-push"],
+        &["/usr/lib/git-core/git-push", "--force"],
         &["bash", "-lc", "git push"],
         &["sudo", "bash", "-c", "ls && canary"],
         &["env", "X=1", "git", "push"],
@@ -364,6 +373,32 @@ fn an_argv_has_no_syntax() {
     }
     let grep = Action::execute(argv(&["grep", "git push; canary", "x"]), None);
     assert_eq!(decide(&high, &grep, SANDBOX).verdict, Allow);
+}
+
+/// A subcommand as a program of its own is the same to what forbids, and another to what permits.
+#[test]
+fn a_dash_is_no_way_around_a_rule() {
+    let rule = |effect: &str, command: &str| {
+        policy(Access::Medium, &format!("[[rule]]\neffect = '{effect}'\ncommand = '{command}'\n"))
+    };
+    let check = |effect: &str, command: &str, line: &str, expected: Verdict| {
+        let decision = decide(&rule(effect, command), &shell(line), SANDBOX);
+        assert_eq!(decision.verdict, expected, "{effect} {command}: {line}: {decision}");
+    };
+    for (effect, verdict) in [("deny", Deny), ("ask", Ask)] {
+        check(effect, "git push", "git-push origin", verdict);
+        check(effect, "git push --force", "git-push -x --force", verdict);
+        check(effect, "git push --force", "git-push -x", Allow);
+        check(effect, "git remote add", "git-remote -v add x", verdict);
+        check(effect, "git ls-remote", "git-ls-remote", verdict);
+        check(effect, "git", "/usr/lib/git-core/git-push", verdict);
+        check(effect, "git", "git-lfs pull", verdict);
+        check(effect, "docker compose", "docker-compose up", verdict);
+        check(effect, "docker", "docker-compose up", Allow);
+        check(effect, "rm", "rm-nothing", Allow);
+    }
+    let permitted = decide(&rule("allow", "git push"), &shell("git-push"), NO_SANDBOX);
+    assert_eq!(permitted.verdict, Ask, "{permitted}");
 }
 
 /// What only mentions the canary may go on.
@@ -378,6 +413,10 @@ fn words_are_no_commands() {
         "grep canary x",
         "ls canary",
         "git stash push",
+        "git-stash push",
+        "git-pull",
+        "git-pusher",
+        "mygit-push",
         "cargo test -- canary",
         "rm -r x",
         "rm x",

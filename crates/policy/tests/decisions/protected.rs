@@ -1,7 +1,9 @@
 //! Paths that need a rule of their own, by file and by command.
 
+use std::path::Path;
+
 use narrows_policy::Verdict::{Allow, Ask, Deny};
-use narrows_policy::{Access, Action, Because, Kind, Verdict};
+use narrows_policy::{Access, Action, Because, Kind, Policy, Verdict};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
@@ -22,6 +24,35 @@ fn check(path: &str, read: Verdict, edit: Verdict) {
     }
     let decision = decide(&high, &shell(&format!("echo x > {quoted}")), SANDBOX);
     assert_eq!(decision.verdict, edit, "> {path}: {decision}");
+}
+
+#[test]
+fn a_sandbox_has_to_keep_what_no_rule_allows_to_change() {
+    let root = Path::new("/home/me/.config/project");
+    let check = |policy: &Policy, inside: &str, directory: bool, expected: bool| {
+        assert_eq!(policy.protects(root, Path::new(inside), directory), expected, "{inside}");
+    };
+    let kept = [".env", "a/b/AGENTS.md", "x/server.key", ".git", ".git/config"];
+    for access in [Access::Low, Access::Medium, Access::High] {
+        let plain = policy(access, "");
+        kept.iter().for_each(|inside| check(&plain, inside, false, true));
+        check(&plain, ".git/hooks", true, true);
+        for inside in [".env.example", "a/.git/HEAD", "src/main.rs"] {
+            check(&plain, inside, false, false);
+        }
+        check(&plain, ".git", true, false);
+    }
+    let rules = "
+        [[rule]]
+        effect = 'allow'
+        path = 'AGENTS.md'
+        [[rule]]
+        effect = 'ask'
+        path = '.vscode'";
+    let lifted = policy(Access::Medium, rules);
+    check(&lifted, "AGENTS.md", false, false);
+    check(&lifted, "a/AGENTS.md", false, true);
+    check(&lifted, ".vscode", true, true);
 }
 
 #[test]

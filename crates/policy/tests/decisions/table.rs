@@ -4,7 +4,7 @@ use crate::common::{SANDBOX, decide, policy, roots, shell};
 use narrows_policy::Verdict::{self, Allow, Ask, Deny};
 use narrows_policy::{Access, Action, Because, Command, Confined, Kind, Narrowing, Policy, Scene};
 
-const NO_SANDBOX: Confined = Confined { files: false, network: false };
+const NO_SANDBOX: Confined = Confined { files: false, network: false, protected: false };
 
 /// Checks one action under low, medium and high access.
 #[track_caller]
@@ -48,8 +48,8 @@ fn changing_is_for_the_roots() {
 fn running_needs_a_sandbox() {
     check(&shell("cargo test"), NO_SANDBOX, [Deny, Ask, Allow]);
     check(&shell("cargo test"), SANDBOX, [Deny, Allow, Allow]);
-    check(&shell("cargo test"), Confined { files: true, network: false }, [Deny, Allow, Allow]);
-    check(&shell("cargo test"), Confined { files: false, network: true }, [Deny, Ask, Allow]);
+    check(&shell("cargo test"), Confined { network: false, ..SANDBOX }, [Deny, Allow, Allow]);
+    check(&shell("cargo test"), Confined { files: false, ..SANDBOX }, [Deny, Ask, Allow]);
     check(&shell("git status"), NO_SANDBOX, [Allow, Ask, Allow]);
     check(&shell("ls -la src"), SANDBOX, [Allow, Allow, Allow]);
     check(&shell("ls; ls"), SANDBOX, [Deny, Allow, Allow]);
@@ -60,6 +60,20 @@ fn running_needs_a_sandbox() {
     check(&inside, SANDBOX, [Deny, Allow, Allow]);
     let climbing = Action::execute(Command::Argv(vec!["make".into()]), Some("/home/me/other/../..".into()));
     check(&climbing, SANDBOX, [Deny, Ask, Allow]);
+}
+
+#[test]
+fn running_needs_protected_files_to_be_kept() {
+    let open = Confined { protected: false, ..SANDBOX };
+    check(&shell("cargo test"), open, [Deny, Ask, Allow]);
+    check(&shell("ls"), open, [Allow, Ask, Allow]);
+    let decision = decide(&policy(Access::Medium, ""), &shell("cargo test"), open);
+    assert!(
+        decision.to_string().contains("installing bubblewrap, or allowing user namespaces"),
+        "{decision}"
+    );
+    let rule = "[[rule]]\neffect = \"allow\"\ncommand = \"cargo test\"\n";
+    assert_eq!(decide(&policy(Access::Medium, rule), &shell("cargo test"), open).verdict, Allow);
 }
 
 #[test]
@@ -111,8 +125,8 @@ fn the_network_may_be_off() {
     check_narrowed(&disguised, SANDBOX, off, [Deny; 3]);
 
     check_narrowed(&shell("cargo test"), SANDBOX, off, [Deny, Allow, Allow]);
-    check_narrowed(&shell("cargo test"), Confined { files: true, network: false }, off, [Deny, Deny, Allow]);
-    check_narrowed(&shell("ls"), Confined { files: true, network: false }, off, [Allow, Deny, Allow]);
+    check_narrowed(&shell("cargo test"), Confined { network: false, ..SANDBOX }, off, [Deny, Deny, Allow]);
+    check_narrowed(&shell("ls"), Confined { network: false, ..SANDBOX }, off, [Allow, Deny, Allow]);
     check_narrowed(&Action::new(Kind::Execute), SANDBOX, off, [Deny; 3]);
     for line in [
         "curl https://example.com",
@@ -127,6 +141,8 @@ fn the_network_may_be_off() {
         "git fetch",
         "git pull",
         "git push",
+        "git-push",
+        "/usr/lib/git-core/git-fetch origin",
         "git -C /x push",
         "npm install",
         "npm i left-pad",

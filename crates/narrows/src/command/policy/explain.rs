@@ -35,6 +35,7 @@ fn as_json(court: &Court, explanation: &Explanation) -> serde_json::Value {
         "rules": rules,
         "access": court.policy.access(),
         "roots": court.roots,
+        "confined": court.confined,
     })
 }
 

@@ -1,0 +1,192 @@
+//! What commands run in, and what it keeps them from.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use narrows_policy::{Access, Confined, Policy};
+use narrows_process::{Sandbox, Support};
+
+/// How many entries of directories are looked at for protected places. The nearest come first, so that in a tree of
+/// whatever size those are found that are looked for by editors, agents and shells.
+const MOST_ENTRIES: usize = 20_000;
+
+/// Directories of what was installed or built. Their contents come and go as wholes, and what runs in them is no
+/// better protected than the rest of them.
+const MADE: [&str; 7] =
+    ["node_modules", "bower_components", "vendor", "target", ".venv", "venv", "__pypackages__"];
+
+/// The sandbox for the commands of one session.
+#[derive(Debug, Clone)]
+pub struct Confinement {
+    policy: Arc<Policy>,
+    sandbox: Option<Sandbox>,
+}
+
+impl Confinement {
+    /// None: commands do what we may do.
+    pub fn none(policy: Arc<Policy>) -> Self {
+        Self { policy, sandbox: None }
+    }
+
+    /// For commands that this policy lets run in `roots`, as far as this machine can. `support` is asked only if it is
+    /// needed.
+    pub async fn new(policy: Arc<Policy>, roots: &[PathBuf], support: impl Future<Output = Support>) -> Self {
+        let network = policy.narrowing().network;
+        // Who may do everything is not held back, unless it is from the network.
+        if policy.access() == Access::High && network {
+            return Self::none(policy);
+        }
+        let support = support.await;
+        if !support.confined().files {
+            return Self::none(policy);
+        }
+        let sandbox = Sandbox { writable: roots.to_vec(), network, ..Sandbox::new(support) };
+        Self { policy, sandbox: Some(sandbox) }
+    }
+
+    /// What a command that starts now runs in, and what that keeps it from. Looks at the disk for what is protected.
+    pub async fn now(&self) -> (Option<Sandbox>, Confined) {
+        let Some(mut sandbox) = self.sandbox.clone() else { return (None, Confined::default()) };
+        let (policy, roots) = (Arc::clone(&self.policy), sandbox.writable.clone());
+        let found = tokio::task::spawn_blocking(move || protected(&policy, &roots, MOST_ENTRIES)).await;
+        let can = sandbox.support.confined();
+        // It fails only if the runtime ends.
+        let Ok(found) = found else { return (None, Confined::default()) };
+        let confined = Confined {
+            files: can.files,
+            network: can.network && !sandbox.network,
+            protected: can.protected || found.is_empty(),
+        };
+        sandbox.protected = found;
+        (Some(sandbox), confined)
+    }
+}
+
+/// What is protected in `roots`, as far as it exists and is found among the first `most` entries.
+fn protected(policy: &Policy, roots: &[PathBuf], mut most: usize) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open: VecDeque<(&Path, PathBuf)> =
+        roots.iter().map(|root| (root.as_path(), PathBuf::new())).collect();
+    while let Some((root, inside)) = open.pop_front() {
+        // What cannot be read is none of ours, or gone.
+        let Ok(entries) = root.join(&inside).read_dir() else { continue };
+        // Of a repository only the first level counts; below lie its objects.
+        let is_repository = inside.file_name().is_some_and(|name| name == ".git");
+        for entry in entries.flatten() {
+            if most == 0 {
+                tracing::debug!(?roots, "not all of it was looked at for protected places");
+                return found;
+            }
+            most -= 1;
+            let name = entry.file_name();
+            let path = inside.join(&name);
+            let directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if policy.protects(root, &path, directory) {
+                found.push(root.join(path));
+            } else if directory && !is_repository && !MADE.iter().any(|made| name == *made) {
+                open.push_back((root, path));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use narrows_policy::{Narrowing, Rules};
+
+    use super::*;
+
+    fn tree(files: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = dir.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        dir
+    }
+
+    #[track_caller]
+    fn check(root: &Path, rules: &str, most: usize, expected: &[&str]) {
+        let (rules, _) = Rules::parse(rules, "policy.toml").unwrap();
+        let policy = Policy::new(Access::Medium, Narrowing::default()).with_rules(rules);
+        let mut found = protected(&policy, &[root.to_owned()], most);
+        found.sort();
+        let expected: Vec<PathBuf> = expected.iter().map(|name| root.join(name)).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_is_protected_is_found_wherever_it_lies() {
+        let root = tree(&[
+            ".env",
+            ".env.local",
+            ".env.example",
+            ".git/HEAD",
+            ".git/config",
+            ".git/hooks/pre-commit",
+            ".git/objects/aa/.env",
+            ".vscode/tasks.json",
+            "AGENTS.md",
+            "a/b/CLAUDE.md",
+            "a/b/main.rs",
+            "a/server.key",
+            "node_modules/x/.npmrc",
+            "sub/.git",
+        ]);
+        symlink("AGENTS.md", root.path().join("CLAUDE.md")).unwrap();
+        symlink("a", root.path().join("link")).unwrap();
+        let all = [
+            ".env",
+            ".env.local",
+            ".git/config",
+            ".git/hooks",
+            ".vscode",
+            "AGENTS.md",
+            "CLAUDE.md",
+            "a/b/CLAUDE.md",
+            "a/server.key",
+            "sub/.git",
+        ];
+        check(root.path(), "", 1000, &all);
+        let rule = "[[rule]]\neffect = 'allow'\npath = ['**/*.md', '.vscode/**']\n";
+        let rest = [".env", ".env.local", ".git/config", ".git/hooks", "a/server.key", "sub/.git"];
+        check(root.path(), rule, 1000, &rest);
+        check(root.path(), "", 0, &[]);
+    }
+
+    #[test]
+    fn the_nearest_are_found_first() {
+        let root = tree(&["a/a/a/.env", "b/.env", ".env"]);
+        check(root.path(), "", 3, &[".env"]);
+        check(root.path(), "", 5, &[".env", "b/.env"]);
+        check(root.path(), "", 100, &[".env", "a/a/a/.env", "b/.env"]);
+    }
+
+    #[tokio::test]
+    async fn a_sandbox_that_cannot_protect_is_told_as_such() {
+        let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()));
+        let root = tree(&["src/main.rs"]);
+        let roots = [root.path().canonicalize().unwrap()];
+        let alone = Confinement::new(Arc::clone(&policy), &roots, async { Support::landlock() }).await;
+        let (sandbox, confined) = alone.now().await;
+        if sandbox.is_none() {
+            assert_eq!(confined, Confined::default());
+            return;
+        }
+        assert_eq!(confined, Confined { files: true, network: false, protected: true });
+        fs::write(root.path().join(".env"), "").unwrap();
+        let (sandbox, confined) = alone.now().await;
+        assert_eq!(confined, Confined { files: true, network: false, protected: false });
+        assert_eq!(sandbox.unwrap().protected, [roots[0].join(".env")]);
+        let better = Confinement::new(policy, &roots, Support::namespaces()).await;
+        if better.sandbox.is_some() {
+            assert!(better.now().await.1.protected);
+        }
+    }
+}
