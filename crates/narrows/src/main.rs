@@ -1,5 +1,6 @@
 //! The `narrows` binary: arguments, exit codes, words for people.
 
+mod age;
 mod ask;
 mod cli;
 mod command;

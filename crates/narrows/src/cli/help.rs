@@ -54,7 +54,9 @@ pub(super) const AGENTS: &[Example] = &[
 pub(super) const SESSIONS: &[Example] = &[
     ("narrows sessions", "those of the built-in agent in this directory"),
     ("narrows sessions --agent my-agent --all", "all that another agent keeps"),
+    ("narrows sessions --cwd ~/project --json", "those of another directory, for a script"),
     ("narrows run --agent my-agent --resume ID \"And now?\"", "going on with one of them"),
+    ("narrows chat --continue", "going on with the last one here, in the terminal"),
 ];
 
 /// Of `narrows policy`.

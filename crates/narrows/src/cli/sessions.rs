@@ -6,11 +6,15 @@ use super::{AgentArgs, help};
 
 /// List the sessions that an agent keeps, the one used last first
 ///
-/// Each can be gone on with: `narrows run --resume ID`, or `--continue` for the first of its directory.
+/// Each can be gone on with: `narrows run --resume ID`, or `--continue` for the first of its directory; `narrows chat`
+/// takes the same flags.
+///
+/// Those in which nothing was said are left out, as far as they can be told by having no title, and a line on stderr says
+/// how many they are. An agent keeps its sessions itself, so it is started for this, and ended again.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::SESSIONS), after_long_help = help::reference(help::SESSIONS))]
 pub(crate) struct Sessions {
-    /// Those of all directories, not only of this one
+    /// Those of all directories, not only of this one, and those in which nothing was said
     #[arg(long, conflicts_with = "cwd")]
     pub(crate) all: bool,
 

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use crate::cli::{Chat, Output};
 use crate::config::{self, Flags, Variables};
 use crate::desk::{Asked, Desk};
-use crate::drive::{self, Chosen, Wanted};
+use crate::drive::{self, Chosen, Start, Wanted};
 use crate::failure::{Code, Failure};
 use crate::interrupt::{Interrupts, Signal};
 use crate::terminal::{Colour, Style, line};
@@ -151,6 +151,10 @@ impl Conversation {
         if self.input.is_person() {
             let agent = known::agent(connection.runtime.provider(), connection.runtime.introduced());
             self.say_dim(&format!("{agent}; /help lists the commands, Ctrl-D leaves"));
+        }
+        let goes_on = matches!(self.wanted.start, Start::Continue | Start::Resume(_));
+        if goes_on && self.input.is_person() {
+            self.say_dim(&format!("going on with the session {}", connection.described()));
         }
         self.connection = Some(connection);
         self.show_past();

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{block_on, columns, uninterrupted};
 use crate::cli::{Output, Sessions};
+use crate::config::BUILT_IN;
 use crate::drive::{self, Chosen};
 use crate::failure::{Code, Failure};
 use crate::output;
@@ -16,19 +17,25 @@ use crate::terminal::line;
 pub(super) fn execute(args: &Sessions) -> Result<ExitCode, Failure> {
     let chosen = drive::choose(&args.agent, Output::Json)?;
     let cwd = (!args.all).then(|| chosen.cwd.to_string_lossy().into_owned());
-    let sessions = block_on(uninterrupted(ask(chosen, cwd.as_deref())))??;
+    let is_ours = args.agent.agent.as_deref().is_none_or(|agent| agent == BUILT_IN);
+    let mut sessions = block_on(uninterrupted(ask(chosen, cwd.as_deref())))??;
+    let hidden = if args.all { 0 } else { hide_empty(&mut sessions, is_ours) };
     if args.json {
         let text = json!({ "sessions": sessions }).to_string();
         output::print(format!("{text}\n").as_bytes())?;
-    } else if sessions.is_empty() {
+    } else if sessions.is_empty() && hidden == 0 {
         output::complain(&match &cwd {
             Some(cwd) => {
                 format!("the agent keeps no session of {cwd}; --all lists those of other directories\n")
             }
             None => "the agent keeps no session\n".to_owned(),
         });
-    } else {
+    } else if !sessions.is_empty() {
         output::print(table(&sessions).as_bytes())?;
+    }
+    if hidden > 0 {
+        let count = if hidden == 1 { "1 session".to_owned() } else { format!("{hidden} sessions") };
+        output::complain(&format!("{count} in which nothing was said left out; --all lists everything\n"));
     }
     Ok(Code::Success.exit())
 }
@@ -46,6 +53,17 @@ async fn ask(chosen: Chosen, cwd: Option<&str>) -> Result<Vec<Listed>, Failure> 
     // Some agents list all of them, whatever they are asked.
     sessions.retain(|session| cwd.is_none_or(|cwd| session.cwd == cwd || session.cwd.is_empty()));
     Ok(sessions)
+}
+
+/// Takes out those in which nothing was said, and counts them. They have no title; an agent that gives none at all tells
+/// nothing by that, unless it is `ours`.
+fn hide_empty(sessions: &mut Vec<Listed>, is_ours: bool) -> usize {
+    if !is_ours && sessions.iter().all(|session| session.title.is_none()) {
+        return 0;
+    }
+    let all = sessions.len();
+    sessions.retain(|session| session.title.is_some());
+    all - sessions.len()
 }
 
 fn table(sessions: &[Listed]) -> String {

@@ -325,6 +325,8 @@ fn a_session_that_goes_on_shows_its_past() {
     person.says("Hello, who are you?", "I am the demo model of Narrows");
     person.leaves();
     let person = Person::starts(&place, &[&demo[..], &["--continue"]].concat());
+    person.sees("going on with the session ");
+    person.sees(", \"Hello, who are you?\", last used just now");
     person.sees("you: Hello, who are you?");
     person.sees("agent: I am the demo model of Narrows");
     person.sees_the_prompt();

@@ -91,6 +91,35 @@ fn an_agent_that_lists_all_of_them_is_asked_for_those_of_a_directory() {
 }
 
 #[test]
+fn sessions_in_which_nothing_was_said_are_left_out() {
+    let place = Place::new();
+    let nothing = || {
+        let mut command = narrows(&place, &["chat", "--base-url", "builtin:demo"]);
+        command.stdin(std::process::Stdio::null());
+        assert!(place.told(command).ends_with("--- exit 0 ---\n"));
+    };
+    nothing();
+    assert_snapshot!(place.told(narrows(&place, &["sessions"])), @"
+    --- stderr ---
+    1 session in which nothing was said left out; --all lists everything
+    --- exit 0 ---
+    ");
+    nothing();
+    let args = ["run", "--base-url", "builtin:demo", "Something"];
+    assert!(place.told(narrows(&place, &args)).ends_with("--- exit 0 ---\n"));
+    let told = place.told(narrows(&place, &["sessions"]));
+    assert_eq!(told.matches("[DIR]").count(), 1, "{told}");
+    assert!(told.contains("2 sessions in which nothing was said left out"), "{told}");
+    assert_eq!(listed(&place, &["--all"]).len(), 3);
+    // An agent without titles has nothing by which they could be told apart.
+    let answer =
+        json!({"jsonrpc": "2.0", "id": 2, "result": {"sessions": [{"sessionId": "a"}, {"sessionId": "b"}]}});
+    let agent = place.scripted(&[CAN_LIST, &answer.to_string()]);
+    let told = place.told(narrows(&place, &["sessions", "--agent", &agent]));
+    assert!(told.contains("\na ") && told.contains("\nb ") && !told.contains("left out"), "{told}");
+}
+
+#[test]
 fn what_is_not_there_is_said() {
     let place = Place::new();
     assert_snapshot!(place.told(narrows(&place, &["sessions"])), @"

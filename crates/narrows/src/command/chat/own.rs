@@ -123,11 +123,11 @@ impl Conversation {
             return Ok(());
         }
         self.interrupts.unless(connection.change(config, id)).await.map_err(Failure::left)??;
-        let session = line(connection.session.id());
-        self.say_dim(&match id {
-            Some(_) => format!("going on with the session {session}"),
-            None => format!("a new session has begun: {session}"),
-        });
+        let words = match id {
+            Some(_) => format!("going on with the session {}", connection.described()),
+            None => format!("a new session has begun: {}", line(connection.session.id())),
+        };
+        self.say_dim(&words);
         self.show_past();
         Ok(())
     }
