@@ -1,5 +1,241 @@
 //! The router and supervisor as a pure state machine.
+//!
+//! Lines and events go in by the methods of [`Core`], lines and [`Action`]s come out through an [`Outlet`]. There is no
+//! clock, no socket, no task and no randomness that a seed does not fix, so the driver and the simulator run the same thing.
+//!
+//! The way of a request: `from_client` finds out where it belongs (`route`), `forward` gives it an id of ours and
+//! remembers whom the answer is for; `from_worker` finds that again by the id and restores the client's own bytes. What a
+//! worker asks of a client goes the same way with the roles exchanged. `supervise` keeps pools at strength and settles
+//! what a dead worker owed, `revive` takes its sessions up elsewhere, and `timer` is what happens later.
 
 mod api;
+mod batch;
+mod deliver;
+mod drain;
+mod ending;
+mod fan;
+mod forward;
+mod from_client;
+mod from_worker;
+mod greet;
+mod hold;
+mod line;
+mod number;
+mod opening;
+mod revive;
+mod route;
+mod servers;
+mod session;
+mod state;
+mod status;
+mod supervise;
+mod timer;
+
+use std::time::Duration;
+
+use narrows_wire::View;
+use slab::Slab;
+
+use crate::config::{Config, Limits};
 
 pub use api::{Action, Arrival, Client, End, Identity, Note, Outlet, PoolId, Reason, Stuck, Time, Worker};
+pub use drain::LONGEST_DRAIN;
+pub use status::{Counters, PoolStatus, Status, WorkerStatus};
+
+use batch::Batches;
+use fan::Fan;
+use session::Sessions;
+use state::{ClientState, PoolState, WorkerState};
+use timer::Timers;
+
+/// The whole state of a bus.
+#[derive(Debug)]
+pub struct Core {
+    limits: Limits,
+    /// By [`PoolId`]; those that a reload took away stay as they are needed to find their successors.
+    pools: Vec<PoolState>,
+    /// The pool of each listener.
+    listeners: Vec<Option<String>>,
+    clients: Slab<ClientState>,
+    workers: Slab<WorkerState>,
+    sessions: Sessions,
+    batches: Batches,
+    fans: Slab<Fan>,
+    timers: Timers,
+    random: fastrand::Rng,
+    serial: u64,
+    draining: bool,
+    finished: bool,
+    /// Memory or descriptors are short: no new sessions.
+    pressure: bool,
+    counters: Counters,
+}
+
+/// One event on its way through the core.
+struct Pass<'a, O> {
+    core: &'a mut Core,
+    now: Time,
+    out: &'a mut O,
+}
+
+impl Core {
+    /// One that has started nothing yet. The seed fixes all that is left to chance.
+    #[must_use]
+    pub fn new(config: &Config, seed: u64) -> Self {
+        Self {
+            limits: config.limits.clone(),
+            pools: config.pools.iter().cloned().map(PoolState::new).collect(),
+            listeners: config.listen.iter().map(|listen| listen.pool.clone()).collect(),
+            clients: Slab::new(),
+            workers: Slab::new(),
+            sessions: Sessions::default(),
+            batches: Batches::default(),
+            fans: Slab::new(),
+            timers: Timers::default(),
+            random: fastrand::Rng::with_seed(seed),
+            serial: 0,
+            draining: false,
+            finished: false,
+            pressure: false,
+            counters: Counters::default(),
+        }
+    }
+
+    fn pass<'a, O: Outlet>(&'a mut self, now: Time, out: &'a mut O) -> Pass<'a, O> {
+        Pass { core: self, now, out }
+    }
+
+    /// Starts the workers that are to be ready.
+    pub fn start<O: Outlet>(&mut self, now: Time, out: &mut O) {
+        self.pass(now, out).fill_all();
+    }
+
+    /// A client has connected. `None` if there is no room for it.
+    pub fn client_open<O: Outlet>(&mut self, now: Time, from: Arrival, out: &mut O) -> Option<Client> {
+        self.pass(now, out).client_open(from)
+    }
+
+    /// A client has sent a line.
+    pub fn client_line<O: Outlet>(&mut self, now: Time, client: Client, message: View<'_>, out: &mut O) {
+        self.pass(now, out).client_line(client, message);
+    }
+
+    /// A client's input has ended; it may still read.
+    pub fn client_eof<O: Outlet>(&mut self, now: Time, client: Client, out: &mut O) {
+        self.pass(now, out).client_eof(client);
+    }
+
+    /// A client's connection is closed. The last there is of it.
+    pub fn client_gone<O: Outlet>(&mut self, now: Time, client: Client, out: &mut O) {
+        self.pass(now, out).client_gone(client);
+    }
+
+    /// What waits for a client has fallen below half of what may, after it was more than may.
+    pub fn client_drained<O: Outlet>(&mut self, now: Time, client: Client, out: &mut O) {
+        self.pass(now, out).client_drained(client);
+    }
+
+    /// A worker's process runs.
+    pub fn worker_up<O: Outlet>(&mut self, now: Time, worker: Worker, pid: u32, out: &mut O) {
+        self.pass(now, out).worker_up(worker, pid);
+    }
+
+    /// A worker has sent a line.
+    pub fn worker_line<O: Outlet>(&mut self, now: Time, worker: Worker, message: View<'_>, out: &mut O) {
+        self.pass(now, out).worker_line(worker, message);
+    }
+
+    /// What waits for a worker has fallen below half of what may, after it was more than may.
+    pub fn worker_drained<O: Outlet>(&mut self, now: Time, worker: Worker, out: &mut O) {
+        self.pass(now, out).worker_drained(worker);
+    }
+
+    /// A worker is of no more use though its process may still be there.
+    pub fn worker_stuck<O: Outlet>(&mut self, now: Time, worker: Worker, why: Stuck, out: &mut O) {
+        self.pass(now, out).worker_stuck(worker, why);
+    }
+
+    /// A worker has ended, or could not be started. The last there is of it.
+    pub fn worker_gone<O: Outlet>(&mut self, now: Time, worker: Worker, end: &End, out: &mut O) {
+        self.pass(now, out).worker_gone(worker, end);
+    }
+
+    /// Does what is due.
+    pub fn tick<O: Outlet>(&mut self, now: Time, out: &mut O) {
+        while let Some(timer) = self.timers.due(now) {
+            self.pass(now, out).happen(timer);
+        }
+    }
+
+    /// When something will be due.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// Stops: takes no new work, lets running turns end, and then ends everything.
+    pub fn drain<O: Outlet>(&mut self, now: Time, out: &mut O) {
+        self.pass(now, out).drain();
+    }
+
+    /// Goes on with other settings.
+    pub fn reload<O: Outlet>(&mut self, now: Time, config: &Config, out: &mut O) {
+        self.pass(now, out).reload(config);
+    }
+
+    /// Whether memory or descriptors are short, so that no new sessions are taken.
+    pub fn set_pressure(&mut self, on: bool) {
+        self.pressure = on;
+    }
+
+    /// The settings of a pool.
+    #[must_use]
+    pub fn pool(&self, pool: PoolId) -> &crate::config::Pool {
+        &self.pools[pool.0 as usize].settings
+    }
+
+    /// Whether a worker owes answers, so that one that does nothing is worth a look.
+    #[must_use]
+    pub fn owes(&self, worker: Worker) -> bool {
+        self.workers.get(worker.0 as usize).is_some_and(|worker| !worker.pending.is_empty())
+    }
+
+    fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    fn client(&mut self, client: Client) -> Option<&mut ClientState> {
+        self.clients.get_mut(client.0 as usize)
+    }
+
+    fn worker(&mut self, worker: Worker) -> Option<&mut WorkerState> {
+        self.workers.get_mut(worker.0 as usize)
+    }
+
+    fn pool_mut(&mut self, pool: PoolId) -> &mut PoolState {
+        &mut self.pools[pool.0 as usize]
+    }
+
+    fn pool_of(&self, pool: PoolId) -> &PoolState {
+        &self.pools[pool.0 as usize]
+    }
+
+    /// The pool that stands where `pool` stood.
+    fn current(&self, mut pool: PoolId) -> PoolId {
+        while let Some(successor) = self.pool_of(pool).successor {
+            pool = successor;
+        }
+        pool
+    }
+
+    /// Whether only one client at a time has anything to do with this worker.
+    fn is_exclusive(&self, worker: Worker) -> bool {
+        self.workers.get(worker.0 as usize).is_some_and(|worker| !self.pool_of(worker.pool).is_shared())
+    }
+}
+
+/// `duration` in whole milliseconds, for `retryAfterMs`.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

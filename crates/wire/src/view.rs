@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 use bytes::Bytes;
 
@@ -151,20 +152,22 @@ impl<'a> View<'a> {
     ///
     /// `None` if the field is not there.
     #[must_use]
-    #[inline]
     pub fn around(&self, part: Part) -> Option<(&'a [u8], &'a [u8])> {
-        let span = self.span(part);
-        span.of(self.bytes)?;
-        let hole = span.range();
+        let hole = self.place(part)?;
         Some((&self.bytes[..hole.start], &self.bytes[hole.end..]))
     }
 
-    fn span(&self, part: Part) -> Span {
-        match part {
+    /// Where the value of `part` stands, if it is there.
+    #[must_use]
+    #[inline]
+    pub fn place(&self, part: Part) -> Option<Range<usize>> {
+        let span = match part {
             Part::Id => self.envelope.id,
             Part::RequestId => self.envelope.request_id,
             Part::Session => self.envelope.session,
-        }
+        };
+        span.of(self.bytes)?;
+        Some(span.range())
     }
 
     /// The string at `span`, without escapes; `None` if there is none or it is no string.
@@ -179,7 +182,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// A field that can be replaced by another value: [`View::around`], [`Frame::splice`](crate::Frame::splice).
+/// A field that can be replaced by another value: [`View::around`], [`View::place`], [`Frame::splice`](crate::Frame::splice).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// `id`.

@@ -116,6 +116,8 @@ pub struct End {
     pub reason: String,
     /// How many bytes of all that was put into its queue it may have read.
     pub taken: u64,
+    /// What was put into its queue and never written to it: whole lines, but for the first if that was written in part.
+    pub unsent: Vec<u8>,
     /// Whether it was killed for using too much memory.
     pub oom: bool,
 }

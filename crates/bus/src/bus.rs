@@ -1,0 +1,275 @@
+//! A bus as its owner sees it: started, asked, changed, and ended.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use mio::{Poll, Waker};
+use narrows_process::SpawnError;
+use tokio::sync::watch;
+
+use crate::config::{Config, Door, Listen};
+use crate::driver::{self, Brain, Driver, Mailbox, Parts};
+use crate::listen::{self, ListenError};
+use crate::nursery::{self, Teller};
+
+/// How much news of processes can be under way.
+const NEWS: usize = 256;
+
+/// Why a bus could not be started, or not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Nobody could come in.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A worker could never be started.
+    #[error("pool {pool:?}: {source}")]
+    Program {
+        /// Whose.
+        pool: String,
+        /// What is wrong.
+        source: SpawnError,
+    },
+    /// A limit that this machine, or this version, cannot enforce.
+    #[error("pool {pool:?}: {what} cannot be limited here")]
+    Unlimited {
+        /// Whose.
+        pool: String,
+        /// What was to be limited.
+        what: &'static str,
+    },
+    /// Where clients come in stays as it is while a bus runs.
+    #[error("listeners cannot be changed while the bus runs")]
+    Listeners,
+    /// The system has no room for it.
+    #[error("cannot start the bus: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// How a bus ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// As it was told to.
+    Done,
+    /// By a fault of its own or of the system's.
+    Failed(String),
+}
+
+/// There is nothing to be asked: the bus has ended, or too many ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the bus does not answer")]
+pub struct NoAnswer;
+
+/// A bus that runs. It goes on until it is told to stop, also when this is dropped.
+pub struct Bus<B: Brain> {
+    handle: Handle<B>,
+    addresses: Vec<Door>,
+    max_connections: usize,
+}
+
+impl<B: Brain> Bus<B> {
+    /// Starts a bus whose decisions are made by what `brain` makes of the settings, which are those that can be kept to:
+    /// the number of connections is capped by the number of descriptors.
+    ///
+    /// `environment` is ours, of which workers get what their pools say.
+    ///
+    /// # Errors
+    /// When something that is needed from the beginning is not there.
+    pub fn start_with(
+        mut config: Config,
+        environment: Vec<(OsString, OsString)>,
+        brain: impl FnOnce(&Config) -> B,
+    ) -> Result<Self, StartError> {
+        check(&config, &environment)?;
+        cap(&mut config);
+        let mut entries = Vec::with_capacity(config.listen.len());
+        let mut addresses = Vec::with_capacity(config.listen.len());
+        if config.listen.iter().filter(|listen| listen.at == Door::Stdio).count() > 1 {
+            return Err(ListenError::StdioTwice.into());
+        }
+        for listen in &config.listen {
+            let (entry, door) = listen::open(&listen.at, config.limits.stall_timeout)?;
+            entries.push(entry);
+            addresses.push(door);
+        }
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), driver::waker_token())?);
+        let mailbox = Arc::new(Mailbox::new(Arc::clone(&waker)));
+        let (teller, news) = sync_channel(NEWS);
+        let (orders, nursery) = nursery::start(Teller { news: teller, waker })?;
+        let brain = brain(&config);
+        let (tell_end, ended) = watch::channel(None);
+        let handle = Handle {
+            mailbox: Arc::clone(&mailbox),
+            ended,
+            environment: environment.clone().into(),
+            listen: config.listen.clone().into(),
+        };
+        let max_connections = config.limits.max_connections;
+        let limits = config.limits;
+        let parts =
+            Parts { brain, poll, entries, limits, environment, orders, news, mailbox: Arc::clone(&mailbox) };
+        std::thread::Builder::new().name("narrows-bus".into()).spawn(move || {
+            // With the loop its end of the orders goes, and with that every process.
+            let result = catch_unwind(AssertUnwindSafe(move || Driver::new(parts).run()));
+            mailbox.close();
+            let mut end = match result {
+                Ok(Ok(())) => Ended::Done,
+                Ok(Err(error)) => Ended::Failed(error.to_string()),
+                Err(_) => Ended::Failed("a panic in the loop of the bus".to_owned()),
+            };
+            if nursery.join().is_err() {
+                end = Ended::Failed("a panic in the thread that starts processes".to_owned());
+            }
+            if let Ended::Failed(reason) = &end {
+                tracing::error!(reason, "the bus has failed");
+            }
+            tell_end.send_replace(Some(end));
+        })?;
+        Ok(Self { handle, addresses, max_connections })
+    }
+
+    /// Where it listens, in the order of the settings; a port 0 has become a real one.
+    #[must_use]
+    pub fn addresses(&self) -> &[Door] {
+        &self.addresses
+    }
+
+    /// How many connections there can be at once.
+    #[must_use]
+    pub fn max_connections(&self) -> usize {
+        self.max_connections
+    }
+
+    /// Another hold on it.
+    #[must_use]
+    pub fn handle(&self) -> Handle<B> {
+        self.handle.clone()
+    }
+
+    /// See [`Handle::drain`].
+    pub fn drain(&self) {
+        self.handle.drain();
+    }
+
+    /// See [`Handle::reload`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reload(&self, config: Config) -> Result<(), StartError> {
+        self.handle.reload(config)
+    }
+
+    /// See [`Handle::status`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn status(&self) -> Result<B::Status, NoAnswer> {
+        self.handle.status().await
+    }
+
+    /// See [`Handle::finished`].
+    pub async fn finished(&self) -> Ended {
+        self.handle.finished().await
+    }
+}
+
+/// A hold on a bus, for whoever asks it or changes it.
+pub struct Handle<B: Brain> {
+    mailbox: Arc<Mailbox<B::Status>>,
+    ended: watch::Receiver<Option<Ended>>,
+    environment: Arc<[(OsString, OsString)]>,
+    listen: Arc<[Listen]>,
+}
+
+impl<B: Brain> Handle<B> {
+    /// Asks it to finish what it does and end.
+    pub fn drain(&self) {
+        self.mailbox.drain();
+    }
+
+    /// Gives it other pools and limits.
+    ///
+    /// # Errors
+    /// When it could not keep to them; then everything stays as it is.
+    pub fn reload(&self, mut config: Config) -> Result<(), StartError> {
+        check(&config, &self.environment)?;
+        if *config.listen != *self.listen {
+            return Err(StartError::Listeners);
+        }
+        cap(&mut config);
+        self.mailbox.reload(Box::new(config));
+        Ok(())
+    }
+
+    /// How things stand.
+    ///
+    /// # Errors
+    /// When it has ended, or too many ask.
+    pub async fn status(&self) -> Result<B::Status, NoAnswer> {
+        let answer = self.mailbox.status().ok_or(NoAnswer)?;
+        tokio::select! {
+            biased;
+            answer = answer => answer.map_err(|_| NoAnswer),
+            _ = self.finished() => Err(NoAnswer),
+        }
+    }
+
+    /// Waits until it has ended and every process of its workers with it.
+    pub async fn finished(&self) -> Ended {
+        let mut ended = self.ended.clone();
+        match ended.wait_for(Option::is_some).await {
+            Ok(end) => end.clone().unwrap_or(Ended::Done),
+            Err(_) => Ended::Failed("the thread of the bus is gone".to_owned()),
+        }
+    }
+}
+
+impl<B: Brain> Clone for Handle<B> {
+    fn clone(&self) -> Self {
+        Self {
+            mailbox: Arc::clone(&self.mailbox),
+            ended: self.ended.clone(),
+            environment: Arc::clone(&self.environment),
+            listen: Arc::clone(&self.listen),
+        }
+    }
+}
+
+impl<B: Brain> fmt::Debug for Handle<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("ended", &*self.ended.borrow()).finish_non_exhaustive()
+    }
+}
+
+impl<B: Brain> fmt::Debug for Bus<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bus").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+/// Whether the workers of every pool could be started.
+fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), StartError> {
+    for pool in &config.pools {
+        let limits = [("memory", pool.memory.is_some()), ("the number of processes", pool.pids.is_some())];
+        if let Some((what, _)) = limits.into_iter().find(|(_, wanted)| *wanted) {
+            return Err(StartError::Unlimited { pool: pool.name.clone(), what });
+        }
+        narrows_process::find(&nursery::spec(pool, environment))
+            .map_err(|source| StartError::Program { pool: pool.name.clone(), source })?;
+    }
+    Ok(())
+}
+
+/// Lowers the number of connections to what there can be.
+fn cap(config: &mut Config) {
+    let limit = driver::raise_descriptors();
+    if let Some(room) = driver::cap_connections(config, limit) {
+        let wanted = config.limits.max_connections;
+        tracing::warn!(wanted, room, descriptors = limit, "fewer connections than allowed can be had");
+        config.limits.max_connections = room;
+    }
+}

@@ -1,0 +1,145 @@
+//! Batches: taken apart here, and answered as one array when all of it is there.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use narrows_acp::method;
+use narrows_wire::{Batch, Frame, Kind, RpcError, Step, View, message};
+use slab::Slab;
+
+use super::Pass;
+use super::api::{Client, Outlet, Worker};
+
+/// A batch's place in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct BatchKey(u32);
+
+/// Who sent a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    Client(Client),
+    Worker(Worker),
+}
+
+#[derive(Debug)]
+struct Open {
+    sender: Sender,
+    batch: Batch,
+    /// Entries that wait for one before them.
+    rest: VecDeque<Step>,
+    /// The id of the request that the rest waits for.
+    barrier: Option<Box<[u8]>>,
+    answered: bool,
+}
+
+/// The batches that are not answered yet.
+#[derive(Debug, Default)]
+pub(super) struct Batches {
+    slab: Slab<Open>,
+}
+
+impl Batches {
+    /// Forgets what a sender that is gone is owed.
+    pub(super) fn forget(&mut self, sender: Sender) {
+        self.slab.retain(|_, open| open.sender != sender);
+    }
+}
+
+impl<O: Outlet> Pass<'_, O> {
+    /// Takes a batch apart and acts on its entries, in order.
+    pub(super) fn take_batch(&mut self, sender: Sender, message: View<'_>) {
+        let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
+        let (batch, steps) = match Batch::open(&frame, self.core.limits.max_batch) {
+            Ok(opened) => opened,
+            Err(fault) => {
+                let line = message::error(b"null", &RpcError::from(fault));
+                self.send_to(sender, &line);
+                return;
+            }
+        };
+        let open = Open { sender, batch, rest: steps.into(), barrier: None, answered: false };
+        let key = BatchKey(self.core.batches.slab.insert(open) as u32);
+        self.go_on(key);
+    }
+
+    /// Acts on entries until one has to be answered before the next, or none is left.
+    fn go_on(&mut self, key: BatchKey) {
+        while let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) {
+            if open.barrier.is_some() {
+                return;
+            }
+            let sender = open.sender;
+            let Some(step) = open.rest.pop_front() else {
+                if open.batch.is_silent() || open.answered {
+                    self.core.batches.slab.remove(key.0 as usize);
+                }
+                return;
+            };
+            match step {
+                Step::Answer(answer) => self.answer_in_batch(key, answer),
+                Step::Deliver(frame) => {
+                    let is_request = frame.kind() == Kind::Request;
+                    if is_request
+                        && matches!(sender, Sender::Client(_))
+                        && frame.method().is_some_and(|method| method::is_lifecycle(&method))
+                    {
+                        open.barrier = frame.id().map(Box::from);
+                    }
+                    let batch = is_request.then_some(key);
+                    match sender {
+                        Sender::Client(client) => self.take_client(client, frame.view(), batch),
+                        Sender::Worker(worker) => self.take_worker(worker, frame.view(), batch),
+                    }
+                }
+            }
+        }
+    }
+
+    /// One answer of a batch; the last sends all of them. Answers name the id they are for, which may be a barrier.
+    pub(super) fn answer_in_batch(&mut self, key: BatchKey, answer: Bytes) {
+        let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) else { return };
+        let sender = open.sender;
+        let lifted = open.barrier.is_some() && View::parse(&answer).id() == open.barrier.as_deref();
+        if lifted {
+            open.barrier = None;
+        }
+        if let Some(whole) = open.batch.answer(answer) {
+            open.answered = true;
+            if open.rest.is_empty() {
+                self.core.batches.slab.remove(key.0 as usize);
+            }
+            self.send_to(sender, &whole);
+        }
+        if lifted {
+            self.go_on(key);
+        }
+    }
+
+    /// Answers every request of a client's batch with `error`.
+    pub(super) fn refuse_batch(&mut self, client: Client, message: View<'_>, error: &RpcError) {
+        let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
+        let Ok((mut batch, steps)) = Batch::open(&frame, self.core.limits.max_batch) else {
+            self.take_batch(Sender::Client(client), message);
+            return;
+        };
+        for step in steps {
+            let answer = match step {
+                Step::Answer(answer) => answer,
+                Step::Deliver(frame) if frame.kind() == Kind::Request => {
+                    message::error(frame.id().unwrap_or(b"null"), error)
+                }
+                Step::Deliver(_) => continue,
+            };
+            if let Some(whole) = batch.answer(answer) {
+                self.write_client(client, &[&whole]);
+            }
+        }
+    }
+
+    fn send_to(&mut self, sender: Sender, line: &[u8]) {
+        match sender {
+            Sender::Client(client) => self.write_client(client, &[line]),
+            Sender::Worker(worker) => self.write_worker(worker, &[line]),
+        }
+    }
+}

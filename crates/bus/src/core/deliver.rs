@@ -1,0 +1,157 @@
+//! Writing to clients and workers, and what a full queue means.
+
+use bytes::Bytes;
+use narrows_wire::{RpcError, message};
+
+use super::Pass;
+use super::api::{Action, Client, Outlet, Reason, Worker};
+use super::batch::BatchKey;
+use super::line::Parts;
+use super::state::Stage;
+
+impl<O: Outlet> Pass<'_, O> {
+    /// Puts a line into a client's queue that no worker is to be held up for.
+    pub(super) fn write_client(&mut self, client: Client, parts: &[&[u8]]) {
+        if self.core.client(client).is_some_and(|state| !state.closing) {
+            self.out.to_client(client, parts);
+        }
+    }
+
+    /// Puts a line of `worker`'s into a client's queue. Full: the worker is paused if it is this client's alone, and else
+    /// the client is hung up on, because others wait for that worker too.
+    pub(super) fn deliver(&mut self, client: Client, worker: Worker, parts: &Parts<'_>) {
+        let Some(state) = self.core.client(client) else { return };
+        if state.closing {
+            return;
+        }
+        let was_full = state.full;
+        self.core.counters.to_clients += 1;
+        let waiting = self.out.to_client(client, parts.as_slice());
+        if waiting <= self.core.limits.queue_bytes {
+            return;
+        }
+        let exclusive = self.core.is_exclusive(worker);
+        let Some(state) = self.core.client(client) else { return };
+        state.full = true;
+        if exclusive {
+            if !state.pausing.contains(&worker) {
+                state.pausing.push(worker);
+                self.pause_worker(worker);
+            }
+        } else if was_full || waiting > parts.len() {
+            // One large message is let into an empty queue.
+            self.close(client, Reason::SlowReader);
+        }
+    }
+
+    pub(super) fn client_drained(&mut self, client: Client) {
+        let Some(state) = self.core.client(client) else { return };
+        state.full = false;
+        for worker in std::mem::take(&mut state.pausing) {
+            self.resume_worker(worker);
+        }
+    }
+
+    pub(super) fn close(&mut self, client: Client, reason: Reason) {
+        let Some(state) = self.core.client(client) else { return };
+        if !state.closing {
+            state.closing = true;
+            self.out.act(Action::Close { client, reason });
+        }
+    }
+
+    /// Answers a client's request with an error.
+    pub(super) fn refuse(
+        &mut self,
+        client: Client,
+        id: &[u8],
+        batch: Option<BatchKey>,
+        tag: Option<&[u8]>,
+        error: &RpcError,
+    ) {
+        self.core.counters.refused += 1;
+        let line = message::error(id, error);
+        self.reply(client, batch, tag, line);
+    }
+
+    /// Answers a client's request with a line made here.
+    pub(super) fn reply(&mut self, client: Client, batch: Option<BatchKey>, tag: Option<&[u8]>, line: Bytes) {
+        match (batch, tag) {
+            (Some(batch), _) => self.answer_in_batch(batch, line),
+            (None, Some(tag)) => self.write_client(client, &[&message::tagged(&line, tag)]),
+            (None, None) => self.write_client(client, &[&line]),
+        }
+        self.if_served(client);
+    }
+
+    /// Puts a line into a worker's queue, unless it takes no more.
+    pub(super) fn write_worker(&mut self, worker: Worker, parts: &[&[u8]]) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if matches!(state.stage, Stage::Starting | Stage::Stopping) {
+            return;
+        }
+        state.queued += parts.iter().map(|part| part.len() as u64).sum::<u64>() + 1;
+        self.core.counters.to_workers += 1;
+        self.out.to_worker(worker, parts);
+    }
+
+    /// Puts a line of `client`'s into a worker's queue. Full: the client is paused.
+    pub(super) fn hand(&mut self, worker: Worker, client: Client, parts: &Parts<'_>) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if matches!(state.stage, Stage::Starting | Stage::Stopping) {
+            return;
+        }
+        state.queued += parts.len() as u64;
+        self.core.counters.to_workers += 1;
+        let waiting = self.out.to_worker(worker, parts.as_slice());
+        if waiting <= self.core.limits.queue_bytes {
+            return;
+        }
+        let Some(state) = self.core.worker(worker) else { return };
+        state.full = true;
+        if !state.pausing.contains(&client) {
+            state.pausing.push(client);
+            self.pause_client(client);
+        }
+    }
+
+    pub(super) fn worker_drained(&mut self, worker: Worker) {
+        let Some(state) = self.core.worker(worker) else { return };
+        state.full = false;
+        for client in std::mem::take(&mut state.pausing) {
+            self.resume_client(client);
+        }
+    }
+
+    pub(super) fn pause_worker(&mut self, worker: Worker) {
+        let Some(state) = self.core.worker(worker) else { return };
+        state.paused += 1;
+        if state.paused == 1 {
+            self.out.act(Action::PauseWorker(worker));
+        }
+    }
+
+    pub(super) fn resume_worker(&mut self, worker: Worker) {
+        let Some(state) = self.core.worker(worker) else { return };
+        state.paused -= 1;
+        if state.paused == 0 {
+            self.out.act(Action::ResumeWorker(worker));
+        }
+    }
+
+    pub(super) fn pause_client(&mut self, client: Client) {
+        let Some(state) = self.core.client(client) else { return };
+        state.paused += 1;
+        if state.paused == 1 {
+            self.out.act(Action::PauseClient(client));
+        }
+    }
+
+    pub(super) fn resume_client(&mut self, client: Client) {
+        let Some(state) = self.core.client(client) else { return };
+        state.paused -= 1;
+        if state.paused == 0 {
+            self.out.act(Action::ResumeClient(client));
+        }
+    }
+}

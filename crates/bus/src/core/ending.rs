@@ -1,0 +1,156 @@
+//! Turns that are to end, and sessions that nobody comes back for.
+
+use narrows_acp::method;
+use narrows_wire::message;
+use serde_json::{Value, json};
+
+use crate::config::Protocol;
+
+use super::Pass;
+use super::api::{Client, Outlet, Worker};
+use super::greet::cancelled_answer;
+use super::session::SessionKey;
+use super::state::{Asker, Errand, Pending, What};
+use super::timer::Timer;
+
+impl<O: Outlet> Pass<'_, O> {
+    /// A session was told to stop, and has its time to do so.
+    pub(super) fn cancelling(&mut self, key: SessionKey) {
+        let (now, grace) = (self.now, self.core.limits.cancel_grace);
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        if session.is_busy() && session.cancelling.is_none() {
+            session.cancelling = Some(now);
+            let serial = session.serial;
+            self.core.timers.set(now + grace, Timer::Cancelled(key, serial));
+        }
+    }
+
+    /// A session has had its time to stop.
+    pub(super) fn cancel_ignored(&mut self, key: SessionKey) {
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        let overdue = session.cancelling.is_some_and(|at| self.now >= at + self.core.limits.cancel_grace);
+        if !overdue || !session.is_busy() {
+            return;
+        }
+        session.cancelling = None;
+        session.running = false;
+        let prompts = std::mem::take(&mut session.prompts);
+        let owner = session.owner;
+        let name = session.name.clone();
+        let Some(worker) = session.worker() else { return };
+        let pool = session.pool;
+        let is_v2 = self.core.pool_of(pool).settings.protocol == Protocol::V2;
+        for number in prompts {
+            self.cancel_for(worker, number);
+        }
+        if is_v2 && let Some(owner) = owner {
+            self.say_idle(owner, &name);
+        }
+        self.retire(worker, "went on with a turn that was cancelled");
+    }
+
+    /// Answers a prompt in its worker's place. The worker's own answer will be nobody's.
+    fn cancel_for(&mut self, worker: Worker, number: u64) {
+        let Some(state) = self.core.worker(worker) else { return };
+        let Some(pending) = state.pending.get_mut(&number) else { return };
+        let asker = std::mem::replace(&mut pending.asker, Asker::Gone);
+        pending.session = None;
+        let tag = pending.tag.take();
+        if let Asker::Client { client, id, batch } = asker {
+            if let Some(state) = self.core.client(client) {
+                state.inflight.remove(&id);
+            }
+            if let Some(line) = cancelled_answer(&id) {
+                self.reply(client, batch, tag.as_deref(), line);
+            }
+        }
+    }
+
+    /// Says in a session's name that its turn is over (v2).
+    fn say_idle(&mut self, client: Client, name: &str) {
+        let update = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "cancelled"});
+        let params = json!({"sessionId": name, "update": update});
+        if let Ok(line) = message::notification(method::SESSION_UPDATE, &params) {
+            self.write_client(client, &[&line]);
+        }
+    }
+
+    /// Ends the turn of a session whose client has been gone for long enough.
+    pub(super) fn abandon(&mut self, key: SessionKey) {
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let owner = session.owner;
+        let is_back = owner.and_then(|owner| self.core.client(owner)).is_some_and(|owner| !owner.eof);
+        if !is_back {
+            self.cancel_turn(key);
+        }
+    }
+
+    /// Tells a session to stop.
+    fn cancel_turn(&mut self, key: SessionKey) {
+        let Some(session) = self.core.sessions.get(key) else { return };
+        if !session.is_busy() || session.cancelling.is_some() || !self.core.pool_of(session.pool).is_acp() {
+            return;
+        }
+        let (Some(worker), name) = (session.worker(), wire_name(session)) else { return };
+        if let Ok(line) = message::notification(method::SESSION_CANCEL, &json!({"sessionId": name})) {
+            self.write_worker(worker, &[&line]);
+        }
+        self.cancelling(key);
+    }
+
+    /// Drops a session that nobody has come back for.
+    pub(super) fn expire(&mut self, key: SessionKey) {
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let Some(since) = session.ownerless else { return };
+        let abilities = self.core.pool_of(session.pool).abilities;
+        let limits = &self.core.limits;
+        let can_return = abilities.load || abilities.resume;
+        let grace = if can_return { limits.session_grace } else { limits.disconnect_grace };
+        if self.now < since + grace {
+            return;
+        }
+        let (serial, worker) = (session.serial, session.worker());
+        if session.is_busy() {
+            // Its worker goes if it does not stop, and the session with it.
+            let again = self.now + limits.cancel_grace;
+            self.cancel_turn(key);
+            self.core.timers.set(again, Timer::Expired(key, serial));
+            return;
+        }
+        let name = wire_name(session);
+        if let Some(worker) = worker.filter(|_| abilities.close) {
+            let params = json!({"sessionId": name}).to_string();
+            self.run_errand(worker, Errand::Close, method::SESSION_CLOSE, params.as_bytes(), None);
+        }
+        self.drop_session(key);
+        self.stop_idle();
+    }
+
+    /// What an answer means for its session.
+    pub(super) fn settle_session(&mut self, pending: &Pending, number: u64, succeeded: bool) {
+        let Some(key) = pending.session else { return };
+        match pending.what {
+            What::Prompt => {
+                if let Some(session) = self.core.sessions.get_mut(key) {
+                    session.prompts.retain(|prompt| *prompt != number);
+                    if !session.is_busy() {
+                        session.cancelling = None;
+                    }
+                }
+            }
+            What::Close | What::Delete if succeeded => {
+                self.drop_session(key);
+                self.stop_idle();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// How its worker calls a session.
+fn wire_name(session: &super::session::Session) -> Value {
+    match &session.wire {
+        Some(wire) => serde_json::from_slice(wire).unwrap_or(Value::Null),
+        None => json!(session.name),
+    }
+}

@@ -1,0 +1,185 @@
+//! Requests that every worker of a pool is asked, and the one answer made of theirs.
+
+use std::collections::{BTreeMap, HashSet};
+
+use narrows_acp::method;
+use narrows_wire::{Code, RpcError, View, message};
+use serde_json::{Map, Value, json};
+
+use super::Pass;
+use super::api::{Client, Outlet, Worker};
+use super::batch::BatchKey;
+use super::state::{Asker, Raw, Stage, What};
+
+/// An answer that is being gathered.
+#[derive(Debug)]
+pub(super) struct Fan {
+    client: Client,
+    serial: u64,
+    id: Raw,
+    batch: Option<BatchKey>,
+    tag: Option<Raw>,
+    what: What,
+    left: usize,
+    succeeded: bool,
+    error: Option<RpcError>,
+    sessions: Vec<Value>,
+    seen: HashSet<String>,
+    /// Where each worker goes on, by its serial.
+    cursors: BTreeMap<String, Value>,
+}
+
+impl<O: Outlet> Pass<'_, O> {
+    pub(super) fn ask_everybody(
+        &mut self,
+        client: Client,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+        what: What,
+    ) {
+        let Some(id) = message.id() else { return };
+        let Some(state) = self.core.client(client) else { return };
+        let (serial, identity) = (state.serial, state.identity);
+        let Some(pool) = state.pool else { return };
+        let mut params: Map<String, Value> =
+            message.params().and_then(|params| serde_json::from_slice(params).ok()).unwrap_or_default();
+        let cursors = match params.remove("cursor") {
+            None | Some(Value::Null) => None,
+            Some(cursor) => match cursor.as_str().and_then(read_cursor) {
+                Some(cursors) => Some(cursors),
+                None => {
+                    let error =
+                        RpcError::new(Code::InvalidParams, "the cursor is none that the bus gave out");
+                    self.refuse(client, id, batch, message.tag(), &error);
+                    return;
+                }
+            },
+        };
+        let pool = self.core.pool_of(pool);
+        let mixes = pool.settings.mix_identities;
+        let asked: Vec<(Worker, Option<Value>)> = pool
+            .workers
+            .iter()
+            .filter_map(|worker| Some((*worker, self.core.workers.get(worker.0 as usize)?)))
+            .filter(|(_, state)| matches!(state.stage, Stage::Ready | Stage::Retiring))
+            .filter(|(_, state)| mixes || state.identity.is_none_or(|other| other == identity))
+            .filter_map(|(worker, state)| match &cursors {
+                None => Some((worker, None)),
+                Some(cursors) => {
+                    cursors.get(&state.serial.to_string()).map(|cursor| (worker, Some(cursor.clone())))
+                }
+            })
+            .collect();
+        let fan = Fan {
+            client,
+            serial,
+            id: id.into(),
+            batch,
+            tag: message.tag().map(Box::from),
+            what,
+            left: asked.len(),
+            succeeded: asked.is_empty(),
+            error: None,
+            sessions: Vec::new(),
+            seen: HashSet::new(),
+            cursors: BTreeMap::new(),
+        };
+        self.mark_elsewhere(client, message);
+        let key = self.core.fans.insert(fan) as u32;
+        if asked.is_empty() {
+            self.finish_fan(key);
+            return;
+        }
+        let method = if what == What::List { method::SESSION_LIST } else { method::SESSION_DELETE };
+        for (worker, cursor) in asked {
+            let mut params = params.clone();
+            if let Some(cursor) = cursor {
+                params.insert("cursor".to_owned(), cursor);
+            }
+            self.ask(worker, Asker::Fan(key), method, Value::Object(params).to_string().as_bytes(), None);
+        }
+    }
+
+    /// One worker's part.
+    pub(super) fn fan_part(&mut self, key: u32, worker: Worker, part: Result<View<'_>, &RpcError>) {
+        let serial = self.core.worker(worker).map_or(0, |state| state.serial);
+        let identity = match self.core.fans.get(key as usize) {
+            Some(fan) => self.core.clients.get(fan.client.0 as usize).map(|client| client.identity),
+            None => return,
+        };
+        let outcome =
+            match part {
+                Ok(message) => match message.error() {
+                    Some(error) => Err(error),
+                    None => Ok(serde_json::from_slice::<Value>(message.result().unwrap_or(b"null"))
+                        .unwrap_or_default()),
+                },
+                Err(error) => Err(error.clone()),
+            };
+        let mut listed = Vec::new();
+        if let Ok(result) = &outcome {
+            for entry in result["sessions"].as_array().into_iter().flatten() {
+                let Some(name) = entry["sessionId"].as_str() else { continue };
+                let known = self.session_of(worker, name).or_else(|| self.core.sessions.find(name));
+                let session = known.and_then(|key| self.core.sessions.get(key));
+                // What is another's is not told of.
+                if session.is_some_and(|session| Some(session.identity) != identity) {
+                    continue;
+                }
+                let mut entry = entry.clone();
+                let own = session.filter(|session| session.worker() == Some(worker));
+                let name = own.map_or_else(|| name.to_owned(), |session| session.name.to_string());
+                entry["sessionId"] = json!(name);
+                listed.push((name, entry));
+            }
+        }
+        let Some(fan) = self.core.fans.get_mut(key as usize) else { return };
+        match outcome {
+            Ok(result) => {
+                fan.succeeded = true;
+                for (name, entry) in listed {
+                    if fan.seen.insert(name) {
+                        fan.sessions.push(entry);
+                    }
+                }
+                if let Some(cursor) = result.get("nextCursor").filter(|cursor| !cursor.is_null()) {
+                    fan.cursors.insert(serial.to_string(), cursor.clone());
+                }
+            }
+            Err(error) => {
+                fan.error.get_or_insert(error);
+            }
+        }
+        fan.left -= 1;
+        if fan.left == 0 {
+            self.finish_fan(key);
+        }
+    }
+
+    fn finish_fan(&mut self, key: u32) {
+        let Some(fan) = self.core.fans.try_remove(key as usize) else { return };
+        let Some(state) = self.core.client(fan.client).filter(|state| state.serial == fan.serial) else {
+            return;
+        };
+        state.inflight.remove(&fan.id);
+        if !fan.succeeded {
+            let error = fan.error.unwrap_or_else(|| RpcError::new(Code::WorkerLost, "no agent answered"));
+            self.refuse(fan.client, &fan.id, fan.batch, fan.tag.as_deref(), &error);
+            return;
+        }
+        let mut result = json!({});
+        if fan.what == What::List {
+            result["sessions"] = Value::Array(fan.sessions);
+            if !fan.cursors.is_empty() {
+                result["nextCursor"] = json!(json!(fan.cursors).to_string());
+            }
+        }
+        if let Ok(line) = message::response(&fan.id, &result) {
+            self.reply(fan.client, fan.batch, fan.tag.as_deref(), line);
+        }
+    }
+}
+
+fn read_cursor(text: &str) -> Option<BTreeMap<String, Value>> {
+    serde_json::from_str(text).ok()
+}

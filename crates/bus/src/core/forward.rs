@@ -1,0 +1,222 @@
+//! Sending a client's request to a worker under an id of ours, and the worker's answer back under the client's.
+
+use narrows_wire::{Code, Effects, Part, RpcError, View};
+
+use super::Pass;
+use super::api::{Client, Outlet, Worker};
+use super::batch::BatchKey;
+use super::line::Parts;
+use super::number::{self, Digits};
+use super::session::SessionKey;
+use super::state::{Asker, Errand, Opening, Pending, What, Whereabouts};
+
+impl<O: Outlet> Pass<'_, O> {
+    #[expect(clippy::too_many_arguments, reason = "all that decided about a request meets here, once")]
+    pub(super) fn forward(
+        &mut self,
+        client: Client,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+        worker: Worker,
+        session: Option<SessionKey>,
+        what: What,
+        again: bool,
+    ) {
+        let Some(id) = message.id() else { return };
+        let tag = message.tag();
+        if (what == What::New || what.reopens())
+            && !self.core.is_exclusive(worker)
+            && let Err(error) = self.enter_servers(worker, client, message)
+        {
+            self.refuse(client, id, batch, tag, &error);
+            return;
+        }
+        let session = match session {
+            None if what.reopens() => self.enter_provisionally(client, worker, message),
+            known => known,
+        };
+        let opening = (what.creates() || what.reopens())
+            .then(|| Box::new(Opening { line: message.bytes().into(), tried: vec![worker] }));
+        if what == What::Initialize || what == What::Authenticate {
+            self.remember(client, message, what);
+        }
+        let Some(state) = self.core.worker(worker) else { return };
+        state.next_id += 1;
+        let number = state.next_id;
+        if what.creates() {
+            state.creating += 1;
+        }
+        state.used |= opening.is_some();
+        state.pending.insert(
+            number,
+            Pending {
+                asker: Asker::Client { client, id: id.into(), batch },
+                what,
+                session,
+                start: state.queued,
+                tag: tag.map(Box::from),
+                opening,
+                again,
+            },
+        );
+        if let Some(state) = self.core.client(client) {
+            state.inflight.insert(id.into(), Whereabouts::At(worker, number));
+        }
+        let mut wire = None;
+        if let Some(state) = session.and_then(|key| self.core.sessions.get_mut(key)) {
+            wire = state.wire.clone();
+            if what == What::Prompt {
+                state.prompts.push(number);
+            }
+            if let Some(tag) = tag
+                && state.tag.as_deref() != Some(tag)
+            {
+                state.tag = Some(tag.into());
+            }
+        }
+        let digits = Digits::of(number);
+        let both;
+        let one = [(Part::Id, digits.as_bytes())];
+        let edits: &[(Part, &[u8])] = match &wire {
+            Some(wire) => {
+                both = [(Part::Id, digits.as_bytes()), (Part::Session, &**wire)];
+                &both
+            }
+            None => &one,
+        };
+        self.hand(worker, client, &Parts::of(message, edits));
+    }
+
+    /// Asks a worker for something in the name of the bus.
+    pub(super) fn run_errand(
+        &mut self,
+        worker: Worker,
+        errand: Errand,
+        method: &str,
+        params: &[u8],
+        session: Option<SessionKey>,
+    ) {
+        self.ask(worker, Asker::Errand(errand), method, params, session);
+    }
+
+    /// Sends a request made here.
+    pub(super) fn ask(
+        &mut self,
+        worker: Worker,
+        asker: Asker,
+        method: &str,
+        params: &[u8],
+        session: Option<SessionKey>,
+    ) {
+        let Some(state) = self.core.worker(worker) else { return };
+        state.next_id += 1;
+        let number = state.next_id;
+        let start = state.queued;
+        let what = What::Other;
+        state
+            .pending
+            .insert(number, Pending { asker, what, session, start, tag: None, opening: None, again: false });
+        let digits = Digits::of(number);
+        let parts: [&[u8]; 7] = [
+            br#"{"jsonrpc":"2.0","id":"#,
+            digits.as_bytes(),
+            br#","method":""#,
+            method.as_bytes(),
+            br#"","params":"#,
+            params,
+            b"}",
+        ];
+        self.write_worker(worker, &parts);
+    }
+
+    /// A worker's answer.
+    pub(super) fn worker_response(&mut self, worker: Worker, message: View<'_>) {
+        let Some(state) = self.core.worker(worker) else { return };
+        let number = message.id().and_then(number::read);
+        let Some(pending) = number.and_then(|number| state.pending.remove(&number)) else {
+            self.strike(worker, "answered what nobody asked");
+            return;
+        };
+        let number = number.unwrap_or_default();
+        if pending.opening.is_some() {
+            self.opened(worker, pending, message);
+        } else {
+            self.settle_session(&pending, number, message.result().is_some());
+            self.pass_answer(worker, pending, message, None);
+        }
+        self.if_retired(worker);
+    }
+
+    /// Gives an answer to whoever it is for, with the session called `name` if it is given.
+    pub(super) fn pass_answer(
+        &mut self,
+        worker: Worker,
+        pending: Pending,
+        message: View<'_>,
+        name: Option<&[u8]>,
+    ) {
+        match pending.asker {
+            Asker::Client { client, id, batch } => {
+                if let Some(state) = self.core.client(client) {
+                    state.inflight.remove(&id);
+                }
+                if matches!(pending.what, What::Initialize | What::Authenticate) {
+                    self.learn(worker, client, pending.what, message);
+                }
+                let both;
+                let one = [(Part::Id, &*id)];
+                let edits: &[(Part, &[u8])] = match name {
+                    Some(name) => {
+                        both = [(Part::Id, &*id), (Part::Session, name)];
+                        &both
+                    }
+                    None => &one,
+                };
+                let parts = match &pending.tag {
+                    Some(tag) if batch.is_none() => Parts::tagged(message, edits, tag),
+                    _ => Parts::of(message, edits),
+                };
+                match batch {
+                    Some(batch) => self.answer_in_batch(batch, parts.as_slice().concat().into()),
+                    None => self.deliver(client, worker, &parts),
+                }
+                self.if_served(client);
+            }
+            Asker::Errand(errand) => self.errand_done(worker, errand, message),
+            Asker::Fan(fan) => self.fan_part(fan, worker, Ok(message)),
+            Asker::Gone => {}
+        }
+    }
+
+    /// Ends a request that its worker will not answer.
+    pub(super) fn fail(&mut self, worker: Worker, pending: Pending, error: &RpcError) {
+        match pending.asker {
+            Asker::Client { client, id, batch } => {
+                if let Some(state) = self.core.client(client) {
+                    state.inflight.remove(&id);
+                }
+                self.refuse(client, &id, batch, pending.tag.as_deref(), error);
+            }
+            Asker::Errand(errand) => self.errand_failed(worker, errand, error),
+            Asker::Fan(fan) => self.fan_part(fan, worker, Err(error)),
+            Asker::Gone => {}
+        }
+    }
+
+    /// Ends a request for an answer of its worker's that cannot be passed on.
+    pub(super) fn fail_answered(
+        &mut self,
+        worker: Worker,
+        message: View<'_>,
+        code: Code,
+        words: &'static str,
+    ) {
+        let Some(state) = self.core.worker(worker) else { return };
+        let Some(number) = message.id().and_then(number::read) else { return };
+        let Some(pending) = state.pending.remove(&number) else { return };
+        let error = RpcError::new(code, words).effects(Effects::Possible);
+        self.forget_pending(worker, &pending, number);
+        self.fail(worker, pending, &error);
+        self.if_retired(worker);
+    }
+}

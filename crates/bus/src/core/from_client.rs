@@ -1,0 +1,326 @@
+//! What clients say and do.
+
+use narrows_acp::method;
+use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
+use serde_json::json;
+
+use super::Pass;
+use super::api::{Arrival, Client, Outlet, Reason};
+use super::batch::{BatchKey, Sender};
+use super::line::Parts;
+use super::number::{self, Digits};
+use super::route::Route;
+use super::session::SessionKey;
+use super::state::{Asked, Asker, ClientState, What, Whereabouts};
+use super::timer::Timer;
+
+/// How MCP says that a request is to be given up on.
+const MCP_CANCELLED: &str = "notifications/cancelled";
+
+impl<O: Outlet> Pass<'_, O> {
+    pub(super) fn client_open(&mut self, from: Arrival) -> Option<Client> {
+        if self.core.draining || self.core.clients.len() >= self.core.limits.max_connections {
+            return None;
+        }
+        let serial = self.core.next_serial();
+        self.core.counters.connections += 1;
+        let key = self.core.clients.insert(ClientState {
+            serial,
+            identity: from.identity,
+            listener: from.listener,
+            ends_bus: from.ends_bus,
+            pool: None,
+            worker: None,
+            initialize: None,
+            authenticate: None,
+            notices: false,
+            inflight: Default::default(),
+            asked: Default::default(),
+            next_ask: 0,
+            sessions: Default::default(),
+            held: None,
+            eof: false,
+            closing: false,
+            full: false,
+            pausing: Vec::new(),
+            paused: 0,
+        });
+        Some(Client(key as u32))
+    }
+
+    pub(super) fn client_line(&mut self, client: Client, message: View<'_>) {
+        let Some(state) = self.core.client(client) else { return };
+        if state.closing {
+            return;
+        }
+        let waits = state.held.is_some();
+        self.core.counters.from_clients += 1;
+        // What comes behind a line that waits, waits too; an answer is nobody's successor.
+        if waits && message.kind() != Kind::Response {
+            self.hold(client, message.bytes(), None);
+            return;
+        }
+        self.take_client(client, message, None);
+    }
+
+    /// Acts on one message of a client's.
+    pub(super) fn take_client(&mut self, client: Client, message: View<'_>, batch: Option<BatchKey>) {
+        match message.kind() {
+            Kind::Request => self.client_request(client, message, batch, false),
+            Kind::Notification => self.client_notification(client, message),
+            Kind::Response => self.client_response(client, message),
+            Kind::Batch => self.take_batch(Sender::Client(client), message),
+            Kind::Invalid(fault) => self.client_fault(client, message, fault),
+        }
+    }
+
+    /// Acts on a request; `again` if a worker died before it read it.
+    pub(super) fn client_request(
+        &mut self,
+        client: Client,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+        again: bool,
+    ) {
+        let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
+        let Some(state) = self.core.client(client) else { return };
+        let tag = message.tag();
+        if state.inflight.contains_key(id) {
+            let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
+            self.refuse(client, id, batch, tag, &error);
+            return;
+        }
+        if self.core.draining {
+            self.refuse(client, id, batch, tag, &RpcError::new(Code::Draining, "the bus is stopping"));
+            return;
+        }
+        let what = What::of(&method);
+        match self.route(client, message, what) {
+            Route::Worker { worker, session } => {
+                self.forward(client, message, batch, worker, session, what, again);
+            }
+            Route::Backlog(worker) => self.await_greeting(worker, client, message, batch),
+            Route::Revive(session) => self.await_session(session, client, message, batch),
+            Route::Hold => self.hold(client, message.bytes(), batch),
+            Route::Initialize => self.answer_initialize(client, message, batch),
+            Route::Everywhere => self.ask_everybody(client, message, batch, what),
+            Route::Refuse(error) => self.refuse(client, id, batch, tag, &error),
+        }
+    }
+
+    fn client_notification(&mut self, client: Client, message: View<'_>) {
+        let Some(method) = message.method() else { return };
+        if matches!(&*method, method::CANCEL_REQUEST | MCP_CANCELLED) {
+            self.give_up(client, message);
+            return;
+        }
+        if method == method::MCP_MESSAGE
+            && let Some(worker) = self.home_of_server(client, message)
+        {
+            self.hand(worker, client, &Parts::of(message, &[]));
+            return;
+        }
+        match self.route(client, message, What::Other) {
+            Route::Worker { worker, session } => {
+                if method == method::SESSION_CANCEL
+                    && let Some(session) = session
+                {
+                    self.cancelling(session);
+                }
+                self.pass_on(client, worker, session, message);
+            }
+            Route::Backlog(worker) => self.await_greeting(worker, client, message, None),
+            Route::Revive(session) if method != method::SESSION_CANCEL => {
+                self.await_session(session, client, message, None);
+            }
+            Route::Hold => self.hold(client, message.bytes(), None),
+            Route::Revive(_) | Route::Initialize | Route::Everywhere | Route::Refuse(_) => {
+                self.core.counters.dropped += 1;
+            }
+        }
+    }
+
+    /// Passes a notification on.
+    fn pass_on(
+        &mut self,
+        client: Client,
+        worker: super::Worker,
+        session: Option<SessionKey>,
+        message: View<'_>,
+    ) {
+        let wire = session.and_then(|key| self.core.sessions.get(key)?.wire.clone());
+        let edits: &[(Part, &[u8])] = match &wire {
+            Some(wire) => &[(Part::Session, wire)],
+            None => &[],
+        };
+        self.hand(worker, client, &Parts::of(message, edits));
+    }
+
+    /// A client gives up on a request: its worker knows that by another id.
+    fn give_up(&mut self, client: Client, message: View<'_>) {
+        let Some(state) = self.core.client(client) else { return };
+        let found = message.request_id().and_then(|id| state.inflight.get(id)).copied();
+        let Some(Whereabouts::At(worker, id)) = found else {
+            self.core.counters.dropped += 1;
+            return;
+        };
+        let digits = Digits::of(id);
+        // MCP's has no session, ACP's neither: nothing else to change.
+        self.hand(worker, client, &Parts::of(message, &[(Part::RequestId, digits.as_bytes())]));
+    }
+
+    fn client_response(&mut self, client: Client, message: View<'_>) {
+        let asked = self.take_asked(client, message);
+        let Some(asked) = asked else {
+            self.core.counters.dropped += 1;
+            return;
+        };
+        match asked.batch {
+            Some(batch) => {
+                let line = Parts::of(message, &[(Part::Id, &asked.id)]).as_slice().concat();
+                self.answer_in_batch(batch, line.into());
+            }
+            None => self.hand(asked.worker, client, &Parts::of(message, &[(Part::Id, &asked.id)])),
+        }
+    }
+
+    /// The request that a response of a client's is for.
+    fn take_asked(&mut self, client: Client, message: View<'_>) -> Option<Asked> {
+        let number = number::read(message.id()?)?;
+        let asked = self.core.client(client)?.asked.remove(&number)?;
+        self.core.worker(asked.worker)?.asking.remove(&asked.id);
+        Some(asked)
+    }
+
+    fn client_fault(&mut self, client: Client, message: View<'_>, fault: Fault) {
+        if let Some(line) = message.refusal() {
+            self.write_client(client, &[&line]);
+        }
+        // An answer that cannot be passed on: whoever asked is told, and not left waiting.
+        if matches!(fault, Fault::LongResponse | Fault::BadResponse)
+            && let Some(asked) = self.take_asked(client, message)
+        {
+            let code = if fault == Fault::LongResponse { Code::MessageTooLarge } else { Code::Internal };
+            self.fail_asked(
+                &asked,
+                &RpcError::new(code, "the client's answer is no message that can be passed on"),
+            );
+        }
+    }
+
+    /// Answers a worker's request with an error.
+    pub(super) fn fail_asked(&mut self, asked: &Asked, error: &RpcError) {
+        let line = message::error(&asked.id, error);
+        match asked.batch {
+            Some(batch) => self.answer_in_batch(batch, line),
+            None => self.write_worker(asked.worker, &[&line]),
+        }
+    }
+
+    pub(super) fn client_eof(&mut self, client: Client) {
+        let Some(state) = self.core.client(client) else { return };
+        state.eof = true;
+        let ends_bus = state.ends_bus;
+        self.stop_asking(client);
+        if ends_bus {
+            self.drain();
+        } else {
+            self.abandon_turns(client);
+        }
+        self.if_served(client);
+    }
+
+    /// Hangs up on a client whose input has ended and that is owed nothing more.
+    pub(super) fn if_served(&mut self, client: Client) {
+        let Some(state) = self.core.client(client) else { return };
+        if state.eof && state.inflight.is_empty() && state.held.is_none() {
+            self.close(client, Reason::Served);
+        }
+    }
+
+    /// Nobody will answer what a client was asked.
+    fn stop_asking(&mut self, client: Client) {
+        let Some(state) = self.core.client(client) else { return };
+        for asked in std::mem::take(&mut state.asked).into_values() {
+            if let Some(worker) = self.core.worker(asked.worker) {
+                worker.asking.remove(&asked.id);
+            }
+            self.answer_for_nobody(&asked);
+        }
+    }
+
+    /// Answers a worker's request that no client will.
+    pub(super) fn answer_for_nobody(&mut self, asked: &Asked) {
+        if !asked.is_permission {
+            self.fail_asked(asked, &RpcError::new(Code::Cancelled, "the client has gone"));
+            return;
+        }
+        let outcome = json!({"outcome": {"outcome": "cancelled"}});
+        let Ok(line) = message::response(&asked.id, &outcome) else { return };
+        match asked.batch {
+            Some(batch) => self.answer_in_batch(batch, line),
+            None => self.write_worker(asked.worker, &[&line]),
+        }
+    }
+
+    /// Lets the turns of a client end that will not see them.
+    fn abandon_turns(&mut self, client: Client) {
+        let Some(state) = self.core.client(client) else { return };
+        let sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
+        let at = self.now + self.core.limits.disconnect_grace;
+        for key in sessions {
+            let Some(session) = self.core.sessions.get(key) else { continue };
+            if session.is_busy() {
+                let serial = session.serial;
+                self.core.timers.set(at, Timer::Abandoned(key, serial));
+            }
+        }
+    }
+
+    pub(super) fn client_gone(&mut self, client: Client) {
+        self.stop_asking(client);
+        self.abandon_turns(client);
+        let Some(state) = self.core.clients.try_remove(client.0 as usize) else { return };
+        self.core.batches.forget(Sender::Client(client));
+        for worker in state.pausing {
+            self.resume_worker(worker);
+        }
+        for place in state.inflight.into_values() {
+            if let Whereabouts::At(worker, id) = place
+                && let Some(pending) = self.core.worker(worker).and_then(|worker| worker.pending.get_mut(&id))
+            {
+                pending.asker = Asker::Gone;
+            }
+        }
+        let expiry = self.now + self.core.limits.session_grace;
+        for key in state.sessions {
+            let Some(session) = self.core.sessions.get_mut(key) else { continue };
+            session.owner = None;
+            session.ownerless = Some(self.now);
+            session.waiting.retain(|waiting| waiting.client != client);
+            let serial = session.serial;
+            self.core.timers.set(expiry, Timer::Expired(key, serial));
+        }
+        self.forget_client(client);
+        if state.ends_bus {
+            self.drain();
+        }
+        self.if_drained();
+    }
+
+    /// Takes a client that is gone out of what is known of workers and pools.
+    fn forget_client(&mut self, client: Client) {
+        for (_, worker) in &mut self.core.workers {
+            worker.pausing.retain(|paused| *paused != client);
+            worker.servers.retain(|_, owner| *owner != client);
+            worker.backlog.retain(|waiting| waiting.client != client);
+            if worker.client == Some(client) {
+                worker.client = None;
+            }
+        }
+        for pool in &mut self.core.pools {
+            pool.waiting.retain(|waiting| *waiting != client);
+        }
+        self.stop_idle();
+    }
+}

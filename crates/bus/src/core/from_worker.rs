@@ -1,0 +1,331 @@
+//! What workers say.
+
+use narrows_acp::method;
+use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
+use serde_json::Value;
+
+use crate::config::Protocol;
+
+use super::Pass;
+use super::api::{Action, Client, Note, Outlet, Worker};
+use super::batch::{BatchKey, Sender};
+use super::line::Parts;
+use super::number::{self, Digits};
+use super::session::{Place, SessionKey, quoted};
+use super::state::{Asked, Asker, Stage};
+
+/// How often a worker may misbehave within a window before it is exchanged.
+const STRIKES: usize = 3;
+
+/// Whom something of a worker's is for.
+enum Target {
+    /// A client, and the session it belongs to.
+    Client(Client, Option<SessionKey>),
+    /// Somebody who has gone.
+    Gone,
+    /// A session that is being opened.
+    Stranger,
+    /// Nobody: it is said again what was said before.
+    Replay,
+    /// Nobody, for this reason.
+    Nobody(&'static str),
+    /// Nobody, and it had no right to.
+    Foreign,
+}
+
+impl<O: Outlet> Pass<'_, O> {
+    pub(super) fn worker_line(&mut self, worker: Worker, message: View<'_>) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if state.stage == Stage::Stopping {
+            return;
+        }
+        self.core.counters.from_workers += 1;
+        self.take_worker(worker, message, None);
+    }
+
+    /// Acts on one message of a worker's.
+    pub(super) fn take_worker(&mut self, worker: Worker, message: View<'_>, batch: Option<BatchKey>) {
+        match message.kind() {
+            Kind::Notification => self.worker_notification(worker, message),
+            Kind::Response => self.worker_response(worker, message),
+            Kind::Request => self.worker_request(worker, message, batch),
+            Kind::Batch => self.take_batch(Sender::Worker(worker), message),
+            Kind::Invalid(fault) => self.worker_fault(worker, message, fault),
+        }
+    }
+
+    fn worker_notification(&mut self, worker: Worker, message: View<'_>) {
+        match self.target(worker, message) {
+            Target::Client(client, session) => {
+                self.follow(worker, session, message);
+                self.show(worker, client, session, message, None);
+            }
+            Target::Stranger => {
+                if let Some(name) = message.session() {
+                    self.keep_stranger(worker, name, message);
+                }
+            }
+            Target::Gone => {
+                let session = message.session().and_then(|name| self.session_of(worker, &name));
+                self.follow(worker, session, message);
+                self.core.counters.unseen += 1;
+            }
+            Target::Replay => {}
+            Target::Nobody(why) => {
+                self.core.counters.dropped += 1;
+                self.tell(Note::Dropped { worker, why });
+            }
+            Target::Foreign => self.strike(worker, "named a session that is not its own"),
+        }
+    }
+
+    fn worker_request(&mut self, worker: Worker, message: View<'_>, batch: Option<BatchKey>) {
+        let Some(id) = message.id() else { return };
+        let Some(state) = self.core.worker(worker) else { return };
+        let unanswered = |pass: &mut Self, error: RpcError| {
+            let line = message::error(id, &error);
+            match batch {
+                Some(batch) => pass.answer_in_batch(batch, line),
+                None => pass.write_worker(worker, &[&line]),
+            }
+        };
+        if state.asking.contains_key(id) {
+            let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
+            unanswered(self, error);
+            self.strike(worker, "used an id twice");
+            return;
+        }
+        let is_permission =
+            message.method().is_some_and(|method| method == method::SESSION_REQUEST_PERMISSION);
+        match self.target(worker, message) {
+            Target::Client(client, session) => {
+                let Some(state) = self.core.client(client) else { return };
+                state.next_ask += 1;
+                let number = state.next_ask;
+                let asked = Asked { worker, id: id.into(), batch, is_permission };
+                if state.eof || state.closing {
+                    self.answer_for_nobody(&asked);
+                    return;
+                }
+                state.asked.insert(number, asked);
+                if let Some(state) = self.core.worker(worker) {
+                    state.asking.insert(id.into(), (client, number));
+                }
+                self.show(worker, client, session, message, Some(number));
+            }
+            Target::Gone => {
+                self.answer_for_nobody(&Asked { worker, id: id.into(), batch, is_permission });
+            }
+            Target::Stranger => {
+                if let Some(name) = message.session() {
+                    self.keep_stranger(worker, name, message);
+                }
+            }
+            Target::Replay => {
+                unanswered(self, RpcError::new(Code::Cancelled, "the session is only being taken up again"));
+            }
+            Target::Nobody(why) => unanswered(self, RpcError::new(Code::MethodNotFound, why)),
+            Target::Foreign => {
+                unanswered(self, RpcError::new(Code::InvalidParams, "the session is not this agent's"));
+                self.strike(worker, "named a session that is not its own");
+            }
+        }
+    }
+
+    /// Writes something of a worker's to a client, under `number` if that is a request.
+    fn show(
+        &mut self,
+        worker: Worker,
+        client: Client,
+        session: Option<SessionKey>,
+        message: View<'_>,
+        number: Option<u64>,
+    ) {
+        let digits = number.map(Digits::of);
+        let mut edits: [(Part, &[u8]); 3] = [(Part::Id, b""); 3];
+        let mut count = 0;
+        if let Some(digits) = &digits {
+            edits[count] = (Part::Id, digits.as_bytes());
+            count += 1;
+        }
+        let (mut alias, mut tag) = (None, None);
+        if let Some(session) = session.and_then(|key| self.core.sessions.get(key)) {
+            if session.wire.is_some() {
+                alias = Some(quoted(&session.name));
+            }
+            tag.clone_from(&session.tag);
+        }
+        if let Some(alias) = &alias {
+            edits[count] = (Part::Session, alias);
+            count += 1;
+        }
+        let scope = self.scope_for(worker, message);
+        if let Some(scope) = &scope {
+            edits[count] = (Part::RequestId, scope);
+            count += 1;
+        }
+        let parts = match &tag {
+            Some(tag) => Parts::tagged(message, &edits[..count], tag),
+            None => Parts::of(message, &edits[..count]),
+        };
+        self.deliver(client, worker, &parts);
+    }
+
+    /// The client's own id of the request that `params.requestId` means, if this is a message in which it means one.
+    fn scope_for(&self, worker: Worker, message: View<'_>) -> Option<Box<[u8]>> {
+        let raw = message.request_id()?;
+        let state = self.core.workers.get(worker.0 as usize)?;
+        match &*message.method()? {
+            method::CANCEL_REQUEST => {
+                let (_, number) = state.asking.get(raw)?;
+                Some(Digits::of(*number).as_bytes().into())
+            }
+            method::ELICITATION_CREATE => match &state.pending.get(&number::read(raw)?)?.asker {
+                Asker::Client { id, .. } => Some(id.clone()),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn target(&self, worker: Worker, message: View<'_>) -> Target {
+        match message.session() {
+            Some(name) => self.target_of_session(worker, &name, message),
+            None => self.target_of_connection(worker, message),
+        }
+    }
+
+    fn target_of_session(&self, worker: Worker, name: &str, message: View<'_>) -> Target {
+        let Some(state) = self.core.workers.get(worker.0 as usize) else { return Target::Gone };
+        let Some(key) = self.session_of(worker, name) else {
+            if state.creating == 1 && message.kind() == Kind::Request {
+                // It may wait for this before it answers; there is only one it can be for.
+                let creator = state.pending.values().find(|pending| pending.what.creates());
+                if let Some(Asker::Client { client, .. }) = creator.map(|pending| &pending.asker) {
+                    return Target::Client(*client, None);
+                }
+            }
+            return match (state.creating, state.client) {
+                (1.., _) => Target::Stranger,
+                // It is this client's alone: whatever it says is the client's to judge.
+                (0, Some(client)) => Target::Client(client, None),
+                (0, None) if state.claimed && !self.core.pool_of(state.pool).is_shared() => Target::Gone,
+                (0, None) => Target::Foreign,
+            };
+        };
+        let Some(session) = self.core.sessions.get(key) else { return Target::Gone };
+        match (&session.place, session.owner) {
+            (Place::Reviving(_), _) => Target::Replay,
+            (_, Some(owner)) => Target::Client(owner, Some(key)),
+            (_, None) => Target::Gone,
+        }
+    }
+
+    fn target_of_connection(&self, worker: Worker, message: View<'_>) -> Target {
+        let Some(state) = self.core.workers.get(worker.0 as usize) else { return Target::Gone };
+        if !self.core.pool_of(state.pool).is_shared() {
+            return state.client.map_or(Target::Gone, |client| Target::Client(client, None));
+        }
+        let method = message.method();
+        let scoped = message.request_id().and_then(|raw| match method.as_deref()? {
+            method::CANCEL_REQUEST => state.asking.get(raw).map(|(client, _)| *client),
+            method::ELICITATION_CREATE => match &state.pending.get(&number::read(raw)?)?.asker {
+                Asker::Client { client, .. } => Some(*client),
+                _ => None,
+            },
+            _ => None,
+        });
+        if let Some(client) = scoped {
+            return Target::Client(client, None);
+        }
+        if matches!(
+            method.as_deref(),
+            Some(method::MCP_MESSAGE | method::MCP_CONNECT | method::MCP_DISCONNECT)
+        ) && let Some(client) = self.owner_of_server(worker, message)
+        {
+            return Target::Client(client, None);
+        }
+        Target::Nobody("it names no session, and many clients share this worker")
+    }
+
+    /// What an update tells about its session (v2 says there when a turn is over).
+    fn follow(&mut self, worker: Worker, session: Option<SessionKey>, message: View<'_>) {
+        let Some(key) = session else { return };
+        let Some(state) = self.core.workers.get(worker.0 as usize) else { return };
+        if self.core.pool_of(state.pool).settings.protocol != Protocol::V2 {
+            return;
+        }
+        let Some(params) =
+            message.params().filter(|text| memchr::memmem::find(text, b"state_update").is_some())
+        else {
+            return;
+        };
+        let Ok(params) = serde_json::from_slice::<Value>(params) else { return };
+        let update = &params["update"];
+        if update["sessionUpdate"] != "state_update" {
+            return;
+        }
+        let running = update["state"] != "idle";
+        if let Some(session) = self.core.sessions.get_mut(key) {
+            session.running = running;
+            if !session.is_busy() {
+                session.cancelling = None;
+            }
+        }
+        if !running {
+            self.if_retired(worker);
+        }
+    }
+
+    fn worker_fault(&mut self, worker: Worker, message: View<'_>, fault: Fault) {
+        match fault {
+            Fault::LongResponse => {
+                self.fail_answered(worker, message, Code::MessageTooLarge, "the agent's answer is too long");
+                self.retire(worker, "sent too long a line");
+            }
+            Fault::TooLong => {
+                if message.id().is_some()
+                    && let Some(line) = message.refusal()
+                {
+                    self.write_worker(worker, &[&line]);
+                }
+                self.retire(worker, "sent too long a line");
+            }
+            Fault::BadResponse => {
+                self.fail_answered(
+                    worker,
+                    message,
+                    Code::Internal,
+                    "the agent's answer is no valid response",
+                );
+                self.strike(worker, "sent an answer that is none");
+            }
+            _ => {
+                if message.id().is_some()
+                    && let Some(line) = message.refusal()
+                {
+                    self.write_worker(worker, &[&line]);
+                }
+                self.strike(worker, "sent a line that is no message");
+            }
+        }
+    }
+
+    /// Counts a misdeed; too many within a window, and the worker is exchanged.
+    pub(super) fn strike(&mut self, worker: Worker, what: &'static str) {
+        self.core.counters.strikes += 1;
+        self.tell(Note::Strike { worker, what });
+        let since = self.now.saturating_sub(self.core.limits.restart_window);
+        let now = self.now;
+        let Some(state) = self.core.worker(worker) else { return };
+        state.strikes.retain(|at| *at >= since);
+        state.strikes.push(now);
+        if state.strikes.len() >= STRIKES {
+            self.retire(worker, what);
+        }
+    }
+
+    pub(super) fn tell(&mut self, note: Note) {
+        self.out.act(Action::Tell(note));
+    }
+}

@@ -1,0 +1,365 @@
+//! `initialize`: said to workers that everybody shares, answered to their clients, and said again for clients that have
+//! more than one worker.
+
+use narrows_acp::method;
+use narrows_wire::{Code, RpcError, View, message};
+use serde_json::{Value, json};
+
+use crate::config::Protocol;
+
+use super::Pass;
+use super::api::{Client, Outlet, PoolId, Worker};
+use super::batch::BatchKey;
+use super::session::{SessionKey, Waiting};
+use super::state::{Abilities, Errand, Stage, What, Whereabouts};
+use super::timer::Timer;
+
+/// How the bus calls itself.
+const NAME: &str = "narrows-bus";
+
+impl<O: Outlet> Pass<'_, O> {
+    /// Greets a worker that everybody shares.
+    pub(super) fn greet(&mut self, worker: Worker) {
+        let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
+        let settings = &self.core.pool_of(pool).settings;
+        let capabilities = settings.client_capabilities.clone();
+        let info = json!({"name": NAME, "title": "Narrows bus", "version": env!("CARGO_PKG_VERSION")});
+        let params = match settings.protocol {
+            Protocol::V2 => json!({"protocolVersion": 2, "capabilities": capabilities, "info": info}),
+            _ => json!({"protocolVersion": 1, "clientCapabilities": capabilities, "clientInfo": info}),
+        };
+        self.say_initialize(worker, params.to_string().as_bytes());
+    }
+
+    /// Tells a worker what a client has told another before.
+    pub(super) fn introduce(&mut self, worker: Worker, client: Client) {
+        let Some(params) = self.core.client(client).and_then(|state| state.initialize.clone()) else {
+            return;
+        };
+        self.say_initialize(worker, &params);
+    }
+
+    fn say_initialize(&mut self, worker: Worker, params: &[u8]) {
+        let at = self.now + self.core.limits.initialize_timeout;
+        let Some(state) = self.core.worker(worker) else { return };
+        state.stage = Stage::Greeting;
+        let serial = state.serial;
+        self.core.timers.set(at, Timer::Greeted(worker, serial));
+        self.run_errand(worker, Errand::Initialize, method::INITIALIZE, params, None);
+    }
+
+    /// Keeps a line until its worker was greeted.
+    pub(super) fn await_greeting(
+        &mut self,
+        worker: Worker,
+        client: Client,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+    ) {
+        self.mark_elsewhere(client, message);
+        if let Some(state) = self.core.worker(worker) {
+            state.backlog.push(Waiting { client, line: message.bytes().into(), batch });
+        }
+    }
+
+    /// Remembers that a request is known though it was sent nowhere yet.
+    pub(super) fn mark_elsewhere(&mut self, client: Client, message: View<'_>) {
+        if let (Some(id), Some(state)) = (message.id(), self.core.client(client)) {
+            state.inflight.insert(id.into(), Whereabouts::Elsewhere);
+        }
+    }
+
+    /// The opposite: the line is about to be acted on.
+    pub(super) fn forget_elsewhere(&mut self, client: Client, line: &[u8]) {
+        if let (Some(id), Some(state)) = (View::parse(line).id(), self.core.client(client)) {
+            state.inflight.remove(id);
+        }
+    }
+
+    pub(super) fn errand_done(&mut self, worker: Worker, errand: Errand, message: View<'_>) {
+        match errand {
+            Errand::Initialize => self.greeted(worker, message),
+            Errand::Authenticate => match message.error() {
+                Some(error) => self.fail_backlog(worker, &error),
+                None => self.introduced(worker),
+            },
+            Errand::Revive(key, serial) => {
+                if self.core.sessions.same(key, serial).is_some() {
+                    self.revived(key, worker, message.error());
+                }
+            }
+            Errand::Close => {}
+        }
+    }
+
+    pub(super) fn errand_failed(&mut self, worker: Worker, errand: Errand, error: &RpcError) {
+        match errand {
+            // Its backlog is dealt with when it goes.
+            Errand::Initialize | Errand::Authenticate | Errand::Close => {}
+            Errand::Revive(key, serial) => {
+                if self.core.sessions.same(key, serial).is_some() {
+                    self.revived(key, worker, Some(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// A worker has answered our `initialize`.
+    fn greeted(&mut self, worker: Worker, message: View<'_>) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if state.stage != Stage::Greeting {
+            return;
+        }
+        let (pool, client) = (state.pool, state.client);
+        let answer = message.result().and_then(|result| serde_json::from_slice::<Value>(result).ok());
+        let Some(answer) = answer else {
+            match (client, message.error()) {
+                (Some(_), Some(error)) => self.fail_backlog(worker, &error),
+                _ => self.ungreeted(worker, "refused initialize"),
+            }
+            return;
+        };
+        if !self.core.pool_of(pool).is_shared() {
+            self.note_abilities(pool, &answer);
+            let login = client.and_then(|client| self.core.client(client)?.authenticate.clone());
+            match login {
+                Some(params) => {
+                    self.run_errand(worker, Errand::Authenticate, method::AUTHENTICATE, &params, None);
+                }
+                None => self.introduced(worker),
+            }
+            return;
+        }
+        let wanted = match self.core.pool_of(pool).settings.protocol {
+            Protocol::V2 => 2,
+            _ => 1,
+        };
+        if answer["protocolVersion"] != wanted {
+            self.ungreeted(worker, "speaks another version of the protocol than its pool");
+            return;
+        }
+        self.core.pool_mut(pool).answers.insert(worker, answer);
+        self.refresh_pool(pool);
+        self.healthy(pool);
+        self.make_ready(worker);
+    }
+
+    /// A worker was told all that its client has told another: what waited for that can go.
+    fn introduced(&mut self, worker: Worker) {
+        let Some(state) = self.core.worker(worker) else { return };
+        state.stage = Stage::Ready;
+        let backlog = std::mem::take(&mut state.backlog);
+        let revivals = std::mem::take(&mut state.revivals);
+        for key in revivals {
+            self.send_revival(key, worker);
+        }
+        for waiting in backlog {
+            self.forget_elsewhere(waiting.client, &waiting.line);
+            self.send_backlog(worker, waiting.client, View::parse(&waiting.line), waiting.batch);
+        }
+    }
+
+    fn send_backlog(&mut self, worker: Worker, client: Client, message: View<'_>, batch: Option<BatchKey>) {
+        let what = message.method().map_or(What::Other, |method| What::of(&method));
+        let session = message.session().and_then(|name| self.core.sessions.find(&name));
+        if message.id().is_some() {
+            self.forward(client, message, batch, worker, session, what, false);
+        } else {
+            self.take_client(client, message, batch);
+        }
+    }
+
+    /// Answers what waited for a worker that will not serve it.
+    fn fail_backlog(&mut self, worker: Worker, error: &RpcError) {
+        let Some(state) = self.core.worker(worker) else { return };
+        let backlog = std::mem::take(&mut state.backlog);
+        let revivals = std::mem::take(&mut state.revivals);
+        for waiting in backlog {
+            self.forget_elsewhere(waiting.client, &waiting.line);
+            if let Some(id) = View::parse(&waiting.line).id() {
+                self.refuse(waiting.client, id, waiting.batch, None, error);
+            }
+        }
+        for key in revivals {
+            self.fail_revival(key, error);
+        }
+        if let Some(state) = self.core.worker(worker) {
+            state.fault = Some("could not be set up as its client wants");
+        }
+        self.stop_worker(worker, false);
+    }
+
+    /// A worker is of no use because it was not greeted as it should be.
+    pub(super) fn ungreeted(&mut self, worker: Worker, why: &'static str) {
+        let Some(state) = self.core.worker(worker) else { return };
+        state.fault = Some(why);
+        let error = RpcError::new(Code::Deadline, format!("the agent {why}"));
+        self.fail_all(worker, &error);
+        self.fail_backlog(worker, &error);
+    }
+
+    /// Keeps what a client says in `initialize` and `authenticate`, to say it to further workers.
+    pub(super) fn remember(&mut self, client: Client, message: View<'_>, what: What) {
+        let notices = what == What::Initialize && takes_notices(message);
+        let Some(state) = self.core.client(client) else { return };
+        let params = message.params().map(Box::from);
+        if what == What::Initialize {
+            state.initialize = params;
+            state.notices = notices;
+        } else {
+            state.authenticate = params;
+        }
+    }
+
+    /// What a worker's answer to its client's `initialize` or `authenticate` tells.
+    pub(super) fn learn(&mut self, worker: Worker, client: Client, what: What, message: View<'_>) {
+        let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
+        match (what, message.result()) {
+            (What::Initialize, Some(result)) => {
+                if let Ok(answer) = serde_json::from_slice::<Value>(result) {
+                    self.note_abilities(pool, &answer);
+                }
+                self.healthy(pool);
+            }
+            (What::Initialize, None) => {
+                if let Some(state) = self.core.client(client) {
+                    state.initialize = None;
+                }
+            }
+            (_, None) => {
+                if let Some(state) = self.core.client(client) {
+                    state.authenticate = None;
+                }
+            }
+            (_, Some(_)) => {}
+        }
+    }
+
+    fn note_abilities(&mut self, pool: PoolId, answer: &Value) {
+        self.core.pool_mut(pool).abilities = abilities(answer);
+    }
+
+    /// Answers a client's `initialize` from what the workers have answered.
+    pub(super) fn answer_initialize(&mut self, client: Client, message: View<'_>, batch: Option<BatchKey>) {
+        let Some(id) = message.id() else { return };
+        let tag = message.tag();
+        let notices = takes_notices(message);
+        let Some(state) = self.core.client(client) else { return };
+        state.notices = notices;
+        let Some(pool) = state.pool else { return };
+        let wanted = asked_version(message);
+        let own = if self.core.pool_of(pool).settings.protocol == Protocol::V2 { 2 } else { 1 };
+        let Some(wanted) = wanted else {
+            let error =
+                RpcError::new(Code::InvalidParams, "protocolVersion must be a number from 0 to 65535");
+            self.refuse(client, id, batch, tag, &error);
+            return;
+        };
+        if wanted < own {
+            let error =
+                RpcError::new(Code::UnsupportedVersion, "this pool speaks a later version of the protocol")
+                    .with("requested", json!(wanted))
+                    .with("supported", json!([own]));
+            self.refuse(client, id, batch, tag, &error);
+            return;
+        }
+        let Some(answer) = self.core.pool_of(pool).answer.clone() else { return };
+        let parts: [&[u8]; 5] = [br#"{"jsonrpc":"2.0","id":"#, id, br#","result":"#, &answer, b"}"];
+        self.reply(client, batch, tag, parts.concat().into());
+    }
+
+    /// Works the answer of a shared pool out again after a worker came or went.
+    pub(super) fn refresh_answer(&mut self, worker: Worker) {
+        let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
+        self.core.pool_mut(pool).answers.remove(&worker);
+        self.refresh_pool(pool);
+    }
+
+    pub(super) fn refresh_pool(&mut self, pool: PoolId) {
+        let state = self.core.pool_mut(pool);
+        if !state.is_shared() {
+            return;
+        }
+        // With none left the last answer stands: a pool does not forget what it can while it restarts.
+        let mut answers: Vec<_> = state.answers.iter().collect();
+        answers.sort_unstable_by_key(|(worker, _)| **worker);
+        let Some(merged) =
+            answers.into_iter().map(|(_, answer)| answer.clone()).reduce(|all, one| common(all, &one))
+        else {
+            return;
+        };
+        let mut merged = merged;
+        if let Some(fields) = merged.as_object_mut() {
+            fields.insert("authMethods".to_owned(), json!([]));
+        }
+        state.abilities = abilities(&merged);
+        state.answer = Some(merged.to_string().into_bytes().into());
+    }
+
+    /// Whether a session lives in a worker that was greeted.
+    pub(super) fn is_greeted(&self, worker: Worker) -> bool {
+        self.core
+            .workers
+            .get(worker.0 as usize)
+            .is_some_and(|state| matches!(state.stage, Stage::Ready | Stage::Retiring))
+    }
+
+    /// Puts a session on the list of those that wait for a worker's greeting.
+    pub(super) fn revive_after_greeting(&mut self, worker: Worker, key: SessionKey) {
+        if let Some(state) = self.core.worker(worker) {
+            state.revivals.push(key);
+        }
+    }
+}
+
+/// What is true in both answers: what differs in a capability is left out, of the rest the first counts.
+fn common(mut all: Value, one: &Value) -> Value {
+    for key in ["agentCapabilities", "capabilities"] {
+        let Some(mine) = all.get_mut(key) else { continue };
+        *mine = intersection(mine, one.get(key).unwrap_or(&Value::Null));
+    }
+    all
+}
+
+fn intersection(one: &Value, other: &Value) -> Value {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => one
+            .iter()
+            .filter_map(|(key, value)| Some((key.clone(), intersection(value, other.get(key)?))))
+            .filter(|(_, value)| !value.is_null())
+            .collect(),
+        (Value::Bool(one), Value::Bool(other)) => Value::Bool(*one && *other),
+        (one, other) if one == other => one.clone(),
+        _ => Value::Null,
+    }
+}
+
+fn abilities(answer: &Value) -> Abilities {
+    if answer["protocolVersion"] == 2 {
+        let has = answer["capabilities"]["session"].is_object();
+        return Abilities { load: false, resume: has, close: has };
+    }
+    let agent = &answer["agentCapabilities"];
+    let has = |name: &str| agent["sessionCapabilities"][name].is_object();
+    Abilities { load: agent["loadSession"] == true, resume: has("resume"), close: has("close") }
+}
+
+fn asked_version(message: View<'_>) -> Option<u16> {
+    let params: Value = serde_json::from_slice(message.params()?).ok()?;
+    u16::try_from(params["protocolVersion"].as_u64()?).ok()
+}
+
+/// Whether a client that says this shows notices: in version 2 all do.
+fn takes_notices(message: View<'_>) -> bool {
+    let Some(params) = message.params().and_then(|params| serde_json::from_slice::<Value>(params).ok())
+    else {
+        return false;
+    };
+    params["protocolVersion"].as_u64() >= Some(2)
+        || params["clientCapabilities"]["session"]["notices"].is_object()
+}
+
+/// The end of a turn that its worker does not end.
+pub(super) fn cancelled_answer(id: &[u8]) -> Option<bytes::Bytes> {
+    message::response(id, &json!({"stopReason": "cancelled"})).ok()
+}

@@ -1,0 +1,109 @@
+//! Lines that wait for a worker: of a client, in order, until its pool has one or it has waited long enough.
+
+use narrows_wire::{Code, Kind, RpcError, View};
+
+use super::Pass;
+use super::api::{Client, Outlet, PoolId};
+use super::batch::BatchKey;
+use super::state::{Held, Whereabouts};
+use super::timer::Timer;
+
+impl<O: Outlet> Pass<'_, O> {
+    /// Keeps a line until the client's pool has a worker for it.
+    pub(super) fn hold(&mut self, client: Client, line: &[u8], batch: Option<BatchKey>) {
+        let limit = self.core.limits.queue_bytes;
+        let at = self.now + self.core.limits.initialize_timeout;
+        let serial = self.core.next_serial();
+        let Some(state) = self.core.client(client) else { return };
+        let pool = state.pool;
+        let is_first = state.held.is_none();
+        let held = state.held.get_or_insert_with(|| Box::new(Held { serial, ..Held::default() }));
+        let was_over = held.bytes > limit;
+        held.bytes += line.len();
+        held.lines.push_back((line.into(), batch));
+        let is_over = held.bytes > limit;
+        if is_first {
+            self.core.timers.set(at, Timer::Held(client, serial));
+            if let Some(pool) = pool {
+                self.core.pool_mut(pool).waiting.push_back(client);
+            }
+        }
+        if is_over && !was_over {
+            self.pause_client(client);
+        }
+    }
+
+    /// Lets clients go on that wait for a worker of `pool`, the longest waiting first, until one has to wait again.
+    pub(super) fn serve_waiting(&mut self, pool: PoolId) {
+        while let Some(client) = self.core.pool_mut(pool).waiting.pop_front() {
+            if !self.release(client) {
+                // It waits in front again: whoever came first goes first.
+                let waiting = &mut self.core.pool_mut(pool).waiting;
+                waiting.retain(|other| *other != client);
+                waiting.push_front(client);
+                return;
+            }
+        }
+    }
+
+    /// Acts on what a client has waiting. Tells whether all of it has gone.
+    fn release(&mut self, client: Client) -> bool {
+        let Some(held) = self.take_held(client) else { return true };
+        let mut lines = held.lines.into_iter();
+        for (line, batch) in lines.by_ref() {
+            self.take_client(client, View::parse(&line), batch);
+            if self.core.client(client).is_none_or(|state| state.held.is_some()) {
+                break;
+            }
+        }
+        // The one that had to wait again is the first of those that wait now.
+        for (line, batch) in lines {
+            self.hold(client, &line, batch);
+        }
+        let released = self.core.client(client).is_none_or(|state| state.held.is_none());
+        if released {
+            self.if_served(client);
+        }
+        released
+    }
+
+    fn take_held(&mut self, client: Client) -> Option<Box<Held>> {
+        let limit = self.core.limits.queue_bytes;
+        let held = self.core.client(client)?.held.take()?;
+        if held.bytes > limit {
+            self.resume_client(client);
+        }
+        Some(held)
+    }
+
+    /// Refuses what a client has waiting: it has waited long enough.
+    pub(super) fn give_up_waiting(&mut self, client: Client) {
+        let Some(pool) = self.core.client(client).and_then(|state| state.pool) else { return };
+        let error = self.no_worker(pool, Code::Deadline);
+        self.refuse_held(client, &error);
+    }
+
+    /// Refuses what a client has waiting.
+    pub(super) fn refuse_held(&mut self, client: Client, error: &RpcError) {
+        let Some(held) = self.take_held(client) else { return };
+        for pool in &mut self.core.pools {
+            pool.waiting.retain(|waiting| *waiting != client);
+        }
+        for (line, batch) in held.lines {
+            let message = View::parse(&line);
+            match (message.kind(), message.id()) {
+                (Kind::Request, Some(id)) => {
+                    if let Some(state) = self.core.client(client)
+                        && state.inflight.get(id) == Some(&Whereabouts::Elsewhere)
+                    {
+                        state.inflight.remove(id);
+                    }
+                    self.refuse(client, id, batch, message.tag(), error);
+                }
+                (Kind::Batch, _) => self.refuse_batch(client, message, error),
+                _ => self.core.counters.dropped += 1,
+            }
+        }
+        self.if_served(client);
+    }
+}

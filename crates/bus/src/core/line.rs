@@ -1,0 +1,112 @@
+//! A line with some of its fields replaced, as the parts to be written in a row.
+
+use std::ops::Range;
+
+use narrows_wire::{Part, View};
+
+/// The most parts a line can fall into: two for the tag, and two for each field and one behind the last.
+const MOST: usize = 10;
+
+/// A line as parts.
+#[derive(Debug)]
+pub(super) struct Parts<'a> {
+    parts: [&'a [u8]; MOST],
+    count: usize,
+}
+
+impl<'a> Parts<'a> {
+    /// `message` with each field of `edits` replaced by the value beside it; one that it does not have is passed over.
+    pub(super) fn of(message: View<'a>, edits: &[(Part, &'a [u8])]) -> Self {
+        Self::after(message.bytes(), 0, message, edits)
+    }
+
+    /// The same, with `tag` as `sessionId` at the top level if there is none.
+    pub(super) fn tagged(message: View<'a>, edits: &[(Part, &'a [u8])], tag: &'a [u8]) -> Self {
+        let bytes = message.bytes();
+        let open = bytes.iter().position(|&byte| byte == b'{');
+        match open {
+            Some(open) if !message.envelope().top_session.is_some() => {
+                let mut parts = Self::after(bytes, open + 1, message, edits);
+                parts.parts.copy_within(..parts.count, 3);
+                parts.parts[..3].copy_from_slice(&[b"{\"sessionId\":", tag, b","]);
+                parts.count += 3;
+                parts
+            }
+            _ => Self::of(message, edits),
+        }
+    }
+
+    fn after(bytes: &'a [u8], mut at: usize, message: View<'a>, edits: &[(Part, &'a [u8])]) -> Self {
+        let mut parts = Self { parts: [b""; MOST], count: 0 };
+        let mut holes: [Option<(Range<usize>, &'a [u8])>; 3] = [None, None, None];
+        for (hole, (part, value)) in holes.iter_mut().zip(edits) {
+            *hole = message.place(*part).map(|place| (place, *value));
+        }
+        if edits.len() > 1 {
+            // Fields stand in any order; what is absent goes to the end.
+            holes.sort_unstable_by_key(|hole| hole.as_ref().map_or(usize::MAX, |(place, _)| place.start));
+        }
+        for (place, value) in holes.into_iter().flatten() {
+            parts.push(&bytes[at..place.start]);
+            parts.push(value);
+            at = place.end;
+        }
+        parts.push(&bytes[at..]);
+        parts
+    }
+
+    fn push(&mut self, part: &'a [u8]) {
+        self.parts[self.count] = part;
+        self.count += 1;
+    }
+
+    pub(super) fn as_slice(&self) -> &[&'a [u8]] {
+        &self.parts[..self.count]
+    }
+
+    /// How many bytes the line has, its end included.
+    pub(super) fn len(&self) -> usize {
+        self.as_slice().iter().map(|part| part.len()).sum::<usize>() + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(line: &str, edits: &[(Part, &str)], tag: Option<&str>, expected: &str) {
+        let edits: Vec<(Part, &[u8])> = edits.iter().map(|(part, value)| (*part, value.as_bytes())).collect();
+        let message = View::parse(line.as_bytes());
+        let parts = match tag {
+            Some(tag) => Parts::tagged(message, &edits, tag.as_bytes()),
+            None => Parts::of(message, &edits),
+        };
+        assert_eq!(String::from_utf8(parts.as_slice().concat()).unwrap(), expected);
+        assert_eq!(parts.len(), expected.len() + 1);
+    }
+
+    #[test]
+    fn fields_are_replaced_wherever_they_stand() {
+        use Part::{Id, RequestId, Session};
+        let line =
+            r#" {"params":{"requestId":7,"x":{},"sessionId":"a"} ,"id":"q", "method":"m","jsonrpc":"2.0"}"#;
+        check(line, &[], None, line);
+        check(line, &[(Id, "12")], None, &line.replace("\"q\"", "12"));
+        check(
+            line,
+            &[(Id, "1"), (Session, "\"bb\""), (RequestId, "null")],
+            None,
+            &line.replace("\"q\"", "1").replace("\"a\"", "\"bb\"").replace('7', "null"),
+        );
+        check(r#"{"jsonrpc":"2.0","method":"m"}"#, &[(Id, "1")], None, r#"{"jsonrpc":"2.0","method":"m"}"#);
+        check(
+            r#" {"jsonrpc":"2.0","id":1,"result":1}"#,
+            &[(Id, "2")],
+            Some("\"t\""),
+            r#"{"sessionId":"t","jsonrpc":"2.0","id":2,"result":1}"#,
+        );
+        let tagged = r#"{"jsonrpc":"2.0","id":1,"result":1,"sessionId":"u"}"#;
+        check(tagged, &[], Some("\"t\""), tagged);
+    }
+}

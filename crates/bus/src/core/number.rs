@@ -1,0 +1,55 @@
+//! The ids of our own requests: plain numbers, written and read without an allocation.
+
+/// The decimal digits of a number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Digits {
+    digits: [u8; 20],
+    start: u8,
+}
+
+impl Digits {
+    pub(super) fn of(mut number: u64) -> Self {
+        let mut digits = [b'0'; 20];
+        let mut start = digits.len();
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return Self { digits, start: start as u8 };
+            }
+        }
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.digits[usize::from(self.start)..]
+    }
+}
+
+/// The number whose digits `raw` is, if it is written just as we would: `1`, never `01`, `1.0` or `"1"`.
+pub(super) fn read(raw: &[u8]) -> Option<u64> {
+    if raw.is_empty() || raw.len() > 19 || (raw[0] == b'0' && raw.len() > 1) {
+        return None;
+    }
+    raw.iter().try_fold(0, |number: u64, &digit| {
+        digit.is_ascii_digit().then(|| number * 10 + u64::from(digit - b'0'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for number in [0, 1, 9, 10, 99, 100, 12_345_678_901, 9_999_999_999_999_999_999 / 10] {
+            let digits = Digits::of(number);
+            assert_eq!(digits.as_bytes(), number.to_string().as_bytes());
+            assert_eq!(read(digits.as_bytes()), Some(number));
+        }
+        assert_eq!(Digits::of(u64::MAX).as_bytes(), u64::MAX.to_string().as_bytes());
+        for other in ["", "01", "1.0", "\"1\"", "-1", "1e3", " 1", "99999999999999999999", "null"] {
+            assert_eq!(read(other.as_bytes()), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Sessions as they are opened, bound to a worker, and dropped.
+
+use std::borrow::Cow;
+
+use narrows_wire::{Code, RpcError, View};
+
+use super::Pass;
+use super::api::{Client, Identity, Note, Outlet, Worker};
+use super::line::Parts;
+use super::number::Digits;
+use super::session::{Place, Session, SessionKey, quoted};
+use super::state::{Asker, Opening, Pending, Raw, Whereabouts};
+use super::timer::Timer;
+
+/// How much a worker may say about sessions that are not known yet.
+const MOST_STRANGERS: usize = 1 << 20;
+
+impl<O: Outlet> Pass<'_, O> {
+    /// Enters a session that lives in `worker`, which calls it `name`.
+    pub(super) fn enter(
+        &mut self,
+        name: &str,
+        worker: Worker,
+        owner: Option<Client>,
+        tag: Option<Raw>,
+        params: &[u8],
+        provisional: bool,
+    ) -> SessionKey {
+        let of_owner = owner.and_then(|owner| self.core.client(owner)).map(|owner| owner.identity);
+        let pool = self.core.worker(worker).map(|state| (state.pool, state.identity));
+        let identity = of_owner.or(pool.and_then(|(_, identity)| identity)).unwrap_or(Identity::ANYONE);
+        let key = self.core.sessions.insert(Session {
+            serial: 0,
+            name: name.into(),
+            wire: None,
+            pool: pool.map_or(super::PoolId(0), |(pool, _)| pool),
+            place: Place::On(worker),
+            owner,
+            ownerless: None,
+            identity,
+            tag,
+            params: params.into(),
+            provisional,
+            prompts: Vec::new(),
+            running: false,
+            cancelling: None,
+            waiting: Vec::new(),
+        });
+        self.core.counters.sessions += 1;
+        let aliased = self.core.sessions.get(key).is_some_and(|session| session.wire.is_some());
+        if let Some(state) = self.core.worker(worker) {
+            state.sessions.insert(key);
+            state.used = true;
+            if aliased {
+                state.aliases.insert(name.into(), key);
+            }
+        }
+        match owner.and_then(|owner| self.core.client(owner)) {
+            Some(owner) => {
+                owner.sessions.insert(key);
+            }
+            None => self.expire_later(key),
+        }
+        key
+    }
+
+    /// Gives a session without a client its time.
+    pub(super) fn expire_later(&mut self, key: SessionKey) {
+        let abilities = match self.core.sessions.get(key) {
+            Some(session) => self.core.pool_of(session.pool).abilities,
+            None => return,
+        };
+        let limits = &self.core.limits;
+        // Nobody can come back to a session that cannot be opened again.
+        let can_return = abilities.load || abilities.resume;
+        let grace = if can_return { limits.session_grace } else { limits.disconnect_grace };
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        session.owner = None;
+        session.ownerless = Some(self.now);
+        let serial = session.serial;
+        self.core.timers.set(self.now + grace, Timer::Expired(key, serial));
+    }
+
+    /// Enters the session that a request is to open, so that its history finds its client before the answer does.
+    pub(super) fn enter_provisionally(
+        &mut self,
+        client: Client,
+        worker: Worker,
+        message: View<'_>,
+    ) -> Option<SessionKey> {
+        let name = message.session()?;
+        let params = message.params().unwrap_or(b"{}");
+        Some(self.enter(&name, worker, Some(client), message.tag().map(Box::from), params, true))
+    }
+
+    /// The answer to a request that opens a session.
+    pub(super) fn opened(&mut self, worker: Worker, mut pending: Pending, message: View<'_>) {
+        let Some(opening) = pending.opening.take() else { return };
+        if pending.what.creates() {
+            self.created(worker, pending, &opening, message);
+        } else {
+            self.reopened(worker, pending, opening, message);
+        }
+    }
+
+    fn created(&mut self, worker: Worker, pending: Pending, opening: &Opening, message: View<'_>) {
+        if let Some(state) = self.core.worker(worker) {
+            state.creating = state.creating.saturating_sub(1);
+        }
+        let name = message.session().filter(|_| message.result().is_some());
+        let Some(name) = name else {
+            self.pass_answer(worker, pending, message, None);
+            self.drop_strangers(worker);
+            return;
+        };
+        let owner = match &pending.asker {
+            Asker::Client { client, .. } => Some(*client),
+            _ => None,
+        };
+        if let Some(known) = self.session_of(worker, &name) {
+            // The worker has given out the same session twice. It must not become two clients'.
+            let same = self.core.sessions.get(known).is_some_and(|session| session.owner == owner);
+            if same {
+                self.pass_answer(worker, pending, message, None);
+            } else {
+                self.strike(worker, "gave out a session twice");
+                let error = RpcError::new(Code::Internal, "the agent gave out a session that is in use");
+                self.fail(worker, pending, &error);
+            }
+            return;
+        }
+        let request = View::parse(&opening.line);
+        let params = request.params().unwrap_or(b"{}");
+        let key = self.enter(&name, worker, owner, pending.tag.clone(), params, false);
+        self.introduce_strangers(worker, &name, key);
+        let alias = self
+            .core
+            .sessions
+            .get(key)
+            .filter(|session| session.wire.is_some())
+            .map(|session| quoted(&session.name));
+        self.pass_answer(worker, pending, message, alias.as_deref());
+        self.drop_strangers(worker);
+    }
+
+    fn reopened(
+        &mut self,
+        worker: Worker,
+        mut pending: Pending,
+        mut opening: Box<Opening>,
+        message: View<'_>,
+    ) {
+        let Some(key) = pending.session else {
+            self.pass_answer(worker, pending, message, None);
+            return;
+        };
+        let provisional = self.core.sessions.get(key).is_some_and(|session| session.provisional);
+        if message.result().is_some() {
+            let request = View::parse(&opening.line);
+            if let Some(session) = self.core.sessions.get_mut(key) {
+                session.provisional = false;
+                session.params = request.params().unwrap_or(b"{}").into();
+            }
+            self.pass_answer(worker, pending, message, None);
+            return;
+        }
+        let unknown = message.error().is_some_and(|error| error.is(Code::NotFound));
+        if provisional && unknown && self.core.pool_of(self.pool_of_worker(worker)).is_shared() {
+            let client = match &pending.asker {
+                Asker::Client { client, .. } => Some(*client),
+                _ => None,
+            };
+            let next = client.and_then(|client| {
+                let pool = self.pool_of_worker(worker);
+                self.place(pool, client, &opening.tried)
+            });
+            if let (Some(client), Some(next)) = (client, next) {
+                opening.tried.push(next);
+                self.move_session(key, next);
+                self.try_next(next, client, pending, opening);
+                return;
+            }
+        }
+        if provisional {
+            pending.session = None;
+            self.drop_session(key);
+        }
+        self.pass_answer(worker, pending, message, None);
+    }
+
+    /// Sends the same request to the next worker that may know the session.
+    fn try_next(&mut self, worker: Worker, client: Client, pending: Pending, opening: Box<Opening>) {
+        let message = View::parse(&opening.line);
+        let Some(state) = self.core.worker(worker) else { return };
+        state.next_id += 1;
+        let number = state.next_id;
+        let start = state.queued;
+        if let Asker::Client { id, .. } = &pending.asker
+            && let Some(state) = self.core.client(client)
+        {
+            state.inflight.insert(id.clone(), Whereabouts::At(worker, number));
+        }
+        let digits = Digits::of(number);
+        self.hand(worker, client, &Parts::of(message, &[(narrows_wire::Part::Id, digits.as_bytes())]));
+        if let Some(state) = self.core.worker(worker) {
+            state.pending.insert(number, Pending { start, opening: Some(opening), ..pending });
+        }
+    }
+
+    fn pool_of_worker(&self, worker: Worker) -> super::PoolId {
+        self.core.workers.get(worker.0 as usize).map_or(super::PoolId(0), |state| state.pool)
+    }
+
+    /// Makes a session live in another worker.
+    pub(super) fn move_session(&mut self, key: SessionKey, to: Worker) {
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        let from = session.worker();
+        session.place = Place::On(to);
+        let wire = session.wire.clone();
+        let name: Option<Box<str>> = wire.and_then(|wire| serde_json::from_slice(&wire).ok());
+        if let Some(from) = from.and_then(|from| self.core.worker(from)) {
+            from.sessions.remove(&key);
+            if let Some(name) = &name {
+                from.aliases.remove(name);
+            }
+        }
+        if let Some(to) = self.core.worker(to) {
+            to.sessions.insert(key);
+            to.used = true;
+            if let Some(name) = name {
+                to.aliases.insert(name, key);
+            }
+        }
+    }
+
+    /// Forgets a session.
+    pub(super) fn drop_session(&mut self, key: SessionKey) {
+        let Some(session) = self.core.sessions.remove(key) else { return };
+        if let Some(owner) = session.owner.and_then(|owner| self.core.client(owner)) {
+            owner.sessions.remove(&key);
+        }
+        if let Some(worker) = session.worker() {
+            self.leave_servers(worker, &session.params);
+        }
+        if let Some(worker) = session.worker().and_then(|worker| self.core.worker(worker)) {
+            worker.sessions.remove(&key);
+            worker.aliases.retain(|_, other| *other != key);
+            worker.revivals.retain(|other| *other != key);
+            for pending in worker.pending.values_mut().filter(|pending| pending.session == Some(key)) {
+                pending.session = None;
+            }
+        }
+    }
+
+    /// The session that `worker` calls `name`, if it is one of its own.
+    pub(super) fn session_of(&self, worker: Worker, name: &str) -> Option<SessionKey> {
+        if let Some(key) = self.core.sessions.find(name)
+            && let Some(session) = self.core.sessions.get(key)
+            && session.wire.is_none()
+            && session.worker() == Some(worker)
+        {
+            return Some(key);
+        }
+        self.core.workers.get(worker.0 as usize)?.aliases.get(name).copied()
+    }
+
+    /// Keeps what a worker says about a session that it is about to tell us of.
+    pub(super) fn keep_stranger(&mut self, worker: Worker, name: Cow<'_, str>, message: View<'_>) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if state.strangers_bytes + message.bytes().len() > MOST_STRANGERS {
+            self.core.counters.dropped += 1;
+            self.tell(Note::Dropped { worker, why: "too much about a session that is not known yet" });
+            return;
+        }
+        state.strangers_bytes += message.bytes().len();
+        state.strangers.push((name.into(), message.bytes().into()));
+    }
+
+    /// Delivers what a worker said about a session before it told us of it.
+    fn introduce_strangers(&mut self, worker: Worker, name: &str, key: SessionKey) {
+        if self.core.sessions.get(key).is_none() {
+            return;
+        }
+        let Some(state) = self.core.worker(worker) else { return };
+        if state.strangers.is_empty() {
+            return;
+        }
+        let (known, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut state.strangers).into_iter().partition(|(other, _)| **other == *name);
+        state.strangers_bytes = others.iter().map(|(_, line)| line.len()).sum();
+        state.strangers = others;
+        for (_, line) in known {
+            self.take_worker(worker, View::parse(&line), None);
+        }
+    }
+
+    /// No session is being created any more that a stranger could belong to.
+    pub(super) fn drop_strangers(&mut self, worker: Worker) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if state.creating > 0 || state.strangers.is_empty() {
+            return;
+        }
+        state.strangers_bytes = 0;
+        for (_, line) in std::mem::take(&mut state.strangers) {
+            self.take_worker(worker, View::parse(&line), None);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Sessions whose worker is gone: taken up in another one when they are next used, if the agent can do that.
+
+use narrows_acp::method;
+use narrows_wire::{Code, RpcError, View};
+use serde_json::{Value, json};
+
+use super::Pass;
+use super::api::{Client, Outlet, PoolId, Worker};
+use super::batch::BatchKey;
+use super::route::Route;
+use super::session::{Place, SessionKey, Waiting};
+use super::state::Errand;
+use super::timer::Timer;
+
+impl<O: Outlet> Pass<'_, O> {
+    /// Keeps a line until its session lives again.
+    pub(super) fn await_session(
+        &mut self,
+        key: SessionKey,
+        client: Client,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+    ) {
+        let limit = self.core.limits.queue_bytes;
+        let at = self.now + self.core.limits.initialize_timeout;
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        let held: usize = session.waiting.iter().map(|waiting| waiting.line.len()).sum();
+        if held > limit {
+            if let Some(id) = message.id() {
+                let error =
+                    RpcError::new(Code::Backpressure, "too much waits for the session to be taken up again");
+                self.refuse(client, id, batch, message.tag(), &error);
+            }
+            return;
+        }
+        session.waiting.push(Waiting { client, line: message.bytes().into(), batch });
+        let is_lost = matches!(session.place, Place::Lost(_)) && session.waiting.len() == 1;
+        let serial = session.serial;
+        self.mark_elsewhere(client, message);
+        if is_lost {
+            self.core.timers.set(at, Timer::Unrevived(key, serial));
+            self.start_revival(key);
+        }
+    }
+
+    /// Looks for a worker to take a session up in.
+    pub(super) fn start_revival(&mut self, key: SessionKey) {
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let Place::Lost(reason) = &session.place else { return };
+        let reason = reason.clone();
+        let pool = self.core.current(session.pool);
+        let Some(client) = session.waiting.first().map(|waiting| waiting.client) else { return };
+        let abilities = self.core.pool_of(session.pool).abilities;
+        let state = self.core.pool_of(pool);
+        if state.removed || !(abilities.load || abilities.resume) {
+            let error = RpcError::new(Code::NotFound, format!("the session was lost: {reason}"));
+            self.fail_revival(key, &error);
+            return;
+        }
+        let shared = state.is_shared();
+        if let Some(session) = self.core.sessions.get_mut(key) {
+            session.pool = pool;
+        }
+        let route = if shared {
+            match self.place(pool, client, &[]) {
+                Some(worker) => Route::Worker { worker, session: None },
+                None => Route::Hold,
+            }
+        } else {
+            match self.core.client(client).and_then(|state| state.worker) {
+                // Its other sessions, if any, were moved there already.
+                Some(worker) if !self.is_used_up(worker) => Route::Worker { worker, session: None },
+                _ => self.claim(client, pool),
+            }
+        };
+        match route {
+            Route::Worker { worker, .. } if self.is_greeted(worker) => self.send_revival(key, worker),
+            Route::Worker { worker, .. } | Route::Backlog(worker) => {
+                if let Some(session) = self.core.sessions.get_mut(key) {
+                    session.place = Place::Reviving(worker);
+                }
+                if let Some(state) = self.core.worker(worker) {
+                    state.sessions.insert(key);
+                }
+                self.revive_after_greeting(worker, key);
+            }
+            Route::Refuse(error) => self.fail_revival(key, &error),
+            _ => self.core.pool_mut(pool).revivals.push_back(key),
+        }
+    }
+
+    /// Whether a worker of one client cannot take another session.
+    fn is_used_up(&self, worker: Worker) -> bool {
+        let Some(state) = self.core.workers.get(worker.0 as usize) else { return true };
+        let per_session = self.core.pool_of(state.pool).settings.share == crate::config::Share::Session;
+        !self.core.pool_of(state.pool).is_shared() && per_session && state.used
+    }
+
+    /// Takes up sessions that wait for a worker of `pool`.
+    pub(super) fn serve_revivals(&mut self, pool: PoolId) {
+        for key in std::mem::take(&mut self.core.pool_mut(pool).revivals) {
+            self.start_revival(key);
+        }
+    }
+
+    /// Asks a worker to take a session up.
+    pub(super) fn send_revival(&mut self, key: SessionKey, worker: Worker) {
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        let serial = session.serial;
+        let name: Value = match &session.wire {
+            Some(wire) => serde_json::from_slice(wire).unwrap_or(Value::Null),
+            None => json!(session.name),
+        };
+        let mut params = serde_json::from_slice(&session.params).unwrap_or_else(|_| json!({}));
+        session.place = Place::Lost("it is being taken up again".into());
+        let pool = session.pool;
+        let abilities = self.core.pool_of(pool).abilities;
+        params["sessionId"] = name;
+        if params.get("mcpServers").is_none() {
+            params["mcpServers"] = json!([]);
+        }
+        self.move_session(key, worker);
+        if let Some(session) = self.core.sessions.get_mut(key) {
+            session.place = Place::Reviving(worker);
+        }
+        let method = if abilities.resume { method::SESSION_RESUME } else { method::SESSION_LOAD };
+        self.core.counters.revived += 1;
+        self.run_errand(
+            worker,
+            Errand::Revive(key, serial),
+            method,
+            params.to_string().as_bytes(),
+            Some(key),
+        );
+    }
+
+    /// A worker has taken a session up, or has not.
+    pub(super) fn revived(&mut self, key: SessionKey, worker: Worker, error: Option<RpcError>) {
+        if let Some(error) = error {
+            let error = RpcError::new(
+                Code::NotFound,
+                format!("the session was lost and could not be taken up again: {error}"),
+            );
+            self.fail_revival(key, &error);
+            return;
+        }
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        session.place = Place::On(worker);
+        for waiting in std::mem::take(&mut session.waiting) {
+            self.forget_elsewhere(waiting.client, &waiting.line);
+            self.take_client(waiting.client, View::parse(&waiting.line), waiting.batch);
+        }
+    }
+
+    /// A session cannot be taken up: whatever waits for it is told so, and it is no more.
+    pub(super) fn fail_revival(&mut self, key: SessionKey, error: &RpcError) {
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        let waiting = std::mem::take(&mut session.waiting);
+        self.drop_session(key);
+        for waiting in waiting {
+            self.forget_elsewhere(waiting.client, &waiting.line);
+            let message = View::parse(&waiting.line);
+            if let Some(id) = message.id() {
+                self.refuse(waiting.client, id, waiting.batch, message.tag(), error);
+            }
+        }
+    }
+
+    pub(super) fn revival_overdue(&mut self, key: SessionKey) {
+        let Some(session) = self.core.sessions.get(key) else { return };
+        if matches!(session.place, Place::On(_)) || session.waiting.is_empty() {
+            return;
+        }
+        for pool in &mut self.core.pools {
+            pool.revivals.retain(|other| *other != key);
+        }
+        let error = RpcError::new(Code::Deadline, "the session could not be taken up again in time");
+        self.fail_revival(key, &error);
+    }
+}

@@ -1,0 +1,330 @@
+//! Where a client's message belongs.
+
+use narrows_wire::{Code, RpcError, View};
+use serde_json::{Value, json};
+
+use crate::config::Share;
+
+use super::api::{Client, Outlet, PoolId, Worker};
+use super::session::{Place, SessionKey};
+use super::state::{Stage, What};
+use super::{Pass, millis};
+
+/// The key in `_meta` by which a client names a pool.
+const POOL: &str = "narrows/pool";
+
+/// What is to be done with a message.
+#[derive(Debug)]
+pub(super) enum Route {
+    /// Send it to a worker.
+    Worker { worker: Worker, session: Option<SessionKey> },
+    /// Keep it until this worker was greeted.
+    Backlog(Worker),
+    /// Keep it until its session lives again.
+    Revive(SessionKey),
+    /// Keep it, and all behind it, until there is a worker.
+    Hold,
+    /// Answer it from what the workers have answered.
+    Initialize,
+    /// Ask every worker of the pool.
+    Everywhere,
+    /// Answer it with an error.
+    Refuse(RpcError),
+}
+
+impl<O: Outlet> Pass<'_, O> {
+    pub(super) fn route(&mut self, client: Client, message: View<'_>, what: What) -> Route {
+        let name = message.session();
+        let known = name.as_deref().and_then(|name| self.core.sessions.find(name));
+        if let Some(key) = known
+            && let Some(route) = self.route_session(client, key, what)
+        {
+            return route;
+        }
+        if self.core.pressure && (what.reopens() || what.creates()) {
+            return Route::Refuse(RpcError::new(Code::Backpressure, "the bus takes no new sessions now"));
+        }
+        let pool = match self.choose_pool(client, message, what) {
+            Ok(pool) => pool,
+            Err(error) => return Route::Refuse(error),
+        };
+        let state = self.core.pool_of(pool);
+        match (state.settings.share, state.is_acp()) {
+            (Share::All, true) => self.route_shared(client, pool, name.is_some(), what),
+            (Share::All, false) => self.route_unknowing(client, pool, message),
+            (Share::Connection | Share::Session, _) => self.route_own(client, pool, what),
+        }
+    }
+
+    /// Where a message of a session that is known belongs; `None` if it is to be opened anew.
+    fn route_session(&mut self, client: Client, key: SessionKey, what: What) -> Option<Route> {
+        let identity = self.core.client(client)?.identity;
+        let session = self.core.sessions.get(key)?;
+        let any_client = !self.core.pool_of(session.pool).is_acp();
+        if session.identity != identity {
+            return Some(Route::Refuse(unknown_session()));
+        }
+        match session.owner {
+            Some(owner) if owner == client || any_client => {}
+            Some(_) => {
+                let error = RpcError::new(Code::InvalidParams, "the session is in use by another connection");
+                return Some(Route::Refuse(error.with("condition", json!("session_in_use"))));
+            }
+            None if any_client || what.reopens() => self.adopt(key, client),
+            None if matches!(what, What::Close | What::Delete) => {}
+            None => {
+                let error =
+                    RpcError::new(Code::NotFound, "load or resume the session on this connection first");
+                return Some(Route::Refuse(error));
+            }
+        }
+        match self.core.sessions.get(key)?.place {
+            Place::On(worker) => match self.core.worker(worker)?.stage {
+                Stage::Greeting => Some(Route::Backlog(worker)),
+                _ => Some(Route::Worker { worker, session: Some(key) }),
+            },
+            Place::Reviving(_) => Some(Route::Revive(key)),
+            Place::Lost(_) if what.reopens() => {
+                self.drop_session(key);
+                None
+            }
+            Place::Lost(_) => Some(Route::Revive(key)),
+        }
+    }
+
+    /// Makes a session without a client the session of `client`.
+    pub(super) fn adopt(&mut self, key: SessionKey, client: Client) {
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        session.owner = Some(client);
+        session.ownerless = None;
+        if let Some(state) = self.core.client(client) {
+            state.sessions.insert(key);
+        }
+    }
+
+    /// The pool of a client's message, which becomes the client's.
+    fn choose_pool(&mut self, client: Client, message: View<'_>, what: What) -> Result<PoolId, RpcError> {
+        let Some(state) = self.core.client(client) else { return Err(unknown_session()) };
+        let (now, listener) = (state.pool, state.listener);
+        let wanted = match message.pool() {
+            Some(pool) => Some(pool.into_owned()),
+            None if matches!(what, What::Initialize | What::New) => meta_pool(message),
+            None => None,
+        };
+        let pool = match (wanted, now) {
+            (Some(name), _) => self.find_pool(&name)?,
+            (None, Some(pool)) => self.core.current(pool),
+            (None, None) => match self.core.listeners.get(listener).cloned().flatten() {
+                Some(name) => self.find_pool(&name)?,
+                None => self.first_pool()?,
+            },
+        };
+        if self.core.pool_of(pool).removed {
+            return Err(RpcError::new(Code::NotFound, "the pool of this connection is no longer there"));
+        }
+        match now {
+            Some(now) if now != pool => {
+                let both_shared = [now, pool].iter().all(|pool| self.core.pool_of(*pool).is_shared());
+                if !both_shared && self.core.current(now) != pool {
+                    let words = "a connection can change its pool only between pools that are shared by all";
+                    return Err(RpcError::new(Code::InvalidParams, words));
+                }
+                if let Some(state) = self.core.client(client) {
+                    state.pool = Some(pool);
+                    state.worker = state.worker.filter(|_| !both_shared);
+                }
+            }
+            Some(_) => {}
+            None => {
+                if let Some(state) = self.core.client(client) {
+                    state.pool = Some(pool);
+                }
+            }
+        }
+        Ok(pool)
+    }
+
+    fn find_pool(&self, name: &str) -> Result<PoolId, RpcError> {
+        let found =
+            self.core.pools.iter().position(|pool| pool.settings.name == name && pool.successor.is_none());
+        found.map(|index| PoolId(index as u32)).ok_or_else(|| {
+            RpcError::new(Code::InvalidParams, "there is no pool of this name").with("pool", json!(name))
+        })
+    }
+
+    fn first_pool(&self) -> Result<PoolId, RpcError> {
+        let found = self.core.pools.iter().position(|pool| pool.successor.is_none() && !pool.removed);
+        found
+            .map(|index| PoolId(index as u32))
+            .ok_or_else(|| RpcError::new(Code::NotFound, "the bus has no pool"))
+    }
+
+    /// In a pool that everybody shares and whose protocol is known.
+    fn route_shared(&mut self, client: Client, pool: PoolId, names_session: bool, what: What) -> Route {
+        let ready = self.core.pool_of(pool).answer.is_some();
+        match what {
+            What::Initialize if ready => Route::Initialize,
+            What::List | What::Delete if ready => Route::Everywhere,
+            What::Initialize | What::List | What::Delete => self.wait_for(pool),
+            What::Authenticate => {
+                Route::Refuse(RpcError::new(Code::InvalidParams, "this pool has no ways to log in"))
+            }
+            What::New | What::Load | What::Resume => match self.place(pool, client, &[]) {
+                Some(worker) => Route::Worker { worker, session: None },
+                None => self.wait_for(pool),
+            },
+            _ if names_session => Route::Refuse(unknown_session()),
+            _ => self.sticky(client, pool),
+        }
+    }
+
+    /// In a pool of which nothing is known but `sessionId`: whoever names one first has it from then on.
+    fn route_unknowing(&mut self, client: Client, pool: PoolId, message: View<'_>) -> Route {
+        let top = message.top_session();
+        if let Some(top) = &top
+            && let Some(key) = self.core.sessions.find(top)
+            && let Some(route) = self.route_session(client, key, What::Other)
+        {
+            return route;
+        }
+        let Some(name) = message.session().or(top) else { return self.sticky(client, pool) };
+        match self.place(pool, client, &[]) {
+            Some(worker) => {
+                let tag = message.tag().map(Box::from);
+                let key = self.enter(&name, worker, Some(client), tag, b"{}", false);
+                Route::Worker { worker, session: Some(key) }
+            }
+            None => self.wait_for(pool),
+        }
+    }
+
+    /// The worker for what belongs to no session.
+    fn sticky(&mut self, client: Client, pool: PoolId) -> Route {
+        if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
+            && self.core.worker(worker).is_some_and(|state| state.stage == Stage::Ready && state.pool == pool)
+        {
+            return Route::Worker { worker, session: None };
+        }
+        match self.place(pool, client, &[]) {
+            Some(worker) => {
+                if let Some(state) = self.core.client(client) {
+                    state.worker = Some(worker);
+                }
+                Route::Worker { worker, session: None }
+            }
+            None => self.wait_for(pool),
+        }
+    }
+
+    /// The worker with the least to do that `client` may use.
+    pub(super) fn place(&mut self, pool: PoolId, client: Client, but: &[Worker]) -> Option<Worker> {
+        let identity = self.core.client(client)?.identity;
+        let state = self.core.pool_of(pool);
+        let mixes = state.settings.mix_identities;
+        let best = state
+            .workers
+            .iter()
+            .filter(|worker| !but.contains(worker))
+            .filter_map(|worker| Some((*worker, self.core.workers.get(worker.0 as usize)?)))
+            .filter(|(_, state)| state.stage == Stage::Ready)
+            .filter(|(_, state)| mixes || state.identity.is_none_or(|other| other == identity))
+            .min_by_key(|(_, state)| state.sessions.len() + state.pending.len())
+            .map(|(worker, _)| worker)?;
+        let state = self.core.worker(best)?;
+        state.identity = Some(identity);
+        state.claimed = true;
+        Some(best)
+    }
+
+    /// In a pool whose workers are for one client at a time.
+    fn route_own(&mut self, client: Client, pool: PoolId, what: What) -> Route {
+        let opens = what == What::New || what.reopens();
+        let per_session = self.core.pool_of(pool).settings.share == Share::Session;
+        if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
+            && let Some(state) = self.core.worker(worker)
+            && !matches!(state.stage, Stage::Starting | Stage::Stopping)
+            && !(opens && (state.stage == Stage::Retiring || per_session && state.used))
+        {
+            if state.stage == Stage::Greeting {
+                return Route::Backlog(worker);
+            }
+            return Route::Worker { worker, session: None };
+        }
+        self.claim(client, pool)
+    }
+
+    /// Takes a worker that nobody has yet for a client. It is told what the client told another before.
+    pub(super) fn claim(&mut self, client: Client, pool: PoolId) -> Route {
+        let free = self.core.pool_of(pool).workers.iter().copied().find(|worker| {
+            self.core
+                .workers
+                .get(worker.0 as usize)
+                .is_some_and(|state| state.stage == Stage::Ready && !state.claimed)
+        });
+        let Some(worker) = free else { return self.wait_for(pool) };
+        let Some(client_state) = self.core.client(client) else { return Route::Hold };
+        let is_first = client_state.worker.is_none();
+        let is_known = client_state.initialize.is_some();
+        let identity = client_state.identity;
+        if is_first {
+            client_state.worker = Some(worker);
+        }
+        if let Some(state) = self.core.worker(worker) {
+            state.claimed = true;
+            state.client = Some(client);
+            state.identity = Some(identity);
+        }
+        self.fill(pool);
+        if is_known {
+            self.introduce(worker, client);
+            return Route::Backlog(worker);
+        }
+        Route::Worker { worker, session: None }
+    }
+
+    /// There is no worker now: wait for one, unless there will be none soon.
+    fn wait_for(&mut self, pool: PoolId) -> Route {
+        self.spawn_on_demand(pool);
+        let state = self.core.pool_of(pool);
+        let total = state.workers.len();
+        let hopeless = state.open_until.is_some_and(|until| until > self.now);
+        let any_coming = state.workers.iter().any(|worker| {
+            self.core
+                .workers
+                .get(worker.0 as usize)
+                .is_some_and(|state| matches!(state.stage, Stage::Starting | Stage::Greeting))
+        });
+        let exhausted = !state.is_shared() && !any_coming && total >= state.settings.max_instances as usize;
+        if (hopeless && !any_coming) || exhausted {
+            return Route::Refuse(self.no_worker(pool, Code::Backpressure));
+        }
+        Route::Hold
+    }
+
+    /// What whoever needs a worker is told when there is none.
+    pub(super) fn no_worker(&self, pool: PoolId, code: Code) -> RpcError {
+        let state = self.core.pool_of(pool);
+        let until = state.open_until.unwrap_or(state.rest_until);
+        let wait = until.saturating_sub(self.now);
+        let words = match (&state.last_loss, state.open_until) {
+            (Some(reason), Some(_)) => {
+                format!("the workers of pool {:?} keep dying: {reason}", state.settings.name)
+            }
+            (Some(reason), None) => format!("no worker of pool {:?} is ready: {reason}", state.settings.name),
+            (None, _) => format!("no worker of pool {:?} is free", state.settings.name),
+        };
+        RpcError::new(code, words).with("retryAfterMs", json!(millis(wait).max(100)))
+    }
+}
+
+pub(super) fn unknown_session() -> RpcError {
+    RpcError::new(Code::NotFound, "the bus knows no such session")
+}
+
+/// `params._meta["narrows/pool"]`.
+fn meta_pool(message: View<'_>) -> Option<String> {
+    let params = message.params()?;
+    memchr::memmem::find(params, POOL.as_bytes())?;
+    let params: Value = serde_json::from_slice(params).ok()?;
+    Some(params.get("_meta")?.get(POOL)?.as_str()?.to_owned())
+}

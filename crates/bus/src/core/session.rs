@@ -1,0 +1,149 @@
+//! The sessions of the bus: how they are called, where they live, and whose they are.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::api::{Client, Identity, PoolId, Time, Worker};
+use super::batch::BatchKey;
+
+/// A session's place in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct SessionKey(pub(super) u32);
+
+/// Where a session lives.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// In a worker.
+    On(Worker),
+    /// Nowhere: its worker is gone, for this reason.
+    Lost(Arc<str>),
+    /// It is being resumed in a worker.
+    Reviving(Worker),
+}
+
+/// A line that waits for its session.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) client: Client,
+    pub(super) line: Box<[u8]>,
+    pub(super) batch: Option<BatchKey>,
+}
+
+/// One conversation.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) serial: u64,
+    /// How clients call it.
+    pub(super) name: Box<str>,
+    /// How its worker calls it, as a JSON string, if that is another name.
+    pub(super) wire: Option<Box<[u8]>>,
+    pub(super) pool: PoolId,
+    pub(super) place: Place,
+    pub(super) owner: Option<Client>,
+    /// Since when it has no owner.
+    pub(super) ownerless: Option<Time>,
+    pub(super) identity: Identity,
+    /// The `sessionId` at the top level that its client uses, as it stands there.
+    pub(super) tag: Option<Box<[u8]>>,
+    /// The params of the request that opened it, with which it can be resumed.
+    pub(super) params: Box<[u8]>,
+    /// The open request is still unanswered: its answer decides whether this is a session.
+    pub(super) provisional: bool,
+    /// The ids of its prompts that are unanswered.
+    pub(super) prompts: Vec<u64>,
+    /// Whether it works, as told by its state (v2).
+    pub(super) running: bool,
+    /// When it was told to stop, if it has not yet.
+    pub(super) cancelling: Option<Time>,
+    /// Lines that wait until it lives again.
+    pub(super) waiting: Vec<Waiting>,
+}
+
+impl Session {
+    pub(super) fn worker(&self) -> Option<Worker> {
+        match self.place {
+            Place::On(worker) | Place::Reviving(worker) => Some(worker),
+            Place::Lost(_) => None,
+        }
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.running || !self.prompts.is_empty()
+    }
+}
+
+/// All sessions.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    slab: Slab<Session>,
+    by_name: HashMap<Box<str>, SessionKey>,
+    serial: u64,
+}
+
+impl Sessions {
+    pub(super) fn find(&self, name: &str) -> Option<SessionKey> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(super) fn get(&self, key: SessionKey) -> Option<&Session> {
+        self.slab.get(key.0 as usize)
+    }
+
+    pub(super) fn get_mut(&mut self, key: SessionKey) -> Option<&mut Session> {
+        self.slab.get_mut(key.0 as usize)
+    }
+
+    /// The one at `key` if it is still the one with this serial.
+    pub(super) fn same(&self, key: SessionKey, serial: u64) -> Option<&Session> {
+        self.get(key).filter(|session| session.serial == serial)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
+        self.slab.iter().map(|(key, session)| (SessionKey(key as u32), session))
+    }
+
+    /// Enters a session under its name, or under a free one like it. Its serial is set here.
+    pub(super) fn insert(&mut self, mut session: Session) -> SessionKey {
+        self.serial += 1;
+        session.serial = self.serial;
+        if self.by_name.contains_key(&session.name) {
+            let own = std::mem::take(&mut session.name);
+            session.name = self.free_name(&own);
+            if session.wire.is_none() {
+                session.wire = Some(quoted(&own));
+            }
+        }
+        let name = session.name.clone();
+        let key = SessionKey(self.slab.insert(session) as u32);
+        self.by_name.insert(name, key);
+        key
+    }
+
+    fn free_name(&self, name: &str) -> Box<str> {
+        let mut number = 2_u64;
+        loop {
+            let other = format!("{name}~{number}");
+            if !self.by_name.contains_key(other.as_str()) {
+                return other.into();
+            }
+            number += 1;
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: SessionKey) -> Option<Session> {
+        let session = self.slab.try_remove(key.0 as usize)?;
+        self.by_name.remove(&session.name);
+        Some(session)
+    }
+}
+
+/// `text` as a JSON string.
+pub(super) fn quoted(text: &str) -> Box<[u8]> {
+    serde_json::to_vec(text).expect("text is plain data").into()
+}

@@ -1,0 +1,293 @@
+//! What is known of each client, each worker and each pool.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::config;
+
+use super::api::{Client, Identity, PoolId, Time, Worker};
+use super::batch::BatchKey;
+use super::session::{SessionKey, Waiting};
+
+/// Raw JSON that waits in a table: an id, a tag.
+pub(super) type Raw = Box<[u8]>;
+
+/// What a request is, as far as the bus must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Initialize,
+    Authenticate,
+    New,
+    Load,
+    Resume,
+    Fork,
+    List,
+    Close,
+    Delete,
+    Prompt,
+    Other,
+}
+
+impl What {
+    pub(super) fn of(method: &str) -> Self {
+        use narrows_acp::method;
+        match method {
+            method::SESSION_PROMPT => Self::Prompt,
+            method::INITIALIZE => Self::Initialize,
+            method::AUTHENTICATE | method::AUTH_LOGIN => Self::Authenticate,
+            method::SESSION_NEW => Self::New,
+            method::SESSION_LOAD => Self::Load,
+            method::SESSION_RESUME => Self::Resume,
+            method::SESSION_FORK => Self::Fork,
+            method::SESSION_LIST => Self::List,
+            method::SESSION_CLOSE => Self::Close,
+            method::SESSION_DELETE => Self::Delete,
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether it opens a session that is stored.
+    pub(super) fn reopens(self) -> bool {
+        matches!(self, Self::Load | Self::Resume)
+    }
+
+    /// Whether its answer names a session that was not there before.
+    pub(super) fn creates(self) -> bool {
+        matches!(self, Self::New | Self::Fork)
+    }
+}
+
+/// Who gets an answer.
+#[derive(Debug)]
+pub(super) enum Asker {
+    /// A client, by its own id.
+    Client { client: Client, id: Raw, batch: Option<BatchKey> },
+    /// The bus itself.
+    Errand(Errand),
+    /// A part of an answer that several workers give.
+    Fan(u32),
+    /// Nobody any more.
+    Gone,
+}
+
+/// What the bus itself asks a worker for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Errand {
+    /// To be greeted.
+    Initialize,
+    /// To log in as the client did elsewhere.
+    Authenticate,
+    /// To take up a session.
+    Revive(SessionKey, u64),
+    /// To close a session that nobody came back for.
+    Close,
+}
+
+/// A request that a worker has not answered.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) asker: Asker,
+    pub(super) what: What,
+    pub(super) session: Option<SessionKey>,
+    /// Where it begins in all that was ever queued for this worker.
+    pub(super) start: u64,
+    /// The `sessionId` at the top level, which comes back on the answer.
+    pub(super) tag: Option<Raw>,
+    /// Of a request that opens a session.
+    pub(super) opening: Option<Box<Opening>>,
+    /// Whether it was sent before, to a worker that died before reading it.
+    pub(super) again: bool,
+}
+
+/// More about a request that opens a session.
+#[derive(Debug)]
+pub(super) struct Opening {
+    /// The request as the client sent it.
+    pub(super) line: Raw,
+    /// The workers that do not know the session.
+    pub(super) tried: Vec<Worker>,
+}
+
+/// A request of a worker that a client has not answered.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) worker: Worker,
+    pub(super) id: Raw,
+    pub(super) batch: Option<BatchKey>,
+    pub(super) is_permission: bool,
+}
+
+/// Where a client's request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whereabouts {
+    /// Sent to a worker under this id.
+    At(Worker, u64),
+    /// Not sent yet, or in parts to several.
+    Elsewhere,
+}
+
+/// Lines of a client that wait for a worker.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    pub(super) serial: u64,
+    pub(super) lines: VecDeque<(Box<[u8]>, Option<BatchKey>)>,
+    pub(super) bytes: usize,
+}
+
+/// What is known of a client.
+#[derive(Debug)]
+pub(super) struct ClientState {
+    pub(super) serial: u64,
+    pub(super) identity: Identity,
+    pub(super) listener: usize,
+    pub(super) ends_bus: bool,
+    pub(super) pool: Option<PoolId>,
+    /// Its own worker, its first, or the one for what belongs to no session.
+    pub(super) worker: Option<Worker>,
+    /// The params of its `initialize`, to be said again to further workers.
+    pub(super) initialize: Option<Raw>,
+    pub(super) authenticate: Option<Raw>,
+    /// Whether it shows notices.
+    pub(super) notices: bool,
+    pub(super) inflight: HashMap<Raw, Whereabouts>,
+    pub(super) asked: FxHashMap<u64, Asked>,
+    pub(super) next_ask: u64,
+    pub(super) sessions: FxHashSet<SessionKey>,
+    pub(super) held: Option<Box<Held>>,
+    /// Its input has ended.
+    pub(super) eof: bool,
+    /// It is being hung up on.
+    pub(super) closing: bool,
+    /// More waits for it than may.
+    pub(super) full: bool,
+    /// The workers that are not read from because of it.
+    pub(super) pausing: Vec<Worker>,
+    /// How many full queues keep it from being read.
+    pub(super) paused: u32,
+}
+
+/// What a worker is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Its process is being started.
+    Starting,
+    /// It is being greeted.
+    Greeting,
+    /// It can be used.
+    Ready,
+    /// It takes no new sessions and goes when its turns end.
+    Retiring,
+    /// It was told to end.
+    Stopping,
+}
+
+/// What is known of a worker.
+#[derive(Debug)]
+pub(super) struct WorkerState {
+    pub(super) serial: u64,
+    pub(super) pool: PoolId,
+    pub(super) stage: Stage,
+    pub(super) pid: u32,
+    /// The client that has it for itself.
+    pub(super) client: Option<Client>,
+    /// Whether a client has ever had it.
+    pub(super) claimed: bool,
+    /// Whether a session was ever opened in it.
+    pub(super) used: bool,
+    pub(super) identity: Option<Identity>,
+    pub(super) pending: FxHashMap<u64, Pending>,
+    pub(super) next_id: u64,
+    /// How many bytes were ever queued for it.
+    pub(super) queued: u64,
+    /// Its requests that clients have not answered.
+    pub(super) asking: HashMap<Raw, (Client, u64)>,
+    pub(super) sessions: FxHashSet<SessionKey>,
+    /// Sessions whose name here is not the one clients use.
+    pub(super) aliases: HashMap<Box<str>, SessionKey>,
+    /// How many requests that create sessions it has not answered.
+    pub(super) creating: u32,
+    /// What it said about sessions that are not known yet.
+    pub(super) strangers: Vec<(Box<str>, Box<[u8]>)>,
+    pub(super) strangers_bytes: usize,
+    /// Lines that wait until it was greeted.
+    pub(super) backlog: Vec<Waiting>,
+    /// Sessions to be taken up once it was greeted.
+    pub(super) revivals: Vec<SessionKey>,
+    /// Of MCP servers that live in clients, whose they are.
+    pub(super) servers: HashMap<Box<str>, Client>,
+    pub(super) strikes: Vec<Time>,
+    /// Why it has to go, if that is its own fault.
+    pub(super) fault: Option<&'static str>,
+    pub(super) full: bool,
+    pub(super) pausing: Vec<Client>,
+    /// How many full queues keep it from being read.
+    pub(super) paused: u32,
+    pub(super) since: Time,
+}
+
+/// What an agent can do with a session, as far as the bus uses it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Abilities {
+    pub(super) load: bool,
+    pub(super) resume: bool,
+    pub(super) close: bool,
+}
+
+/// What is known of a pool.
+#[derive(Debug)]
+pub(super) struct PoolState {
+    pub(super) settings: config::Pool,
+    pub(super) workers: Vec<Worker>,
+    /// The pool that a reload put in its place; itself gone if there is none.
+    pub(super) successor: Option<PoolId>,
+    /// A reload took it away.
+    pub(super) removed: bool,
+    /// How many workers were lost in a row.
+    pub(super) failures: u32,
+    pub(super) losses: VecDeque<Time>,
+    /// Until when nothing is started because too many were lost.
+    pub(super) open_until: Option<Time>,
+    /// Until when nothing is started after a loss.
+    pub(super) rest_until: Time,
+    /// Why the last worker was lost.
+    pub(super) last_loss: Option<Arc<str>>,
+    /// Clients that wait for a worker.
+    pub(super) waiting: VecDeque<Client>,
+    /// Sessions that wait for a worker to be taken up in.
+    pub(super) revivals: VecDeque<SessionKey>,
+    pub(super) abilities: Abilities,
+    /// The answers of the workers to `initialize`, and what is true for each (shared by all).
+    pub(super) answers: FxHashMap<Worker, serde_json::Value>,
+    pub(super) answer: Option<Raw>,
+}
+
+impl PoolState {
+    pub(super) fn new(settings: config::Pool) -> Self {
+        Self {
+            settings,
+            workers: Vec::new(),
+            successor: None,
+            removed: false,
+            failures: 0,
+            losses: VecDeque::new(),
+            open_until: None,
+            rest_until: Time::ZERO,
+            last_loss: None,
+            waiting: VecDeque::new(),
+            revivals: VecDeque::new(),
+            abilities: Abilities::default(),
+            answers: FxHashMap::default(),
+            answer: None,
+        }
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.settings.share == config::Share::All
+    }
+
+    pub(super) fn is_acp(&self) -> bool {
+        self.settings.protocol != config::Protocol::JsonRpc
+    }
+}

@@ -1,0 +1,160 @@
+//! The state of a bus as plain data, for operators.
+
+use serde::Serialize;
+
+use super::Core;
+use super::api::Time;
+use super::state::Stage;
+
+/// What has happened since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Connections that came in.
+    pub connections: u64,
+    /// Lines from clients.
+    pub from_clients: u64,
+    /// Lines to clients that came from workers.
+    pub to_clients: u64,
+    /// Lines from workers.
+    pub from_workers: u64,
+    /// Lines to workers.
+    pub to_workers: u64,
+    /// Sessions that were opened.
+    pub sessions: u64,
+    /// Sessions that were taken up again after a loss.
+    pub revived: u64,
+    /// Requests that the bus answered with an error.
+    pub refused: u64,
+    /// Messages that could be delivered to nobody.
+    pub dropped: u64,
+    /// Updates of sessions whose client has gone.
+    pub unseen: u64,
+    /// Misdeeds of workers.
+    pub strikes: u64,
+    /// Workers that were started.
+    pub spawned: u64,
+    /// Workers that were lost.
+    pub lost: u64,
+}
+
+/// The state of a bus.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Status {
+    /// How long it has run, in seconds.
+    pub uptime: f64,
+    /// Whether it is stopping.
+    pub draining: bool,
+    /// How many clients are connected.
+    pub clients: usize,
+    /// How many sessions there are.
+    pub sessions: usize,
+    /// Requests that no worker has answered yet.
+    pub pending: usize,
+    /// The pools.
+    pub pools: Vec<PoolStatus>,
+    /// What has happened.
+    pub counters: Counters,
+}
+
+/// The state of a pool.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PoolStatus {
+    /// Its name.
+    pub name: String,
+    /// `ready`, `starting`, `open` (its circuit) or `leaving`.
+    pub state: &'static str,
+    /// When it is tried again, in milliseconds, if its circuit is open.
+    pub retry_after_ms: Option<u64>,
+    /// Why the last worker was lost.
+    pub last_loss: Option<String>,
+    /// Clients that wait for a worker.
+    pub waiting: usize,
+    /// Its workers.
+    pub workers: Vec<WorkerStatus>,
+}
+
+/// The state of a worker.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WorkerStatus {
+    /// Its number.
+    pub worker: u32,
+    /// Its process, 0 while it is being started.
+    pub pid: u32,
+    /// `starting`, `greeting`, `ready`, `busy`, `retiring` or `stopping`.
+    pub state: &'static str,
+    /// How long it has been there, in seconds.
+    pub age: f64,
+    /// Its sessions.
+    pub sessions: usize,
+    /// Requests that it has not answered.
+    pub pending: usize,
+    /// Requests of its that clients have not answered.
+    pub asking: usize,
+    /// Its misdeeds within the last window.
+    pub strikes: usize,
+    /// Whether it is not read from because a client reads slowly.
+    pub paused: bool,
+}
+
+impl Core {
+    /// How it is.
+    #[must_use]
+    pub fn status(&self, now: Time) -> Status {
+        let pools = self
+            .pools
+            .iter()
+            .filter(|pool| !(pool.workers.is_empty() && (pool.removed || pool.successor.is_some())));
+        Status {
+            uptime: now.as_secs_f64(),
+            draining: self.draining,
+            clients: self.clients.len(),
+            sessions: self.sessions.len(),
+            pending: self.workers.iter().map(|(_, worker)| worker.pending.len()).sum(),
+            pools: pools.map(|pool| self.pool_status(pool, now)).collect(),
+            counters: self.counters.clone(),
+        }
+    }
+
+    fn pool_status(&self, pool: &super::PoolState, now: Time) -> PoolStatus {
+        let open = pool.open_until.filter(|until| *until > now);
+        let workers: Vec<WorkerStatus> = pool
+            .workers
+            .iter()
+            .filter_map(|worker| {
+                let state = self.workers.get(worker.0 as usize)?;
+                Some(WorkerStatus {
+                    worker: worker.0,
+                    pid: state.pid,
+                    state: match state.stage {
+                        Stage::Starting => "starting",
+                        Stage::Greeting => "greeting",
+                        Stage::Ready if state.pending.is_empty() => "ready",
+                        Stage::Ready => "busy",
+                        Stage::Retiring => "retiring",
+                        Stage::Stopping => "stopping",
+                    },
+                    age: now.saturating_sub(state.since).as_secs_f64(),
+                    sessions: state.sessions.len(),
+                    pending: state.pending.len(),
+                    asking: state.asking.len(),
+                    strikes: state.strikes.len(),
+                    paused: state.paused > 0,
+                })
+            })
+            .collect();
+        let any_ready = workers.iter().any(|worker| matches!(worker.state, "ready" | "busy"));
+        PoolStatus {
+            name: pool.settings.name.clone(),
+            state: match () {
+                () if pool.removed || pool.successor.is_some() => "leaving",
+                () if open.is_some() && !any_ready => "open",
+                () if any_ready => "ready",
+                () => "starting",
+            },
+            retry_after_ms: open.map(|until| super::millis(until - now)),
+            last_loss: pool.last_loss.as_ref().map(ToString::to_string),
+            waiting: pool.waiting.len(),
+            workers,
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The loop that carries bytes: one thread, one read per source and one write per destination in each round.
+//!
+//! Readiness is edge-triggered and remembered, so whoever had more than fits into one read stays on a list and is read
+//! again in the next round, after everybody else. All reads share one buffer; lines are cut in it where they stand and
+//! shown to the [`Brain`], which appends to queues. When everybody was read, each queue is written once.
+
+mod brain;
+mod checks;
+mod clients;
+mod descriptors;
+mod mail;
+mod notes;
+mod outbox;
+mod place;
+mod ports;
+pub(crate) mod stream;
+mod workers;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll};
+use narrows_wire::Splitter;
+
+use crate::config::Limits;
+use crate::core::{Client, Time, Worker};
+use crate::listen::Entry;
+use crate::nursery::{News, Orders};
+
+pub use brain::Brain;
+pub(crate) use descriptors::{cap as cap_connections, raise as raise_descriptors};
+pub(crate) use mail::Mailbox;
+
+use place::Place;
+use ports::{Outcome, Ports};
+
+/// How much is read at a time.
+const READ: usize = 256 << 10;
+/// How many events are taken at a time.
+const EVENTS: usize = 1024;
+/// How long a client that is hung up on may take for what waits for it.
+const LINGER: Duration = Duration::from_secs(1);
+/// How often writing is repeated because it made the core say more, before anything is read again.
+const SETTLE: usize = 8;
+
+/// Why a loop ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoopError {
+    /// The system does not tell what happens.
+    #[error("cannot wait for events: {0}")]
+    Poll(io::Error),
+    /// Nobody starts processes any more.
+    #[error("the thread that starts processes is gone")]
+    Nursery,
+}
+
+/// Everything a loop is made of.
+pub(crate) struct Parts<B: Brain> {
+    pub(crate) brain: B,
+    pub(crate) poll: Poll,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) limits: Limits,
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    pub(crate) orders: Orders,
+    pub(crate) news: Receiver<News>,
+    pub(crate) mailbox: Arc<Mailbox<B::Status>>,
+}
+
+/// The loop.
+pub(crate) struct Driver<B: Brain> {
+    brain: B,
+    poll: Poll,
+    clock: Instant,
+    ports: Ports,
+    /// The unfinished lines of each client, and of each worker.
+    client_lines: Vec<Splitter>,
+    worker_lines: Vec<Splitter>,
+    scratch: Box<[u8]>,
+    /// The list of those to be read while it is worked off; kept for its memory.
+    batch: Vec<Place>,
+    outcome: Outcome,
+    listeners: Vec<Door>,
+    limits: Limits,
+    environment: Vec<(OsString, OsString)>,
+    orders: Orders,
+    news: Receiver<News>,
+    mailbox: Arc<Mailbox<B::Status>>,
+    /// When [`checks`] wants to look again.
+    next_check: Time,
+    watch: checks::Watch,
+    draining: bool,
+    failed: Option<LoopError>,
+    /// Threads that copy to a file, which are given a moment at the end.
+    copied: Vec<Receiver<()>>,
+}
+
+/// Where clients come in.
+struct Door {
+    entry: Entry,
+    readable: bool,
+    listed: bool,
+}
+
+/// The place of the waker that other threads use.
+pub(crate) fn waker_token() -> mio::Token {
+    Place::Waker.token()
+}
+
+impl<B: Brain> Driver<B> {
+    pub(crate) fn new(parts: Parts<B>) -> Self {
+        let Parts { brain, poll, entries, limits, environment, orders, news, mailbox } = parts;
+        Self {
+            brain,
+            poll,
+            clock: Instant::now(),
+            ports: Ports::new(limits.queue_bytes),
+            client_lines: Vec::new(),
+            worker_lines: Vec::new(),
+            scratch: vec![0; READ].into_boxed_slice(),
+            batch: Vec::new(),
+            outcome: Outcome::default(),
+            listeners: entries
+                .into_iter()
+                .map(|entry| Door { entry, readable: false, listed: false })
+                .collect(),
+            limits,
+            environment,
+            orders,
+            news,
+            mailbox,
+            next_check: Time::MAX,
+            watch: checks::Watch::default(),
+            draining: false,
+            failed: None,
+            copied: Vec::new(),
+        }
+    }
+
+    /// Carries until the core has finished.
+    ///
+    /// # Errors
+    /// When that is no longer possible.
+    pub(crate) fn run(mut self) -> Result<(), LoopError> {
+        let result = self.carry();
+        let copied = std::mem::take(&mut self.copied);
+        drop(self);
+        for copied in copied {
+            _ = copied.recv_timeout(LINGER);
+        }
+        result
+    }
+
+    fn carry(&mut self) -> Result<(), LoopError> {
+        let mut events = Events::with_capacity(EVENTS);
+        self.open()?;
+        loop {
+            if let Some(error) = self.failed.take() {
+                return Err(error);
+            }
+            if self.ports.finished && self.ports.closing.is_empty() && !self.ports.is_busy() {
+                return Ok(());
+            }
+            match self.poll.poll(&mut events, self.timeout()) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
+                Err(error) => return Err(LoopError::Poll(error)),
+            }
+            let now = self.clock.elapsed();
+            self.ports.now = now;
+            let mut woken = false;
+            for event in &events {
+                let place = Place::of(event.token());
+                match place {
+                    Place::Client(slot) => {
+                        let Some(conn) = self.ports.client(slot) else { continue };
+                        if event.is_write_closed() && conn.output.is_none() {
+                            conn.intake.dead = true;
+                            if conn.intake.ended {
+                                self.drop_client(now, slot);
+                                continue;
+                            }
+                        }
+                        if event.is_readable() || event.is_read_closed() || event.is_error() {
+                            conn.intake.readable = true;
+                            conn.intake.hung_up |= event.is_read_closed() || event.is_error();
+                            self.ports.list_client(slot);
+                        }
+                        if event.is_writable() {
+                            self.ports.unblock_client(slot);
+                        }
+                    }
+                    Place::Stdout(slot) => {
+                        let Some(hand) = self.ports.worker(slot) else { continue };
+                        hand.intake.readable = true;
+                        hand.intake.hung_up |= event.is_read_closed() || event.is_error();
+                        self.ports.list_worker(slot);
+                    }
+                    Place::Stdin(slot) => {
+                        if event.is_write_closed() || event.is_error() {
+                            self.stdin_closed(slot);
+                        }
+                        self.ports.unblock_worker(slot);
+                    }
+                    Place::ClientOutput(slot) => {
+                        if event.is_write_closed() || event.is_error() {
+                            self.drop_client(now, slot);
+                        } else {
+                            self.ports.unblock_client(slot);
+                        }
+                    }
+                    Place::Listener(slot) => self.list_listener(slot),
+                    Place::Waker => woken = true,
+                }
+            }
+            if woken {
+                self.take_mail(now);
+                self.take_news(now);
+            }
+            self.read_all(now);
+            if self.brain.deadline().is_some_and(|deadline| deadline <= now) {
+                self.brain.tick(now, &mut self.ports);
+            }
+            if self.next_check <= now {
+                self.check(now);
+            }
+            self.settle(now);
+        }
+    }
+
+    /// Registers what is there from the beginning and tells the core.
+    fn open(&mut self) -> Result<(), LoopError> {
+        let mut own = Vec::new();
+        for (slot, door) in self.listeners.iter_mut().enumerate() {
+            let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+            match &mut door.entry {
+                Entry::Socket(listener) => self
+                    .poll
+                    .registry()
+                    .register(
+                        &mut SourceFd(&listener.fd.as_raw_fd()),
+                        Place::Listener(slot).token(),
+                        Interest::READABLE,
+                    )
+                    .map_err(LoopError::Poll)?,
+                Entry::Stdio(ends) => own.extend(ends.take().map(|ends| (slot, ends))),
+            }
+        }
+        let now = self.clock.elapsed();
+        self.ports.now = now;
+        self.brain.start(now, &mut self.ports);
+        for (listener, ends) in own {
+            self.open_stdio(now, listener, ends);
+        }
+        self.start_watching(now);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// How long nothing needs to be done unless something happens.
+    fn timeout(&self) -> Option<Duration> {
+        if !self.ports.ready.is_empty() || self.ports.is_busy() {
+            return Some(Duration::ZERO);
+        }
+        let next = self.brain.deadline().unwrap_or(Time::MAX).min(self.next_check);
+        (next != Time::MAX).then(|| next.saturating_sub(self.clock.elapsed()))
+    }
+
+    /// Looks again at `when` at the latest.
+    fn check_by(&mut self, when: Time) {
+        self.next_check = self.next_check.min(when);
+    }
+
+    /// Reads once from everybody on the list. Who is put on it meanwhile waits for the next round.
+    fn read_all(&mut self, now: Time) {
+        std::mem::swap(&mut self.ports.ready, &mut self.batch);
+        for index in 0..self.batch.len() {
+            match self.batch[index] {
+                Place::Client(slot) => self.read_client(now, slot),
+                Place::Stdout(slot) => self.read_worker(now, slot),
+                Place::Listener(slot) => self.accept(now, slot),
+                Place::Waker | Place::ClientOutput(_) | Place::Stdin(_) => {}
+            }
+        }
+        self.batch.clear();
+    }
+
+    /// Does what the core ordered and writes what it said, until it says no more.
+    fn settle(&mut self, now: Time) {
+        for _ in 0..SETTLE {
+            self.carry_out(now);
+            self.ports.flush(self.poll.registry(), &mut self.outcome);
+            if !self.ports.closing.is_empty() {
+                self.hang_up(now);
+            }
+            if !self.ports.full.is_empty() || self.outcome.look {
+                self.outcome.look = false;
+                self.watch_queues();
+            }
+            for slot in std::mem::take(&mut self.outcome.lost) {
+                self.drop_client(now, slot);
+            }
+            for place in std::mem::take(&mut self.outcome.drained) {
+                match place {
+                    Place::Client(slot) => self.brain.client_drained(now, Client(slot), &mut self.ports),
+                    Place::Stdin(slot) => self.brain.worker_drained(now, Worker(slot), &mut self.ports),
+                    _ => {}
+                }
+            }
+            if !self.ports.is_busy() {
+                return;
+            }
+        }
+    }
+
+    /// Does what handles of the bus were asked for.
+    fn take_mail(&mut self, now: Time) {
+        let mail = self.mailbox.empty();
+        if let Some(config) = mail.reload {
+            self.limits = config.limits.clone();
+            self.ports.queue_bytes = config.limits.queue_bytes;
+            self.brain.reload(now, &config, &mut self.ports);
+            self.start_watching(now);
+        }
+        if mail.drain && !self.draining {
+            self.draining = true;
+            self.brain.drain(now, &mut self.ports);
+        }
+        for asker in mail.status {
+            // Whoever asked may have gone away.
+            _ = asker.send(self.brain.status(now));
+        }
+    }
+}

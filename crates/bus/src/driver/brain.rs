@@ -1,0 +1,54 @@
+//! Who decides: the core of a bus, or something simpler in its place.
+
+use narrows_wire::View;
+
+use crate::config::{Config, Pool};
+use crate::core::{Arrival, Client, End, Outlet, PoolId, Stuck, Time, Worker};
+
+/// What the driver asks. The methods are those of the core, and so is their meaning.
+pub trait Brain: Send + 'static {
+    /// What it tells about itself.
+    type Status: Send + 'static;
+
+    /// The driver is ready.
+    fn start(&mut self, now: Time, out: &mut impl Outlet);
+    /// Somebody has come in; `None` refuses.
+    fn client_open(&mut self, now: Time, from: Arrival, out: &mut impl Outlet) -> Option<Client>;
+    /// A client sent a line.
+    fn client_line(&mut self, now: Time, client: Client, message: View<'_>, out: &mut impl Outlet);
+    /// A client sends no more, but may still read.
+    fn client_eof(&mut self, now: Time, client: Client, out: &mut impl Outlet);
+    /// A client's connection is closed.
+    fn client_gone(&mut self, now: Time, client: Client, out: &mut impl Outlet);
+    /// There is room again in a queue that was full.
+    fn client_drained(&mut self, now: Time, client: Client, out: &mut impl Outlet);
+    /// A worker's process runs.
+    fn worker_up(&mut self, now: Time, worker: Worker, pid: u32, out: &mut impl Outlet);
+    /// A worker sent a line.
+    fn worker_line(&mut self, now: Time, worker: Worker, message: View<'_>, out: &mut impl Outlet);
+    /// There is room again in a queue that was full.
+    fn worker_drained(&mut self, now: Time, worker: Worker, out: &mut impl Outlet);
+    /// A worker is of no more use.
+    fn worker_stuck(&mut self, now: Time, worker: Worker, why: Stuck, out: &mut impl Outlet);
+    /// A worker's process has ended, or was never there.
+    fn worker_gone(&mut self, now: Time, worker: Worker, end: End, out: &mut impl Outlet);
+    /// The deadline has passed.
+    fn tick(&mut self, now: Time, out: &mut impl Outlet);
+    /// When it wants to be asked again.
+    fn deadline(&self) -> Option<Time>;
+    /// Stop, gently.
+    fn drain(&mut self, now: Time, out: &mut impl Outlet);
+    /// Other settings.
+    fn reload(&mut self, now: Time, config: &Config, out: &mut impl Outlet);
+    /// Memory or descriptors are short, or no longer.
+    fn set_pressure(&mut self, on: bool);
+    /// What it tells about itself.
+    fn status(&self, now: Time) -> Self::Status;
+    /// The settings of a pool it wants a worker of.
+    fn pool(&self, pool: PoolId) -> Option<&Pool>;
+    /// Whether a worker has something to answer, so that one that is stopped matters.
+    fn owes(&self, worker: Worker) -> bool {
+        let _ = worker;
+        true
+    }
+}

@@ -1,0 +1,238 @@
+//! What nobody tells us, and has to be looked for from time to time.
+
+use std::time::Duration;
+
+use crate::core::{Stuck, Time, Worker};
+
+use super::{Brain, Driver};
+
+/// How often workers are looked at.
+const WORKERS: Duration = Duration::from_secs(5);
+/// How long a worker may take nothing of what waits for it.
+const UNDRAINED: Duration = Duration::from_secs(15);
+/// How long nobody is let in when there are no descriptors left, unless somebody goes.
+const ACCEPT_REST: Duration = Duration::from_millis(250);
+/// How often our own memory is looked at, if it has a budget.
+const MEMORY: Duration = Duration::from_secs(1);
+
+/// What is being watched.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// Nobody is let in before this.
+    accept_after: Option<Time>,
+    /// There were no descriptors left.
+    short_of_descriptors: bool,
+    short_of_memory: bool,
+    workers_at: Option<Time>,
+    memory_at: Option<Time>,
+}
+
+impl Watch {
+    /// Whether nobody is let in at the moment.
+    pub(super) fn accept_rests(&self) -> bool {
+        self.accept_after.is_some()
+    }
+}
+
+impl<B: Brain> Driver<B> {
+    /// Looks at what is to be looked at regularly from now on.
+    pub(super) fn start_watching(&mut self, now: Time) {
+        if self.limits.memory > 0 && self.watch.memory_at.is_none() {
+            self.watch.memory_at = Some(now);
+            self.check_by(now);
+        }
+        if self.watch.workers_at.is_none() && self.ports.workers.iter().flatten().any(|hand| hand.pid != 0) {
+            self.watch.workers_at = Some(now + WORKERS);
+            self.check_by(now + WORKERS);
+        }
+    }
+
+    /// Looks at everything whose time has come, and finds out when to look again.
+    pub(super) fn check(&mut self, now: Time) {
+        self.next_check = Time::MAX;
+        if let Some(after) = self.watch.accept_after {
+            if after <= now {
+                self.accept_now();
+            } else {
+                self.check_by(after);
+            }
+        }
+        self.check_memory(now);
+        self.check_workers(now);
+        self.check_readers(now);
+        // Those that are being hung up on are looked at every time something is written.
+    }
+
+    /// Makes sure that queues that are not emptied are looked at in time.
+    pub(super) fn watch_queues(&mut self) {
+        let now = self.ports.now;
+        // Progress can only be later than it is now: at worst this looks once too often.
+        if !self.ports.full.is_empty() {
+            self.check_by(now + self.limits.stall_timeout);
+        }
+        self.check_by(now + UNDRAINED);
+        if self.ports.workers.iter().flatten().any(|hand| hand.deaf_since.is_some()) {
+            self.check_by(now + Duration::from_millis(500));
+        }
+    }
+
+    /// A client that takes nothing of a full queue is closed.
+    fn check_readers(&mut self, now: Time) {
+        let patience = self.limits.stall_timeout;
+        for slot in std::mem::take(&mut self.ports.full) {
+            let Some(conn) = self.ports.client(slot).filter(|conn| conn.outflow.over) else { continue };
+            let until = conn.outflow.progress + patience;
+            if conn.outflow.blocked && until <= now {
+                tracing::warn!(client = slot, "a client that takes nothing is disconnected");
+                self.drop_client(now, slot);
+            } else {
+                self.ports.full.push(slot);
+                self.check_by(until.max(now + Duration::from_millis(1)));
+            }
+        }
+        self.ports.full.sort_unstable();
+        self.ports.full.dedup();
+    }
+
+    fn check_workers(&mut self, now: Time) {
+        let regular = self.watch.workers_at.is_some_and(|at| at <= now);
+        let mut any = false;
+        for slot in 0..u32::try_from(self.ports.workers.len()).unwrap_or(u32::MAX) {
+            if let Some(again) = self.check_pipes(now, slot) {
+                self.check_by(again);
+            }
+            let Some(hand) = self.ports.worker(slot).filter(|hand| hand.pid != 0) else { continue };
+            any = true;
+            if hand.stopping || hand.ending.is_some() {
+                continue;
+            }
+            let (pid, written) = (hand.pid, hand.written);
+            // One that is not read may be waiting for that before it reads: then its clock stands still.
+            if hand.outflow.blocked && hand.stdin.is_some() && !hand.intake.paused {
+                let until = hand.outflow.progress + UNDRAINED;
+                if until > now {
+                    self.check_by(until);
+                } else if self.brain.owes(Worker(slot)) {
+                    hand.outflow.progress = now;
+                    self.brain.worker_stuck(now, Worker(slot), Stuck::Undrained, &mut self.ports);
+                    continue;
+                }
+            }
+            if regular && written > 0 && self.brain.owes(Worker(slot)) && is_stopped(pid) {
+                self.brain.worker_stuck(now, Worker(slot), Stuck::Stopped, &mut self.ports);
+            }
+        }
+        if regular {
+            self.watch.workers_at = any.then(|| now + WORKERS);
+        }
+        if let Some(at) = self.watch.workers_at {
+            self.check_by(at);
+        }
+    }
+
+    fn check_memory(&mut self, now: Time) {
+        let Some(at) = self.watch.memory_at else { return };
+        if at > now {
+            return self.check_by(at);
+        }
+        let budget = self.limits.memory;
+        let short = budget > 0 && resident().is_some_and(|used| used >= budget / 10 * 9);
+        self.watch.memory_at = (budget > 0).then(|| now + MEMORY);
+        if budget > 0 {
+            self.check_by(now + MEMORY);
+        }
+        if short != self.watch.short_of_memory {
+            tracing::warn!(short, budget, "the memory of the bus");
+            self.watch.short_of_memory = short;
+            self.tell_pressure();
+        }
+    }
+
+    /// There are no descriptors for those who wait outside.
+    pub(super) fn rest_from_accepting(&mut self, now: Time) {
+        self.watch.accept_after = Some(now + ACCEPT_REST);
+        self.check_by(now + ACCEPT_REST);
+        if !self.watch.short_of_descriptors {
+            tracing::warn!("no descriptors are left: nobody is let in for now");
+            self.watch.short_of_descriptors = true;
+            self.tell_pressure();
+        }
+    }
+
+    /// Somebody could be let in.
+    pub(super) fn accepts_again(&mut self) {
+        if self.watch.short_of_descriptors {
+            tracing::info!("descriptors are free again");
+            self.watch.short_of_descriptors = false;
+            self.tell_pressure();
+        }
+    }
+
+    /// A descriptor was closed, which others may be waiting for.
+    pub(super) fn accepts_soon(&mut self, now: Time) {
+        if self.watch.accept_rests() {
+            self.watch.accept_after = Some(now);
+            self.check_by(now);
+        }
+    }
+
+    fn accept_now(&mut self) {
+        self.watch.accept_after = None;
+        for slot in 0..u32::try_from(self.listeners.len()).unwrap_or(u32::MAX) {
+            if self.listeners[slot as usize].readable {
+                self.list_listener(slot);
+            }
+        }
+        // Nobody waits any more: then there is nothing to be short of.
+        if self.listeners.iter().all(|door| !door.readable) {
+            self.accepts_again();
+        }
+    }
+
+    fn tell_pressure(&mut self) {
+        self.brain.set_pressure(self.watch.short_of_descriptors || self.watch.short_of_memory);
+    }
+}
+
+/// Whether a process was stopped by a signal.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    state(&stat) == Some(b'T')
+}
+
+/// The state in a line of `/proc/PID/stat`. The name before it can hold anything, also brackets.
+fn state(stat: &[u8]) -> Option<u8> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(name_end + 2).copied()
+}
+
+/// How much memory we use, in bytes.
+fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_stands_behind_any_name() {
+        for (stat, expected) in [
+            (b"7 (cat) T 1 2".as_slice(), Some(b'T')),
+            (b"7 (a) S) R 1", Some(b'R')),
+            (b"7 (cat)", None),
+            (b"", None),
+        ] {
+            assert_eq!(state(stat), expected);
+        }
+        assert!(!is_stopped(std::process::id()));
+    }
+
+    #[test]
+    fn memory_is_known() {
+        assert!(resident().is_some_and(|bytes| bytes > 1 << 20));
+    }
+}

@@ -1,0 +1,250 @@
+//! Clients: coming in, being read, being hung up on.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use narrows_wire::{Code, Fault, Piece, RpcError, Splitter, View, message};
+use rustix::io::Errno;
+
+use crate::core::{Arrival, Client, Identity, Outlet, Time};
+use crate::listen::{Ends, Entry, Family};
+
+use super::ports::Conn;
+use super::stream::Stream;
+use super::{Brain, Driver, LINGER, Place};
+
+/// How many are let in at a time before others have their turn.
+const ACCEPTS: usize = 64;
+
+impl<B: Brain> Driver<B> {
+    pub(super) fn list_listener(&mut self, slot: u32) {
+        if let Some(door) = self.listeners.get_mut(slot as usize) {
+            door.readable = true;
+            if !door.listed && !self.watch.accept_rests() {
+                door.listed = true;
+                self.ports.ready.push(Place::Listener(slot));
+            }
+        }
+    }
+
+    /// Lets in who waits at a listener.
+    pub(super) fn accept(&mut self, now: Time, slot: u32) {
+        for _ in 0..ACCEPTS {
+            let Some(door) = self.listeners.get_mut(slot as usize) else { return };
+            door.listed = false;
+            let Entry::Socket(listener) = &door.entry else { return };
+            let family = listener.family;
+            match listener.accept() {
+                Ok(peer) => {
+                    self.accepts_again();
+                    self.admit(now, slot, family, peer);
+                }
+                Err(Errno::AGAIN) => {
+                    door.readable = false;
+                    return;
+                }
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.rest_from_accepting(now);
+                    return;
+                }
+                // The peer has changed its mind, or the network has.
+                Err(error) => tracing::debug!(%error, "a connection came to nothing"),
+            }
+        }
+        self.list_listener(slot);
+    }
+
+    fn admit(&mut self, now: Time, listener: u32, family: Family, peer: OwnedFd) {
+        let identity = match family {
+            Family::Tcp => Identity::ANYONE,
+            Family::Unix => match peer_user(&peer) {
+                Some(user) => Identity(user),
+                None => return,
+            },
+        };
+        let conn = Conn::new(Stream::socket(peer), None, family == Family::Tcp, family == Family::Unix);
+        self.admit_conn(now, Arrival { listener: listener as usize, identity, ends_bus: false }, conn);
+    }
+
+    /// Takes our own stdin and stdout for a client.
+    pub(super) fn open_stdio(&mut self, now: Time, listener: u32, ends: Ends) {
+        let identity = Identity(rustix::process::geteuid().as_raw());
+        self.copied.extend(ends.copied);
+        let conn = Conn::new(ends.input, Some(ends.output), false, false);
+        self.admit_conn(now, Arrival { listener: listener as usize, identity, ends_bus: true }, conn);
+    }
+
+    fn admit_conn(&mut self, now: Time, from: Arrival, conn: Conn) {
+        let Some(client) = self.brain.client_open(now, from, &mut self.ports) else {
+            let error = match self.draining {
+                true => RpcError::new(Code::Draining, "the bus is stopping"),
+                false => RpcError::new(Code::Backpressure, "there are too many connections"),
+            };
+            refuse(&conn, &error);
+            return;
+        };
+        let slot = client.0 as usize;
+        if self.ports.clients.len() <= slot {
+            self.ports.clients.resize_with(slot + 1, || None);
+        }
+        while self.client_lines.len() <= slot {
+            self.client_lines.push(Splitter::new(self.limits.max_line));
+        }
+        self.client_lines[slot] = Splitter::new(self.limits.max_line);
+        let registered = conn.register(self.poll.registry(), client.0);
+        self.ports.clients[slot] = Some(conn);
+        if let Err(error) = registered {
+            tracing::warn!(%error, "cannot watch a connection");
+            self.drop_client(now, client.0);
+        }
+    }
+
+    /// Reads once from a client and shows its lines to the core.
+    pub(super) fn read_client(&mut self, now: Time, slot: u32) {
+        let Some(conn) = self.ports.client(slot) else { return };
+        conn.intake.listed = false;
+        if conn.intake.paused || conn.intake.ended {
+            return;
+        }
+        let read = match conn.input.read(&mut self.scratch) {
+            Ok(0) => return self.client_ended(now, slot),
+            Ok(read) => read,
+            Err(Errno::AGAIN) => {
+                conn.intake.readable = false;
+                conn.intake.hung_up = false;
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(client = slot, %error, "a client is gone");
+                return self.drop_client(now, slot);
+            }
+        };
+        // A read that was not filled has emptied the source, unless its end is still to be read.
+        conn.intake.readable = read == self.scratch.len() || conn.intake.hung_up;
+        if conn.hangup.is_none() && !(conn.guarded && self.turn_away(slot, read)) {
+            let (brain, ports) = (&mut self.brain, &mut self.ports);
+            let (lines, scratch) = (&mut self.client_lines[slot as usize], &self.scratch[..read]);
+            let handled = catch_unwind(AssertUnwindSafe(|| {
+                lines.feed(scratch, |piece| {
+                    if ports.is_heard(slot) {
+                        brain.client_line(now, Client(slot), view(piece), ports);
+                    }
+                });
+            }));
+            if handled.is_err() {
+                self.apologise(slot);
+            }
+        }
+        self.ports.list_client(slot);
+    }
+
+    /// On TCP, whoever does not begin like JSON is hung up on: a web page can reach a loopback port, but cannot speak
+    /// to it.
+    fn turn_away(&mut self, slot: u32, read: usize) -> bool {
+        let blank = |byte: &&u8| matches!(**byte, b' ' | b'\t' | b'\r' | b'\n');
+        let Some(first) = self.scratch[..read].iter().find(|byte| !blank(byte)) else { return false };
+        if let Some(conn) = self.ports.client(slot) {
+            conn.guarded = false;
+        }
+        if matches!(first, b'{' | b'[') {
+            return false;
+        }
+        tracing::warn!(client = slot, "a client does not speak JSON");
+        let refusal = message::error(b"null", &Fault::Syntax.into());
+        self.ports.to_client(Client(slot), &[&refusal]);
+        self.ports.hang_up(slot);
+        true
+    }
+
+    /// After a panic over a line of a client: that one is told and hung up on, all others go on.
+    fn apologise(&mut self, slot: u32) {
+        tracing::error!(client = slot, "a panic while a message of a client was handled");
+        let error = RpcError::new(Code::Internal, "an internal error ended this connection");
+        let line = message::error(b"null", &error);
+        self.ports.to_client(Client(slot), &[&line]);
+        self.ports.hang_up(slot);
+    }
+
+    fn client_ended(&mut self, now: Time, slot: u32) {
+        let Some(conn) = self.ports.client(slot) else { return };
+        conn.intake.ended = true;
+        if conn.hangup.is_some() {
+            // What is left of the hang-up is seen to when everything is written.
+            return;
+        }
+        if conn.intake.dead {
+            return self.drop_client(now, slot);
+        }
+        self.brain.client_eof(now, Client(slot), &mut self.ports);
+    }
+
+    /// Closes a client's connection and tells the core.
+    pub(super) fn drop_client(&mut self, now: Time, slot: u32) {
+        let Some(conn) = self.ports.clients.get_mut(slot as usize).and_then(Option::take) else { return };
+        conn.deregister(self.poll.registry());
+        drop(conn);
+        if let Some(lines) = self.client_lines.get_mut(slot as usize) {
+            *lines = Splitter::new(self.limits.max_line);
+        }
+        self.brain.client_gone(now, Client(slot), &mut self.ports);
+        self.accepts_soon(now);
+    }
+
+    /// Goes on with those that are being hung up on.
+    ///
+    /// Closing a socket with unread input resets it, and what was written last would be lost on the way. So the peer is
+    /// told that nothing more comes, and what it still sends is read until it closes too.
+    pub(super) fn hang_up(&mut self, now: Time) {
+        let closing = std::mem::take(&mut self.ports.closing);
+        for slot in closing {
+            let Some(conn) = self.ports.client(slot) else { continue };
+            let Some(hangup) = &mut conn.hangup else { continue };
+            let until = hangup.until;
+            let stuck = conn.outflow.blocked && now >= conn.outflow.progress + LINGER;
+            if conn.outflow.outbox.waiting() == 0 && !hangup.shut {
+                hangup.shut = true;
+                conn.output().shut();
+                conn.intake.paused = false;
+                self.ports.list_client(slot);
+            }
+            let Some(conn) = self.ports.client(slot) else { continue };
+            let shut = conn.hangup.is_some_and(|hangup| hangup.shut);
+            // Two descriptors: there is no telling without closing.
+            let done = shut && (conn.intake.ended || conn.output.is_some());
+            if done || stuck || now >= until {
+                self.drop_client(now, slot);
+            } else {
+                self.ports.closing.push(slot);
+                self.check_by(until);
+            }
+        }
+    }
+}
+
+/// A line as the core sees it.
+#[inline]
+pub(super) fn view(piece: Piece<'_>) -> View<'_> {
+    match piece {
+        Piece::Whole(line) => View::parse(line),
+        Piece::TooLong(head) => View::too_long(head),
+    }
+}
+
+/// Tells a peer why it is not let in, if it can be told at once.
+fn refuse(conn: &Conn, error: &RpcError) {
+    let mut line = message::error(b"null", error).to_vec();
+    line.push(b'\n');
+    _ = conn.output().write(&line);
+    conn.output().shut();
+}
+
+/// The user behind a unix socket, if it may come in. The mode of the socket says the same, but not on every file
+/// system.
+fn peer_user(peer: &OwnedFd) -> Option<u32> {
+    let user = rustix::net::sockopt::socket_peercred(peer.as_fd()).ok()?.uid.as_raw();
+    if user == rustix::process::geteuid().as_raw() || user == 0 {
+        return Some(user);
+    }
+    tracing::warn!(user, "refused a connection by another user");
+    None
+}

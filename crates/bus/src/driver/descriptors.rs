@@ -1,0 +1,48 @@
+//! How many connections there can be.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::config::Config;
+
+/// What we need for ourselves.
+const OURS: u64 = 64;
+/// What a worker needs: its pipes, its guardian's socket and handle, and some while it is started.
+const WORKER: u64 = 8;
+
+/// Raises the limit on descriptors as far as we may. Returns it.
+pub(crate) fn raise() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let maximum = limit.maximum.unwrap_or(u64::MAX);
+    let current = limit.current.unwrap_or(u64::MAX);
+    if current < maximum
+        && setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_ok()
+    {
+        return maximum;
+    }
+    current
+}
+
+/// How many connections fit under `limit` beside the workers of `config`, if that is less than it allows.
+pub(crate) fn cap(config: &Config, limit: u64) -> Option<usize> {
+    let workers: u64 = config.pools.iter().map(|pool| u64::from(pool.instances)).sum();
+    let room = limit.saturating_sub(OURS + WORKER * workers).max(1);
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    (room < config.limits.max_connections).then_some(room)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Admin, Limits, Pool};
+
+    #[test]
+    fn connections_are_capped_by_descriptors() {
+        let pools = vec![Pool { instances: 4, ..Pool::new("p", vec!["cat".into()]) }];
+        let limits = Limits { max_connections: 1000, ..Limits::default() };
+        let config = Config { listen: Vec::new(), pools, limits, admin: Admin::default() };
+        for (limit, expected) in [(1 << 20, None), (1096, None), (1095, Some(999)), (10, Some(1))] {
+            assert_eq!(cap(&config, limit), expected, "{limit}");
+        }
+        assert_eq!(raise(), raise());
+    }
+}

@@ -1,0 +1,473 @@
+//! Everybody who is connected, and what waits for them: where the core's lines and orders go.
+
+use std::io;
+
+use mio::{Interest, Registry};
+
+use crate::core::{Action, Client, Outlet, PoolId, Time, Worker};
+
+use super::outbox::{Outbox, Spare};
+use super::place::Place;
+use super::stream::Stream;
+use super::{LINGER, notes};
+
+/// What is known about reading from somebody.
+#[derive(Debug, Default)]
+pub(super) struct Intake {
+    /// There may be something to read.
+    pub(super) readable: bool,
+    /// The other side has closed: a short read is not the last.
+    pub(super) hung_up: bool,
+    /// It stands in the list of those to be read.
+    pub(super) listed: bool,
+    /// The core wants nothing from it for now.
+    pub(super) paused: bool,
+    /// Its end was read.
+    pub(super) ended: bool,
+    /// It does not read either: there is nobody any more.
+    pub(super) dead: bool,
+}
+
+impl Intake {
+    /// Whether it has to be put on the list.
+    #[inline]
+    fn wants(&self) -> bool {
+        self.readable && !self.listed && !self.paused && !self.ended
+    }
+}
+
+/// What is known about writing to somebody.
+#[derive(Debug, Default)]
+pub(super) struct Outflow {
+    pub(super) outbox: Outbox,
+    /// It takes nothing until an event says so.
+    pub(super) blocked: bool,
+    /// It stands in the list of those to be written to.
+    dirty: bool,
+    /// More waits than may, and the core knows.
+    pub(super) over: bool,
+    /// When it last took something, or began to take nothing.
+    pub(super) progress: Time,
+}
+
+impl Outflow {
+    /// Writes once. Tells whether there is room again in what was full.
+    fn flush(
+        &mut self,
+        to: &Stream,
+        now: Time,
+        queue_bytes: usize,
+        spare: &mut Spare,
+    ) -> io::Result<(usize, bool)> {
+        let flushed = self.outbox.flush(spare, |bytes| to.write(bytes))?;
+        if flushed.written > 0 || !self.blocked {
+            self.progress = now;
+        }
+        self.blocked = flushed.blocked;
+        let drained = self.over && self.outbox.waiting() < queue_bytes.div_ceil(2);
+        if drained {
+            self.over = false;
+        }
+        Ok((flushed.written, drained))
+    }
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) input: Stream,
+    /// If that is another descriptor.
+    pub(super) output: Option<Stream>,
+    pub(super) intake: Intake,
+    pub(super) outflow: Outflow,
+    /// Whether it is told apart from a web browser yet.
+    pub(super) guarded: bool,
+    /// Whether it is asked about room only while that is wanted: a unix socket wakes us for every read of its peer.
+    sparing: bool,
+    /// It is being hung up on.
+    pub(super) hangup: Option<Hangup>,
+}
+
+/// How far a hang-up has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hangup {
+    /// When it ends in any case.
+    pub(super) until: Time,
+    /// Everything was written and the peer was told so.
+    pub(super) shut: bool,
+}
+
+impl Conn {
+    pub(super) fn new(input: Stream, output: Option<Stream>, guarded: bool, sparing: bool) -> Self {
+        Self {
+            input,
+            output,
+            intake: Intake::default(),
+            outflow: Outflow::default(),
+            guarded,
+            sparing,
+            hangup: None,
+        }
+    }
+
+    pub(super) fn output(&self) -> &Stream {
+        self.output.as_ref().unwrap_or(&self.input)
+    }
+
+    pub(super) fn register(&self, registry: &Registry, slot: u32) -> io::Result<()> {
+        let both = Interest::READABLE | Interest::WRITABLE;
+        match &self.output {
+            Some(output) => {
+                self.input.register(registry, Place::Client(slot).token(), Interest::READABLE)?;
+                output.register(registry, Place::ClientOutput(slot).token(), Interest::WRITABLE)
+            }
+            None if self.sparing => {
+                self.input.register(registry, Place::Client(slot).token(), Interest::READABLE)
+            }
+            None => self.input.register(registry, Place::Client(slot).token(), both),
+        }
+    }
+
+    pub(super) fn deregister(&self, registry: &Registry) {
+        self.input.deregister(registry);
+        if let Some(output) = &self.output {
+            output.deregister(registry);
+        }
+    }
+
+    fn flush(
+        &mut self,
+        slot: u32,
+        now: Time,
+        queue_bytes: usize,
+        spare: &mut Spare,
+        registry: &Registry,
+    ) -> io::Result<bool> {
+        let was_blocked = self.outflow.blocked;
+        let output = self.output.as_ref().unwrap_or(&self.input);
+        let (_, drained) = self.outflow.flush(output, now, queue_bytes, spare)?;
+        if self.sparing && was_blocked != self.outflow.blocked {
+            let interest = match self.outflow.blocked {
+                true => Interest::READABLE | Interest::WRITABLE,
+                false => Interest::READABLE,
+            };
+            self.input.reregister(registry, Place::Client(slot).token(), interest)?;
+        }
+        Ok(drained)
+    }
+}
+
+/// A worker's process, from the order to start it to its end.
+#[derive(Debug)]
+pub(super) struct Hand {
+    /// Which of all that ever had this slot.
+    pub(super) serial: u64,
+    /// 0 until it runs.
+    pub(super) pid: u32,
+    pub(super) stdin: Option<Stream>,
+    pub(super) stdout: Option<Stream>,
+    pub(super) intake: Intake,
+    pub(super) outflow: Outflow,
+    /// How many bytes were written to its stdin.
+    pub(super) written: u64,
+    /// It was told to end.
+    pub(super) stopping: bool,
+    /// When its stdin was found closed.
+    pub(super) deaf_since: Option<Time>,
+    /// When its stdout was found closed.
+    pub(super) mute_since: Option<Time>,
+    /// Its process has ended, and this is waited for the rest of its output.
+    pub(super) ending: Option<Ending>,
+}
+
+/// What is known of the end of a worker.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// How long the rest of its output is waited for.
+    pub(super) by: Time,
+    pub(super) reason: String,
+    pub(super) oom: bool,
+}
+
+impl Hand {
+    fn new(serial: u64) -> Self {
+        Self {
+            serial,
+            pid: 0,
+            stdin: None,
+            stdout: None,
+            intake: Intake::default(),
+            outflow: Outflow { blocked: true, ..Outflow::default() },
+            written: 0,
+            stopping: false,
+            deaf_since: None,
+            mute_since: None,
+            ending: None,
+        }
+    }
+}
+
+/// An order that cannot be carried out in the middle of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    Spawn(Worker, u64, PoolId),
+    Stop(Worker, bool),
+}
+
+/// Everybody who is connected.
+#[derive(Debug)]
+pub(super) struct Ports {
+    /// The moment of this wake-up.
+    pub(super) now: Time,
+    pub(super) queue_bytes: usize,
+    pub(super) clients: Vec<Option<Conn>>,
+    pub(super) workers: Vec<Option<Hand>>,
+    /// Who has something to read.
+    pub(super) ready: Vec<Place>,
+    /// Who has something to be written.
+    dirty: Vec<Place>,
+    /// The same list while it is worked off; kept for its memory.
+    flushing: Vec<Place>,
+    /// Clients whose queue is full.
+    pub(super) full: Vec<u32>,
+    /// Clients that are being hung up on.
+    pub(super) closing: Vec<u32>,
+    pub(super) deeds: Vec<Deed>,
+    pub(super) finished: bool,
+    spare: Spare,
+    next_serial: u64,
+}
+
+/// What a round of writing brought to light.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Queues with room again.
+    pub(super) drained: Vec<Place>,
+    /// Clients that are gone.
+    pub(super) lost: Vec<u32>,
+    /// Whether a worker has begun to take nothing or has closed its stdin.
+    pub(super) look: bool,
+}
+
+impl Ports {
+    pub(super) fn new(queue_bytes: usize) -> Self {
+        Self {
+            now: Time::ZERO,
+            queue_bytes,
+            clients: Vec::new(),
+            workers: Vec::new(),
+            ready: Vec::new(),
+            dirty: Vec::new(),
+            flushing: Vec::new(),
+            full: Vec::new(),
+            closing: Vec::new(),
+            deeds: Vec::new(),
+            finished: false,
+            spare: Spare::default(),
+            next_serial: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn client(&mut self, slot: u32) -> Option<&mut Conn> {
+        self.clients.get_mut(slot as usize)?.as_mut()
+    }
+
+    #[inline]
+    pub(super) fn worker(&mut self, slot: u32) -> Option<&mut Hand> {
+        self.workers.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// Whether lines of this client still count.
+    #[inline]
+    pub(super) fn is_heard(&self, slot: u32) -> bool {
+        matches!(self.clients.get(slot as usize), Some(Some(conn)) if conn.hangup.is_none())
+    }
+
+    /// Puts a client on the list of those to be read, if there is something to read and nothing against it.
+    #[inline]
+    pub(super) fn list_client(&mut self, slot: u32) {
+        if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
+            && conn.intake.wants()
+        {
+            conn.intake.listed = true;
+            self.ready.push(Place::Client(slot));
+        }
+    }
+
+    /// The same for a worker.
+    #[inline]
+    pub(super) fn list_worker(&mut self, slot: u32) {
+        if let Some(Some(hand)) = self.workers.get_mut(slot as usize)
+            && hand.intake.wants()
+        {
+            hand.intake.listed = true;
+            self.ready.push(Place::Stdout(slot));
+        }
+    }
+
+    /// A client takes bytes again.
+    pub(super) fn unblock_client(&mut self, slot: u32) {
+        if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
+            && conn.outflow.blocked
+            && !conn.outflow.dirty
+        {
+            // Stays blocked until the write: how long it took nothing is counted from the first time.
+            conn.outflow.dirty = true;
+            self.dirty.push(Place::Client(slot));
+        }
+    }
+
+    /// A worker takes bytes again.
+    pub(super) fn unblock_worker(&mut self, slot: u32) {
+        if let Some(Some(hand)) = self.workers.get_mut(slot as usize)
+            && hand.outflow.blocked
+            && !hand.outflow.dirty
+        {
+            hand.outflow.dirty = true;
+            self.dirty.push(Place::Stdin(slot));
+        }
+    }
+
+    /// Whether there is something to be written at once, or to be done.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.dirty.is_empty() || !self.deeds.is_empty()
+    }
+
+    /// Hangs up on a client once it has what waits for it.
+    pub(super) fn hang_up(&mut self, slot: u32) {
+        if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
+            && conn.hangup.is_none()
+        {
+            conn.hangup = Some(Hangup { until: self.now + LINGER, shut: false });
+            self.closing.push(slot);
+        }
+    }
+
+    /// Writes once to everybody for whom something waits.
+    pub(super) fn flush(&mut self, registry: &Registry, outcome: &mut Outcome) {
+        std::mem::swap(&mut self.dirty, &mut self.flushing);
+        for index in 0..self.flushing.len() {
+            let place = self.flushing[index];
+            match place {
+                Place::Client(slot) => {
+                    let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { continue };
+                    conn.outflow.dirty = false;
+                    match conn.flush(slot, self.now, self.queue_bytes, &mut self.spare, registry) {
+                        Ok(true) => outcome.drained.push(place),
+                        Ok(false) => {}
+                        Err(error) => {
+                            tracing::debug!(client = slot, %error, "a client is gone");
+                            outcome.lost.push(slot);
+                        }
+                    }
+                }
+                Place::Stdin(slot) => {
+                    let Some(Some(hand)) = self.workers.get_mut(slot as usize) else { continue };
+                    hand.outflow.dirty = false;
+                    let Some(stdin) = &hand.stdin else { continue };
+                    let was_blocked = hand.outflow.blocked;
+                    match hand.outflow.flush(stdin, self.now, self.queue_bytes, &mut self.spare) {
+                        Ok((written, drained)) => {
+                            hand.written += written as u64;
+                            outcome.look |= hand.outflow.blocked && !was_blocked;
+                            if drained {
+                                outcome.drained.push(place);
+                            }
+                        }
+                        Err(error) => {
+                            tracing::debug!(worker = slot, %error, "a worker has closed its stdin");
+                            hand.outflow.blocked = true;
+                            hand.deaf_since.get_or_insert(self.now);
+                            outcome.look = true;
+                        }
+                    }
+                }
+                Place::Waker | Place::Listener(_) | Place::ClientOutput(_) | Place::Stdout(_) => {}
+            }
+        }
+        self.flushing.clear();
+    }
+}
+
+impl Outlet for Ports {
+    #[inline]
+    fn to_client(&mut self, client: Client, parts: &[&[u8]]) -> usize {
+        let Some(Some(conn)) = self.clients.get_mut(client.0 as usize) else { return 0 };
+        if conn.hangup.is_some_and(|hangup| hangup.shut) {
+            return 0;
+        }
+        let flow = &mut conn.outflow;
+        flow.outbox.push(parts, &mut self.spare);
+        if !flow.dirty && !flow.blocked {
+            flow.dirty = true;
+            self.dirty.push(Place::Client(client.0));
+        }
+        let waiting = flow.outbox.waiting();
+        if waiting > self.queue_bytes && !flow.over {
+            flow.over = true;
+            self.full.push(client.0);
+        }
+        waiting
+    }
+
+    #[inline]
+    fn to_worker(&mut self, worker: Worker, parts: &[&[u8]]) -> usize {
+        let Some(Some(hand)) = self.workers.get_mut(worker.0 as usize) else { return 0 };
+        let flow = &mut hand.outflow;
+        flow.outbox.push(parts, &mut self.spare);
+        if !flow.dirty && !flow.blocked {
+            flow.dirty = true;
+            self.dirty.push(Place::Stdin(worker.0));
+        }
+        let waiting = flow.outbox.waiting();
+        flow.over |= waiting > self.queue_bytes;
+        waiting
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Spawn { worker, pool } => {
+                let slot = worker.0 as usize;
+                if self.workers.len() <= slot {
+                    self.workers.resize_with(slot + 1, || None);
+                }
+                self.next_serial += 1;
+                self.workers[slot] = Some(Hand::new(self.next_serial));
+                self.deeds.push(Deed::Spawn(worker, self.next_serial, pool));
+            }
+            Action::Stop { worker, kill } => self.deeds.push(Deed::Stop(worker, kill)),
+            Action::PauseWorker(worker) => {
+                if let Some(hand) = self.worker(worker.0) {
+                    hand.intake.paused = true;
+                }
+            }
+            Action::ResumeWorker(worker) => {
+                let now = self.now;
+                if let Some(hand) = self.worker(worker.0) {
+                    hand.intake.paused = false;
+                    // One that could not write may not have read either.
+                    hand.outflow.progress = now;
+                }
+                self.list_worker(worker.0);
+            }
+            Action::PauseClient(client) => {
+                if let Some(conn) = self.client(client.0) {
+                    conn.intake.paused = true;
+                }
+            }
+            Action::ResumeClient(client) => {
+                if let Some(conn) = self.client(client.0) {
+                    conn.intake.paused = false;
+                }
+                self.list_client(client.0);
+            }
+            Action::Close { client, reason } => {
+                tracing::debug!(client = client.0, ?reason, "hanging up");
+                self.hang_up(client.0);
+            }
+            Action::Tell(note) => notes::tell(&note),
+            Action::Finished => self.finished = true,
+        }
+    }
+}

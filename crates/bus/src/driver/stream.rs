@@ -1,0 +1,86 @@
+//! A descriptor that is read or written without waiting.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+
+/// One end of a socket or a pipe. Pipes must be in non-blocking mode; sockets need not be.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    fd: OwnedFd,
+    socket: bool,
+}
+
+impl Stream {
+    pub(crate) fn socket(fd: OwnedFd) -> Self {
+        Self { fd, socket: true }
+    }
+
+    pub(crate) fn pipe(fd: OwnedFd) -> Self {
+        Self { fd, socket: false }
+    }
+
+    #[inline]
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        loop {
+            let read = if self.socket {
+                rustix::net::recv(&self.fd, &mut *buffer, RecvFlags::DONTWAIT).map(|(read, _)| read)
+            } else {
+                rustix::io::read(&self.fd, &mut *buffer)
+            };
+            if read != Err(Errno::INTR) {
+                return read;
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            let written = if self.socket {
+                rustix::net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            } else {
+                rustix::io::write(&self.fd, bytes)
+            };
+            if written != Err(Errno::INTR) {
+                return written.map_err(Into::into);
+            }
+        }
+    }
+
+    /// Tells the peer that nothing more comes, if that can be told without closing.
+    pub(crate) fn shut(&self) {
+        if self.socket {
+            _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
+        }
+    }
+
+    /// How many bytes of a pipe its reader has not read.
+    pub(crate) fn unread(&self) -> u64 {
+        rustix::io::ioctl_fionread(&self.fd).unwrap_or(0)
+    }
+
+    /// Makes room in a pipe for one good read.
+    pub(crate) fn widen(&self, bytes: usize) {
+        // Not everybody may; it is only faster.
+        _ = rustix::pipe::fcntl_setpipe_size(self.fd.as_fd(), bytes);
+    }
+
+    pub(crate) fn register(&self, registry: &Registry, token: Token, interest: Interest) -> io::Result<()> {
+        registry.register(&mut SourceFd(&self.fd.as_raw_fd()), token, interest)
+    }
+
+    pub(crate) fn reregister(&self, registry: &Registry, token: Token, interest: Interest) -> io::Result<()> {
+        registry.reregister(&mut SourceFd(&self.fd.as_raw_fd()), token, interest)
+    }
+
+    /// Must come before closing: whoever else has the same open file, if only for the moment between a fork and an
+    /// exec, would keep it registered.
+    pub(crate) fn deregister(&self, registry: &Registry) {
+        _ = registry.deregister(&mut SourceFd(&self.fd.as_raw_fd()));
+    }
+}

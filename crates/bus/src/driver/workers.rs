@@ -1,0 +1,240 @@
+//! Workers: started and ended by the nursery, read and written here.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use mio::Interest;
+use narrows_wire::Splitter;
+use rustix::io::Errno;
+
+use crate::core::{Action, End, Outlet, PoolId, Stuck, Time, Worker};
+use crate::nursery::{self, News, Order};
+
+use super::clients::view;
+use super::ports::{Deed, Ending};
+use super::stream::Stream;
+use super::{Brain, Driver, LoopError, Place, READ};
+
+/// How long the rest of the output of a worker that has ended is waited for.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the end of a process may take to be told after the end of one of its pipes.
+const NEWS_GRACE: Duration = Duration::from_millis(500);
+/// Up to how many workers get larger pipes: the room for those of a user is limited, and when it is used up new pipes
+/// hold next to nothing.
+const WIDE: usize = 32;
+
+impl<B: Brain> Driver<B> {
+    /// Does what the core has ordered for workers.
+    pub(super) fn carry_out(&mut self, now: Time) {
+        while !self.ports.deeds.is_empty() {
+            for deed in std::mem::take(&mut self.ports.deeds) {
+                match deed {
+                    Deed::Spawn(worker, serial, pool) => self.spawn(now, worker, serial, pool),
+                    Deed::Stop(worker, kill) => self.stop(worker, kill),
+                }
+            }
+        }
+        if self.orders.is_closed() {
+            self.failed.get_or_insert(LoopError::Nursery);
+        }
+        if !self.orders.send_waiting() {
+            self.check_by(now + Duration::from_millis(10));
+        }
+    }
+
+    fn spawn(&mut self, now: Time, worker: Worker, serial: u64, pool: PoolId) {
+        let slot = worker.0 as usize;
+        while self.worker_lines.len() <= slot {
+            self.worker_lines.push(Splitter::new(self.limits.max_line));
+        }
+        self.worker_lines[slot] = Splitter::new(self.limits.max_line);
+        let Some(settings) = self.brain.pool(pool) else {
+            return self.worker_ended(now, worker.0, serial, "its pool is gone".into(), false);
+        };
+        let spec = nursery::spec(settings, &self.environment);
+        self.orders.put(Order::Spawn { slot: worker.0, serial, spec: Box::new(spec) });
+    }
+
+    fn stop(&mut self, worker: Worker, kill: bool) {
+        let Some(hand) = self.ports.worker(worker.0) else { return };
+        hand.stopping = true;
+        let serial = hand.serial;
+        if !kill {
+            self.close_stdin(worker.0);
+        }
+        self.orders.put(Order::Stop { serial, kill });
+    }
+
+    /// Ends a worker's input, after one attempt to write what waits.
+    fn close_stdin(&mut self, slot: u32) {
+        self.ports.unblock_worker(slot);
+        self.ports.flush(self.poll.registry(), &mut self.outcome);
+        if let Some(stdin) = self.ports.worker(slot).and_then(|hand| hand.stdin.take()) {
+            stdin.deregister(self.poll.registry());
+        }
+    }
+
+    /// What the nursery has to tell.
+    pub(super) fn take_news(&mut self, now: Time) {
+        while let Ok(news) = self.news.try_recv() {
+            match news {
+                News::Up { slot, serial, pid, stdin, stdout } => {
+                    let (stdin, stdout) = (Stream::pipe(stdin), Stream::pipe(stdout));
+                    self.worker_up(now, slot, serial, pid, stdin, stdout);
+                }
+                News::Gone { slot, serial, reason, oom } => {
+                    self.worker_ended(now, slot, serial, reason, oom);
+                }
+            }
+        }
+    }
+
+    fn worker_up(&mut self, now: Time, slot: u32, serial: u64, pid: u32, stdin: Stream, stdout: Stream) {
+        let wide = self.ports.workers.len() <= WIDE;
+        let Some(hand) = self.ports.worker(slot).filter(|hand| hand.serial == serial) else { return };
+        if wide {
+            stdin.widen(READ);
+            stdout.widen(READ);
+        }
+        let registry = self.poll.registry();
+        let registered = stdin
+            .register(registry, Place::Stdin(slot).token(), Interest::WRITABLE)
+            .and_then(|()| stdout.register(registry, Place::Stdout(slot).token(), Interest::READABLE));
+        hand.pid = pid;
+        hand.stdin = Some(stdin);
+        hand.stdout = Some(stdout);
+        hand.outflow.progress = now;
+        let stopping = hand.stopping;
+        if let Err(error) = registered {
+            tracing::warn!(%error, "cannot watch a worker");
+            self.ports.act(Action::Stop { worker: Worker(slot), kill: true });
+            return;
+        }
+        if stopping {
+            return self.close_stdin(slot);
+        }
+        self.ports.unblock_worker(slot);
+        self.start_watching(now);
+        self.brain.worker_up(now, Worker(slot), pid, &mut self.ports);
+    }
+
+    /// The process has ended, or did not start.
+    fn worker_ended(&mut self, now: Time, slot: u32, serial: u64, reason: String, oom: bool) {
+        let Some(hand) = self.ports.worker(slot).filter(|hand| hand.serial == serial) else { return };
+        hand.ending = Some(Ending { by: now + LAST_WORDS, reason, oom });
+        if hand.stdout.is_none() || hand.intake.ended {
+            return self.finish_worker(now, slot);
+        }
+        // What it said last is delivered even where nothing was wanted of it for now: a pipe holds little.
+        hand.intake.paused = false;
+        hand.intake.readable = true;
+        hand.intake.hung_up = true;
+        self.ports.list_worker(slot);
+        self.check_by(now + LAST_WORDS);
+    }
+
+    /// Tells the core of an end once all that can be known about it is known.
+    pub(super) fn finish_worker(&mut self, now: Time, slot: u32) {
+        let Some(mut hand) = self.ports.workers.get_mut(slot as usize).and_then(Option::take) else { return };
+        let mut taken = hand.written;
+        if let Some(stdin) = hand.stdin.take() {
+            taken = taken.saturating_sub(stdin.unread());
+            stdin.deregister(self.poll.registry());
+        }
+        if let Some(stdout) = hand.stdout.take() {
+            stdout.deregister(self.poll.registry());
+        }
+        if let Some(lines) = self.worker_lines.get_mut(slot as usize) {
+            if lines.partial() > 0 {
+                tracing::debug!(worker = slot, bytes = lines.partial(), "a worker ended within a line");
+            }
+            *lines = Splitter::new(self.limits.max_line);
+        }
+        let (reason, oom) =
+            hand.ending.map_or_else(Default::default, |ending| (ending.reason, ending.oom));
+        let end = End { reason, taken, unsent: hand.outflow.outbox.rest(), oom };
+        self.brain.worker_gone(now, Worker(slot), end, &mut self.ports);
+        self.accepts_soon(now);
+    }
+
+    /// Reads once from a worker and shows its lines to the core.
+    pub(super) fn read_worker(&mut self, now: Time, slot: u32) {
+        let Some(hand) = self.ports.worker(slot) else { return };
+        hand.intake.listed = false;
+        let Some(stdout) = &hand.stdout else { return };
+        if hand.intake.paused || hand.intake.ended {
+            return;
+        }
+        let read = match stdout.read(&mut self.scratch) {
+            Ok(0) => return self.stdout_closed(now, slot),
+            Ok(read) => read,
+            Err(Errno::AGAIN) => {
+                hand.intake.readable = false;
+                hand.intake.hung_up = false;
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(worker = slot, %error, "a worker cannot be read");
+                return self.stdout_closed(now, slot);
+            }
+        };
+        hand.intake.readable = read == self.scratch.len() || hand.intake.hung_up;
+        let (brain, ports) = (&mut self.brain, &mut self.ports);
+        let (lines, scratch) = (&mut self.worker_lines[slot as usize], &self.scratch[..read]);
+        let handled = catch_unwind(AssertUnwindSafe(|| {
+            lines.feed(scratch, |piece| brain.worker_line(now, Worker(slot), view(piece), ports));
+        }));
+        if handled.is_err() {
+            tracing::error!(worker = slot, "a panic while a message of a worker was handled");
+            self.ports.act(Action::Stop { worker: Worker(slot), kill: true });
+        }
+        self.ports.list_worker(slot);
+    }
+
+    fn stdout_closed(&mut self, now: Time, slot: u32) {
+        let Some(hand) = self.ports.worker(slot) else { return };
+        hand.intake.ended = true;
+        if hand.ending.is_some() {
+            return self.finish_worker(now, slot);
+        }
+        hand.mute_since.get_or_insert(now);
+        self.check_by(now + NEWS_GRACE);
+    }
+
+    /// The other end of a worker's stdin was closed.
+    pub(super) fn stdin_closed(&mut self, slot: u32) {
+        let now = self.ports.now;
+        let Some(hand) = self.ports.worker(slot) else { return };
+        if hand.stdin.is_some() {
+            hand.deaf_since.get_or_insert(now);
+            self.check_by(now + NEWS_GRACE);
+        }
+    }
+
+    /// Looks whether a worker whose pipes were closed has ended, and if not, tells the core. Returns when to look again.
+    pub(super) fn check_pipes(&mut self, now: Time, slot: u32) -> Option<Time> {
+        let hand = self.ports.worker(slot)?;
+        if let Some(ending) = &hand.ending {
+            let by = ending.by;
+            if by <= now {
+                self.finish_worker(now, slot);
+                return None;
+            }
+            return Some(by);
+        }
+        let (since, why) = match (hand.mute_since, hand.deaf_since) {
+            (Some(since), _) => (since, Stuck::OutputClosed),
+            (None, Some(since)) => (since, Stuck::InputClosed),
+            (None, None) => return None,
+        };
+        if now < since + NEWS_GRACE {
+            return Some(since + NEWS_GRACE);
+        }
+        // Told once; a worker that is being ended is not told of at all.
+        let told = std::mem::replace(&mut hand.stopping, true);
+        if !told {
+            self.brain.worker_stuck(now, Worker(slot), why, &mut self.ports);
+        }
+        None
+    }
+}

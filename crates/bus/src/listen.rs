@@ -1,0 +1,280 @@
+//! Where clients come in: loopback ports and private unix sockets, bound before anything else is started.
+
+mod stdio;
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use crate::config::Door;
+
+pub(crate) use stdio::Ends;
+
+/// How many may wait to be let in. The system has a limit of its own.
+const BACKLOG: i32 = 4096;
+/// A peer that is gone without a word is noticed after 15 + 3 × 10 seconds.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(10), 3);
+/// The same for one that does not confirm what was sent to it.
+const UNCONFIRMED: Duration = Duration::from_secs(45);
+
+/// Why nobody could come in somewhere.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Everybody on the network could have connected.
+    #[error("{0} is not a loopback address")]
+    NotLoopback(SocketAddr),
+    /// The name leads nowhere.
+    #[error("{0:?} is no address")]
+    NoAddress(String),
+    /// Another process listens there.
+    #[error("{0} is in use by another process")]
+    InUse(String),
+    /// The path is taken by something that is no socket.
+    #[error("{0:?} exists and is not a socket")]
+    NotASocket(PathBuf),
+    /// Stdin and stdout are only there once.
+    #[error("stdio can be used by one client only")]
+    StdioTwice,
+    /// The system said no.
+    #[error("cannot listen on {place}: {source}")]
+    Io {
+        /// Where.
+        place: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// What kind of socket it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    Tcp,
+    Unix,
+}
+
+/// A place where clients come in.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// Any number of them.
+    Socket(Listener),
+    /// One, which is there already, until it was taken.
+    Stdio(Option<Ends>),
+}
+
+/// A listening socket. A unix socket is removed with it, if it is still the one that was made here.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) fd: OwnedFd,
+    pub(crate) family: Family,
+    file: Option<(PathBuf, (u64, u64))>,
+}
+
+impl Listener {
+    /// The next who waits.
+    pub(crate) fn accept(&self) -> Result<OwnedFd, Errno> {
+        rustix::net::accept_with(&self.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some((path, made)) = &self.file
+            && identity(path) == Some(*made)
+        {
+            _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Opens a door. Also tells where it is: a port 0 has become a real one.
+///
+/// # Errors
+/// When that is not possible, or not safe.
+pub(crate) fn open(door: &Door, stall_timeout: Duration) -> Result<(Entry, Door), ListenError> {
+    match door {
+        Door::Stdio => {
+            let ends = stdio::take().map_err(|source| ListenError::Io { place: "stdio".into(), source })?;
+            Ok((Entry::Stdio(Some(ends)), Door::Stdio))
+        }
+        Door::Tcp(host) => {
+            let (listener, at) = tcp(host, stall_timeout)?;
+            Ok((Entry::Socket(listener), Door::Tcp(at.to_string())))
+        }
+        Door::Unix(path) => Ok((Entry::Socket(unix(path)?), door.clone())),
+    }
+}
+
+fn failed(place: &str) -> impl Fn(io::Error) -> ListenError {
+    move |source| match source.kind() {
+        io::ErrorKind::AddrInUse => ListenError::InUse(place.to_owned()),
+        _ => ListenError::Io { place: place.to_owned(), source },
+    }
+}
+
+fn tcp(host: &str, stall_timeout: Duration) -> Result<(Listener, SocketAddr), ListenError> {
+    let place = format!("tcp://{host}");
+    let failed = failed(&place);
+    let mut addresses = host.to_socket_addrs().map_err(&failed)?;
+    let address = addresses.next().ok_or_else(|| ListenError::NoAddress(host.to_owned()))?;
+    if !address.ip().is_loopback() {
+        return Err(ListenError::NotLoopback(address));
+    }
+    let bind = || -> io::Result<(OwnedFd, SocketAddr)> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+        // Whoever is let in inherits all of these. Lines are gathered before they are written, so waiting for more
+        // would only add delay.
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        sockopt::set_socket_keepalive(&fd, true)?;
+        sockopt::set_tcp_keepidle(&fd, KEEPALIVE.0)?;
+        sockopt::set_tcp_keepintvl(&fd, KEEPALIVE.1)?;
+        sockopt::set_tcp_keepcnt(&fd, KEEPALIVE.2)?;
+        let unconfirmed = UNCONFIRMED.max(stall_timeout).as_millis();
+        sockopt::set_tcp_user_timeout(&fd, u32::try_from(unconfirmed).unwrap_or(u32::MAX))?;
+        rustix::net::bind(&fd, &address)?;
+        rustix::net::listen(&fd, BACKLOG)?;
+        let local = std::net::TcpListener::from(fd);
+        let at = local.local_addr()?;
+        Ok((local.into(), at))
+    };
+    let (fd, at) = bind().map_err(failed)?;
+    Ok((Listener { fd, family: Family::Tcp, file: None }, at))
+}
+
+fn unix(path: &Path) -> Result<Listener, ListenError> {
+    let place = format!("unix:{}", path.display());
+    let failed = failed(&place);
+    remove_stale(path, &place)?;
+    let fd = bind_private(path).map_err(failed)?;
+    let file = identity(path).map(|made| (path.to_owned(), made));
+    Ok(Listener { fd, family: Family::Unix, file })
+}
+
+/// Which file stands at `path`.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+/// Removes a socket that a dead process left behind; one that somebody listens on is an error.
+fn remove_stale(path: &Path, place: &str) -> Result<(), ListenError> {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(ListenError::NotASocket(path.to_owned()));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(failed(place))
+        }
+        _ => Err(ListenError::InUse(place.to_owned())),
+    }
+}
+
+/// A socket at `path` that only its owner can connect to, from its first moment on.
+fn bind_private(path: &Path) -> io::Result<OwnedFd> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.exists() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+    }
+    // Bound under a name in a private directory and moved into place, it never stands there with another mode.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    let private = parent.join(format!(".narrows-bus-{}-{next}", std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&private)?;
+    let bind = || {
+        let inner = private.join("s");
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::bind(&fd, &SocketAddrUnix::new(&inner)?)?;
+        std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o600))?;
+        rustix::net::listen(&fd, BACKLOG)?;
+        std::fs::rename(&inner, path)?;
+        Ok(fd)
+    };
+    let result = bind();
+    _ = std::fs::remove_dir_all(&private);
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open_unix(path: &Path) -> Result<Listener, ListenError> {
+        unix(path)
+    }
+
+    #[test]
+    fn a_port_is_for_this_machine_and_its_settings_are_inherited() {
+        let (entry, door) = open(&Door::Tcp("127.0.0.1:0".into()), Duration::from_secs(30)).unwrap();
+        let (Entry::Socket(listener), Door::Tcp(at)) = (entry, door) else { panic!("a socket") };
+        assert!(!at.ends_with(":0"), "{at}");
+        let _peer = std::net::TcpStream::connect(&at).unwrap();
+        let accepted = loop {
+            match listener.accept() {
+                Err(Errno::AGAIN) => std::thread::yield_now(),
+                other => break other.unwrap(),
+            }
+        };
+        assert!(sockopt::tcp_nodelay(&accepted).unwrap());
+        assert!(sockopt::socket_keepalive(&accepted).unwrap());
+        let kept = (
+            sockopt::tcp_keepidle(&accepted).unwrap(),
+            sockopt::tcp_keepintvl(&accepted).unwrap(),
+            sockopt::tcp_keepcnt(&accepted).unwrap(),
+        );
+        assert_eq!(kept, KEEPALIVE);
+        assert_eq!(sockopt::tcp_user_timeout(&accepted).unwrap(), 45_000);
+        let taken = open(&Door::Tcp(at), Duration::ZERO).unwrap_err();
+        assert!(matches!(taken, ListenError::InUse(_)), "{taken:?}");
+        for far in ["0.0.0.0:0", "[::]:0"] {
+            let error = open(&Door::Tcp(far.into()), Duration::ZERO).unwrap_err();
+            assert!(matches!(error, ListenError::NotLoopback(_)), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_unix_socket_is_private_and_a_stale_one_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("made").join("s");
+        let listener = open_unix(&path).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        assert!(matches!(open_unix(&path), Err(ListenError::InUse(_))), "somebody listens");
+        let entries = std::fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(entries, 1, "nothing else is left there");
+
+        // As after a death: the socket is closed, its file stays.
+        let (fd, file) = (listener.fd.try_clone().unwrap(), listener.file.clone());
+        std::mem::forget(listener);
+        drop(fd);
+        assert!(file.is_some());
+        std::fs::write(dir.path().join("plain"), "").unwrap();
+        assert!(matches!(open_unix(&dir.path().join("plain")), Err(ListenError::NotASocket(_))));
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_strangers_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "stale");
+        let first = open_unix(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let second = open_unix(&path).unwrap();
+        drop(first);
+        assert!(path.exists(), "it is another's by now");
+        drop(second);
+        assert!(!path.exists());
+    }
+}

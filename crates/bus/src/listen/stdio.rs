@@ -1,0 +1,182 @@
+//! Our own stdin and stdout as a client, taken away from everybody else.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::driver::stream::Stream;
+
+/// How much a copying thread moves at a time.
+const CHUNK: usize = 64 << 10;
+
+/// Both directions of a client that has a descriptor for each.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    pub(crate) input: Stream,
+    pub(crate) output: Stream,
+    /// Hung up on when everything that was written to a file has got there.
+    pub(crate) copied: Option<Receiver<()>>,
+}
+
+/// Takes descriptors 0 and 1 and leaves an empty input and stderr in their places: no print of any library can corrupt
+/// the wire, and no child that inherits them can eat its input.
+pub(super) fn take() -> io::Result<Ends> {
+    // 3 and up: a low number would be taken for a standard stream by whatever is started later.
+    let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
+    let nothing = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(nothing)?;
+    ends(input, output)
+}
+
+fn ends(input: OwnedFd, output: OwnedFd) -> io::Result<Ends> {
+    let input = match usable(input, OFlags::RDONLY)? {
+        Ok(stream) => stream,
+        Err(input) => {
+            let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+            copier("narrows-stdin", input, theirs)?;
+            nonblocking(ours)?
+        }
+    };
+    let (output, copied) = match usable(output, OFlags::WRONLY)? {
+        Ok(stream) => (stream, None),
+        Err(output) => {
+            let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
+            let copied = copier("narrows-stdout", theirs, output)?;
+            (nonblocking(ours)?, Some(copied))
+        }
+    };
+    Ok(Ends { input, output, copied })
+}
+
+/// The descriptor as one that never waits, if that is possible without harm to others; else itself.
+fn usable(fd: OwnedFd, access: OFlags) -> io::Result<Result<Stream, OwnedFd>> {
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
+    if kind == FileType::Socket {
+        // Asked not to wait with every call, whatever its mode.
+        return Ok(Ok(Stream::socket(fd)));
+    }
+    if kind == FileType::Fifo || rustix::termios::isatty(&fd) {
+        // Non-blocking mode belongs to the open file, which parents and siblings share. Opening it anew gives us one
+        // of our own, unless it is another user's.
+        let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+        let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        if let Ok(own) = rustix::fs::open(path, flags, Mode::empty()) {
+            return Ok(Ok(Stream::pipe(own)));
+        }
+    }
+    Ok(Err(fd))
+}
+
+fn nonblocking(fd: OwnedFd) -> io::Result<Stream> {
+    rustix::io::ioctl_fionbio(&fd, true)?;
+    Ok(Stream::pipe(fd))
+}
+
+/// Files cannot be waited for: a thread copies them from or to a pipe. It ends with either side.
+fn copier(name: &str, from: OwnedFd, to: OwnedFd) -> io::Result<Receiver<()>> {
+    let (done, copied) = sync_channel(1);
+    std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(move || {
+        let _done = done;
+        if let Err(error) = copy(&from, &to) {
+            tracing::debug!(%error, "copying stdin or stdout has ended");
+        }
+    })?;
+    Ok(copied)
+}
+
+fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        // Also woken when nobody reads on the other side any more, which no read would ever tell.
+        let mut fds = [PollFd::new(from, PollFlags::IN), PollFd::new(to, PollFlags::empty())];
+        match poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error),
+        }
+        if fds[1].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+            return Ok(());
+        }
+        let read = match rustix::io::read(from, &mut chunk[..]) {
+            Ok(0) => return Ok(()),
+            Ok(read) => read,
+            Err(Errno::INTR | Errno::AGAIN) => continue,
+            Err(error) => return Err(error),
+        };
+        let mut rest = &chunk[..read];
+        while !rest.is_empty() {
+            match rustix::io::write(to, rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    _ = poll(&mut [PollFd::new(to, PollFlags::OUT)], None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    fn read_to_end(stream: &Stream) -> Vec<u8> {
+        let (mut all, mut buffer) = (Vec::new(), [0; 16]);
+        loop {
+            match stream.read(&mut buffer) {
+                Ok(0) => return all,
+                Ok(read) => all.extend_from_slice(&buffer[..read]),
+                Err(Errno::AGAIN) => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn files_are_copied_by_threads() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        std::fs::write(&from, "what stands in a file\n").unwrap();
+        let taken = ends(File::open(&from).unwrap().into(), File::create(&to).unwrap().into()).unwrap();
+        assert_eq!(read_to_end(&taken.input), b"what stands in a file\n");
+        taken.output.write(b"answer\n").unwrap();
+        drop(taken.output);
+        assert!(taken.copied.unwrap().recv().is_err(), "hung up on");
+        assert_eq!(std::fs::read_to_string(&to).unwrap(), "answer\n");
+    }
+
+    #[test]
+    fn pipes_and_sockets_are_used_as_they_are_and_left_as_they_were() {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let kept = read.try_clone().unwrap();
+        let taken = ends(read, ours.try_clone().unwrap()).unwrap();
+        assert!(taken.copied.is_none());
+        let mut buffer = [0; 8];
+        assert_eq!(taken.input.read(&mut buffer), Err(Errno::AGAIN));
+        assert_eq!(Stream::socket(ours.try_clone().unwrap()).read(&mut buffer), Err(Errno::AGAIN));
+        for fd in [&kept, &ours] {
+            assert!(!rustix::fs::fcntl_getfl(fd).unwrap().contains(OFlags::NONBLOCK));
+        }
+        rustix::io::write(&write, b"x\n").unwrap();
+        assert_eq!(taken.input.read(&mut buffer), Ok(2));
+        taken.output.write(b"y").unwrap();
+        let mut answer = [0; 1];
+        std::os::unix::net::UnixStream::from(theirs).read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"y");
+    }
+}

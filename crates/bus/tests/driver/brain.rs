@@ -1,0 +1,172 @@
+//! Brains that decide as little as possible, and tell what they were told.
+
+use std::sync::mpsc::SyncSender;
+
+use narrows_bus::config::{Config, Pool};
+use narrows_bus::core::{Action, Arrival, Client, End, Outlet, PoolId, Reason, Stuck, Time, Worker};
+use narrows_bus::driver::Brain;
+use narrows_wire::View;
+
+/// What a [`Simple`] does with lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Clients get them back.
+    Mirror,
+    /// Each client has a worker of its own.
+    Pairs,
+}
+
+/// What a [`Simple`] was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Open(u32),
+    Eof(u32),
+    Gone(u32),
+    Drained(u32),
+    Up(u32, u32),
+    Stuck(u32, Stuck),
+    Ended(u32, End),
+    Pressure(bool),
+    Reloaded,
+}
+
+pub(crate) struct Simple {
+    mode: Mode,
+    pools: Vec<Pool>,
+    max: usize,
+    /// Whether a client is there, and whether its worker is.
+    slots: Vec<(bool, bool)>,
+    draining: bool,
+    events: SyncSender<Event>,
+}
+
+impl Simple {
+    pub(crate) fn new(mode: Mode, config: &Config, events: SyncSender<Event>) -> Self {
+        let (pools, max) = (config.pools.clone(), config.limits.max_connections);
+        Self { mode, pools, max, slots: Vec::new(), draining: false, events }
+    }
+
+    fn tell(&self, event: Event) {
+        self.events.send(event).unwrap();
+    }
+
+    fn rest(&mut self, out: &mut impl Outlet) {
+        if self.draining && self.slots.iter().all(|slot| *slot == (false, false)) {
+            out.act(Action::Finished);
+        }
+    }
+}
+
+impl Brain for Simple {
+    type Status = usize;
+
+    fn start(&mut self, _: Time, _: &mut impl Outlet) {}
+
+    fn client_open(&mut self, _: Time, from: Arrival, out: &mut impl Outlet) -> Option<Client> {
+        assert_eq!(from.listener, 0);
+        if self.slots.iter().filter(|slot| slot.0).count() >= self.max {
+            return None;
+        }
+        let free = self.slots.iter().position(|slot| *slot == (false, false));
+        let slot = free.unwrap_or_else(|| {
+            self.slots.push((false, false));
+            self.slots.len() - 1
+        });
+        self.slots[slot] = (true, self.mode == Mode::Pairs);
+        let slot = u32::try_from(slot).unwrap();
+        if self.mode == Mode::Pairs {
+            out.act(Action::Spawn { worker: Worker(slot), pool: PoolId(0) });
+        }
+        self.tell(Event::Open(slot));
+        Some(Client(slot))
+    }
+
+    fn client_line(&mut self, _: Time, client: Client, message: View<'_>, out: &mut impl Outlet) {
+        let line = message.bytes();
+        assert!(!line.ends_with(b"\"panic\"]"), "as asked for");
+        if let Some(length) = line.strip_prefix(b"[\"flood\",") {
+            let length: usize = std::str::from_utf8(&length[..length.len() - 1]).unwrap().parse().unwrap();
+            out.to_client(client, &[&vec![b'x'; length]]);
+            return;
+        }
+        match self.mode {
+            Mode::Mirror => out.to_client(client, &[&line[..line.len() / 2], &line[line.len() / 2..]]),
+            Mode::Pairs => out.to_worker(Worker(client.0), &[line]),
+        };
+    }
+
+    fn client_eof(&mut self, _: Time, client: Client, out: &mut impl Outlet) {
+        self.tell(Event::Eof(client.0));
+        match self.mode {
+            Mode::Mirror => out.act(Action::Close { client, reason: Reason::Served }),
+            Mode::Pairs => out.act(Action::Stop { worker: Worker(client.0), kill: false }),
+        }
+    }
+
+    fn client_gone(&mut self, _: Time, client: Client, out: &mut impl Outlet) {
+        self.tell(Event::Gone(client.0));
+        let slot = &mut self.slots[client.0 as usize];
+        slot.0 = false;
+        if slot.1 {
+            out.act(Action::Stop { worker: Worker(client.0), kill: true });
+        }
+        self.rest(out);
+    }
+
+    fn client_drained(&mut self, _: Time, client: Client, _: &mut impl Outlet) {
+        self.tell(Event::Drained(client.0));
+    }
+
+    fn worker_up(&mut self, _: Time, worker: Worker, pid: u32, _: &mut impl Outlet) {
+        self.tell(Event::Up(worker.0, pid));
+    }
+
+    fn worker_line(&mut self, _: Time, worker: Worker, message: View<'_>, out: &mut impl Outlet) {
+        out.to_client(Client(worker.0), &[message.bytes()]);
+    }
+
+    fn worker_drained(&mut self, _: Time, _: Worker, _: &mut impl Outlet) {}
+
+    fn worker_stuck(&mut self, _: Time, worker: Worker, why: Stuck, out: &mut impl Outlet) {
+        self.tell(Event::Stuck(worker.0, why));
+        out.act(Action::Stop { worker, kill: true });
+    }
+
+    fn worker_gone(&mut self, _: Time, worker: Worker, end: End, out: &mut impl Outlet) {
+        self.tell(Event::Ended(worker.0, end));
+        self.slots[worker.0 as usize].1 = false;
+        out.act(Action::Close { client: Client(worker.0), reason: Reason::Served });
+        self.rest(out);
+    }
+
+    fn tick(&mut self, _: Time, _: &mut impl Outlet) {}
+
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+
+    fn drain(&mut self, _: Time, out: &mut impl Outlet) {
+        self.draining = true;
+        for slot in 0..u32::try_from(self.slots.len()).unwrap() {
+            out.act(Action::Close { client: Client(slot), reason: Reason::Draining });
+        }
+        self.rest(out);
+    }
+
+    fn reload(&mut self, _: Time, config: &Config, _: &mut impl Outlet) {
+        self.pools.clone_from(&config.pools);
+        self.tell(Event::Reloaded);
+    }
+
+    fn set_pressure(&mut self, on: bool) {
+        self.tell(Event::Pressure(on));
+    }
+
+    fn status(&self, _: Time) -> usize {
+        self.slots.iter().filter(|slot| slot.0).count()
+    }
+
+    fn pool(&self, pool: PoolId) -> Option<&Pool> {
+        self.pools.get(pool.0 as usize)
+    }
+}

@@ -1,0 +1,198 @@
+//! Clients: lines, limits, hang-ups.
+
+use narrows_bus::StartError;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::*;
+
+#[test]
+fn lines_come_back_in_order_whatever_their_length() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let mut peer = rig.connect();
+    let lines: Vec<String> =
+        [2, 100, 70_000, 300_000, 3, 1_000_000].map(|length| format!("[{}]\n", "1".repeat(length))).into();
+    let mut writer = peer.reader.get_ref().try_clone().unwrap();
+    let text = lines.concat();
+    let sender = std::thread::spawn(move || writer.write_all(text.as_bytes()).unwrap());
+    for line in lines {
+        assert!(peer.hear() == line, "a line of {} bytes", line.len());
+    }
+    sender.join().unwrap();
+    peer.shut();
+    assert_eq!(peer.rest(), "");
+    assert_eq!([rig.next(), rig.next(), rig.next()], [Event::Open(0), Event::Eof(0), Event::Gone(0)]);
+    rig.finish();
+}
+
+#[test]
+fn many_clients_do_not_mix() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let mut peers: Vec<Peer> = (0..300).map(|_| rig.connect()).collect();
+    for round in 0..3 {
+        for (number, peer) in peers.iter_mut().enumerate() {
+            peer.say(&format!("[{number},{round}]\n[{number},\"again\"]\n"));
+        }
+        for (number, peer) in peers.iter_mut().enumerate() {
+            assert_eq!(peer.hear(), format!("[{number},{round}]\n"));
+            assert_eq!(peer.hear(), format!("[{number},\"again\"]\n"));
+        }
+    }
+    drop(peers);
+    for _ in 0..300 {
+        rig.until(|event| matches!(event, Event::Gone(_)));
+    }
+    rig.finish();
+}
+
+#[test]
+fn a_unix_socket_works_like_a_port_also_when_it_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let rig = Rig::new(
+        Mode::Mirror,
+        Config { listen: vec![Listen { at: Door::Unix(path.clone()), pool: None }], ..config("") },
+    );
+    let mut socket = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    socket.write_all(b"[\"flood\",3000000]\n[\"flood\",3]\n").unwrap();
+    let mut reader = BufReader::new(socket);
+    for length in [3_000_000, 3] {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        assert_eq!(line.len(), length + 1);
+    }
+    reader.get_mut().write_all(b"[1]\n").unwrap();
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    assert_eq!(line, "[1]\n");
+    drop(reader);
+    rig.until(|event| *event == Event::Gone(0));
+    rig.finish();
+    assert!(!path.exists(), "the socket goes with the bus");
+}
+
+#[test]
+fn whoever_does_not_speak_json_is_told_and_hung_up_on() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let mut browser = rig.connect();
+    browser.say("\r\n POST / HTTP/1.1\r\nHost: x\r\n\r\n{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n");
+    let answer = browser.rest();
+    assert!(answer.contains("-32700") && answer.lines().count() == 1, "{answer}");
+    rig.until(|event| *event == Event::Gone(0));
+    let mut peer = rig.connect();
+    peer.say("\n [1]\n");
+    assert_eq!(peer.hear(), " [1]\n");
+    peer.say("nonsense\n");
+    assert_eq!(peer.hear(), "nonsense\n", "later lines are the core's business");
+    rig.finish();
+}
+
+#[test]
+fn a_panic_costs_one_connection() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let (mut one, mut other) = (rig.connect(), rig.connect());
+    other.say("[1]\n");
+    assert_eq!(other.hear(), "[1]\n");
+    one.say("[1]\n[\"panic\"]\n[2]\n");
+    let answer = one.rest();
+    assert!(answer.starts_with("[1]\n") && answer.contains("-32603") && !answer.contains("[2]"), "{answer}");
+    rig.until(|event| matches!(event, Event::Gone(_)));
+    other.say("[2]\n");
+    assert_eq!(other.hear(), "[2]\n");
+    rig.finish();
+}
+
+#[test]
+fn a_reader_that_takes_nothing_is_disconnected() {
+    let mut config = config("");
+    config.limits.queue_bytes = 64 << 10;
+    config.limits.stall_timeout = Duration::from_millis(300);
+    let rig = Rig::new(Mode::Mirror, config);
+    let mut peer = rig.connect();
+    peer.say("[\"flood\",50000000]\n");
+    rig.until(|event| *event == Event::Gone(0));
+    let mut other = rig.connect();
+    other.say("[1]\n");
+    assert_eq!(other.hear(), "[1]\n");
+    rig.finish();
+}
+
+#[test]
+fn a_queue_that_has_room_again_is_told_of() {
+    let mut config = config("");
+    config.limits.queue_bytes = 64 << 10;
+    let rig = Rig::new(Mode::Mirror, config);
+    let mut peer = rig.connect();
+    peer.say("[\"flood\",50000000]\n");
+    assert_eq!(peer.hear().len(), 50_000_001);
+    rig.until(|event| *event == Event::Drained(0));
+    rig.finish();
+}
+
+#[test]
+fn one_too_many_is_told_why() {
+    let mut config = config("");
+    config.limits.max_connections = 1;
+    let rig = Rig::new(Mode::Mirror, config);
+    let mut first = rig.connect();
+    first.say("[1]\n");
+    assert_eq!(first.hear(), "[1]\n");
+    let answer = rig.connect().rest();
+    assert!(answer.contains("-32012"), "{answer}");
+    rig.finish();
+}
+
+/// Descriptors are shared with this test: each connection takes two.
+#[test]
+fn without_descriptors_nobody_is_let_in_until_there_are_some() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let first = rig.connect();
+    rig.until(|event| *event == Event::Open(0));
+    let limit = getrlimit(Resource::Nofile);
+    let spare = first.reader.get_ref().try_clone().unwrap();
+    let lowest = u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&spare)).unwrap();
+    drop(spare);
+    // Room for exactly one more.
+    setrlimit(Resource::Nofile, Rlimit { current: Some(lowest + 1), ..limit }).unwrap();
+    let mut second = rig.connect();
+    rig.until(|event| *event == Event::Pressure(true));
+    second.say("[1]\n");
+    drop(first);
+    rig.until(|event| *event == Event::Pressure(false));
+    assert_eq!(second.hear(), "[1]\n");
+    setrlimit(Resource::Nofile, limit).unwrap();
+    drop(second);
+    rig.finish();
+}
+
+#[test]
+fn the_end_is_orderly() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let mut peer = rig.connect();
+    peer.say("[1]\n");
+    assert_eq!(peer.hear(), "[1]\n");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert_eq!(runtime.block_on(rig.bus.status()), Ok(1));
+    rig.bus.reload(Config { limits: Limits { max_line: 10, ..Limits::default() }, ..config("") }).unwrap();
+    rig.until(|event| *event == Event::Reloaded);
+    let elsewhere = Config { listen: Vec::new(), ..config("") };
+    assert!(matches!(rig.bus.reload(elsewhere), Err(StartError::Listeners)));
+    let handle = rig.bus.handle();
+    rig.finish();
+    assert_eq!(peer.rest(), "");
+    assert!(runtime.block_on(handle.status()).is_err());
+}
+
+#[test]
+fn what_cannot_work_is_an_error_at_once() {
+    let start = |config: Config| {
+        let (tell, _events) = sync_channel(1);
+        Bus::start_with(config, Vec::new(), |config| Simple::new(Mode::Mirror, config, tell)).unwrap_err()
+    };
+    let missing = Config { pools: vec![Pool::new("p", vec!["/no/such/program".into()])], ..config("") };
+    assert!(matches!(start(missing), StartError::Program { pool, .. } if pool == "p"));
+    let mut limited = config("");
+    limited.pools[0].memory = Some(1 << 30);
+    assert!(matches!(start(limited), StartError::Unlimited { .. }));
+    let everybody = Listen { at: Door::Tcp("0.0.0.0:0".into()), pool: None };
+    assert!(matches!(start(Config { listen: vec![everybody], ..config("") }), StartError::Listen(_)));
+}

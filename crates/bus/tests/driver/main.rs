@@ -1,0 +1,101 @@
+//! The driver with real sockets and real processes, under a brain that decides next to nothing.
+
+mod brain;
+mod clients;
+mod workers;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use narrows_bus::config::{Admin, Config, Door, Limits, Listen, Pool};
+use narrows_bus::{Bus, Ended};
+
+use brain::{Event, Mode, Simple};
+
+/// Long enough for a loaded machine; nothing waits for it unless something is wrong.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A bus and what its brain was told.
+struct Rig {
+    bus: Bus<Simple>,
+    events: Receiver<Event>,
+}
+
+/// Settings of a bus on a free port, whose workers are `script` in a shell.
+fn config(script: &str) -> Config {
+    Config {
+        listen: vec![Listen { at: Door::Tcp("127.0.0.1:0".into()), pool: None }],
+        pools: vec![Pool::new("p", vec!["/bin/sh".into(), "-c".into(), script.into()])],
+        limits: Limits::default(),
+        admin: Admin::default(),
+    }
+}
+
+impl Rig {
+    fn new(mode: Mode, config: Config) -> Self {
+        let (tell, events) = sync_channel(1 << 16);
+        let bus = Bus::start_with(config, Vec::new(), |config| Simple::new(mode, config, tell)).unwrap();
+        Self { bus, events }
+    }
+
+    fn connect(&self) -> Peer {
+        let Door::Tcp(at) = &self.bus.addresses()[0] else { panic!("a port") };
+        let socket = TcpStream::connect(at).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Peer { reader: BufReader::new(socket) }
+    }
+
+    fn next(&self) -> Event {
+        self.events.recv_timeout(PATIENCE).expect("something happens")
+    }
+
+    /// What comes until `wanted` does.
+    #[track_caller]
+    fn until(&self, wanted: impl Fn(&Event) -> bool) -> Event {
+        let mut seen = Vec::new();
+        loop {
+            let Ok(event) = self.events.recv_timeout(PATIENCE) else { panic!("only {seen:?}") };
+            if wanted(&event) {
+                return event;
+            }
+            seen.push(event);
+        }
+    }
+
+    fn finish(self) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        self.bus.drain();
+        let ended = runtime.block_on(tokio::time::timeout(PATIENCE, self.bus.finished()));
+        assert_eq!(ended.unwrap(), Ended::Done);
+    }
+}
+
+/// A client.
+struct Peer {
+    reader: BufReader<TcpStream>,
+}
+
+impl Peer {
+    fn say(&mut self, text: &str) {
+        self.reader.get_mut().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// The next line, with its end; empty at the end of the stream.
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        self.reader.read_to_string(&mut rest).unwrap();
+        rest
+    }
+
+    fn shut(&mut self) {
+        self.reader.get_mut().shutdown(Shutdown::Write).unwrap();
+    }
+}

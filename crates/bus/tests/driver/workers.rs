@@ -1,0 +1,137 @@
+//! Workers: pipes, ends, and what became of what they were sent.
+
+use narrows_bus::core::{End, Stuck};
+
+use super::*;
+
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn ended(event: Event) -> End {
+    match event {
+        Event::Ended(0, end) => end,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn pid(event: &Event) -> Option<u32> {
+    match event {
+        Event::Up(_, pid) => Some(*pid),
+        _ => None,
+    }
+}
+
+#[test]
+fn lines_go_through_a_worker_unchanged() {
+    let rig = Rig::new(Mode::Pairs, config("exec cat"));
+    let mut peers: Vec<Peer> = (0..4).map(|_| rig.connect()).collect();
+    for (number, peer) in peers.iter_mut().enumerate() {
+        let mut writer = peer.reader.get_ref().try_clone().unwrap();
+        let lines: Vec<String> =
+            (0..2000).map(|line| format!("[{number},{line},\"{}\"]\n", "y".repeat(line))).collect();
+        let text = lines.concat();
+        let sender = std::thread::spawn(move || writer.write_all(text.as_bytes()).unwrap());
+        for line in lines {
+            assert_eq!(peer.hear(), line);
+        }
+        sender.join().unwrap();
+    }
+    // The end of input goes through, too, and only then the connection ends.
+    peers[0].say("[\"last\"]\n");
+    peers[0].shut();
+    assert_eq!(peers[0].rest(), "[\"last\"]\n");
+    let end = rig.until(|event| matches!(event, Event::Ended(..)));
+    assert!(matches!(&end, Event::Ended(_, end) if end.reason == "exited with status 0"), "{end:?}");
+    rig.finish();
+}
+
+#[test]
+fn an_end_tells_how_and_what_was_taken() {
+    // A shell reads byte by byte, so the second line stays in the pipe.
+    let rig = Rig::new(Mode::Pairs, config("read a; read b; echo \"[\\\"$a\\\"]\"; echo oops >&2; exit 3"));
+    let mut peer = rig.connect();
+    rig.until(|event| matches!(event, Event::Up(..)));
+    peer.say("[1]\n[22]\n[333]\n");
+    assert_eq!(peer.rest(), "[\"[1]\"]\n", "what it said last is delivered");
+    let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
+    let reason = "exited with status 3; stderr: oops".to_owned();
+    assert_eq!(end, End { reason, taken: 9, unsent: Vec::new(), oom: false });
+    rig.finish();
+}
+
+#[test]
+fn what_was_never_written_comes_back() {
+    let rig = Rig::new(Mode::Pairs, config("read a; exit 0"));
+    let mut peer = rig.connect();
+    let long = format!("[{}]\n", "1".repeat(2_000_000));
+    peer.say(&format!("[1]\n{long}[2]\n"));
+    let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
+    assert_eq!(end.taken, 4);
+    assert!(end.unsent.ends_with(b"1]\n[2]\n") && end.unsent.len() > 1_000_000, "{}", end.unsent.len());
+    rig.finish();
+}
+
+#[test]
+fn closed_pipes_are_noticed() {
+    for (script, why) in
+        [("exec >&-; sleep 1000", Stuck::OutputClosed), ("exec <&-; sleep 1000", Stuck::InputClosed)]
+    {
+        let rig = Rig::new(Mode::Pairs, config(script));
+        let _peer = rig.connect();
+        let up = rig.until(|event| matches!(event, Event::Up(..)));
+        rig.until(|event| *event == Event::Stuck(0, why));
+        let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
+        assert_eq!(end.reason, "killed by SIGKILL");
+        assert!(!is_alive(pid(&up).unwrap()));
+        rig.finish();
+    }
+}
+
+#[test]
+fn a_stopped_worker_is_noticed() {
+    let rig = Rig::new(Mode::Pairs, config("read a; kill -STOP $$; exec cat"));
+    let mut peer = rig.connect();
+    peer.say("[1]\n");
+    rig.until(|event| *event == Event::Stuck(0, Stuck::Stopped));
+    rig.until(|event| matches!(event, Event::Ended(..)));
+    rig.finish();
+}
+
+#[test]
+fn nothing_outlives_the_bus() {
+    let rig = Rig::new(Mode::Pairs, config("trap '' TERM; setsid sleep 1000 & echo [$!]; cat; sleep 1000"));
+    let mut peer = rig.connect();
+    let up = rig.until(|event| matches!(event, Event::Up(..)));
+    let detached: u32 = peer.hear().trim_matches(['[', ']', '\n']).parse().unwrap();
+    assert!(is_alive(detached));
+    rig.finish();
+    assert!(!is_alive(pid(&up).unwrap()) && !is_alive(detached));
+}
+
+#[test]
+fn a_worker_that_cannot_start_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config("exec cat");
+    config.pools[0].cwd = Some(dir.path().to_owned());
+    let rig = Rig::new(Mode::Pairs, config);
+    dir.close().unwrap();
+    let mut peer = rig.connect();
+    peer.say("[1]\n");
+    let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
+    assert!(end.reason.contains("working directory") && end.taken == 0, "{end:?}");
+    rig.finish();
+}
+
+#[test]
+fn a_client_that_vanishes_takes_its_worker_along() {
+    let rig = Rig::new(Mode::Pairs, config("exec sleep 1000"));
+    let mut peer = rig.connect();
+    let up = rig.until(|event| matches!(event, Event::Up(..)));
+    peer.say("[1]\n");
+    drop(peer);
+    rig.until(|event| matches!(event, Event::Ended(..)));
+    assert!(!is_alive(pid(&up).unwrap()));
+    rig.finish();
+}
