@@ -2,6 +2,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 mod agent;
+mod bus;
 mod client;
 mod measure;
 mod rpc;
@@ -9,13 +10,24 @@ mod wire;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: narrows-bench wire|rpc|agent|client [--json] [--peer CMD]...";
+const USAGE: &str = "\
+usage: narrows-bench wire|rpc|agent|client [--json] [--peer CMD]...
+       narrows-bench bus [--json] [--rows ROW,...] [--only CONTENDER,...] [--seconds S] [--rounds N]
+                         [--peer NAME CMD CONFIG]...";
 
 fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.split_first() {
+        Some((name, options)) if name == "bus" => return bus(options),
+        // The other ends of `bus`, which starts itself.
+        Some((name, options)) if name == "bus-worker" => return served(&bus::worker::serve(options)),
+        Some((name, options)) if name == "bus-null" => return served(&bus::null::serve(options)),
+        _ => {}
+    }
     let mut bench = None;
     let mut json = false;
     let mut peers = Vec::new();
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = words.into_iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--json" => json = true,
@@ -54,6 +66,27 @@ fn main() -> ExitCode {
         Some("rpc-pour") => return served(&rpc::pour()),
         _ => return usage(),
     };
+    tell(&report, json)
+}
+
+/// The bench whose options are its own.
+fn bus(options: &[String]) -> ExitCode {
+    if options.iter().any(|option| option == "-h" || option == "--help") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    let (json, options): (Vec<String>, Vec<String>) =
+        options.iter().cloned().partition(|option| option == "--json");
+    match bus::run(&options) {
+        Ok(report) => tell(&report, !json.is_empty()),
+        Err(problem) => {
+            eprintln!("narrows-bench: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn tell(report: &measure::Report, json: bool) -> ExitCode {
     if json {
         println!("{}", report.json());
     } else {

@@ -1,0 +1,159 @@
+//! What is on its way: the unfinished line of a source, and the bytes a sink has not taken yet.
+
+use std::io::{self, ErrorKind, Read, Write};
+
+/// How much is read at once, as in the bus.
+pub(super) const READ: usize = 256 << 10;
+
+/// How a read went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Got {
+    /// There may be more.
+    More,
+    /// There is nothing more for now.
+    Drained,
+    /// There will never be more.
+    Ended,
+}
+
+/// One read into `scratch`.
+pub(super) fn read<'a>(source: &mut impl Read, scratch: &'a mut [u8]) -> io::Result<(Got, &'a [u8])> {
+    loop {
+        return match source.read(scratch) {
+            Ok(0) => Ok((Got::Ended, &[])),
+            // A short read has emptied the pipe or the socket, and what comes later is another event.
+            Ok(count) => {
+                let got = if count == scratch.len() { Got::More } else { Got::Drained };
+                Ok((got, &scratch[..count]))
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok((Got::Drained, &[])),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => Err(error),
+        };
+    }
+}
+
+/// The beginning of a line whose end has not come yet.
+#[derive(Default)]
+pub(super) struct Rest(Vec<u8>);
+
+impl Rest {
+    /// Cuts what was read into lines, without their ends.
+    pub(super) fn lines(&mut self, mut read: &[u8], mut each: impl FnMut(&[u8])) {
+        if !self.0.is_empty() {
+            let Some(end) = memchr::memchr(b'\n', read) else { return self.0.extend_from_slice(read) };
+            self.0.extend_from_slice(&read[..end]);
+            each(&self.0);
+            self.0 = Vec::new();
+            read = &read[end + 1..];
+        }
+        while let Some(end) = memchr::memchr(b'\n', read) {
+            each(&read[..end]);
+            read = &read[end + 1..];
+        }
+        self.0.extend_from_slice(read);
+    }
+
+    /// Hands on everything up to the last end of a line, in at most two pieces of whole lines.
+    pub(super) fn whole(&mut self, mut read: &[u8], mut each: impl FnMut(&[u8])) {
+        if !self.0.is_empty() {
+            let Some(end) = memchr::memchr(b'\n', read) else { return self.0.extend_from_slice(read) };
+            self.0.extend_from_slice(&read[..=end]);
+            each(&std::mem::take(&mut self.0));
+            read = &read[end + 1..];
+        }
+        let end = memchr::memrchr(b'\n', read).map_or(0, |end| end + 1);
+        if end > 0 {
+            each(&read[..end]);
+        }
+        self.0.extend_from_slice(&read[end..]);
+    }
+}
+
+/// Bytes that wait for their sink.
+#[derive(Default)]
+pub(super) struct Outbox {
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl Outbox {
+    /// Where to append.
+    pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Writes what it can.
+    pub(super) fn flush(&mut self, sink: &mut impl Write) -> io::Result<()> {
+        while self.written < self.bytes.len() {
+            match sink.write(&self.bytes[self.written..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.bytes.clear();
+        self.written = 0;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_the_same_wherever_reads_end() {
+        let stream = b"one\ntwo\n\nthree\nfo";
+        for size in 1..=stream.len() {
+            let (mut rest, mut lines) = (Rest::default(), Vec::new());
+            stream.chunks(size).for_each(|read| rest.lines(read, |line| lines.push(line.to_vec())));
+            assert_eq!(lines, [&b"one"[..], b"two", b"", b"three"], "{size}");
+            assert_eq!(rest.0, b"fo");
+        }
+    }
+
+    #[test]
+    fn only_whole_lines_are_handed_on() {
+        let stream = b"one\ntwo\n\nthree\nfo";
+        for size in 1..=stream.len() {
+            let (mut rest, mut out) = (Rest::default(), Vec::new());
+            for read in stream.chunks(size) {
+                rest.whole(read, |piece| {
+                    assert!(piece.ends_with(b"\n"), "{size}");
+                    out.extend_from_slice(piece);
+                });
+            }
+            assert_eq!(out, b"one\ntwo\n\nthree\n", "{size}");
+        }
+    }
+
+    #[test]
+    fn what_a_sink_does_not_take_waits() {
+        struct Narrow(Vec<u8>, usize);
+        impl Write for Narrow {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                if self.1 == 0 {
+                    return Err(ErrorKind::WouldBlock.into());
+                }
+                let count = bytes.len().min(self.1);
+                self.1 -= count;
+                self.0.extend_from_slice(&bytes[..count]);
+                Ok(count)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (mut outbox, mut sink) = (Outbox::default(), Narrow(Vec::new(), 0));
+        outbox.bytes().extend_from_slice(b"abcdef");
+        for (room, expected) in [(0, &b""[..]), (4, b"abcd"), (9, b"abcdef")] {
+            sink.1 = room;
+            outbox.flush(&mut sink).expect("a sink");
+            assert_eq!(sink.0, expected);
+        }
+        assert!(outbox.bytes.is_empty());
+    }
+}

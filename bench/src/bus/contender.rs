@@ -1,0 +1,254 @@
+//! Who is measured: nobody in between, the null router, `narrows bus`, and whatever else is named.
+
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::message::Dialect;
+
+/// How many workers every router has.
+pub(super) const WORKERS: usize = 4;
+/// How long one may take until it can be reached.
+const START: Duration = Duration::from_secs(10);
+/// How long it may take to end when asked to.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// One way from the load to the workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Contender {
+    /// The load speaks to one worker itself.
+    Direct,
+    Null,
+    Narrows,
+    Peer(Peer),
+}
+
+/// Another router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Peer {
+    pub(super) name: String,
+    /// Its command line; `{config}` stands for the file and `{port}` for the port on 127.0.0.1.
+    pub(super) command: String,
+    /// Its configuration; `{worker}` stands for the program of a worker, which takes the argument `bus-worker`, and
+    /// `{workers}` for their number.
+    pub(super) config: PathBuf,
+}
+
+impl Contender {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Direct => "direct",
+            Self::Null => "null",
+            Self::Narrows => "narrows",
+            Self::Peer(peer) => &peer.name,
+        }
+    }
+
+    /// Whether a failure of it is ours.
+    pub(super) fn is_ours(&self) -> bool {
+        !matches!(self, Self::Peer(_))
+    }
+
+    pub(super) fn dialect(&self) -> Dialect {
+        if self.is_ours() { Dialect::Acp } else { Dialect::Top }
+    }
+
+    /// Starts it. `place` is a directory for its files.
+    pub(super) fn start(&self, place: &Path) -> Result<Running, String> {
+        let port = free_port().map_err(|error| format!("there is no port: {error}"))?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let own = own()?;
+        let (mut command, log) = match self {
+            Self::Direct => {
+                let mut command = Command::new(&own);
+                command.args(["bus-worker", "--listen", &address.to_string()]);
+                (command, None)
+            }
+            Self::Null => {
+                let mut command = Command::new(&own);
+                command.args(["bus-null", &address.to_string(), &WORKERS.to_string()]);
+                (command, None)
+            }
+            Self::Narrows => (narrows(&own, place, port)?, Some(place.join("narrows.log"))),
+            Self::Peer(peer) => (peer.command(&own, place, port)?, None),
+        };
+        let stderr = match &log {
+            Some(log) => File::create(log).map(Stdio::from).map_err(|error| error.to_string())?,
+            None => Stdio::null(),
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        Running::start(command, address).map_err(|problem| {
+            let said = log.and_then(|log| std::fs::read_to_string(log).ok()).unwrap_or_default();
+            let said = said.lines().last().map(|line| format!(" ({line})")).unwrap_or_default();
+            format!("{} {problem}{said}", self.name())
+        })
+    }
+}
+
+impl Peer {
+    fn command(&self, own: &Path, place: &Path, port: u16) -> Result<Command, String> {
+        let template = std::fs::read_to_string(&self.config)
+            .map_err(|error| format!("{}: {error}", self.config.display()))?;
+        let config = template
+            .replace("{worker}", &own.to_string_lossy())
+            .replace("{workers}", &WORKERS.to_string())
+            .replace("{port}", &port.to_string());
+        // The name stays, for those who tell formats by it.
+        let file = place.join(self.config.file_name().unwrap_or("config".as_ref()));
+        std::fs::write(&file, config).map_err(|error| format!("{}: {error}", file.display()))?;
+        let words = shlex::split(&self.command).unwrap_or_default();
+        let mut words = words.into_iter().map(|word| {
+            word.replace("{config}", &file.to_string_lossy()).replace("{port}", &port.to_string())
+        });
+        let program = words.next().ok_or_else(|| format!("`{}` is no command", self.command))?;
+        let mut command = Command::new(program);
+        command.args(words);
+        Ok(command)
+    }
+}
+
+/// The program of this workspace, which was built into the same directory as this one.
+fn narrows(own: &Path, place: &Path, port: u16) -> Result<Command, String> {
+    let program = own.with_file_name("narrows");
+    if !program.is_file() {
+        return Err("there is no `narrows` beside this program: `cargo xtask bench bus` builds it".to_owned());
+    }
+    let (config, none) = (place.join("bus.toml"), place.join("narrows.toml"));
+    let written =
+        std::fs::write(&config, bus_toml(own, place, port)).and_then(|()| std::fs::write(&none, ""));
+    written.map_err(|error| format!("no configuration: {error}"))?;
+    let mut command = Command::new(program);
+    command.arg("bus").arg("--config").arg(config);
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("NARROWS_")) {
+            command.env_remove(name);
+        }
+    }
+    // Empty, in place of the user's.
+    command.env("NARROWS_CONFIG", none);
+    Ok(command)
+}
+
+fn bus_toml(own: &Path, place: &Path, port: u16) -> String {
+    // As JSON, whose strings are also those of TOML.
+    let word = |path: &Path| serde_json::Value::from(path.to_string_lossy()).to_string();
+    let (worker, admin) = (word(own), word(&place.join("admin.sock")));
+    format!(
+        "[[listen]]\nurl = \"tcp://127.0.0.1:{port}\"\n\n\
+         [[pool]]\nname = \"bench\"\ncommand = [{worker}, \"bus-worker\"]\ninstances = {WORKERS}\nshare = \"all\"\n\n\
+         [admin]\nsocket = {admin}\n"
+    )
+}
+
+fn own() -> Result<PathBuf, String> {
+    std::env::current_exe().map_err(|error| format!("this program cannot find itself: {error}"))
+}
+
+/// A port that nobody had a moment ago.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// A router that runs, until it is dropped.
+pub(super) struct Running {
+    child: Child,
+    pub(super) address: SocketAddr,
+    /// From its start until it could be reached.
+    pub(super) took: Duration,
+}
+
+impl Running {
+    fn start(mut command: Command, address: SocketAddr) -> Result<Self, String> {
+        let before = Instant::now();
+        let child = command.spawn().map_err(|error| format!("cannot be started: {error}"))?;
+        let mut running = Self { child, address, took: Duration::ZERO };
+        loop {
+            if TcpStream::connect(address).is_ok() {
+                running.took = before.elapsed();
+                return Ok(running);
+            }
+            if let Ok(Some(status)) = running.child.try_wait() {
+                return Err(format!("ended with {status}"));
+            }
+            if before.elapsed() > START {
+                return Err(format!("cannot be reached after {} s", START.as_secs()));
+            }
+            // sleep: nobody tells when a stranger begins to listen
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Its process.
+    pub(super) fn process(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Running {
+    /// Asks it to end, so that it ends its workers, and kills it if it does not.
+    fn drop(&mut self) {
+        if let Some(process) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+            // It may have ended by itself; it has not been waited for, so the number is still its own.
+            let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+        }
+        let end = Instant::now() + FAREWELL;
+        while Instant::now() < end {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            // sleep: a child is asked whether it has ended
+            thread::sleep(Duration::from_millis(1));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_gets_its_configuration_and_its_port() {
+        let place = tempfile::tempdir().expect("a directory");
+        let config = place.path().join("template.json");
+        std::fs::write(&config, r#"{"command":"{worker}","instances":{workers}}"#).expect("a file");
+        let peer = Peer {
+            name: "other".into(),
+            command: "router --config {config} --tcp '127.0.0.1:{port}'".into(),
+            config,
+        };
+        let inner = place.path().join("inner");
+        std::fs::create_dir(&inner).expect("a directory");
+        let command = peer.command(Path::new("echo"), &inner, 77).expect("a command");
+        let file = inner.join("template.json");
+        assert_eq!(command.get_program(), "router");
+        let arguments: Vec<_> = command.get_args().collect();
+        assert_eq!(
+            arguments,
+            ["--config".as_ref(), file.as_os_str(), "--tcp".as_ref(), "127.0.0.1:77".as_ref()]
+        );
+        let written = std::fs::read_to_string(file).expect("a file");
+        assert_eq!(written, r#"{"command":"echo","instances":4}"#);
+    }
+
+    #[test]
+    fn our_configuration_quotes_what_it_names() {
+        let toml = bus_toml(Path::new("a \"b\""), Path::new("d"), 9);
+        assert!(toml.contains(r#"command = ["a \"b\"", "bus-worker"]"#), "{toml}");
+        assert!(toml.contains("url = \"tcp://127.0.0.1:9\""), "{toml}");
+    }
+
+    #[test]
+    fn a_router_that_ends_at_once_says_so() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exit 3"]).stdin(Stdio::null());
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port().expect("a port")));
+        let problem = Running::start(command, address).err();
+        assert_eq!(problem.as_deref(), Some("ended with exit status: 3"));
+    }
+}

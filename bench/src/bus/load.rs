@@ -1,0 +1,296 @@
+//! The load: many clients on one thread, each asking again when it is answered.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+
+use super::buffer::{Got, Outbox, READ, Rest, read};
+use super::message::Dialect;
+use super::talk::{Habit, Talk, Tally};
+use crate::agent::usage;
+
+/// How long sessions may take to open, all together.
+const OPENING: Duration = Duration::from_secs(60);
+/// How long after the end of a run a router may say nothing before what is missing counts as lost.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// So many clients that all do the same.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) clients: u32,
+    pub(super) habit: Habit,
+}
+
+/// What came of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    /// Answers per second.
+    pub(super) rate: f64,
+    /// Microseconds from request to answer: half are faster.
+    pub(super) p50: f64,
+    /// The same: 99 of 100 are faster.
+    pub(super) p99: f64,
+    /// Microseconds of processor time of the router per answer.
+    pub(super) cpu: f64,
+    /// Answers missing, doubled, crossed, torn and refused.
+    pub(super) lost: Lost,
+}
+
+/// What went wrong in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lost {
+    pub(super) missing: u64,
+    pub(super) doubled: u64,
+    pub(super) crossed: u64,
+    pub(super) torn: u64,
+    pub(super) refused: u64,
+    /// Connections that were closed on us.
+    pub(super) closed: u64,
+}
+
+impl Lost {
+    /// All of it.
+    pub(super) fn total(self) -> u64 {
+        self.missing + self.doubled + self.crossed + self.torn + self.refused + self.closed
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { missing, doubled, crossed, torn, refused, closed } = self;
+        write!(
+            f,
+            "{missing} missing, {doubled} doubled, {crossed} crossed, {torn} torn, {refused} refused, {closed} closed"
+        )
+    }
+}
+
+/// Why nothing could be measured.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Io(io::Error),
+    /// So many clients could not open their sessions.
+    Unready(usize, Lost),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Unready(clients, lost) => {
+                write!(f, "{clients} clients have no sessions after {} s ({lost})", OPENING.as_secs())
+            }
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Clients that are connected and have their sessions.
+pub(super) struct Crowd {
+    poll: Poll,
+    events: Events,
+    scratch: Vec<u8>,
+    clients: Vec<Client>,
+    tally: Tally,
+    closed: u64,
+}
+
+struct Client {
+    stream: TcpStream,
+    rest: Rest,
+    out: Outbox,
+    talk: Talk,
+    open: bool,
+}
+
+impl Crowd {
+    /// Connects them all and opens their sessions.
+    pub(super) fn gather(address: SocketAddr, dialect: Dialect, load: Load) -> Result<Self, Failure> {
+        let poll = Poll::new()?;
+        let mut crowd = Self {
+            poll,
+            events: Events::with_capacity(1024),
+            scratch: vec![0; READ],
+            clients: Vec::with_capacity(load.clients as usize),
+            tally: Tally::default(),
+            closed: 0,
+        };
+        let until = Instant::now() + OPENING;
+        for number in 0..load.clients {
+            let stream = std::net::TcpStream::connect_timeout(&address, OPENING)?;
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+            let mut stream = TcpStream::from_std(stream);
+            let both = Interest::READABLE | Interest::WRITABLE;
+            crowd.poll.registry().register(&mut stream, Token(number as usize), both)?;
+            let mut out = Outbox::default();
+            let talk = Talk::begin(number, dialect, load.habit, out.bytes());
+            crowd.clients.push(Client { stream, rest: Rest::default(), out, talk, open: true });
+        }
+        loop {
+            let waiting = crowd.clients.iter().filter(|client| !client.talk.is_ready()).count();
+            let refused = crowd.tally.wrong() + crowd.closed > 0;
+            if waiting == 0 && !refused {
+                return Ok(crowd);
+            }
+            if refused || Instant::now() > until {
+                return Err(Failure::Unready(waiting, crowd.lost()));
+            }
+            crowd.turn(Duration::from_millis(100))?;
+        }
+    }
+
+    /// Loads the router whose process this is for a while, and awaits every answer.
+    pub(super) fn run(
+        mut self,
+        process: u32,
+        warm: Duration,
+        measured: Duration,
+    ) -> Result<Outcome, Failure> {
+        let now = Instant::now();
+        for client in &mut self.clients {
+            client.talk.go(now, client.out.bytes());
+            // A router that has closed the connection is found out when it is read from.
+            let _ = client.out.flush(&mut client.stream);
+        }
+        self.turn_until(now + warm)?;
+        self.tally.answered = 0;
+        self.tally.latencies.clear();
+        let (from, cpu) = (Instant::now(), usage::own_time(process));
+        self.turn_until(from + measured)?;
+        let (took, cpu) = (from.elapsed().as_secs_f64(), usage::own_time(process) - cpu);
+        let answered = self.tally.answered as f64;
+        let mut latencies = std::mem::take(&mut self.tally.latencies);
+        let lost = self.leave()?;
+        latencies.sort_unstable();
+        let at = |share: f64| {
+            let place = (latencies.len() as f64 * share) as usize;
+            latencies.get(place).map_or(f64::NAN, |nanoseconds| f64::from(*nanoseconds) / 1e3)
+        };
+        Ok(Outcome { rate: answered / took, p50: at(0.5), p99: at(0.99), cpu: cpu / answered, lost })
+    }
+
+    /// Asks nothing more and waits for what is missing.
+    fn leave(&mut self) -> io::Result<Lost> {
+        self.clients.iter_mut().for_each(|client| client.talk.leave());
+        let mut last = (self.missing(), Instant::now());
+        while last.0 > 0 && last.1.elapsed() < SILENCE {
+            self.turn(Duration::from_millis(50))?;
+            let missing = self.missing();
+            if missing < last.0 {
+                last = (missing, Instant::now());
+            }
+        }
+        // What comes twice may come late.
+        self.turn(Duration::from_millis(20))?;
+        Ok(self.lost())
+    }
+
+    fn missing(&self) -> u64 {
+        self.clients.iter().map(|client| client.talk.missing()).sum()
+    }
+
+    fn lost(&self) -> Lost {
+        let Tally { doubled, crossed, torn, refused, .. } = self.tally;
+        Lost { missing: self.missing(), doubled, crossed, torn, refused, closed: self.closed }
+    }
+
+    fn turn_until(&mut self, end: Instant) -> io::Result<()> {
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.turn(left)?;
+        }
+    }
+
+    /// One wake-up: every client that can be read is read, judged and answered with one write.
+    fn turn(&mut self, patience: Duration) -> io::Result<()> {
+        match self.poll.poll(&mut self.events, Some(patience)) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            other => other?,
+        }
+        for event in &self.events {
+            let Some(client) = self.clients.get_mut(event.token().0).filter(|client| client.open) else {
+                continue;
+            };
+            client.open = client.serve(&mut self.scratch, &mut self.tally).unwrap_or(false);
+            if !client.open {
+                self.closed += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Client {
+    /// Whether the connection goes on.
+    fn serve(&mut self, scratch: &mut [u8], tally: &mut Tally) -> io::Result<bool> {
+        loop {
+            let (got, bytes) = read(&mut self.stream, scratch)?;
+            let (now, out, talk) = (Instant::now(), self.out.bytes(), &mut self.talk);
+            self.rest.lines(bytes, |line| talk.hear(line, now, out, tally));
+            self.out.flush(&mut self.stream)?;
+            match got {
+                Got::More => {}
+                Got::Drained => return Ok(true),
+                Got::Ended => return Ok(false),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+
+    use super::super::worker::Echo;
+    use super::*;
+
+    const LOAD: Load = Load { clients: 1, habit: Habit { sessions: 1, depth: 1, text: 30, chunks: 3 } };
+
+    /// A run against an echo that leaves every answer out that `keep` does not want.
+    fn run(keep: impl Fn(usize) -> bool + Send + 'static) -> Outcome {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut echo = Echo::new();
+            let lines = BufReader::new(stream.try_clone().expect("a stream")).split(b'\n');
+            for (number, line) in lines.map_while(Result::ok).enumerate() {
+                let mut out = Vec::new();
+                echo.answer(&line, &mut out);
+                if keep(number) && stream.write_all(&out).is_err() {
+                    return;
+                }
+            }
+        });
+        let crowd = Crowd::gather(address, Dialect::Acp, LOAD).expect("a crowd");
+        let [warm, measured] = [5, 50].map(Duration::from_millis);
+        crowd.run(std::process::id(), warm, measured).expect("a run")
+    }
+
+    #[test]
+    fn a_faithful_router_loses_nothing() {
+        let outcome = run(|_| true);
+        assert_eq!(outcome.lost, Lost::default());
+        assert!(outcome.rate > 0.0 && outcome.p50 <= outcome.p99, "{outcome:?}");
+    }
+
+    #[test]
+    fn what_a_router_swallows_is_missing() {
+        let outcome = run(|number| number < 5);
+        assert_eq!(outcome.lost, Lost { missing: 1, ..Lost::default() });
+        assert_eq!(outcome.lost.total(), 1);
+    }
+}

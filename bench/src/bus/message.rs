@@ -1,0 +1,228 @@
+//! The lines of the load: layouts so fixed that both ends check every byte of them and neither parses.
+
+use memchr::memmem;
+
+/// What every request and every answer begins with; the id follows.
+pub(super) const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
+/// What every line of ours ends with; the tag stands before it.
+pub(super) const TAIL: &[u8] = br#""}}}}"#;
+/// What a prompt ends with instead.
+pub(super) const PROMPT_TAIL: &[u8] = br#""}]}}"#;
+/// Between id and session of a prompt.
+pub(super) const PROMPT: &[u8] = br#","method":"session/prompt","params":{"sessionId":""#;
+/// Between session and text of a prompt.
+pub(super) const PROMPT_TEXT: &[u8] = br#"","prompt":[{"type":"text","text":""#;
+/// Before a session for routers that look for it at the top.
+pub(super) const TOP: &[u8] = br#""sessionId":""#;
+/// Between id and session of an answer.
+pub(super) const ANSWER: &[u8] = br#""result":{"stopReason":"end_turn","_meta":{"bench":{"session":""#;
+/// Between session and text of an answer.
+pub(super) const ANSWER_TEXT: &[u8] = br#"","echo":""#;
+/// What an update begins with.
+pub(super) const UPDATE_HEAD: &[u8] = br#"{"jsonrpc":"2.0","#;
+/// Before the session of an update.
+pub(super) const UPDATE: &[u8] = br#""method":"session/update","params":{"sessionId":""#;
+/// Between session and text of an update.
+pub(super) const UPDATE_TEXT: &[u8] =
+    br#"","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":""#;
+
+/// Digits of an id.
+pub(super) const ID: usize = 12;
+/// Bytes of a session.
+pub(super) const SESSION: usize = 16;
+/// Digits of a tag: five for the client, seven for the request, four for the chunk.
+pub(super) const TAG: usize = 16;
+
+/// The id of a session.
+pub(super) type Session = [u8; SESSION];
+
+/// Where a router looks for the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// In the parameters, as ACP has it.
+    Acp,
+    /// At the top of the message, and there too in what workers say.
+    Top,
+}
+
+/// Whose message it is: the end of every text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tag {
+    /// The number of the client.
+    pub(super) client: u32,
+    /// The number of the request among those of the client.
+    pub(super) request: u32,
+    /// In a prompt, how many updates are asked for; in an update its number; in an answer as in the prompt.
+    pub(super) chunk: u16,
+}
+
+impl Tag {
+    /// The tag in these digits.
+    pub(super) fn read(digits: &[u8]) -> Option<Self> {
+        if digits.len() != TAG {
+            return None;
+        }
+        let chunk = u16::try_from(number(&digits[12..])?).ok()?;
+        let client = u32::try_from(number(&digits[..5])?).ok()?;
+        Some(Self { client, request: u32::try_from(number(&digits[5..12])?).ok()?, chunk })
+    }
+
+    /// The tag of a line of ours that is no prompt.
+    pub(super) fn of(line: &[u8]) -> Option<Self> {
+        let line = line.strip_suffix(TAIL)?;
+        Self::read(line.get(line.len().checked_sub(TAG)?..)?)
+    }
+
+    /// Its digits.
+    pub(super) fn write(self, digits: &mut [u8]) {
+        write(&mut digits[..5], u64::from(self.client));
+        write(&mut digits[5..12], u64::from(self.request));
+        write(&mut digits[12..TAG], u64::from(self.chunk));
+    }
+
+    /// Its digits, as text.
+    pub(super) fn text(self) -> String {
+        let mut digits = [0; TAG];
+        self.write(&mut digits);
+        String::from_utf8_lossy(&digits).into_owned()
+    }
+}
+
+/// The number in these digits.
+pub(super) fn number(digits: &[u8]) -> Option<u64> {
+    digits
+        .iter()
+        .try_fold(0, |number, digit| digit.is_ascii_digit().then(|| number * 10 + u64::from(digit - b'0')))
+}
+
+/// Fills the place with the last digits of the number.
+pub(super) fn write(place: &mut [u8], mut number: u64) {
+    for digit in place.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
+/// The session of this number whose first letter and owner are these.
+pub(super) fn session(letter: u8, owner: u64, number: u64) -> Session {
+    let mut session = *b"x0000000-0000000";
+    session[0] = letter;
+    write(&mut session[1..8], owner);
+    write(&mut session[9..], number);
+    session
+}
+
+/// A line but for its id, its session and its tag.
+pub(super) struct Template {
+    line: Vec<u8>,
+    id: Option<usize>,
+    sessions: Vec<usize>,
+    tag: usize,
+}
+
+/// They stand for what is filled in, and in no JSON.
+const ID_PLACE: &[u8] = &[1; ID];
+const SESSION_PLACE: &[u8] = &[2; SESSION];
+const TAG_PLACE: &[u8] = &[3; TAG];
+
+impl Template {
+    /// A prompt whose text is this, and the tag.
+    pub(super) fn prompt(dialect: Dialect, text: &[u8]) -> Self {
+        let top = top(dialect, true);
+        Self::new(&[HEAD, ID_PLACE, &top, PROMPT, SESSION_PLACE, PROMPT_TEXT, text, TAG_PLACE, PROMPT_TAIL])
+    }
+
+    /// The answer to it.
+    pub(super) fn answer(dialect: Dialect, text: &[u8]) -> Self {
+        let top = top(dialect, true);
+        Self::new(&[HEAD, ID_PLACE, &top, b",", ANSWER, SESSION_PLACE, ANSWER_TEXT, text, TAG_PLACE, TAIL])
+    }
+
+    /// An update before the answer.
+    pub(super) fn update(dialect: Dialect, text: &[u8]) -> Self {
+        let top = top(dialect, false);
+        Self::new(&[UPDATE_HEAD, &top, UPDATE, SESSION_PLACE, UPDATE_TEXT, text, TAG_PLACE, TAIL])
+    }
+
+    fn new(parts: &[&[u8]]) -> Self {
+        let line = parts.concat();
+        let tag = memmem::find(&line, TAG_PLACE).unwrap_or_default();
+        let sessions = memmem::find_iter(&line, SESSION_PLACE).collect();
+        Self { id: memmem::find(&line, ID_PLACE), sessions, tag, line }
+    }
+
+    /// The line with everything in its place.
+    pub(super) fn filled(&mut self, id: u64, session: &Session, tag: Tag) -> &[u8] {
+        if let Some(place) = self.id {
+            write(&mut self.line[place..place + ID], id);
+        }
+        for &place in &self.sessions {
+            self.line[place..place + SESSION].copy_from_slice(session);
+        }
+        tag.write(&mut self.line[self.tag..self.tag + TAG]);
+        &self.line
+    }
+}
+
+/// The session at the top, with its comma behind what comes before or before what comes behind.
+fn top(dialect: Dialect, behind: bool) -> Vec<u8> {
+    match dialect {
+        Dialect::Acp => Vec::new(),
+        Dialect::Top if behind => [b",", TOP, SESSION_PLACE, b"\""].concat(),
+        Dialect::Top => [TOP, SESSION_PLACE, b"\","].concat(),
+    }
+}
+
+/// The request that opens a connection.
+pub(super) fn initialize(id: u64, tag: Tag) -> String {
+    control(id, tag, "initialize", r#""protocolVersion":1,"clientCapabilities":{},"#)
+}
+
+/// The request for a session.
+pub(super) fn new_session(id: u64, tag: Tag) -> String {
+    control(id, tag, "session/new", r#""cwd":"/","mcpServers":[],"#)
+}
+
+fn control(id: u64, tag: Tag, method: &str, params: &str) -> String {
+    let tag = tag.text();
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}"_meta":{{"bench":{{"echo":"{tag}"}}}}}}}}"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANY: Tag = Tag { client: 12, request: 345, chunk: 6 };
+
+    #[test]
+    fn tags_come_back_and_anything_else_is_none() {
+        assert_eq!(ANY.text(), "0001200003450006");
+        assert_eq!(Tag::read(ANY.text().as_bytes()), Some(ANY));
+        for wrong in ["", "000120000345000", "00012000034500066", "0001200003450 06"] {
+            assert_eq!(Tag::read(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_line_is_json_and_all_but_prompts_end_alike() {
+        let session = session(b'b', 77, 8);
+        assert_eq!(&session, b"b0000077-0000008");
+        for dialect in [Dialect::Acp, Dialect::Top] {
+            let mut templates = [Template::answer, Template::update, Template::prompt]
+                .map(|template| template(dialect, b"abc"));
+            for (place, template) in templates.iter_mut().enumerate() {
+                let line = template.filled(100_000_000_001, &session, ANY).to_vec();
+                let value: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
+                let at_top = value["sessionId"].as_str() == Some("b0000077-0000008");
+                assert_eq!(at_top, dialect == Dialect::Top);
+                assert_eq!(Tag::of(&line), (place < 2).then_some(ANY));
+            }
+        }
+        for line in [initialize(1, ANY), new_session(2, ANY)] {
+            serde_json::from_str::<serde_json::Value>(&line).expect("JSON");
+            assert_eq!(Tag::of(line.as_bytes()), Some(ANY));
+        }
+    }
+}
