@@ -34,6 +34,26 @@ fn the_exit_codes_are_those_of_the_help() {
     assert_eq!(written, told);
 }
 
+#[test]
+fn the_codes_of_errors_are_explained() {
+    let section = section("\n### Events\n");
+    let place = Place::new();
+    place.file("full.toml", "name = 'full'\n[[turn]]\nsteps = [{ say = 'a' }, { stop = 'max_tokens' }]\n");
+    place.file("no.toml", "name = 'no'\n[[turn]]\nsteps = [{ stop = 'refusal' }]\n");
+    for (agent, args, code) in [
+        ("crash", &[][..], "agent_exited"),
+        ("slow", &["--timeout", "200ms"], "timeout"),
+        ("slow", &["--silence-timeout", "200ms"], "silence"),
+        ("full.toml", &[], "max_tokens"),
+        ("no.toml", &[], "refusal"),
+    ] {
+        let agent = format!("narrows fake-agent {agent}");
+        let told = place.told(place.run(&agent, &[args, &["--output", "events", "Hi"]].concat()));
+        assert!(told.contains(&format!("\"code\":\"{code}\"")), "{told}");
+        assert!(section.contains(&format!("`{code}`")), "{code} is not explained");
+    }
+}
+
 /// The files and commands of the section on rules are run as they stand there.
 #[test]
 fn the_examples_of_rules_do_what_they_say() {
