@@ -17,8 +17,10 @@ const HELP: &str = "\
 Narrows: the project's own commands
 
     cargo xtask test              formatting, clippy, documentation, doc tests, tests
-    cargo xtask bench NAME…       measure, optimised: wire, rpc, agent, client; --json for programs;
-                                  --peer CMD measures another agent beside ours
+    cargo xtask bench NAME…       measure, optimised: wire, rpc, agent, client, bus; --json for programs;
+                                  agent --peer CMD measures another agent beside ours,
+                                  bus --peer NAME CMD CONFIG another router;
+                                  bus --rows ROW,… --only NAME,… --seconds S --rounds N measures less, or longer
     cargo xtask nightly [PART…]   the tests and everything slow; or only the parts named:
                                   test, deny, typos, fuzz, model, agents, bench, stress
     cargo xtask help              this text
@@ -81,11 +83,19 @@ mod tests {
         check(&[], "a command is missing; see `cargo xtask help`");
         check(&["tset"], "there is no command `tset`; see `cargo xtask help`");
         check(&["test", "wire"], "`wire` is one word too many; see `cargo xtask help`");
-        check(&["bench"], "name what to measure: wire, rpc, agent, client; see `cargo xtask help`");
-        check(&["bench", "--json"], "name what to measure: wire, rpc, agent, client; see `cargo xtask help`");
+        check(&["bench"], "name what to measure: wire, rpc, agent, client, bus; see `cargo xtask help`");
+        check(
+            &["bench", "--json"],
+            "name what to measure: wire, rpc, agent, client, bus; see `cargo xtask help`",
+        );
         check(&["bench", "wire", "wine"], "there is no measurement `wine`; see `cargo xtask help`");
         check(&["bench", "agent", "--peer"], "`--peer` needs a command; see `cargo xtask help`");
-        check(&["bench", "wire", "--peer", "x"], "`--peer` is for `agent`; see `cargo xtask help`");
+        let behind = "`--peer` is for `agent`, and behind `bus` for `bus`; see `cargo xtask help`";
+        check(&["bench", "wire", "--peer", "x"], behind);
+        let whole = "`--peer` of `bus` needs a name, a command and a file; see `cargo xtask help`";
+        check(&["bench", "bus", "--peer", "x", "y"], whole);
+        check(&["bench", "bus", "--rows"], "`--rows` needs a value; see `cargo xtask help`");
+        check(&["bench", "rpc", "--rows", "small"], "`--rows` is for `bus`; see `cargo xtask help`");
         check(&["nightly", "deny", "lint"], "nightly has no part `lint`; see `cargo xtask help`");
     }
 
