@@ -10,7 +10,7 @@ use crate::action::{Action, Command};
 use crate::command::{self, Script, is_read_only, uses_network};
 use crate::decision::{Because, Decision, RuleName, Verdict};
 use crate::kind::Kind;
-use crate::path::{Ground, Steps, is_within, resolve};
+use crate::path::{Ground, is_within, resolve};
 use crate::preset::{self, Running};
 use crate::protect;
 use crate::rules::{Fit, Rule, Rules};
@@ -134,10 +134,11 @@ impl Policy {
         }
     }
 
-    /// Whether what lies in `root` under the name of `inside` is protected, and no rule allows to change it: what a
-    /// sandbox has to keep as it is. A `.git` counts itself if it is no `directory`, because then it says where that is.
+    /// Whether what lies in `root` under the name of `inside` is protected by its own name, and no rule allows to change
+    /// it: what a sandbox has to keep as it is. That it lies in something protected is for the caller to see. A `.git`
+    /// counts itself if it is no `directory`, because then it says where that is.
     pub fn protects(&self, root: &Path, inside: &Path, directory: bool) -> bool {
-        if protect::guard(&Steps::of(inside), true, !directory).is_none() {
+        if !protect::guards_last(inside, directory) {
             return false;
         }
         let scene = Scene { roots: &[root.to_owned()], ..Scene::default() };

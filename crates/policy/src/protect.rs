@@ -1,6 +1,7 @@
 //! Paths that need a rule of their own: what runs or steers programs later, and secrets.
 
 use std::collections::HashMap;
+use std::path::{Component, Path};
 use std::sync::LazyLock;
 
 use crate::path::{Step, Steps};
@@ -75,6 +76,9 @@ const SECRETS: &[(&str, &str)] = &[
     ),
 ];
 
+/// How many names the longest row has.
+const LONGEST: usize = 3;
+
 /// Ends of names that only look like secrets.
 const HARMLESS: &[&str] =
     &[".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", ".env.schema", ".pub"];
@@ -132,6 +136,28 @@ pub(crate) fn guard(path: &Steps, writes: bool, itself: bool) -> Option<Guard> {
     }
     let found = (0..names.len()).filter_map(|at| guarded(&names[at..], writes)).min()?;
     Some(TABLE.entries[found].guard)
+}
+
+/// Whether the last of these names is protected, alone or with those before it. They are whole, and those before the
+/// last are known not to be protected themselves, which makes it quicker than [`guard`].
+pub(crate) fn guards_last(path: &Path, directory: bool) -> bool {
+    let name = |component: Component<'_>| Shape::exact(&component.as_os_str().to_string_lossy());
+    let mut names: Vec<Name> =
+        path.components().rev().take(LONGEST).map(|part| Name::of(&Step::Name(name(part)))).collect();
+    names.reverse();
+    if !directory && names.last().is_some_and(|name| name.is(&Shape::exact(".git"))) {
+        return true;
+    }
+    (0..names.len()).any(|at| {
+        let rest = &names[at..];
+        let fits = |at: &usize| {
+            let wanted = &TABLE.entries[*at].names;
+            wanted.len() == rest.len() && rest.iter().zip(wanted).all(|(name, wanted)| name.is(wanted))
+        };
+        let Name::Known(first, _) = &rest[0] else { return false };
+        let named = TABLE.named.get(first).into_iter().flatten();
+        named.chain(&TABLE.open).any(fits)
+    })
 }
 
 /// The first entry that begins with the first of `names`.
@@ -214,4 +240,37 @@ fn may_be(shape: &Shape, wanted: &Shape) -> bool {
 /// Characters that some disks leave out when they compare names.
 fn is_ignored(letter: char) -> bool {
     matches!(letter, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}' | '\u{ad}')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn no_row_is_longer_than_the_longest() {
+        assert_eq!(TABLE.entries.iter().map(|entry| entry.names.len()).max(), Some(LONGEST));
+        let open = TABLE.open.iter().map(|at| TABLE.entries[*at].names.len());
+        assert_eq!(open.max(), Some(1), "what begins with a pattern is one name");
+    }
+
+    proptest! {
+        /// A path is guarded if one of its names is, looked at from the top.
+        #[test]
+        fn both_ways_to_ask_agree(
+            names in prop::collection::vec(
+                prop::sample::select(vec![
+                    "a", ".git", "hooks", "config", ".config", "nvim", ".local", "share", "keyrings", ".env", ".env.x",
+                    ".env.example", "x.pem", "x.pub", "proc", "1", "environ", "Library", ".ENV", "id_rsa.pub", ".ssh.",
+                ]),
+                1..6,
+            ),
+        ) {
+            let whole: std::path::PathBuf = names.iter().collect();
+            let tops = (1..=names.len()).map(|length| names[..length].iter().collect::<std::path::PathBuf>());
+            let step_by_step = tops.into_iter().any(|top| guards_last(&top, true));
+            prop_assert_eq!(step_by_step, guard(&Steps::of(&whole), true, false).is_some());
+        }
+    }
 }

@@ -53,13 +53,29 @@ impl Shape {
             (Unit::Char(a), Unit::Char(b)) => case.same(*a, *b),
             _ => true,
         };
-        // Most words have nothing to do with most patterns, and their ends show it.
-        let ends = [(self.0.first(), other.0.first()), (self.0.last(), other.0.last())];
-        if ends.into_iter().any(|(a, b)| a.zip(b).is_some_and(|(a, b)| !fits(a, b))) {
-            return false;
-        }
         let many = |unit: &Unit| *unit == Unit::Many;
-        meet(&self.0, &other.0, many, many, fits)
+        // Most words have nothing to do with most patterns, and their ends show it. What is one place in both stands
+        // opposite itself, from either end.
+        let (mut a, mut b) = (&self.0[..], &other.0[..]);
+        while let ([x, behind_a @ ..], [y, behind_b @ ..]) = (a, b) {
+            if many(x) || many(y) {
+                break;
+            }
+            if !fits(x, y) {
+                return false;
+            }
+            (a, b) = (behind_a, behind_b);
+        }
+        while let ([before_a @ .., x], [before_b @ .., y]) = (a, b) {
+            if many(x) || many(y) {
+                break;
+            }
+            if !fits(x, y) {
+                return false;
+            }
+            (a, b) = (before_a, before_b);
+        }
+        meet(a, b, many, many, fits)
     }
 }
 
@@ -132,6 +148,9 @@ mod tests {
         check("a?c", "ab*", true);
         check("**", "x", true);
         check("Push", "push", false);
+        check("ab", "ab*ab", false);
+        check("ab*ab", "abab", true);
+        check("aba", "ab*ba", false);
         assert!(Shape::exact(".GIT").meets(&Shape::exact(".git"), Case::Same));
     }
 

@@ -9,7 +9,7 @@ use narrows_process::{Sandbox, Support};
 
 /// How many entries of directories are looked at for protected places. The nearest come first, so that in a tree of
 /// whatever size those are found that are looked for by editors, agents and shells.
-const MOST_ENTRIES: usize = 20_000;
+const MOST_ENTRIES: usize = 10_000;
 
 /// Directories of what was installed or built. Their contents come and go as wholes, and what runs in them is no
 /// better protected than the rest of them.
@@ -51,14 +51,13 @@ impl Confinement {
         let (policy, roots) = (Arc::clone(&self.policy), sandbox.writable.clone());
         let found = tokio::task::spawn_blocking(move || protected(&policy, &roots, MOST_ENTRIES)).await;
         let can = sandbox.support.confined();
-        // It fails only if the runtime ends.
-        let Ok(found) = found else { return (None, Confined::default()) };
         let confined = Confined {
             files: can.files,
             network: can.network && !sandbox.network,
-            protected: can.protected || found.is_empty(),
+            // Without knowing the places, which can only be if the runtime ends, there is nothing to rely on.
+            protected: found.as_ref().is_ok_and(|found| can.protected || found.is_empty()),
         };
-        sandbox.protected = found;
+        sandbox.protected = found.unwrap_or_default();
         (Some(sandbox), confined)
     }
 }
