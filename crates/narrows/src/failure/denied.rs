@@ -97,26 +97,26 @@ mod tests {
     #[test]
     fn a_refusal_says_who_and_what_would_let_it() {
         #[track_caller]
-        fn check(by: &str, because: Value, expected: &str) {
+        fn check(by: &str, because: &Value, expected: &str) {
             let hint = remedy(&refusal(by, because.clone()));
             assert!(hint.starts_with(expected), "{because}: {hint}");
         }
         let preset = |access: &str| json!({"by": "preset", "access": access, "kind": "edit", "why": "w"});
         let rule = json!({"by": "rule", "file": "r.toml", "line": 7, "number": 2});
         let named = json!({"by": "rule", "file": "r.toml", "line": 7, "number": 2, "name": "mine"});
-        check("policy", rule.clone(), "rule 2 (r.toml:7) denies it");
-        check("policy", named, "rule `mine` (r.toml:7) denies it");
-        check("nobody to ask", rule.clone(), "rule 2 (r.toml:7) wants somebody to be asked: in a terminal");
-        check("timed out", rule, "nobody answered the question in time; --permission-timeout");
-        check("policy", preset("low"), "low access refuses it: --access medium");
-        check("policy", preset("medium"), "medium access refuses it: --add-dir DIR");
-        check("nobody to ask", preset("medium"), "medium access asks about it: in a terminal");
-        check("policy", json!({"by": "network"}), "the network is off: by --no-network");
-        check("policy", json!({"by": "web_search"}), "searching the web is off: by --no-web-search");
+        check("policy", &rule, "rule 2 (r.toml:7) denies it");
+        check("policy", &named, "rule `mine` (r.toml:7) denies it");
+        check("nobody to ask", &rule, "rule 2 (r.toml:7) wants somebody to be asked: in a terminal");
+        check("timed out", &rule, "nobody answered the question in time; --permission-timeout");
+        check("policy", &preset("low"), "low access refuses it: --access medium");
+        check("policy", &preset("medium"), "medium access refuses it: --add-dir DIR");
+        check("nobody to ask", &preset("medium"), "medium access asks about it: in a terminal");
+        check("policy", &json!({"by": "network"}), "the network is off: by --no-network");
+        check("policy", &json!({"by": "web_search"}), "searching the web is off: by --no-web-search");
         let protected = json!({"by": "protected", "what": "a key", "secret": true});
-        check("policy", protected, "a key is protected: a rule with its `path`");
-        check("policy", json!({"by": "unreadable"}), "the command is too long");
-        check("policy", Value::Null, "the line `refused:` says why");
+        check("policy", &protected, "a key is protected: a rule with its `path`");
+        check("policy", &json!({"by": "unreadable"}), "the command is too long");
+        check("policy", &Value::Null, "the line `refused:` says why");
     }
 
     #[test]

@@ -6,7 +6,9 @@ use crate::support::Place;
 /// Where this begins on the screen.
 #[track_caller]
 fn place_of(screen: &str, words: &str) -> usize {
-    screen.find(words).unwrap_or_else(|| panic!("{words:?} is not on:\n{screen}"))
+    let place = screen.find(words);
+    assert!(place.is_some(), "{words:?} is not on:\n{screen}");
+    place.unwrap_or_default()
 }
 
 /// A place with rules under which somebody is asked.
