@@ -12,6 +12,7 @@ use narrows_process::SpawnError;
 use tokio::sync::watch;
 
 use crate::config::{Config, Door, Listen};
+use crate::core::Core;
 use crate::driver::{self, Brain, Driver, Mailbox, Parts};
 use crate::listen::{self, ListenError};
 use crate::nursery::{self, Teller};
@@ -64,10 +65,22 @@ pub enum Ended {
 pub struct NoAnswer;
 
 /// A bus that runs. It goes on until it is told to stop, also when this is dropped.
-pub struct Bus<B: Brain> {
+pub struct Bus<B: Brain = Core> {
     handle: Handle<B>,
     addresses: Vec<Door>,
     max_connections: usize,
+}
+
+impl Bus {
+    /// Starts a bus: finds its programs, opens its doors, and starts its threads.
+    ///
+    /// `environment` is ours, of which workers get what their pools say.
+    ///
+    /// # Errors
+    /// When something that is needed from the beginning is not there.
+    pub fn start(config: Config, environment: Vec<(OsString, OsString)>) -> Result<Self, StartError> {
+        Self::start_with(config, environment, |config| Core::new(config, fastrand::u64(..)))
+    }
 }
 
 impl<B: Brain> Bus<B> {
@@ -178,7 +191,7 @@ impl<B: Brain> Bus<B> {
 }
 
 /// A hold on a bus, for whoever asks it or changes it.
-pub struct Handle<B: Brain> {
+pub struct Handle<B: Brain = Core> {
     mailbox: Arc<Mailbox<B::Status>>,
     ended: watch::Receiver<Option<Ended>>,
     environment: Arc<[(OsString, OsString)]>,

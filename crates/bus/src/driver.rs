@@ -305,9 +305,14 @@ impl<B: Brain> Driver<B> {
                 self.drop_client(now, slot);
             }
             for place in std::mem::take(&mut self.outcome.drained) {
+                // Whoever was lost meanwhile is not told of again.
                 match place {
-                    Place::Client(slot) => self.brain.client_drained(now, Client(slot), &mut self.ports),
-                    Place::Stdin(slot) => self.brain.worker_drained(now, Worker(slot), &mut self.ports),
+                    Place::Client(slot) if self.ports.client(slot).is_some() => {
+                        self.brain.client_drained(now, Client(slot), &mut self.ports);
+                    }
+                    Place::Stdin(slot) if self.ports.worker(slot).is_some() => {
+                        self.brain.worker_drained(now, Worker(slot), &mut self.ports);
+                    }
                     _ => {}
                 }
             }

@@ -31,6 +31,8 @@ const QUOTED_CHARS: usize = 1000;
 const LAST_STDERR: Duration = Duration::from_millis(300);
 /// For what outlives its worker: the guardian sees to it alone, unless it is kept from doing so.
 const REMAINS: Ladder = Ladder { eof_grace: Duration::from_secs(4), term_grace: Duration::from_secs(1) };
+/// How long a guardian may take to kill before that is done without it.
+const PATIENCE: Duration = Duration::from_secs(3);
 const AT_ONCE: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
 
 /// What the loop wants. A serial number is a worker's own, whoever has its slot later.
@@ -164,12 +166,16 @@ async fn raise(slot: u32, serial: u64, spec: Spec, mut stops: Receiver<bool>, te
             exit = &mut ended => break exit,
             order = stops.recv(), if !stops.is_closed() || !stops.is_empty() => {
                 let child = Arc::clone(&child);
-                let kill = order.unwrap_or(true);
-                if kill {
+                if order.unwrap_or(true) {
                     child.kill();
+                    stopping.spawn(async move {
+                        if timeout(PATIENCE, child.wait()).await.is_err() {
+                            child.stop(AT_ONCE).await;
+                        }
+                    });
+                } else {
+                    stopping.spawn(async move { _ = child.stop(Ladder::default()).await });
                 }
-                let ladder = if kill { AT_ONCE } else { Ladder::default() };
-                stopping.spawn(async move { child.stop(ladder).await });
             },
         }
     };
@@ -178,7 +184,11 @@ async fn raise(slot: u32, serial: u64, spec: Spec, mut stops: Receiver<bool>, te
     stopping.abort_all();
     let exit = child.stop(REMAINS).await;
     if exit.survivors > 0 {
-        tracing::error!(pid = child.pid(), survivors = exit.survivors, "processes of a worker could not be ended");
+        tracing::error!(
+            pid = child.pid(),
+            survivors = exit.survivors,
+            "processes of a worker could not be ended"
+        );
     }
     serial
 }
@@ -236,7 +246,8 @@ mod tests {
     use super::*;
 
     fn names(pool: &Pool) -> Vec<String> {
-        let ours = ["PATH", "HOME", "OPENAI_API_KEY", "OPENAI_MODEL", "SECRET"].map(|name| (name.into(), "x".into()));
+        let ours = ["PATH", "HOME", "OPENAI_API_KEY", "OPENAI_MODEL", "SECRET"]
+            .map(|name| (name.into(), "x".into()));
         spec(pool, &ours).env.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
     }
 

@@ -3,7 +3,7 @@
 use narrows_wire::View;
 
 use crate::config::{Config, Pool};
-use crate::core::{Arrival, Client, End, Outlet, PoolId, Stuck, Time, Worker};
+use crate::core::{Arrival, Client, Core, End, Outlet, PoolId, Status, Stuck, Time, Worker};
 
 /// What the driver asks. The methods are those of the core, and so is their meaning.
 pub trait Brain: Send + 'static {
@@ -31,7 +31,7 @@ pub trait Brain: Send + 'static {
     /// A worker is of no more use.
     fn worker_stuck(&mut self, now: Time, worker: Worker, why: Stuck, out: &mut impl Outlet);
     /// A worker's process has ended, or was never there.
-    fn worker_gone(&mut self, now: Time, worker: Worker, end: End, out: &mut impl Outlet);
+    fn worker_gone(&mut self, now: Time, worker: Worker, end: &End, out: &mut impl Outlet);
     /// The deadline has passed.
     fn tick(&mut self, now: Time, out: &mut impl Outlet);
     /// When it wants to be asked again.
@@ -50,5 +50,87 @@ pub trait Brain: Send + 'static {
     fn owes(&self, worker: Worker) -> bool {
         let _ = worker;
         true
+    }
+}
+
+impl Brain for Core {
+    type Status = Status;
+
+    fn start(&mut self, now: Time, out: &mut impl Outlet) {
+        self.start(now, out);
+    }
+
+    fn client_open(&mut self, now: Time, from: Arrival, out: &mut impl Outlet) -> Option<Client> {
+        self.client_open(now, from, out)
+    }
+
+    #[inline]
+    fn client_line(&mut self, now: Time, client: Client, message: View<'_>, out: &mut impl Outlet) {
+        self.client_line(now, client, message, out);
+    }
+
+    fn client_eof(&mut self, now: Time, client: Client, out: &mut impl Outlet) {
+        self.client_eof(now, client, out);
+    }
+
+    fn client_gone(&mut self, now: Time, client: Client, out: &mut impl Outlet) {
+        self.client_gone(now, client, out);
+    }
+
+    fn client_drained(&mut self, now: Time, client: Client, out: &mut impl Outlet) {
+        self.client_drained(now, client, out);
+    }
+
+    fn worker_up(&mut self, now: Time, worker: Worker, pid: u32, out: &mut impl Outlet) {
+        self.worker_up(now, worker, pid, out);
+    }
+
+    #[inline]
+    fn worker_line(&mut self, now: Time, worker: Worker, message: View<'_>, out: &mut impl Outlet) {
+        self.worker_line(now, worker, message, out);
+    }
+
+    fn worker_drained(&mut self, now: Time, worker: Worker, out: &mut impl Outlet) {
+        self.worker_drained(now, worker, out);
+    }
+
+    fn worker_stuck(&mut self, now: Time, worker: Worker, why: Stuck, out: &mut impl Outlet) {
+        self.worker_stuck(now, worker, why, out);
+    }
+
+    fn worker_gone(&mut self, now: Time, worker: Worker, end: &End, out: &mut impl Outlet) {
+        self.worker_gone(now, worker, end, out);
+    }
+
+    fn tick(&mut self, now: Time, out: &mut impl Outlet) {
+        self.tick(now, out);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.deadline()
+    }
+
+    fn drain(&mut self, now: Time, out: &mut impl Outlet) {
+        self.drain(now, out);
+    }
+
+    fn reload(&mut self, now: Time, config: &Config, out: &mut impl Outlet) {
+        self.reload(now, config, out);
+    }
+
+    fn set_pressure(&mut self, on: bool) {
+        self.set_pressure(on);
+    }
+
+    fn status(&self, now: Time) -> Status {
+        self.status(now)
+    }
+
+    fn pool(&self, pool: PoolId) -> Option<&Pool> {
+        Some(self.pool(pool))
+    }
+
+    fn owes(&self, worker: Worker) -> bool {
+        self.owes(worker)
     }
 }

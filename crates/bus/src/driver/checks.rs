@@ -106,7 +106,7 @@ impl<B: Brain> Driver<B> {
             if hand.stopping || hand.ending.is_some() {
                 continue;
             }
-            let (pid, written) = (hand.pid, hand.written);
+            let pid = hand.pid;
             // One that is not read may be waiting for that before it reads: then its clock stands still.
             if hand.outflow.blocked && hand.stdin.is_some() && !hand.intake.paused {
                 let until = hand.outflow.progress + UNDRAINED;
@@ -118,7 +118,7 @@ impl<B: Brain> Driver<B> {
                     continue;
                 }
             }
-            if regular && written > 0 && self.brain.owes(Worker(slot)) && is_stopped(pid) {
+            if regular && self.brain.owes(Worker(slot)) && is_stopped(pid) {
                 self.brain.worker_stuck(now, Worker(slot), Stuck::Stopped, &mut self.ports);
             }
         }
@@ -196,8 +196,16 @@ impl<B: Brain> Driver<B> {
 
 /// Whether a process was stopped by a signal.
 fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    state(&stat) == Some(b'T')
+    state_of(pid) == Some(b'T')
+}
+
+/// Whether a process has ended, reaped or not.
+pub(super) fn is_dead(pid: u32) -> bool {
+    matches!(state_of(pid), None | Some(b'Z' | b'X'))
+}
+
+fn state_of(pid: u32) -> Option<u8> {
+    state(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// The state in a line of `/proc/PID/stat`. The name before it can hold anything, also brackets.
@@ -228,7 +236,9 @@ mod tests {
         ] {
             assert_eq!(state(stat), expected);
         }
-        assert!(!is_stopped(std::process::id()));
+        let own = std::process::id();
+        assert!(!is_stopped(own) && !is_dead(own));
+        assert!(is_dead(u32::MAX));
     }
 
     #[test]

@@ -211,7 +211,7 @@ impl Hand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
     Spawn(Worker, u64, PoolId),
-    Stop(Worker, bool),
+    Stop(Worker, u64, bool),
 }
 
 /// Everybody who is connected.
@@ -436,7 +436,12 @@ impl Outlet for Ports {
                 self.workers[slot] = Some(Hand::new(self.next_serial));
                 self.deeds.push(Deed::Spawn(worker, self.next_serial, pool));
             }
-            Action::Stop { worker, kill } => self.deeds.push(Deed::Stop(worker, kill)),
+            Action::Stop { worker, kill } => {
+                // With its number, because before it is carried out the slot may be another's.
+                if let Some(Some(hand)) = self.workers.get(worker.0 as usize) {
+                    self.deeds.push(Deed::Stop(worker, hand.serial, kill));
+                }
+            }
             Action::PauseWorker(worker) => {
                 if let Some(hand) = self.worker(worker.0) {
                     hand.intake.paused = true;

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use crate::core::{Action, End, Outlet, PoolId, Stuck, Time, Worker};
 use crate::nursery::{self, News, Order};
 
+use super::checks::is_dead;
 use super::clients::view;
 use super::ports::{Deed, Ending};
 use super::stream::Stream;
@@ -30,7 +31,7 @@ impl<B: Brain> Driver<B> {
             for deed in std::mem::take(&mut self.ports.deeds) {
                 match deed {
                     Deed::Spawn(worker, serial, pool) => self.spawn(now, worker, serial, pool),
-                    Deed::Stop(worker, kill) => self.stop(worker, kill),
+                    Deed::Stop(worker, serial, kill) => self.stop(worker, serial, kill),
                 }
             }
         }
@@ -55,10 +56,9 @@ impl<B: Brain> Driver<B> {
         self.orders.put(Order::Spawn { slot: worker.0, serial, spec: Box::new(spec) });
     }
 
-    fn stop(&mut self, worker: Worker, kill: bool) {
-        let Some(hand) = self.ports.worker(worker.0) else { return };
+    fn stop(&mut self, worker: Worker, serial: u64, kill: bool) {
+        let Some(hand) = self.ports.worker(worker.0).filter(|hand| hand.serial == serial) else { return };
         hand.stopping = true;
-        let serial = hand.serial;
         if !kill {
             self.close_stdin(worker.0);
         }
@@ -150,10 +150,9 @@ impl<B: Brain> Driver<B> {
             }
             *lines = Splitter::new(self.limits.max_line);
         }
-        let (reason, oom) =
-            hand.ending.map_or_else(Default::default, |ending| (ending.reason, ending.oom));
+        let (reason, oom) = hand.ending.map_or_else(Default::default, |ending| (ending.reason, ending.oom));
         let end = End { reason, taken, unsent: hand.outflow.outbox.rest(), oom };
-        self.brain.worker_gone(now, Worker(slot), end, &mut self.ports);
+        self.brain.worker_gone(now, Worker(slot), &end, &mut self.ports);
         self.accepts_soon(now);
     }
 
@@ -186,6 +185,10 @@ impl<B: Brain> Driver<B> {
         }));
         if handled.is_err() {
             tracing::error!(worker = slot, "a panic while a message of a worker was handled");
+            // The rest of what was read is lost, so what comes next would begin within a line.
+            if let Some(hand) = self.ports.worker(slot) {
+                hand.intake.ended = true;
+            }
             self.ports.act(Action::Stop { worker: Worker(slot), kill: true });
         }
         self.ports.list_worker(slot);
@@ -229,6 +232,10 @@ impl<B: Brain> Driver<B> {
         };
         if now < since + NEWS_GRACE {
             return Some(since + NEWS_GRACE);
+        }
+        if is_dead(hand.pid) {
+            // That is about to be told, with the reason.
+            return Some(now + NEWS_GRACE);
         }
         // Told once; a worker that is being ended is not told of at all.
         let told = std::mem::replace(&mut hand.stopping, true);

@@ -132,8 +132,8 @@ impl Brain for Simple {
         out.act(Action::Stop { worker, kill: true });
     }
 
-    fn worker_gone(&mut self, _: Time, worker: Worker, end: End, out: &mut impl Outlet) {
-        self.tell(Event::Ended(worker.0, end));
+    fn worker_gone(&mut self, _: Time, worker: Worker, end: &End, out: &mut impl Outlet) {
+        self.tell(Event::Ended(worker.0, end.clone()));
         self.slots[worker.0 as usize].1 = false;
         out.act(Action::Close { client: Client(worker.0), reason: Reason::Served });
         self.rest(out);

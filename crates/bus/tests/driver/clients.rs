@@ -165,6 +165,18 @@ fn without_descriptors_nobody_is_let_in_until_there_are_some() {
 }
 
 #[test]
+fn a_memory_budget_is_watched() {
+    let mut config = config("");
+    config.limits.memory = 1 << 20;
+    let rig = Rig::new(Mode::Mirror, config.clone());
+    rig.until(|event| *event == Event::Pressure(true));
+    config.limits.memory = 1 << 40;
+    rig.bus.reload(config).unwrap();
+    rig.until(|event| *event == Event::Pressure(false));
+    rig.finish();
+}
+
+#[test]
 fn the_end_is_orderly() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let mut peer = rig.connect();

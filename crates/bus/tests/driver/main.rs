@@ -1,7 +1,10 @@
 //! The driver with real sockets and real processes, under a brain that decides next to nothing.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "these files are all tests")]
+
 mod brain;
 mod clients;
+mod stdio;
 mod workers;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -67,7 +70,7 @@ impl Rig {
     fn finish(self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         self.bus.drain();
-        let ended = runtime.block_on(tokio::time::timeout(PATIENCE, self.bus.finished()));
+        let ended = runtime.block_on(async { tokio::time::timeout(PATIENCE, self.bus.finished()).await });
         assert_eq!(ended.unwrap(), Ended::Done);
     }
 }

@@ -1,6 +1,7 @@
 //! Workers: pipes, ends, and what became of what they were sent.
 
 use narrows_bus::core::{End, Stuck};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 
@@ -63,10 +64,14 @@ fn an_end_tells_how_and_what_was_taken() {
 
 #[test]
 fn what_was_never_written_comes_back() {
-    let rig = Rig::new(Mode::Pairs, config("read a; exit 0"));
+    let rig = Rig::new(Mode::Pairs, config("read a; sleep 1000"));
     let mut peer = rig.connect();
+    let up = rig.until(|event| matches!(event, Event::Up(..)));
     let long = format!("[{}]\n", "1".repeat(2_000_000));
-    peer.say(&format!("[1]\n{long}[2]\n"));
+    peer.say(&format!("[1]\n{long}[2]\n[\"flood\",1]\n"));
+    assert_eq!(peer.hear(), "x\n", "everything before has been taken");
+    let shell = Pid::from_raw(pid(&up).unwrap().cast_signed()).unwrap();
+    kill_process(shell, Signal::KILL).unwrap();
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
     assert_eq!(end.taken, 4);
     assert!(end.unsent.ends_with(b"1]\n[2]\n") && end.unsent.len() > 1_000_000, "{}", end.unsent.len());
@@ -96,6 +101,19 @@ fn a_stopped_worker_is_noticed() {
     peer.say("[1]\n");
     rig.until(|event| *event == Event::Stuck(0, Stuck::Stopped));
     rig.until(|event| matches!(event, Event::Ended(..)));
+    rig.finish();
+}
+
+/// Takes its fifteen seconds.
+#[test]
+fn a_worker_that_does_not_read_is_noticed() {
+    let rig = Rig::new(Mode::Pairs, config("read a; sleep 1000"));
+    let mut peer = rig.connect();
+    peer.say(&format!("[1]\n[{}]\n", "1".repeat(2_000_000)));
+    let event = rig.until(|event| matches!(event, Event::Stuck(..) | Event::Ended(..)));
+    assert_eq!(event, Event::Stuck(0, Stuck::Undrained));
+    let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
+    assert_eq!((end.taken, end.reason.as_str()), (4, "killed by SIGKILL"));
     rig.finish();
 }
 

@@ -1,0 +1,49 @@
+//! A bus on its own stdin and stdout, in a process of its own.
+
+use std::process::{Command, Stdio};
+
+use super::*;
+
+/// Not a test: what the next one runs in another process.
+#[test]
+#[ignore = "takes stdin and stdout"]
+fn serve() {
+    let stdio = Listen { at: Door::Stdio, pool: None };
+    let rig = Rig::new(Mode::Mirror, Config { listen: vec![stdio], ..config("") });
+    println!("a stray print");
+    rig.until(|event| *event == Event::Gone(0));
+    rig.finish();
+}
+
+#[track_caller]
+fn check(input: Stdio, write: bool) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "stdio::serve", "--ignored", "--nocapture"])
+        .stdin(input)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    if write {
+        child.stdin.take().unwrap().write_all(b"[1]\n[2]\n").unwrap();
+    }
+    let mut output = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    assert!(child.wait().unwrap().success());
+    // Before the bus takes it, the harness has written its own.
+    let (_, after) = output.split_once("[1]").unwrap();
+    assert_eq!(after, "\n[2]\n");
+}
+
+#[test]
+fn pipes_are_served() {
+    check(Stdio::piped(), true);
+}
+
+#[test]
+fn a_file_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("requests");
+    std::fs::write(&path, "[1]\n[2]\n").unwrap();
+    check(std::fs::File::open(path).unwrap().into(), false);
+}
