@@ -1,7 +1,14 @@
 //! Many clients and many agents: pools of supervised workers, and a router between them that loses nothing.
 //!
 //! [`core`] decides everything and does nothing: lines and events go in, lines and [`core::Action`]s come out, and there is
-//! no clock, no socket and no task inside.
+//! no clock, no socket and no task inside. [`driver`] does everything and decides nothing, and a [`Bus`] is both together.
 
+mod bus;
 pub mod config;
 pub mod core;
+pub mod driver;
+mod listen;
+mod nursery;
+
+pub use bus::{Bus, Ended, Handle, NoAnswer, StartError};
+pub use listen::ListenError;
