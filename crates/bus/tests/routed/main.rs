@@ -1,0 +1,122 @@
+//! The whole bus: clients on sockets, real processes, and the core in between.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "these files are all tests")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use narrows_bus::config::{Admin, Config, Door, Limits, Listen, Pool, Protocol, Share};
+use narrows_bus::core::Status;
+use narrows_bus::{Bus, Ended};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+/// Long enough for a loaded machine; nothing waits for it unless something is wrong.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Makes an answer of every request to `echo`; others it leaves without one.
+const ECHO: &str = r#"exec sed -u -n 's/"method":"echo","params":/"result":/p'"#;
+
+fn start(instances: u32) -> Bus {
+    let shell = vec!["/bin/sh".into(), "-c".into(), ECHO.into()];
+    let pool = Pool { instances, share: Share::All, protocol: Protocol::JsonRpc, ..Pool::new("p", shell) };
+    let config = Config {
+        listen: vec![Listen { at: Door::Tcp("127.0.0.1:0".into()), pool: None }],
+        pools: vec![pool],
+        limits: Limits::default(),
+        admin: Admin::default(),
+    };
+    let path = [("PATH".into(), "/usr/bin:/bin".into())];
+    Bus::start(config, path.into()).unwrap()
+}
+
+fn connect(bus: &Bus) -> BufReader<TcpStream> {
+    let Door::Tcp(at) = &bus.addresses()[0] else { panic!("a port") };
+    let socket = TcpStream::connect(at).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    BufReader::new(socket)
+}
+
+fn request(method: &str, id: &Value, params: &Value) -> String {
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n")
+}
+
+fn answer(peer: &mut BufReader<TcpStream>) -> Value {
+    let mut line = String::new();
+    peer.read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap()
+}
+
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.unwrap() })
+}
+
+/// The status once it is as wanted.
+fn status(bus: &Bus, wanted: impl Fn(&Status) -> bool) -> Status {
+    wait(async {
+        loop {
+            let status = bus.status().await.unwrap();
+            if wanted(&status) {
+                return status;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await; // sleep: all one can do is look again
+        }
+    })
+}
+
+fn finish(bus: &Bus) {
+    bus.drain();
+    assert_eq!(wait(bus.finished()), Ended::Done);
+}
+
+#[test]
+fn the_same_ids_of_many_clients_never_cross() {
+    let bus = start(3);
+    let mut peers: Vec<_> = (0..100).map(|_| connect(&bus)).collect();
+    for (number, peer) in peers.iter_mut().enumerate() {
+        let lines: String =
+            (0..50).map(|id| request("echo", &json!(id), &json!({"tag": [number, id]}))).collect();
+        peer.get_mut().write_all(lines.as_bytes()).unwrap();
+    }
+    for (number, peer) in peers.iter_mut().enumerate() {
+        let mut answers: Vec<Value> = (0..50).map(|_| answer(peer)).collect();
+        answers.sort_by_key(|answer| answer["id"].as_u64());
+        for (id, answer) in answers.iter().enumerate() {
+            assert_eq!(*answer, json!({"jsonrpc": "2.0", "id": id, "result": {"tag": [number, id]}}));
+        }
+    }
+    finish(&bus);
+}
+
+#[test]
+fn a_killed_worker_costs_its_requests_and_is_replaced() {
+    let bus = start(1);
+    let mut peer = connect(&bus);
+    peer.get_mut().write_all(request("echo", &json!("a"), &json!({})).as_bytes()).unwrap();
+    assert_eq!(answer(&mut peer)["id"], json!("a"));
+    peer.get_mut().write_all(request("never", &json!("b"), &json!({})).as_bytes()).unwrap();
+    let before = status(&bus, |status| status.pending == 1).pools[0].workers[0].pid;
+    kill_process(Pid::from_raw(before.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    let lost = answer(&mut peer);
+    assert_eq!((&lost["id"], &lost["error"]["code"]), (&json!("b"), &json!(-32010)), "{lost}");
+    // Before another is there it waits, and then it is answered.
+    peer.get_mut().write_all(request("echo", &json!(1.5), &json!({"x": 1})).as_bytes()).unwrap();
+    assert_eq!(answer(&mut peer), json!({"jsonrpc": "2.0", "id": 1.5, "result": {"x": 1}}));
+    let after = status(&bus, |_| true).pools[0].workers[0].pid;
+    assert_ne!(before, after);
+    finish(&bus);
+    assert!(!std::fs::exists(format!("/proc/{after}")).unwrap());
+}
+
+#[test]
+fn a_drain_hangs_up_on_everybody() {
+    let bus = start(1);
+    let mut peer = connect(&bus);
+    peer.get_mut().write_all(request("echo", &json!(1), &json!({})).as_bytes()).unwrap();
+    assert_eq!(answer(&mut peer)["id"], json!(1));
+    finish(&bus);
+    let mut rest = String::new();
+    assert_eq!(peer.read_line(&mut rest).unwrap(), 0, "{rest}");
+}
