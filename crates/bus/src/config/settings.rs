@@ -55,7 +55,8 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed
     let tables = |name: &str| table.get(name).map(tables).unwrap_or_default();
     let (pools, commands): (Vec<_>, Vec<_>) =
         tables("pool").into_iter().filter_map(|table| pool::read(table, base)).unzip();
-    if table.get("pool").is_none() {
+    let none = |key: &str| table.get(key).is_none_or(|item| item.node.kind == Kind::List(Vec::new()));
+    if none("pool") {
         table.fail(
             "there is no pool, so nobody would do the work",
             "write [[pool]] and command = [\"narrows\", \"acp\"]",
@@ -65,7 +66,7 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
     let listen =
         unique(tables("listen").into_iter().filter_map(|table| listen(table, base, &names)).collect());
-    if table.get("listen").is_none() {
+    if none("listen") {
         notes.warning(0, "there is no [[listen]]: nobody can come in unless --listen says where");
     }
     let limits = table.get("limits").and_then(Item::table).map(limits).unwrap_or_default();

@@ -32,9 +32,6 @@ const USUAL: &[(&str, &str)] = &[
     ("whole_env", "write pass_env = [\"*\"] to pass on every variable"),
 ];
 
-/// What means something only where a worker is shared by all.
-const SHARED: &[&str] = &["protocol", "client_capabilities", "mix_identities"];
-
 /// The most workers that a pool may have.
 pub(super) const MOST: u64 = 10_000;
 
@@ -98,19 +95,21 @@ pub(super) fn unique(notes: &Notes<'_>, pools: Vec<Named>) -> Vec<Pool> {
     pools.into_iter().map(|named| named.pool).collect()
 }
 
-/// Warns of settings that change nothing here.
+/// Warns of settings that change nothing here. A default that is written out misleads nobody.
 fn without_effect(table: Table<'_>, pool: &Pool) {
-    if pool.share != Share::All {
-        let jsonrpc = pool.protocol == Protocol::JsonRpc;
-        for key in SHARED.iter().filter(|key| !jsonrpc || **key != "protocol") {
-            if let Some(item) = table.get(key) {
-                item.warn("means something only with share = \"all\"");
-            }
+    let warn = |key: &str, given: bool, what: &str| {
+        if let Some(item) = table.get(key).filter(|_| given) {
+            item.warn(what);
         }
-    } else if pool.protocol == Protocol::JsonRpc
-        && let Some(item) = table.get("client_capabilities")
-    {
-        item.warn("means nothing with protocol = \"jsonrpc\"");
+    };
+    let told = pool.client_capabilities.as_object().is_some_and(|object| !object.is_empty());
+    if pool.share != Share::All {
+        let shared = "means something only with share = \"all\"";
+        warn("protocol", pool.protocol == Protocol::V2, shared);
+        warn("client_capabilities", told, shared);
+        warn("mix_identities", pool.mix_identities, shared);
+    } else if pool.protocol == Protocol::JsonRpc {
+        warn("client_capabilities", told, "means nothing with protocol = \"jsonrpc\"");
     }
 }
 
