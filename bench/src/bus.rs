@@ -33,6 +33,7 @@ const COLUMNS: [&str; 6] = ["per s", "of direct", "p50 µs", "p99 µs", "process
 /// Measures what the words behind `bus` ask for.
 pub(crate) fn run(words: &[String]) -> Result<Report, String> {
     let options = Options::read(words)?;
+    warn_if_busy();
     raise_descriptor_limit();
     let place = tempfile::tempdir().map_err(|error| format!("no directory for files: {error}"))?;
     let bench = Bench { options: &options, place: place.path() };
@@ -167,6 +168,19 @@ impl Bench<'_> {
 /// What a process has in memory, in KiB.
 fn memory(process: u32) -> f64 {
     usage::own_memory(process, "VmRSS") * 1e6 / 1024.0
+}
+
+/// Rates of a busy machine say how busy it is. What is lost and what costs how much processor time is told all the same.
+fn warn_if_busy() {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: f64 = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or_default();
+    if load > processors as f64 / 2.0 {
+        eprintln!(
+            "narrows-bench: this machine is busy (load {load} on {processors} processors): \
+             rates and latencies will say little"
+        );
+    }
 }
 
 /// As many descriptors as this process may have: every client is one.

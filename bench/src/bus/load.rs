@@ -169,6 +169,8 @@ impl Crowd {
         self.turn_until(from + measured)?;
         let (took, cpu) = (from.elapsed().as_secs_f64(), usage::own_time(process) - cpu);
         let answered = self.tally.answered as f64;
+        // Without an answer there is no figure, rather than an endless one.
+        let cpu = if answered > 0.0 { cpu / answered } else { f64::NAN };
         let mut latencies = std::mem::take(&mut self.tally.latencies);
         let lost = self.leave()?;
         latencies.sort_unstable();
@@ -176,7 +178,7 @@ impl Crowd {
             let place = (latencies.len() as f64 * share) as usize;
             latencies.get(place).map_or(f64::NAN, |nanoseconds| f64::from(*nanoseconds) / 1e3)
         };
-        Ok(Outcome { rate: answered / took, p50: at(0.5), p99: at(0.99), cpu: cpu / answered, lost })
+        Ok(Outcome { rate: answered / took, p50: at(0.5), p99: at(0.99), cpu, lost })
     }
 
     /// Asks nothing more and waits for what is missing.
