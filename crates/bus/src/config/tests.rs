@@ -180,35 +180,35 @@ port = "0.0.0.0:9090"
 
 [amdin]
 "#), @r#"
-bus.toml:3:7: `url` cannot be "tcp://0.0.0.0:9000": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents
-bus.toml:4:8: `auth` must be one of "none"
-bus.toml:8:8: `pool` names a pool that there is not: "codr"; did you mean "coder"?
-bus.toml:11:7: `url` is listened on already
-bus.toml:13:1: `url` is missing; write url = "tcp://127.0.0.1:9000", "unix:/path" or "stdio:"
-bus.toml:18:11: `command` must be a list of texts; no shell sees it; write command = ["narrows", "acp", "--log", "debug"]
-bus.toml:19:13: `instances` must be a whole number from 1 to 10000
-bus.toml:20:9: `share` must be one of "connection", "session", "all"; did you mean "all"?
-bus.toml:21:12: `protocol` must be 1, 2 or "jsonrpc"; write the number without quotes
-bus.toml:23:1: `command` is missing; write command = ["narrows", "acp"]
-bus.toml:24:8: another pool has the name "coder" already; give each its own `name`
-bus.toml:25:1: there is no setting `comand` in [pool]; did you mean `command`?
-bus.toml:26:1: there is no setting `args` in [pool]; the arguments stand in `command`, behind the program
-bus.toml:27:13: `instances` must be at most `max_instances`, which is 256; or write max_instances = 300
-bus.toml:28:16: `PORT` must be a text in quotes
-bus.toml:28:28: `A=B` is not the name of a variable
-bus.toml:29:13: `pass_env` cannot be "A*B": `*` may only stand at the end
-bus.toml:30:7: `cwd` cannot be "~/work": `~` is not understood here; write the whole path
-bus.toml:33:1: there is no setting `max-line` in [limits]; did you mean `max_line`?
-bus.toml:34:13: `max_batch` must be a whole number from 1 to 100000
-bus.toml:35:15: `queue_bytes` cannot be "8M": the unit must be `B`, `KiB`, `MiB` or `GiB`
-bus.toml:36:17: `stall_timeout` must be a time in quotes; write "30s" if seconds are meant
-bus.toml:37:22: `initialize_timeout` must be more than nothing
-bus.toml:38:17: `session_grace` cannot be "1d": the unit must be `ms`, `s`, `m` or `h`
-bus.toml:39:12: `max_line` must be from 1KiB to 1GiB
-bus.toml:42:10: `socket` is also where clients come in
-bus.toml:43:8: `port` cannot be "0.0.0.0:9090": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents
-bus.toml:45:2: there is no setting `adnim`; what may stand there: listen, pool, limits, admin
-"#);
+    bus.toml:3:7: `url` cannot be "tcp://0.0.0.0:9000": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents
+    bus.toml:4:8: `auth` must be one of "none"
+    bus.toml:8:8: `pool` names a pool that there is not: "codr"; did you mean "coder"?
+    bus.toml:11:7: `url` is listened on already
+    bus.toml:13:1: `url` is missing; write url = "tcp://127.0.0.1:9000", "unix:/path" or "stdio:"
+    bus.toml:18:11: `command` must be a list of texts; no shell sees it; write command = ["narrows", "acp", "--log", "debug"]
+    bus.toml:19:13: `instances` must be a whole number from 1 to 10000
+    bus.toml:20:9: `share` must be one of "connection", "session", "all"; did you mean "all"?
+    bus.toml:21:12: `protocol` must be 1, 2 or "jsonrpc"; write the number without quotes
+    bus.toml:23:1: `command` is missing; write command = ["narrows", "acp"]
+    bus.toml:24:8: another pool has the name "coder" already; give each its own `name`
+    bus.toml:25:1: there is no setting `comand` in [pool]; did you mean `command`?
+    bus.toml:26:1: there is no setting `args` in [pool]; the arguments stand in `command`, behind the program
+    bus.toml:27:13: `instances` must be at most `max_instances`, which is 256; or write max_instances = 300
+    bus.toml:28:16: `PORT` must be a text in quotes
+    bus.toml:28:28: `A=B` is not the name of a variable
+    bus.toml:29:13: `pass_env` cannot be "A*B": `*` may only stand at the end
+    bus.toml:30:7: `cwd` cannot be "~/work": `~` is not understood here; write the whole path
+    bus.toml:33:1: there is no setting `max-line` in [limits]; did you mean `max_line`?
+    bus.toml:34:13: `max_batch` must be a whole number from 1 to 100000
+    bus.toml:35:15: `queue_bytes` cannot be "8M": the unit must be `B`, `KiB`, `MiB` or `GiB`
+    bus.toml:36:17: `stall_timeout` must be a time in quotes; write "30s" if seconds are meant
+    bus.toml:37:22: `initialize_timeout` must be more than nothing
+    bus.toml:38:17: `session_grace` cannot be "1d": the unit must be `ms`, `s`, `m` or `h`
+    bus.toml:39:12: `max_line` must be from 1KiB to 1GiB
+    bus.toml:42:10: `socket` is also where clients come in
+    bus.toml:43:8: `port` cannot be "0.0.0.0:9090": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents
+    bus.toml:45:2: there is no setting `amdin`; did you mean `admin`?
+    "#);
 }
 
 #[test]
