@@ -1,7 +1,50 @@
 //! `narrows run` with somebody who watches.
 
+use std::io::{Read, Write};
+
 use crate::person::{CTRL_C, Person};
-use crate::support::Place;
+use crate::support::{MARK, Place};
+
+/// Starts narrows in a terminal, waits until it has said that, and closes the terminal. Returns its exit code.
+#[track_caller]
+fn closed(place: &Place, args: &[&str], typed: &str, said: &str) -> Option<i32> {
+    let (mut pty, pts) = pty_process::blocking::open().expect("a terminal");
+    let mut child = pty_process::blocking::Command::new(env!("CARGO_BIN_EXE_narrows"))
+        .args(args)
+        .env("NARROWS_DATA_DIR", place.path().join("data"))
+        .env(MARK, place.mark())
+        .current_dir(place.path())
+        .spawn(pts)
+        .expect("narrows starts");
+    let mut seen = Vec::new();
+    let mut bytes = [0; 4096];
+    let mut waits_for = |pty: &mut pty_process::blocking::Pty, words: &str| {
+        while !String::from_utf8_lossy(&seen).contains(words) {
+            let count = pty.read(&mut bytes).expect("it says something");
+            seen.extend_from_slice(&bytes[..count]);
+        }
+    };
+    if !typed.is_empty() {
+        waits_for(&mut pty, "> ");
+        pty.write_all(typed.as_bytes()).expect("it takes keys");
+    }
+    waits_for(&mut pty, said);
+    drop(pty);
+    let status = child.wait().expect("it ends");
+    place.nothing_is_left();
+    status.code()
+}
+
+#[test]
+fn a_terminal_that_is_closed_ends_everything() {
+    let place = Place::new();
+    let slow = ["--agent", "narrows fake-agent slow"];
+    let run = [&["run"], &slow[..], &["Hi"]].concat();
+    let chat = [&["chat"], &slow[..]].concat();
+    assert_eq!(closed(&place, &run, "", "One moment."), Some(129));
+    assert_eq!(closed(&place, &chat, "go\r", "One moment."), Some(129));
+    assert_eq!(closed(&place, &chat, "", "> "), Some(129));
+}
 
 /// Where this begins on the screen.
 #[track_caller]

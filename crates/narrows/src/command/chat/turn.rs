@@ -120,6 +120,8 @@ impl<'a> Turn<'a> {
         let Self { interrupts, screen, presenter, cancelled, leave, grace, .. } = self;
         match interrupts.unless(screen.finish()).await {
             Ok(Ok(())) => {}
+            // A terminal that is gone takes no output.
+            Ok(Err(_)) if leave == Some(Signal::HangUp) => {}
             Ok(Err(error)) => return Err(Left::Output(Failure::output(&error))),
             Err(signal) => return Err(Left::Signal(signal)),
         }
