@@ -26,10 +26,10 @@ fn split_path(words: &str) -> (&str, &str) {
     (path, rest.trim())
 }
 
-/// The arguments of `tool`, given the words after the one that asked for it.
-pub(super) fn of(tool: &Tool, words: &str) -> Value {
-    match tool.name.as_str() {
-        "run_command" => json!({ "command": words }),
+/// The arguments of `tool`, which does what `name` says, given the words after the one that asked for it.
+pub(super) fn of(name: &str, tool: &Tool, words: &str) -> Value {
+    match name {
+        "run_command" => run(tool, words),
         "update_plan" => plan(tool),
         "write_file" => {
             let (path, content) = split_path(words);
@@ -43,6 +43,22 @@ pub(super) fn of(tool: &Tool, words: &str) -> Value {
 /// The names of a schema's properties.
 fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+}
+
+/// A command as a line, or as a program and its arguments if the tool wants those.
+fn run(tool: &Tool, words: &str) -> Value {
+    if !properties(&tool.parameters).any(|(name, _)| name == "args") {
+        return json!({ "command": words });
+    }
+    let is_plain = |c: char| c.is_alphanumeric() || c.is_whitespace() || "-_./=:,+@%".contains(c);
+    let mut each = words.split_whitespace();
+    match each.next() {
+        Some(program) if words.chars().all(is_plain) => {
+            json!({ "command": program, "args": each.collect::<Vec<_>>() })
+        }
+        // What only a shell understands.
+        _ => json!({ "command": "sh", "args": ["-c", words] }),
+    }
 }
 
 fn edit(tool: &Tool, words: &str) -> Value {

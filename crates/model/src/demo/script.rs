@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{Message, Part, Request, ToolResult};
+use crate::{Message, Part, Request, Tool, ToolResult};
 
 use super::arguments;
 
@@ -70,7 +70,7 @@ several endpoints side by side, belong in `narrows.toml`.
 
 /// What it is, which words it understands here, and how to connect a real model.
 fn introduction(request: &Request) -> String {
-    let offers = |name: &str| request.tools.iter().any(|tool| tool.name == name);
+    let offers = |name: &str| find(request, name).is_some();
     let mut text = WHO.to_owned();
     for (_, words) in WITH_TOOLS.iter().filter(|(tool, _)| offers(tool)) {
         text.push_str(words);
@@ -191,12 +191,25 @@ fn run(request: &Request, command: &str) -> Answer {
 }
 
 fn call(request: &Request, name: &str, rest: &str, saying: &str) -> Answer {
-    match request.tools.iter().find(|tool| tool.name == name) {
-        Some(tool) => {
-            Answer { call: Some((name.to_owned(), arguments::of(tool, rest))), ..Answer::text(saying) }
-        }
+    match find(request, name) {
+        Some(tool) => Answer {
+            call: Some((tool.name.clone(), arguments::of(name, tool, rest))),
+            ..Answer::text(saying)
+        },
         None => Answer::text(format!("I cannot: this client offers no tool `{name}`.{}\n", offered(request))),
     }
+}
+
+/// The tool `name`, or what a client has in its place that lends its files and its terminal through MCP.
+fn find<'a>(request: &'a Request, name: &str) -> Option<&'a Tool> {
+    let lent = match name {
+        "read_file" => "narrows__read_text_file",
+        "write_file" => "narrows__write_text_file",
+        "run_command" => "narrows__run_command",
+        _ => name,
+    };
+    let named = |name: &str| request.tools.iter().find(|tool| tool.name == name);
+    named(name).or_else(|| named(lent))
 }
 
 fn call_any(request: &Request, rest: &str) -> Answer {

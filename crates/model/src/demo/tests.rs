@@ -89,6 +89,33 @@ fn plain_words_call_tools() {
 }
 
 #[test]
+fn tools_that_are_lent_through_mcp_are_found() {
+    let path = || json!({"properties": {"path": {"type": "string"}}});
+    let tools = || {
+        vec![
+            tool("narrows__read_text_file", path()),
+            tool("narrows__write_text_file", path()),
+            tool("narrows__run_command", json!({"properties": {"command": {}, "args": {}}})),
+        ]
+    };
+    let check = |words: &str, name: &str, arguments: Value| {
+        let (_, completion) = play(&ask(words, tools()));
+        let call = completion.message.calls.first().expect("a call");
+        let found: Value = serde_json::from_str(&call.arguments).expect("JSON");
+        assert_eq!((call.name.as_str(), found), (name, arguments), "{words}");
+    };
+    check("read README.md", "narrows__read_text_file", json!({"path": "README.md"}));
+    check("write a some words", "narrows__write_text_file", json!({"path": "a", "content": "some words"}));
+    check("run ls -l", "narrows__run_command", json!({"command": "ls", "args": ["-l"]}));
+    check("run ls | wc", "narrows__run_command", json!({"command": "sh", "args": ["-c", "ls | wc"]}));
+    let (_, completion) = play(&ask("Hello", tools()));
+    for words in ["`read PATH`", "`write PATH TEXT`", "`run COMMAND`"] {
+        assert!(completion.message.text.contains(words), "{words}");
+    }
+    assert!(!completion.message.text.contains("`edit PATH"));
+}
+
+#[test]
 fn what_cannot_be_done_is_said() {
     let check = |words: &str, tools: Vec<Tool>, expected: &str| {
         let (_, completion) = play(&ask(words, tools));
