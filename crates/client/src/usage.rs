@@ -39,7 +39,7 @@ pub struct Usage {
     /// How long it took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// What the agent said: `usage` at the end of the turn, `usage_update` on the way.
+    /// What the agent said last: `usage` at the end of the turn, `usage_update` and `_meta.usage` on the way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<Value>,
 }
@@ -73,6 +73,9 @@ pub(crate) struct Meter {
     /// What was told last in this turn, as it came.
     end: Option<Value>,
     update: Option<Value>,
+    call: Option<Value>,
+    /// The sum of what the calls of the model took in this turn.
+    calls: Counters,
 }
 
 impl Meter {
@@ -108,6 +111,18 @@ impl Meter {
         }
     }
 
+    /// Takes what one call of the model took. Some agents tell only that; whatever they tell at the end of the turn counts
+    /// before it.
+    pub(crate) fn call(&mut self, usage: &Value) {
+        let Value::Object(fields) = usage else { return };
+        let both = |sum: Option<u64>, more: Option<u64>| match (sum, more) {
+            (Some(sum), Some(more)) => Some(sum.saturating_add(more)),
+            (sum, more) => sum.or(more),
+        };
+        self.calls = self.calls.each(&Counters::read(fields), both);
+        self.call = Some(usage.clone());
+    }
+
     /// Takes the `usage` that comes with the end of a turn.
     pub(crate) fn end(&mut self, usage: &Value) {
         if usage.is_object() {
@@ -118,8 +133,9 @@ impl Meter {
     /// The turn is over and took this long. `None` if the agent told nothing.
     pub(crate) fn finish(&mut self, duration: Duration) -> Option<Usage> {
         let (end, update) = (self.end.take(), self.update.take());
+        let (call, calls) = (self.call.take(), std::mem::take(&mut self.calls));
         let billed = std::mem::take(&mut self.billed);
-        if end.is_none() && update.is_none() {
+        if end.is_none() && update.is_none() && call.is_none() {
             return None;
         }
         let mut usage = Usage {
@@ -137,12 +153,14 @@ impl Meter {
                 }
             }
             usage.max_output_tokens = number(fields, &["maxOutputTokens", "max_output_tokens"]);
+        } else {
+            calls.tell(&mut usage);
         }
         if billed {
             usage.cost_usd = self.bill.as_ref().and_then(|bill| bill.since(self.paid.as_ref()));
             self.paid = self.bill.clone();
         }
-        let said = [("usage", end), ("usage_update", update)];
+        let said = [("usage", end), ("usage_update", update), ("_meta.usage", call)];
         let said = said.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         usage.raw = Some(Value::Object(said.collect()));
         Some(usage)
@@ -163,18 +181,24 @@ struct Counters {
 impl Counters {
     fn read(fields: &Map<String, Value>) -> Self {
         Self {
-            input: number(fields, &["inputTokens", "input_tokens"]),
-            output: number(fields, &["outputTokens", "output_tokens"]),
+            input: number(fields, &["inputTokens", "input_tokens", "promptTokens"]),
+            output: number(fields, &["outputTokens", "output_tokens", "completionTokens"]),
             total: number(fields, &["totalTokens", "total_tokens"]),
             cache_read: number(
                 fields,
-                &["cachedReadTokens", "cached_read_tokens", "cacheReadTokens", "cache_read_tokens"],
+                &[
+                    "cachedReadTokens",
+                    "cached_read_tokens",
+                    "cacheReadTokens",
+                    "cache_read_tokens",
+                    "cachedTokens",
+                ],
             ),
             cache_write: number(
                 fields,
                 &["cachedWriteTokens", "cached_write_tokens", "cacheWriteTokens", "cache_write_tokens"],
             ),
-            thought: number(fields, &["thoughtTokens", "thought_tokens"]),
+            thought: number(fields, &["thoughtTokens", "thought_tokens", "thoughtsTokens"]),
         }
     }
 

@@ -47,6 +47,8 @@ pub enum UsageReport {
     Update(Json),
     /// The `usage` with which a turn ended.
     End(Json),
+    /// What one call of the model took, in the `_meta` of a message.
+    Call(Json),
 }
 
 /// What is different about a session: the whole update that says so.

@@ -30,6 +30,9 @@ pub(super) struct Marks<'a> {
     error: Option<&'a RawValue>,
     #[serde(rename = "narrows/separator", borrow)]
     separator: Option<&'a RawValue>,
+    /// What a call of the model took: where agents put it that tell it on the way only.
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
 }
 
 impl<'a> Marks<'a> {
@@ -42,13 +45,18 @@ impl<'a> Marks<'a> {
 
     /// Whether there is none.
     pub(super) fn is_none(&self) -> bool {
-        self.error.is_none() && self.separator.is_none()
+        self.error.is_none() && self.separator.is_none() && self.usage.is_none()
     }
 
     /// The failure that is reported.
     pub(super) fn fault(&self) -> Option<Fault> {
         // However it is written: what is marked as a failure is one.
         self.error.map(|error| serde_json::from_str(error.get()).unwrap_or_default())
+    }
+
+    /// What a call of the model took.
+    pub(super) fn usage(&self) -> Option<&'a RawValue> {
+        self.usage.filter(|usage| usage.get().starts_with('{'))
     }
 
     /// Whether something is said only to keep a failure apart from what was said before, which is no part of the

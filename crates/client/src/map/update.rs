@@ -202,6 +202,7 @@ impl Mapper {
         {
             return Ok(Told::No);
         }
+        effects.usage = marks.usage().map(|usage| UsageReport::Call(usage.into()));
         match block {
             Some(text) if !text.is_empty() => self.say(voice, id, text, emit),
             _ => return Ok(Told::No),

@@ -226,6 +226,7 @@ impl Actor {
         match usage {
             Some(UsageReport::Update(update)) => self.meter.update(&update.value()),
             Some(UsageReport::End(usage)) => self.meter.end(&usage.value()),
+            Some(UsageReport::Call(usage)) => self.meter.call(&usage.value()),
             None => {}
         }
         let Some(run) = &mut self.run else { return };

@@ -232,3 +232,26 @@ proptest! {
         prop_assert_eq!(sum, (input, output));
     }
 }
+
+/// As qwen-code tells it, in both of its forms: what each call of the model took, on the way.
+#[test]
+fn calls_add_up_unless_the_end_tells() {
+    let now = json!({"inputTokens": 100, "outputTokens": 10, "totalTokens": 117, "thoughtTokens": 7, "cachedReadTokens": 60});
+    let then = json!({"promptTokens": 100, "completionTokens": 10, "totalTokens": 117, "thoughtsTokens": 7, "cachedTokens": 60});
+    let sum =
+        json!({"input_tokens": 200, "output_tokens": 34, "total_tokens": 234, "cache_read_tokens": 120});
+    for call in [now, then] {
+        let mut meter = Meter::new(Counted::Session);
+        for _ in 0..2 {
+            meter.call(&call);
+            meter.call(&json!("no"));
+            meter.call(&call);
+            // Nothing is left of it for the next turn.
+            assert_eq!(turn(&mut meter, &[], &Value::Null), sum);
+        }
+        assert_eq!(turn(&mut meter, &[], &Value::Null), Value::Null);
+        meter.call(&call);
+        let end = json!({"inputTokens": 3, "outputTokens": 1, "totalTokens": 4});
+        assert_eq!(turn(&mut meter, &[], &end), told(3, 1));
+    }
+}

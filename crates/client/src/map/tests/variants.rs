@@ -275,3 +275,22 @@ fn a_call_from_outside_the_run_is_no_part_of_it() {
     );
     assert_eq!(stage.mapper.call("c"), None);
 }
+
+/// As qwen-code does it: with a text, or with none.
+#[test]
+fn what_a_call_took_stands_beside_a_message() {
+    let beside = |text: &str, usage: Value| {
+        let mut update = said(None, text);
+        update["_meta"] = json!({"usage": usage, "durationMs": 5});
+        update
+    };
+    let usage = json!({"inputTokens": 3});
+    let report = Some(UsageReport::Call(Json::from(&usage)));
+    let mut stage = Stage::new(V1);
+    assert_eq!(stage.update(&beside("", usage.clone())).usage, report);
+    assert_eq!(stage.update(&beside("x", usage.clone())).usage, report);
+    assert_eq!(stage.update(&beside("y", json!(7))).usage, None);
+    assert_eq!(stage.short(), ["- agent_message_chunk", "assistant.delta x", "assistant.delta y"]);
+    stage.end("end_turn");
+    assert_eq!(stage.update(&beside("late", usage)).usage, None);
+}
