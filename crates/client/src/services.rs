@@ -220,10 +220,12 @@ impl FileService for ThroughMcp {
         line: Option<u32>,
         limit: Option<u32>,
     ) -> Pending<'_, Result<String, ServiceError>> {
+        let path = self.0.cwd.join(path);
         Box::pin(async move { self.0.read(path, line, limit).await.map_err(|error| words(&error)) })
     }
 
     fn write(&self, path: PathBuf, text: String) -> Pending<'_, Result<(), ServiceError>> {
+        let path = self.0.cwd.join(path);
         Box::pin(async move { self.0.write(path, text).await.map_err(|error| words(&error)) })
     }
 }
@@ -247,6 +249,7 @@ impl CommandService for ThroughMcp {
     fn run(&self, run: Run) -> Pending<'_, Result<Ran, ServiceError>> {
         Box::pin(async move {
             let Run { program, args, env, cwd, time_limit, output_limit } = run;
+            let cwd = cwd.map(|cwd| self.0.cwd.join(cwd));
             let wanted = Wanted { program, args, env, cwd, output_limit: Some(output_limit) };
             let id = self.0.start(wanted).await.map_err(|error| words(&error))?;
             let release = Release { services: Arc::clone(&self.0), id };

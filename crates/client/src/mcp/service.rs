@@ -10,7 +10,7 @@ use super::Pending;
 #[error("{0}")]
 pub(crate) struct ServiceError(pub(crate) String);
 
-/// Files within the reach of the session. Who implements it decides by the policy, too: no gate is asked before.
+/// Files within the reach of the session, by paths that are absolute or begin in its directory. Who implements it decides by the policy, too: no gate is asked before.
 pub(crate) trait FileService: Send + Sync + 'static {
     /// The text of a file from the 1-based `line` on, at most `limit` lines of it.
     fn read(
@@ -33,7 +33,7 @@ pub(crate) struct Run {
     pub(crate) args: Vec<String>,
     /// Variables on top of the session's.
     pub(crate) env: Vec<(String, String)>,
-    /// Where; the session's directory if not said.
+    /// Where, from the session's directory on; that itself if not said.
     pub(crate) cwd: Option<PathBuf>,
     /// How long it may take; then it is to be killed and told with [`Ran::timed_out`].
     pub(crate) time_limit: Duration,

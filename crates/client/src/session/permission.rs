@@ -1,5 +1,6 @@
 //! Requests for permission: judged by what they are about, answered by the kind of an option.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use narrows_policy::{Access, Action, Command, Decision, Kind};
@@ -36,7 +37,7 @@ impl Actor {
         let authority = Arc::clone(&self.services.authority);
         let id = authority.number();
         let asked = self.mapper.permission_requested(&id, method, params, now_ms(), &mut self.events);
-        let own = own(&asked);
+        let own = own(&asked, &self.services.cwd);
         let runs_here = own.is_some();
         let mut decision = authority.judge(&own.unwrap_or_else(|| action(&asked)), runs_here);
         if asked.problem.is_some() || asked.call.is_partial() {
@@ -177,19 +178,19 @@ fn answer(options: &[PermissionOption], reply: &Reply, may_always: bool) -> Answ
 
 /// What the request is about if it is a tool of our own server, which agents without files and terminals have: the same
 /// that is judged again when the call comes. Whoever only borrows the name gets no more than that.
-fn own(asked: &Asked) -> Option<Action> {
+fn own(asked: &Asked, here: &Path) -> Option<Action> {
     let name = asked.call.own_name()?;
     let tool = name.strip_prefix("mcp__").unwrap_or(name).strip_prefix("narrows__")?;
     let input = asked.call.raw_input.as_ref()?.value();
     let text = |key: &str| input.get(key).and_then(Value::as_str).map(str::to_owned);
     match tool {
-        "read_text_file" => Some(Action::file(Kind::Read, text("path")?)),
-        "write_text_file" => Some(Action::file(Kind::Edit, text("path")?)),
+        "read_text_file" => Some(Action::file(Kind::Read, here.join(text("path")?))),
+        "write_text_file" => Some(Action::file(Kind::Edit, here.join(text("path")?))),
         "run_command" => {
             let words = input.get("args").and_then(Value::as_array).into_iter().flatten();
             let words = words.map(|word| word.as_str().map(str::to_owned));
             let argv = std::iter::once(text("command")).chain(words).collect::<Option<Vec<String>>>()?;
-            Some(Action::execute(Command::Argv(argv), text("cwd").map(Into::into)))
+            Some(Action::execute(Command::Argv(argv), text("cwd").map(|cwd| here.join(cwd))))
         }
         _ => None,
     }

@@ -26,14 +26,14 @@ impl Arguments {
         }
     }
 
-    /// What the system can take for a path, absolute.
+    /// What the system can take for a path.
     pub(super) fn path(&mut self, key: &str) -> Result<PathBuf, String> {
-        absolute(key, self.text(key)?)
+        path_of(key, self.text(key)?)
     }
 
     /// The same, if it is there.
     pub(super) fn optional_path(&mut self, key: &str) -> Result<Option<PathBuf>, String> {
-        self.optional_text(key)?.map(|path| absolute(key, path)).transpose()
+        self.optional_text(key)?.map(|path| path_of(key, path)).transpose()
     }
 
     /// A positive whole number, if it is there. More than there can be is as much as there can be.
@@ -94,9 +94,9 @@ impl Arguments {
     }
 }
 
-fn absolute(key: &str, text: String) -> Result<PathBuf, String> {
-    let path = PathBuf::from(plain(key, text)?);
-    if path.is_absolute() { Ok(path) } else { Err(format!("the argument {key} is not an absolute path")) }
+fn path_of(key: &str, text: String) -> Result<PathBuf, String> {
+    let path = plain(key, text)?;
+    if path.is_empty() { Err(format!("the argument {key} is empty")) } else { Ok(path.into()) }
 }
 
 pub(super) fn plain(key: &str, text: String) -> Result<String, String> {
@@ -137,7 +137,8 @@ mod tests {
     fn paths() {
         check(json!({"p": "/a/b"}), |a| a.path("p"), Ok(PathBuf::from("/a/b")));
         check(json!({}), |a| a.path("p"), Err("the argument p is missing"));
-        check(json!({"p": "a/b"}), |a| a.path("p"), Err("the argument p is not an absolute path"));
+        check(json!({"p": "a/b"}), |a| a.path("p"), Ok("a/b".into()));
+        check(json!({"p": ""}), |a| a.path("p"), Err("the argument p is empty"));
         check(json!({"p": "/a\0b"}), |a| a.path("p"), Err("the argument p has a NUL character"));
         check(json!({"p": 1}), |a| a.path("p"), Err("the argument p is not a string"));
         check(json!({}), |a| a.optional_path("p"), Ok(None));

@@ -32,7 +32,7 @@ fn read_tool() -> Value {
         "inputSchema": {
             "type": "object",
             "properties": {
-                "path": {"type": "string", "description": "Absolute path of the file."},
+                "path": {"type": "string", "description": "Path of the file, absolute or from the session's directory."},
                 "line": {"type": "integer", "minimum": 1, "description": "First line wanted; 1 is the first of the file."},
                 "limit": {"type": "integer", "minimum": 1, "description": "How many lines are wanted at most."},
             },
@@ -51,7 +51,7 @@ fn write_tool() -> Value {
         "inputSchema": {
             "type": "object",
             "properties": {
-                "path": {"type": "string", "description": "Absolute path of the file."},
+                "path": {"type": "string", "description": "Path of the file, absolute or from the session's directory."},
                 "content": {"type": "string", "description": "The new text of the whole file."},
             },
             "required": ["path", "content"],
@@ -74,7 +74,7 @@ fn run_tool() -> Value {
             "properties": {
                 "command": {"type": "string", "description": "The program, without arguments."},
                 "args": {"type": "array", "items": {"type": "string"}, "description": "Its arguments, one per item."},
-                "cwd": {"type": "string", "description": "Absolute path of the directory to run it in; the session's if absent."},
+                "cwd": {"type": "string", "description": "Path of the directory to run it in, absolute or from the session's directory; that itself if absent."},
                 "env": {
                     "type": "object",
                     "additionalProperties": {"type": "string"},
