@@ -1,23 +1,12 @@
 //! The SDK in one role against our fake agent or itself in the other, over streams in memory.
 
-use agent_client_protocol::ByteStreams;
 use narrows_fake::{Ended, Script, options, run};
 use narrows_testkit::hand::stage;
-use narrows_testkit::sdk::{Transcript, agent_on, drive, drive_on, drive_v2_on};
+use narrows_testkit::sdk::{Streams, Transcript, agent_on, drive, drive_on, drive_v2_on, streams};
 use narrows_testkit::wait::{alive_with_marker, wait_until};
 use serde_json::json;
 use std::time::Duration;
-use tokio::io::DuplexStream;
 use tokio::task::JoinHandle;
-use tokio_util::compat::{Compat, TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
-
-type Streams =
-    ByteStreams<Compat<tokio::io::WriteHalf<DuplexStream>>, Compat<tokio::io::ReadHalf<DuplexStream>>>;
-
-fn streams(end: DuplexStream) -> Streams {
-    let (reader, writer) = tokio::io::split(end);
-    ByteStreams::new(writer.compat_write(), reader.compat())
-}
 
 /// The fake agent with a built-in script, and what the SDK connects to.
 fn fake(script: &str) -> (JoinHandle<Ended>, Streams) {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use narrows_acp::Version;
 use narrows_client::{Agent, Decide, Offer, RunHandle, Runtime, RuntimeEvent, Session, SessionConfig};
+use narrows_link::Link;
 use narrows_policy::{Access, Narrowing, Policy};
 use narrows_process::Spec;
-use narrows_testkit::fake::{Ended, Script, options, run};
+use narrows_testkit::fake::{Script, options, run};
 use narrows_testkit::hand::pair;
 use serde_json::Value;
 use tokio::task::JoinHandle;
@@ -20,6 +21,8 @@ pub(crate) struct Stage {
     pub(crate) agent: Agent,
     pub(crate) offer: Offer,
     pub(crate) config: SessionConfig,
+    /// The session to go on with.
+    pub(crate) resume: Option<String>,
     /// Where the session works.
     place: tempfile::TempDir,
 }
@@ -29,7 +32,7 @@ pub(crate) struct Driven {
     pub(crate) runtime: Runtime,
     pub(crate) session: Session,
     place: tempfile::TempDir,
-    agent: JoinHandle<Ended>,
+    agent: JoinHandle<()>,
 }
 
 impl Stage {
@@ -42,7 +45,7 @@ impl Stage {
         let mut config = SessionConfig::new(root, Arc::new(Policy::new(access, Narrowing::default())));
         config.sandbox = false;
         let offer = Offer { read_files: true, write_files: true, run_commands: true };
-        Self { agent, offer, config, place }
+        Self { agent, offer, config, resume: None, place }
     }
 
     /// With somebody who can be asked.
@@ -56,9 +59,19 @@ impl Stage {
         let script = Script::builtin(script).unwrap_or_else(|| Script::parse(script).expect("a script"));
         let (link, far, raw) = pair();
         let (peer, inbox) = narrows_rpc::start(far, options());
-        let agent = tokio::spawn(run(peer, inbox, raw, script));
+        let agent = tokio::spawn(async {
+            run(peer, inbox, raw, script).await;
+        });
+        self.open_on(link, agent).await
+    }
+
+    /// Opens a session with the `agent` at the other end of `link`.
+    pub(crate) async fn open_on(self, link: Link, agent: JoinHandle<()>) -> Driven {
         let runtime = Runtime::connect(self.agent, link, self.offer).await.expect("an agent");
-        let session = runtime.open_session(self.config).await.expect("a session");
+        let session = match &self.resume {
+            Some(id) => runtime.resume_session(id, self.config).await.expect("a session"),
+            None => runtime.open_session(self.config).await.expect("a session"),
+        };
         Driven { runtime, session, place: self.place, agent }
     }
 }

@@ -8,7 +8,10 @@ mod client;
 mod client_v2;
 mod sessions;
 
-use agent_client_protocol::{AcpAgent, Agent, Client, ConnectTo, Error, Stdio};
+use agent_client_protocol::{AcpAgent, Agent, ByteStreams, Client, ConnectTo, Error, Stdio};
+use narrows_link::Link;
+use tokio::io::{DuplexStream, ReadHalf, WriteHalf};
+use tokio_util::compat::{Compat, TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
 
 /// An agent on stdin and stdout that speaks v1 and v2, until its input ends.
 ///
@@ -27,6 +30,26 @@ pub async fn agent_on_stdio() {
 pub async fn agent_on(transport: impl ConnectTo<Agent> + 'static) -> Result<(), Error> {
     let router = Agent.protocol_router().with_v1(agent::v1()).with_v2(agent_v2::v2());
     ConnectTo::<Client>::connect_to(router, transport).await
+}
+
+/// The same agent at the other end of a link. Must be called inside a runtime; it ends with the link.
+#[must_use]
+pub fn agent_on_link() -> Link {
+    let (ours, theirs) = tokio::io::duplex(256 << 10);
+    // How the connection ends is the client's business.
+    tokio::spawn(async { agent_on(streams(theirs)).await.ok() });
+    let (reader, writer) = tokio::io::split(ours);
+    narrows_link::stream(reader, writer, &narrows_link::Options::default())
+}
+
+/// One end of a stream in memory, as the SDK takes it.
+pub type Streams = ByteStreams<Compat<WriteHalf<DuplexStream>>, Compat<ReadHalf<DuplexStream>>>;
+
+/// `end` as the SDK takes it.
+#[must_use]
+pub fn streams(end: DuplexStream) -> Streams {
+    let (reader, writer) = tokio::io::split(end);
+    ByteStreams::new(writer.compat_write(), reader.compat())
 }
 
 /// What a client has seen of one turn.
