@@ -39,6 +39,8 @@ struct State<T> {
     dropped: u64,
     /// Somebody reads, or is about to.
     reads: bool,
+    /// Since when nothing was taken of what fills it.
+    full_since: Option<Instant>,
     ended: bool,
 }
 
@@ -68,7 +70,14 @@ pub(crate) struct Reader<T> {
 
 /// Both ends. Where somebody is `expected` to read, they are waited for from the beginning.
 pub(crate) fn feed<T: Fed>(expected: bool) -> (Feed<T>, Reader<T>) {
-    let state = State { waiting: VecDeque::new(), bytes: 0, dropped: 0, reads: expected, ended: false };
+    let state = State {
+        waiting: VecDeque::new(),
+        bytes: 0,
+        dropped: 0,
+        reads: expected,
+        full_since: None,
+        ended: false,
+    };
     let shared = Arc::new(Shared { state: Mutex::new(state), come: Notify::new(), taken: Notify::new() });
     (Feed { shared: Arc::clone(&shared) }, Reader { shared })
 }
@@ -89,11 +98,12 @@ impl<T: Fed> Feed<T> {
         self.shared.come.notify_one();
     }
 
-    /// Waits until there is room again. Whoever does not read in time counts as not reading.
+    /// Waits until there is room again. Whoever does not read in time counts as not reading, however often this is
+    /// begun anew.
     pub(crate) async fn room(&self) {
-        let until = Instant::now() + STALLED;
         loop {
             let taken = self.shared.taken.notified();
+            let until;
             {
                 let mut state = self.shared.state();
                 if !state.reads {
@@ -102,6 +112,7 @@ impl<T: Fed> Feed<T> {
                 if !state.is_full() {
                     return;
                 }
+                until = *state.full_since.get_or_insert_with(Instant::now) + STALLED;
             }
             if timeout_at(until, taken).await.is_err() {
                 self.shared.state().reads = false;
@@ -188,6 +199,7 @@ impl<T: Fed> Reader<T> {
 
 impl<T: Fed> State<T> {
     fn take(&mut self) -> Option<T> {
+        self.full_since = None;
         let next = self.waiting.front()?;
         if self.dropped > 0 {
             let missing = T::missing(std::mem::take(&mut self.dropped), next);
@@ -292,5 +304,14 @@ mod tests {
         assert!(reader.take_all(&mut all));
         assert_eq!(all.first(), Some(&Event::Missing(1)));
         assert_eq!(all.last(), Some(&Event::Vital(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_anew_does_not_make_it_longer() {
+        let (feed, _reader) = feed(true);
+        feed.put(&mut (0..ROOM).map(Event::Plain).collect());
+        let before = Instant::now();
+        while timeout_at(Instant::now() + STALLED / 7, feed.room()).await.is_err() {}
+        assert_eq!(before.elapsed(), STALLED);
     }
 }

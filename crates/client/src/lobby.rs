@@ -17,7 +17,7 @@ use crate::session::serves;
 const WAITING: usize = 32;
 
 /// How long they may wait. The name of the session is a breath behind, or it is not theirs.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How many requests may wait for a session to take them.
 pub(crate) const QUEUE: usize = 64;

@@ -125,7 +125,7 @@ impl Actor {
         let closing = loop {
             self.flush();
             match self.happens().await {
-                Happened::Room => {}
+                Happened::Room => self.hear(),
                 Happened::Item(None) => {
                     self.lost().await;
                     break None;
@@ -163,9 +163,9 @@ impl Actor {
 
     /// What happens next. Nothing is read from the agent while nobody takes its events.
     async fn happens(&mut self) -> Happened {
-        let deadline = self.deadline();
         let feed = self.run.as_ref().map_or(&self.listener, |run| &run.feed);
         let has_room = feed.has_room();
+        let deadline = self.deadline(has_room);
         let commands_end = self.ears.commands.is_closed() && self.run.is_some();
         tokio::select! {
             biased;

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::active::{Active, GivingUp, Why};
 use super::actor::{Actor, now_ms};
@@ -58,9 +58,12 @@ impl Actor {
             Err(error) => return failed(&self.shared, Problem::Invalid(error.to_string())),
         };
         self.services.authority.renew();
-        let prompt = match self.prompt(&blocks).await {
-            Ok(prompt) => prompt,
-            Err(error) => return Err(self.shared.explained(Stage::Turn, error)),
+        // An agent that reads nothing would hold up everything else that is wanted of the session.
+        let limit = self.shared.agent.deadlines.open;
+        let prompt = match timeout(limit, self.prompt(&blocks)).await {
+            Ok(Ok(prompt)) => prompt,
+            Ok(Err(error)) => return Err(self.shared.explained(Stage::Turn, error)),
+            Err(_) => return failed(&self.shared, Problem::Deadline(limit)),
         };
         let run_id: Arc<str> = uuid::Uuid::now_v7().to_string().into();
         // What came before belongs to the session.
@@ -204,7 +207,7 @@ impl Actor {
             }
         }
         let end = match run.giving_up {
-            // Whoever gave up for a reason of ours hears that reason, unless the agent was done all the same.
+            // Whoever gave up for a reason of ours hears that reason, whatever the agent says.
             Some(GivingUp { why: why @ (Why::Timeout(_) | Why::Silence(_)), .. }) => why.end(),
             _ => End::Stopped(reason),
         };
@@ -231,6 +234,7 @@ impl Actor {
             return;
         }
         self.settle_all();
+        self.tell_failures();
         self.tell_losses();
         let Some(run) = self.run.take() else { return };
         let outcome = Outcome {

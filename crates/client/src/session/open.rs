@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use narrows_acp::Version;
-use narrows_acp::method::{SESSION_LOAD, SESSION_RESUME};
+use narrows_acp::method::{SESSION_LOAD, SESSION_RESUME, SESSION_UPDATE};
 use narrows_policy::Access;
 use narrows_rpc::{CallError, Item, Request};
-use narrows_wire::Code;
+use narrows_wire::{Code, RpcError};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
@@ -21,6 +21,7 @@ use crate::feed::feed;
 use crate::host::confinement::Confinement;
 use crate::host::files::{Files, Limits as FileLimits, Reach, Roots};
 use crate::host::terminal::{Limits as TerminalLimits, Terminals};
+use crate::lobby::PATIENCE;
 use crate::map::{Mapper, Settings};
 use crate::mcp::{self, Gate, HostServer, Hosting};
 use crate::runtime::{Beginning, Shared};
@@ -245,16 +246,26 @@ impl Replay<'_> {
     ) -> Result<Result<Value, CallError>, ClientError> {
         let limit = self.shared.agent.deadlines.resume;
         let until = Instant::now() + limit;
-        let failed = |error: CallError| self.shared.failed(stage, error);
-        let id = self.shared.peer.call_in(inbox, method, params).await.map_err(failed)?;
+        let late = || self.shared.failed(stage, Problem::Deadline(limit));
+        let asking = timeout_at(until, self.shared.peer.call_in(inbox, method, params)).await;
+        let id = asking.map_err(|_| late())?.map_err(|error| self.shared.failed(stage, error))?;
+        // When what the agent asks is refused, which it may wait for.
+        let mut patience = None;
         loop {
-            let Ok(item) = timeout_at(until, inbox.recv()).await else {
+            let Ok(item) = timeout_at(patience.unwrap_or(until).min(until), inbox.recv()).await else {
+                if patience.take().is_some_and(|patience| patience < until) {
+                    self.refuse();
+                    continue;
+                }
                 self.shared.peer.cancel(id);
-                return Err(self.shared.failed(stage, Problem::Deadline(limit)));
+                return Err(late());
             };
             match item {
                 Some(Item::Notification(frame)) => self.update(&frame),
-                Some(Item::Request(request)) => self.requests.push(request),
+                Some(Item::Request(request)) => {
+                    self.requests.push(request);
+                    patience.get_or_insert_with(|| Instant::now() + PATIENCE);
+                }
                 Some(Item::Answer(answer)) if answer.id == id => {
                     return Ok(answer.outcome.and_then(|response| response.read()));
                 }
@@ -267,8 +278,19 @@ impl Replay<'_> {
         }
     }
 
+    /// Refuses what the agent has asked: there is no session yet in which it could be judged.
+    fn refuse(&mut self) {
+        for request in self.requests.drain(..) {
+            request.responder.fail(&RpcError::new(Code::NotFound, "the session is not open yet"));
+        }
+    }
+
     fn update(&mut self, frame: &narrows_wire::Frame) {
         let params = frame.params().unwrap_or(b"{}");
+        if frame.method().as_deref() != Some(SESSION_UPDATE) {
+            let method = frame.method().unwrap_or_default();
+            return self.mapper.notification(&method, params, super::actor::now_ms(), self.events);
+        }
         let effects = self.mapper.update(params, super::actor::now_ms(), self.events);
         if effects.session.is_some() {
             super::actor::note_change(self.snapshot, params);

@@ -15,10 +15,12 @@ const AFTER_KILL: Duration = Duration::from_secs(1);
 
 impl Actor {
     /// When something is to be done though nothing comes.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self, has_room: bool) -> Option<Instant> {
         let run = self.run.as_ref()?;
         let silence = self.shared.agent.deadlines.silence;
-        let quiet = (!silence.is_zero() && run.giving_up.is_none()).then_some(self.silence.1);
+        // While nobody takes its events it is not the agent that is silent.
+        let counts = !silence.is_zero() && run.giving_up.is_none() && has_room;
+        let quiet = counts.then_some(self.silence.1);
         run.next_deadline().into_iter().chain(quiet).min()
     }
 
