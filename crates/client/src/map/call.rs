@@ -109,11 +109,9 @@ impl Call {
 
     /// Whether the agent has told its input. Of a command that is more than where it runs: some tell that first.
     pub(super) fn has_input(&self) -> bool {
-        let is_told = |input: &Json| {
-            let runs = self.kind.as_deref() == Some("execute");
-            !input.is_empty() && !(runs && only_surrounds(input.text()))
-        };
-        self.lost.input || self.raw_input.as_ref().is_some_and(is_told)
+        let runs = self.kind.as_deref() == Some("execute");
+        let says_nothing = |input: &Json| input.is_empty() || runs && only_surrounds(input.text());
+        self.lost.input || self.raw_input.as_ref().is_some_and(|input| !says_nothing(input))
     }
 
     /// Its input, `{}` if the agent has not told.
