@@ -29,6 +29,8 @@ mod session;
 mod state;
 mod status;
 mod supervise;
+#[cfg(test)]
+mod tests;
 mod timer;
 
 use std::time::Duration;

@@ -11,7 +11,6 @@ use super::session::SessionKey;
 use super::state::{Asker, Errand, Opening, Pending, What, Whereabouts};
 
 impl<O: Outlet> Pass<'_, O> {
-    #[expect(clippy::too_many_arguments, reason = "all that decided about a request meets here, once")]
     pub(super) fn forward(
         &mut self,
         client: Client,
@@ -20,7 +19,6 @@ impl<O: Outlet> Pass<'_, O> {
         worker: Worker,
         session: Option<SessionKey>,
         what: What,
-        again: bool,
     ) {
         let Some(id) = message.id() else { return };
         let tag = message.tag();
@@ -56,7 +54,6 @@ impl<O: Outlet> Pass<'_, O> {
                 start: state.queued,
                 tag: tag.map(Box::from),
                 opening,
-                again,
             },
         );
         if let Some(state) = self.core.client(client) {
@@ -113,9 +110,7 @@ impl<O: Outlet> Pass<'_, O> {
         let number = state.next_id;
         let start = state.queued;
         let what = What::Other;
-        state
-            .pending
-            .insert(number, Pending { asker, what, session, start, tag: None, opening: None, again: false });
+        state.pending.insert(number, Pending { asker, what, session, start, tag: None, opening: None });
         let digits = Digits::of(number);
         let parts: [&[u8]; 7] = [
             br#"{"jsonrpc":"2.0","id":"#,
@@ -131,6 +126,16 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// A worker's answer.
     pub(super) fn worker_response(&mut self, worker: Worker, message: View<'_>) {
+        if message.envelope().result.is_some() && message.envelope().error.is_some() {
+            self.fail_answered(
+                worker,
+                message,
+                Code::Internal,
+                "the agent's answer is both a result and an error",
+            );
+            self.strike(worker, "sent an answer that is none");
+            return;
+        }
         let Some(state) = self.core.worker(worker) else { return };
         let number = message.id().and_then(number::read);
         let Some(pending) = number.and_then(|number| state.pending.remove(&number)) else {
@@ -141,6 +146,7 @@ impl<O: Outlet> Pass<'_, O> {
         if pending.opening.is_some() {
             self.opened(worker, pending, message);
         } else {
+            self.enter_unknowing(worker, &pending, message);
             self.settle_session(&pending, number, message.result().is_some());
             self.pass_answer(worker, pending, message, None);
         }

@@ -66,7 +66,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Acts on one message of a client's.
     pub(super) fn take_client(&mut self, client: Client, message: View<'_>, batch: Option<BatchKey>) {
         match message.kind() {
-            Kind::Request => self.client_request(client, message, batch, false),
+            Kind::Request => self.client_request(client, message, batch),
             Kind::Notification => self.client_notification(client, message),
             Kind::Response => self.client_response(client, message),
             Kind::Batch => self.take_batch(Sender::Client(client), message),
@@ -74,14 +74,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    /// Acts on a request; `again` if a worker died before it read it.
-    pub(super) fn client_request(
-        &mut self,
-        client: Client,
-        message: View<'_>,
-        batch: Option<BatchKey>,
-        again: bool,
-    ) {
+    pub(super) fn client_request(&mut self, client: Client, message: View<'_>, batch: Option<BatchKey>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
         let Some(state) = self.core.client(client) else { return };
         let tag = message.tag();
@@ -97,7 +90,7 @@ impl<O: Outlet> Pass<'_, O> {
         let what = What::of(&method);
         match self.route(client, message, what) {
             Route::Worker { worker, session } => {
-                self.forward(client, message, batch, worker, session, what, again);
+                self.forward(client, message, batch, worker, session, what);
             }
             Route::Backlog(worker) => self.await_greeting(worker, client, message, batch),
             Route::Revive(session) => self.await_session(session, client, message, batch),
@@ -241,7 +234,9 @@ impl<O: Outlet> Pass<'_, O> {
     /// Nobody will answer what a client was asked.
     fn stop_asking(&mut self, client: Client) {
         let Some(state) = self.core.client(client) else { return };
-        for asked in std::mem::take(&mut state.asked).into_values() {
+        let mut asked: Vec<_> = std::mem::take(&mut state.asked).into_iter().collect();
+        asked.sort_unstable_by_key(|(number, _)| *number);
+        for (_, asked) in asked {
             if let Some(worker) = self.core.worker(asked.worker) {
                 worker.asking.remove(&asked.id);
             }
@@ -292,14 +287,13 @@ impl<O: Outlet> Pass<'_, O> {
                 pending.asker = Asker::Gone;
             }
         }
-        let expiry = self.now + self.core.limits.session_grace;
-        for key in state.sessions {
-            let Some(session) = self.core.sessions.get_mut(key) else { continue };
-            session.owner = None;
-            session.ownerless = Some(self.now);
-            session.waiting.retain(|waiting| waiting.client != client);
-            let serial = session.serial;
-            self.core.timers.set(expiry, Timer::Expired(key, serial));
+        let mut sessions: Vec<SessionKey> = state.sessions.into_iter().collect();
+        sessions.sort_unstable();
+        for key in sessions {
+            if let Some(session) = self.core.sessions.get_mut(key) {
+                session.waiting.retain(|waiting| waiting.client != client);
+            }
+            self.expire_later(key);
         }
         self.forget_client(client);
         if state.ends_bus {

@@ -163,7 +163,7 @@ impl<O: Outlet> Pass<'_, O> {
         let what = message.method().map_or(What::Other, |method| What::of(&method));
         let session = message.session().and_then(|name| self.core.sessions.find(&name));
         if message.id().is_some() {
-            self.forward(client, message, batch, worker, session, what, false);
+            self.forward(client, message, batch, worker, session, what);
         } else {
             self.take_client(client, message, batch);
         }
@@ -184,7 +184,7 @@ impl<O: Outlet> Pass<'_, O> {
             self.fail_revival(key, error);
         }
         if let Some(state) = self.core.worker(worker) {
-            state.fault = Some("could not be set up as its client wants");
+            state.fault.get_or_insert("could not be set up as its client wants");
         }
         self.stop_worker(worker, false);
     }

@@ -103,6 +103,19 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
+    /// In a pool of which nothing is known but `sessionId`, any answer that names a session tells of one.
+    pub(super) fn enter_unknowing(&mut self, worker: Worker, pending: &Pending, message: View<'_>) {
+        if self.core.pool_of(self.pool_of_worker(worker)).is_acp() {
+            return;
+        }
+        if let Some(name) = message.session()
+            && let Asker::Client { client, .. } = &pending.asker
+            && self.session_of(worker, &name).is_none()
+        {
+            self.enter(&name, worker, Some(*client), pending.tag.clone(), b"{}", false);
+        }
+    }
+
     fn created(&mut self, worker: Worker, pending: Pending, opening: &Opening, message: View<'_>) {
         if let Some(state) = self.core.worker(worker) {
             state.creating = state.creating.saturating_sub(1);

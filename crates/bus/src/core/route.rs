@@ -178,24 +178,33 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    /// In a pool of which nothing is known but `sessionId`: whoever names one first has it from then on.
+    /// In a pool of which nothing is known but `sessionId`: whoever names one first has it from then on, and one that is
+    /// first named beside another lives where that one does.
     fn route_unknowing(&mut self, client: Client, pool: PoolId, message: View<'_>) -> Route {
-        let top = message.top_session();
-        if let Some(top) = &top
-            && let Some(key) = self.core.sessions.find(top)
-            && let Some(route) = self.route_session(client, key, What::Other)
-        {
-            return route;
-        }
-        let Some(name) = message.session().or(top) else { return self.sticky(client, pool) };
-        match self.place(pool, client, &[]) {
-            Some(worker) => {
-                let tag = message.tag().map(Box::from);
-                let key = self.enter(&name, worker, Some(client), tag, b"{}", false);
-                Route::Worker { worker, session: Some(key) }
+        let (deep, top) = (message.session(), message.top_session());
+        let mut home = None;
+        if let Some(key) = top.as_deref().and_then(|top| self.core.sessions.find(top)) {
+            match self.route_session(client, key, What::Other) {
+                Some(Route::Worker { worker, session }) => home = Some((worker, session)),
+                Some(other) => return other,
+                None => {}
             }
-            None => self.wait_for(pool),
         }
+        let Some(name) = deep.or_else(|| top.clone()) else { return self.sticky(client, pool) };
+        if let Some((worker, session)) = home
+            && top.as_deref() == Some(&*name)
+        {
+            return Route::Worker { worker, session };
+        }
+        let Some(worker) = home.map(|(worker, _)| worker).or_else(|| self.place(pool, client, &[])) else {
+            return self.wait_for(pool);
+        };
+        let tag: Option<Box<[u8]>> = message.tag().map(Box::from);
+        if let Some(top) = top.filter(|top| *top != name && home.is_none()) {
+            self.enter(&top, worker, Some(client), tag.clone(), b"{}", false);
+        }
+        let session = Some(self.enter(&name, worker, Some(client), tag, b"{}", false));
+        Route::Worker { worker, session }
     }
 
     /// The worker for what belongs to no session.

@@ -97,8 +97,6 @@ pub(super) struct Pending {
     pub(super) tag: Option<Raw>,
     /// Of a request that opens a session.
     pub(super) opening: Option<Box<Opening>>,
-    /// Whether it was sent before, to a worker that died before reading it.
-    pub(super) again: bool,
 }
 
 /// More about a request that opens a session.

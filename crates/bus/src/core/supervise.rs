@@ -293,7 +293,7 @@ impl<O: Outlet> Pass<'_, O> {
         let requests = pending.len();
         let mut again = Vec::new();
         for (_, pending) in pending {
-            if pending.start >= written && !pending.again && matches!(pending.asker, Asker::Client { .. }) {
+            if pending.start >= written && matches!(pending.asker, Asker::Client { .. }) {
                 again.push(pending);
                 continue;
             }
@@ -409,7 +409,7 @@ impl<O: Outlet> Pass<'_, O> {
             edits.push((Part::Session, name));
         }
         let line = Parts::of(line, &edits).as_slice().concat();
-        self.client_request(*client, View::parse(&line), *batch, true);
+        self.client_request(*client, View::parse(&line), *batch);
     }
 
     /// A worker's sessions live nowhere from now on; their clients are told if they can be.

@@ -1,0 +1,189 @@
+//! Whole conversations through the core, as what everybody gets to see.
+
+mod faults;
+mod lives;
+mod routes;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use narrows_wire::View;
+use serde_json::{Value, json};
+
+use crate::config::{Admin, Config, Limits, Listen, Pool, Protocol, Share};
+
+use super::{Action, Arrival, Client, Core, End, Identity, Outlet, Time, Worker};
+
+/// A core with nobody but the test around it.
+struct Scene {
+    core: Core,
+    now: Time,
+    sight: Sight,
+}
+
+/// What goes out, as lines of text, and how much waits for each.
+#[derive(Default)]
+struct Sight {
+    seen: Vec<String>,
+    waiting: BTreeMap<String, usize>,
+    queued: BTreeMap<u32, Vec<u8>>,
+}
+
+impl Outlet for Sight {
+    fn to_client(&mut self, client: Client, parts: &[&[u8]]) -> usize {
+        self.put(format!("c{}", client.0), parts)
+    }
+
+    fn to_worker(&mut self, worker: Worker, parts: &[&[u8]]) -> usize {
+        let queued = self.queued.entry(worker.0).or_default();
+        queued.extend_from_slice(&parts.concat());
+        queued.push(b'\n');
+        self.put(format!("w{}", worker.0), parts)
+    }
+
+    fn act(&mut self, action: Action) {
+        self.seen.push(format!("{action:?}"));
+    }
+}
+
+impl Sight {
+    fn put(&mut self, who: String, parts: &[&[u8]]) -> usize {
+        let line = parts.concat();
+        self.seen.push(format!("{who} < {}", String::from_utf8(line.clone()).unwrap()));
+        let waiting = self.waiting.entry(who).or_default();
+        *waiting += line.len() + 1;
+        *waiting
+    }
+}
+
+fn config(pools: Vec<Pool>) -> Config {
+    Config {
+        listen: vec![Listen { at: crate::config::Door::Stdio, pool: None }],
+        pools,
+        limits: Limits::default(),
+        admin: Admin::default(),
+    }
+}
+
+fn pool(share: Share) -> Pool {
+    Pool { share, ..Pool::new("p", vec!["agent".into()]) }
+}
+
+/// What an agent that can do everything answers to `initialize`.
+fn able() -> Value {
+    json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true,
+        "sessionCapabilities": {"resume": {}, "list": {}, "close": {}}}, "authMethods": [{"id": "x", "name": "X"}]})
+}
+
+impl Scene {
+    fn new(config: &Config) -> Self {
+        let mut scene = Self { core: Core::new(config, 1), now: Time::ZERO, sight: Sight::default() };
+        scene.core.start(scene.now, &mut scene.sight);
+        scene
+    }
+
+    /// One shared pool with `workers` workers that are up and have answered `initialize`.
+    fn shared(workers: u32) -> Self {
+        let mut scene = Self::new(&config(vec![Pool { instances: workers, ..pool(Share::All) }]));
+        for worker in 0..workers {
+            scene.up(worker);
+            scene.answer(worker, 1, &able());
+        }
+        scene.sight.seen.clear();
+        scene
+    }
+
+    fn open(&mut self) -> u32 {
+        let from = Arrival { listener: 0, identity: Identity::ANYONE, ends_bus: false };
+        self.core.client_open(self.now, from, &mut self.sight).unwrap().0
+    }
+
+    fn line(&mut self, client: u32, line: &str) {
+        self.core.client_line(self.now, Client(client), View::parse(line.as_bytes()), &mut self.sight);
+    }
+
+    fn ask(&mut self, client: u32, id: u64, method: &str, params: &Value) {
+        let line = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        self.line(client, &line.to_string());
+    }
+
+    fn note(&mut self, client: u32, method: &str, params: &Value) {
+        self.line(client, &json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string());
+    }
+
+    fn up(&mut self, worker: u32) {
+        self.core.worker_up(self.now, Worker(worker), 100 + worker, &mut self.sight);
+    }
+
+    fn said(&mut self, worker: u32, line: &str) {
+        self.core.worker_line(self.now, Worker(worker), View::parse(line.as_bytes()), &mut self.sight);
+    }
+
+    fn answer(&mut self, worker: u32, id: u64, result: &Value) {
+        self.said(worker, &json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string());
+    }
+
+    fn fail(&mut self, worker: u32, id: u64, code: i64) {
+        let error = json!({"code": code, "message": "no"});
+        self.said(worker, &json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string());
+    }
+
+    fn update(&mut self, worker: u32, session: &str, text: &str) {
+        let params = json!({"sessionId": session, "update": text});
+        self.said(
+            worker,
+            &json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string(),
+        );
+    }
+
+    /// A worker dies that has read all it was sent.
+    fn dies(&mut self, worker: u32) {
+        let taken = self.sight.queued.remove(&worker).unwrap_or_default().len() as u64;
+        self.gone(worker, taken, Vec::new());
+    }
+
+    /// A worker dies that has read `taken` bytes and was never sent `unsent`.
+    fn gone(&mut self, worker: u32, taken: u64, unsent: Vec<u8>) {
+        let end = End { reason: "killed by SIGKILL".into(), taken, unsent, oom: false };
+        self.sight.queued.remove(&worker);
+        self.core.worker_gone(self.now, Worker(worker), &end, &mut self.sight);
+    }
+
+    fn leaves(&mut self, client: u32) {
+        self.core.client_gone(self.now, Client(client), &mut self.sight);
+    }
+
+    /// Lets time pass, and what is due happen.
+    fn pass(&mut self, seconds: f64) {
+        let until = self.now + Duration::from_secs_f64(seconds);
+        while let Some(at) = self.core.deadline().filter(|at| *at <= until) {
+            self.now = self.now.max(at);
+            self.core.tick(self.now, &mut self.sight);
+        }
+        self.now = until;
+    }
+
+    /// A session of `client`'s that `worker` calls `name`, without showing how it came to be.
+    fn session(&mut self, client: u32, worker: u32, name: &str) {
+        self.ask(client, 1_000, "session/new", &json!({"cwd": "/"}));
+        let id = self.last_id(worker);
+        self.answer(worker, id, &json!({"sessionId": name}));
+        self.sight.seen.clear();
+    }
+
+    /// The id of the last request that `worker` got.
+    fn last_id(&self, worker: u32) -> u64 {
+        let start = format!("w{worker} < ");
+        let line = self.sight.seen.iter().rev().find_map(|line| line.strip_prefix(&start)).unwrap();
+        serde_json::from_str::<Value>(line).unwrap()["id"].as_u64().unwrap()
+    }
+
+    /// What was seen since the last time, one thing a line.
+    fn seen(&mut self) -> String {
+        std::mem::take(&mut self.sight.seen).join("\n")
+    }
+}
+
+fn prompt(session: &str) -> Value {
+    json!({"sessionId": session, "prompt": []})
+}

@@ -1,0 +1,337 @@
+//! What happens when somebody dies, lies or does nothing.
+
+use insta::assert_snapshot;
+
+use super::*;
+use crate::core::Stuck;
+
+#[test]
+fn a_dead_worker_owes_nothing_any_more_and_its_session_goes_on_elsewhere() {
+    let mut scene = Scene::shared(2);
+    let client = scene.open();
+    scene.ask(
+        client,
+        0,
+        "initialize",
+        &json!({"protocolVersion": 1, "clientCapabilities": {"session": {"notices": {}}}}),
+    );
+    scene.session(client, 0, "a");
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    scene.update(0, "a", "first");
+    scene.said(
+        0,
+        r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"a"}}"#,
+    );
+    scene.seen();
+    scene.dies(0);
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}
+    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":{"sessionUpdate":"notice","severity":"warning","title":"The agent's process has ended","description":"killed by SIGKILL. The session is taken up again with the next prompt."}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
+    "#);
+    // Its history is not shown again.
+    scene.ask(client, 2, "session/prompt", &prompt("a"));
+    scene.update(1, "a", "history");
+    scene.answer(1, 2, &json!({}));
+    scene.update(1, "a", "second");
+    scene.answer(1, 3, &json!({"stopReason": "end_turn"}));
+    assert_snapshot!(scene.seen(), @r#"
+    w1 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
+    w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
+    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"second"}}
+    c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"end_turn"}}
+    "#);
+}
+
+#[test]
+fn what_a_dead_worker_never_saw_is_sent_again() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.ask(client, 1, "_ext/read", &json!({}));
+    let read = scene.sight.queued[&0].len();
+    scene.ask(client, 2, "_ext/written", &json!({}));
+    let written = scene.sight.queued[&0].len();
+    scene.ask(client, 3, "_ext/queued", &json!({"sessionId": null}));
+    let unsent = scene.sight.queued[&0][written..].to_vec();
+    scene.seen();
+    scene.gone(0, read as u64, unsent);
+    scene.pass(1.0);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    assert_snapshot!(scene.seen(), @"");
+}
+
+#[test]
+fn a_session_that_cannot_be_taken_up_is_lost_with_a_reason() {
+    let mut scene = Scene::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }]));
+    scene.up(0);
+    scene.answer(0, 1, &json!({"protocolVersion": 1}));
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.dies(0);
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    scene.ask(client, 2, "session/prompt", &prompt("a"));
+    assert_snapshot!(scene.seen(), @r#"
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"the session was lost: killed by SIGKILL","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn a_lone_worker_comes_back_and_its_session_with_it() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.dies(0);
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    scene.pass(1.0);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.answer(0, 2, &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    Tell(Ready(Worker(0)))
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
+    w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
+    "#);
+}
+
+#[test]
+fn a_connections_worker_is_replaced_with_all_it_was_told() {
+    let mut scene = Scene::new(&config(vec![pool(Share::Connection)]));
+    scene.up(0);
+    let client = scene.open();
+    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1, "mine": true}));
+    scene.answer(0, 1, &able());
+    scene.session(client, 0, "a");
+    scene.dies(0);
+    scene.up(1);
+    scene.ask(client, 2, "session/prompt", &prompt("a"));
+    scene.answer(1, 1, &able());
+    scene.answer(1, 2, &json!({}));
+    scene.answer(1, 3, &json!({"stopReason": "end_turn"}));
+    scene.ask(client, 3, "session/list", &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
+    Tell(Ready(Worker(1)))
+    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"mine":true}}
+    w1 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
+    w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
+    c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"end_turn"}}
+    w1 < {"jsonrpc":"2.0","id":4,"method":"session/list","params":{}}
+    "#);
+}
+
+#[test]
+fn too_many_losses_open_the_circuit_and_health_closes_it() {
+    let mut scene = Scene::new(&config(vec![pool(Share::All)]));
+    let client = scene.open();
+    scene.ask(client, 1, "session/new", &json!({}));
+    for _ in 0..5 {
+        scene.pass(2.0);
+        scene.up(0);
+        scene.dies(0);
+    }
+    scene.ask(client, 2, "session/new", &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Tell(CircuitOpened(PoolId(0)))
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32012,"message":"the workers of pool \"p\" keep dying: killed by SIGKILL","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":60000}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32012,"message":"the workers of pool \"p\" keep dying: killed by SIGKILL","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":60000}}}
+    "#);
+    scene.pass(60.0);
+    scene.up(0);
+    scene.ask(client, 3, "session/new", &json!({}));
+    scene.answer(0, 1, &able());
+    assert_snapshot!(scene.seen(), @r#"
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    Tell(CircuitClosed(PoolId(0)))
+    Tell(Ready(Worker(0)))
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
+    "#);
+}
+
+#[test]
+fn a_worker_that_does_not_answer_initialize_is_lost() {
+    let mut scene = Scene::new(&config(vec![pool(Share::All)]));
+    scene.up(0);
+    let client = scene.open();
+    scene.ask(client, 1, "session/new", &json!({}));
+    scene.pass(29.9);
+    scene.seen();
+    scene.pass(0.2);
+    scene.dies(0);
+    assert_snapshot!(scene.seen(), @r#"
+    Stop { worker: Worker(0), kill: false }
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"no worker of pool \"p\" is free","data":{"condition":"deadline","retryable":true,"effects":"none","retryAfterMs":100}}}
+    Tell(Lost { worker: Worker(0), reason: "it could not be set up as its client wants; killed by SIGKILL", requests: 0, sessions: 0 })
+    "#);
+}
+
+#[test]
+fn three_strikes_and_a_worker_is_exchanged_when_its_turn_has_ended() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    scene.seen();
+    scene.said(0, "hello world");
+    scene.said(0, r#"{"jsonrpc":"2.0","id":99,"result":1}"#);
+    scene.update(0, "not mine", "x");
+    scene.ask(client, 2, "session/new", &json!({}));
+    scene.answer(0, 3, &json!({"stopReason": "end_turn"}));
+    assert_snapshot!(scene.seen(), @r#"
+    Tell(Strike { worker: Worker(0), what: "sent a line that is no message" })
+    Tell(Strike { worker: Worker(0), what: "answered what nobody asked" })
+    Tell(Strike { worker: Worker(0), what: "named a session that is not its own" })
+    Spawn { worker: Worker(1), pool: PoolId(0) }
+    c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}
+    Stop { worker: Worker(0), kill: false }
+    "#);
+}
+
+#[test]
+fn answers_that_are_none_end_the_request() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    scene.ask(client, 2, "session/prompt", &prompt("a"));
+    scene.seen();
+    scene.said(0, r#"{"jsonrpc":"2.0","id":3,"result":1,"error":{"code":1,"message":""}}"#);
+    let head = br#"{"jsonrpc":"2.0","id":4,"result":"xxxxxxx"#;
+    scene.core.worker_line(scene.now, Worker(0), View::too_long(head), &mut scene.sight);
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"result":1,"error":{"code":1,"message":""}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32013,"message":"the agent's answer is too long","data":{"condition":"message_too_large","retryable":false,"effects":"possible"}}}
+    Spawn { worker: Worker(1), pool: PoolId(0) }
+    Stop { worker: Worker(0), kill: false }
+    "#);
+}
+
+#[test]
+fn a_turn_that_is_cancelled_ends_with_or_without_its_worker() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
+    scene.answer(0, 3, &json!({"stopReason": "cancelled"}));
+    scene.pass(60.0);
+    scene.ask(client, 2, "session/prompt", &prompt("a"));
+    scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
+    scene.seen();
+    scene.pass(29.9);
+    assert_snapshot!(scene.seen(), @"");
+    scene.pass(0.2);
+    // What it says later is nobody's, and no misdeed.
+    scene.answer(0, 4, &json!({"stopReason": "end_turn"}));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
+    Spawn { worker: Worker(1), pool: PoolId(0) }
+    Stop { worker: Worker(0), kill: false }
+    "#);
+}
+
+#[test]
+fn a_worker_that_is_stopped_is_given_up_on() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    scene.seen();
+    scene.core.worker_stuck(scene.now, Worker(0), Stuck::Stopped, &mut scene.sight);
+    scene.update(0, "a", "too late");
+    scene.dies(0);
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"the agent's process was stopped","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
+    Stop { worker: Worker(0), kill: true }
+    Tell(Lost { worker: Worker(0), reason: "it was stopped; killed by SIGKILL", requests: 0, sessions: 0 })
+    "#);
+}
+
+#[test]
+fn clients_that_send_nonsense_are_told_and_kept() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    for line in [
+        "",
+        "{",
+        "[]",
+        "[1]",
+        r#""x""#,
+        r#"{"jsonrpc":"2.0","id":{},"method":"m"}"#,
+        r#"{"jsonrpc":"2.0","id":5,"result":1}"#,
+    ] {
+        scene.line(client, line);
+    }
+    scene.line(client, "\u{feff}{}");
+    scene.ask(client, 1, "session/new", &json!({}));
+    scene.ask(client, 1, "session/new", &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"not valid JSON","data":{"condition":"parse_error","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"not valid JSON","data":{"condition":"parse_error","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"empty batch","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}
+    c0 < [{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"not a JSON-RPC message","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}]
+    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"not a JSON-RPC message","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"id must be a string or a number, of at most 4096 bytes","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"not valid JSON","data":{"condition":"parse_error","retryable":false,"effects":"none"}}}
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32014,"message":"a request with this id is still unanswered","data":{"condition":"duplicate_id","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn a_slow_reader_holds_up_its_own_worker_only() {
+    let big = "x".repeat(5 << 20);
+    let mut scene = Scene::new(&config(vec![pool(Share::Connection)]));
+    scene.up(0);
+    let client = scene.open();
+    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    scene.answer(0, 1, &able());
+    scene.session(client, 0, "a");
+    scene.update(0, "a", &big);
+    scene.sight.seen.clear();
+    scene.update(0, "a", &big);
+    scene.sight.seen.retain(|line| line.len() < 1000);
+    scene.update(0, "a", "still delivered");
+    scene.core.client_drained(scene.now, Client(client), &mut scene.sight);
+    assert_snapshot!(scene.seen(), @r#"
+    PauseWorker(Worker(0))
+    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"still delivered"}}
+    ResumeWorker(Worker(0))
+    "#);
+
+    let mut scene = Scene::shared(1);
+    let (client, other) = (scene.open(), scene.open());
+    scene.session(client, 0, "a");
+    scene.session(other, 0, "b");
+    scene.update(0, "a", &big);
+    scene.update(0, "a", &big);
+    scene.sight.seen.retain(|line| line.len() < 1000);
+    scene.update(0, "a", "not delivered");
+    scene.update(0, "b", "delivered");
+    assert_snapshot!(scene.seen(), @r#"
+    Close { client: Client(0), reason: SlowReader }
+    c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"b","update":"delivered"}}
+    "#);
+}

@@ -1,0 +1,361 @@
+//! Who gets what, and under which id.
+
+use insta::assert_snapshot;
+
+use super::*;
+
+#[test]
+fn a_shared_pool_answers_initialize_itself_with_what_every_worker_can() {
+    let mut scene = Scene::new(&config(vec![Pool { instances: 2, ..pool(Share::All) }]));
+    let client = scene.open();
+    scene.ask(client, 7, "initialize", &json!({"protocolVersion": 65_535}));
+    scene.up(0);
+    scene.up(1);
+    assert_snapshot!(scene.seen(), @r#"
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Spawn { worker: Worker(1), pool: PoolId(0) }
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    "#);
+    scene.answer(0, 1, &able());
+    assert_snapshot!(scene.seen(), @r#"
+    Tell(Ready(Worker(0)))
+    c0 < {"jsonrpc":"2.0","id":7,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{},"list":{},"close":{}}},"authMethods":[]}}
+    "#);
+    scene.answer(1, 1, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": false, "x": 1}}));
+    scene.ask(client, 8, "initialize", &json!({"protocolVersion": 1}));
+    scene.ask(client, 9, "initialize", &json!({"protocolVersion": 0}));
+    scene.ask(client, 10, "initialize", &json!({}));
+    scene.ask(client, 11, "authenticate", &json!({"methodId": "x"}));
+    assert_snapshot!(scene.seen(), @r#"
+    Tell(Ready(Worker(1)))
+    c0 < {"jsonrpc":"2.0","id":8,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":false},"authMethods":[]}}
+    c0 < {"jsonrpc":"2.0","id":9,"error":{"code":-32022,"message":"this pool speaks a later version of the protocol","data":{"condition":"unsupported_version","retryable":false,"effects":"none","requested":0,"supported":[1]}}}
+    c0 < {"jsonrpc":"2.0","id":10,"error":{"code":-32602,"message":"protocolVersion must be a number from 0 to 65535","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":11,"error":{"code":-32602,"message":"this pool has no ways to log in","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn ids_of_any_kind_come_back_as_they_were_and_never_meet() {
+    let mut scene = Scene::shared(1);
+    let (one, two) = (scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.session(two, 0, "b");
+    for (client, session) in [(one, "a"), (two, "b")] {
+        for id in ["1", "\"1\"", "1.0", "9223372036854775808", "\"\\u0031\""] {
+            scene.line(client, &format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#));
+        }
+    }
+    scene.line(one, r#"{"jsonrpc":"2.0","id":null,"method":"session/prompt","params":{"sessionId":"a"}}"#);
+    scene.seen();
+    // Answered in the opposite order.
+    for id in (4..=13).rev() {
+        scene
+            .said(0, &format!(r#"{{ "result" : {{"stopReason":"end_turn"}}, "jsonrpc":"2.0", "id":{id} }}"#));
+    }
+    assert_snapshot!(scene.seen(), @r#"
+    c1 < { "result" : {"stopReason":"end_turn"}, "jsonrpc":"2.0", "id":"\u0031" }
+    c1 < { "result" : {"stopReason":"end_turn"}, "jsonrpc":"2.0", "id":9223372036854775808 }
+    c1 < { "result" : {"stopReason":"end_turn"}, "jsonrpc":"2.0", "id":1.0 }
+    c1 < { "result" : {"stopReason":"end_turn"}, "jsonrpc":"2.0", "id":"1" }
+    c1 < { "result" : {"stopReason":"end_turn"}, "jsonrpc":"2.0", "id":1 }
+    c0 < { "result" : {"stopReason":"end_turn"}, "jsonrpc":"2.0", "id":"\u0031" }
+    c0 < { "result" : {"stopReason":"end_turn"}, "jsonrpc":"2.0", "id":9223372036854775808 }
+    c0 < { "result" : {"stopReason":"end_turn"}, "jsonrpc":"2.0", "id":1.0 }
+    c0 < { "result" : {"stopReason":"end_turn"}, "jsonrpc":"2.0", "id":"1" }
+    c0 < { "result" : {"stopReason":"end_turn"}, "jsonrpc":"2.0", "id":1 }
+    "#);
+}
+
+#[test]
+fn a_session_goes_to_its_worker_and_everything_about_it_to_its_client() {
+    let mut scene = Scene::shared(2);
+    let (one, two) = (scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.session(two, 1, "b");
+    scene.ask(one, 1, "session/prompt", &prompt("a"));
+    scene.ask(two, 1, "session/prompt", &prompt("b"));
+    scene.update(1, "b", "to two");
+    scene.update(0, "a", "to one");
+    let permission =
+        r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"a"}}"#;
+    scene.said(0, permission);
+    // Only the owner's answer counts.
+    scene.line(two, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"forged"}}"#);
+    scene.line(one, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"mine"}}"#);
+    scene.line(one, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"twice"}}"#);
+    scene.answer(0, 3, &json!({"stopReason": "end_turn"}));
+    // Another's session, and one that nobody has.
+    scene.ask(two, 2, "session/prompt", &prompt("a"));
+    scene.ask(two, 3, "session/prompt", &prompt("z"));
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
+    w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"b","prompt":[]}}
+    c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"b","update":"to two"}}
+    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"to one"}}
+    c0 < {"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":{"sessionId":"a"}}
+    w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":"mine"}}
+    c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}
+    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}
+    c1 < {"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn two_sessions_of_one_name_get_two() {
+    let mut scene = Scene::shared(2);
+    let (one, two) = (scene.open(), scene.open());
+    scene.session(one, 0, "same");
+    scene.ask(two, 1, "session/new", &json!({"cwd": "/"}));
+    scene.update(1, "same", "before the answer");
+    scene.answer(1, 2, &json!({"sessionId": "same"}));
+    scene.ask(two, 2, "session/prompt", &prompt("same~2"));
+    scene.update(1, "same", "to two");
+    scene.update(0, "same", "to one");
+    scene.note(two, "session/cancel", &json!({"sessionId": "same~2"}));
+    assert_snapshot!(scene.seen(), @r#"
+    w1 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/"}}
+    c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"same~2","update":"before the answer"}}
+    c1 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"same~2"}}
+    w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"same","prompt":[]}}
+    c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"same~2","update":"to two"}}
+    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"same","update":"to one"}}
+    w1 < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"same"}}
+    "#);
+}
+
+#[test]
+fn what_is_given_up_is_named_by_the_id_the_other_side_knows() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.line(
+        client,
+        r#"{"jsonrpc":"2.0","id":"mine","method":"session/prompt","params":{"sessionId":"a"}}"#,
+    );
+    scene.note(client, "$/cancel_request", &json!({"requestId": "mine"}));
+    scene.note(client, "$/cancel_request", &json!({"requestId": "unknown"}));
+    scene.said(
+        0,
+        r#"{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"requestId":3,"mode":"url"}}"#,
+    );
+    scene.said(0, r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"q"}}"#);
+    // An id of MCP's own is left as it is.
+    scene.said(0, r#"{"jsonrpc":"2.0","id":"m","method":"mcp/message","params":{"requestId":3,"serverId":"s","sessionId":"a"}}"#);
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a"}}
+    w0 < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":3}}
+    c0 < {"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"requestId":"mine","mode":"url"}}
+    c0 < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}
+    c0 < {"jsonrpc":"2.0","id":2,"method":"mcp/message","params":{"requestId":3,"serverId":"s","sessionId":"a"}}
+    "#);
+}
+
+#[test]
+fn batches_are_taken_apart_and_answered_as_one() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.line(client, r#"[{"jsonrpc":"2.0","id":1,"method":"session/new","params":{}},{"jsonrpc":"2.0","id":1,"method":"x"},7,{"jsonrpc":"2.0","id":2,"method":"session/prompt","params":{"sessionId":"a"}},{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"a"}}]"#);
+    scene.answer(0, 2, &json!({"sessionId": "a"}));
+    scene.said(0, r#"[{"jsonrpc":"2.0","id":5,"method":"fs/read_text_file","params":{"sessionId":"a"}},{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a"}},{"jsonrpc":"2.0","id":3,"result":{"stopReason":"cancelled"}}]"#);
+    scene.line(client, r#"{"jsonrpc":"2.0","id":1,"result":{"content":""}}"#);
+    scene.line(client, "[]");
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
+    w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a"}}
+    w0 < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"a"}}
+    c0 < {"jsonrpc":"2.0","id":1,"method":"fs/read_text_file","params":{"sessionId":"a"}}
+    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a"}}
+    c0 < [{"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}},{"jsonrpc":"2.0","id":1,"error":{"code":-32014,"message":"the id is used twice in one batch","data":{"condition":"duplicate_id","retryable":false,"effects":"none"}}},{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"not a JSON-RPC message","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}},{"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}]
+    w0 < [{"jsonrpc":"2.0","id":5,"result":{"content":""}}]
+    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"empty batch","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn lists_are_merged() {
+    let mut scene = Scene::shared(2);
+    let client = scene.open();
+    scene.ask(client, 1, "session/list", &json!({"cwd": "/"}));
+    scene.answer(0, 2, &json!({"sessions": [{"sessionId": "a"}, {"sessionId": "b"}], "nextCursor": "x"}));
+    scene.answer(1, 2, &json!({"sessions": [{"sessionId": "b"}, {"sessionId": "c"}]}));
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/list","params":{"cwd":"/"}}
+    w1 < {"jsonrpc":"2.0","id":2,"method":"session/list","params":{"cwd":"/"}}
+    c0 < {"jsonrpc":"2.0","id":1,"result":{"sessions":[{"sessionId":"a"},{"sessionId":"b"},{"sessionId":"c"}],"nextCursor":"{\"1\":\"x\"}"}}
+    "#);
+    scene.ask(client, 2, "session/list", &json!({"cursor": "{\"1\":\"x\"}"}));
+    scene.fail(0, 3, -32603);
+    scene.ask(client, 3, "session/list", &json!({"cursor": "made up"}));
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":3,"method":"session/list","params":{"cursor":"x"}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"no"}}
+    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the cursor is none that the bus gave out","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn a_connection_can_have_a_worker_for_itself() {
+    let mut scene = Scene::new(&config(vec![pool(Share::Connection)]));
+    let client = scene.open();
+    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.ask(client, 2, "session/new", &json!({"cwd": "/"}));
+    scene.answer(0, 2, &json!({"sessionId": "a"}));
+    scene.said(0, r#"{"jsonrpc":"2.0","method":"_about/nothing"}"#);
+    scene.said(0, r#"{"jsonrpc":"2.0","id":0,"method":"_ask"}"#);
+    let other = scene.open();
+    scene.ask(other, 1, "initialize", &json!({"protocolVersion": 1}));
+    scene.up(1);
+    assert_snapshot!(scene.seen(), @r#"
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Spawn { worker: Worker(1), pool: PoolId(0) }
+    Tell(Ready(Worker(0)))
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}
+    c0 < {"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{},"list":{},"close":{}}},"authMethods":[{"id":"x","name":"X"}]}}
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/"}}
+    c0 < {"jsonrpc":"2.0","id":2,"result":{"sessionId":"a"}}
+    c0 < {"jsonrpc":"2.0","method":"_about/nothing"}
+    c0 < {"jsonrpc":"2.0","id":1,"method":"_ask"}
+    Spawn { worker: Worker(2), pool: PoolId(0) }
+    Tell(Ready(Worker(1)))
+    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}
+    "#);
+}
+
+#[test]
+fn a_session_can_have_a_worker_for_itself() {
+    let mut scene = Scene::new(&config(vec![Pool { instances: 2, ..pool(Share::Session) }]));
+    scene.up(0);
+    scene.up(1);
+    let client = scene.open();
+    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1, "mine": true}));
+    scene.answer(0, 1, &able());
+    scene.ask(client, 2, "authenticate", &json!({"methodId": "x"}));
+    scene.answer(0, 2, &json!({}));
+    scene.ask(client, 3, "session/new", &json!({"cwd": "/"}));
+    scene.answer(0, 3, &json!({"sessionId": "a"}));
+    scene.seen();
+    scene.ask(client, 4, "session/new", &json!({"cwd": "/"}));
+    scene.answer(1, 1, &able());
+    scene.answer(1, 2, &json!({}));
+    scene.answer(1, 3, &json!({"sessionId": "b"}));
+    scene.ask(client, 5, "session/close", &json!({"sessionId": "b"}));
+    scene.answer(1, 4, &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    Spawn { worker: Worker(3), pool: PoolId(0) }
+    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"mine":true}}
+    w1 < {"jsonrpc":"2.0","id":2,"method":"authenticate","params":{"methodId":"x"}}
+    w1 < {"jsonrpc":"2.0","id":3,"method":"session/new","params":{"cwd":"/"}}
+    c0 < {"jsonrpc":"2.0","id":4,"result":{"sessionId":"b"}}
+    w1 < {"jsonrpc":"2.0","id":4,"method":"session/close","params":{"sessionId":"b"}}
+    Stop { worker: Worker(1), kill: false }
+    c0 < {"jsonrpc":"2.0","id":5,"result":{}}
+    "#);
+}
+
+#[test]
+fn of_unknown_protocols_the_session_is_known() {
+    let mut scene =
+        Scene::new(&config(vec![Pool { instances: 2, protocol: Protocol::JsonRpc, ..pool(Share::All) }]));
+    scene.up(0);
+    scene.up(1);
+    let (one, two) = (scene.open(), scene.open());
+    scene.line(one, r#"{"jsonrpc":"2.0","id":1,"sessionId":"s","method":"x"}"#);
+    scene.line(two, r#"{"jsonrpc":"2.0","id":1,"sessionId":"t","method":"x"}"#);
+    scene.line(one, r#"{"jsonrpc":"2.0","id":2,"sessionId":"s","method":"x","params":{"sessionId":"deep"}}"#);
+    scene.answer(1, 1, &json!(1));
+    scene.answer(0, 1, &json!(2));
+    scene.said(0, r#"{"jsonrpc":"2.0","method":"n","params":{"sessionId":"s"}}"#);
+    scene.said(0, r#"{"jsonrpc":"2.0","method":"n","params":{"sessionId":"t"}}"#);
+    assert_snapshot!(scene.seen(), @r#"
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    Spawn { worker: Worker(1), pool: PoolId(0) }
+    Tell(Ready(Worker(0)))
+    Tell(Ready(Worker(1)))
+    w0 < {"jsonrpc":"2.0","id":1,"sessionId":"s","method":"x"}
+    w1 < {"jsonrpc":"2.0","id":1,"sessionId":"t","method":"x"}
+    w0 < {"jsonrpc":"2.0","id":2,"sessionId":"s","method":"x","params":{"sessionId":"deep"}}
+    c1 < {"sessionId":"t","jsonrpc":"2.0","id":1,"result":1}
+    c0 < {"sessionId":"s","jsonrpc":"2.0","id":1,"result":2}
+    c0 < {"sessionId":"s","jsonrpc":"2.0","method":"n","params":{"sessionId":"s"}}
+    Tell(Strike { worker: Worker(0), what: "named a session that is not its own" })
+    "#);
+}
+
+#[test]
+fn a_pool_can_be_named() {
+    let other = Pool { name: "q".into(), ..pool(Share::All) };
+    let mut scene = Scene::new(&config(vec![pool(Share::All), other]));
+    for worker in 0..2 {
+        scene.up(worker);
+        scene.answer(worker, 1, &able());
+    }
+    scene.seen();
+    let client = scene.open();
+    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1, "_meta": {"narrows/pool": "nobody's"}}));
+    scene.ask(client, 2, "initialize", &json!({"protocolVersion": 1, "_meta": {"narrows/pool": "q"}}));
+    scene.ask(client, 3, "session/new", &json!({}));
+    scene.ask(client, 4, "session/new", &json!({"_meta": {"narrows/pool": "p"}}));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"there is no pool of this name","data":{"condition":"invalid_params","retryable":false,"effects":"none","pool":"nobody's"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{},"list":{},"close":{}}},"authMethods":[]}}
+    w1 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"_meta":{"narrows/pool":"p"}}}
+    "#);
+}
+
+#[test]
+fn a_session_that_is_not_live_is_looked_for_everywhere() {
+    let mut scene = Scene::shared(2);
+    let client = scene.open();
+    scene.ask(client, 1, "session/load", &json!({"sessionId": "old"}));
+    scene.update(0, "old", "history");
+    scene.fail(0, 2, -32002);
+    scene.update(1, "old", "its history");
+    scene.answer(1, 2, &json!({}));
+    scene.ask(client, 2, "session/prompt", &prompt("old"));
+    scene.ask(client, 3, "session/load", &json!({"sessionId": "none"}));
+    scene.fail(0, 3, -32002);
+    scene.fail(1, 4, -32002);
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/load","params":{"sessionId":"old"}}
+    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"old","update":"history"}}
+    w1 < {"jsonrpc":"2.0","id":2,"method":"session/load","params":{"sessionId":"old"}}
+    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"old","update":"its history"}}
+    c0 < {"jsonrpc":"2.0","id":1,"result":{}}
+    w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"old","prompt":[]}}
+    w0 < {"jsonrpc":"2.0","id":3,"method":"session/load","params":{"sessionId":"none"}}
+    w1 < {"jsonrpc":"2.0","id":4,"method":"session/load","params":{"sessionId":"none"}}
+    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"no"}}
+    "#);
+}
+
+#[test]
+fn servers_in_clients_are_their_clients() {
+    let mut scene = Scene::shared(1);
+    let (one, two) = (scene.open(), scene.open());
+    let server = |id: &str| json!({"mcpServers": [{"type": "acp", "name": "n", "serverId": id}]});
+    scene.ask(one, 1, "session/new", &server("s1"));
+    scene.ask(two, 1, "session/new", &server("s2"));
+    scene.ask(two, 2, "session/new", &server("s1"));
+    scene.said(
+        0,
+        r#"{"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"s2","requestId":"r"}}"#,
+    );
+    scene.note(two, "mcp/message", &json!({"serverId": "s2", "requestId": "r"}));
+    scene.said(
+        0,
+        r#"{"jsonrpc":"2.0","id":2,"method":"mcp/message","params":{"serverId":"s3","requestId":"r"}}"#,
+    );
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"mcpServers":[{"type":"acp","name":"n","serverId":"s1"}]}}
+    w0 < {"jsonrpc":"2.0","id":3,"method":"session/new","params":{"mcpServers":[{"type":"acp","name":"n","serverId":"s2"}]}}
+    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"another client of this agent has an MCP server of this id; use ids that nobody else has","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    c1 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"s2","requestId":"r"}}
+    w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"s2","requestId":"r"}}
+    w0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"it names no session, and many clients share this worker","data":{"condition":"method_not_found","retryable":false,"effects":"none"}}}
+    "#);
+}
