@@ -59,7 +59,15 @@ fn what_a_dead_worker_never_saw_is_sent_again() {
     scene.pass(1.0);
     scene.up(0);
     scene.answer(0, 1, &able());
-    assert_snapshot!(scene.seen(), @"");
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"none","worker":0}}}
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 3, sessions: 0 })
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    Tell(Ready(Worker(0)))
+    w0 < {"jsonrpc":"2.0","id":2,"method":"_ext/queued","params":{"sessionId":null}}
+    "#);
 }
 
 #[test]
@@ -183,7 +191,7 @@ fn a_worker_that_does_not_answer_initialize_is_lost() {
     assert_snapshot!(scene.seen(), @r#"
     Stop { worker: Worker(0), kill: false }
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"no worker of pool \"p\" is free","data":{"condition":"deadline","retryable":true,"effects":"none","retryAfterMs":100}}}
-    Tell(Lost { worker: Worker(0), reason: "it could not be set up as its client wants; killed by SIGKILL", requests: 0, sessions: 0 })
+    Tell(Lost { worker: Worker(0), reason: "it did not answer initialize in time; killed by SIGKILL", requests: 0, sessions: 0 })
     "#);
 }
 
@@ -221,7 +229,8 @@ fn answers_that_are_none_end_the_request() {
     let head = br#"{"jsonrpc":"2.0","id":4,"result":"xxxxxxx"#;
     scene.core.worker_line(scene.now, Worker(0), View::too_long(head), &mut scene.sight);
     assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"result":1,"error":{"code":1,"message":""}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"the agent's answer is both a result and an error","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
+    Tell(Strike { worker: Worker(0), what: "sent an answer that is none" })
     c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32013,"message":"the agent's answer is too long","data":{"condition":"message_too_large","retryable":false,"effects":"possible"}}}
     Spawn { worker: Worker(1), pool: PoolId(0) }
     Stop { worker: Worker(0), kill: false }

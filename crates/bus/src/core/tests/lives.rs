@@ -24,8 +24,8 @@ fn a_client_that_goes_leaves_its_session_to_come_back_to() {
     );
     scene.answer(0, 3, &json!({"stopReason": "cancelled"}));
     assert_snapshot!(scene.seen(), @r#"
-    w0 < {"jsonrpc":"2.0","id":"f","error":{"code":-32800,"message":"the client has gone","data":{"condition":"cancelled","retryable":false,"effects":"none"}}}
     w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}
+    w0 < {"jsonrpc":"2.0","id":"f","error":{"code":-32800,"message":"the client has gone","data":{"condition":"cancelled","retryable":false,"effects":"none"}}}
     w0 < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"a"}}
     w0 < {"jsonrpc":"2.0","id":"q","result":{"outcome":{"outcome":"cancelled"}}}
     "#);
