@@ -4,6 +4,7 @@ mod acp;
 mod agent;
 mod agents;
 mod chat;
+mod check;
 mod help;
 mod model;
 mod policy;
@@ -26,6 +27,7 @@ pub(crate) use acp::{Acp, Errors};
 pub(crate) use agent::{AgentArgs, Protocol};
 pub(crate) use agents::Agents;
 pub(crate) use chat::Chat;
+pub(crate) use check::CheckFiles;
 pub(crate) use model::ModelArgs;
 pub(crate) use policy::{Check, Circumstances, Explain, Policy, PolicyCommand, Test, Wanted};
 pub(crate) use session::SessionArgs;
@@ -83,6 +85,7 @@ pub(crate) enum Command {
     Agents(Agents),
     Sessions(Box<Sessions>),
     Policy(Policy),
+    Check(CheckFiles),
     Acp(Box<Acp>),
     FakeAgent(FakeAgent),
     Completions(Completions),

@@ -3,6 +3,7 @@
 mod acp;
 mod agents;
 mod chat;
+mod check;
 mod completions;
 mod fake_agent;
 mod policy;
@@ -25,6 +26,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Agents(agents) => agents::execute(&agents),
         Command::Sessions(sessions) => sessions::execute(&sessions),
         Command::Policy(policy) => policy::execute(&policy),
+        Command::Check(check) => check::execute(&check),
         Command::Acp(acp) => acp::execute(*acp),
         Command::FakeAgent(fake) => fake_agent::execute(&fake),
         Command::Completions(completions) => completions::execute(&completions),

@@ -90,6 +90,12 @@ pub(super) const POLICY_TEST: &[Example] = &[
     ("narrows policy test rules.toml --events run.jsonl", "what these rules would have said"),
 ];
 
+/// Of `narrows check`.
+pub(super) const CHECK: &[Example] = &[
+    ("narrows check bus.toml", "what is wrong with it, and where"),
+    ("narrows check --verbose bus.toml", "every setting, defaults included"),
+];
+
 /// Of `narrows acp`.
 pub(super) const ACP: &[Example] = &[
     ("OPENAI_API_KEY=… narrows acp", "what an editor starts, with OpenAI's gpt-4o"),

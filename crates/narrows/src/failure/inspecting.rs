@@ -3,11 +3,13 @@
 use std::io;
 use std::path::Path;
 
+use narrows_bus::config::Mistake;
 use narrows_client::{ClientError, Problem};
 use narrows_policy::RulesError;
 use narrows_process::SpawnError;
 
 use super::{Code, Failure};
+use crate::terminal::line;
 
 impl Failure {
     /// The program of an agent cannot be had.
@@ -51,6 +53,16 @@ impl Failure {
         let failure = Self::new(Code::Usage, format!("{file}:{line}:{column}: {what}"));
         match hint {
             Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+
+    /// A configuration has a mistake; the hint is a line of its own.
+    pub(crate) fn mistake(mistake: &Mistake) -> Self {
+        let Mistake { place, what, hint } = mistake;
+        let failure = Self::new(Code::Usage, line(&format!("{place}: {what}")));
+        match hint {
+            Some(hint) => failure.hint(line(hint)),
             None => failure,
         }
     }

@@ -36,6 +36,7 @@ fn the_short_help() {
       agents       List the agents of narrows.toml, or ask one what it can do
       sessions     List the sessions that an agent keeps, the one used last first
       policy       Check rules, and see what they say about a request
+      check        Say whether configurations can be used, and what is wrong with them
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell
@@ -73,6 +74,7 @@ fn the_long_help() {
       agents       List the agents of narrows.toml, or ask one what it can do
       sessions     List the sessions that an agent keeps, the one used last first
       policy       Check rules, and see what they say about a request
+      check        Say whether configurations can be used, and what is wrong with them
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell

@@ -4,6 +4,7 @@ mod acp;
 mod agents;
 mod builtin;
 mod chat;
+mod check;
 mod client_page;
 mod events;
 mod failures;

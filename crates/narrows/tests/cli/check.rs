@@ -1,0 +1,123 @@
+//! `narrows check`: whether configurations can be used, and what is wrong with them.
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use crate::support::Place;
+
+const GOOD: &str = r#"
+[[listen]]
+url = "tcp://127.0.0.1:0"
+
+[[pool]]
+command = ["sh", "-c", "cat"]
+mix_identities = true
+env = { KEY = "hunter2" }
+"#;
+
+const BAD: &str = r#"
+[[listen]]
+url = "tcp://0.0.0.0:9000"
+
+[[pool]]
+command = ["sh"]
+instancse = 2
+
+[limits]
+max_line = "64Mib"
+stall_timeout = 30
+"#;
+
+fn check(place: &Place, args: &[&str]) -> String {
+    place.told(place.narrows(["check"].iter().chain(args)))
+}
+
+#[test]
+fn every_file_is_told_about() {
+    let place = Place::new();
+    place.file("good.toml", GOOD);
+    place.file("bad.toml", BAD);
+    place.file("bus.json", r#"{"pools": [{"id": "a", "command": "/nowhere/agent", "instances": 2}]}"#);
+    assert_snapshot!(check(&place, &["good.toml"]), @r#"
+    good.toml: 1 pool, 1 listener
+    --- stderr ---
+    warning: good.toml:7:18: `mix_identities` means something only with share = "all"
+    --- exit 0 ---
+    "#);
+    assert_snapshot!(check(&place, &["bad.toml", "bus.json", "missing.toml", "good.toml"]), @r#"
+    good.toml: 1 pool, 1 listener
+    --- stderr ---
+    error: bad.toml:3:7: `url` cannot be "tcp://0.0.0.0:9000": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents
+    error: bad.toml:7:1: there is no setting `instancse` in [pool]
+    hint: did you mean `instances`?
+    error: bad.toml:11:17: `stall_timeout` must be a time in quotes
+    hint: write "30s" if seconds are meant
+    error: bus.json:1:35: `command` cannot be started: program "/nowhere/agent" not found
+    hint: install it, or give the path to it; a relative path is meant from `cwd`, or else from here
+    error: check: "missing.toml" cannot be read
+      because: No such file or directory (os error 2)
+    warning: good.toml:7:18: `mix_identities` means something only with share = "all"
+    --- exit 2 ---
+    "#);
+}
+
+#[test]
+fn a_script_gets_objects() {
+    let place = Place::new();
+    place.file("good.toml", GOOD);
+    place.file("bad.toml", BAD);
+    let told = check(&place, &["--json", "--verbose", "good.toml", "bad.toml", "missing.toml"]);
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!((lines.len(), lines[3]), (4, "--- exit 2 ---"), "{told}");
+    let objects: Vec<Value> = lines[..3].iter().map(|line| serde_json::from_str(line).expect(line)).collect();
+    assert_eq!(objects[0]["warnings"][0]["line"], 7);
+    assert_eq!(objects[0]["settings"]["limits"]["max_connections"], 20_000);
+    assert_eq!(objects[0]["settings"]["pool"][0]["env"], json!({"KEY": "(hidden)"}));
+    assert_eq!(objects[1]["mistakes"][1]["hint"], "did you mean `instances`?");
+    assert_eq!(objects[1]["mistakes"][1]["column"], 1);
+    assert_eq!((&objects[1]["ok"], &objects[2]["ok"]), (&json!(false), &json!(false)));
+    assert!(objects[2]["error"].as_str().is_some_and(|error| error.contains("missing.toml")), "{told}");
+}
+
+#[test]
+fn the_effective_settings_are_a_file_again() {
+    let place = Place::new();
+    place.file("good.toml", &GOOD.replace("mix_identities = true", ""));
+    let told = check(&place, &["-v", "good.toml"]);
+    let file = told.strip_suffix("--- exit 0 ---\n").expect(&told);
+    assert!(file.contains("queue_bytes = \"8MiB\"") && !file.contains("hunter2"), "{file}");
+    place.file("again.toml", file);
+    let again = check(&place, &["-v", "again.toml"]);
+    assert_eq!(again.replace("again.toml", "good.toml"), told);
+}
+
+#[test]
+fn the_settings_of_the_page_are_right() {
+    const PAGE: &str = include_str!("../../../../docs/bus.md");
+    let place = Place::new();
+    let blocks: Vec<&str> =
+        PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let whole: Vec<&&str> = blocks.iter().filter(|block| block.contains("[[pool]]")).collect();
+    assert!(!whole.is_empty());
+    for block in whole {
+        // The program is the reader's, and need not be here.
+        place.file("page.toml", &block.replace("\"narrows\", \"acp\"", "\"sh\""));
+        let told = check(&place, &["page.toml"]);
+        assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
+        assert!(!told.contains("warning"), "{told}");
+    }
+    // Every setting has a line there.
+    let minimal = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"sh\"]\ncwd = \".\"\nmemory = \"1GiB\"\npids = 9\n[admin]\nsocket = \"a\"\nport = 1\n";
+    place.file("all.toml", minimal);
+    let told = check(&place, &["--json", "--verbose", "all.toml"]);
+    let object: Value = serde_json::from_str(told.lines().next().expect(&told)).expect(&told);
+    for table in ["limits", "admin"]
+        .map(|name| &object["settings"][name])
+        .into_iter()
+        .chain([&object["settings"]["pool"][0], &object["settings"]["listen"][0]])
+    {
+        for key in table.as_object().expect("a table").keys() {
+            assert!(PAGE.contains(&format!("| `{key}` |")), "`{key}` is not on the page");
+        }
+    }
+}
