@@ -303,7 +303,7 @@ impl<O: Outlet> Pass<'_, O> {
                 .get(worker.0 as usize)
                 .is_some_and(|state| matches!(state.stage, Stage::Starting | Stage::Greeting))
         });
-        let exhausted = !state.is_shared() && !any_coming && total >= state.settings.max_instances as usize;
+        let exhausted = !any_coming && total >= state.settings.max_instances as usize;
         if (hopeless && !any_coming) || exhausted {
             return Route::Refuse(self.no_worker(pool, Code::Backpressure));
         }

@@ -32,8 +32,24 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// The same, for one more that is wanted now.
     pub(super) fn spawn_on_demand(&mut self, pool: PoolId) {
-        let extra = usize::from(!self.core.pool_of(pool).is_shared());
-        self.fill_for(pool, extra);
+        if !self.core.pool_of(pool).is_shared() {
+            self.fill_for(pool, 1);
+            return;
+        }
+        // Those that are ready serve somebody else, whom this client must not meet.
+        let state = self.core.pool_of(pool);
+        let stages: Vec<Stage> = state
+            .workers
+            .iter()
+            .filter_map(|worker| Some(self.core.workers.get(worker.0 as usize)?.stage))
+            .collect();
+        let others = stages.contains(&Stage::Ready) && !state.settings.mix_identities;
+        let coming = stages.iter().any(|stage| matches!(stage, Stage::Starting | Stage::Greeting));
+        let room = stages.len() < state.settings.max_instances as usize;
+        let may = state.open_until.is_none() && state.rest_until <= self.now && state.successor.is_none();
+        if others && !coming && room && may && !state.removed && !self.core.draining {
+            self.spawn(pool);
+        }
     }
 
     fn fill_for(&mut self, pool: PoolId, extra: usize) {

@@ -359,3 +359,28 @@ fn servers_in_clients_are_their_clients() {
     w0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"it names no session, and many clients share this worker","data":{"condition":"method_not_found","retryable":false,"effects":"none"}}}
     "#);
 }
+
+#[test]
+fn users_who_must_not_meet_have_workers_of_their_own() {
+    let mut scene = Scene::shared(1);
+    let one = scene.open();
+    scene.ask(one, 1, "session/new", &json!({}));
+    let from = Arrival { listener: 0, identity: Identity(7), ends_bus: false };
+    let two = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
+    scene.ask(two, 1, "session/new", &json!({}));
+    scene.ask(two, 2, "session/new", &json!({}));
+    scene.up(1);
+    scene.answer(1, 1, &able());
+    scene.answer(0, 2, &json!({"sessionId": "a"}));
+    scene.ask(two, 3, "session/load", &json!({"sessionId": "a"}));
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
+    Spawn { worker: Worker(1), pool: PoolId(0) }
+    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    Tell(Ready(Worker(1)))
+    w1 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
+    w1 < {"jsonrpc":"2.0","id":3,"method":"session/new","params":{}}
+    c0 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
+    c1 < {"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    "#);
+}
