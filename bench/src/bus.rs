@@ -25,6 +25,8 @@ use crate::measure::{Bar, Demand, Report, median};
 
 /// How often a router is started in a round, only to be started.
 const STARTS: usize = 4;
+/// In how many rounds at most connections do nothing: memory is the same each time.
+const IDLE_ROUNDS: usize = 3;
 /// The share of the measured time that is spent warming up.
 const WARMING: f64 = 0.25;
 
@@ -140,7 +142,7 @@ impl Bench<'_> {
     fn idle(&self, report: &mut Report) -> Result<(), String> {
         let mut samples: [Vec<f64>; 3] = Default::default();
         let one = Load { clients: 1, ..IDLE_LOAD };
-        for _ in 0..self.options.rounds {
+        for _ in 0..self.options.rounds.min(IDLE_ROUNDS) {
             for _ in 0..STARTS {
                 let running = Contender::Narrows.start(self.place)?;
                 samples[0].push(running.took.as_secs_f64() * 1e3);

@@ -24,7 +24,8 @@ impl Options {
     pub(super) fn read(words: &[String]) -> Result<Self, String> {
         let mut contenders = vec![Contender::Direct, Contender::Null, Contender::Narrows];
         let (mut rows, mut only) = (None, None);
-        let (mut time, mut rounds) = (Duration::from_secs(1), 5);
+        // Many short turns: a router against itself then comes out even on a busy machine too; few long ones do not.
+        let (mut time, mut rounds) = (Duration::from_millis(300), 15);
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let mut value = || words.next().cloned().ok_or_else(|| format!("`{word}` needs a value"));
