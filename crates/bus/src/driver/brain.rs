@@ -1,6 +1,6 @@
 //! Who decides: the core of a bus, or something simpler in its place.
 
-use narrows_wire::View;
+use narrows_wire::{Piece, View};
 
 use crate::config::{Config, Pool};
 use crate::core::{Arrival, Client, Core, End, Outlet, PoolId, Status, Stuck, Time, Worker};
@@ -14,8 +14,8 @@ pub trait Brain: Send + 'static {
     fn start(&mut self, now: Time, out: &mut impl Outlet);
     /// Somebody has come in; `None` refuses.
     fn client_open(&mut self, now: Time, from: Arrival, out: &mut impl Outlet) -> Option<Client>;
-    /// A client sent a line.
-    fn client_line(&mut self, now: Time, client: Client, message: View<'_>, out: &mut impl Outlet);
+    /// A client sent a line, which nobody has looked into: a router that only copies need not.
+    fn client_line(&mut self, now: Time, client: Client, line: Piece<'_>, out: &mut impl Outlet);
     /// A client sends no more, but may still read.
     fn client_eof(&mut self, now: Time, client: Client, out: &mut impl Outlet);
     /// A client's connection is closed.
@@ -25,7 +25,7 @@ pub trait Brain: Send + 'static {
     /// A worker's process runs.
     fn worker_up(&mut self, now: Time, worker: Worker, pid: u32, out: &mut impl Outlet);
     /// A worker sent a line.
-    fn worker_line(&mut self, now: Time, worker: Worker, message: View<'_>, out: &mut impl Outlet);
+    fn worker_line(&mut self, now: Time, worker: Worker, line: Piece<'_>, out: &mut impl Outlet);
     /// There is room again in a queue that was full.
     fn worker_drained(&mut self, now: Time, worker: Worker, out: &mut impl Outlet);
     /// A worker is of no more use.
@@ -53,6 +53,15 @@ pub trait Brain: Send + 'static {
     }
 }
 
+/// A line as the core sees it.
+#[inline]
+fn view(line: Piece<'_>) -> View<'_> {
+    match line {
+        Piece::Whole(line) => View::parse(line),
+        Piece::TooLong(head) => View::too_long(head),
+    }
+}
+
 impl Brain for Core {
     type Status = Status;
 
@@ -65,8 +74,8 @@ impl Brain for Core {
     }
 
     #[inline]
-    fn client_line(&mut self, now: Time, client: Client, message: View<'_>, out: &mut impl Outlet) {
-        self.client_line(now, client, message, out);
+    fn client_line(&mut self, now: Time, client: Client, line: Piece<'_>, out: &mut impl Outlet) {
+        self.client_line(now, client, view(line), out);
     }
 
     fn client_eof(&mut self, now: Time, client: Client, out: &mut impl Outlet) {
@@ -86,8 +95,8 @@ impl Brain for Core {
     }
 
     #[inline]
-    fn worker_line(&mut self, now: Time, worker: Worker, message: View<'_>, out: &mut impl Outlet) {
-        self.worker_line(now, worker, message, out);
+    fn worker_line(&mut self, now: Time, worker: Worker, line: Piece<'_>, out: &mut impl Outlet) {
+        self.worker_line(now, worker, view(line), out);
     }
 
     fn worker_drained(&mut self, now: Time, worker: Worker, out: &mut impl Outlet) {

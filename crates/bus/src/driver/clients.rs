@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use narrows_wire::{Code, Fault, Piece, RpcError, Splitter, View, message};
+use narrows_wire::{Code, Fault, RpcError, Splitter, message};
 use rustix::io::Errno;
 
 use crate::core::{Arrival, Client, Identity, Outlet, Time};
@@ -127,7 +127,7 @@ impl<B: Brain> Driver<B> {
             let handled = catch_unwind(AssertUnwindSafe(|| {
                 lines.feed(scratch, |piece| {
                     if ports.is_heard(slot) {
-                        brain.client_line(now, Client(slot), view(piece), ports);
+                        brain.client_line(now, Client(slot), piece, ports);
                     }
                 });
             }));
@@ -218,15 +218,6 @@ impl<B: Brain> Driver<B> {
                 self.check_by(until);
             }
         }
-    }
-}
-
-/// A line as the core sees it.
-#[inline]
-pub(super) fn view(piece: Piece<'_>) -> View<'_> {
-    match piece {
-        Piece::Whole(line) => View::parse(line),
-        Piece::TooLong(head) => View::too_long(head),
     }
 }
 

@@ -11,7 +11,6 @@ use crate::core::{Action, End, Outlet, PoolId, Stuck, Time, Worker};
 use crate::nursery::{self, News, Order};
 
 use super::checks::is_dead;
-use super::clients::view;
 use super::ports::{Deed, Ending};
 use super::stream::Stream;
 use super::{Brain, Driver, LoopError, Place, READ};
@@ -181,7 +180,7 @@ impl<B: Brain> Driver<B> {
         let (brain, ports) = (&mut self.brain, &mut self.ports);
         let (lines, scratch) = (&mut self.worker_lines[slot as usize], &self.scratch[..read]);
         let handled = catch_unwind(AssertUnwindSafe(|| {
-            lines.feed(scratch, |piece| brain.worker_line(now, Worker(slot), view(piece), ports));
+            lines.feed(scratch, |piece| brain.worker_line(now, Worker(slot), piece, ports));
         }));
         if handled.is_err() {
             tracing::error!(worker = slot, "a panic while a message of a worker was handled");

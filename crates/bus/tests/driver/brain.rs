@@ -5,7 +5,7 @@ use std::sync::mpsc::SyncSender;
 use narrows_bus::config::{Config, Pool};
 use narrows_bus::core::{Action, Arrival, Client, End, Outlet, PoolId, Reason, Stuck, Time, Worker};
 use narrows_bus::driver::Brain;
-use narrows_wire::View;
+use narrows_wire::Piece;
 
 /// What a [`Simple`] does with lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +81,8 @@ impl Brain for Simple {
         Some(Client(slot))
     }
 
-    fn client_line(&mut self, _: Time, client: Client, message: View<'_>, out: &mut impl Outlet) {
-        let line = message.bytes();
+    fn client_line(&mut self, _: Time, client: Client, line: Piece<'_>, out: &mut impl Outlet) {
+        let Piece::Whole(line) = line else { panic!("too long") };
         assert!(!line.ends_with(b"\"panic\"]"), "as asked for");
         if let Some(length) = line.strip_prefix(b"[\"flood\",") {
             let length: usize = std::str::from_utf8(&length[..length.len() - 1]).unwrap().parse().unwrap();
@@ -121,8 +121,9 @@ impl Brain for Simple {
         self.tell(Event::Up(worker.0, pid));
     }
 
-    fn worker_line(&mut self, _: Time, worker: Worker, message: View<'_>, out: &mut impl Outlet) {
-        out.to_client(Client(worker.0), &[message.bytes()]);
+    fn worker_line(&mut self, _: Time, worker: Worker, line: Piece<'_>, out: &mut impl Outlet) {
+        let Piece::Whole(line) = line else { panic!("too long") };
+        out.to_client(Client(worker.0), &[line]);
     }
 
     fn worker_drained(&mut self, _: Time, _: Worker, _: &mut impl Outlet) {}

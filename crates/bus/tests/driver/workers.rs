@@ -153,3 +153,39 @@ fn a_client_that_vanishes_takes_its_worker_along() {
     assert!(!is_alive(pid(&up).unwrap()));
     rig.finish();
 }
+
+#[test]
+fn nothing_is_left_of_those_who_came_and_went() {
+    let rig = Rig::new(Mode::Pairs, config("exec cat"));
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mut before = None;
+    for round in 0..4 {
+        let mut peers: Vec<Peer> = (0..8).map(|_| rig.connect()).collect();
+        for (number, peer) in peers.iter_mut().enumerate() {
+            peer.say(&format!("[{round},{number}]\n"));
+            assert_eq!(peer.hear(), format!("[{round},{number}]\n"));
+        }
+        // Half of them end their input, half vanish.
+        let vanishing = peers.split_off(4);
+        peers.iter_mut().for_each(Peer::shut);
+        assert!(peers.iter_mut().all(|peer| peer.rest().is_empty()));
+        drop((peers, vanishing));
+        let (mut gone, mut ended) = (0, 0);
+        while (gone, ended) != (8, 8) {
+            match rig.next() {
+                Event::Gone(_) => gone += 1,
+                Event::Ended(..) => ended += 1,
+                _ => {}
+            }
+        }
+        // The first round may have opened what stays, such as the pipe of a waker.
+        let before = *before.get_or_insert_with(descriptors);
+        let since = std::time::Instant::now();
+        while descriptors() > before {
+            // The nursery lets go of a guardian a moment after the news.
+            assert!(since.elapsed() < PATIENCE, "{} instead of {before} descriptors", descriptors());
+            std::thread::yield_now();
+        }
+    }
+    rig.finish();
+}
