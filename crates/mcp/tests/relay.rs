@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use narrows_mcp::{Answered, CallError, News, Options, Server, Servers};
 use narrows_process::Environment;
+use narrows_testkit::example::example;
 use serde_json::{Map, Value, json};
 
 /// Longer than anything here takes on a loaded machine.
@@ -12,12 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `examples/mcp_server.rs`, which cargo builds beside the tests.
 fn program() -> String {
-    let mut path = std::env::current_exe().expect("a test has a path");
-    path.pop();
-    path.pop();
-    let path = path.join("examples/mcp_server");
-    assert!(path.exists(), "`cargo build -p narrows-mcp --examples` builds what this test talks to");
-    path.into_os_string().into_string().expect("a path of ASCII")
+    example("narrows-mcp", "mcp_server")
 }
 
 async fn start(fault: &str, call_limit: Duration) -> Servers {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use narrows_mcp::{CallError, Content, Options, Outcome, Server, Servers};
 use narrows_process::{Environment, Ladder};
+use narrows_testkit::example::example;
 use narrows_testkit::wait::{alive_with_marker, wait_until};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
@@ -15,12 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `examples/mcp_server.rs`, which cargo builds beside the tests.
 fn program() -> String {
-    let mut path = std::env::current_exe().expect("a test has a path");
-    path.pop();
-    path.pop();
-    let path = path.join("examples/mcp_server");
-    assert!(path.exists(), "`cargo build -p narrows-mcp --examples` builds what this test talks to");
-    path.into_os_string().into_string().expect("a path of ASCII")
+    example("narrows-mcp", "mcp_server")
 }
 
 /// A directory of its own, whose path is in the command line of every server in it.

@@ -9,6 +9,7 @@ use narrows_link::memory;
 use narrows_mcp::Options;
 use narrows_process::Environment;
 use narrows_rpc::{CallError, Inbox, Item, Peer, start};
+use narrows_testkit::example::example;
 use narrows_testkit::wait::{alive_with_marker, wait_until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -23,12 +24,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `examples/mcp_server.rs` of the crate `mcp`, which cargo builds beside the tests.
 fn program() -> String {
-    let mut path = std::env::current_exe().expect("a test has a path");
-    path.pop();
-    path.pop();
-    let path = path.join("examples/mcp_server");
-    assert!(path.exists(), "`cargo build -p narrows-mcp --examples` builds what this test talks to");
-    path.into_os_string().into_string().expect("a path of ASCII")
+    example("narrows-mcp", "mcp_server")
 }
 
 /// Everything, with one server `s` that is a process and our own.

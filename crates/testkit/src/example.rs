@@ -1,0 +1,15 @@
+//! Programs that cargo builds beside the tests.
+
+/// The path of the example `name` of `package`.
+///
+/// # Panics
+/// When it has not been built, with the command that does.
+#[must_use]
+pub fn example(package: &str, name: &str) -> String {
+    let mut path = std::env::current_exe().expect("a test has a path");
+    path.pop();
+    path.pop();
+    let path = path.join("examples").join(name);
+    assert!(path.exists(), "`cargo build -p {package} --examples` builds what this test talks to");
+    path.into_os_string().into_string().expect("a path of ASCII")
+}
