@@ -3,6 +3,7 @@
 //! [`core`] decides everything and does nothing: lines and events go in, lines and [`core::Action`]s come out, and there is
 //! no clock, no socket and no task inside. [`driver`] does everything and decides nothing, and a [`Bus`] is both together.
 
+pub mod admin;
 mod bus;
 pub mod config;
 pub mod core;

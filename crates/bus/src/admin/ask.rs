@@ -1,0 +1,88 @@
+//! The other end: one question to a bus that runs, through its socket.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long an answer may take, in whole and between any two bytes.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest answer.
+const LONGEST: u64 = 64 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody is there.
+    #[error("no bus listens there: {0}")]
+    Nobody(io::Error),
+    /// The conversation broke off.
+    #[error("the bus does not answer: {0}")]
+    Io(#[from] io::Error),
+    /// It said something else.
+    #[error("the bus answers with {0}")]
+    Refused(String),
+    /// What answered is no bus.
+    #[error("what answers there is no bus")]
+    Stranger,
+}
+
+/// Gets a page, such as `/status`, from the bus whose socket is at `path`.
+///
+/// # Errors
+/// When there is no bus, or it does not give it.
+pub fn ask(path: &Path, page: &str) -> Result<String, AskError> {
+    let mut stream = UnixStream::connect(path).map_err(AskError::Nobody)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    // An old version of HTTP is answered in one piece, whose end is the end of the connection.
+    stream.write_all(format!("GET {page} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut answer)?;
+    read(&answer)
+}
+
+/// The body of an answer that is a good one.
+fn read(answer: &[u8]) -> Result<String, AskError> {
+    let answer = std::str::from_utf8(answer).map_err(|_| AskError::Stranger)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or(AskError::Stranger)?;
+    let first = head.lines().next().unwrap_or_default();
+    let status = first.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..)).ok_or(AskError::Stranger)?;
+    match status.starts_with("200") {
+        true => Ok(body.to_owned()),
+        false => Err(AskError::Refused(format!("{status}: {}", body.trim()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_a_good_answer_has_a_body() {
+        #[track_caller]
+        fn check(answer: &str, expected: Result<&str, &str>) {
+            let found = read(answer.as_bytes()).map_err(|error| error.to_string());
+            assert_eq!(found.as_deref().map_err(String::as_str), expected, "{answer:?}");
+        }
+        check("HTTP/1.0 200 OK\r\na: b\r\n\r\n{}\n", Ok("{}\n"));
+        check("HTTP/1.1 200 OK\r\n\r\n", Ok(""));
+        check(
+            "HTTP/1.0 503 Service Unavailable\r\n\r\nno\n",
+            Err("the bus answers with 503 Service Unavailable: no"),
+        );
+        for stranger in ["", "\r\n\r\n", "HTTP/1.0 200 OK\r\n", "SSH-2.0-x\r\n\r\n", "HTTP/1.ä\r\n\r\n"] {
+            check(stranger, Err("what answers there is no bus"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_no_harm(answer in prop::collection::vec(any::<u8>(), 0..64), head in "HTTP/1\\.\\PC{0,8}") {
+            _ = read(&answer);
+            _ = read(&[head.as_bytes(), b"\r\n\r\n", &answer].concat());
+        }
+    }
+}

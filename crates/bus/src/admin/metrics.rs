@@ -1,0 +1,244 @@
+//! The figures of a bus in the text form of Prometheus.
+//!
+//! The series are always the same but for the names of pools, which stand in the configuration: nothing that a peer says
+//! can add one.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::Facts;
+use crate::core::{Counters, PoolStatus, Status};
+
+/// What the text is.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What a worker can be doing.
+const STATES: [&str; 6] = ["starting", "greeting", "ready", "busy", "retiring", "stopping"];
+
+/// Since the start: name, meaning, value.
+type Counter = (&'static str, &'static str, fn(&Counters) -> u64);
+
+const COUNTERS: [Counter; 13] = [
+    ("connections", "Connections that came in.", |c| c.connections),
+    ("lines_from_clients", "Lines that clients sent.", |c| c.from_clients),
+    ("lines_to_clients", "Lines of workers that went to clients.", |c| c.to_clients),
+    ("lines_from_workers", "Lines that workers sent.", |c| c.from_workers),
+    ("lines_to_workers", "Lines that went to workers.", |c| c.to_workers),
+    ("sessions_opened", "Sessions that were opened.", |c| c.sessions),
+    ("sessions_revived", "Sessions that were taken up again after a loss.", |c| c.revived),
+    ("requests_refused", "Requests that the bus answered with an error.", |c| c.refused),
+    ("messages_dropped", "Messages that could be delivered to nobody.", |c| c.dropped),
+    ("updates_unseen", "Updates of sessions whose client has gone.", |c| c.unseen),
+    ("worker_strikes", "Misdeeds of workers.", |c| c.strikes),
+    ("workers_spawned", "Workers that were started.", |c| c.spawned),
+    ("workers_lost", "Workers that were lost.", |c| c.lost),
+];
+
+/// What is summed up of all workers with one name of a pool: after a reload there can be two pools of a name.
+#[derive(Default)]
+struct Sum {
+    ready: bool,
+    open: bool,
+    waiting: usize,
+    sessions: usize,
+    pending: usize,
+    asking: usize,
+    paused: usize,
+    states: [usize; STATES.len()],
+}
+
+impl Sum {
+    fn add(&mut self, pool: &PoolStatus) {
+        self.ready |= pool.state == "ready";
+        self.open |= pool.state == "open";
+        self.waiting += pool.waiting;
+        for worker in &pool.workers {
+            self.sessions += worker.sessions;
+            self.pending += worker.pending;
+            self.asking += worker.asking;
+            self.paused += usize::from(worker.paused);
+            if let Some(at) = STATES.iter().position(|state| *state == worker.state) {
+                self.states[at] += 1;
+            }
+        }
+    }
+}
+
+/// Of a pool, now: name, meaning, value.
+type Gauge = (&'static str, &'static str, fn(&Sum) -> usize);
+
+const GAUGES: [Gauge; 7] = [
+    ("pool_ready", "Whether a pool can be used.", |sum| usize::from(sum.ready)),
+    ("pool_circuit_open", "Whether a pool rests because its workers were lost too often.", |sum| {
+        usize::from(sum.open)
+    }),
+    ("pool_waiting_clients", "Clients that wait for a worker.", |sum| sum.waiting),
+    ("pool_sessions", "Sessions at the workers of a pool.", |sum| sum.sessions),
+    ("pool_pending_requests", "Requests that workers have not answered.", |sum| sum.pending),
+    ("pool_asked_requests", "Requests of workers that clients have not answered.", |sum| sum.asking),
+    ("pool_paused_workers", "Workers that are not read from because a client reads slowly.", |sum| sum.paused),
+];
+
+/// The figures.
+pub(super) fn text(facts: &Facts, status: &Status) -> String {
+    let mut out = String::with_capacity(8 << 10);
+    head(&mut out, "info", "gauge", "The program.");
+    _ = writeln!(out, "narrows_bus_info{{version=\"{}\"}} 1", label(&facts.version));
+    let whole = [
+        ("draining", "Whether the bus is stopping.", usize::from(status.draining)),
+        ("clients", "Clients that are connected.", status.clients),
+        ("max_clients", "Clients that there can be at once.", facts.max_connections),
+        ("sessions", "Sessions that there are.", status.sessions),
+        ("pending_requests", "Requests that no worker has answered yet.", status.pending),
+    ];
+    head(&mut out, "uptime_seconds", "gauge", "How long the bus has run.");
+    _ = writeln!(out, "narrows_bus_uptime_seconds {:.3}", status.uptime);
+    for (name, meaning, value) in whole {
+        head(&mut out, name, "gauge", meaning);
+        _ = writeln!(out, "narrows_bus_{name} {value}");
+    }
+    for (name, meaning, value) in COUNTERS {
+        let name = format!("{name}_total");
+        head(&mut out, &name, "counter", meaning);
+        _ = writeln!(out, "narrows_bus_{name} {}", value(&status.counters));
+    }
+    let mut pools: BTreeMap<&str, Sum> = BTreeMap::new();
+    for pool in &status.pools {
+        pools.entry(&pool.name).or_default().add(pool);
+    }
+    for (name, meaning, value) in GAUGES {
+        head(&mut out, name, "gauge", meaning);
+        for (pool, sum) in &pools {
+            _ = writeln!(out, "narrows_bus_{name}{{pool=\"{}\"}} {}", label(pool), value(sum));
+        }
+    }
+    head(&mut out, "pool_workers", "gauge", "Workers, by what they do.");
+    for (pool, sum) in &pools {
+        for (state, count) in STATES.iter().zip(sum.states) {
+            let pool = label(pool);
+            _ = writeln!(out, "narrows_bus_pool_workers{{pool=\"{pool}\",state=\"{state}\"}} {count}");
+        }
+    }
+    out
+}
+
+fn head(out: &mut String, name: &str, kind: &str, meaning: &str) {
+    _ = writeln!(out, "# HELP narrows_bus_{name} {meaning}\n# TYPE narrows_bus_{name} {kind}");
+}
+
+/// A value between quotes.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::core::WorkerStatus;
+
+    /// A bus in the middle of a reload.
+    pub(in super::super) fn status() -> Status {
+        let worker = |state, sessions, paused| WorkerStatus {
+            worker: 1,
+            pid: 4711,
+            state,
+            age: 1.5,
+            sessions,
+            pending: 1,
+            asking: 0,
+            strikes: 0,
+            paused,
+        };
+        let pool = |name: &str, state, workers| PoolStatus {
+            name: name.to_owned(),
+            state,
+            retry_after_ms: None,
+            last_loss: None,
+            waiting: 2,
+            workers,
+        };
+        Status {
+            uptime: 12.5,
+            draining: false,
+            clients: 3,
+            sessions: 5,
+            pending: 2,
+            pools: vec![
+                pool("default", "leaving", vec![worker("retiring", 2, true)]),
+                pool("default", "ready", vec![worker("busy", 3, false), worker("ready", 0, false)]),
+                pool("spare", "open", Vec::new()),
+            ],
+            counters: Counters { connections: 9, to_clients: 7, ..Counters::default() },
+        }
+    }
+
+    #[test]
+    fn pools_of_one_name_are_one_series() {
+        let facts = Facts { version: "1.2.3".to_owned(), max_connections: 100, ..Facts::default() };
+        let text = text(&facts, &status());
+        for line in [
+            "narrows_bus_info{version=\"1.2.3\"} 1",
+            "narrows_bus_uptime_seconds 12.500",
+            "narrows_bus_clients 3",
+            "narrows_bus_max_clients 100",
+            "narrows_bus_connections_total 9",
+            "narrows_bus_lines_to_clients_total 7",
+            "narrows_bus_pool_ready{pool=\"default\"} 1",
+            "narrows_bus_pool_circuit_open{pool=\"spare\"} 1",
+            "narrows_bus_pool_sessions{pool=\"default\"} 5",
+            "narrows_bus_pool_paused_workers{pool=\"default\"} 1",
+            "narrows_bus_pool_workers{pool=\"default\",state=\"busy\"} 1",
+            "narrows_bus_pool_workers{pool=\"spare\",state=\"busy\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+    }
+
+    /// Every series once, each behind its head, and nothing else in the text.
+    #[track_caller]
+    fn judge(text: &str) {
+        let mut series = HashSet::new();
+        let mut headed = String::new();
+        for line in text.lines() {
+            if let Some(head) = line.strip_prefix("# TYPE ") {
+                headed = head.split(' ').next().unwrap_or_default().to_owned();
+                continue;
+            }
+            if line.starts_with("# HELP ") {
+                continue;
+            }
+            let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+            assert_eq!(name.split('{').next(), Some(headed.as_str()), "{line}");
+            assert!(series.insert(name.to_owned()), "{line} stands there twice");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn whatever_pools_are_called_the_text_can_be_read(names in prop::collection::vec("\\PC{0,12}|\"\\\\\n", 0..5)) {
+            let mut status = status();
+            let pool = status.pools.remove(1);
+            status.pools.extend(names.into_iter().map(|name| PoolStatus { name, ..pool.clone() }));
+            judge(&text(&Facts::default(), &status));
+        }
+    }
+
+    #[test]
+    fn every_series_is_in_the_documentation_and_no_other() {
+        let page = include_str!("../../../../docs/bus.md");
+        let section = page.split("\n### Metrics\n").nth(1).and_then(|rest| rest.split("\n## ").next());
+        let rows = section.expect("a section on metrics").lines().filter_map(|line| line.strip_prefix("| `"));
+        let documented: Vec<&str> = rows.filter_map(|row| row.split(['`', '{']).next()).collect();
+        let text = text(&Facts::default(), &status());
+        let heads = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let told: Vec<&str> = heads.filter_map(|head| head.split(' ').next()).collect();
+        assert_eq!(documented, told);
+    }
+}

@@ -1,0 +1,179 @@
+//! What operators are answered.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::{Facts, metrics};
+use crate::bus::Handle;
+use crate::core::Status;
+
+/// How long the loop may take to tell how it is.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What answers are made of.
+#[derive(Debug)]
+pub(super) struct Pages {
+    pub(super) bus: Handle,
+    pub(super) facts: Facts,
+}
+
+/// The pages for a socket that only one user can reach.
+pub(super) fn private(pages: Arc<Pages>) -> Router {
+    Router::new()
+        .route("/health", get(health))
+        .route("/ready", get(ready))
+        .route("/status", get(status))
+        .route("/metrics", get(figures))
+        .with_state(pages)
+}
+
+/// The pages for a port, where browsers come by too.
+pub(super) fn local(pages: Arc<Pages>) -> Router {
+    private(pages).layer(middleware::from_fn(only_this_machine))
+}
+
+/// A name that somebody made lead here (DNS rebinding) is not one of ours: a page of theirs must not read us.
+async fn only_this_machine(request: Request, next: Next) -> Response {
+    match request.headers().get(header::HOST).and_then(|host| host.to_str().ok()) {
+        Some(host) if is_this_machine(host) => next.run(request).await,
+        _ => (StatusCode::FORBIDDEN, "only for this machine\n").into_response(),
+    }
+}
+
+fn is_this_machine(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    matches!(name, "127.0.0.1" | "[::1]") || name.eq_ignore_ascii_case("localhost")
+}
+
+async fn ask(pages: &Pages) -> Result<Status, Response> {
+    let gone = |why: &'static str| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+    match timeout(PATIENCE, pages.bus.status()).await {
+        Ok(Ok(status)) => Ok(status),
+        Ok(Err(_)) => Err(gone("the bus does not answer\n")),
+        Err(_) => Err(gone("the bus does not answer in time\n")),
+    }
+}
+
+async fn health(State(pages): State<Arc<Pages>>) -> Response {
+    match ask(&pages).await {
+        Ok(_) => "alive\n".into_response(),
+        Err(gone) => gone,
+    }
+}
+
+async fn ready(State(pages): State<Arc<Pages>>) -> Response {
+    match ask(&pages).await.map(|status| missing(&status)) {
+        Ok(None) => "ready\n".into_response(),
+        Ok(Some(missing)) => (StatusCode::SERVICE_UNAVAILABLE, missing).into_response(),
+        Err(gone) => gone,
+    }
+}
+
+/// What keeps a bus from being ready, a line each.
+fn missing(status: &Status) -> Option<String> {
+    let mut text = String::new();
+    if status.draining {
+        text.push_str("the bus is stopping\n");
+    }
+    // What is leaving was replaced or is no longer wanted.
+    for pool in status.pools.iter().filter(|pool| !matches!(pool.state, "ready" | "leaving")) {
+        _ = writeln!(text, "pool {:?}: {}", pool.name, pool.state);
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// Everything, in the order in which it is read.
+#[derive(Serialize)]
+struct Everything<'a> {
+    #[serde(flatten)]
+    facts: &'a Facts,
+    #[serde(flatten)]
+    status: Status,
+}
+
+async fn status(State(pages): State<Arc<Pages>>) -> Response {
+    let status = match ask(&pages).await {
+        Ok(status) => status,
+        Err(gone) => return gone,
+    };
+    match serde_json::to_string(&Everything { facts: &pages.facts, status }) {
+        Ok(text) => with_type("application/json", text + "\n"),
+        Err(error) => {
+            tracing::error!(%error, "the state of the bus cannot be written");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+async fn figures(State(pages): State<Arc<Pages>>) -> Response {
+    match ask(&pages).await {
+        Ok(status) => with_type(metrics::CONTENT_TYPE, metrics::text(&pages.facts, &status)),
+        Err(gone) => gone,
+    }
+}
+
+fn with_type(kind: &'static str, body: String) -> Response {
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    (headers, body).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::metrics::tests::status;
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_ours() {
+        for (host, ours) in [
+            ("localhost", true),
+            ("LocalHost:9090", true),
+            ("127.0.0.1", true),
+            ("127.0.0.1:80", true),
+            ("[::1]", true),
+            ("[::1]:9090", true),
+            ("::1", false),
+            ("127.0.0.1.evil.example", false),
+            ("evil.example:9090", false),
+            ("localhost.", false),
+            ("localhost:", false),
+            ("localhost:x", false),
+            ("", false),
+        ] {
+            assert_eq!(is_this_machine(host), ours, "{host}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_else_is_ours(name in "[a-z0-9.:\\[\\]]{0,24}", port: u16) {
+            let known = ["localhost", "127.0.0.1", "[::1]"];
+            prop_assert_eq!(is_this_machine(&format!("{name}:{port}")), known.contains(&name.as_str()));
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let mut status = status();
+        assert_eq!(missing(&status).as_deref(), Some("pool \"spare\": open\n"));
+        status.pools.retain(|pool| pool.name != "spare");
+        assert_eq!(missing(&status), None, "what is leaving keeps nobody from being ready");
+        status.draining = true;
+        assert_eq!(missing(&status).as_deref(), Some("the bus is stopping\n"));
+    }
+}
