@@ -87,7 +87,7 @@ pub(crate) struct Authority {
     session: OnceLock<Arc<str>>,
     policy: Arc<Policy>,
     roots: Vec<PathBuf>,
-    /// What held for the last command that ran here.
+    /// What held for the last command that ran here, or would have when the session was opened.
     confined: Mutex<Confined>,
     decider: Option<Arc<dyn Decide>>,
     patience: Duration,
@@ -104,7 +104,6 @@ impl Authority {
     pub(crate) fn new(
         policy: Arc<Policy>,
         roots: Vec<PathBuf>,
-        confined: Confined,
         decider: Option<Arc<dyn Decide>>,
         patience: Duration,
         notes: mpsc::Sender<Note>,
@@ -113,7 +112,7 @@ impl Authority {
             session: OnceLock::new(),
             policy,
             roots,
-            confined: Mutex::new(confined),
+            confined: Mutex::default(),
             decider,
             patience,
             notes,
@@ -129,6 +128,11 @@ impl Authority {
     pub(crate) fn set_session(&self, id: &Arc<str>) {
         // It has one name for life.
         let _ = self.session.set(Arc::clone(id));
+    }
+
+    /// What commands that run here are kept from. Until it is known, they are kept from nothing.
+    pub(crate) fn set_confined(&self, confined: Confined) {
+        *self.held() = confined;
     }
 
     /// The name of the session.
@@ -229,7 +233,7 @@ impl Authority {
         action: &Action,
         about: About,
     ) -> Result<(), Denied> {
-        *self.held() = confined;
+        self.set_confined(confined);
         self.told(self.judge_in(confined, action), about).await
     }
 

@@ -9,7 +9,7 @@ use narrows_acp::method::{
 };
 use narrows_link::Link;
 use narrows_link::child::Process;
-use narrows_process::{Ladder, Sandbox, Support};
+use narrows_process::{Ladder, Support};
 use narrows_rpc::{CallError, Peer, Request};
 use narrows_wire::{Code, RpcError};
 use serde_json::{Map, Value, json};
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     pub(crate) lobby: Arc<Lobby>,
     pub(crate) mcp: Hosted,
     /// What this machine can confine commands with, once that was looked for.
-    support: OnceCell<Support>,
+    support: Arc<OnceCell<Support>>,
     process: StdMutex<Option<Process>>,
 }
 
@@ -98,7 +98,7 @@ impl Runtime {
         let other = move |request: Request| other(&elsewhere.0, &elsewhere.1, request);
         tokio::spawn(lobby::read(Arc::clone(&lobby), running.inbox, other));
         let process = StdMutex::new(running.process);
-        let support = OnceCell::new();
+        let support = Arc::default();
         Self { shared: Arc::new(Shared { agent, known, offer, peer, lobby, mcp, support, process }) }
     }
 
@@ -221,9 +221,9 @@ impl Shared {
         Losses { too_long: link.too_long, unclaimed: stats.unclaimed, nameless: stats.nameless }
     }
 
-    /// What this machine can confine commands with.
-    pub(crate) async fn sandbox(&self) -> Support {
-        self.support.get_or_init(Sandbox::support).await.clone()
+    /// What this machine can confine commands with, once somebody has looked.
+    pub(crate) fn support(&self) -> Arc<OnceCell<Support>> {
+        Arc::clone(&self.support)
     }
 
     /// Ends the agent and everything it started.

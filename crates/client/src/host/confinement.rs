@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use narrows_policy::{Access, Confined, Policy};
 use narrows_process::{Sandbox, Support};
+use tokio::sync::OnceCell;
 
 /// How many entries of directories are looked at for protected places. The nearest come first, so that in a tree of
 /// whatever size those are found that are looked for by editors, agents and shells.
@@ -16,44 +17,45 @@ const MOST_ENTRIES: usize = 10_000;
 const MADE: [&str; 7] =
     ["node_modules", "bower_components", "vendor", "target", ".venv", "venv", "__pypackages__"];
 
-/// The sandbox for the commands of one session.
+/// The sandbox for the commands of one session. What this machine has of it is found out when it is first needed.
 #[derive(Debug, Clone)]
 pub struct Confinement {
     policy: Arc<Policy>,
-    sandbox: Option<Sandbox>,
+    roots: Vec<PathBuf>,
+    support: Option<Arc<OnceCell<Support>>>,
 }
 
 impl Confinement {
     /// None: commands do what we may do.
     pub fn none(policy: Arc<Policy>) -> Self {
-        Self { policy, sandbox: None }
+        Self { policy, roots: Vec::new(), support: None }
     }
 
-    /// For commands that this policy lets run in `roots`, as far as this machine can. `support` is asked only if it is
-    /// needed.
-    pub async fn new(policy: Arc<Policy>, roots: &[PathBuf], support: impl Future<Output = Support>) -> Self {
-        let network = policy.narrowing().network;
+    /// For commands that this policy lets run in `roots`, as far as this machine can. What it can is kept in `support`
+    /// for others.
+    pub fn new(policy: Arc<Policy>, roots: &[PathBuf], support: Arc<OnceCell<Support>>) -> Self {
         // Who may do everything is not held back, unless it is from the network.
-        if policy.access() == Access::High && network {
+        if policy.access() == Access::High && policy.narrowing().network {
             return Self::none(policy);
         }
-        let support = support.await;
-        if !support.confined().files {
-            return Self::none(policy);
-        }
-        let sandbox = Sandbox { writable: roots.to_vec(), network, ..Sandbox::new(support) };
-        Self { policy, sandbox: Some(sandbox) }
+        Self { policy, roots: roots.to_vec(), support: Some(support) }
     }
 
     /// What a command that starts now runs in, and what that keeps it from. Looks at the disk for what is protected.
     pub async fn now(&self) -> (Option<Sandbox>, Confined) {
-        let Some(mut sandbox) = self.sandbox.clone() else { return (None, Confined::default()) };
-        let (policy, roots) = (Arc::clone(&self.policy), sandbox.writable.clone());
+        let Some(support) = &self.support else { return (None, Confined::default()) };
+        let support = support.get_or_init(Sandbox::support).await.clone();
+        let can = support.confined();
+        if !can.files {
+            return (None, Confined::default());
+        }
+        let (policy, roots) = (Arc::clone(&self.policy), self.roots.clone());
         let found = tokio::task::spawn_blocking(move || protected(&policy, &roots, MOST_ENTRIES)).await;
-        let can = sandbox.support.confined();
+        let network = self.policy.narrowing().network;
+        let mut sandbox = Sandbox { writable: self.roots.clone(), network, ..Sandbox::new(support) };
         let confined = Confined {
             files: can.files,
-            network: can.network && !sandbox.network,
+            network: can.network && !network,
             // Without knowing the places, which can only be if the runtime ends, there is nothing to rely on.
             protected: found.as_ref().is_ok_and(|found| can.protected || found.is_empty()),
         };
@@ -172,7 +174,8 @@ mod tests {
         let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()));
         let root = tree(&["src/main.rs"]);
         let roots = [root.path().canonicalize().unwrap()];
-        let alone = Confinement::new(Arc::clone(&policy), &roots, async { Support::landlock() }).await;
+        let having = |support| Arc::new(OnceCell::new_with(Some(support)));
+        let alone = Confinement::new(Arc::clone(&policy), &roots, having(Support::landlock()));
         let (sandbox, confined) = alone.now().await;
         if sandbox.is_none() {
             assert_eq!(confined, Confined::default());
@@ -183,9 +186,8 @@ mod tests {
         let (sandbox, confined) = alone.now().await;
         assert_eq!(confined, Confined { files: true, network: false, protected: false });
         assert_eq!(sandbox.unwrap().protected, [roots[0].join(".env")]);
-        let better = Confinement::new(policy, &roots, Support::namespaces()).await;
-        if better.sandbox.is_some() {
-            assert!(better.now().await.1.protected);
-        }
+        let better = Confinement::new(policy, &roots, having(Support::namespaces().await));
+        let (sandbox, confined) = better.now().await;
+        assert_eq!(confined.protected, sandbox.is_some());
     }
 }

@@ -47,15 +47,16 @@ pub(crate) async fn begin(
     let paths: Vec<_> = roots.paths().map(std::path::Path::to_owned).collect();
     let policy = Arc::clone(&config.policy);
     let confinement = match config.sandbox {
-        true => Confinement::new(policy, &paths, shared.sandbox()).await,
+        true => Confinement::new(policy, &paths, shared.support()),
         false => Confinement::none(policy),
     };
-    let (_, confined) = confinement.now().await;
+    // While the agent opens the session, there is time to look what commands can be confined by.
+    let confining = confinement.clone();
+    let looking = tokio::spawn(async move { confining.now().await.1 });
     let (notes, told) = mpsc::channel(QUEUE);
     let authority = Arc::new(Authority::new(
         Arc::clone(&config.policy),
         paths,
-        confined,
         config.on_permission.clone(),
         shared.agent.deadlines.permission,
         notes,
@@ -123,6 +124,8 @@ pub(crate) async fn begin(
     drop(opening);
     let id: Arc<str> = id.into();
     authority.set_session(&id);
+    // It fails only if the runtime ends.
+    authority.set_confined(looking.await.unwrap_or_default());
     let snapshot = Arc::new(Mutex::new(snapshot));
     let (commands, commanded) = mpsc::channel(QUEUE);
     let (cancels, cancelled) = mpsc::channel(QUEUE);

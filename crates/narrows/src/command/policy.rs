@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use narrows_client::Confinement;
 use narrows_policy::{Confined, Header, Narrowing, Policy as Rulebook, Rules, Scene};
-use narrows_process::Sandbox;
 
 use crate::cli::{Circumstances, Policy, PolicyCommand};
 use crate::drive;
@@ -61,12 +60,8 @@ fn confined(policy: &Rulebook, roots: &[PathBuf], args: &Circumstances) -> Resul
         // It takes the network from commands only if they are not to have it.
         return Ok(Confined { files: true, network: !policy.narrowing().network, protected: true });
     }
-    let policy = Arc::new(policy.clone());
-    let confined = async {
-        let confinement = Confinement::new(policy, roots, Sandbox::support()).await;
-        confinement.now().await.1
-    };
-    super::block_on(confined)
+    let confinement = Confinement::new(Arc::new(policy.clone()), roots, Arc::default());
+    super::block_on(async { confinement.now().await.1 })
 }
 
 /// The rules of a file.
