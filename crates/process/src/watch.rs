@@ -265,16 +265,18 @@ impl Inner {
 }
 
 /// The next record; `None` if the guardian has closed its end, with or without reading all orders.
+///
+/// An order that the guardian has left unread is told as a reset, once and ahead of the records that still wait.
 fn receive(control: &OwnedFd) -> io::Result<Option<Record>> {
     let mut buffer = [0; RECORD_LEN];
     loop {
         return match recv(control, &mut buffer, RecvFlags::DONTWAIT) {
-            Ok((0, _)) | Err(Errno::CONNRESET) => Ok(None),
+            Ok((0, _)) => Ok(None),
             Ok(_) => match Record::decode(&buffer) {
                 Some(record) => Ok(Some(record)),
                 None => continue,
             },
-            Err(Errno::INTR) => continue,
+            Err(Errno::INTR | Errno::CONNRESET) => continue,
             Err(errno) => Err(errno.into()),
         };
     }
@@ -313,5 +315,20 @@ mod tests {
         drop(stand_in.stdin.take());
         watching.await.unwrap();
         assert_eq!(progress.borrow().tree, Some(Exit { swept: 3, ..Exit::exited(4, false) }));
+    }
+
+    /// A guardian that goes with an order unread resets the connection, which is no reason to miss its last words.
+    #[test]
+    fn orders_that_come_too_late_cost_no_record() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        send(&ours, b"order", SendFlags::empty()).unwrap();
+        let said = [Record::Exited { code: 4 }, Record::Finished { swept: 3 }];
+        for record in said {
+            send(&theirs, &record.encode(), SendFlags::empty()).unwrap();
+        }
+        drop(theirs);
+        let heard: Vec<_> = std::iter::from_fn(|| receive(&ours).unwrap()).collect();
+        assert_eq!(heard, said);
     }
 }
