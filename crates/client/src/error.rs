@@ -26,6 +26,8 @@ pub enum Stage {
     Fork,
     /// The sessions were being listed.
     List,
+    /// A session was being deleted.
+    Delete,
     /// A model, a mode or another option was being set.
     Set,
     /// A turn was to begin, or was running.
@@ -162,6 +164,7 @@ impl fmt::Display for ClientError {
             Stage::Resume => "resuming a session",
             Stage::Fork => "forking a session",
             Stage::List => "listing sessions",
+            Stage::Delete => "deleting a session",
             Stage::Set => "setting an option",
             Stage::Turn => "the turn",
         };

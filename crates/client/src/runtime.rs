@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use narrows_acp::Version;
 use narrows_acp::method::{
-    AUTH_LOGIN, AUTHENTICATE, SESSION_FORK, SESSION_LIST, SESSION_LOAD, SESSION_NEW, SESSION_RESUME,
+    AUTH_LOGIN, AUTHENTICATE, SESSION_DELETE, SESSION_FORK, SESSION_LIST, SESSION_LOAD, SESSION_NEW,
+    SESSION_RESUME,
 };
 use narrows_link::Link;
 use narrows_link::child::Process;
@@ -165,6 +166,21 @@ impl Runtime {
         // RFC 3339 in one zone sorts as text; agents that say nothing keep their order.
         all.sort_by(|a, b| b.updated_at.cmp(&a.updated_at));
         Ok(all)
+    }
+
+    /// Makes the agent forget a session.
+    ///
+    /// # Errors
+    /// When the agent cannot delete sessions, and as [`Runtime::open_session`].
+    pub async fn delete_session(&self, id: &str) -> Result<(), ClientError> {
+        let shared = &self.shared;
+        if !shared.known.can.delete {
+            let problem = Problem::Unsupported("the agent cannot delete sessions".to_owned());
+            return Err(shared.failed(Stage::Delete, problem));
+        }
+        let limit = shared.agent.deadlines.small;
+        shared.ask(Stage::Delete, SESSION_DELETE, &json!({"sessionId": id}), limit).await?;
+        Ok(())
     }
 
     /// Ends the agent, gently at first, and everything it started.

@@ -31,7 +31,7 @@ pub(crate) use check::CheckFiles;
 pub(crate) use model::ModelArgs;
 pub(crate) use policy::{Check, Circumstances, Explain, Policy, PolicyCommand, Test, Wanted};
 pub(crate) use session::SessionArgs;
-pub(crate) use sessions::Sessions;
+pub(crate) use sessions::{Delete, Sessions, SessionsCommand};
 pub(crate) use value::Variable;
 
 /// What `--version` says beside the number.

@@ -57,6 +57,7 @@ pub(super) const SESSIONS: &[Example] = &[
     ("narrows sessions --cwd ~/project --json", "those of another directory, for a script"),
     ("narrows run --agent my-agent --resume ID \"And now?\"", "going on with one of them"),
     ("narrows chat --continue", "going on with the last one here, in the terminal"),
+    ("narrows sessions delete ID --agent my-agent", "making it forget one"),
 ];
 
 /// Of `narrows policy`.

@@ -1,6 +1,6 @@
 //! `narrows sessions`: what an agent remembers.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use super::{AgentArgs, help};
 
@@ -12,7 +12,11 @@ use super::{AgentArgs, help};
 /// Those in which nothing was said are left out, as far as they can be told by having no title, and a line on stderr says
 /// how many they are. An agent keeps its sessions itself, so it is started for this, and ended again.
 #[derive(Args, Debug)]
-#[command(after_help = help::examples(help::SESSIONS), after_long_help = help::reference(help::SESSIONS))]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = help::examples(help::SESSIONS),
+    after_long_help = help::reference(help::SESSIONS)
+)]
 pub(crate) struct Sessions {
     /// Those of all directories, not only of this one, and those in which nothing was said
     #[arg(long, conflicts_with = "cwd")]
@@ -21,6 +25,28 @@ pub(crate) struct Sessions {
     /// Print a JSON object
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) agent: AgentArgs,
+
+    #[command(subcommand)]
+    pub(crate) command: Option<SessionsCommand>,
+}
+
+/// What else can be done with sessions.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionsCommand {
+    Delete(Box<Delete>),
+}
+
+/// Make an agent forget a session
+///
+/// It cannot be gone on with any more. Not every agent can do that.
+#[derive(Args, Debug)]
+pub(crate) struct Delete {
+    /// The session
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
 
     #[command(flatten)]
     pub(crate) agent: AgentArgs,

@@ -6,15 +6,18 @@ use narrows_client::{Listed, Offer, Problem, Runtime};
 use serde_json::json;
 
 use super::{block_on, columns, uninterrupted};
-use crate::cli::{Output, Sessions};
+use crate::cli::{Delete, Output, Sessions, SessionsCommand};
 use crate::config::BUILT_IN;
 use crate::drive::{self, Chosen};
 use crate::failure::{Code, Failure};
 use crate::output;
 use crate::terminal::line;
 
-/// Lists the sessions.
+/// Lists the sessions, or deletes one.
 pub(super) fn execute(args: &Sessions) -> Result<ExitCode, Failure> {
+    if let Some(SessionsCommand::Delete(delete)) = &args.command {
+        return execute_delete(delete);
+    }
     let chosen = drive::choose(&args.agent, Output::Json)?;
     let cwd = (!args.all).then(|| chosen.cwd.to_string_lossy().into_owned());
     let is_ours = args.agent.agent.as_deref().is_none_or(|agent| agent == BUILT_IN);
@@ -38,6 +41,25 @@ pub(super) fn execute(args: &Sessions) -> Result<ExitCode, Failure> {
         output::complain(&format!("{count} in which nothing was said left out; --all lists everything\n"));
     }
     Ok(Code::Success.exit())
+}
+
+fn execute_delete(args: &Delete) -> Result<ExitCode, Failure> {
+    let chosen = drive::choose(&args.agent, Output::Json)?;
+    block_on(uninterrupted(delete(chosen, &args.id)))??;
+    output::complain(&format!("the agent has forgotten the session {}\n", line(&args.id)));
+    Ok(Code::Success.exit())
+}
+
+/// Makes the agent forget a session.
+async fn delete(chosen: Chosen, id: &str) -> Result<(), Failure> {
+    let name = chosen.agent.name.clone();
+    let runtime = Runtime::start(chosen.agent, Offer::default()).await?;
+    let deleted = runtime.delete_session(id).await;
+    runtime.close().await;
+    deleted.map_err(|error| match *error.problem {
+        Problem::Unsupported(_) => Failure::cannot_delete(&name),
+        _ => error.into(),
+    })
 }
 
 /// The sessions of the agent: those of `cwd`, or all of them.

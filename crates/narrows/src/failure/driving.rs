@@ -76,6 +76,7 @@ fn asked(stage: Stage) -> &'static str {
         Stage::Resume => "the request to resume the session",
         Stage::Fork => "`session/fork`",
         Stage::List => "`session/list`",
+        Stage::Delete => "`session/delete`",
         Stage::Set => "the request to set an option",
         Stage::Turn => "the prompt",
     }

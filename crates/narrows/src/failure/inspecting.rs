@@ -47,6 +47,12 @@ impl Failure {
             .hint("it may go on with one whose id you know: narrows run --resume ID")
     }
 
+    /// An agent is asked to forget a session and has no way to.
+    pub(crate) fn cannot_delete(agent: &str) -> Self {
+        Self::new(Code::Agent, format!("the agent {agent:?} cannot delete sessions"))
+            .hint("what it keeps is its own; it may have a command for that")
+    }
+
     /// Rules cannot be understood; the hint is a line of its own.
     pub(crate) fn wrong_rules(error: &RulesError) -> Self {
         let RulesError { file, line, column, what, hint } = error;

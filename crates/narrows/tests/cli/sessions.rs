@@ -120,6 +120,48 @@ fn sessions_in_which_nothing_was_said_are_left_out() {
 }
 
 #[test]
+fn a_session_is_deleted() {
+    let place = Place::new();
+    let told = place.told(narrows(&place, &["run", "--base-url", "builtin:demo", "Something"]));
+    assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
+    let id = listed(&place, &[])[0]["sessionId"].as_str().unwrap().to_owned();
+    let told = place.told(narrows(&place, &["sessions", "delete", &id]));
+    assert_eq!(told, format!("--- stderr ---\nthe agent has forgotten the session {id}\n--- exit 0 ---\n"));
+    assert_eq!(listed(&place, &["--all"]), [] as [Value; 0]);
+    for protocol in ["1", "2"] {
+        let args = ["sessions", "delete", "x", "--protocol", protocol, "--agent", "narrows fake-agent echo"];
+        let told = place.told(narrows(&place, &args));
+        assert!(told.ends_with("forgotten the session x\n--- exit 0 ---\n"), "{told}");
+    }
+}
+
+#[test]
+fn an_agent_that_cannot_delete_says_so() {
+    let place = Place::new();
+    let agent = place.scripted(&[CAN_LIST]);
+    assert_snapshot!(place.told(narrows(&place, &["sessions", "delete", "a", "--agent", &agent])), @r#"
+    --- stderr ---
+    error: the agent "sh" cannot delete sessions
+    hint: what it keeps is its own; it may have a command for that
+    --- exit 1 ---
+    "#);
+    let can = CAN_LIST.replace("\"list\"", "\"delete\"");
+    let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"no such session"}}"#;
+    let agent = place.scripted(&[&can, refusal]);
+    assert_snapshot!(place.told(narrows(&place, &["sessions", "delete", "a", "--agent", &agent])), @"
+    --- stderr ---
+    error: the agent answered `session/delete` with an error
+      because: no such session (-32002)
+    --- exit 1 ---
+    ");
+    assert!(
+        place.got().ends_with("\"method\":\"session/delete\",\"params\":{\"sessionId\":\"a\"}}\n"),
+        "{}",
+        place.got()
+    );
+}
+
+#[test]
 fn what_is_not_there_is_said() {
     let place = Place::new();
     assert_snapshot!(place.told(narrows(&place, &["sessions"])), @"
