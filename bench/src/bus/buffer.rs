@@ -53,21 +53,6 @@ impl Rest {
         }
         self.0.extend_from_slice(read);
     }
-
-    /// Hands on everything up to the last end of a line, in at most two pieces of whole lines.
-    pub(super) fn whole(&mut self, mut read: &[u8], mut each: impl FnMut(&[u8])) {
-        if !self.0.is_empty() {
-            let Some(end) = memchr::memchr(b'\n', read) else { return self.0.extend_from_slice(read) };
-            self.0.extend_from_slice(&read[..=end]);
-            each(&std::mem::take(&mut self.0));
-            read = &read[end + 1..];
-        }
-        let end = memchr::memrchr(b'\n', read).map_or(0, |end| end + 1);
-        if end > 0 {
-            each(&read[..end]);
-        }
-        self.0.extend_from_slice(&read[end..]);
-    }
 }
 
 /// Bytes that wait for their sink.
@@ -112,21 +97,6 @@ mod tests {
             stream.chunks(size).for_each(|read| rest.lines(read, |line| lines.push(line.to_vec())));
             assert_eq!(lines, [&b"one"[..], b"two", b"", b"three"], "{size}");
             assert_eq!(rest.0, b"fo");
-        }
-    }
-
-    #[test]
-    fn only_whole_lines_are_handed_on() {
-        let stream = b"one\ntwo\n\nthree\nfo";
-        for size in 1..=stream.len() {
-            let (mut rest, mut out) = (Rest::default(), Vec::new());
-            for read in stream.chunks(size) {
-                rest.whole(read, |piece| {
-                    assert!(piece.ends_with(b"\n"), "{size}");
-                    out.extend_from_slice(piece);
-                });
-            }
-            assert_eq!(out, b"one\ntwo\n\nthree\n", "{size}");
         }
     }
 

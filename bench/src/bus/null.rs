@@ -1,251 +1,148 @@
 //! The null router: what the driver of a bus costs when the bus decides nothing.
 //!
-//! It reads, keeps ready lists and writes once per wake-up as the bus does, and has as many workers. In between it
-//! copies: whole lines of a client to the worker of its slot, unseen. Which client a worker's line is for cannot be
-//! known without looking, so it looks at one place of fixed width, the client's number in the tag that ends every
-//! line of the load, and groups runs of lines for one client. It scans no JSON and touches no id.
+//! It is the driver itself with another brain. Lines of a client go to the worker of its slot, unseen. Which client a
+//! worker's line is for cannot be known without looking, so it looks at one place of fixed width, the client's number in
+//! the tag that ends every line of the load. It scans no JSON and touches no id.
 
 use std::io;
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
 
-use mio::net::{TcpListener, TcpStream};
-use mio::unix::pipe::{Receiver, Sender};
-use mio::{Events, Interest, Poll, Registry, Token};
-use slab::Slab;
+use narrows_bus::config::{Admin, Config, Door, Limits, Listen, Pool, Share};
+use narrows_bus::core::{Action, Arrival, Client, End, Outlet, PoolId, Stuck, Time, Worker};
+use narrows_bus::driver::Brain;
+use narrows_bus::{Bus, Ended};
+use narrows_wire::Piece;
 
-use super::buffer::{Got, Outbox, READ, Rest, read};
 use super::message::{TAG, TAIL, Tag, number};
-
-const LISTENER: Token = Token(usize::MAX);
-/// Tokens of clients follow those of workers, which have two each.
-const WORKER_TOKENS: usize = 2;
 
 /// Listens at an address and starts so many workers: `bus-null ADDRESS WORKERS`.
 pub(crate) fn serve(arguments: &[String]) -> io::Result<()> {
     let [address, workers] = arguments else {
         return Err(io::Error::other("the null router takes an address and a number of workers"));
     };
-    let address = address.parse().map_err(|_| io::Error::other("this is no address"))?;
+    let address: SocketAddr = address.parse().map_err(|_| io::Error::other("this is no address"))?;
     let workers = workers.parse().map_err(|_| io::Error::other("this is no number"))?;
-    Null::start(address, workers)?.run()
+    let program = std::env::current_exe()?.to_string_lossy().into_owned();
+    let pool = Pool {
+        instances: workers,
+        share: Share::All,
+        ..Pool::new("null", vec![program, "bus-worker".into()])
+    };
+    let config = Config {
+        listen: vec![Listen { at: Door::Tcp(address.to_string()), pool: None }],
+        pools: vec![pool],
+        limits: Limits::default(),
+        admin: Admin::default(),
+    };
+    let bus = Bus::start_with(config, Vec::new(), |config| Null::new(&config.pools[0]))
+        .map_err(io::Error::other)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    match runtime.block_on(bus.finished()) {
+        Ended::Done => Ok(()),
+        Ended::Failed(reason) => Err(io::Error::other(reason)),
+    }
 }
 
+/// A brain that knows by counting what others know by thinking.
 struct Null {
-    poll: Poll,
-    listener: TcpListener,
-    workers: Vec<Worker>,
-    clients: Slab<Client>,
+    pool: Pool,
+    /// Which slots are taken, and whether the client there has said who it is.
+    clients: Vec<Option<bool>>,
     /// The slot of each client by the number in its tags.
-    slots: Vec<usize>,
-    /// Sources that may have more to read.
-    ready: Vec<Source>,
-    /// Sinks that got something in this round.
-    dirty: Vec<Source>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Client(usize),
-    Worker(usize),
-}
-
-struct Worker {
-    /// Ends with its stdin, which ends with us.
-    _child: Child,
-    stdin: Sender,
-    stdout: Receiver,
-    rest: Rest,
-    out: Outbox,
-    dirty: bool,
-    ready: bool,
-}
-
-struct Client {
-    stream: TcpStream,
-    rest: Rest,
-    out: Outbox,
-    introduced: bool,
-    dirty: bool,
-    ready: bool,
+    slots: Vec<u32>,
 }
 
 impl Null {
-    fn start(address: SocketAddr, workers: usize) -> io::Result<Self> {
-        let poll = Poll::new()?;
-        let mut listener = TcpListener::bind(address)?;
-        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        let workers = (0..workers).map(|place| Worker::start(place, poll.registry()));
-        let workers = workers.collect::<io::Result<_>>()?;
-        let (slots, ready, dirty) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { poll, listener, workers, clients: Slab::new(), slots, ready, dirty })
+    fn new(pool: &Pool) -> Self {
+        Self { pool: pool.clone(), clients: Vec::new(), slots: Vec::new() }
     }
 
-    fn run(&mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(1024);
-        let mut scratch = vec![0; READ];
-        loop {
-            let patience = (!self.ready.is_empty()).then_some(std::time::Duration::ZERO);
-            self.poll.poll(&mut events, patience)?;
-            for event in &events {
-                match event.token() {
-                    LISTENER => self.accept()?,
-                    Token(token) => self.note(token, event.is_readable(), event.is_writable()),
-                }
-            }
-            for source in std::mem::take(&mut self.ready) {
-                match source {
-                    Source::Client(slot) => self.read_client(slot, &mut scratch),
-                    Source::Worker(place) => self.read_worker(place, &mut scratch)?,
-                }
-            }
-            for sink in std::mem::take(&mut self.dirty) {
-                self.flush(sink)?;
-            }
+    fn introduce(&mut self, client: Client, line: &[u8]) {
+        let Some(introduced @ false) = self.clients[client.0 as usize].as_mut() else { return };
+        if let Some(tag) = Tag::of(line) {
+            let number = tag.client as usize;
+            self.slots.resize(self.slots.len().max(number + 1), u32::MAX);
+            self.slots[number] = client.0;
+            *introduced = true;
         }
-    }
-
-    fn accept(&mut self) -> io::Result<()> {
-        while let Ok((mut stream, _)) = self.listener.accept() {
-            stream.set_nodelay(true)?;
-            let token = Token(self.clients.vacant_key() + WORKER_TOKENS * self.workers.len());
-            self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
-            let (rest, out) = (Rest::default(), Outbox::default());
-            let client = Client { stream, rest, out, introduced: false, dirty: false, ready: false };
-            self.clients.insert(client);
-        }
-        Ok(())
-    }
-
-    fn note(&mut self, token: usize, readable: bool, writable: bool) {
-        let workers = WORKER_TOKENS * self.workers.len();
-        let (source, is_ready, is_dirty) = if token < workers {
-            let worker = &mut self.workers[token / WORKER_TOKENS];
-            (Source::Worker(token / WORKER_TOKENS), &mut worker.ready, &mut worker.dirty)
-        } else {
-            let Some(client) = self.clients.get_mut(token - workers) else { return };
-            (Source::Client(token - workers), &mut client.ready, &mut client.dirty)
-        };
-        if readable && !std::mem::replace(is_ready, true) {
-            self.ready.push(source);
-        }
-        if writable && !std::mem::replace(is_dirty, true) {
-            self.dirty.push(source);
-        }
-    }
-
-    fn read_client(&mut self, slot: usize, scratch: &mut [u8]) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        client.ready = false;
-        let Ok((got, bytes)) = read(&mut client.stream, scratch) else { return self.forget(slot) };
-        if got == Got::Ended {
-            return self.forget(slot);
-        }
-        if !client.introduced {
-            // The first line is short and comes whole.
-            let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-            if let Some(tag) = Tag::of(line) {
-                let number = tag.client as usize;
-                let known = self.slots.len().max(number + 1);
-                self.slots.resize(known, usize::MAX);
-                self.slots[number] = slot;
-                client.introduced = true;
-            }
-        }
-        let place = slot % self.workers.len();
-        let worker = &mut self.workers[place];
-        let out = worker.out.bytes();
-        client.rest.whole(bytes, |piece| out.extend_from_slice(piece));
-        if !out.is_empty() && !std::mem::replace(&mut worker.dirty, true) {
-            self.dirty.push(Source::Worker(place));
-        }
-        if got == Got::More {
-            client.ready = true;
-            self.ready.push(Source::Client(slot));
-        }
-    }
-
-    fn read_worker(&mut self, place: usize, scratch: &mut [u8]) -> io::Result<()> {
-        let worker = &mut self.workers[place];
-        worker.ready = false;
-        let (got, bytes) = read(&mut worker.stdout, scratch)?;
-        match got {
-            Got::Ended => return Err(io::Error::other("a worker has ended")),
-            Got::More => {
-                worker.ready = true;
-                self.ready.push(Source::Worker(place));
-            }
-            Got::Drained => {}
-        }
-        let (clients, slots, dirty) = (&mut self.clients, &self.slots, &mut self.dirty);
-        worker.rest.whole(bytes, |lines| {
-            runs(lines, |number, run| {
-                let slot = slots.get(number).copied().unwrap_or(usize::MAX);
-                let Some(client) = clients.get_mut(slot) else { return };
-                client.out.bytes().extend_from_slice(run);
-                if !std::mem::replace(&mut client.dirty, true) {
-                    dirty.push(Source::Client(slot));
-                }
-            });
-        });
-        Ok(())
-    }
-
-    fn flush(&mut self, sink: Source) -> io::Result<()> {
-        match sink {
-            Source::Worker(place) => {
-                let worker = &mut self.workers[place];
-                worker.dirty = false;
-                worker.out.flush(&mut worker.stdin)
-            }
-            Source::Client(slot) => {
-                let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
-                client.dirty = false;
-                if client.out.flush(&mut client.stream).is_err() {
-                    self.forget(slot);
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn forget(&mut self, slot: usize) {
-        self.clients.try_remove(slot);
     }
 }
 
-impl Worker {
-    fn start(place: usize, registry: &Registry) -> io::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        let mut child = command.arg("bus-worker").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(io::Error::other("a worker without pipes"));
-        };
-        let (mut stdin, mut stdout) = (Sender::from(stdin), Receiver::from(stdout));
-        stdin.set_nonblocking(true)?;
-        stdout.set_nonblocking(true)?;
-        registry.register(&mut stdin, Token(WORKER_TOKENS * place), Interest::WRITABLE)?;
-        registry.register(&mut stdout, Token(WORKER_TOKENS * place + 1), Interest::READABLE)?;
-        let (rest, out) = (Rest::default(), Outbox::default());
-        Ok(Self { _child: child, stdin, stdout, rest, out, dirty: false, ready: false })
-    }
-}
+impl Brain for Null {
+    type Status = ();
 
-/// Calls `each` with every run of whole lines that are for one client.
-fn runs(lines: &[u8], mut each: impl FnMut(usize, &[u8])) {
-    let (mut start, mut at, mut whose) = (0, 0, None);
-    for end in memchr::memchr_iter(b'\n', lines) {
-        let client = client_of(&lines[at..end]);
-        if client != whose {
-            if let Some(whose) = whose {
-                each(whose, &lines[start..at]);
-            }
-            (start, whose) = (at, client);
+    fn start(&mut self, _: Time, out: &mut impl Outlet) {
+        for worker in 0..self.pool.instances {
+            out.act(Action::Spawn { worker: Worker(worker), pool: PoolId(0) });
         }
-        at = end + 1;
     }
-    if let Some(whose) = whose {
-        each(whose, &lines[start..at]);
+
+    fn client_open(&mut self, _: Time, _: Arrival, _: &mut impl Outlet) -> Option<Client> {
+        let free = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
+        self.clients.resize(self.clients.len().max(free + 1), None);
+        self.clients[free] = Some(false);
+        u32::try_from(free).ok().map(Client)
+    }
+
+    #[inline]
+    fn client_line(&mut self, _: Time, client: Client, line: Piece<'_>, out: &mut impl Outlet) {
+        let Piece::Whole(line) = line else { return };
+        self.introduce(client, line);
+        out.to_worker(Worker(client.0 % self.pool.instances), &[line]);
+    }
+
+    fn client_eof(&mut self, _: Time, client: Client, out: &mut impl Outlet) {
+        out.act(Action::Close { client, reason: narrows_bus::core::Reason::Served });
+    }
+
+    fn client_gone(&mut self, _: Time, client: Client, _: &mut impl Outlet) {
+        self.clients[client.0 as usize] = None;
+    }
+
+    fn client_drained(&mut self, _: Time, _: Client, _: &mut impl Outlet) {}
+
+    fn worker_up(&mut self, _: Time, _: Worker, _: u32, _: &mut impl Outlet) {}
+
+    #[inline]
+    fn worker_line(&mut self, _: Time, _: Worker, line: Piece<'_>, out: &mut impl Outlet) {
+        let Piece::Whole(line) = line else { return };
+        if let Some(slot) = client_of(line).and_then(|client| self.slots.get(client)) {
+            out.to_client(Client(*slot), &[line]);
+        }
+    }
+
+    fn worker_drained(&mut self, _: Time, _: Worker, _: &mut impl Outlet) {}
+
+    fn worker_stuck(&mut self, _: Time, _: Worker, _: Stuck, out: &mut impl Outlet) {
+        out.act(Action::Finished);
+    }
+
+    fn worker_gone(&mut self, _: Time, _: Worker, _: &End, out: &mut impl Outlet) {
+        out.act(Action::Finished);
+    }
+
+    fn tick(&mut self, _: Time, _: &mut impl Outlet) {}
+
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+
+    fn drain(&mut self, _: Time, out: &mut impl Outlet) {
+        out.act(Action::Finished);
+    }
+
+    fn reload(&mut self, _: Time, _: &Config, _: &mut impl Outlet) {}
+
+    fn set_pressure(&mut self, _: bool) {}
+
+    fn status(&self, _: Time) {}
+
+    fn pool(&self, _: PoolId) -> Option<&Pool> {
+        Some(&self.pool)
+    }
+
+    fn owes(&self, _: Worker) -> bool {
+        false
     }
 }
 
@@ -260,18 +157,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_go_to_whom_they_name_and_keep_their_order() {
-        let line = |client, request| {
-            let tag = Tag { client, request, chunk: 0 };
-            format!("text{}{}\n", tag.text(), String::from_utf8_lossy(TAIL))
-        };
-        let lines = [line(1, 1), line(1, 2), line(2, 1), line(1, 3)];
-        let mut found = Vec::new();
-        runs(lines.concat().as_bytes(), |client, run| {
-            found.push((client, String::from_utf8_lossy(run).into_owned()));
-        });
-        let first = lines[..2].concat();
-        assert_eq!(found, [(1, first), (2, lines[2].clone()), (1, lines[3].clone())]);
-        runs(b"short\n", |_, _| panic!("no line of the load"));
+    fn a_line_names_its_client() {
+        let tag = Tag { client: 7, request: 1, chunk: 0 };
+        let line = format!("text{}{}", tag.text(), String::from_utf8_lossy(TAIL));
+        assert_eq!(client_of(line.as_bytes()), Some(7));
+        assert_eq!(client_of(b"short"), None);
     }
 }
