@@ -3,6 +3,7 @@
 mod acp;
 mod agent;
 mod agents;
+mod bus;
 mod chat;
 mod check;
 mod help;
@@ -26,6 +27,7 @@ use crate::environment;
 pub(crate) use acp::{Acp, Errors};
 pub(crate) use agent::{AgentArgs, Protocol};
 pub(crate) use agents::Agents;
+pub(crate) use bus::{Bus, BusCommand, BusStatus, LogFormat};
 pub(crate) use chat::Chat;
 pub(crate) use check::CheckFiles;
 pub(crate) use model::ModelArgs;
@@ -85,6 +87,7 @@ pub(crate) enum Command {
     Agents(Agents),
     Sessions(Box<Sessions>),
     Policy(Policy),
+    Bus(Box<Bus>),
     Check(CheckFiles),
     Acp(Box<Acp>),
     FakeAgent(FakeAgent),

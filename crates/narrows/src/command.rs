@@ -2,6 +2,7 @@
 
 mod acp;
 mod agents;
+mod bus;
 mod chat;
 mod check;
 mod completions;
@@ -12,20 +13,25 @@ mod sessions;
 
 use std::process::ExitCode;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, LogFormat};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::logging;
 
 /// Does what was asked for.
 pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
-    logging::start(cli.log.as_deref())?;
+    let format = match &cli.command {
+        Command::Bus(bus) => bus.log_format,
+        _ => LogFormat::default(),
+    };
+    logging::start(cli.log.as_deref(), format)?;
     let outcome = match cli.command {
         Command::Run(run) => run::execute(&run),
         Command::Chat(chat) => chat::execute(&chat),
         Command::Agents(agents) => agents::execute(&agents),
         Command::Sessions(sessions) => sessions::execute(&sessions),
         Command::Policy(policy) => policy::execute(&policy),
+        Command::Bus(bus) => bus::execute(&bus),
         Command::Check(check) => check::execute(&check),
         Command::Acp(acp) => acp::execute(*acp),
         Command::FakeAgent(fake) => fake_agent::execute(&fake),

@@ -67,6 +67,9 @@ pub(crate) const CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 /// The user's data.
 pub(crate) const DATA_HOME: &str = "XDG_DATA_HOME";
 
+/// What the user's programs have while they run.
+pub(crate) const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
+
 /// The user's directory.
 pub(crate) const HOME: &str = "HOME";
 
@@ -93,6 +96,7 @@ pub(crate) const ALL: &[(&str, &str)] = &[
     ("SSL_CERT_DIR", "a directory of them"),
     (CONFIG_HOME, "your configuration directory [~/.config]"),
     (DATA_HOME, "your data directory [~/.local/share]"),
+    (RUNTIME_DIR, "where the admin socket of a bus is [~/.local/state]"),
     ("TMPDIR", "where `agents --probe` makes its directory [/tmp]"),
     (HOME, "your directory, which is what `~` means"),
     (NO_COLOR, "no colours, if it is set to anything"),

@@ -9,10 +9,11 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
+use crate::cli::LogFormat;
 use crate::failure::Failure;
 use crate::output;
 use crate::terminal::line;
@@ -41,11 +42,13 @@ enum Entry {
 }
 
 /// Starts logging, by `filter` if there is one.
-pub(crate) fn start(filter: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn start(filter: Option<&str>, format: LogFormat) -> Result<(), Failure> {
     if let Some(word) = filter.and_then(unknown_word) {
         return Err(Failure::log_filter(&format!("`{}` is no level and no part of narrows", line(word))));
     }
-    let filter = EnvFilter::try_new(filter.unwrap_or("warn"))
+    // A program that reads the log gets there what people are told beside it.
+    let usual = if format == LogFormat::Json { "info" } else { "warn" };
+    let filter = EnvFilter::try_new(filter.unwrap_or(usual))
         .map_err(|error| Failure::log_filter(&line(&error.to_string())))?;
     let (sender, lines) = sync_channel(WAITING);
     std::thread::Builder::new()
@@ -57,6 +60,10 @@ pub(crate) fn start(filter: Option<&str>) -> Result<(), Failure> {
     // Only our own parts are known to keep keys and prompts to themselves.
     let ours = filter_fn(|event| event.target().starts_with(PARTS));
     let lines = fmt::layer().with_writer(|| Log).with_ansi(false);
+    let lines = match format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
     tracing_subscriber::registry().with(filter).with(ours).with(lines).init();
     Ok(())
 }

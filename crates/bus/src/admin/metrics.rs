@@ -76,7 +76,9 @@ const GAUGES: [Gauge; 7] = [
     ("pool_sessions", "Sessions at the workers of a pool.", |sum| sum.sessions),
     ("pool_pending_requests", "Requests that workers have not answered.", |sum| sum.pending),
     ("pool_asked_requests", "Requests of workers that clients have not answered.", |sum| sum.asking),
-    ("pool_paused_workers", "Workers that are not read from because a client reads slowly.", |sum| sum.paused),
+    ("pool_paused_workers", "Workers that are not read from because a client reads slowly.", |sum| {
+        sum.paused
+    }),
 ];
 
 /// The figures.

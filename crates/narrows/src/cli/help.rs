@@ -91,6 +91,23 @@ pub(super) const POLICY_TEST: &[Example] = &[
     ("narrows policy test rules.toml --events run.jsonl", "what these rules would have said"),
 ];
 
+/// Of `narrows bus`.
+pub(super) const BUS: &[Example] = &[
+    (
+        "narrows bus --listen tcp://127.0.0.1:9000 --instances 4 --share all -- narrows acp",
+        "four agents for any number of clients",
+    ),
+    ("narrows bus --stdio --share session -- my-agent", "a process for each session, for an editor"),
+    ("narrows check bus.toml && narrows bus --config bus.toml", "everything in a file"),
+    ("narrows bus status --watch", "how it is"),
+];
+
+/// Of `narrows bus status`.
+pub(super) const BUS_STATUS: &[Example] = &[
+    ("narrows bus status --watch", "pools, workers and rates, every 2 seconds"),
+    ("narrows bus status --json | jq .sessions", "for a script"),
+];
+
 /// Of `narrows check`.
 pub(super) const CHECK: &[Example] = &[
     ("narrows check bus.toml", "what is wrong with it, and where"),

@@ -54,7 +54,8 @@ fn check(path: &Path, environment: &[(OsString, OsString)]) -> Result<Inspected,
     if missing.is_empty() { Ok(inspected) } else { Err(Wrong::Mistaken(missing)) }
 }
 
-fn read(path: &Path) -> io::Result<String> {
+/// The text of a file that is not too long to be one.
+pub(super) fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     std::fs::File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
     if text.len() as u64 > LONGEST {
@@ -67,6 +68,10 @@ fn read(path: &Path) -> io::Result<String> {
 fn missing(inspected: &Inspected, environment: &[(OsString, OsString)]) -> Vec<Mistake> {
     let pools = inspected.config.pools.iter().zip(&inspected.commands);
     let mistake = |(pool, place): (&config::Pool, &config::Place)| {
+        if pool.command.first().is_some_and(|program| program == "narrows") {
+            // Ourselves, installed or not.
+            return None;
+        }
         let error = pool.program(environment).err()?;
         let hint =
             "install it, or give the path to it; a relative path is meant from `cwd`, or else from here";

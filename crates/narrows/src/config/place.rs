@@ -79,6 +79,11 @@ pub(super) fn data_dir(variables: &Variables) -> Option<PathBuf> {
     below(variables, env::DATA_HOME, ".local/share")
 }
 
+/// Where sockets are.
+pub(crate) fn runtime_dir(variables: &Variables) -> Option<PathBuf> {
+    below(variables, env::RUNTIME_DIR, ".local/state")
+}
+
 /// The user's directory.
 pub(super) fn home(variables: &Variables) -> Option<&Path> {
     variables.get(env::HOME).map(Path::new).filter(|home| home.is_absolute())

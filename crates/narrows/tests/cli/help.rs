@@ -36,6 +36,7 @@ fn the_short_help() {
       agents       List the agents of narrows.toml, or ask one what it can do
       sessions     List the sessions that an agent keeps, the one used last first
       policy       Check rules, and see what they say about a request
+      bus          Route many clients to pools of supervised agents
       check        Say whether configurations can be used, and what is wrong with them
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included
@@ -74,6 +75,7 @@ fn the_long_help() {
       agents       List the agents of narrows.toml, or ask one what it can do
       sessions     List the sessions that an agent keeps, the one used last first
       policy       Check rules, and see what they say about a request
+      bus          Route many clients to pools of supervised agents
       check        Say whether configurations can be used, and what is wrong with them
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included
@@ -138,6 +140,7 @@ fn the_long_help() {
       SSL_CERT_DIR              a directory of them
       XDG_CONFIG_HOME           your configuration directory [~/.config]
       XDG_DATA_HOME             your data directory [~/.local/share]
+      XDG_RUNTIME_DIR           where the admin socket of a bus is [~/.local/state]
       TMPDIR                    where `agents --probe` makes its directory [/tmp]
       HOME                      your directory, which is what `~` means
       NO_COLOR                  no colours, if it is set to anything

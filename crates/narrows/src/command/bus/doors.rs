@@ -1,0 +1,87 @@
+//! Where operators come in, if the settings do not say: in a directory of the user's own.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use narrows_bus::admin::Admin;
+use narrows_bus::config;
+
+use super::serve::Voice;
+use crate::failure::Failure;
+
+/// The usual name.
+const USUAL: &str = "admin.sock";
+
+/// Opens them. A bus whose settings name no socket can do without one.
+pub(super) fn open(
+    settings: &config::Admin,
+    directory: Option<&Path>,
+    voice: &Voice,
+) -> Result<Admin, Failure> {
+    if settings.socket.is_some() {
+        return Admin::bind(settings).map_err(|error| Failure::door(&error));
+    }
+    let Some(directory) = directory else {
+        voice.say("there is no admin socket: neither XDG_RUNTIME_DIR nor HOME says where it could be");
+        return Admin::bind(settings).map_err(|error| Failure::door(&error));
+    };
+    let usual = config::Admin { socket: Some(free(directory)), port: settings.port.clone() };
+    Admin::bind(&usual).or_else(|error| {
+        let without = Admin::bind(settings).map_err(|error| Failure::door(&error))?;
+        voice.say(&format!("there is no admin socket: {error}"));
+        Ok(without)
+    })
+}
+
+/// The usual socket, or another if a bus of this user has it.
+fn free(directory: &Path) -> PathBuf {
+    let usual = directory.join(USUAL);
+    match is_live(&usual) {
+        true => directory.join(format!("admin-{}.sock", std::process::id())),
+        false => usual,
+    }
+}
+
+fn is_live(path: &Path) -> bool {
+    UnixStream::connect(path).is_ok()
+}
+
+/// The sockets of the buses that run.
+pub(super) fn live(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name == USUAL || (name.starts_with("admin-") && name.ends_with(".sock"))
+    };
+    let mut paths: Vec<PathBuf> =
+        entries.filter_map(Result::ok).map(|entry| entry.path()).filter(is_ours).collect();
+    paths.retain(|path| is_live(path));
+    paths.sort();
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn what_runs_is_found_and_its_place_is_left_to_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        assert_eq!(free(directory.path()), path(USUAL));
+        assert_eq!(live(&path("none")).unwrap(), [PathBuf::new(); 0]);
+        drop(UnixListener::bind(path("admin-1.sock")).unwrap());
+        let _stranger = UnixListener::bind(path("other.sock")).unwrap();
+        assert_eq!(live(directory.path()).unwrap(), [PathBuf::new(); 0], "one is dead, one is no bus");
+        let _usual = UnixListener::bind(path(USUAL)).unwrap();
+        let _second = UnixListener::bind(path("admin-2.sock")).unwrap();
+        assert_eq!(live(directory.path()).unwrap(), [path("admin-2.sock"), path(USUAL)]);
+        assert_ne!(free(directory.path()), path(USUAL));
+    }
+}

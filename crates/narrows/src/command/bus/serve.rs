@@ -1,0 +1,157 @@
+//! A bus from its start to its end, and the signals in between.
+
+use std::ffi::OsString;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use narrows_bus::admin::Facts;
+use narrows_bus::config::{Config, Warning};
+use narrows_bus::{Bus as Running, Ended, Handle};
+use tokio::time::{Instant, sleep_until};
+
+use super::{doors, settings};
+use crate::cli::{Bus, LogFormat};
+use crate::command::block_on;
+use crate::config::{Variables, runtime_dir};
+use crate::failure::{Code, Failure};
+use crate::interrupt::{Interrupts, Signal};
+use crate::terminal::line;
+use crate::{environment, output};
+
+/// How long the end may take beyond what running turns are given: agents are told to end, and then made to.
+const LADDER: Duration = Duration::from_secs(10);
+
+/// What is told to whoever has started the bus. Among JSON it is JSON too.
+pub(super) struct Voice(LogFormat);
+
+impl Voice {
+    /// Says a line.
+    pub(super) fn say(&self, text: &str) {
+        match self.0 {
+            LogFormat::Text => output::complain_briefly(format!("{}\n", line(text))),
+            LogFormat::Json => tracing::info!("{}", line(text)),
+        }
+    }
+}
+
+/// Runs a bus until it has ended.
+pub(super) fn run(args: &Bus) -> Result<ExitCode, Failure> {
+    let (config, warnings) = settings::load(args).map_err(settings::Wrong::into_failure)?;
+    tell(&warnings);
+    let environment: Vec<_> = environment::variables().collect();
+    block_on(serve(args, config, environment))?
+}
+
+fn tell(warnings: &[Warning]) {
+    for warning in warnings {
+        tracing::warn!("{}", line(&warning.to_string()));
+    }
+}
+
+async fn serve(
+    args: &Bus,
+    config: Config,
+    environment: Vec<(OsString, OsString)>,
+) -> Result<ExitCode, Failure> {
+    let mut interrupts = Interrupts::take().map_err(|error| Failure::setup("get ready", &error))?;
+    let voice = Voice(args.log_format);
+    let directory = runtime_dir(&Variables::of_process());
+    let admin = doors::open(&config.admin, directory.as_deref(), &voice)?;
+    let mut serving = Serving { args, voice, drain: config.limits.drain_timeout, config: config.clone() };
+    let bus = Running::start(config, environment).map_err(|error| Failure::bus(&error))?;
+    for (door, listen) in bus.addresses().iter().zip(&serving.config.listen) {
+        let pool = listen.pool.as_ref().or(serving.config.pools.first().map(|pool| &pool.name));
+        serving.voice.say(&format!("listening on {door}, pool {}", pool.map_or("", String::as_str)));
+    }
+    for door in admin.addresses() {
+        serving.voice.say(&format!("operators come in at {door}"));
+    }
+    let facts = Facts {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        listen: bus.addresses().iter().map(ToString::to_string).collect(),
+        max_connections: bus.max_connections(),
+    };
+    let mut admin = pin!(admin.serve(bus.handle(), facts));
+    let mut deadline: Option<Instant> = None;
+    loop {
+        let too_long = async {
+            match deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            ended = bus.finished() => return match ended {
+                Ended::Done => Ok(Code::Success.exit()),
+                Ended::Failed(reason) => Err(Failure::bus_failed(&reason)),
+            },
+            signal = interrupts.next() => match signal {
+                Signal::HangUp if args.config.is_some() => serving.reload(&bus.handle()),
+                // Somebody who has said so twice does not want to wait.
+                Signal::Interrupt if deadline.is_some() => return Err(Failure::left(signal)),
+                _ if deadline.is_some() => {}
+                _ => {
+                    deadline = Some(Instant::now() + serving.drain + LADDER);
+                    serving.drain(&bus.handle());
+                }
+            },
+            () = too_long => {
+                // Everybody was told; what is left of agents ends with us.
+                tracing::warn!("not everything has ended in time");
+                return Ok(Code::Success.exit());
+            }
+            () = &mut admin => {}
+        }
+    }
+}
+
+/// What a bus was told, and by whom.
+struct Serving<'a> {
+    args: &'a Bus,
+    voice: Voice,
+    drain: Duration,
+    config: Config,
+}
+
+impl Serving<'_> {
+    fn drain(&self, bus: &Handle) {
+        bus.drain();
+        let drain = self.drain;
+        self.voice.say(&format!(
+            "stopping: running turns have {drain:?} to end; press Ctrl-C again to leave at once"
+        ));
+    }
+
+    /// Reads the file again. Whatever is wrong with it, the bus goes on.
+    fn reload(&mut self, bus: &Handle) {
+        let (config, warnings) = match settings::load(self.args) {
+            Ok(loaded) => loaded,
+            Err(wrong) => {
+                for mistake in wrong.lines() {
+                    tracing::error!("{mistake}");
+                }
+                tracing::error!("the settings stay as they are");
+                return;
+            }
+        };
+        tell(&warnings);
+        if config.admin != self.config.admin {
+            tracing::warn!("where operators come in stays as it is until the bus is started again");
+        }
+        match bus.reload(config.clone()) {
+            Ok(()) => {
+                self.drain = config.limits.drain_timeout;
+                self.config = config;
+                self.voice.say("the settings were read again");
+            }
+            Err(error) => {
+                let failure = Failure::bus(&error);
+                tracing::error!("{}", failure.message());
+                tracing::error!("the settings stay as they are");
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What a bus is told: by a file, by flags, or by a command that is its only pool.
+
+use narrows_bus::config::{self, Config, Door, Limits, Listen, Mistake, Pool, Warning};
+
+use crate::cli::Bus;
+use crate::command::check;
+use crate::failure::Failure;
+use crate::terminal::Colour;
+use crate::{output, terminal};
+
+/// Why a bus cannot be told.
+pub(super) enum Wrong {
+    /// There are mistakes in the file.
+    Mistaken(Vec<Mistake>),
+    /// Something else.
+    Else(Failure),
+}
+
+impl Wrong {
+    /// A line for each.
+    pub(super) fn lines(&self) -> Vec<String> {
+        match self {
+            Self::Mistaken(mistakes) => mistakes.iter().map(|it| terminal::line(&it.to_string())).collect(),
+            Self::Else(failure) => vec![failure.message()],
+        }
+    }
+
+    /// The last of them; the others are told at once.
+    pub(super) fn into_failure(self) -> Failure {
+        let mut mistakes = match self {
+            Self::Mistaken(mistakes) => mistakes,
+            Self::Else(failure) => return failure,
+        };
+        let last = mistakes.pop();
+        for mistake in &mistakes {
+            output::complain(&Failure::mistake(mistake).render(Colour::of_stderr()));
+        }
+        last.map_or_else(Failure::nothing_to_serve, |mistake| Failure::mistake(&mistake))
+    }
+}
+
+/// Reads the settings.
+pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Warning>), Wrong> {
+    let (mut config, mut warnings) = match &args.config {
+        Some(path) => {
+            let text = check::read(path)
+                .map_err(|error| Wrong::Else(Failure::unreadable("--config", path, &error)))?;
+            config::read(&text, path).map_err(Wrong::Mistaken)?
+        }
+        None => (of_command(args), Vec::new()),
+    };
+    let flags = flags(args);
+    if !flags.is_empty() {
+        config.listen = flags;
+        // They say where, which is all that was missing.
+        warnings.retain(|warning| !warning.what.contains("unless --listen"));
+    }
+    if config.listen.is_empty() {
+        return Err(Wrong::Else(Failure::nowhere_to_listen()));
+    }
+    let unknown = |listen: &&Listen| {
+        listen.pool.as_ref().is_some_and(|name| config.pools.iter().all(|pool| pool.name != *name))
+    };
+    if let Some(listen) = config.listen.iter().find(unknown) {
+        let names = config.pools.iter().map(|pool| pool.name.as_str());
+        return Err(Wrong::Else(Failure::unknown_pool(listen, names)));
+    }
+    for pool in &mut config.pools {
+        ourselves(pool).map_err(Wrong::Else)?;
+    }
+    Ok((config, warnings))
+}
+
+/// A command is started from a shell, and sees what that sees.
+fn of_command(args: &Bus) -> Config {
+    let mut pool = Pool::new(args.name.as_deref().unwrap_or("default"), args.command.clone());
+    pool.whole_env = true;
+    if let Some(instances) = args.instances {
+        pool.instances = instances;
+        pool.max_instances = pool.max_instances.max(instances);
+    }
+    if let Some(share) = args.share {
+        pool.share = share.into();
+    }
+    if let Some(protocol) = args.protocol {
+        pool.protocol = protocol.into();
+    }
+    Config {
+        listen: Vec::new(),
+        pools: vec![pool],
+        limits: Limits::default(),
+        admin: config::Admin::default(),
+    }
+}
+
+/// Where the flags say that clients come in.
+fn flags(args: &Bus) -> Vec<Listen> {
+    let doors = args.tcp.iter().chain(&args.unix).cloned().chain(args.stdio.then_some(Door::Stdio));
+    args.listen.iter().cloned().chain(doors.map(|at| Listen { at, pool: None })).collect()
+}
+
+/// `narrows` is ourselves, installed or not.
+fn ourselves(pool: &mut Pool) -> Result<(), Failure> {
+    let Some(program) = pool.command.first_mut().filter(|program| *program == "narrows") else {
+        return Ok(());
+    };
+    let path = std::env::current_exe().map_err(|error| Failure::setup("find this program", &error))?;
+    // Then it is looked for like any other.
+    if let Some(path) = path.to_str() {
+        path.clone_into(program);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use narrows_bus::config::{Protocol, Share};
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn load_words(words: &[&str]) -> Result<Config, Vec<String>> {
+        let words = ["narrows", "bus"].iter().chain(words);
+        let Command::Bus(args) = Cli::try_parse_from(words).expect("arguments").command else {
+            panic!("another command")
+        };
+        load(&args).map(|(config, _)| config).map_err(|wrong| wrong.lines())
+    }
+
+    #[test]
+    fn a_command_is_a_pool_with_the_whole_environment() {
+        let words = [
+            "--listen",
+            "tcp://127.0.0.1:1/p",
+            "--unix",
+            "/s",
+            "--stdio",
+            "--tcp",
+            "[::1]:2",
+            "--name",
+            "p",
+            "--share",
+            "all",
+            "--protocol",
+            "jsonrpc",
+            "--instances",
+            "300",
+            "--",
+            "agent",
+            "--its",
+            "flags",
+        ];
+        let config = load_words(&words).unwrap();
+        let shown: Vec<String> = config.listen.iter().map(|listen| listen.at.to_string()).collect();
+        assert_eq!(shown, ["tcp://127.0.0.1:1", "tcp://[::1]:2", "unix:/s", "stdio:"]);
+        assert_eq!(config.listen[0].pool.as_deref(), Some("p"));
+        let pool = &config.pools[0];
+        assert_eq!((pool.name.as_str(), pool.whole_env), ("p", true));
+        assert_eq!((pool.instances, pool.max_instances), (300, 300));
+        assert_eq!((pool.share, pool.protocol), (Share::All, Protocol::JsonRpc));
+        assert_eq!(pool.command, ["agent", "--its", "flags"]);
+    }
+
+    #[test]
+    fn narrows_is_this_program() {
+        let config = load_words(&["--stdio", "--", "narrows", "acp"]).unwrap();
+        let us = std::env::current_exe().unwrap();
+        assert_eq!(config.pools[0].command, [us.to_str().unwrap(), "acp"]);
+    }
+
+    #[test]
+    fn somebody_must_be_able_to_come_in_and_be_served() {
+        for (words, reason) in [
+            (&["--", "a"][..], "nobody can come in"),
+            (&["--listen", "tcp://127.0.0.1:1/x", "--", "a"], "no pool \"x\""),
+            (&["--config", "/nowhere/bus.toml"], "cannot be read"),
+        ] {
+            let lines = load_words(words).unwrap_err();
+            assert!(lines[0].contains(reason), "{words:?}: {lines:?}");
+        }
+    }
+}

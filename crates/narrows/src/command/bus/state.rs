@@ -1,0 +1,228 @@
+//! The state of a bus as it tells it, and as a table.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::command::columns;
+use crate::terminal::{line, long_line};
+
+/// How much of a reason fits into a table.
+const REASON: usize = 60;
+
+/// What a bus says about itself. What it does not say is nothing: it may be another version.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct State {
+    version: String,
+    pid: u32,
+    listen: Vec<String>,
+    max_connections: usize,
+    uptime: f64,
+    draining: bool,
+    clients: usize,
+    sessions: usize,
+    pending: usize,
+    pools: Vec<Pool>,
+    counters: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Pool {
+    name: String,
+    state: String,
+    retry_after_ms: Option<u64>,
+    last_loss: Option<String>,
+    waiting: usize,
+    workers: Vec<Worker>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Worker {
+    worker: u32,
+    pid: u32,
+    state: String,
+    age: f64,
+    sessions: usize,
+    pending: usize,
+    asking: usize,
+    strikes: usize,
+    paused: bool,
+}
+
+impl State {
+    /// Reads what a bus has answered.
+    pub(super) fn read(answer: &str) -> Option<Self> {
+        serde_json::from_str(answer).ok()
+    }
+
+    /// A table for people. Rates are those since `before`, or since the start.
+    pub(super) fn table(&self, before: Option<&Self>) -> String {
+        let mut text = String::new();
+        let stopping = if self.draining { ", stopping" } else { "" };
+        let Self { version, pid, clients, sessions, pending, max_connections, .. } = self;
+        _ = writeln!(
+            text,
+            "narrows {}, process {pid}, up {}{stopping}; {}",
+            line(version),
+            passed(self.uptime),
+            line(&self.listen.join(" "))
+        );
+        _ = writeln!(
+            text,
+            "{clients} of {max_connections} clients, {sessions} sessions, {pending} requests under way"
+        );
+        let count = |name: &str| self.counters.get(name).copied().unwrap_or(0);
+        _ = writeln!(
+            text,
+            "since the start: {} workers started, {} lost; {} sessions opened, {} revived; {} requests refused",
+            count("spawned"),
+            count("lost"),
+            count("sessions"),
+            count("revived"),
+            count("refused")
+        );
+        _ = writeln!(text, "messages a second: {}\n", self.rates(before));
+        text.push_str(&self.pools());
+        text.push('\n');
+        text.push_str(&self.workers());
+        text
+    }
+
+    fn rates(&self, before: Option<&Self>) -> String {
+        // Another process of the same place begins anew.
+        let before = before.filter(|before| before.pid == self.pid && before.uptime < self.uptime);
+        let seconds = (self.uptime - before.map_or(0.0, |before| before.uptime)).max(0.001);
+        let of = |state: &Self, name: &str| state.counters.get(name).copied().unwrap_or(0);
+        let rate = |name| {
+            let since = of(self, name).saturating_sub(before.map_or(0, |before| of(before, name)));
+            format!("{:.1}", since as f64 / seconds)
+        };
+        format!(
+            "{} from clients, {} to workers, {} from workers, {} to clients",
+            rate("from_clients"),
+            rate("to_workers"),
+            rate("from_workers"),
+            rate("to_clients")
+        )
+    }
+
+    fn pools(&self) -> String {
+        let row = |pool: &Pool| {
+            let sum = |of: fn(&Worker) -> usize| pool.workers.iter().map(of).sum::<usize>().to_string();
+            let state = match pool.retry_after_ms {
+                Some(millis) => format!("{} for {}", pool.state, passed(millis as f64 / 1000.0)),
+                None => pool.state.clone(),
+            };
+            [
+                line(&pool.name),
+                line(&state),
+                pool.workers.len().to_string(),
+                sum(|worker| usize::from(matches!(worker.state.as_str(), "ready" | "busy"))),
+                sum(|worker| worker.sessions),
+                sum(|worker| worker.pending),
+                pool.waiting.to_string(),
+                pool.last_loss.as_deref().map_or_else(|| "-".to_owned(), |loss| long_line(loss, REASON)),
+            ]
+        };
+        let rows: Vec<_> = self.pools.iter().map(row).collect();
+        columns(["POOL", "STATE", "WORKERS", "READY", "SESSIONS", "PENDING", "WAITING", "LAST LOSS"], &rows)
+    }
+
+    fn workers(&self) -> String {
+        let row = |(pool, worker): (&Pool, &Worker)| {
+            [
+                line(&pool.name),
+                worker.worker.to_string(),
+                worker.pid.to_string(),
+                line(&worker.state),
+                passed(worker.age),
+                worker.sessions.to_string(),
+                worker.pending.to_string(),
+                worker.asking.to_string(),
+                worker.strikes.to_string(),
+                if worker.paused { "yes" } else { "no" }.to_owned(),
+            ]
+        };
+        let workers =
+            self.pools.iter().flat_map(|pool| pool.workers.iter().map(move |worker| (pool, worker)));
+        let rows: Vec<_> = workers.map(row).collect();
+        let heading = [
+            "POOL", "WORKER", "PROCESS", "STATE", "AGE", "SESSIONS", "PENDING", "ASKING", "STRIKES", "PAUSED",
+        ];
+        columns(heading, &rows)
+    }
+}
+
+/// A time, as exact as matters.
+fn passed(seconds: f64) -> String {
+    let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn state(uptime: f64, lines: u64) -> State {
+        let worker = json!({"worker": 0, "pid": 4711, "state": "busy", "age": 61.0, "sessions": 2, "pending": 1, "paused": true});
+        let answer = json!({
+            "version": "1.2.3", "pid": 99, "listen": ["tcp://127.0.0.1:9000"], "max_connections": 20000,
+            "uptime": uptime, "clients": 3, "sessions": 2, "pending": 1,
+            "pools": [
+                {"name": "default", "state": "ready", "workers": [worker]},
+                {"name": "spare", "state": "open", "retry_after_ms": 2500, "last_loss": "exit 1\u{1b}[2J", "waiting": 4},
+            ],
+            "counters": {"from_clients": lines, "lost": 1}, "new": true,
+        });
+        State::read(&answer.to_string()).expect("a state")
+    }
+
+    #[test]
+    fn a_state_is_a_table() {
+        assert_snapshot!(state(3725.0, 3725).table(None), @"
+        narrows 1.2.3, process 99, up 1h 2m; tcp://127.0.0.1:9000
+        3 of 20000 clients, 2 sessions, 1 requests under way
+        since the start: 0 workers started, 1 lost; 0 sessions opened, 0 revived; 0 requests refused
+        messages a second: 1.0 from clients, 0.0 to workers, 0.0 from workers, 0.0 to clients
+
+        POOL     STATE        WORKERS  READY  SESSIONS  PENDING  WAITING  LAST LOSS
+        default  ready        1        1      2         1        0        -
+        spare    open for 2s  0        0      0         0        4        exit 1\\u{1b}[2J
+
+        POOL     WORKER  PROCESS  STATE  AGE    SESSIONS  PENDING  ASKING  STRIKES  PAUSED
+        default  0       4711     busy   1m 1s  2         1        0       0        yes
+        ");
+    }
+
+    #[test]
+    fn rates_are_those_since_the_last_look() {
+        let (first, second) = (state(10.0, 100), state(12.0, 150));
+        assert!(second.rates(Some(&first)).starts_with("25.0 from clients"));
+        assert!(second.rates(None).starts_with("12.5 from clients"));
+        // Another bus at the same place.
+        assert!(first.rates(Some(&second)).starts_with("10.0 from clients"));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_answered_is_no_harm(answer in "\\PC{0,40}", uptime: f64, age: f64) {
+            _ = State::read(&answer).map(|state| state.table(None));
+            let odd = State { uptime, pools: vec![Pool { workers: vec![Worker { age, ..Worker::default() }], ..Pool::default() }], ..State::default() };
+            prop_assert!(odd.table(Some(&State::default())).starts_with("narrows "));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What to say when a bus cannot be started or asked.
+
+use std::path::PathBuf;
+
+use narrows_bus::admin::AskError;
+use narrows_bus::config::Listen;
+use narrows_bus::{ListenError, StartError};
+use narrows_process::SpawnError;
+
+use super::{Code, Failure};
+use crate::nearest::nearest;
+use crate::terminal::line;
+
+impl Failure {
+    /// Nobody could come in.
+    pub(crate) fn nowhere_to_listen() -> Self {
+        Self::new(Code::Usage, "nobody can come in: nothing says where to listen")
+            .hint("say where: --listen tcp://127.0.0.1:9000, --listen unix:/PATH or --stdio")
+    }
+
+    /// There is neither a file nor a command.
+    pub(crate) fn nothing_to_serve() -> Self {
+        Self::new(Code::Usage, "nothing says which agents to start")
+            .hint("name a file with --config, or an agent behind `--`")
+    }
+
+    /// Whoever comes in somewhere is to be served by nobody.
+    pub(crate) fn unknown_pool<'a>(listen: &Listen, names: impl Iterator<Item = &'a str> + Clone) -> Self {
+        let wanted = listen.pool.as_deref().unwrap_or_default();
+        let failure = Self::new(Code::Usage, line(&format!("{}: there is no pool {wanted:?}", listen.at)));
+        match nearest(wanted, names.clone()) {
+            Some(near) => failure.hint(format!("did you mean {near:?}?")),
+            None => {
+                let names: Vec<&str> = names.collect();
+                failure.hint(format!("there is {}", names.join(", ")))
+            }
+        }
+    }
+
+    /// A door cannot be opened.
+    pub(crate) fn door(error: &ListenError) -> Self {
+        let failure = Self::new(Code::Usage, line(&error.to_string()));
+        match error {
+            ListenError::InUse(_) => failure.hint("perhaps a bus runs already: narrows bus status"),
+            ListenError::NotASocket(_) => failure.hint("name another path, or remove that file yourself"),
+            ListenError::NotLoopback(_) => {
+                failure.hint("whoever connects may use the agents, so only this machine can")
+            }
+            _ => failure,
+        }
+    }
+
+    /// A bus cannot be started, or not be changed.
+    pub(crate) fn bus(error: &StartError) -> Self {
+        match error {
+            StartError::Listen(error) => Self::door(error),
+            StartError::Program { pool, source } => {
+                let failure =
+                    Self::new(Code::Start, format!("the agents of pool {pool:?} cannot be started"));
+                match source {
+                    SpawnError::NotFound { .. } => failure
+                        .because(source)
+                        .hint("install it, or give the path to it; `narrows check` looks for all of them"),
+                    _ => failure.because(source),
+                }
+            }
+            StartError::Unlimited { .. } => Self::new(Code::Usage, line(&error.to_string()))
+                .hint("leave `memory` and `pids` of the pool out, or limit the whole bus from outside"),
+            StartError::Listeners => {
+                Self::new(Code::Usage, error.to_string()).hint("start the bus again for that")
+            }
+            StartError::Io(_) => Self::new(Code::Internal, line(&error.to_string())),
+        }
+    }
+
+    /// A bus has ended, and not because it was told to.
+    pub(crate) fn bus_failed(reason: &str) -> Self {
+        Self::new(Code::Internal, format!("the bus has failed: {}", line(reason)))
+    }
+
+    /// There is no bus to be asked.
+    pub(crate) fn no_bus(directory: Option<&std::path::Path>) -> Self {
+        let message = match directory {
+            Some(directory) => format!("no bus runs: nobody listens in {}", directory.display()),
+            None => "no bus is found: neither XDG_RUNTIME_DIR nor HOME says where to look".to_owned(),
+        };
+        Self::new(Code::Agent, line(&message))
+            .hint("start one with `narrows bus`, or say where its admin socket is: --socket PATH")
+    }
+
+    /// There are several.
+    pub(crate) fn several_buses(sockets: &[PathBuf]) -> Self {
+        let failure = Self::new(Code::Usage, "several buses run");
+        sockets.iter().fold(failure, |failure, path| {
+            failure.hint(line(&format!("narrows bus status --socket {}", path.display())))
+        })
+    }
+
+    /// A bus does not say how it is.
+    pub(crate) fn bus_asked(socket: &std::path::Path, error: &AskError) -> Self {
+        let failure = Self::new(Code::Agent, line(&format!("{}: {error}", socket.display())));
+        match error {
+            AskError::Nobody(_) => {
+                failure.hint("start one with `narrows bus`, which says where its socket is")
+            }
+            _ => failure,
+        }
+    }
+}
