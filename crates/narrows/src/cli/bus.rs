@@ -58,19 +58,19 @@ pub(crate) struct Bus {
     pub(crate) log_format: LogFormat,
 
     /// How many workers are kept ready [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "command", help_heading = WORKERS)]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "command", conflicts_with = "config", help_heading = WORKERS)]
     pub(crate) instances: Option<u32>,
 
     /// Who shares a worker [default: connection]
-    #[arg(long, value_enum, value_name = "WHO", requires = "command", help_heading = WORKERS)]
+    #[arg(long, value_enum, value_name = "WHO", requires = "command", conflicts_with = "config", help_heading = WORKERS)]
     pub(crate) share: Option<Share>,
 
     /// What workers speak: version 1 or 2 of the protocol, or any JSON-RPC [default: 1]
-    #[arg(long, value_enum, value_name = "PROTOCOL", requires = "command", help_heading = WORKERS)]
+    #[arg(long, value_enum, value_name = "PROTOCOL", requires = "command", conflicts_with = "config", help_heading = WORKERS)]
     pub(crate) protocol: Option<Spoken>,
 
     /// What their pool is called [default: default]
-    #[arg(long, value_name = "NAME", value_parser = pool_name, requires = "command", help_heading = WORKERS)]
+    #[arg(long, value_name = "NAME", value_parser = pool_name, requires = "command", conflicts_with = "config", help_heading = WORKERS)]
     pub(crate) name: Option<String>,
 
     /// An agent and its arguments; it gets the whole environment

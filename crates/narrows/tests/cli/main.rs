@@ -3,6 +3,11 @@
 mod acp;
 mod agents;
 mod builtin;
+mod bus;
+mod bus_admin;
+mod bus_life;
+mod bus_page;
+mod bus_support;
 mod chat;
 mod check;
 mod client_page;

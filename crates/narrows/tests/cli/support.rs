@@ -108,6 +108,11 @@ impl Place {
         self.render(&output)
     }
 
+    /// The same of a command beside which others run.
+    pub(crate) fn told_of(&self, mut command: Command) -> String {
+        self.render(&command.output().expect("narrows starts"))
+    }
+
     /// The same, with this on stdin.
     pub(crate) fn told_with_input(&self, mut command: Command, input: &[u8]) -> String {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -208,6 +213,15 @@ impl Running<'_> {
     #[track_caller]
     pub(crate) fn says(&mut self, expected: &str) {
         says(self.stdout.as_mut().expect("it is open"), expected);
+    }
+
+    /// Reads its stdout on to the end of the line.
+    pub(crate) fn skip_line(&mut self) {
+        let stdout = self.stdout.as_mut().expect("it is open");
+        let mut byte = [0];
+        while byte != *b"\n" {
+            stdout.read_exact(&mut byte).expect("it says something");
+        }
     }
 
     /// Waits until it has written this to stderr.

@@ -1,0 +1,156 @@
+//! A bus as operators see it.
+
+use std::net::TcpStream;
+use std::os::unix::net::UnixListener;
+
+use insta::assert_snapshot;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::bus_support::{Bus, command, http};
+use crate::support::Place;
+
+fn echo(place: &Place) -> Bus<'_> {
+    let args = ["--tcp", "127.0.0.1:0", "--instances", "2", "--share", "all", "--"];
+    let bus = Bus::start(place, &[&args[..], &["narrows", "fake-agent", "echo"]].concat());
+    bus.wait_for(|state| {
+        let workers = state["pools"][0]["workers"].as_array().cloned().unwrap_or_default();
+        workers.len() == 2 && workers.iter().all(|worker| worker["state"] == "ready")
+    });
+    bus
+}
+
+#[test]
+fn its_state_is_a_table_and_an_object() {
+    let place = Place::new();
+    let bus = echo(&place);
+    let mut peer = bus.client();
+    let session = peer.session(&place);
+    peer.prompt(&json!(2), &session, "one two");
+    peer.answer(&json!(2));
+    let state = bus.state();
+    assert_eq!((&state["clients"], &state["sessions"], &state["pending"]), (&json!(1), &json!(1), &json!(0)));
+    assert_eq!((&state["version"], &state["listen"]), (&json!(env!("CARGO_PKG_VERSION")), &json!(bus.at)));
+    assert_eq!(state["counters"]["sessions"], 1, "{state}");
+    let table = bus.status(&[]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with(&format!("narrows {}, process ", env!("CARGO_PKG_VERSION"))), "{table}");
+    assert!(lines[0].ends_with(&bus.at[0]), "{table}");
+    assert!(lines[1].ends_with(" clients, 1 sessions, 0 requests under way"), "{table}");
+    let pool: Vec<&str> = lines[6].split_whitespace().collect();
+    assert_eq!(pool, ["default", "ready", "2", "2", "1", "0", "0", "-"], "{table}");
+    assert_eq!(lines.iter().filter(|line| line.starts_with("default ")).count(), 3, "{table}");
+    bus.stop();
+}
+
+#[test]
+fn it_can_be_watched_until_it_ends() {
+    let place = Place::new();
+    let bus = echo(&place);
+    let mut watching = place.start(command(&place, &["status", "--watch", "0.05", "--json"]));
+    for _ in 0..2 {
+        watching.says("{\"version\":");
+        watching.skip_line();
+    }
+    bus.signal(Signal::TERM);
+    let told = watching.told();
+    assert!(told.ends_with("--- exit 1 ---\n"), "{told}");
+    assert_eq!(bus.wait().code, Some(0));
+}
+
+#[test]
+fn without_a_bus_it_says_so() {
+    let place = Place::new();
+    let told = |args: &[&str]| place.told(command(&place, &[&["status"], args].concat()));
+    assert_snapshot!(told(&[]), @"
+    --- stderr ---
+    error: no bus runs: nobody listens in [DIR]/run/narrows
+    hint: start one with `narrows bus`, or say where its admin socket is: --socket PATH
+    --- exit 1 ---
+    ");
+    assert_snapshot!(told(&["--socket", "no.sock"]), @"
+    --- stderr ---
+    error: no.sock: no bus listens there: No such file or directory (os error 2)
+    hint: start one with `narrows bus`, which says where its socket is
+    --- exit 1 ---
+    ");
+    // A socket that nobody listens on any more is no bus either.
+    let directory = place.path().join("run/narrows");
+    std::fs::create_dir_all(&directory).expect("a directory");
+    drop(UnixListener::bind(directory.join("admin.sock")).expect("a socket"));
+    assert!(told(&[]).contains("error: no bus runs"));
+    let mut command = place.narrows(["bus", "status"]);
+    command.env_remove("HOME");
+    assert!(place.told(command).contains("neither XDG_RUNTIME_DIR nor HOME says where to look"));
+}
+
+#[test]
+fn several_are_told_apart() {
+    let place = Place::new();
+    let (first, second) = (echo_second(&place), echo_second(&place));
+    assert!(first.admin.ends_with("narrows/admin.sock"), "{:?}", first.admin);
+    assert_ne!(first.admin, second.admin);
+    let told = place.told_of(command(&place, &["status"]));
+    assert!(told.contains("error: several buses run\nhint: narrows bus status --socket "), "{told}");
+    assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
+    let socket = second.admin.to_str().expect("UTF-8").to_owned();
+    assert!(second.status(&["--socket", &socket]).contains(&second.at[0]));
+    second.signal(Signal::TERM);
+    first.signal(Signal::TERM);
+    assert_eq!((second.wait().code, first.wait().code), (Some(0), Some(0)));
+}
+
+fn echo_second(place: &Place) -> Bus<'_> {
+    Bus::start(place, &["--tcp", "127.0.0.1:0", "--", "narrows", "fake-agent", "echo"])
+}
+
+#[test]
+fn health_readiness_and_figures() {
+    let place = Place::new();
+    let bus = echo(&place);
+    bus.client().session(&place);
+    for (page, first, last) in [
+        ("/health", "HTTP/1.1 200 OK", "\r\n\r\nalive\n"),
+        ("/ready", "HTTP/1.1 200 OK", "\r\n\r\nready\n"),
+        ("/none", "HTTP/1.1 404 Not Found", "\r\n\r\n"),
+    ] {
+        let answer = bus.page(page);
+        assert!(answer.starts_with(first) && answer.ends_with(last), "{page}: {answer}");
+    }
+    let figures = bus.page("/metrics");
+    assert!(figures.contains("content-type: text/plain; version=0.0.4"), "{figures}");
+    for line in [
+        "narrows_bus_connections_total 1\n",
+        "narrows_bus_sessions_opened_total 1\n",
+        "narrows_bus_pool_ready{pool=\"default\"} 1\n",
+        "narrows_bus_workers_spawned_total 2\n",
+    ] {
+        assert!(figures.contains(line), "{line} is not in {figures}");
+    }
+    bus.stop();
+}
+
+#[test]
+fn a_pool_that_cannot_work_is_not_ready() {
+    let place = Place::new();
+    let file = "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n\
+        [[pool]]\nname = 'good'\ncommand = ['narrows', 'fake-agent', 'echo']\nshare = 'all'\npass_env = ['[MARK]']\n\
+        [[pool]]\nname = 'bad'\ncommand = ['false']\nshare = 'all'\npass_env = ['[MARK]']\n\
+        [limits]\nrestart_budget = 2\n[admin]\nport = 0\n";
+    let mut bus = Bus::of_file(&place, file);
+    let port = bus.hears("operators come in at tcp://");
+    place.wait_for(|| bus.page("/ready").ends_with("\r\n\r\npool \"bad\": open\n"));
+    assert!(bus.page("/ready").starts_with("HTTP/1.1 503 Service Unavailable"));
+    assert!(bus.page("/metrics").contains("narrows_bus_pool_circuit_open{pool=\"bad\"} 1\n"));
+    let loss = bus.state()["pools"][1]["last_loss"].as_str().unwrap_or_default().to_owned();
+    assert!(loss.contains("exit"), "{loss}");
+    assert!(bus.status(&[]).contains("bad   open for "), "{}", bus.status(&[]));
+    // The port is for this machine, under its own names.
+    for (host, allowed) in [(port.as_str(), true), ("localhost", true), ("evil.example", false)] {
+        let mut stream = TcpStream::connect(&port).expect("it listens");
+        let answer = http(&mut stream, host, "/health");
+        let expected = if allowed { "HTTP/1.1 200 OK" } else { "HTTP/1.1 403 Forbidden" };
+        assert!(answer.starts_with(expected), "{host}: {answer}");
+    }
+    bus.stop();
+}

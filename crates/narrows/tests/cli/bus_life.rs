@@ -1,0 +1,230 @@
+//! How a bus begins and ends, and how it changes in between.
+
+use insta::assert_snapshot;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::bus_support::{Bus, command, write};
+use crate::support::Place;
+
+/// A bus with this agent and these limits.
+fn file(agent: &str, limits: &str) -> String {
+    format!(
+        "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['narrows', 'fake-agent', '{agent}']\n\
+         share = 'all'\npass_env = ['[MARK]']\n[limits]\n{limits}\n"
+    )
+}
+
+#[test]
+fn alone_it_explains_itself() {
+    let place = Place::new();
+    let told = place.told(place.narrows(["bus"]));
+    assert!(told.contains("narrows bus --config <FILE>") && told.contains("Examples:"), "{told}");
+    assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
+}
+
+#[test]
+fn what_is_wrong_is_said_before_anything_is_started() {
+    let place = Place::new();
+    let told = |args: &[&str]| place.told(command(&place, args));
+    assert_snapshot!(told(&["--", "narrows", "acp"]), @"
+    --- stderr ---
+    error: nobody can come in: nothing says where to listen
+    hint: say where: --listen tcp://127.0.0.1:9000, --listen unix:/PATH or --stdio
+    --- exit 2 ---
+    ");
+    assert_snapshot!(told(&["--tcp", "127.0.0.1:0", "--", "./no-such-agent"]), @r#"
+    --- stderr ---
+    error: the agents of pool "default" cannot be started
+      because: program "./no-such-agent" not found
+    hint: install it, or give the path to it; `narrows check` looks for all of them
+    --- exit 5 ---
+    "#);
+    place.file("bus.toml", "[[listen]]\nurl = 'tcp://0.0.0.0:1'\n[[pool]]\ncommand = ['a']\ninstancse = 2\n");
+    assert_snapshot!(told(&["--config", "bus.toml"]), @r#"
+    --- stderr ---
+    error: bus.toml:2:7: `url` cannot be "tcp://0.0.0.0:1": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents
+    error: bus.toml:5:1: there is no setting `instancse` in [pool]
+    hint: did you mean `instances`?
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["--listen", "tcp://192.0.2.1:1", "--", "a"]), @"
+    --- stderr ---
+    error: invalid value 'tcp://192.0.2.1:1' for '--listen <URL>': only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents
+
+    For more information, try '--help'.
+    --- exit 2 ---
+    ");
+    assert_snapshot!(told(&["--config", "none.toml"]), @r#"
+    --- stderr ---
+    error: --config: "none.toml" cannot be read
+      because: No such file or directory (os error 2)
+    --- exit 2 ---
+    "#);
+    // What stands in a file is not said by flags as well.
+    for more in [["--", "a"], ["--share", "all"], ["--instances", "2"], ["--protocol", "2"], ["--name", "a"]]
+    {
+        let told = told(&[&["--config", "bus.toml"][..], &more].concat());
+        assert!(told.contains("the argument '--config <FILE>' cannot be used with"), "{told}");
+        assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_said_so() {
+    let place = Place::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let told = place.told(command(&place, &["--tcp", &address, "--", "narrows", "acp"]));
+    assert!(told.contains(&format!("error: tcp://{address} is in use by another process\n")), "{told}");
+    assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
+    assert!(!place.path().join("run/narrows/admin.sock").exists(), "nothing is left of it");
+}
+
+#[test]
+fn sigterm_lets_a_turn_end() {
+    let place = Place::new();
+    let script = "name = 'short'\n[[turn]]\nsteps = [{ say = 'So' }, { pause = '1s' }, { say = ' it is' }]\n";
+    let script = place.file("short.toml", script);
+    let mut bus = Bus::of_file(&place, &file(script.to_str().expect("UTF-8"), ""));
+    let mut peer = bus.client();
+    let session = peer.session(&place);
+    peer.prompt(&json!(2), &session, "Hi");
+    peer.hears("So");
+    bus.signal(Signal::TERM);
+    bus.hears("stopping: running turns have 30s to end");
+    let refused = peer.ask(&json!(3), "session/new", &json!({"cwd": place.path(), "mcpServers": []}));
+    assert_eq!(refused["error"]["code"], -32016, "{refused}");
+    assert_eq!(refused["error"]["data"]["effects"], "none", "{refused}");
+    assert_eq!(peer.answer(&json!(2))["result"]["stopReason"], "end_turn");
+    assert_eq!(peer.said(), "So it is");
+    assert_eq!(peer.next(), None);
+    let ended = bus.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+}
+
+#[test]
+fn a_turn_that_does_not_end_is_told_so() {
+    let place = Place::new();
+    let bus = Bus::of_file(&place, &file("slow", "drain_timeout = '500ms'"));
+    let mut peer = bus.client();
+    let session = peer.session(&place);
+    peer.prompt(&json!(2), &session, "Hi");
+    peer.hears("One moment. ");
+    bus.signal(Signal::TERM);
+    let answer = peer.answer(&json!(2));
+    assert_eq!(answer["error"]["code"], -32016, "{answer}");
+    assert_eq!(answer["error"]["data"]["effects"], "possible", "{answer}");
+    let ended = bus.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+}
+
+#[test]
+fn a_second_ctrl_c_leaves_at_once() {
+    let place = Place::new();
+    let mut bus = Bus::of_file(&place, &file("stubborn", ""));
+    let mut peer = bus.client();
+    let session = peer.session(&place);
+    peer.prompt(&json!(2), &session, "Hi");
+    peer.hears("I will not stop. ");
+    bus.signal(Signal::INT);
+    bus.hears("press Ctrl-C again to leave at once");
+    bus.signal(Signal::INT);
+    assert_eq!(bus.wait().code, Some(130));
+}
+
+#[test]
+fn a_killed_bus_takes_its_agents_along() {
+    let place = Place::new();
+    let bus = Bus::of_file(&place, &file("stubborn", ""));
+    let mut peer = bus.client();
+    let session = peer.session(&place);
+    peer.prompt(&json!(2), &session, "Hi");
+    peer.hears("I will not stop. ");
+    bus.signal(Signal::KILL);
+    assert_eq!(bus.wait().code, None);
+}
+
+#[test]
+fn the_file_is_read_again_without_a_failed_request() {
+    let place = Place::new();
+    let script = "name = 'short'\n[[turn]]\nsteps = [{ say = 'So' }, { pause = '1s' }, { say = ' it is' }]\n";
+    let script = place.file("short.toml", script);
+    let mut bus = Bus::of_file(&place, &file(script.to_str().expect("UTF-8"), ""));
+    let mut old = bus.client();
+    let session = old.session(&place);
+    old.prompt(&json!(2), &session, "Hi");
+    old.hears("So");
+
+    // A bad file changes nothing, and says where it is bad.
+    write(&place, "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['narrows']\nshrae = 'all'\n");
+    bus.signal(Signal::HUP);
+    let said = bus.hears("bus.toml:5:1: ");
+    assert!(said.contains("`shrae`"), "{said}");
+    bus.hears("the settings stay as they are");
+    write(&place, &file("echo", "").replace("'narrows'", "'./no-such-agent'"));
+    bus.signal(Signal::HUP);
+    bus.hears("no-such-agent");
+    bus.hears("the settings stay as they are");
+    let other_place = file("echo", "").replace("tcp://127.0.0.1:0", "tcp://127.0.0.1:1");
+    write(&place, &other_place);
+    bus.signal(Signal::HUP);
+    bus.hears("listeners cannot be changed while the bus runs");
+
+    write(&place, &file("echo", "cancel_grace = '1s'"));
+    bus.signal(Signal::HUP);
+    bus.hears("the settings were read again");
+    let mut new = bus.client();
+    let session = new.session(&place);
+    new.prompt(&json!(2), &session, "one two");
+    assert_eq!(new.answer(&json!(2))["result"]["stopReason"], "end_turn");
+    assert_eq!(new.said(), "one two", "it is the new agent");
+    assert_eq!(old.answer(&json!(2))["result"]["stopReason"], "end_turn");
+    assert_eq!(old.said(), "So it is", "the old one has finished");
+    bus.wait_for(|state| state["pools"].as_array().is_some_and(|pools| pools.len() == 1));
+    bus.stop();
+}
+
+#[test]
+fn without_a_file_a_closed_terminal_stops_it() {
+    let place = Place::new();
+    let bus = Bus::start(&place, &["--tcp", "127.0.0.1:0", "--", "narrows", "fake-agent", "echo"]);
+    bus.signal(Signal::HUP);
+    assert_eq!(bus.wait().code, Some(0));
+}
+
+#[test]
+fn a_log_for_programs_is_json_and_holds_no_messages() {
+    let place = Place::new();
+    let args = ["--log", "trace", "--log-format", "json", "--tcp", "127.0.0.1:0", "--"];
+    let mut command = command(&place, &[&args[..], &["narrows", "fake-agent", "noisy"]].concat());
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().expect("narrows starts");
+    let stderr = std::io::BufReader::new(child.stderr.take().expect("piped"));
+    let mut lines = std::io::BufRead::lines(stderr).map(|line| {
+        let line = line.expect("UTF-8");
+        let entry: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        assert!(entry["level"].is_string() && entry["timestamp"].is_string(), "{line}");
+        entry
+    });
+    let said = |entry: &serde_json::Value| entry["message"].as_str().unwrap_or_default().to_owned();
+    let mut all = String::new();
+    let address = loop {
+        let entry = lines.next().expect("it says where it listens");
+        if let Some(rest) = said(&entry).strip_prefix("listening on ") {
+            break rest.split(',').next().expect("an address").to_owned();
+        }
+    };
+    let mut peer = crate::bus_support::Peer::connect(&address);
+    let session = peer.session(&place);
+    peer.prompt(&json!(2), &session, "a prompt nobody logs");
+    peer.answer(&json!(2));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, Signal::TERM).expect("it runs");
+    for entry in lines {
+        all.push_str(&entry.to_string());
+    }
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert!(!all.contains("nobody logs"), "{all}");
+    place.nothing_is_left();
+}

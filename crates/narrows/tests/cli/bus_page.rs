@@ -1,0 +1,71 @@
+//! What `docs/bus.md` says agrees with the binary.
+
+use narrows_testkit::model::{ModelServer, Plan, Reply};
+use narrows_wire::Code;
+use serde_json::json;
+
+use crate::bus_support::{Bus, write};
+use crate::support::Place;
+
+const PAGE: &str = include_str!("../../../../docs/bus.md");
+
+#[track_caller]
+fn section(heading: &str) -> &'static str {
+    let rest = PAGE.split(&format!("\n## {heading}\n")).nth(1).expect("the section");
+    rest.split("\n## ").next().expect("it ends")
+}
+
+#[test]
+fn the_codes_of_errors_are_ours() {
+    let rows = section("Errors").lines().filter(|line| line.starts_with("| -"));
+    let mut documented = 0;
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let (number, condition) = (cells[0], cells[1].trim_matches('`'));
+        let code = Code::ALL.iter().find(|code| code.number().to_string() == number).expect(row);
+        // One of them is told apart further.
+        assert!(condition == code.condition() || condition == "session_in_use", "{row}");
+        documented += 1;
+    }
+    assert!(documented >= 15, "{documented}");
+}
+
+/// The recipe is run as it stands there, with a server of ours in place of the model.
+#[test]
+fn the_local_set_up_works() {
+    let section = section("A set-up that needs nothing but this machine");
+    let file = section.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a file");
+    let server = ModelServer::start(
+        Plan::new([Reply::text("Because of the air.")]).models(Reply::models(&["llama3.2"])),
+    );
+    let (place, model) = (Place::new(), "http://127.0.0.1:11434/v1");
+    assert!(file.contains(model) && file.contains("tcp://127.0.0.1:9000"), "{file}");
+    let file = file.replace(model, &server.base_url()).replace("127.0.0.1:9000", "127.0.0.1:0");
+    let file = file.replace("instances = 2", "instances = 2\npass_env = ['[MARK]']");
+    let checked = place.told(place.narrows(["check", &write(&place, &file)]));
+    assert!(checked.ends_with("bus.toml: 1 pool, 1 listener\n--- exit 0 ---\n"), "{checked}");
+    let bus = Bus::of_file(&place, &file);
+    let mut peer = bus.client();
+    let session = peer.session(&place);
+    peer.prompt(&json!(2), &session, "Why is the sky blue?");
+    let answer = peer.answer(&json!(2));
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    assert_eq!(peer.said(), "Because of the air.");
+    bus.stop();
+    let seen = server.seen().into_iter().find(|seen| seen.method == "POST").expect("the model was asked");
+    assert_eq!(seen.body["model"], "llama3.2");
+    assert_eq!(seen.header("authorization"), None, "no key is sent");
+}
+
+/// Every file of the page can be used.
+#[test]
+fn the_files_can_be_used() {
+    let place = Place::new();
+    let files: Vec<&str> =
+        PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(files.len() >= 2, "{files:?}");
+    for file in files {
+        let told = place.told(place.narrows(["check", &write(&place, file)]));
+        assert!(told.ends_with("--- exit 0 ---\n"), "{file}\n{told}");
+    }
+}

@@ -1,0 +1,275 @@
+//! A bus that runs, and clients by hand.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::support::{MARK, Place};
+
+pub(crate) const NARROWS: &str = env!("CARGO_BIN_EXE_narrows");
+
+/// Longer than anything takes here, however loaded the machine is.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// `narrows bus` with these arguments, whose sockets are in a directory of this place.
+pub(crate) fn command(place: &Place, args: &[&str]) -> Command {
+    let mut command = place.narrows(["bus"].iter().chain(args));
+    command.env("XDG_RUNTIME_DIR", place.path().join("run"));
+    command
+}
+
+/// A bus that runs.
+pub(crate) struct Bus<'a> {
+    place: &'a Place,
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    /// Where it listens, in the order of its settings.
+    pub(crate) at: Vec<String>,
+    /// Its admin socket.
+    pub(crate) admin: PathBuf,
+    /// What it said.
+    said: String,
+}
+
+/// How it ended.
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stderr: String,
+}
+
+impl<'a> Bus<'a> {
+    /// Starts one and waits until it listens.
+    pub(crate) fn start(place: &'a Place, args: &[&str]) -> Self {
+        Self::started(place, command(place, args))
+    }
+
+    /// Waits until the one that `command` starts listens.
+    pub(crate) fn started(place: &'a Place, mut command: Command) -> Self {
+        let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("narrows starts");
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let mut bus =
+            Self { place, child, stderr, at: Vec::new(), admin: PathBuf::new(), said: String::new() };
+        let admin = bus.hears("operators come in at unix:");
+        bus.admin = admin.into();
+        let listens = bus.said.lines().filter_map(|line| line.strip_prefix("listening on "));
+        bus.at = listens.filter_map(|line| line.split(',').next()).map(str::to_owned).collect();
+        bus
+    }
+
+    /// The same with a file, in which `[NARROWS]` is our program.
+    pub(crate) fn of_file(place: &'a Place, text: &str) -> Self {
+        let file = write(place, text);
+        Self::start(place, &["--config", &file])
+    }
+
+    /// Waits until it says a line with this in it, and returns what follows.
+    #[track_caller]
+    pub(crate) fn hears(&mut self, words: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let read = self.stderr.read_line(&mut line).expect("UTF-8");
+            assert!(read > 0, "it never says {words:?}, but: {}", self.said);
+            self.said.push_str(&line);
+            if let Some((_, rest)) = line.split_once(words) {
+                return rest.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// A client at its first place.
+    pub(crate) fn client(&self) -> Peer {
+        self.client_at(0)
+    }
+
+    /// A client at one of its places.
+    pub(crate) fn client_at(&self, number: usize) -> Peer {
+        Peer::connect(&self.at[number])
+    }
+
+    /// A page for operators.
+    pub(crate) fn page(&self, page: &str) -> String {
+        let mut stream = UnixStream::connect(&self.admin).expect("it is there");
+        http(&mut stream, "localhost", page)
+    }
+
+    /// What `narrows bus status` says with these arguments.
+    pub(crate) fn status(&self, args: &[&str]) -> String {
+        let output = command(self.place, &[&["status"], args].concat()).output().expect("narrows starts");
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
+    /// Its state.
+    pub(crate) fn state(&self) -> Value {
+        serde_json::from_str(&self.status(&["--json"])).expect("JSON")
+    }
+
+    /// Waits until its state is so.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, so: impl Fn(&Value) -> bool) {
+        self.place.wait_for(|| so(&self.state()));
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")).expect("not zero");
+        kill_process(pid, signal).expect("it runs");
+    }
+
+    /// Waits until it and all it started has ended.
+    pub(crate) fn wait(mut self) -> Ended {
+        self.stderr.read_to_string(&mut self.said).expect("UTF-8");
+        let status = self.child.wait().expect("it ends");
+        self.place.nothing_is_left();
+        Ended { code: status.code(), stderr: self.said }
+    }
+
+    /// Stops it, which must go well.
+    #[track_caller]
+    pub(crate) fn stop(self) -> String {
+        self.signal(Signal::TERM);
+        let ended = self.wait();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        ended.stderr
+    }
+}
+
+/// Writes a configuration in which `[NARROWS]` is our program, and whose workers are seen by the test.
+pub(crate) fn write(place: &Place, text: &str) -> String {
+    let text = text.replace("[NARROWS]", NARROWS).replace("[MARK]", MARK);
+    place.file("bus.toml", &text).to_str().expect("UTF-8").to_owned()
+}
+
+/// Asks for a page by hand.
+pub(crate) fn http<S: Read + Write>(stream: &mut S, host: &str, page: &str) -> String {
+    let request = format!("GET {page} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("UTF-8");
+    answer
+}
+
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Read for Socket {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(into),
+            Self::Unix(stream) => stream.read(into),
+        }
+    }
+}
+
+/// A client.
+pub(crate) struct Peer {
+    socket: BufReader<Socket>,
+    /// Everything that came and was no answer that was waited for.
+    pub(crate) others: Vec<Value>,
+}
+
+impl Peer {
+    pub(crate) fn connect(url: &str) -> Self {
+        let socket = match url.strip_prefix("tcp://") {
+            Some(address) => {
+                let stream = TcpStream::connect(address).expect("it listens");
+                stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+                Socket::Tcp(stream)
+            }
+            None => {
+                let stream =
+                    UnixStream::connect(url.strip_prefix("unix:").expect("a path")).expect("it listens");
+                stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+                Socket::Unix(stream)
+            }
+        };
+        Self { socket: BufReader::new(socket), others: Vec::new() }
+    }
+
+    pub(crate) fn send(&mut self, message: &Value) {
+        let line = format!("{message}\n");
+        let written = match self.socket.get_mut() {
+            Socket::Tcp(stream) => stream.write_all(line.as_bytes()),
+            Socket::Unix(stream) => stream.write_all(line.as_bytes()),
+        };
+        written.expect("it reads");
+    }
+
+    /// Sends no more.
+    pub(crate) fn half_close(&mut self) {
+        let shut = match self.socket.get_mut() {
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Socket::Unix(stream) => stream.shutdown(Shutdown::Write),
+        };
+        shut.expect("it is open");
+    }
+
+    pub(crate) fn request(&mut self, id: &Value, method: &str, params: &Value) {
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+    }
+
+    /// The next message, if the bus has not hung up.
+    pub(crate) fn next(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        match self.socket.read_line(&mut line).expect("it says something in time") {
+            0 => None,
+            _ => Some(serde_json::from_str(&line).expect("JSON")),
+        }
+    }
+
+    /// The answer to a request; whatever else comes is kept.
+    #[track_caller]
+    pub(crate) fn answer(&mut self, id: &Value) -> Value {
+        loop {
+            let message = self.next().expect("an answer");
+            if message["id"] == *id && message.get("method").is_none() {
+                return message;
+            }
+            self.others.push(message);
+        }
+    }
+
+    pub(crate) fn ask(&mut self, id: &Value, method: &str, params: &Value) -> Value {
+        self.request(id, method, params);
+        self.answer(id)
+    }
+
+    /// Waits until something of this kind was said.
+    pub(crate) fn hears(&mut self, text: &str) {
+        while !self.said().contains(text) {
+            let message = self.next().expect("it goes on");
+            self.others.push(message);
+        }
+    }
+
+    /// Introduces itself and opens a session, with ids from 0 on.
+    #[track_caller]
+    pub(crate) fn session(&mut self, place: &Place) -> String {
+        let answer =
+            self.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+        assert_eq!(answer["result"]["protocolVersion"], 1, "{answer}");
+        let answer = self.ask(&json!(1), "session/new", &json!({"cwd": place.path(), "mcpServers": []}));
+        answer["result"]["sessionId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+
+    pub(crate) fn prompt(&mut self, id: &Value, session: &str, text: &str) {
+        let prompt = json!([{"type": "text", "text": text}]);
+        self.request(id, "session/prompt", &json!({"sessionId": session, "prompt": prompt}));
+    }
+
+    /// The text of everything the agent has said.
+    pub(crate) fn said(&self) -> String {
+        let chunks = self.others.iter().map(|message| &message["params"]["update"]);
+        let chunks = chunks.filter(|update| update["sessionUpdate"] == "agent_message_chunk");
+        chunks.filter_map(|update| update["content"]["text"].as_str()).collect()
+    }
+}
