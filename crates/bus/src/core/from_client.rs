@@ -55,8 +55,9 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let waits = state.held.is_some();
         self.core.counters.from_clients += 1;
-        // What comes behind a line that waits, waits too; an answer is nobody's successor.
-        if waits && message.kind() != Kind::Response {
+        // What comes behind a line that waits, waits too; an answer is nobody's successor, and neither is what cannot be
+        // read: of a line that was too long only the beginning is there.
+        if waits && !matches!(message.kind(), Kind::Response | Kind::Invalid(_)) {
             self.hold(client, message.bytes(), None);
             return;
         }
