@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use narrows_acp::method;
-use narrows_wire::{Batch, Frame, Kind, RpcError, Step, View, message};
+use narrows_wire::{Batch, Code, Frame, Kind, RpcError, Step, View, message};
 use slab::Slab;
 
 use super::Pass;
 use super::api::{Client, Outlet, Worker};
+use super::state::Whereabouts;
 
 /// A batch's place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +30,10 @@ struct Open {
     rest: VecDeque<Step>,
     /// The id of the request that the rest waits for.
     barrier: Option<Box<[u8]>>,
+    /// Ids of a client's requests that have answers here: in use until the whole array is sent.
+    ids: Vec<Box<[u8]>>,
+    /// Ids of requests among the rest.
+    reserved: Vec<Box<[u8]>>,
     answered: bool,
 }
 
@@ -57,7 +62,15 @@ impl<O: Outlet> Pass<'_, O> {
                 return;
             }
         };
-        let open = Open { sender, batch, rest: steps.into(), barrier: None, answered: false };
+        let open = Open {
+            sender,
+            batch,
+            rest: steps.into(),
+            barrier: None,
+            ids: Vec::new(),
+            reserved: Vec::new(),
+            answered: false,
+        };
         let key = BatchKey(self.core.batches.slab.insert(open) as u32);
         self.go_on(key);
     }
@@ -85,6 +98,10 @@ impl<O: Outlet> Pass<'_, O> {
                     {
                         open.barrier = frame.id().map(Box::from);
                     }
+                    if is_request && let Sender::Client(client) = sender {
+                        self.unreserve(key, client, &frame);
+                        self.reserve(key, client);
+                    }
                     let batch = is_request.then_some(key);
                     match sender {
                         Sender::Client(client) => self.take_client(client, frame.view(), batch),
@@ -95,16 +112,62 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
+    /// The ids of entries that wait are in use already.
+    fn reserve(&mut self, key: BatchKey, client: Client) {
+        let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) else { return };
+        let Some(state) = self.core.clients.get_mut(client.0 as usize) else { return };
+        if open.barrier.is_none() {
+            return;
+        }
+        for step in &open.rest {
+            if let Step::Deliver(frame) = step
+                && frame.kind() == Kind::Request
+                && let Some(id) = frame.id()
+                && !state.inflight.contains_key(id)
+            {
+                state.inflight.insert(id.into(), Whereabouts::Elsewhere);
+                open.reserved.push(id.into());
+            }
+        }
+    }
+
+    /// The opposite: the entry is about to be acted on.
+    fn unreserve(&mut self, key: BatchKey, client: Client, frame: &Frame) {
+        let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) else { return };
+        if let Some(at) = open.reserved.iter().position(|id| Some(&**id) == frame.id()) {
+            let id = open.reserved.swap_remove(at);
+            if let Some(state) = self.core.clients.get_mut(client.0 as usize) {
+                state.inflight.remove(&id);
+            }
+        }
+    }
+
     /// One answer of a batch; the last sends all of them. Answers name the id they are for, which may be a barrier.
     pub(super) fn answer_in_batch(&mut self, key: BatchKey, answer: Bytes) {
         let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) else { return };
         let sender = open.sender;
+        if let Sender::Client(client) = sender
+            && let Some(id) = View::parse(&answer).id()
+            && let Some(state) = self.core.clients.get_mut(client.0 as usize)
+            && !state.inflight.contains_key(id)
+        {
+            state.inflight.insert(id.into(), Whereabouts::Elsewhere);
+            open.ids.push(id.into());
+        }
         let lifted = open.barrier.is_some() && View::parse(&answer).id() == open.barrier.as_deref();
         if lifted {
             open.barrier = None;
         }
         if let Some(whole) = open.batch.answer(answer) {
             open.answered = true;
+            let ids = std::mem::take(&mut open.ids);
+            if let Sender::Client(client) = sender
+                && let Some(state) = self.core.clients.get_mut(client.0 as usize)
+            {
+                for id in ids {
+                    state.inflight.remove(&id);
+                }
+            }
             if open.rest.is_empty() {
                 self.core.batches.slab.remove(key.0 as usize);
             }
@@ -126,7 +189,12 @@ impl<O: Outlet> Pass<'_, O> {
             let answer = match step {
                 Step::Answer(answer) => answer,
                 Step::Deliver(frame) if frame.kind() == Kind::Request => {
-                    message::error(frame.id().unwrap_or(b"null"), error)
+                    let id = frame.id().unwrap_or(b"null");
+                    let doubled =
+                        self.core.client(client).is_some_and(|state| state.inflight.contains_key(id));
+                    let taken =
+                        RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
+                    message::error(id, if doubled { &taken } else { error })
                 }
                 Step::Deliver(_) => continue,
             };

@@ -10,10 +10,19 @@ use super::line::Parts;
 use super::state::Stage;
 
 impl<O: Outlet> Pass<'_, O> {
-    /// Puts a line into a client's queue that no worker is to be held up for.
+    /// Puts a line into a client's queue that no worker is to be held up for. Full: the client is not read from, whose own
+    /// lines may be what it is told about.
     pub(super) fn write_client(&mut self, client: Client, parts: &[&[u8]]) {
-        if self.core.client(client).is_some_and(|state| !state.closing) {
-            self.out.to_client(client, parts);
+        if self.core.client(client).is_none_or(|state| state.closing) {
+            return;
+        }
+        let waiting = self.out.to_client(client, parts);
+        if waiting > self.core.limits.queue_bytes
+            && let Some(state) = self.core.client(client)
+            && !state.clogged
+        {
+            state.clogged = true;
+            self.pause_client(client);
         }
     }
 
@@ -47,8 +56,12 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn client_drained(&mut self, client: Client) {
         let Some(state) = self.core.client(client) else { return };
         state.full = false;
+        let clogged = std::mem::take(&mut state.clogged);
         for worker in std::mem::take(&mut state.pausing) {
             self.resume_worker(worker);
+        }
+        if clogged {
+            self.resume_client(client);
         }
     }
 

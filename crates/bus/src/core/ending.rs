@@ -139,6 +139,14 @@ impl<O: Outlet> Pass<'_, O> {
                 }
             }
             What::Close | What::Delete if succeeded => {
+                // A turn that its worker has not ended by now will not end any more.
+                if let Some(session) = self.core.sessions.get_mut(key)
+                    && let Some(worker) = session.worker()
+                {
+                    for prompt in std::mem::take(&mut session.prompts) {
+                        self.cancel_for(worker, prompt);
+                    }
+                }
                 self.drop_session(key);
                 self.stop_idle();
             }

@@ -9,6 +9,7 @@ use super::line::Parts;
 use super::number::{self, Digits};
 use super::session::SessionKey;
 use super::state::{Asker, Errand, Opening, Pending, What, Whereabouts};
+use super::timer::Timer;
 
 impl<O: Outlet> Pass<'_, O> {
     pub(super) fn forward(
@@ -38,6 +39,7 @@ impl<O: Outlet> Pass<'_, O> {
         if what == What::Initialize || what == What::Authenticate {
             self.remember(client, message, what);
         }
+        let deadline = self.now + self.core.limits.initialize_timeout;
         let Some(state) = self.core.worker(worker) else { return };
         state.next_id += 1;
         let number = state.next_id;
@@ -45,6 +47,11 @@ impl<O: Outlet> Pass<'_, O> {
             state.creating += 1;
         }
         state.used |= opening.is_some();
+        if what == What::Initialize {
+            let serial = state.serial;
+            self.core.timers.set(deadline, Timer::Unanswered(worker, serial, number));
+        }
+        let Some(state) = self.core.worker(worker) else { return };
         state.pending.insert(
             number,
             Pending {
@@ -190,7 +197,7 @@ impl<O: Outlet> Pass<'_, O> {
             }
             Asker::Errand(errand) => self.errand_done(worker, errand, message),
             Asker::Fan(fan) => self.fan_part(fan, worker, Ok(message)),
-            Asker::Gone => {}
+            Asker::Gone => self.stop_idle(),
         }
     }
 
@@ -205,7 +212,7 @@ impl<O: Outlet> Pass<'_, O> {
             }
             Asker::Errand(errand) => self.errand_failed(worker, errand, error),
             Asker::Fan(fan) => self.fan_part(fan, worker, Err(error)),
-            Asker::Gone => {}
+            Asker::Gone => self.stop_idle(),
         }
     }
 

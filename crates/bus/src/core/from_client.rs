@@ -39,9 +39,11 @@ impl<O: Outlet> Pass<'_, O> {
             next_ask: 0,
             sessions: Default::default(),
             held: None,
+            catching_up: false,
             eof: false,
             closing: false,
             full: false,
+            clogged: false,
             pausing: Vec::new(),
             paused: 0,
         });
@@ -77,11 +79,8 @@ impl<O: Outlet> Pass<'_, O> {
 
     pub(super) fn client_request(&mut self, client: Client, message: View<'_>, batch: Option<BatchKey>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
-        let Some(state) = self.core.client(client) else { return };
         let tag = message.tag();
-        if state.inflight.contains_key(id) {
-            let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
-            self.refuse(client, id, batch, tag, &error);
+        if self.refuse_doubled(client, id, batch, tag) {
             return;
         }
         if self.core.draining {
@@ -100,6 +99,22 @@ impl<O: Outlet> Pass<'_, O> {
             Route::Everywhere => self.ask_everybody(client, message, batch, what),
             Route::Refuse(error) => self.refuse(client, id, batch, tag, &error),
         }
+    }
+
+    /// Refuses a request whose id is in use. Tells whether it is.
+    pub(super) fn refuse_doubled(
+        &mut self,
+        client: Client,
+        id: &[u8],
+        batch: Option<BatchKey>,
+        tag: Option<&[u8]>,
+    ) -> bool {
+        let doubled = self.core.client(client).is_some_and(|state| state.inflight.contains_key(id));
+        if doubled {
+            let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
+            self.refuse(client, id, batch, tag, &error);
+        }
+        doubled
     }
 
     fn client_notification(&mut self, client: Client, message: View<'_>) {
@@ -186,7 +201,7 @@ impl<O: Outlet> Pass<'_, O> {
         Some(asked)
     }
 
-    fn client_fault(&mut self, client: Client, message: View<'_>, fault: Fault) {
+    pub(super) fn client_fault(&mut self, client: Client, message: View<'_>, fault: Fault) {
         if let Some(line) = message.refusal() {
             self.write_client(client, &[&line]);
         }
@@ -227,7 +242,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Hangs up on a client whose input has ended and that is owed nothing more.
     pub(super) fn if_served(&mut self, client: Client) {
         let Some(state) = self.core.client(client) else { return };
-        if state.eof && state.inflight.is_empty() && state.held.is_none() {
+        if state.eof && state.inflight.is_empty() && state.held.is_none() && !state.catching_up {
             self.close(client, Reason::Served);
         }
     }

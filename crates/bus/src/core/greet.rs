@@ -2,7 +2,7 @@
 //! more than one worker.
 
 use narrows_acp::method;
-use narrows_wire::{Code, RpcError, View, message};
+use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde_json::{Value, json};
 
 use crate::config::Protocol;
@@ -71,7 +71,10 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// The opposite: the line is about to be acted on.
     pub(super) fn forget_elsewhere(&mut self, client: Client, line: &[u8]) {
-        if let (Some(id), Some(state)) = (View::parse(line).id(), self.core.client(client)) {
+        let message = View::parse(line);
+        if message.kind() == Kind::Request
+            && let (Some(id), Some(state)) = (message.id(), self.core.client(client))
+        {
             state.inflight.remove(id);
         }
     }
@@ -88,14 +91,15 @@ impl<O: Outlet> Pass<'_, O> {
                     self.revived(key, worker, message.error());
                 }
             }
-            Errand::Close => {}
+            Errand::Close => self.stop_idle(),
         }
     }
 
     pub(super) fn errand_failed(&mut self, worker: Worker, errand: Errand, error: &RpcError) {
         match errand {
             // Its backlog is dealt with when it goes.
-            Errand::Initialize | Errand::Authenticate | Errand::Close => {}
+            Errand::Initialize | Errand::Authenticate => {}
+            Errand::Close => self.stop_idle(),
             Errand::Revive(key, serial) => {
                 if self.core.sessions.same(key, serial).is_some() {
                     self.revived(key, worker, Some(error.clone()));

@@ -5,12 +5,40 @@ use narrows_wire::{Code, Kind, RpcError, View};
 use super::Pass;
 use super::api::{Client, Outlet, PoolId};
 use super::batch::BatchKey;
-use super::state::{Held, Whereabouts};
+use super::session::Waiting;
+use super::state::Held;
 use super::timer::Timer;
 
 impl<O: Outlet> Pass<'_, O> {
     /// Keeps a line until the client's pool has a worker for it.
     pub(super) fn hold(&mut self, client: Client, line: &[u8], batch: Option<BatchKey>) {
+        self.keep(client, line, batch, false);
+    }
+
+    /// Acts once more on lines of clients that came to nothing, in their order. What came behind them still waits behind
+    /// them.
+    pub(super) fn take_again(&mut self, lines: Vec<Waiting>) {
+        let waits = |core: &super::Core, client: Client| {
+            core.clients.get(client.0 as usize).is_some_and(|state| state.held.is_some())
+        };
+        let (behind, free): (Vec<_>, Vec<_>) =
+            lines.into_iter().partition(|line| waits(self.core, line.client));
+        for line in behind.into_iter().rev() {
+            self.keep(line.client, &line.line, line.batch, true);
+        }
+        for line in &free {
+            self.catch_up(line.client, true);
+        }
+        for line in &free {
+            self.take_client(line.client, View::parse(&line.line), line.batch);
+        }
+        for line in free {
+            self.catch_up(line.client, false);
+            self.if_served(line.client);
+        }
+    }
+
+    fn keep(&mut self, client: Client, line: &[u8], batch: Option<BatchKey>, in_front: bool) {
         let limit = self.core.limits.queue_bytes;
         let at = self.now + self.core.limits.initialize_timeout;
         let serial = self.core.next_serial();
@@ -20,7 +48,11 @@ impl<O: Outlet> Pass<'_, O> {
         let held = state.held.get_or_insert_with(|| Box::new(Held { serial, ..Held::default() }));
         let was_over = held.bytes > limit;
         held.bytes += line.len();
-        held.lines.push_back((line.into(), batch));
+        if in_front {
+            held.lines.push_front((line.into(), batch));
+        } else {
+            held.lines.push_back((line.into(), batch));
+        }
         let is_over = held.bytes > limit;
         if is_first {
             self.core.timers.set(at, Timer::Held(client, serial));
@@ -49,6 +81,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Acts on what a client has waiting. Tells whether all of it has gone.
     fn release(&mut self, client: Client) -> bool {
         let Some(held) = self.take_held(client) else { return true };
+        self.catch_up(client, true);
         let mut lines = held.lines.into_iter();
         for (line, batch) in lines.by_ref() {
             self.take_client(client, View::parse(&line), batch);
@@ -60,11 +93,19 @@ impl<O: Outlet> Pass<'_, O> {
         for (line, batch) in lines {
             self.hold(client, &line, batch);
         }
+        self.catch_up(client, false);
         let released = self.core.client(client).is_none_or(|state| state.held.is_none());
         if released {
             self.if_served(client);
         }
         released
+    }
+
+    /// While it does, a client that is owed nothing for the moment is not hung up on.
+    fn catch_up(&mut self, client: Client, on: bool) {
+        if let Some(state) = self.core.client(client) {
+            state.catching_up = on;
+        }
     }
 
     fn take_held(&mut self, client: Client) -> Option<Box<Held>> {
@@ -89,21 +130,26 @@ impl<O: Outlet> Pass<'_, O> {
         for pool in &mut self.core.pools {
             pool.waiting.retain(|waiting| *waiting != client);
         }
+        self.catch_up(client, true);
         for (line, batch) in held.lines {
+            // The next entry of a batch whose first was refused may wait by now: all behind it waits too.
+            if self.core.client(client).is_some_and(|state| state.held.is_some()) {
+                self.hold(client, &line, batch);
+                continue;
+            }
             let message = View::parse(&line);
             match (message.kind(), message.id()) {
                 (Kind::Request, Some(id)) => {
-                    if let Some(state) = self.core.client(client)
-                        && state.inflight.get(id) == Some(&Whereabouts::Elsewhere)
-                    {
-                        state.inflight.remove(id);
+                    if !self.refuse_doubled(client, id, batch, message.tag()) {
+                        self.refuse(client, id, batch, message.tag(), error);
                     }
-                    self.refuse(client, id, batch, message.tag(), error);
                 }
                 (Kind::Batch, _) => self.refuse_batch(client, message, error),
+                (Kind::Invalid(fault), _) => self.client_fault(client, message, fault),
                 _ => self.core.counters.dropped += 1,
             }
         }
+        self.catch_up(client, false);
         self.if_served(client);
     }
 }

@@ -255,11 +255,19 @@ impl<O: Outlet> Pass<'_, O> {
             && !(opens && (state.stage == Stage::Retiring || per_session && state.used))
         {
             if state.stage == Stage::Greeting {
+                // The next session must not go there too.
+                state.used |= opens;
                 return Route::Backlog(worker);
             }
             return Route::Worker { worker, session: None };
         }
-        self.claim(client, pool)
+        let route = self.claim(client, pool);
+        if let Route::Backlog(worker) = route
+            && let Some(state) = self.core.worker(worker)
+        {
+            state.used |= opens;
+        }
+        route
     }
 
     /// Takes a worker that nobody has yet for a client. It is told what the client told another before.

@@ -154,12 +154,16 @@ pub(super) struct ClientState {
     pub(super) next_ask: u64,
     pub(super) sessions: FxHashSet<SessionKey>,
     pub(super) held: Option<Box<Held>>,
+    /// Lines of it that waited are being acted on: not all it is owed is known yet.
+    pub(super) catching_up: bool,
     /// Its input has ended.
     pub(super) eof: bool,
     /// It is being hung up on.
     pub(super) closing: bool,
     /// More waits for it than may.
     pub(super) full: bool,
+    /// It is not read from because it does not read what it is told.
+    pub(super) clogged: bool,
     /// The workers that are not read from because of it.
     pub(super) pausing: Vec<Worker>,
     /// How many full queues keep it from being read.

@@ -11,7 +11,7 @@ use super::Pass;
 use super::api::{Action, Client, End, Note, Outlet, PoolId, Stuck, Worker};
 use super::batch::Sender;
 use super::line::Parts;
-use super::session::{Place, Session, SessionKey, quoted};
+use super::session::{Place, Session, SessionKey, Waiting, quoted};
 use super::state::{Asker, Pending, Stage, WorkerState};
 use super::timer::Timer;
 
@@ -170,13 +170,20 @@ impl<O: Outlet> Pass<'_, O> {
             }
             Stuck::Stopped | Stuck::Undrained => {
                 let what = if why == Stuck::Stopped { "was stopped" } else { "takes nothing any more" };
-                state.fault = Some(what);
-                let error = RpcError::new(Code::Deadline, format!("the agent's process {what}"));
-                self.fail_all(worker, &error.effects(Effects::Possible));
-                self.lose_sessions(worker, &Arc::from(format!("its agent's process {what}")));
-                self.stop_worker(worker, true);
+                self.useless(worker, what);
             }
         }
+    }
+
+    /// Ends a worker at once that does not do what it must in time.
+    fn useless(&mut self, worker: Worker, what: &'static str) {
+        if let Some(state) = self.core.worker(worker) {
+            state.fault = Some(what);
+        }
+        let error = RpcError::new(Code::Deadline, format!("the agent's process {what}"));
+        self.fail_all(worker, &error.effects(Effects::Possible));
+        self.lose_sessions(worker, &Arc::from(format!("its agent's process {what}")));
+        self.stop_worker(worker, true);
     }
 
     /// Fails every request that a worker owes.
@@ -327,13 +334,15 @@ impl<O: Outlet> Pass<'_, O> {
             self.tell(Note::Lost { worker, reason: reason.to_string(), requests, sessions });
             self.count_loss(pool, reason);
         }
-        for pending in again {
-            self.send_again(&pending, &end.unsent[(pending.start - written) as usize..]);
-        }
-        for waiting in state.backlog {
+        let mut lines: Vec<Waiting> = again
+            .iter()
+            .filter_map(|pending| self.unsent(pending, &end.unsent[(pending.start - written) as usize..]))
+            .collect();
+        for waiting in &state.backlog {
             self.forget_elsewhere(waiting.client, &waiting.line);
-            self.take_client(waiting.client, View::parse(&waiting.line), waiting.batch);
         }
+        lines.extend(state.backlog);
+        self.take_again(lines);
         self.fill(pool);
         self.if_drained();
     }
@@ -407,9 +416,9 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    /// Sends a request again that its worker never saw.
-    fn send_again(&mut self, pending: &Pending, unsent: &[u8]) {
-        let Asker::Client { client, id, batch } = &pending.asker else { return };
+    /// A request that its worker never saw, as its client sent it.
+    fn unsent(&mut self, pending: &Pending, unsent: &[u8]) -> Option<Waiting> {
+        let Asker::Client { client, id, batch } = &pending.asker else { return None };
         if let Some(state) = self.core.client(*client) {
             state.inflight.remove(id);
         }
@@ -425,7 +434,7 @@ impl<O: Outlet> Pass<'_, O> {
             edits.push((Part::Session, name));
         }
         let line = Parts::of(line, &edits).as_slice().concat();
-        self.client_request(*client, View::parse(&line), *batch);
+        Some(Waiting { client: *client, line: line.into(), batch: *batch })
     }
 
     /// A worker's sessions live nowhere from now on; their clients are told if they can be.
@@ -492,6 +501,15 @@ impl<O: Outlet> Pass<'_, O> {
                     .is_some_and(|state| state.serial == serial && state.stage == Stage::Greeting)
                 {
                     self.ungreeted(worker, "did not answer initialize in time");
+                }
+            }
+            Timer::Unanswered(worker, serial, number) => {
+                if self
+                    .core
+                    .worker(worker)
+                    .is_some_and(|state| state.serial == serial && state.pending.contains_key(&number))
+                {
+                    self.useless(worker, "did not answer initialize in time");
                 }
             }
             Timer::Retired(worker, serial) => {

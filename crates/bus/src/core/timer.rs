@@ -11,6 +11,8 @@ use super::session::SessionKey;
 pub(super) enum Timer {
     /// A worker has had its time to answer `initialize`.
     Greeted(Worker, u64),
+    /// The same, where a client asked for it by itself, with the number of its request.
+    Unanswered(Worker, u64, u64),
     /// A worker that is to go has had its time to finish.
     Retired(Worker, u64),
     /// A session that was told to stop has had its time.

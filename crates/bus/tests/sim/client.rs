@@ -1,0 +1,226 @@
+//! A made-up client: what it says next, and what it makes of what it hears.
+
+use narrows_wire::{Kind, View};
+
+use crate::oracle::{Conn, Said, Tag, entries, stripped};
+use crate::random::Random;
+use crate::scenario::Breed;
+
+/// A request that the client waits for.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) id: Vec<u8>,
+    pub(crate) tag: Tag,
+    pub(crate) method: &'static str,
+    pub(crate) session: Option<String>,
+}
+
+/// A made-up client.
+#[derive(Debug)]
+pub(crate) struct SimClient {
+    pub(crate) conn: Conn,
+    pub(crate) pool: usize,
+    pub(crate) breed: Breed,
+    pub(crate) greeted: bool,
+    pub(crate) greeting: bool,
+    pub(crate) flight: Vec<Waiting>,
+    pub(crate) sessions: Vec<String>,
+    /// What workers have asked it.
+    pub(crate) questions: Vec<Vec<u8>>,
+    /// Reads nothing.
+    pub(crate) asleep: bool,
+    counter: usize,
+    style: usize,
+}
+
+/// A line and what it means.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) text: Vec<u8>,
+    pub(crate) said: Vec<Said>,
+    pub(crate) array: bool,
+}
+
+impl SimClient {
+    pub(crate) fn new(conn: Conn, pool: usize, breed: Breed, random: &mut Random) -> Self {
+        Self {
+            conn,
+            pool,
+            breed,
+            greeted: breed.is_plain(),
+            greeting: false,
+            flight: Vec::new(),
+            sessions: Vec::new(),
+            questions: Vec::new(),
+            asleep: false,
+            counter: 0,
+            style: random.below(4),
+        }
+    }
+
+    /// Whether the bus knows by now what it wants.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.counter > 0
+    }
+
+    /// An id that is not in use.
+    fn fresh_id(&mut self, random: &mut Random) -> Vec<u8> {
+        loop {
+            let style = if self.style == 3 { random.below(6) } else { self.style };
+            let number = if self.style == 3 { random.below(5) } else { self.counter };
+            self.counter += 1;
+            let id = match style {
+                0 => format!("{number}"),
+                1 => format!("\"{number}\""),
+                2 => format!("\"k-{number}\""),
+                3 => format!("-{}", number + 1),
+                4 => format!("{number}.50"),
+                _ => format!("\"\\u00e9\\\"{number}\""),
+            };
+            if !self.flight.iter().any(|waiting| waiting.id == id.as_bytes()) {
+                return id.into_bytes();
+            }
+        }
+    }
+
+    /// A request.
+    pub(crate) fn ask(
+        &mut self,
+        tag: Tag,
+        method: &'static str,
+        session: Option<String>,
+        pad: usize,
+        random: &mut Random,
+    ) -> Line {
+        let id = self.fresh_id(random);
+        self.ask_with(id, tag, method, session, pad, random)
+    }
+
+    /// A request with this id.
+    pub(crate) fn ask_with(
+        &mut self,
+        id: Vec<u8>,
+        tag: Tag,
+        method: &'static str,
+        session: Option<String>,
+        pad: usize,
+        random: &mut Random,
+    ) -> Line {
+        let shown = String::from_utf8_lossy(&id).into_owned();
+        let extra = match method {
+            "initialize" => format!(
+                "\"protocolVersion\":{},\"clientCapabilities\":{{}},\"clientInfo\":{{\"name\":\"x\",\"version\":\"1\"}},\"info\":{{\"name\":\"x\",\"version\":\"1\"}},\"capabilities\":{{}},",
+                self.breed.version()
+            ),
+            "session/new" | "session/load" | "session/resume" => {
+                "\"cwd\":\"/w\",\"mcpServers\":[],".to_owned()
+            }
+            "session/prompt" => {
+                format!("\"prompt\":[{{\"type\":\"text\",\"text\":\"{}\"}}],", "x".repeat(pad))
+            }
+            _ => String::new(),
+        };
+        let (top, inner) = match &session {
+            Some(name) if self.breed.is_plain() && random.one_in(2) => {
+                (format!("\"sessionId\":\"{name}\","), String::new())
+            }
+            Some(name) => (String::new(), format!("\"sessionId\":\"{name}\",")),
+            None => (String::new(), String::new()),
+        };
+        let text = if random.one_in(3) {
+            format!("{{{top}\"method\":\"{method}\",\"params\":{{{inner}{extra}\"_meta\":{{\"n\":\"#{tag}#\"}}}},\"id\":{shown},\"jsonrpc\":\"2.0\"}}")
+        } else {
+            format!("{{\"jsonrpc\":\"2.0\",\"id\":{shown},\"method\":\"{method}\",{top}\"params\":{{\"_meta\":{{\"n\":\"#{tag}#\"}},{inner}{extra}\"z\": 1}}}}")
+        }
+        .into_bytes();
+        self.flight.push(Waiting { id: id.clone(), tag, method, session: session.clone() });
+        let said = vec![Said::Ask { tag, id, method, session, text: stripped(View::parse(&text)) }];
+        Line { text, said, array: false }
+    }
+
+    /// A notification about a session.
+    pub(crate) fn tell(tag: Tag, method: &str, session: &str) -> Line {
+        let text =
+            format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{method}\",\"params\":{{\"sessionId\":\"{session}\",\"_meta\":{{\"n\":\"#{tag}#\"}}}}}}").into_bytes();
+        let said = vec![Said::Tell {
+            tag,
+            session: Some(session.to_owned()),
+            about: None,
+            text: stripped(View::parse(&text)),
+        }];
+        Line { text, said, array: false }
+    }
+
+    /// Takes a request back.
+    pub(crate) fn take_back(tag: Tag, waiting: &Waiting) -> Line {
+        let id = String::from_utf8_lossy(&waiting.id);
+        let text =
+            format!("{{\"jsonrpc\":\"2.0\",\"method\":\"$/cancel_request\",\"params\":{{\"requestId\":{id},\"_meta\":{{\"n\":\"#{tag}#\"}}}}}}").into_bytes();
+        let said = vec![Said::Tell {
+            tag,
+            session: None,
+            about: Some(waiting.tag),
+            text: stripped(View::parse(&text)),
+        }];
+        Line { text, said, array: false }
+    }
+
+    /// An answer to what a worker asked with this id.
+    pub(crate) fn answer(tag: Tag, id: &[u8], random: &mut Random) -> Line {
+        let shown = String::from_utf8_lossy(id);
+        let body = match random.below(3) {
+            0 => format!("\"error\":{{\"code\":-32603,\"message\":\"#{tag}#\"}}"),
+            1 => format!("\"result\":{{\"outcome\":{{\"outcome\":\"cancelled\"}},\"_meta\":\"#{tag}#\"}}"),
+            _ => format!("\"result\":{{\"outcome\":{{\"outcome\":\"selected\",\"optionId\":\"#{tag}#\"}}}}"),
+        };
+        let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":{shown},{body}}}").into_bytes();
+        let said = vec![Said::Answer { id: id.to_vec(), text: stripped(View::parse(&text)) }];
+        Line { text, said, array: false }
+    }
+
+    /// Several lines as one array.
+    pub(crate) fn together(lines: Vec<Line>) -> Line {
+        let mut text = vec![b'['];
+        let mut said = Vec::new();
+        for line in lines {
+            if text.len() > 1 {
+                text.push(b',');
+            }
+            text.extend_from_slice(&line.text);
+            said.extend(line.said);
+        }
+        text.push(b']');
+        Line { text, said, array: true }
+    }
+
+    /// Reads one line.
+    pub(crate) fn hear(&mut self, line: &[u8]) {
+        let view = View::parse(line);
+        match view.kind() {
+            Kind::Batch => entries(line).into_iter().for_each(|entry| self.hear(entry)),
+            Kind::Request => self.questions.extend(view.id().map(<[u8]>::to_vec)),
+            Kind::Response => {
+                let doubled = view.error().is_some_and(|error| error.code == -32014);
+                let same = |waiting: &Waiting| Some(&*waiting.id) == view.id();
+                let found = if doubled {
+                    self.flight.iter().rposition(same)
+                } else {
+                    self.flight.iter().position(same)
+                };
+                let Some(at) = found else { return };
+                let ok = view.result().is_some();
+                let waiting = self.flight.remove(at);
+                match waiting.method {
+                    "initialize" => {
+                        self.greeting = false;
+                        self.greeted |= ok;
+                    }
+                    "session/new" if ok => self.sessions.extend(view.session().map(|name| name.into_owned())),
+                    "session/load" | "session/resume" if ok => self.sessions.extend(waiting.session),
+                    _ => {}
+                }
+            }
+            Kind::Notification | Kind::Invalid(_) => {}
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The core under made-up clients, workers and faults, judged line by line; a seed makes a run come again.
+//!
+//! `NARROWS_SIM_SEED=17 cargo nextest run -p narrows-bus --test sim shared` runs one seed of a family and prints all that
+//! happened; `NARROWS_SIM_SEEDS=100000` runs more of them than a usual run does.
+
+mod client;
+mod net;
+mod oracle;
+mod random;
+mod scenario;
+mod worker;
+mod world;
+
+use std::collections::BTreeMap;
+
+use narrows_bus::config::{Protocol, Share};
+use scenario::{Family, Scenario};
+use world::World;
+
+const ACP: &[Protocol] = &[Protocol::V1, Protocol::V1, Protocol::V2];
+const ALL: &[Protocol] = &[Protocol::V1, Protocol::V2, Protocol::JsonRpc];
+
+/// Runs seeds of a family until so many faults have happened, each one twice.
+#[track_caller]
+fn check(family: Family, calm: bool, seeds: u64) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    if let Some(seed) = number("NARROWS_SIM_SEED") {
+        let outcome = World::new(Scenario::new(family, seed, calm), seed, true, true).run();
+        println!("{}\n{} faults", outcome.trace.join("\n"), outcome.faults);
+        assert!(outcome.wrongs.is_empty(), "seed {seed}: {:#?}", outcome.wrongs);
+        return;
+    }
+    let (mut faults, mut served) = (0, 0);
+    let mut wrongs: BTreeMap<String, (usize, usize, u64, String)> = BTreeMap::new();
+    let began = std::time::Instant::now();
+    for seed in 0..number("NARROWS_SIM_SEEDS").unwrap_or(seeds) {
+        let first = World::new(Scenario::new(family, seed, calm), seed, true, false).run();
+        if let Some(wrong) = first.wrongs.first() {
+            // The shortest run of each kind is the one to look at.
+            let kind: String = wrong.chars().filter(|char| !char.is_ascii_digit()).take(60).collect();
+            let entry = wrongs.entry(kind).or_insert_with(|| (0, usize::MAX, seed, String::new()));
+            entry.0 += 1;
+            if first.steps < entry.1 {
+                (entry.1, entry.2, entry.3) = (first.steps, seed, first.wrongs.join("; "));
+            }
+            continue;
+        }
+        let second = World::new(Scenario::new(family, seed, calm), seed, false, false).run();
+        assert_eq!(first.digest, second.digest, "seed {seed} went another way when it came again");
+        faults += first.faults + second.faults;
+        served += first.served;
+    }
+    println!("{faults} faults, {served} answers served, {:.1} s", began.elapsed().as_secs_f64());
+    let found: Vec<String> = wrongs
+        .values()
+        .map(|(times, steps, seed, wrong)| {
+            format!("{times} times, at best after {steps} steps with NARROWS_SIM_SEED={seed}: {wrong}")
+        })
+        .collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(served > 0, "nobody was ever served");
+}
+
+#[test]
+fn shared_by_all() {
+    check(Family { shares: &[Share::All], protocols: ALL }, false, 300);
+}
+
+#[test]
+fn one_worker_for_each_connection() {
+    check(Family { shares: &[Share::Connection], protocols: ALL }, false, 300);
+}
+
+#[test]
+fn one_worker_for_each_session() {
+    check(Family { shares: &[Share::Session], protocols: ACP }, false, 300);
+}
+
+#[test]
+fn pools_of_all_kinds() {
+    check(Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP }, false, 300);
+}
+
+#[test]
+fn days_without_faults() {
+    check(Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP }, true, 50);
+}

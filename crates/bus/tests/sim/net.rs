@@ -1,0 +1,200 @@
+//! Queues, pipes and processes as a driver would have them, made up.
+
+use narrows_bus::core::{Action, Client, Outlet, PoolId, Reason, Worker};
+
+use crate::client::SimClient;
+use crate::oracle::{Conn, Hand, Oracle};
+use crate::worker::SimWorker;
+
+/// A client's end.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) client: SimClient,
+    pub(crate) queue: Vec<u8>,
+    /// Its queue was fuller than it may be, and has not been half empty since.
+    pub(crate) over: bool,
+    pub(crate) paused: bool,
+    pub(crate) closing: bool,
+    pub(crate) ended: bool,
+    pub(crate) stalled: u32,
+}
+
+/// A worker's end.
+#[derive(Debug)]
+pub(crate) struct Proc {
+    pub(crate) worker: SimWorker,
+    pub(crate) up: bool,
+    pub(crate) queue: Vec<u8>,
+    /// How much was ever queued, and of that written to the pipe.
+    pub(crate) queued: u64,
+    pub(crate) written: u64,
+    pub(crate) pipe: Vec<u8>,
+    pub(crate) read: u64,
+    pub(crate) partial: Vec<u8>,
+    pub(crate) over: bool,
+    pub(crate) paused: bool,
+    /// Told to end; at once if it is true.
+    pub(crate) stop: Option<bool>,
+    pub(crate) frozen: bool,
+}
+
+/// All ends there are, in the slots that the core numbers them by.
+#[derive(Debug)]
+pub(crate) struct Net {
+    pub(crate) ports: Vec<Option<Port>>,
+    pub(crate) procs: Vec<Option<Proc>>,
+    /// Processes to be started.
+    pub(crate) spawns: Vec<(Worker, PoolId)>,
+    /// `None` in the second run, which must only be the same.
+    pub(crate) oracle: Option<Oracle>,
+    pub(crate) conns: usize,
+    pub(crate) hands: usize,
+    pub(crate) finished: bool,
+    pub(crate) limit: usize,
+    /// Of everything that came out.
+    pub(crate) digest: u64,
+    pub(crate) trace: Option<Vec<String>>,
+}
+
+impl Net {
+    pub(crate) fn note(&mut self, what: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(what());
+        }
+    }
+
+    fn digest(&mut self, kind: u8, slot: u32, parts: &[&[u8]]) {
+        let mut mix =
+            |word: u64| self.digest = (self.digest.rotate_left(5) ^ word).wrapping_mul(0x517C_C1B7_2722_0A95);
+        mix(u64::from(kind) << 32 | u64::from(slot));
+        for part in parts {
+            for chunk in part.chunks(8) {
+                let mut word = [0; 8];
+                word[..chunk.len()].copy_from_slice(chunk);
+                mix(u64::from_le_bytes(word));
+            }
+        }
+    }
+
+    pub(crate) fn port(&mut self, slot: usize) -> Option<&mut Port> {
+        self.ports.get_mut(slot).and_then(Option::as_mut)
+    }
+
+    pub(crate) fn proc(&mut self, slot: usize) -> Option<&mut Proc> {
+        self.procs.get_mut(slot).and_then(Option::as_mut)
+    }
+
+    pub(crate) fn conn(&mut self, client: Client) -> Option<Conn> {
+        self.port(client.0 as usize).map(|port| port.client.conn)
+    }
+
+    pub(crate) fn hand(&mut self, worker: Worker) -> Option<Hand> {
+        self.proc(worker.0 as usize).map(|proc| proc.worker.hand)
+    }
+
+    fn wrong(&mut self, what: String) {
+        if let Some(oracle) = &mut self.oracle {
+            oracle.wrongs.push(what);
+        }
+    }
+}
+
+impl Outlet for Net {
+    fn to_client(&mut self, client: Client, parts: &[&[u8]]) -> usize {
+        self.digest(1, client.0, parts);
+        let line = parts.concat();
+        self.note(|| format!("  -> client {} {}", client.0, String::from_utf8_lossy(&line)));
+        let limit = self.limit;
+        let Some(port) = self.port(client.0 as usize) else {
+            self.wrong(format!("a line for client {}, who is not there", client.0));
+            return 0;
+        };
+        if port.closing {
+            return port.queue.len();
+        }
+        port.queue.extend_from_slice(&line);
+        port.queue.push(b'\n');
+        let (waits, conn) = (port.queue.len(), port.client.conn);
+        port.over |= waits > limit;
+        // A full queue may take what was already under way: the rest of an array, errors for all that was open.
+        if waits > limit + line.len() + 24_000 {
+            self.wrong(format!("I6 {waits} bytes wait for connection {conn}"));
+        }
+        if let Some(oracle) = &mut self.oracle {
+            oracle.client_hears(conn, &line);
+        }
+        waits
+    }
+
+    fn to_worker(&mut self, worker: Worker, parts: &[&[u8]]) -> usize {
+        self.digest(2, worker.0, parts);
+        let line = parts.concat();
+        self.note(|| format!("  -> worker {} {}", worker.0, String::from_utf8_lossy(&line)));
+        let limit = self.limit;
+        let Some(proc) = self.proc(worker.0 as usize) else {
+            self.wrong(format!("a line for worker {}, which is not there", worker.0));
+            return 0;
+        };
+        let (start, hand) = (proc.queued, proc.worker.hand);
+        proc.queue.extend_from_slice(&line);
+        proc.queue.push(b'\n');
+        proc.queued += line.len() as u64 + 1;
+        let waits = proc.queue.len();
+        proc.over |= waits > limit;
+        if waits > limit + line.len() + 24_000 {
+            self.wrong(format!("I6 {waits} bytes wait for worker {hand}"));
+        }
+        if let Some(oracle) = &mut self.oracle {
+            oracle.worker_hears(hand, start, &line);
+        }
+        waits
+    }
+
+    fn act(&mut self, action: Action) {
+        self.note(|| format!("  => {action:?}"));
+        match action {
+            Action::Spawn { worker, pool } => {
+                self.digest(3, worker.0, &[]);
+                self.spawns.push((worker, pool));
+            }
+            Action::Stop { worker, kill } => {
+                self.digest(4, worker.0, &[&[u8::from(kill)]]);
+                let hand = self.hand(worker);
+                if let Some(proc) = self.proc(worker.0 as usize) {
+                    proc.stop = Some(kill || proc.stop == Some(true));
+                }
+                if let (Some(oracle), Some(hand)) = (&mut self.oracle, hand) {
+                    oracle.hand_spent(hand);
+                }
+            }
+            Action::PauseWorker(worker) => {
+                self.digest(5, worker.0, &[]);
+                self.proc(worker.0 as usize).into_iter().for_each(|proc| proc.paused = true);
+            }
+            Action::ResumeWorker(worker) => {
+                self.digest(6, worker.0, &[]);
+                self.proc(worker.0 as usize).into_iter().for_each(|proc| proc.paused = false);
+            }
+            Action::PauseClient(client) => {
+                self.digest(7, client.0, &[]);
+                self.port(client.0 as usize).into_iter().for_each(|port| port.paused = true);
+            }
+            Action::ResumeClient(client) => {
+                self.digest(8, client.0, &[]);
+                self.port(client.0 as usize).into_iter().for_each(|port| port.paused = false);
+            }
+            Action::Close { client, reason } => {
+                self.digest(9, client.0, &[]);
+                let conn = self.conn(client);
+                if let Some(port) = self.port(client.0 as usize) {
+                    port.closing = true;
+                }
+                if let (Some(oracle), Some(conn)) = (&mut self.oracle, conn) {
+                    oracle.conn_closed(conn, reason != Reason::SlowReader);
+                }
+            }
+            Action::Tell(_) => {}
+            Action::Finished => self.finished = true,
+        }
+    }
+}

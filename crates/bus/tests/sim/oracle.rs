@@ -1,0 +1,335 @@
+//! A naive judge of what goes in and out of a bus: plain maps, written from the promises and not from the router.
+//!
+//! It is told each line before the core is, and hears each line the core lets out. Every message that somebody makes up
+//! holds a number of its own, `#17#`, so that the judge knows a message again wherever it turns up.
+
+mod clients;
+mod sessions;
+mod text;
+mod workers;
+
+pub(crate) use text::{entries, number_in, stripped};
+
+use std::collections::{HashMap, VecDeque};
+
+/// A connection, counted from the first one there ever was.
+pub(crate) type Conn = usize;
+/// A worker, counted likewise.
+pub(crate) type Hand = usize;
+/// A session as it really is, whatever it is called.
+pub(crate) type Truth = usize;
+/// The number in a message.
+pub(crate) type Tag = usize;
+
+/// Requests that may be asked of several workers, and again.
+pub(crate) const REPEATABLE: [&str; 5] =
+    ["initialize", "authenticate", "session/list", "session/load", "session/resume"];
+
+/// One thing a client says.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// A request.
+    Ask { tag: Tag, id: Vec<u8>, method: &'static str, session: Option<String>, text: Vec<u8> },
+    /// A notification; `about` is the request that it takes back.
+    Tell { tag: Tag, session: Option<String>, about: Option<Tag>, text: Vec<u8> },
+    /// An answer to what a worker asked, or what pretends to be one.
+    Answer { id: Vec<u8>, text: Vec<u8> },
+    /// What is answered by an error without an id.
+    Broken,
+}
+
+/// One thing a worker says.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// An answer. `opens`: the session that is now here, and what it is called here.
+    Answer { id: Vec<u8>, opens: Option<(Truth, String)>, closes: Option<String>, text: Vec<u8> },
+    /// What has the id of an answer but is none.
+    Malformed { id: Vec<u8> },
+    /// A request.
+    Ask { tag: Tag, id: Vec<u8>, truth: Option<Truth>, text: Vec<u8> },
+    /// A notification.
+    Tell { tag: Tag, truth: Option<Truth>, text: Vec<u8> },
+    /// What is no message, or answers nothing.
+    Noise,
+}
+
+/// What the judge must know of a worker's pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    /// Each connection has its own worker.
+    pub(crate) per_connection: bool,
+    /// Each session has its own worker.
+    pub(crate) per_session: bool,
+    /// Sessions are whatever clients call them.
+    pub(crate) plain: bool,
+    /// Users may share a worker.
+    pub(crate) mixed: bool,
+}
+
+#[derive(Debug)]
+struct Asked {
+    conn: Conn,
+    method: &'static str,
+    session: Option<String>,
+    text: Vec<u8>,
+    array: Option<usize>,
+    handed: Vec<(Hand, u64, Vec<u8>)>,
+    truth: Option<Truth>,
+    said: Option<Vec<u8>>,
+    /// By a worker that was given up on: its answer may count or not.
+    late: bool,
+    malformed: bool,
+    answered: bool,
+}
+
+#[derive(Debug)]
+struct Told {
+    conn: Conn,
+    session: Option<String>,
+    about: Option<Tag>,
+    text: Vec<u8>,
+    times: u32,
+}
+
+#[derive(Debug)]
+struct FromWorker {
+    hand: Hand,
+    id: Option<Vec<u8>>,
+    truth: Option<Truth>,
+    text: Vec<u8>,
+    delivered: Option<Conn>,
+    said: Option<Vec<u8>>,
+    answered: bool,
+}
+
+#[derive(Debug)]
+enum Thing {
+    Asked(Asked),
+    Told(Told),
+    FromWorker(FromWorker),
+    Other,
+}
+
+#[derive(Debug)]
+struct ConnState {
+    open: bool,
+    identity: u32,
+    /// Requests without an answer, by id.
+    flight: HashMap<Vec<u8>, Tag>,
+    /// Requests whose id was taken.
+    doubled: Vec<(Vec<u8>, Tag)>,
+    /// Errors without an id that are due.
+    nameless: usize,
+    /// What workers asked, by the id it came with.
+    asked: HashMap<Vec<u8>, Tag>,
+    /// The last message of each session that came.
+    last: HashMap<Truth, Tag>,
+}
+
+#[derive(Debug)]
+struct HandState {
+    kind: Kind,
+    alive: bool,
+    /// Nothing more is wanted of it.
+    spent: bool,
+    read: u64,
+    /// Its sessions, as it calls them.
+    sessions: HashMap<String, Truth>,
+    /// What it was asked, by the id it was asked with.
+    asked: HashMap<Vec<u8>, Tag>,
+    /// What it asked, by its own id.
+    asking: HashMap<Vec<u8>, Tag>,
+    users: Vec<Conn>,
+    identity: Option<u32>,
+    opened: usize,
+}
+
+#[derive(Debug)]
+struct TruthState {
+    identity: u32,
+    owner: Option<Conn>,
+    hand: Hand,
+    visible: Option<String>,
+    /// Messages within a turn that its client must have before the turn's end.
+    undelivered: VecDeque<Tag>,
+}
+
+/// The judge.
+#[derive(Debug, Default)]
+pub(crate) struct Oracle {
+    things: Vec<Thing>,
+    conns: Vec<ConnState>,
+    hands: Vec<HandState>,
+    truths: Vec<Option<TruthState>>,
+    visible: HashMap<String, Truth>,
+    /// Plain sessions: who used a name, and where it is.
+    names: HashMap<String, (Vec<Conn>, Hand)>,
+    arrays: Vec<usize>,
+    /// What must have happened when the core returns.
+    due: Vec<Due>,
+    /// What was found.
+    pub(crate) wrongs: Vec<String>,
+    /// How many answers of workers reached their clients.
+    pub(crate) served: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    Answered(Tag),
+    Returned(Tag),
+}
+
+impl Oracle {
+    fn wrong(&mut self, what: impl Into<String>) {
+        self.wrongs.push(what.into());
+    }
+
+    fn put(&mut self, tag: Tag, thing: Thing) {
+        while self.things.len() <= tag {
+            self.things.push(Thing::Other);
+        }
+        self.things[tag] = thing;
+    }
+
+    fn asked(&mut self, tag: Tag) -> Option<&mut Asked> {
+        match self.things.get_mut(tag) {
+            Some(Thing::Asked(asked)) => Some(asked),
+            _ => None,
+        }
+    }
+
+    fn from_worker(&mut self, tag: Tag) -> Option<&mut FromWorker> {
+        match self.things.get_mut(tag) {
+            Some(Thing::FromWorker(thing)) => Some(thing),
+            _ => None,
+        }
+    }
+
+    fn truth(&mut self, truth: Truth) -> Option<&mut TruthState> {
+        self.truths.get_mut(truth).and_then(Option::as_mut)
+    }
+
+    /// A client came in.
+    pub(crate) fn conn_open(&mut self, identity: u32) -> Conn {
+        self.conns.push(ConnState {
+            open: true,
+            identity,
+            flight: HashMap::new(),
+            doubled: Vec::new(),
+            nameless: 0,
+            asked: HashMap::new(),
+            last: HashMap::new(),
+        });
+        self.conns.len() - 1
+    }
+
+    /// A client is hung up on, or has gone. `owed`: nothing may be open any more.
+    pub(crate) fn conn_closed(&mut self, conn: Conn, owed: bool) {
+        if owed && self.conns[conn].open {
+            self.nothing_open(conn, "hung up on");
+        }
+        let state = &mut self.conns[conn];
+        state.open = false;
+        state.asked.clear();
+        state.flight.clear();
+        state.last.clear();
+    }
+
+    fn nothing_open(&mut self, conn: Conn, when: &str) {
+        let state = &self.conns[conn];
+        let mut lost: Vec<Tag> = state.flight.values().copied().collect();
+        lost.extend(state.doubled.iter().map(|(_, tag)| *tag));
+        lost.sort_unstable();
+        let nameless = state.nameless;
+        for tag in lost {
+            let asked = self
+                .asked(tag)
+                .map(|asked| format!("{} {:?} handed {:?}", asked.method, asked.session, asked.handed));
+            self.wrong(format!("I1 lost: #{tag}# {asked:?} of connection {conn} has no answer when {when}"));
+        }
+        if nameless > 0 {
+            self.wrong(format!(
+                "F18 silence: connection {conn} lacks {nameless} errors without id when {when}"
+            ));
+        }
+    }
+
+    /// A worker is being started.
+    pub(crate) fn hand_born(&mut self, kind: Kind) -> Hand {
+        self.hands.push(HandState {
+            kind,
+            alive: true,
+            spent: false,
+            read: 0,
+            sessions: HashMap::new(),
+            asked: HashMap::new(),
+            asking: HashMap::new(),
+            users: Vec::new(),
+            identity: None,
+            opened: 0,
+        });
+        self.hands.len() - 1
+    }
+
+    /// A worker has read its input up to here.
+    pub(crate) fn hand_read(&mut self, hand: Hand, read: u64) {
+        self.hands[hand].read = read;
+    }
+
+    /// The core has given a worker up, or it was found stuck.
+    pub(crate) fn hand_spent(&mut self, hand: Hand) {
+        self.hands[hand].spent = true;
+    }
+
+    /// A worker has ended and may have read `taken` bytes.
+    pub(crate) fn hand_gone(&mut self, hand: Hand, taken: u64) {
+        let state = &mut self.hands[hand];
+        state.alive = false;
+        state.read = taken;
+        state.asking.clear();
+    }
+
+    /// The core has returned: what it had to do at once is done.
+    pub(crate) fn returned(&mut self) {
+        for due in std::mem::take(&mut self.due) {
+            match due {
+                Due::Answered(tag) => {
+                    let Some(asked) = self.asked(tag) else { continue };
+                    let (conn, done) = (asked.conn, asked.answered || asked.array.is_some());
+                    if !done && self.conns[conn].open {
+                        self.wrong(format!(
+                            "F3 kept back: the worker's answer to #{tag}# did not go to connection {conn}"
+                        ));
+                    }
+                }
+                Due::Returned(tag) => {
+                    let Some(thing) = self.from_worker(tag) else { continue };
+                    let (hand, answered) = (thing.hand, thing.answered);
+                    if !answered
+                        && self.hands[hand].alive
+                        && !self.hands[hand].spent
+                        && self.arrays.is_empty()
+                    {
+                        self.wrong(format!("the client's answer to #{tag}# did not reach worker {hand}"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Everybody has had time to answer everything: nothing may be open.
+    pub(crate) fn settle(&mut self) {
+        for conn in 0..self.conns.len() {
+            if self.conns[conn].open {
+                self.nothing_open(conn, "all is settled");
+            }
+        }
+        for hand in 0..self.hands.len() {
+            let state = &self.hands[hand];
+            if state.alive && !state.spent && !state.asking.is_empty() {
+                let tags: Vec<Tag> = state.asking.values().copied().collect();
+                self.wrong(format!("worker {hand} has no answer to its requests {tags:?}"));
+            }
+        }
+    }
+}

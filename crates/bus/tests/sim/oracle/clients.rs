@@ -1,0 +1,231 @@
+//! What clients say and hear: one answer to each request, on its connection, with its id, and the worker's own words.
+
+use narrows_wire::{Kind, View};
+
+use super::text::value_of;
+use super::{Asked, Conn, Due, Oracle, REPEATABLE, Said, Tag, Thing, Told, entries, number_in, stripped};
+
+impl Oracle {
+    /// A client has said this, in one line.
+    pub(crate) fn client_said(&mut self, conn: Conn, said: Vec<Said>, is_array: bool) {
+        let array = is_array.then(|| {
+            let owed = said.iter().filter(|entry| matches!(entry, Said::Ask { .. } | Said::Broken)).count();
+            self.arrays.push(owed);
+            self.arrays.len() - 1
+        });
+        for entry in said {
+            match entry {
+                Said::Ask { tag, id, method, session, text } => {
+                    let asked = Asked {
+                        conn,
+                        method,
+                        session,
+                        text,
+                        array,
+                        handed: Vec::new(),
+                        truth: None,
+                        said: None,
+                        late: false,
+                        malformed: false,
+                        answered: false,
+                    };
+                    self.put(tag, Thing::Asked(asked));
+                    let state = &mut self.conns[conn];
+                    if state.flight.contains_key(&id) {
+                        state.doubled.push((id, tag));
+                    } else {
+                        state.flight.insert(id, tag);
+                    }
+                }
+                Said::Tell { tag, session, about, text } => {
+                    self.put(tag, Thing::Told(Told { conn, session, about, text, times: 0 }));
+                }
+                Said::Answer { id, text } => {
+                    let Some(tag) = self.conns[conn].asked.remove(&id) else { continue };
+                    if let Some(thing) = self.from_worker(tag)
+                        && !thing.answered
+                    {
+                        thing.said = Some(text);
+                        self.due.push(Due::Returned(tag));
+                    }
+                }
+                Said::Broken => {
+                    self.conns[conn].nameless += 1;
+                }
+            }
+        }
+    }
+
+    /// A client is sent this line.
+    pub(crate) fn client_hears(&mut self, conn: Conn, line: &[u8]) {
+        if !self.conns[conn].open {
+            return;
+        }
+        let view = View::parse(line);
+        match view.kind() {
+            Kind::Invalid(fault) => self.wrong(format!("connection {conn} is sent no JSON-RPC ({fault:?})")),
+            Kind::Batch => self.array_heard(conn, line),
+            Kind::Response => {
+                let array = self.response_heard(conn, view);
+                if array.is_some() {
+                    self.wrong(format!(
+                        "F58 an entry of an array was answered outside of one on connection {conn}"
+                    ));
+                }
+            }
+            Kind::Request | Kind::Notification => self.message_heard(conn, view),
+        }
+    }
+
+    fn array_heard(&mut self, conn: Conn, line: &[u8]) {
+        let mut named = None;
+        let parts = entries(line);
+        for entry in &parts {
+            let view = View::parse(entry);
+            if view.kind() != Kind::Response {
+                self.wrong(format!("connection {conn} is sent an array with something else than answers"));
+                continue;
+            }
+            let Some(array) = self.response_heard(conn, view) else { continue };
+            if *named.get_or_insert(array) != array {
+                self.wrong(format!("F58 one array answers several on connection {conn}"));
+            }
+        }
+        if let Some(array) = named
+            && self.arrays[array] != parts.len()
+        {
+            let owed = self.arrays[array];
+            self.wrong(format!(
+                "F58 an array with {owed} answers due has {} on connection {conn}",
+                parts.len()
+            ));
+        }
+    }
+
+    /// Takes an answer in; gives the array that the request was in.
+    fn response_heard(&mut self, conn: Conn, view: View<'_>) -> Option<usize> {
+        let id = view.id().unwrap_or(b"null").to_vec();
+        let code = view.error().map(|error| error.code);
+        if id == b"null" {
+            if self.conns[conn].nameless == 0 {
+                self.wrong(format!("connection {conn} is sent an answer to nothing, without id"));
+            } else {
+                self.conns[conn].nameless -= 1;
+            }
+            if !matches!(code, Some(-32700 | -32600 | -32013)) {
+                self.wrong(format!("F18 a broken line is answered with {code:?}"));
+            }
+            return None;
+        }
+        let state = &mut self.conns[conn];
+        if code == Some(-32014)
+            && let Some(at) = state.doubled.iter().position(|(doubled, _)| *doubled == id)
+        {
+            let (_, tag) = state.doubled.remove(at);
+            let asked = self.asked(tag)?;
+            asked.answered = true;
+            return asked.array;
+        }
+        // The first one with this id may be over by the time the second one's turn comes.
+        let later = state
+            .doubled
+            .iter()
+            .position(|(doubled, _)| *doubled == id)
+            .filter(|_| !state.flight.contains_key(&id));
+        let Some(tag) = state.flight.remove(&id).or_else(|| later.map(|at| state.doubled.remove(at).1))
+        else {
+            let id = String::from_utf8_lossy(&id).into_owned();
+            self.wrong(format!(
+                "I1 double: connection {conn} is sent an answer with id {id} that nothing waits for"
+            ));
+            return None;
+        };
+        self.judge_answer(conn, tag, view, code);
+        let asked = self.asked(tag)?;
+        asked.answered = true;
+        asked.array
+    }
+
+    fn judge_answer(&mut self, conn: Conn, tag: Tag, view: View<'_>, code: Option<i64>) {
+        let number = number_in(view.bytes());
+        let Some(asked) = self.asked(tag) else { return };
+        let method = asked.method;
+        let (repeatable, late) = (REPEATABLE.contains(&method), asked.late);
+        let (said, malformed, handed, truth) =
+            (asked.said.clone(), asked.malformed, asked.handed.clone(), asked.truth);
+        if number.is_some_and(|number| number != tag) {
+            self.wrong(format!("crossed: #{tag}# is answered with {number:?}"));
+        }
+        match (&said, number) {
+            (Some(said), Some(_)) if !repeatable => {
+                if *said != stripped(view) && view.top_session().is_none() {
+                    self.wrong(format!("the answer to #{tag}# is not what its worker said"));
+                }
+                self.served += 1;
+            }
+            (Some(_), None) if !repeatable && !late => {
+                self.wrong(format!("F3 the worker's answer to #{tag}# was replaced, {code:?}"))
+            }
+            (None, Some(_)) if !repeatable => self.wrong(format!("the answer to #{tag}# comes from nowhere")),
+            (None, None) => self.judge_own(tag, method, view, code, malformed, &handed),
+            _ => {}
+        }
+        if method == "session/prompt"
+            && let Some(truth) = truth
+            && let Some(state) = self.truth(truth)
+            && state.owner == Some(conn)
+            && !state.undelivered.is_empty()
+        {
+            let missing = std::mem::take(&mut state.undelivered);
+            self.wrong(format!("I3 the turn of #{tag}# ended before {missing:?} were delivered"));
+        }
+        if code.is_none() {
+            self.session_named(conn, tag, method, view, truth);
+        }
+    }
+
+    /// An answer that the bus made itself.
+    fn judge_own(
+        &mut self,
+        tag: Tag,
+        method: &'static str,
+        view: View<'_>,
+        code: Option<i64>,
+        malformed: bool,
+        handed: &[(usize, u64, Vec<u8>)],
+    ) {
+        let bytes = view.bytes();
+        let Some(code) = code else {
+            let cancelled =
+                method == "session/prompt" && value_of(bytes, "stopReason") == Some(b"\"cancelled\"");
+            if !cancelled && !REPEATABLE.contains(&method) {
+                self.wrong(format!("the bus made a result for #{tag}# {method}"));
+            }
+            return;
+        };
+        if malformed && code != -32603 && handed.len() == 1 && self.hands[handed[0].0].alive {
+            self.wrong(format!("F23 a malformed answer to #{tag}# became {code}"));
+        }
+        if REPEATABLE.contains(&method) {
+            return;
+        }
+        let effects = value_of(bytes, "effects");
+        let reached = handed.iter().any(|(hand, start, _)| self.hands[*hand].read > *start);
+        let waiting = handed.iter().any(|(hand, _, _)| self.hands[*hand].alive);
+        if reached && effects != Some(b"\"possible\"") {
+            self.wrong(format!(
+                "I2 #{tag}# {method} reached a worker, but its error {code} says {:?}",
+                effects.map(String::from_utf8_lossy)
+            ));
+        }
+        // One that stands still may have read it or not.
+        if !reached && !waiting && code != -32011 && effects == Some(b"\"possible\"") {
+            self.wrong(format!(
+                "F1 #{tag}# {method} reached no worker, but its error {code} says that it may have"
+            ));
+        }
+        if !matches!(code, -32603..=-32600 | -32002 | -32800 | -32022..=-32010) {
+            self.wrong(format!("#{tag}# is refused with {code}"));
+        }
+    }
+}

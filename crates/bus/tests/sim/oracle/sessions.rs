@@ -1,0 +1,232 @@
+//! Who may speak in a session and hear of it, where it is, and in what order things come.
+
+use narrows_wire::View;
+
+use super::{Conn, Hand, Oracle, Tag, Thing, Truth, number_in, stripped};
+
+impl Oracle {
+    /// A client's message that names a session goes to a worker: the right one? Gives the session.
+    pub(super) fn session_used(
+        &mut self,
+        hand: Hand,
+        conn: Conn,
+        tag: Tag,
+        method: &str,
+        name: Option<&str>,
+        view: View<'_>,
+    ) -> Option<Truth> {
+        let name = name?;
+        let kind = self.hands[hand].kind;
+        if kind.plain {
+            self.plain_used(hand, conn, name);
+            return None;
+        }
+        let local = view.session().unwrap_or_default().into_owned();
+        let here = self.hands[hand].sessions.get(&local).copied();
+        let meant = self.visible.get(name).copied();
+        if matches!(method, "session/load" | "session/resume") {
+            self.taken_up(conn, tag, meant);
+            return here.or(meant);
+        }
+        let (Some(here), Some(meant)) = (here, meant) else {
+            // A worker that is this client's alone may judge for itself.
+            if !self.is_users(hand, conn) {
+                self.wrong(format!(
+                    "#{tag}# {method} for session {name} was handed to worker {hand}, which has no {local}"
+                ));
+            }
+            return None;
+        };
+        if here != meant && !self.is_users(hand, conn) {
+            self.wrong(format!(
+                "#{tag}# {method} for session {name} reached another session, {local} of worker {hand}"
+            ));
+        }
+        let owner = self.truth(here).and_then(|state| state.owner);
+        if owner != Some(conn) && !kind.per_connection && method != "session/close" {
+            self.wrong(format!("#{tag}# {method} of connection {conn} was let into a session of {owner:?}"));
+        }
+        Some(here)
+    }
+
+    fn plain_used(&mut self, hand: Hand, conn: Conn, name: &str) {
+        let (users, at) = self.names.entry(name.to_owned()).or_insert_with(|| (Vec::new(), hand));
+        if !users.contains(&conn) {
+            users.push(conn);
+        }
+        let before = std::mem::replace(at, hand);
+        let alone = users.len() == 1;
+        if before != hand
+            && alone
+            && self.hands[before].alive
+            && !self.hands[before].spent
+            && !self.hands[hand].kind.per_connection
+        {
+            self.wrong(format!("session {name} moved from worker {before} to {hand} for no reason"));
+        }
+    }
+
+    /// A client loads or resumes a session: may it?
+    fn taken_up(&mut self, conn: Conn, tag: Tag, meant: Option<Truth>) {
+        let Some(truth) = meant else { return };
+        let identity = self.conns[conn].identity;
+        let Some(state) = self.truth(truth) else { return };
+        let (owner, whose) = (state.owner, state.identity);
+        if whose != identity {
+            self.wrong(format!("#{tag}#: a session of another user was given to connection {conn}"));
+        }
+        match owner {
+            Some(owner) if owner != conn && self.conns[owner].open => {
+                self.wrong(format!(
+                    "#{tag}#: connection {conn} took a session that connection {owner} holds"
+                ));
+            }
+            _ => {
+                if let Some(state) = self.truth(truth) {
+                    state.owner = Some(conn);
+                    state.undelivered.clear();
+                }
+            }
+        }
+    }
+
+    /// An answer tells a client how a session is called.
+    pub(super) fn session_named(
+        &mut self,
+        conn: Conn,
+        tag: Tag,
+        method: &str,
+        view: View<'_>,
+        truth: Option<Truth>,
+    ) {
+        let Some(truth) = truth else { return };
+        match method {
+            "session/new" => {
+                let Some(name) = view.session().map(|name| name.into_owned()) else {
+                    return self.wrong(format!("#{tag}#: the new session has no name"));
+                };
+                if let Some(other) = self.visible.insert(name.clone(), truth)
+                    && other != truth
+                    && let Some(state) = self.truth(other)
+                {
+                    let (owner, hand) = (state.owner, state.hand);
+                    if self.hands[hand].alive && owner.is_some_and(|owner| self.conns[owner].open) {
+                        self.wrong(format!("#{tag}#: two sessions are called {name}"));
+                    }
+                }
+                if let Some(state) = self.truth(truth) {
+                    state.visible = Some(name);
+                }
+            }
+            "session/load" | "session/resume" => {
+                if let Some(state) = self.truth(truth) {
+                    state.owner = Some(conn);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A client is sent a request or a notification.
+    pub(super) fn message_heard(&mut self, conn: Conn, view: View<'_>) {
+        let Some(tag) = number_in(view.bytes()) else {
+            return self.own_message(conn, view);
+        };
+        let text = stripped(view);
+        let Some(Thing::FromWorker(thing)) = self.things.get_mut(tag) else {
+            return self.wrong(format!("connection {conn} is sent #{tag}#, which no worker said"));
+        };
+        let again = thing.delivered.replace(conn).is_some();
+        let (hand, truth, changed, is_ask) =
+            (thing.hand, thing.truth, thing.text != text, thing.id.is_some());
+        if again {
+            self.wrong(format!("#{tag}# was delivered twice"));
+        }
+        if changed && view.top_session().is_none() {
+            self.wrong(format!("#{tag}# was changed on its way to connection {conn}"));
+        }
+        if is_ask {
+            let id = view.id().unwrap_or_default().to_vec();
+            if self.conns[conn].asked.insert(id, tag).is_some() {
+                self.wrong(format!("connection {conn} was given one id for two requests of workers"));
+            }
+        }
+        let kind = self.hands[hand].kind;
+        if kind.plain && truth.is_none() {
+            let name = view.session().or_else(|| view.top_session()).unwrap_or_default().into_owned();
+            if !self.names.get(&name).is_some_and(|(users, _)| users.contains(&conn))
+                && !self.is_users(hand, conn)
+            {
+                self.wrong(format!(
+                    "crossed: #{tag}# of session {name} went to connection {conn}, which never used it"
+                ));
+            }
+            return;
+        }
+        let Some(truth) = truth else {
+            if !self.is_users(hand, conn) && !self.is_opening(hand, conn) {
+                self.wrong(format!("BW2 #{tag}#: worker {hand} spoke in a session that is not its own"));
+            }
+            return;
+        };
+        let owner = self.truth(truth).and_then(|state| state.owner);
+        if owner != Some(conn) && !self.is_users(hand, conn) {
+            self.wrong(format!("crossed: #{tag}# went to connection {conn}, not to the owner {owner:?}"));
+        }
+        if !is_ask {
+            self.in_order(conn, tag, truth);
+        }
+    }
+
+    /// Whether the worker is this client's alone.
+    fn is_users(&self, hand: Hand, conn: Conn) -> bool {
+        let state = &self.hands[hand];
+        (state.kind.per_connection || state.kind.per_session) && state.users.contains(&conn)
+    }
+
+    /// Whether the worker may speak of a session that this client waits for.
+    fn is_opening(&self, hand: Hand, conn: Conn) -> bool {
+        self.conns[conn].flight.values().any(|tag| match &self.things[*tag] {
+            Thing::Asked(asked) => {
+                asked.method == "session/new" && asked.handed.last().is_some_and(|(at, _, _)| *at == hand)
+            }
+            _ => false,
+        })
+    }
+
+    fn in_order(&mut self, conn: Conn, tag: Tag, truth: Truth) {
+        if self.conns[conn].last.insert(truth, tag).is_some_and(|last| last > tag) {
+            self.wrong(format!("I3 #{tag}# was overtaken"));
+        }
+        let Some(state) = self.truth(truth) else { return };
+        if let Some(at) = state.undelivered.iter().position(|due| *due == tag) {
+            let missing: Vec<Tag> = state.undelivered.drain(..=at).filter(|due| *due != tag).collect();
+            if !missing.is_empty() {
+                self.wrong(format!("I3 {missing:?} were left out before #{tag}#"));
+            }
+        }
+    }
+
+    /// A message that the bus made itself.
+    fn own_message(&mut self, conn: Conn, view: View<'_>) {
+        let method = view.method().unwrap_or_default().into_owned();
+        if !matches!(&*method, "session/update" | "$/cancel_request") {
+            return self.wrong(format!("the bus itself sent {method} to connection {conn}"));
+        }
+        let Some(name) = view.session() else { return };
+        let opening =
+            |tag: &Tag| matches!(&self.things[*tag], Thing::Asked(asked) if asked.method == "session/new");
+        if !self.visible.contains_key(&*name) && self.conns[conn].flight.values().any(opening) {
+            return;
+        }
+        let owner = self
+            .visible
+            .get(&*name)
+            .copied()
+            .and_then(|truth| self.truth(truth))
+            .and_then(|state| state.owner);
+        if owner != Some(conn) {
+            self.wrong(format!("crossed: connection {conn} was told by the bus of a session of {owner:?}"));
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Lines, as far as the judge must read them.
+
+use narrows_wire::{Part, View};
+
+/// The number in a message.
+pub(crate) fn number_in(line: &[u8]) -> Option<usize> {
+    let start = memchr::memchr(b'#', line)? + 1;
+    let mut number = 0;
+    for (at, byte) in line[start..].iter().enumerate() {
+        match byte {
+            b'0'..=b'9' => number = number * 10 + usize::from(byte - b'0'),
+            b'#' if at > 0 => return Some(number),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// A message without what may be changed on its way: its id, and how its session is called.
+pub(crate) fn stripped(view: View<'_>) -> Vec<u8> {
+    let line = view.bytes();
+    let mut holes: Vec<_> =
+        [Part::Id, Part::RequestId, Part::Session].iter().filter_map(|part| view.place(*part)).collect();
+    holes.sort_by_key(|hole| hole.start);
+    let mut rest = Vec::with_capacity(line.len());
+    let mut at = 0;
+    for hole in holes {
+        rest.extend_from_slice(&line[at..hole.start]);
+        rest.push(b'_');
+        at = hole.end;
+    }
+    rest.extend_from_slice(&line[at..]);
+    rest
+}
+
+/// The entries of an array.
+pub(crate) fn entries(array: &[u8]) -> Vec<&[u8]> {
+    let mut found = Vec::new();
+    let (mut depth, mut start, mut quoted, mut escaped) = (0_u32, 1, false, false);
+    for (at, byte) in array.iter().enumerate() {
+        if quoted {
+            quoted = escaped || *byte != b'"';
+            escaped = !escaped && *byte == b'\\';
+            continue;
+        }
+        match byte {
+            b'"' => quoted = true,
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => {
+                depth -= 1;
+                if depth == 0 {
+                    found.push(array[start..at].trim_ascii());
+                }
+            }
+            b',' if depth == 1 => {
+                found.push(array[start..at].trim_ascii());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    found.retain(|entry| !entry.is_empty());
+    found
+}
+
+/// The value of `"key":` up to the next separator, wherever it stands first.
+pub(super) fn value_of<'a>(text: &'a [u8], key: &str) -> Option<&'a [u8]> {
+    let key = format!("\"{key}\":");
+    let start = memchr::memmem::find(text, key.as_bytes())? + key.len();
+    let rest = &text[start..];
+    let end = memchr::memchr3(b',', b'}', b']', rest).unwrap_or(rest.len());
+    Some(&rest[..end])
+}

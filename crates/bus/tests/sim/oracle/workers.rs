@@ -1,0 +1,291 @@
+//! What workers say and hear: nothing twice, nothing from strangers, and only what clients said.
+
+use narrows_wire::{Kind, View};
+
+use super::{
+    Conn, Due, FromWorker, Hand, Oracle, REPEATABLE, Reply, Tag, Thing, Truth, TruthState, entries,
+    number_in, stripped,
+};
+
+impl Oracle {
+    /// A worker has said this, in one line.
+    pub(crate) fn worker_said(&mut self, hand: Hand, said: Vec<Reply>) {
+        for entry in said {
+            match entry {
+                Reply::Answer { id, opens, closes, text } => {
+                    self.worker_answered(hand, &id, opens, closes, text)
+                }
+                Reply::Malformed { id } => {
+                    if let Some(tag) = self.hands[hand].asked.remove(&id)
+                        && let Some(asked) = self.asked(tag)
+                        && asked.said.is_none()
+                    {
+                        asked.malformed = true;
+                    }
+                }
+                Reply::Ask { tag, id, truth, text } => {
+                    self.hands[hand].asking.insert(id.clone(), tag);
+                    self.put_from_worker(hand, tag, Some(id), truth, text);
+                }
+                Reply::Tell { tag, truth, text } => self.put_from_worker(hand, tag, None, truth, text),
+                Reply::Noise => {}
+            }
+        }
+    }
+
+    fn put_from_worker(
+        &mut self,
+        hand: Hand,
+        tag: Tag,
+        id: Option<Vec<u8>>,
+        truth: Option<Truth>,
+        text: Vec<u8>,
+    ) {
+        let is_tell = id.is_none();
+        let thing = FromWorker { hand, id, truth, text, delivered: None, said: None, answered: false };
+        self.put(tag, Thing::FromWorker(thing));
+        let Some(truth) = truth else { return };
+        let Some(owner) = self.truth(truth).and_then(|state| state.owner) else { return };
+        let in_turn = self.conns[owner].flight.values().any(|asked| match &self.things[*asked] {
+            Thing::Asked(asked) => {
+                asked.method == "session/prompt"
+                    && asked.truth == Some(truth)
+                    && asked.said.is_none()
+                    && !asked.malformed
+                    && asked.handed.last().is_some_and(|(last, _, _)| *last == hand)
+            }
+            _ => false,
+        });
+        if in_turn
+            && is_tell
+            && self.conns[owner].open
+            && let Some(state) = self.truth(truth)
+        {
+            state.undelivered.push_back(tag);
+        }
+    }
+
+    fn worker_answered(
+        &mut self,
+        hand: Hand,
+        id: &[u8],
+        opens: Option<(Truth, String)>,
+        closes: Option<String>,
+        text: Vec<u8>,
+    ) {
+        let tag = self.hands[hand].asked.remove(id);
+        let asked =
+            tag.and_then(|tag| self.asked(tag)).map(|asked| (asked.conn, asked.method, asked.answered));
+        if let Some(name) = closes
+            && let Some(truth) = self.hands[hand].sessions.remove(&name)
+            && let Some(state) = self.truth(truth)
+        {
+            state.owner = None;
+        }
+        if let Some((truth, name)) = opens {
+            self.hands[hand].sessions.insert(name, truth);
+            while self.truths.len() <= truth {
+                self.truths.push(None);
+            }
+            match (&mut self.truths[truth], asked) {
+                (Some(state), _) => state.hand = hand,
+                (empty, Some((conn, "session/new", answered))) => {
+                    let identity = self.conns[conn].identity;
+                    let owner = (!answered).then_some(conn);
+                    *empty =
+                        Some(TruthState { identity, owner, hand, visible: None, undelivered: [].into() });
+                    self.hands[hand].opened += 1;
+                    if self.hands[hand].kind.per_session && self.hands[hand].opened > 1 {
+                        self.wrong(format!(
+                            "worker {hand} has several sessions though each session has its own"
+                        ));
+                    }
+                }
+                _ => {}
+            }
+            if let Some(tag) = tag
+                && let Some(asked) = self.asked(tag)
+            {
+                asked.truth = Some(truth);
+            }
+        }
+        let Some(tag) = tag else { return };
+        let spent = self.hands[hand].spent;
+        if let Some(asked) = self.asked(tag)
+            && asked.said.is_none()
+            && !asked.answered
+            && !asked.malformed
+        {
+            asked.said = Some(text);
+            asked.late = spent;
+            if !spent && !REPEATABLE.contains(&asked.method) {
+                self.due.push(Due::Answered(tag));
+            }
+        }
+    }
+
+    /// A worker is sent this line; its first byte is the `start`th of all.
+    pub(crate) fn worker_hears(&mut self, hand: Hand, start: u64, line: &[u8]) {
+        let view = View::parse(line);
+        match view.kind() {
+            Kind::Invalid(fault) => self.wrong(format!("worker {hand} is sent no JSON-RPC ({fault:?})")),
+            Kind::Batch => {
+                for entry in entries(line) {
+                    let view = View::parse(entry);
+                    if view.kind() != Kind::Response {
+                        self.wrong(format!(
+                            "worker {hand} is sent an array with something else than answers"
+                        ));
+                        continue;
+                    }
+                    self.answer_returned(hand, view);
+                }
+            }
+            Kind::Response => self.answer_returned(hand, view),
+            Kind::Request => self.request_handed(hand, start, view),
+            Kind::Notification => self.notification_handed(hand, view),
+        }
+    }
+
+    fn request_handed(&mut self, hand: Hand, start: u64, view: View<'_>) {
+        let method = view.method().unwrap_or_default().into_owned();
+        let id = view.id().unwrap_or_default().to_vec();
+        let own = |method: &str| REPEATABLE.contains(&method) || method == "session/close";
+        let Some(tag) = number_in(view.bytes()).filter(
+            |tag| matches!(self.things.get(*tag), Some(Thing::Asked(asked)) if asked.method == method),
+        ) else {
+            if !own(&method) {
+                self.wrong(format!("the bus itself asked worker {hand} for {method}"));
+            }
+            return;
+        };
+        let Some(asked) = self.asked(tag) else { return };
+        let (conn, text, earlier) = (asked.conn, asked.text.clone(), asked.handed.clone());
+        let (answered, session, method) = (asked.answered, asked.session.clone(), asked.method);
+        let repeatable = REPEATABLE.contains(&method);
+        if !repeatable {
+            if answered {
+                self.wrong(format!("#{tag}# {method} was handed to worker {hand} after it was answered"));
+            }
+            for (other, at, _) in &earlier {
+                if self.hands[*other].alive {
+                    self.wrong(format!(
+                        "I2 #{tag}# {method} was handed to worker {hand} while worker {other} has it"
+                    ));
+                } else if self.hands[*other].read > *at {
+                    self.wrong(format!(
+                        "I2 #{tag}# {method} was sent again though worker {other} had read of it"
+                    ));
+                }
+            }
+            let state = &mut self.conns[conn];
+            if let Some(at) = state.doubled.iter().position(|(_, doubled)| *doubled == tag) {
+                let (id, _) = state.doubled.remove(at);
+                if state.flight.insert(id, tag).is_some() {
+                    self.wrong(format!("F20 #{tag}# {method} was handed on though its id is in use"));
+                }
+            }
+            if text != stripped(view) {
+                self.wrong(format!("#{tag}# {method} was changed on its way to worker {hand}"));
+            }
+        }
+        if self.hands[hand].asked.insert(id.clone(), tag).is_some() {
+            self.wrong(format!("worker {hand} was given one id for two requests"));
+        }
+        self.used_by(hand, conn);
+        let truth = self.session_used(hand, conn, tag, method, session.as_deref(), view);
+        if let Some(asked) = self.asked(tag) {
+            asked.handed.push((hand, start, id));
+            if truth.is_some() {
+                asked.truth = truth;
+            }
+        }
+    }
+
+    fn notification_handed(&mut self, hand: Hand, view: View<'_>) {
+        let method = view.method().unwrap_or_default().into_owned();
+        let told = number_in(view.bytes()).and_then(|tag| match self.things.get_mut(tag) {
+            Some(Thing::Told(told)) => {
+                told.times += 1;
+                Some((tag, told.conn, told.session.clone(), told.about, told.text.clone(), told.times))
+            }
+            _ => None,
+        });
+        let Some((tag, conn, session, about, text, times)) = told else {
+            if !matches!(&*method, "session/cancel" | "$/cancel_request" | "notifications/initialized") {
+                self.wrong(format!("the bus itself told worker {hand} {method}"));
+            }
+            return;
+        };
+        if times > 1 {
+            self.wrong(format!("#{tag}# {method} was told twice"));
+        }
+        if text != stripped(view) {
+            self.wrong(format!("#{tag}# {method} was changed on its way to worker {hand}"));
+        }
+        self.used_by(hand, conn);
+        if let Some(about) = about {
+            let id = view.request_id().unwrap_or_default().to_vec();
+            if self.hands[hand].asked.get(&id) != Some(&about) && !self.was_asked(about, hand, &id) {
+                self.wrong(format!("#{tag}# took back another request than #{about}# at worker {hand}"));
+            }
+        } else {
+            self.session_used(hand, conn, tag, "", session.as_deref(), view);
+        }
+    }
+
+    fn was_asked(&mut self, tag: Tag, hand: Hand, id: &[u8]) -> bool {
+        self.asked(tag)
+            .is_some_and(|asked| asked.handed.iter().any(|(at, _, given)| *at == hand && given == id))
+    }
+
+    /// The worker is given the answer to what it asked.
+    fn answer_returned(&mut self, hand: Hand, view: View<'_>) {
+        let id = view.id().unwrap_or(b"null").to_vec();
+        if id == b"null" {
+            return;
+        }
+        let Some(tag) = self.hands[hand].asking.remove(&id) else {
+            if self.hands[hand].alive {
+                let id = String::from_utf8_lossy(&id).into_owned();
+                self.wrong(format!(
+                    "worker {hand} is given an answer with id {id} that it does not wait for"
+                ));
+            }
+            return;
+        };
+        let text = stripped(view);
+        let Some(thing) = self.from_worker(tag) else { return };
+        thing.answered = true;
+        let (said, delivered) = (thing.said.clone(), thing.delivered);
+        match said {
+            Some(said) if said != text => {
+                self.wrong(format!("#{tag}#: worker {hand} is given another answer than its client gave"))
+            }
+            None if number_in(view.bytes()).is_some() => {
+                self.wrong(format!("#{tag}#: worker {hand} is given an answer that its client did not give"))
+            }
+            _ => {}
+        }
+        if let Some(conn) = delivered {
+            self.conns[conn].asked.retain(|_, asked| *asked != tag);
+        }
+    }
+
+    /// A client uses a worker.
+    fn used_by(&mut self, hand: Hand, conn: Conn) {
+        let identity = self.conns[conn].identity;
+        let open: Vec<bool> = self.hands[hand].users.iter().map(|user| self.conns[*user].open).collect();
+        let state = &mut self.hands[hand];
+        if state.users.contains(&conn) {
+            return;
+        }
+        state.users.push(conn);
+        let first = *state.identity.get_or_insert(identity);
+        if first != identity && !state.kind.mixed {
+            self.wrong(format!("worker {hand} serves two users"));
+        } else if state.kind.per_connection && open.contains(&true) {
+            self.wrong(format!("worker {hand} serves two connections though each has its own"));
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What kind of bus, workers and clients one run has.
+
+use std::time::Duration;
+
+use narrows_bus::config::{Admin, Config, Door, Limits, Listen, Pool, Protocol, Share};
+
+use crate::oracle::Kind;
+use crate::random::Random;
+
+/// How the workers of a pool are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Breed {
+    pub(crate) share: Share,
+    pub(crate) protocol: Protocol,
+    pub(crate) load: bool,
+    pub(crate) resume: bool,
+    pub(crate) mixed: bool,
+}
+
+impl Breed {
+    /// The version that its clients ask for.
+    pub(crate) fn version(self) -> u32 {
+        if self.protocol == Protocol::V2 { 2 } else { 1 }
+    }
+
+    pub(crate) fn is_plain(self) -> bool {
+        self.protocol == Protocol::JsonRpc
+    }
+
+    pub(crate) fn kind(self) -> Kind {
+        Kind {
+            per_connection: self.share == Share::Connection,
+            per_session: self.share == Share::Session,
+            plain: self.is_plain(),
+            mixed: self.mixed,
+        }
+    }
+}
+
+/// A bus and who uses it.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) config: Config,
+    pub(crate) breeds: Vec<Breed>,
+    /// How many bytes a worker's pipe holds.
+    pub(crate) pipe: usize,
+    pub(crate) identities: u32,
+    pub(crate) clients: usize,
+    pub(crate) steps: usize,
+    /// One step out of so many is a fault; 0 is a day without any.
+    pub(crate) faults: usize,
+}
+
+/// Which kinds of pools a run may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Family {
+    pub(crate) shares: &'static [Share],
+    pub(crate) protocols: &'static [Protocol],
+}
+
+impl Scenario {
+    pub(crate) fn new(family: Family, seed: u64, calm: bool) -> Self {
+        let random = &mut Random::new(seed ^ 0x5EED);
+        let count = 1 + random.below(3);
+        let mut breeds = Vec::new();
+        let mut pools = Vec::new();
+        for at in 0..count {
+            let protocol = random.of(family.protocols);
+            let breed = Breed {
+                share: random.of(family.shares),
+                protocol,
+                load: protocol == Protocol::V1 && random.one_in(2),
+                resume: protocol == Protocol::V2 || random.one_in(3),
+                mixed: random.one_in(3),
+            };
+            let mut pool = Pool::new(format!("p{at}"), vec!["agent".to_owned()]);
+            pool.instances = 1 + u32::try_from(random.below(3)).unwrap_or(0);
+            pool.max_instances = if calm { 64 } else { random.of(&[4, 16, 64]) };
+            pool.share = breed.share;
+            pool.protocol = breed.protocol;
+            pool.mix_identities = breed.mixed;
+            breeds.push(breed);
+            pools.push(pool);
+        }
+        let listen = (0..count).map(|at| Listen { at: Door::Stdio, pool: Some(format!("p{at}")) }).collect();
+        let tight = !calm && random.one_in(3);
+        let limits = Limits {
+            max_line: 1 << 16,
+            max_batch: 6,
+            max_connections: 12,
+            queue_bytes: if tight { 2_000 + random.below(4_000) } else { 1 << 20 },
+            disconnect_grace: Duration::from_secs(random.of(&[0, 0, 5])),
+            restart_budget: if random.one_in(2) { 5 } else { 1_000 },
+            ..Limits::default()
+        };
+        Self {
+            config: Config { listen, pools, limits, admin: Admin::default() },
+            breeds,
+            pipe: if tight { 200 + random.below(800) } else { 1 << 16 },
+            identities: if random.one_in(2) { 1 } else { 2 },
+            clients: 2 + random.below(5),
+            steps: 300 + random.below(500),
+            faults: if calm { 0 } else { random.of(&[2, 3, 3, 6, 20]) },
+        }
+    }
+}

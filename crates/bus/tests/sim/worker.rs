@@ -1,0 +1,301 @@
+//! A made-up worker: what it makes of what it reads, and what it says next.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use narrows_wire::{Kind, View};
+
+use crate::oracle::{Hand, Reply, Tag, Truth, entries, number_in, stripped};
+use crate::random::Random;
+use crate::scenario::Breed;
+
+/// A request that the worker works on.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) id: Vec<u8>,
+    pub(crate) tag: Option<Tag>,
+    pub(crate) method: String,
+    pub(crate) session: Option<String>,
+    pub(crate) cancelled: bool,
+    /// Answered, with the turn still going on.
+    pub(crate) begun: bool,
+}
+
+/// What all workers of a pool keep on disk, and what is counted for all.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    /// By pool and name.
+    pub(crate) sessions: BTreeMap<(usize, String), Truth>,
+    pub(crate) truths: usize,
+    pub(crate) tags: usize,
+}
+
+impl Store {
+    pub(crate) fn tag(&mut self) -> Tag {
+        self.tags += 1;
+        self.tags
+    }
+}
+
+/// A made-up worker.
+#[derive(Debug)]
+pub(crate) struct SimWorker {
+    pub(crate) hand: Hand,
+    pub(crate) pool: usize,
+    pub(crate) breed: Breed,
+    pub(crate) tasks: Vec<Task>,
+    pub(crate) sessions: BTreeMap<String, Truth>,
+    /// Lines on their way to the bus, with what they mean.
+    pub(crate) out: VecDeque<(Vec<u8>, Vec<Reply>)>,
+    /// Requests of its own that have no answer, by id.
+    pub(crate) asking: Vec<Vec<u8>>,
+    /// Ids it answered, for saying it again.
+    pub(crate) answered: Vec<Vec<u8>>,
+    /// Never answers `initialize`.
+    pub(crate) mute: bool,
+    /// Does not stop when told.
+    pub(crate) deaf: bool,
+    counter: usize,
+}
+
+impl SimWorker {
+    pub(crate) fn new(hand: Hand, pool: usize, breed: Breed) -> Self {
+        Self {
+            hand,
+            pool,
+            breed,
+            tasks: Vec::new(),
+            sessions: BTreeMap::new(),
+            out: VecDeque::new(),
+            asking: Vec::new(),
+            answered: Vec::new(),
+            mute: false,
+            deaf: false,
+            counter: 0,
+        }
+    }
+
+    /// Reads one line.
+    pub(crate) fn read(&mut self, line: &[u8]) {
+        let view = View::parse(line);
+        match view.kind() {
+            Kind::Batch => entries(line).into_iter().for_each(|entry| self.read(entry)),
+            Kind::Request => self.tasks.push(Task {
+                id: view.id().unwrap_or_default().to_vec(),
+                tag: number_in(line),
+                method: view.method().unwrap_or_default().into_owned(),
+                session: view.session().or_else(|| view.top_session()).map(|name| name.into_owned()),
+                cancelled: false,
+                begun: false,
+            }),
+            Kind::Notification => match view.method().as_deref() {
+                Some("session/cancel") => {
+                    let name = view.session();
+                    for task in &mut self.tasks {
+                        task.cancelled |=
+                            task.method == "session/prompt" && task.session.as_deref() == name.as_deref();
+                    }
+                }
+                Some("$/cancel_request") if !self.deaf => {
+                    for task in &mut self.tasks {
+                        task.cancelled |= Some(&*task.id) == view.request_id();
+                    }
+                }
+                _ => {}
+            },
+            Kind::Response => self.asking.retain(|id| Some(&**id) != view.id()),
+            Kind::Invalid(_) => {}
+        }
+    }
+
+    fn say(&mut self, text: String, reply: impl FnOnce(Vec<u8>) -> Reply) {
+        let text = text.into_bytes();
+        let reply = reply(stripped(View::parse(&text)));
+        self.out.push_back((text, vec![reply]));
+    }
+
+    /// Says something of its own in a session.
+    pub(crate) fn update(&mut self, name: &str, truth: Option<Truth>, pad: usize, store: &mut Store) {
+        let tag = store.tag();
+        let pad = "y".repeat(pad);
+        let text = if self.breed.is_plain() {
+            format!(
+                "{{\"jsonrpc\":\"2.0\",\"method\":\"progress\",\"params\":{{\"sessionId\":\"{name}\",\"of\":\"#{tag}#\",\"pad\":\"{pad}\"}}}}"
+            )
+        } else {
+            format!(
+                "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"{name}\",\"update\":{{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{{\"type\":\"text\",\"text\":\"{pad}\"}},\"_meta\":\"#{tag}#\"}}}}}}"
+            )
+        };
+        self.say(text, |text| Reply::Tell { tag, truth, text });
+    }
+
+    fn state(&mut self, name: &str, state: &str, store: &mut Store) {
+        let tag = store.tag();
+        let truth = self.sessions.get(name).copied();
+        let text = format!(
+            "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"{name}\",\"update\":{{\"sessionUpdate\":\"state_update\",\"state\":{state},\"_meta\":\"#{tag}#\"}}}}}}"
+        );
+        self.say(text, |text| Reply::Tell { tag, truth, text });
+    }
+
+    /// Asks something of its own in a session.
+    pub(crate) fn question(&mut self, name: &str, truth: Option<Truth>, store: &mut Store) {
+        let tag = store.tag();
+        self.counter += 1;
+        let id = if self.counter.is_multiple_of(2) {
+            format!("{}", self.counter / 2)
+        } else {
+            format!("\"{}\"", self.counter / 2)
+        };
+        self.asking.push(id.clone().into_bytes());
+        let text = format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"session/request_permission\",\"params\":{{\"sessionId\":\"{name}\",\"toolCall\":{{\"toolCallId\":\"#{tag}#\"}},\"options\":[]}}}}"
+        );
+        self.say(text, |text| Reply::Ask { tag, id: id.into_bytes(), truth, text });
+    }
+
+    fn truth_of(&self, name: &str) -> Option<Truth> {
+        self.sessions.get(name).copied()
+    }
+
+    /// Goes on with one of its tasks.
+    pub(crate) fn work(&mut self, at: usize, hurry: bool, store: &mut Store, random: &mut Random) {
+        let task = &self.tasks[at];
+        if self.mute && task.method == "initialize" || self.deaf && task.cancelled {
+            return;
+        }
+        let name = task.session.clone();
+        let known = name.as_deref().and_then(|name| self.truth_of(name));
+        let in_turn = matches!(&*task.method, "session/prompt" | "work") && !task.cancelled;
+        if let Some(name) = &name
+            && in_turn
+            && (known.is_some() || self.breed.is_plain())
+            && !hurry
+            && !random.one_in(3)
+        {
+            if random.one_in(4) && self.asking.len() < 3 {
+                self.question(name, known, store);
+            } else {
+                let pad = if random.one_in(12) { 600 } else { 3 };
+                self.update(name, known, pad, store);
+            }
+            return;
+        }
+        if task.begun {
+            let reason = if task.cancelled {
+                "\"idle\",\"stopReason\":\"cancelled\""
+            } else {
+                "\"idle\",\"stopReason\":\"end_turn\""
+            };
+            self.tasks.remove(at);
+            return self.state(&name.unwrap_or_default(), reason, store);
+        }
+        self.finish(at, store, random);
+    }
+
+    fn finish(&mut self, at: usize, store: &mut Store, random: &mut Random) {
+        let task = self.tasks.remove(at);
+        let (mut opens, mut closes) = (None, None);
+        let name = task.session.clone().unwrap_or_default();
+        let meta =
+            task.tag.map_or_else(|| "\"z\":0".to_owned(), |tag| format!("\"_meta\":{{\"n\":\"#{tag}#\"}}"));
+        let missing = format!("\"error\":{{\"code\":-32002,\"message\":\"no session\",\"data\":{{{meta}}}}}");
+        let body = match &*task.method {
+            "initialize" => self.greeting(&meta),
+            "session/new" => {
+                let name = self.minted(store);
+                opens = Some((store.truths, name.clone()));
+                store.truths += 1;
+                format!("\"result\":{{\"sessionId\":\"{name}\",{meta}}}")
+            }
+            "session/load" | "session/resume" => match store.sessions.get(&(self.pool, name.clone())) {
+                Some(truth) => {
+                    opens = Some((*truth, name.clone()));
+                    format!("\"result\":{{{meta}}}")
+                }
+                None => missing,
+            },
+            "session/list" => {
+                let names: Vec<String> = self
+                    .sessions
+                    .keys()
+                    .map(|name| format!("{{\"sessionId\":\"{name}\",\"cwd\":\"/w\"}}"))
+                    .collect();
+                format!("\"result\":{{\"sessions\":[{}],{meta}}}", names.join(","))
+            }
+            "session/close" => {
+                closes = Some(name.clone());
+                format!("\"result\":{{{meta}}}")
+            }
+            "session/prompt" if !self.breed.is_plain() && self.truth_of(&name).is_none() => missing,
+            _ if task.cancelled && random.one_in(3) => {
+                format!("\"error\":{{\"code\":-32800,\"message\":\"cancelled\",\"data\":{{{meta}}}}}")
+            }
+            "session/prompt" if self.breed.version() == 2 => {
+                format!("\"result\":{{\"messageId\":\"m\",{meta}}}")
+            }
+            "session/prompt" if task.cancelled => {
+                format!("\"result\":{{\"stopReason\":\"cancelled\",{meta}}}")
+            }
+            "session/prompt" => format!("\"result\":{{\"stopReason\":\"end_turn\",{meta}}}"),
+            _ if random.one_in(5) => {
+                format!("\"error\":{{\"code\":-32601,\"message\":\"no\",\"data\":{{{meta}}}}}")
+            }
+            _ => format!("\"result\":{{{meta}}}"),
+        };
+        if let Some((truth, name)) = &opens {
+            self.sessions.insert(name.clone(), *truth);
+            if task.method == "session/load" {
+                for _ in 0..random.below(3) {
+                    self.update(name, Some(*truth), 2, store);
+                }
+            }
+            if self.breed.version() == 2 && task.method == "session/resume" {
+                self.state(name, "\"idle\"", store);
+            }
+        }
+        if let Some(name) = &closes {
+            self.sessions.remove(name);
+        }
+        let id = String::from_utf8_lossy(&task.id).into_owned();
+        let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{body}}}");
+        self.answered.push(task.id.clone());
+        self.say(text, |text| Reply::Answer { id: id.into_bytes(), opens, closes, text });
+        if task.method == "session/prompt"
+            && self.breed.version() == 2
+            && self.truth_of(&name).is_some()
+            && body.contains("messageId")
+        {
+            self.state(&name, "\"running\"", store);
+            self.tasks.push(Task { begun: true, ..task });
+        }
+    }
+
+    fn greeting(&self, meta: &str) -> String {
+        if self.breed.version() == 2 {
+            return format!(
+                "\"result\":{{\"protocolVersion\":2,\"info\":{{\"name\":\"w\",\"version\":\"1\"}},\"capabilities\":{{\"session\":{{}}}},{meta}}}"
+            );
+        }
+        let resume = if self.breed.resume { "\"resume\":{}," } else { "" };
+        format!(
+            "\"result\":{{\"protocolVersion\":1,\"agentCapabilities\":{{\"loadSession\":{},\"sessionCapabilities\":{{{resume}\"list\":{{}},\"close\":{{}}}}}},{meta}}}",
+            self.breed.load
+        )
+    }
+
+    /// A name for a new session: those who can load one have names of their own, others count from one.
+    fn minted(&mut self, store: &mut Store) -> String {
+        if self.breed.load || self.breed.resume {
+            let name = (1..)
+                .map(|at| format!("s{at}"))
+                .find(|name| !store.sessions.contains_key(&(self.pool, name.clone())))
+                .unwrap_or_default();
+            store.sessions.insert((self.pool, name.clone()), store.truths);
+            name
+        } else {
+            self.counter += 1;
+            format!("s{}", self.counter)
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! One run: a bus, its clients and workers, and chance that decides who moves next.
+
+mod ends;
+mod faults;
+mod moves;
+
+use std::time::Duration;
+
+use narrows_bus::core::{Arrival, Client, Core, End, Identity, Stuck, Time, Worker};
+use narrows_wire::View;
+
+use crate::client::{Line, SimClient};
+use crate::net::{Net, Port, Proc};
+use crate::oracle::Oracle;
+use crate::random::Random;
+use crate::scenario::Scenario;
+use crate::worker::{SimWorker, Store};
+
+/// One run.
+pub(crate) struct World {
+    core: Core,
+    net: Net,
+    random: Random,
+    scenario: Scenario,
+    store: Store,
+    now: Time,
+    faults: usize,
+    draining: bool,
+    /// Names of sessions that clients had who are gone.
+    left: Vec<(usize, String)>,
+}
+
+/// How a run went.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) digest: u64,
+    pub(crate) faults: usize,
+    /// After how many steps it ended.
+    pub(crate) steps: usize,
+    pub(crate) served: usize,
+    pub(crate) wrongs: Vec<String>,
+    pub(crate) trace: Vec<String>,
+}
+
+impl World {
+    pub(crate) fn new(scenario: Scenario, seed: u64, judged: bool, traced: bool) -> Self {
+        let net = Net {
+            ports: Vec::new(),
+            procs: Vec::new(),
+            spawns: Vec::new(),
+            oracle: judged.then(Oracle::default),
+            conns: 0,
+            hands: 0,
+            finished: false,
+            limit: scenario.config.limits.queue_bytes,
+            digest: 0,
+            trace: traced.then(Vec::new),
+        };
+        Self {
+            core: Core::new(&scenario.config, seed),
+            net,
+            random: Random::new(seed),
+            scenario,
+            store: Store::default(),
+            now: Time::ZERO,
+            faults: 0,
+            draining: false,
+            left: Vec::new(),
+        }
+    }
+
+    /// Runs to the end.
+    pub(crate) fn run(mut self) -> Outcome {
+        self.core.start(self.now, &mut self.net);
+        self.after();
+        let mut steps = 0;
+        while steps < self.scenario.steps && !self.net.finished && !self.is_wrong() {
+            steps += 1;
+            if self.scenario.faults > 0 && self.random.one_in(self.scenario.faults) {
+                self.fault();
+            } else {
+                self.step();
+            }
+        }
+        if !self.is_wrong() && !self.net.finished {
+            self.settle();
+        }
+        if !self.is_wrong() && !self.net.finished && !self.draining {
+            self.probe();
+        }
+        if !self.is_wrong() {
+            self.finish();
+        }
+        let (wrongs, served) = self
+            .net
+            .oracle
+            .as_mut()
+            .map(|oracle| (std::mem::take(&mut oracle.wrongs), oracle.served))
+            .unwrap_or_default();
+        Outcome {
+            digest: self.net.digest,
+            faults: self.faults,
+            steps,
+            served,
+            wrongs,
+            trace: self.net.trace.unwrap_or_default(),
+        }
+    }
+
+    fn is_wrong(&self) -> bool {
+        self.net.oracle.as_ref().is_some_and(|oracle| !oracle.wrongs.is_empty())
+    }
+
+    fn wrong(&mut self, what: String) {
+        if let Some(oracle) = &mut self.net.oracle {
+            oracle.wrongs.push(what);
+        }
+    }
+
+    /// The core has returned.
+    fn after(&mut self) {
+        for (worker, pool) in std::mem::take(&mut self.net.spawns) {
+            let name = self.core.pool(pool).name.clone();
+            let at = name.trim_start_matches('p').parse().unwrap_or(0);
+            let breed = self.scenario.breeds[at];
+            let hand = self.net.hands;
+            self.net.hands += 1;
+            if let Some(oracle) = &mut self.net.oracle {
+                oracle.hand_born(breed.kind());
+            }
+            let slot = worker.0 as usize;
+            while self.net.procs.len() <= slot {
+                self.net.procs.push(None);
+            }
+            if self.net.procs[slot].is_some() {
+                self.wrong(format!("two workers are called {slot}"));
+            }
+            self.net.procs[slot] = Some(Proc {
+                worker: SimWorker::new(hand, at, breed),
+                up: false,
+                queue: Vec::new(),
+                queued: 0,
+                written: 0,
+                pipe: Vec::new(),
+                read: 0,
+                partial: Vec::new(),
+                over: false,
+                paused: false,
+                stop: None,
+                frozen: false,
+            });
+        }
+        if let Some(oracle) = &mut self.net.oracle {
+            oracle.returned();
+        }
+    }
+
+    fn client_slots(&self) -> Vec<usize> {
+        (0..self.net.ports.len()).filter(|slot| self.net.ports[*slot].is_some()).collect()
+    }
+
+    fn worker_slots(&self) -> Vec<usize> {
+        (0..self.net.procs.len()).filter(|slot| self.net.procs[*slot].is_some()).collect()
+    }
+
+    /// A client comes in.
+    fn connect(&mut self, pool: usize) -> Option<usize> {
+        let identity = u32::try_from(self.random.below(self.scenario.identities as usize)).unwrap_or(0);
+        let arrival = Arrival { listener: pool, identity: Identity(identity), ends_bus: false };
+        self.net.note(|| format!("{:?} connect pool {pool} identity {identity}", self.now));
+        let client = self.core.client_open(self.now, arrival, &mut self.net)?;
+        let slot = client.0 as usize;
+        let conn = self.net.conns;
+        self.net.conns += 1;
+        if let Some(oracle) = &mut self.net.oracle {
+            oracle.conn_open(identity);
+        }
+        while self.net.ports.len() <= slot {
+            self.net.ports.push(None);
+        }
+        let client = SimClient::new(conn, pool, self.scenario.breeds[pool], &mut self.random);
+        let port = Port {
+            client,
+            queue: Vec::new(),
+            over: false,
+            paused: false,
+            closing: false,
+            ended: false,
+            stalled: 0,
+        };
+        if self.net.ports[slot].replace(port).is_some() {
+            self.wrong(format!("two clients are called {slot}"));
+        }
+        self.after();
+        Some(slot)
+    }
+
+    /// A client's line reaches the core, unless nothing is read from it now.
+    fn client_says(&mut self, slot: usize, line: Line) {
+        let Some(port) = self.net.port(slot) else { return };
+        let conn = port.client.conn;
+        self.net.note(|| {
+            format!("{:?} client {slot} ({conn}) says {}", self.now, String::from_utf8_lossy(&line.text))
+        });
+        if let Some(oracle) = &mut self.net.oracle {
+            oracle.client_said(conn, line.said, line.array);
+        }
+        self.core.client_line(self.now, client_at(slot), View::parse(&line.text), &mut self.net);
+        self.after();
+    }
+
+    /// Whether the core would be given a line of this client now.
+    fn is_read(&mut self, slot: usize) -> bool {
+        self.net.port(slot).is_some_and(|port| !port.paused && !port.closing && !port.ended)
+    }
+
+    fn client_goes(&mut self, slot: usize) {
+        let Some(port) = self.net.port(slot) else { return };
+        let (conn, pool, sessions) =
+            (port.client.conn, port.client.pool, std::mem::take(&mut port.client.sessions));
+        self.net.note(|| format!("{:?} client {slot} ({conn}) is gone", self.now));
+        self.left.extend(sessions.into_iter().map(|name| (pool, name)));
+        if let Some(oracle) = &mut self.net.oracle {
+            oracle.conn_closed(conn, false);
+        }
+        // Its slot is free only when the core has returned.
+        self.core.client_gone(self.now, client_at(slot), &mut self.net);
+        self.net.ports[slot] = None;
+        self.after();
+    }
+
+    /// A client reads up to `most` lines of what waits for it.
+    fn client_reads(&mut self, slot: usize, most: usize) {
+        let limit = self.net.limit;
+        let Some(port) = self.net.port(slot) else { return };
+        let mut at = 0;
+        for _ in 0..most {
+            let Some(end) = memchr::memchr(b'\n', &port.queue[at..]) else { break };
+            let line = at..at + end;
+            at += end + 1;
+            port.client.hear(&port.queue[line]);
+        }
+        port.queue.drain(..at);
+        if at > 0 {
+            port.stalled = 0;
+        }
+        if port.over && port.queue.len() < limit / 2 {
+            port.over = false;
+            self.core.client_drained(self.now, client_at(slot), &mut self.net);
+            self.after();
+        }
+    }
+
+    /// The bus reads a line of a worker's.
+    fn worker_says(&mut self, slot: usize) {
+        let Some(proc) = self.net.proc(slot) else { return };
+        let hand = proc.worker.hand;
+        let Some((text, said)) = proc.worker.out.pop_front() else { return };
+        self.net.note(|| {
+            format!("{:?} worker {slot} ({hand}) says {}", self.now, String::from_utf8_lossy(&text))
+        });
+        if let Some(oracle) = &mut self.net.oracle {
+            oracle.worker_said(hand, said);
+        }
+        self.core.worker_line(self.now, worker_at(slot), View::parse(&text), &mut self.net);
+        self.after();
+    }
+
+    /// A worker's process begins.
+    fn worker_begins(&mut self, slot: usize) {
+        let Some(proc) = self.net.proc(slot) else { return };
+        proc.up = true;
+        self.net.note(|| format!("{:?} worker {slot} is up", self.now));
+        self.core.worker_up(self.now, worker_at(slot), 1, &mut self.net);
+        self.after();
+    }
+
+    /// What waits for a worker goes into its pipe, and it reads up to `most` bytes from there.
+    fn worker_reads(&mut self, slot: usize, most: usize) {
+        let (limit, room) = (self.net.limit, self.scenario.pipe);
+        let Some(proc) = self.net.proc(slot) else { return };
+        let go = proc.queue.len().min(room - proc.pipe.len().min(room));
+        proc.pipe.extend(proc.queue.drain(..go));
+        proc.written += go as u64;
+        let taken = most.min(proc.pipe.len());
+        if !proc.frozen && taken > 0 {
+            proc.partial.extend(proc.pipe.drain(..taken));
+            proc.read += taken as u64;
+            let mut at = 0;
+            while let Some(end) = memchr::memchr(b'\n', &proc.partial[at..]) {
+                proc.worker.read(&proc.partial[at..at + end]);
+                at += end + 1;
+            }
+            proc.partial.drain(..at);
+        }
+        let (hand, read) = (proc.worker.hand, proc.read);
+        let drained = proc.over && proc.queue.len() < limit / 2;
+        proc.over &= !drained;
+        if let Some(oracle) = &mut self.net.oracle {
+            oracle.hand_read(hand, read);
+        }
+        if drained {
+            self.core.worker_drained(self.now, worker_at(slot), &mut self.net);
+            self.after();
+        }
+    }
+
+    /// A worker ends. What it has said to the end of a line is still heard.
+    fn worker_dies(&mut self, slot: usize, last_words: usize) {
+        for _ in 0..last_words {
+            self.worker_says(slot);
+        }
+        let Some(proc) = self.net.proc(slot) else { return };
+        // Where the pipe cannot be asked, all that was written may have been read.
+        let taken = if self.random.one_in(4) { proc.written } else { proc.read };
+        let end =
+            End { reason: "killed".to_owned(), taken, unsent: std::mem::take(&mut proc.queue), oom: false };
+        let hand = proc.worker.hand;
+        self.net.note(|| format!("{:?} worker {slot} ({hand}) is gone, taken {taken}", self.now));
+        if let Some(oracle) = &mut self.net.oracle {
+            oracle.hand_gone(hand, taken);
+        }
+        self.net.procs[slot] = None;
+        self.core.worker_gone(self.now, worker_at(slot), &end, &mut self.net);
+        self.after();
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.net.note(|| format!("{:?} tick", self.now));
+        self.core.tick(self.now, &mut self.net);
+        self.after();
+    }
+
+    /// A worker is found to be of no use.
+    fn worker_sticks(&mut self, slot: usize, why: Stuck) {
+        let Some(proc) = self.net.proc(slot) else { return };
+        let hand = proc.worker.hand;
+        self.net.note(|| format!("{:?} worker {slot} is stuck: {why:?}", self.now));
+        if let Some(oracle) = &mut self.net.oracle {
+            oracle.hand_spent(hand);
+        }
+        self.core.worker_stuck(self.now, worker_at(slot), why, &mut self.net);
+        self.after();
+    }
+
+    /// A client ends its input.
+    fn client_ends(&mut self, slot: usize) {
+        let Some(port) = self.net.port(slot) else { return };
+        port.ended = true;
+        self.net.note(|| format!("{:?} client {slot} ends its input", self.now));
+        self.core.client_eof(self.now, client_at(slot), &mut self.net);
+        self.after();
+    }
+
+    fn reload(&mut self) {
+        self.net.note(|| format!("{:?} reload {:?}", self.now, self.scenario.config.pools));
+        self.core.reload(self.now, &self.scenario.config, &mut self.net);
+        self.after();
+    }
+}
+
+fn client_at(slot: usize) -> Client {
+    Client(u32::try_from(slot).unwrap_or(u32::MAX))
+}
+
+fn worker_at(slot: usize) -> Worker {
+    Worker(u32::try_from(slot).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,340 @@
+//! What happens on a bad day.
+
+use std::time::Duration;
+
+use narrows_bus::core::Stuck;
+
+use super::World;
+use crate::client::{Line, SimClient};
+use crate::oracle::{Reply, Said};
+
+/// Lines that are no messages.
+const BROKEN: [&[u8]; 10] = [
+    b"hello",
+    b"{\"jsonrpc\":\"2.0\",\"method\":\"x\"",
+    b"\"text\"",
+    b"17",
+    b"[]",
+    b"{\"jsonrpc\":\"2.0\",\"method\":\"\xff\xfe\",\"id\":1}",
+    b"\xef\xbb\xbf{\"jsonrpc\":\"2.0\"",
+    b"{\"jsonrpc\":\"2.0\",\"method\":\"a\x00b\"}",
+    b"{}x",
+    b"{\"a\":[}",
+];
+
+impl World {
+    /// Something goes wrong.
+    pub(super) fn fault(&mut self) {
+        let happened = match self.random.below(34) {
+            0..=3 => self.breaks_off(),
+            4 => self.is_stuck(),
+            5..=8 => self.client_broken_line(),
+            9..=11 => self.doubled_id(),
+            12 | 13 => self.some_client().map(|slot| self.client_goes(slot)),
+            14 => self.half_closes(),
+            15 | 16 => self.forges(),
+            17 | 18 => self.worker_noise(),
+            19 | 20 => self.worker_lies(),
+            21 => self.falls_asleep(),
+            22..=24 => self.array(),
+            25 => self.takes_back(),
+            26 | 27 => self.takes_up(),
+            28 => self.stranger(),
+            29 => self.goes_deaf(),
+            30 => {
+                let time = Duration::from_secs(self.random.of(&[2, 7, 31, 61, 310]));
+                self.pass(time);
+                self.stalls(time);
+                Some(())
+            }
+            31 => {
+                let on = self.random.one_in(3);
+                self.core.set_pressure(on);
+                Some(())
+            }
+            32 => self.reloads(),
+            _ if self.random.one_in(12) => {
+                self.drain();
+                Some(())
+            }
+            _ => self.array_of_worker(),
+        };
+        self.faults += usize::from(happened.is_some());
+    }
+
+    /// A worker dies, whatever it was about to read or say.
+    fn breaks_off(&mut self) -> Option<()> {
+        let slot = self.some_worker()?;
+        let most = self.random.below(400);
+        if self.net.proc(slot)?.up {
+            self.worker_reads(slot, most);
+        }
+        let words = self.random.below(4);
+        self.worker_dies(slot, words);
+        Some(())
+    }
+
+    fn is_stuck(&mut self) -> Option<()> {
+        let slot = self.some_worker()?;
+        let proc = self.net.proc(slot).filter(|proc| proc.up && proc.stop.is_none())?;
+        proc.frozen = true;
+        let why =
+            self.random.of(&[Stuck::Stopped, Stuck::Undrained, Stuck::InputClosed, Stuck::OutputClosed]);
+        self.worker_sticks(slot, why);
+        // One that only closed its input may finish what it has read.
+        if why != Stuck::InputClosed && self.net.proc(slot).is_some_and(|proc| proc.stop.is_none()) {
+            self.wrong(format!("F6 worker {slot} is stuck ({why:?}) and was not stopped"));
+        }
+        Some(())
+    }
+
+    /// A client that the core listens to.
+    fn speaker(&mut self) -> Option<usize> {
+        let slot = self.some_client()?;
+        self.is_read(slot).then_some(slot)
+    }
+
+    fn client_broken_line(&mut self) -> Option<()> {
+        let slot = self.speaker()?;
+        let text = self.random.of(&BROKEN).to_vec();
+        self.client_says(slot, Line { text, said: vec![Said::Broken], array: false });
+        Some(())
+    }
+
+    fn doubled_id(&mut self) -> Option<()> {
+        let slot = self.speaker()?;
+        let random = &mut self.random;
+        let client = &mut self.net.ports[slot].as_mut()?.client;
+        if client.flight.is_empty() {
+            return None;
+        }
+        let waiting = &client.flight[random.below(client.flight.len())];
+        let (id, session) = (waiting.id.clone(), waiting.session.clone());
+        let tag = self.store.tag();
+        let method = if client.breed.is_plain() { "work" } else { "_x/custom" };
+        let line = client.ask_with(id, tag, method, session, 2, random);
+        self.client_says(slot, line);
+        Some(())
+    }
+
+    fn half_closes(&mut self) -> Option<()> {
+        let slot = self.speaker()?;
+        self.client_ends(slot);
+        Some(())
+    }
+
+    /// A client answers what was asked of another, or of nobody.
+    fn forges(&mut self) -> Option<()> {
+        let slot = self.speaker()?;
+        let other = self.some_client()?;
+        let id = match self.net.port(other)?.client.questions.last() {
+            Some(id) if other != slot => id.clone(),
+            _ => format!("{}", self.random.below(40)).into_bytes(),
+        };
+        let line = SimClient::answer(self.store.tag(), &id, &mut self.random);
+        self.client_says(slot, line);
+        Some(())
+    }
+
+    fn falls_asleep(&mut self) -> Option<()> {
+        let slot = self.some_client()?;
+        self.net.port(slot)?.client.asleep ^= true;
+        Some(())
+    }
+
+    fn goes_deaf(&mut self) -> Option<()> {
+        let slot = self.some_worker()?;
+        let proc = self.net.proc(slot)?;
+        proc.worker.mute |= !proc.up;
+        proc.worker.deaf = true;
+        Some(())
+    }
+
+    fn worker_noise(&mut self) -> Option<()> {
+        let slot = self.some_worker()?;
+        let text = self.random.of(&BROKEN).to_vec();
+        let proc = self.net.proc(slot).filter(|proc| proc.up)?;
+        proc.worker.out.push_back((text, vec![Reply::Noise]));
+        Some(())
+    }
+
+    /// A worker answers what nobody asked, or twice, or in a way that is no answer, or speaks in another's session.
+    fn worker_lies(&mut self) -> Option<()> {
+        let slot = self.some_worker()?;
+        let random = &mut self.random;
+        let others: Vec<String> =
+            self.net.procs.iter().flatten().flat_map(|proc| proc.worker.sessions.keys().cloned()).collect();
+        let worker = &mut self.net.procs[slot].as_mut().filter(|proc| proc.up)?.worker;
+        match random.below(4) {
+            0 => {
+                let id = worker.answered.last().cloned().unwrap_or_else(|| b"12345".to_vec());
+                let id = String::from_utf8_lossy(&id).into_owned();
+                let text =
+                    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"again\":true}}}}").into_bytes();
+                worker.out.push_back((text, vec![Reply::Noise]));
+            }
+            1 => {
+                let text = b"{\"jsonrpc\":\"2.0\",\"id\":\"never\",\"result\":{}}".to_vec();
+                worker.out.push_back((text, vec![Reply::Noise]));
+            }
+            2 if !worker.tasks.is_empty() => {
+                let at = random.below(worker.tasks.len());
+                if worker.tasks[at].begun {
+                    return None;
+                }
+                let task = worker.tasks.remove(at);
+                let id = String::from_utf8_lossy(&task.id).into_owned();
+                let text = if random.one_in(2) {
+                    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id}}}")
+                } else {
+                    format!(
+                        "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{}},\"error\":{{\"code\":1,\"message\":\"\"}}}}"
+                    )
+                };
+                worker.out.push_back((text.into_bytes(), vec![Reply::Malformed { id: task.id }]));
+            }
+            _ => {
+                let name = others.into_iter().find(|name| !worker.sessions.contains_key(name))?;
+                if random.one_in(2) {
+                    worker.update(&name, None, 2, &mut self.store);
+                } else {
+                    worker.question(&name, None, &mut self.store);
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Several of a client's messages in one array, some of them broken.
+    fn array(&mut self) -> Option<()> {
+        let slot = self.speaker()?;
+        let mut lines = Vec::new();
+        for _ in 0..=self.random.below(4) {
+            if self.random.one_in(5) {
+                lines.push(Line { text: b"{\"x\":1}".to_vec(), said: vec![Said::Broken], array: false });
+            } else {
+                lines.extend(self.client_line(slot, true));
+            }
+        }
+        if lines.is_empty() {
+            return None;
+        }
+        self.client_says(slot, SimClient::together(lines));
+        Some(())
+    }
+
+    fn takes_back(&mut self) -> Option<()> {
+        let slot = self.speaker()?;
+        let client = &self.net.ports[slot].as_ref()?.client;
+        if client.flight.is_empty() {
+            return None;
+        }
+        let waiting = &client.flight[self.random.below(client.flight.len())];
+        if client.flight.iter().filter(|other| other.id == waiting.id).count() > 1
+            || waiting.method == "initialize"
+        {
+            return None;
+        }
+        let line = SimClient::take_back(self.store.tag(), waiting);
+        self.client_says(slot, line);
+        Some(())
+    }
+
+    /// A client loads or resumes a session that another had, or still has.
+    fn takes_up(&mut self) -> Option<()> {
+        let slot = self.speaker()?;
+        let held = |port: &crate::net::Port| {
+            port.client.sessions.iter().map(|name| (port.client.pool, name.clone())).collect::<Vec<_>>()
+        };
+        let live: Vec<(usize, String)> = self.net.ports.iter().flatten().flat_map(held).collect();
+        let random = &mut self.random;
+        let client = &mut self.net.ports[slot].as_mut()?.client;
+        let from = if random.one_in(3) { &live } else { &self.left };
+        let names: Vec<&String> =
+            from.iter().filter(|(pool, _)| *pool == client.pool).map(|(_, name)| name).collect();
+        if names.is_empty() || !client.greeted || client.breed.is_plain() {
+            return None;
+        }
+        let name = names[random.below(names.len())].clone();
+        if client.sessions.contains(&name) {
+            return None;
+        }
+        let method =
+            if client.breed.version() == 1 && random.one_in(2) { "session/load" } else { "session/resume" };
+        let line = client.ask(self.store.tag(), method, Some(name), 2, random);
+        self.client_says(slot, line);
+        Some(())
+    }
+
+    /// A client speaks in a session of another, or in none that there is.
+    fn stranger(&mut self) -> Option<()> {
+        let slot = self.speaker()?;
+        let names: Vec<String> =
+            self.net.ports.iter().flatten().flat_map(|port| port.client.sessions.iter().cloned()).collect();
+        let random = &mut self.random;
+        let client = &mut self.net.ports[slot].as_mut()?.client;
+        let name = if names.is_empty() || random.one_in(3) {
+            "nowhere".to_owned()
+        } else {
+            names[random.below(names.len())].clone()
+        };
+        if client.breed.is_plain() || client.sessions.contains(&name) {
+            return None;
+        }
+        let line = if random.one_in(4) {
+            SimClient::tell(self.store.tag(), "session/cancel", &name)
+        } else {
+            client.ask(self.store.tag(), "session/prompt", Some(name), 2, random)
+        };
+        self.client_says(slot, line);
+        Some(())
+    }
+
+    /// Several of a worker's messages in one array.
+    fn array_of_worker(&mut self) -> Option<()> {
+        let slot = self.some_worker()?;
+        let proc = self.net.proc(slot).filter(|proc| proc.worker.out.len() > 1)?;
+        let count = proc.worker.out.len().min(4);
+        let mut text = vec![b'['];
+        let mut said = Vec::new();
+        for (line, replies) in proc.worker.out.drain(..count) {
+            if line.first() != Some(&b'{')
+                || replies.iter().any(|reply| matches!(reply, Reply::Noise | Reply::Malformed { .. }))
+            {
+                continue;
+            }
+            if text.len() > 1 {
+                text.push(b',');
+            }
+            text.extend_from_slice(&line);
+            said.extend(replies);
+        }
+        text.push(b']');
+        if !said.is_empty() {
+            proc.worker.out.push_front((text, said));
+        }
+        Some(())
+    }
+
+    /// New settings: other numbers, another environment of a pool, or a pool less.
+    fn reloads(&mut self) -> Option<()> {
+        if self.draining {
+            return None;
+        }
+        let undecided = self.net.ports.iter().flatten().any(|port| !port.client.has_asked());
+        let config = &mut self.scenario.config;
+        let at = self.random.below(config.pools.len());
+        match self.random.below(8) {
+            0 if !undecided && config.pools.len() > 1 && at + 1 == config.pools.len() => {
+                let gone = config.pools.remove(at);
+                config.listen.retain(|listen| listen.pool.as_deref() != Some(&*gone.name));
+            }
+            1..=3 => {
+                config.pools[at].env.insert("N".to_owned(), format!("{}", self.faults));
+            }
+            _ => config.pools[at].instances = 1 + u32::try_from(self.random.below(4)).unwrap_or(0),
+        }
+        self.reload();
+        Some(())
+    }
+}
