@@ -65,7 +65,7 @@ impl Admin {
             }
         }
         // Nobody is let in, but whoever waits for us must not think that it is over.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::config::{Config, Door, Listen};
 use crate::core::Core;
-use crate::driver::{self, Brain, Driver, Mailbox, Parts};
+use crate::driver::{self, Brain, Driver, Mailbox, Parts, Queues};
 use crate::listen::{self, ListenError};
 use crate::nursery::{self, Teller};
 
@@ -223,6 +223,14 @@ impl<B: Brain> Handle<B> {
     /// # Errors
     /// When it has ended, or too many ask.
     pub async fn status(&self) -> Result<B::Status, NoAnswer> {
+        self.report().await.map(|(status, _)| status)
+    }
+
+    /// The same, with what waits to be written.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn report(&self) -> Result<(B::Status, Queues), NoAnswer> {
         let answer = self.mailbox.status().ok_or(NoAnswer)?;
         tokio::select! {
             biased;

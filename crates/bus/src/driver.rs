@@ -13,6 +13,7 @@ mod notes;
 mod outbox;
 mod place;
 mod ports;
+mod queues;
 pub(crate) mod stream;
 mod workers;
 
@@ -35,6 +36,7 @@ use crate::nursery::{News, Orders};
 pub use brain::Brain;
 pub(crate) use descriptors::{cap as cap_connections, raise as raise_descriptors};
 pub(crate) use mail::Mailbox;
+pub use queues::Queues;
 
 use place::Place;
 use ports::{Outcome, Ports};
@@ -337,7 +339,7 @@ impl<B: Brain> Driver<B> {
         }
         for asker in mail.status {
             // Whoever asked may have gone away.
-            _ = asker.send(self.brain.status(now));
+            _ = asker.send((self.brain.status(now), Queues::of(&self.ports)));
         }
     }
 }

@@ -47,7 +47,8 @@ fn read(answer: &[u8]) -> Result<String, AskError> {
     let answer = std::str::from_utf8(answer).map_err(|_| AskError::Stranger)?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or(AskError::Stranger)?;
     let first = head.lines().next().unwrap_or_default();
-    let status = first.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..)).ok_or(AskError::Stranger)?;
+    let status = first.strip_prefix("HTTP/1.0 ").or_else(|| first.strip_prefix("HTTP/1.1 "));
+    let status = status.ok_or(AskError::Stranger)?;
     match status.starts_with("200") {
         true => Ok(body.to_owned()),
         false => Err(AskError::Refused(format!("{status}: {}", body.trim()))),

@@ -8,6 +8,7 @@ use std::fmt::Write;
 
 use super::Facts;
 use crate::core::{Counters, PoolStatus, Status};
+use crate::driver::Queues;
 
 /// What the text is.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -44,11 +45,12 @@ struct Sum {
     pending: usize,
     asking: usize,
     paused: usize,
+    queued: u64,
     states: [usize; STATES.len()],
 }
 
 impl Sum {
-    fn add(&mut self, pool: &PoolStatus) {
+    fn add(&mut self, pool: &PoolStatus, queues: &Queues) {
         self.ready |= pool.state == "ready";
         self.open |= pool.state == "open";
         self.waiting += pool.waiting;
@@ -57,6 +59,7 @@ impl Sum {
             self.pending += worker.pending;
             self.asking += worker.asking;
             self.paused += usize::from(worker.paused);
+            self.queued += queues.workers.get(&worker.worker).copied().unwrap_or(0);
             if let Some(at) = STATES.iter().position(|state| *state == worker.state) {
                 self.states[at] += 1;
             }
@@ -65,24 +68,25 @@ impl Sum {
 }
 
 /// Of a pool, now: name, meaning, value.
-type Gauge = (&'static str, &'static str, fn(&Sum) -> usize);
+type Gauge = (&'static str, &'static str, fn(&Sum) -> u64);
 
-const GAUGES: [Gauge; 7] = [
-    ("pool_ready", "Whether a pool can be used.", |sum| usize::from(sum.ready)),
+const GAUGES: [Gauge; 8] = [
+    ("pool_ready", "Whether a pool can be used.", |sum| u64::from(sum.ready)),
     ("pool_circuit_open", "Whether a pool rests because its workers were lost too often.", |sum| {
-        usize::from(sum.open)
+        u64::from(sum.open)
     }),
-    ("pool_waiting_clients", "Clients that wait for a worker.", |sum| sum.waiting),
-    ("pool_sessions", "Sessions at the workers of a pool.", |sum| sum.sessions),
-    ("pool_pending_requests", "Requests that workers have not answered.", |sum| sum.pending),
-    ("pool_asked_requests", "Requests of workers that clients have not answered.", |sum| sum.asking),
+    ("pool_waiting_clients", "Clients that wait for a worker.", |sum| sum.waiting as u64),
+    ("pool_sessions", "Sessions at the workers of a pool.", |sum| sum.sessions as u64),
+    ("pool_pending_requests", "Requests that workers have not answered.", |sum| sum.pending as u64),
+    ("pool_asked_requests", "Requests of workers that clients have not answered.", |sum| sum.asking as u64),
     ("pool_paused_workers", "Workers that are not read from because a client reads slowly.", |sum| {
-        sum.paused
+        sum.paused as u64
     }),
+    ("pool_queue_bytes", "What waits to be written to workers.", |sum| sum.queued),
 ];
 
 /// The figures.
-pub(super) fn text(facts: &Facts, status: &Status) -> String {
+pub(super) fn text(facts: &Facts, status: &Status, queues: &Queues) -> String {
     let mut out = String::with_capacity(8 << 10);
     head(&mut out, "info", "gauge", "The program.");
     _ = writeln!(out, "narrows_bus_info{{version=\"{}\"}} 1", label(&facts.version));
@@ -92,10 +96,19 @@ pub(super) fn text(facts: &Facts, status: &Status) -> String {
         ("max_clients", "Clients that there can be at once.", facts.max_connections),
         ("sessions", "Sessions that there are.", status.sessions),
         ("pending_requests", "Requests that no worker has answered yet.", status.pending),
+        ("full_clients", "Clients whose queue is full.", queues.full),
     ];
     head(&mut out, "uptime_seconds", "gauge", "How long the bus has run.");
     _ = writeln!(out, "narrows_bus_uptime_seconds {:.3}", status.uptime);
     for (name, meaning, value) in whole {
+        head(&mut out, name, "gauge", meaning);
+        _ = writeln!(out, "narrows_bus_{name} {value}");
+    }
+    let queued = [
+        ("client_queue_bytes", "What waits to be written to all clients.", queues.clients),
+        ("client_queue_longest_bytes", "What waits for the client for whom most waits.", queues.longest),
+    ];
+    for (name, meaning, value) in queued {
         head(&mut out, name, "gauge", meaning);
         _ = writeln!(out, "narrows_bus_{name} {value}");
     }
@@ -106,7 +119,7 @@ pub(super) fn text(facts: &Facts, status: &Status) -> String {
     }
     let mut pools: BTreeMap<&str, Sum> = BTreeMap::new();
     for pool in &status.pools {
-        pools.entry(&pool.name).or_default().add(pool);
+        pools.entry(&pool.name).or_default().add(pool, queues);
     }
     for (name, meaning, value) in GAUGES {
         head(&mut out, name, "gauge", meaning);
@@ -181,12 +194,16 @@ pub(super) mod tests {
     #[test]
     fn pools_of_one_name_are_one_series() {
         let facts = Facts { version: "1.2.3".to_owned(), max_connections: 100, ..Facts::default() };
-        let text = text(&facts, &status());
+        let queues = Queues { clients: 30, longest: 20, full: 1, workers: [(1, 5), (7, 9)].into() };
+        let text = text(&facts, &status(), &queues);
         for line in [
             "narrows_bus_info{version=\"1.2.3\"} 1",
             "narrows_bus_uptime_seconds 12.500",
             "narrows_bus_clients 3",
             "narrows_bus_max_clients 100",
+            "narrows_bus_full_clients 1",
+            "narrows_bus_client_queue_bytes 30",
+            "narrows_bus_pool_queue_bytes{pool=\"default\"} 15",
             "narrows_bus_connections_total 9",
             "narrows_bus_lines_to_clients_total 7",
             "narrows_bus_pool_ready{pool=\"default\"} 1",
@@ -228,7 +245,7 @@ pub(super) mod tests {
             let mut status = status();
             let pool = status.pools.remove(1);
             status.pools.extend(names.into_iter().map(|name| PoolStatus { name, ..pool.clone() }));
-            judge(&text(&Facts::default(), &status));
+            judge(&text(&Facts::default(), &status, &Queues::default()));
         }
     }
 
@@ -238,7 +255,7 @@ pub(super) mod tests {
         let section = page.split("\n### Metrics\n").nth(1).and_then(|rest| rest.split("\n## ").next());
         let rows = section.expect("a section on metrics").lines().filter_map(|line| line.strip_prefix("| `"));
         let documented: Vec<&str> = rows.filter_map(|row| row.split(['`', '{']).next()).collect();
-        let text = text(&Facts::default(), &status());
+        let text = text(&Facts::default(), &status(), &Queues::default());
         let heads = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let told: Vec<&str> = heads.filter_map(|head| head.split(' ').next()).collect();
         assert_eq!(documented, told);

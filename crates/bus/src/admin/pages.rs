@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::{Facts, metrics};
 use crate::bus::Handle;
 use crate::core::Status;
+use crate::driver::Queues;
 
 /// How long the loop may take to tell how it is.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -58,10 +59,10 @@ fn is_this_machine(host: &str) -> bool {
     matches!(name, "127.0.0.1" | "[::1]") || name.eq_ignore_ascii_case("localhost")
 }
 
-async fn ask(pages: &Pages) -> Result<Status, Response> {
+async fn ask(pages: &Pages) -> Result<(Status, Queues), Response> {
     let gone = |why: &'static str| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
-    match timeout(PATIENCE, pages.bus.status()).await {
-        Ok(Ok(status)) => Ok(status),
+    match timeout(PATIENCE, pages.bus.report()).await {
+        Ok(Ok(report)) => Ok(report),
         Ok(Err(_)) => Err(gone("the bus does not answer\n")),
         Err(_) => Err(gone("the bus does not answer in time\n")),
     }
@@ -75,7 +76,7 @@ async fn health(State(pages): State<Arc<Pages>>) -> Response {
 }
 
 async fn ready(State(pages): State<Arc<Pages>>) -> Response {
-    match ask(&pages).await.map(|status| missing(&status)) {
+    match ask(&pages).await.map(|(status, _)| missing(&status)) {
         Ok(None) => "ready\n".into_response(),
         Ok(Some(missing)) => (StatusCode::SERVICE_UNAVAILABLE, missing).into_response(),
         Err(gone) => gone,
@@ -102,14 +103,15 @@ struct Everything<'a> {
     facts: &'a Facts,
     #[serde(flatten)]
     status: Status,
+    queues: Queues,
 }
 
 async fn status(State(pages): State<Arc<Pages>>) -> Response {
-    let status = match ask(&pages).await {
-        Ok(status) => status,
+    let (status, queues) = match ask(&pages).await {
+        Ok(report) => report,
         Err(gone) => return gone,
     };
-    match serde_json::to_string(&Everything { facts: &pages.facts, status }) {
+    match serde_json::to_string(&Everything { facts: &pages.facts, status, queues }) {
         Ok(text) => with_type("application/json", text + "\n"),
         Err(error) => {
             tracing::error!(%error, "the state of the bus cannot be written");
@@ -120,7 +122,9 @@ async fn status(State(pages): State<Arc<Pages>>) -> Response {
 
 async fn figures(State(pages): State<Arc<Pages>>) -> Response {
     match ask(&pages).await {
-        Ok(status) => with_type(metrics::CONTENT_TYPE, metrics::text(&pages.facts, &status)),
+        Ok((status, queues)) => {
+            with_type(metrics::CONTENT_TYPE, metrics::text(&pages.facts, &status, &queues))
+        }
         Err(gone) => gone,
     }
 }

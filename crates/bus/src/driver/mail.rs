@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use mio::Waker;
 use tokio::sync::oneshot;
 
+use super::queues::Queues;
 use crate::config::Config;
 
 /// How many may wait for a status at once.
@@ -15,7 +16,7 @@ const ASKERS: usize = 64;
 pub(super) struct Mail<S> {
     pub(super) drain: bool,
     pub(super) reload: Option<Box<Config>>,
-    pub(super) status: Vec<oneshot::Sender<S>>,
+    pub(super) status: Vec<oneshot::Sender<(S, Queues)>>,
 }
 
 impl<S> Default for Mail<S> {
@@ -47,7 +48,7 @@ impl<S> Mailbox<S> {
     }
 
     /// Asks how things stand; `None` if too many ask.
-    pub(crate) fn status(&self) -> Option<oneshot::Receiver<S>> {
+    pub(crate) fn status(&self) -> Option<oneshot::Receiver<(S, Queues)>> {
         let (asker, answer) = oneshot::channel();
         self.put(|mail| {
             // Who no longer waits must not keep others from asking.

@@ -258,7 +258,8 @@ impl Peer {
             self.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
         assert_eq!(answer["result"]["protocolVersion"], 1, "{answer}");
         let answer = self.ask(&json!(1), "session/new", &json!({"cwd": place.path(), "mcpServers": []}));
-        answer["result"]["sessionId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+        assert!(answer["result"]["sessionId"].is_string(), "{answer}");
+        answer["result"]["sessionId"].as_str().expect("a text").to_owned()
     }
 
     pub(crate) fn prompt(&mut self, id: &Value, session: &str, text: &str) {

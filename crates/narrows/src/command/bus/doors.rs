@@ -75,10 +75,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         assert_eq!(free(directory.path()), path(USUAL));
-        assert_eq!(live(&path("none")).unwrap(), [PathBuf::new(); 0]);
+        assert!(live(&path("none")).unwrap().is_empty());
         drop(UnixListener::bind(path("admin-1.sock")).unwrap());
         let _stranger = UnixListener::bind(path("other.sock")).unwrap();
-        assert_eq!(live(directory.path()).unwrap(), [PathBuf::new(); 0], "one is dead, one is no bus");
+        assert!(live(directory.path()).unwrap().is_empty(), "one is dead, one is no bus");
         let _usual = UnixListener::bind(path(USUAL)).unwrap();
         let _second = UnixListener::bind(path("admin-2.sock")).unwrap();
         assert_eq!(live(directory.path()).unwrap(), [path("admin-2.sock"), path(USUAL)]);

@@ -27,6 +27,16 @@ pub(super) struct State {
     pending: usize,
     pools: Vec<Pool>,
     counters: BTreeMap<String, u64>,
+    queues: Queues,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Queues {
+    clients: u64,
+    longest: u64,
+    full: usize,
+    workers: BTreeMap<u32, u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -75,6 +85,14 @@ impl State {
         _ = writeln!(
             text,
             "{clients} of {max_connections} clients, {sessions} sessions, {pending} requests under way"
+        );
+        let Queues { clients, longest, full, workers } = &self.queues;
+        _ = writeln!(
+            text,
+            "waiting to be written: {} to clients, {} of it to one, {full} queues full; {} to workers",
+            size(*clients),
+            size(*longest),
+            size(workers.values().sum())
         );
         let count = |name: &str| self.counters.get(name).copied().unwrap_or(0);
         _ = writeln!(
@@ -144,6 +162,7 @@ impl State {
                 worker.sessions.to_string(),
                 worker.pending.to_string(),
                 worker.asking.to_string(),
+                size(self.queues.workers.get(&worker.worker).copied().unwrap_or(0)),
                 worker.strikes.to_string(),
                 if worker.paused { "yes" } else { "no" }.to_owned(),
             ]
@@ -152,10 +171,27 @@ impl State {
             self.pools.iter().flat_map(|pool| pool.workers.iter().map(move |worker| (pool, worker)));
         let rows: Vec<_> = workers.map(row).collect();
         let heading = [
-            "POOL", "WORKER", "PROCESS", "STATE", "AGE", "SESSIONS", "PENDING", "ASKING", "STRIKES", "PAUSED",
+            "POOL", "WORKER", "PROCESS", "STATE", "AGE", "SESSIONS", "PENDING", "ASKING", "QUEUED",
+            "STRIKES", "PAUSED",
         ];
         columns(heading, &rows)
     }
+}
+
+/// A number of bytes, as exact as matters.
+fn size(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB"];
+    let mut shown = bytes as f64 / 1024.0;
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    for unit in &units[..2] {
+        if shown < 1024.0 {
+            return format!("{shown:.1} {unit}");
+        }
+        shown /= 1024.0;
+    }
+    format!("{shown:.1} {}", units[2])
 }
 
 /// A time, as exact as matters.
@@ -187,6 +223,7 @@ mod tests {
                 {"name": "spare", "state": "open", "retry_after_ms": 2500, "last_loss": "exit 1\u{1b}[2J", "waiting": 4},
             ],
             "counters": {"from_clients": lines, "lost": 1}, "new": true,
+            "queues": {"clients": 1536, "longest": 1023, "full": 1, "workers": {"0": 3_145_728}},
         });
         State::read(&answer.to_string()).expect("a state")
     }
@@ -196,6 +233,7 @@ mod tests {
         assert_snapshot!(state(3725.0, 3725).table(None), @"
         narrows 1.2.3, process 99, up 1h 2m; tcp://127.0.0.1:9000
         3 of 20000 clients, 2 sessions, 1 requests under way
+        waiting to be written: 1.5 KiB to clients, 1023 B of it to one, 1 queues full; 3.0 MiB to workers
         since the start: 0 workers started, 1 lost; 0 sessions opened, 0 revived; 0 requests refused
         messages a second: 1.0 from clients, 0.0 to workers, 0.0 from workers, 0.0 to clients
 
@@ -203,8 +241,8 @@ mod tests {
         default  ready        1        1      2         1        0        -
         spare    open for 2s  0        0      0         0        4        exit 1\\u{1b}[2J
 
-        POOL     WORKER  PROCESS  STATE  AGE    SESSIONS  PENDING  ASKING  STRIKES  PAUSED
-        default  0       4711     busy   1m 1s  2         1        0       0        yes
+        POOL     WORKER  PROCESS  STATE  AGE    SESSIONS  PENDING  ASKING  QUEUED   STRIKES  PAUSED
+        default  0       4711     busy   1m 1s  2         1        0       3.0 MiB  0        yes
         ");
     }
 
