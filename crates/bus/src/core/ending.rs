@@ -75,6 +75,16 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
+    /// A turn begins that had to wait: its client may be gone by now.
+    pub(super) fn abandon_late(&mut self, client: Client, key: SessionKey) {
+        let at = self.now + self.core.limits.disconnect_grace;
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let serial = session.serial;
+        if self.core.client(client).is_some_and(|client| client.eof) {
+            self.core.timers.set(at, Timer::Abandoned(key, serial));
+        }
+    }
+
     /// Ends the turn of a session whose client has been gone for long enough.
     pub(super) fn abandon(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };

@@ -78,6 +78,11 @@ impl<O: Outlet> Pass<'_, O> {
                 state.tag = Some(tag.into());
             }
         }
+        if what == What::Prompt
+            && let Some(key) = session
+        {
+            self.abandon_late(client, key);
+        }
         let digits = Digits::of(number);
         let both;
         let one = [(Part::Id, digits.as_bytes())];

@@ -139,7 +139,8 @@ impl<O: Outlet> Pass<'_, O> {
                 self.pass_on(client, worker, session, message);
             }
             Route::Backlog(worker) => self.await_greeting(worker, client, message, None),
-            Route::Revive(session) if method != method::SESSION_CANCEL => {
+            // There is nothing to be stopped but what waits itself.
+            Route::Revive(session) if method != method::SESSION_CANCEL || self.is_awaited(session) => {
                 self.await_session(session, client, message, None);
             }
             Route::Hold => self.hold(client, message.bytes(), None),

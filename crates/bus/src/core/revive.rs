@@ -43,6 +43,11 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
+    /// Whether lines wait for a session.
+    pub(super) fn is_awaited(&self, key: SessionKey) -> bool {
+        self.core.sessions.get(key).is_some_and(|session| !session.waiting.is_empty())
+    }
+
     /// Looks for a worker to take a session up in.
     pub(super) fn start_revival(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
