@@ -109,6 +109,51 @@ fn a_lone_worker_comes_back_and_its_session_with_it() {
 }
 
 #[test]
+fn a_turn_that_waits_for_its_session_is_stopped_like_one_that_runs() {
+    for by_client in [true, false] {
+        let mut scene = Scene::shared(1);
+        let client = scene.open();
+        scene.session(client, 0, "a");
+        scene.dies(0);
+        scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
+        scene.ask(client, 1, "session/prompt", &prompt("a"));
+        if by_client {
+            scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
+        } else {
+            scene.core.client_eof(scene.now, Client(client), &mut scene.sight);
+        }
+        scene.pass(1.0);
+        scene.up(0);
+        scene.answer(0, 1, &able());
+        scene.seen();
+        scene.answer(0, 2, &json!({}));
+        scene.pass(0.0);
+        scene.answer(0, 3, &json!({"stopReason": "cancelled"}));
+        let hung_up = if by_client { "" } else { "\nClose { client: Client(0), reason: Served }" };
+        let expected = concat!(
+            r#"w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}"#,
+            "\n",
+            r#"w0 < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"a"}}"#,
+            "\n",
+            r#"c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"cancelled"}}"#,
+        );
+        assert_eq!(scene.seen(), format!("{expected}{hung_up}"));
+    }
+}
+
+#[test]
+fn what_cannot_be_read_does_not_wait() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.dies(0);
+    scene.seen();
+    scene.ask(client, 1, "session/new", &json!({"cwd": "/"}));
+    let start = br#"{"jsonrpc":"2.0","id":2,"method":"m","params":{"a":""#;
+    scene.core.client_line(scene.now, Client(client), View::too_long(start), &mut scene.sight);
+    assert_snapshot!(scene.seen(), @r#"c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32013,"message":"line too long","data":{"condition":"message_too_large","retryable":false,"effects":"none"}}}"#);
+}
+
+#[test]
 fn a_connections_worker_is_replaced_with_all_it_was_told() {
     let mut scene = Scene::new(&config(vec![pool(Share::Connection)]));
     scene.up(0);
