@@ -29,10 +29,19 @@ impl Interrupts {
     pub(crate) fn take() -> io::Result<Self> {
         // Under `nohup` it is ignored, which listening to it would undo.
         let stays = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hang_up(&status));
+        Self::with(!stays)
+    }
+
+    /// The same for who does not end by SIGHUP anyway.
+    pub(crate) fn take_all() -> io::Result<Self> {
+        Self::with(true)
+    }
+
+    fn with(hang_up: bool) -> io::Result<Self> {
         Ok(Self {
             interrupt: unix::signal(SignalKind::interrupt())?,
             terminate: unix::signal(SignalKind::terminate())?,
-            hang_up: if stays { None } else { Some(unix::signal(SignalKind::hangup())?) },
+            hang_up: if hang_up { Some(unix::signal(SignalKind::hangup())?) } else { None },
         })
     }
 

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long an answer may take, in whole and between any two bytes.
+/// How long the next piece of an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest answer.
 const LONGEST: u64 = 64 << 20;

@@ -107,7 +107,7 @@ fn a_client_on_stdin_ends_it() {
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
     let ended = talk.end();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
-    assert!(ended.stderr.starts_with("listening on stdio:, pool default\n"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("listening on stdio:, pool default\n"), "{}", ended.stderr);
     assert!(!ended.stderr.contains("nobody logs"), "{}", ended.stderr);
 }
 

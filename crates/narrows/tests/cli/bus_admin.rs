@@ -36,7 +36,7 @@ fn its_state_is_a_table_and_an_object() {
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with(&format!("narrows {}, process ", env!("CARGO_PKG_VERSION"))), "{table}");
     assert!(lines[0].ends_with(&bus.at[0]), "{table}");
-    assert!(lines[1].ends_with(" clients, 1 sessions, 0 requests under way"), "{table}");
+    assert!(lines[1].ends_with(" clients, 1 session, 0 requests under way"), "{table}");
     let pool: Vec<&str> = lines[7].split_whitespace().collect();
     assert_eq!(pool, ["default", "ready", "2", "2", "1", "0", "0", "-"], "{table}");
     assert_eq!(lines.iter().filter(|line| line.starts_with("default ")).count(), 3, "{table}");

@@ -4,8 +4,8 @@ use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::bus_support::{Bus, command, write};
-use crate::support::Place;
+use crate::bus_support::{Bus, NARROWS, command, write};
+use crate::support::{MARK, Place};
 
 /// A bus with this agent and these limits.
 fn file(agent: &str, limits: &str) -> String {
@@ -182,6 +182,19 @@ fn the_file_is_read_again_without_a_failed_request() {
     assert_eq!(old.answer(&json!(2))["result"]["stopReason"], "end_turn");
     assert_eq!(old.said(), "So it is", "the old one has finished");
     bus.wait_for(|state| state["pools"].as_array().is_some_and(|pools| pools.len() == 1));
+    bus.stop();
+}
+
+#[test]
+fn the_file_is_also_read_again_under_nohup() {
+    let place = Place::new();
+    let file = write(&place, &file("echo", ""));
+    let run = format!("trap '' HUP; exec {NARROWS} bus --config {file}");
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &run]).env(MARK, place.mark()).env("XDG_RUNTIME_DIR", place.path().join("run"));
+    let mut bus = Bus::started(&place, command);
+    bus.signal(Signal::HUP);
+    bus.hears("the settings were read again");
     bus.stop();
 }
 

@@ -54,7 +54,9 @@ async fn serve(
     config: Config,
     environment: Vec<(OsString, OsString)>,
 ) -> Result<ExitCode, Failure> {
-    let mut interrupts = Interrupts::take().map_err(|error| Failure::setup("get ready", &error))?;
+    // With a file SIGHUP does no harm, and under `nohup` it is still wanted.
+    let interrupts = if args.config.is_some() { Interrupts::take_all() } else { Interrupts::take() };
+    let mut interrupts = interrupts.map_err(|error| Failure::setup("get ready", &error))?;
     let voice = Voice(args.log_format);
     let directory = runtime_dir(&Variables::of_process());
     let admin = doors::open(&config.admin, directory.as_deref(), &voice)?;

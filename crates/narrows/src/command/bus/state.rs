@@ -84,14 +84,17 @@ impl State {
         );
         _ = writeln!(
             text,
-            "{clients} of {max_connections} clients, {sessions} sessions, {pending} requests under way"
+            "{clients} of {max_connections} clients, {}, {} under way",
+            many(*sessions, "session"),
+            many(*pending, "request")
         );
         let Queues { clients, longest, full, workers } = &self.queues;
         _ = writeln!(
             text,
-            "waiting to be written: {} to clients, {} of it to one, {full} queues full; {} to workers",
+            "waiting to be written: {} to clients, {} of it to one, {} full; {} to workers",
             size(*clients),
             size(*longest),
+            many(*full, "queue"),
             size(workers.values().sum())
         );
         let count = |name: &str| self.counters.get(name).copied().unwrap_or(0);
@@ -178,6 +181,11 @@ impl State {
     }
 }
 
+/// So many of something.
+fn many(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 /// A number of bytes, as exact as matters.
 fn size(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB"];
@@ -232,8 +240,8 @@ mod tests {
     fn a_state_is_a_table() {
         assert_snapshot!(state(3725.0, 3725).table(None), @"
         narrows 1.2.3, process 99, up 1h 2m; tcp://127.0.0.1:9000
-        3 of 20000 clients, 2 sessions, 1 requests under way
-        waiting to be written: 1.5 KiB to clients, 1023 B of it to one, 1 queues full; 3.0 MiB to workers
+        3 of 20000 clients, 2 sessions, 1 request under way
+        waiting to be written: 1.5 KiB to clients, 1023 B of it to one, 1 queue full; 3.0 MiB to workers
         since the start: 0 workers started, 1 lost; 0 sessions opened, 0 revived; 0 requests refused
         messages a second: 1.0 from clients, 0.0 to workers, 0.0 from workers, 0.0 to clients
 
