@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use narrows_wire::{Code, Effects, RpcError};
+use narrows_wire::{Code, Effects, Kind, RpcError, View};
 
 use crate::config::{Config, Pool};
 
@@ -62,11 +62,35 @@ impl<O: Outlet> Pass<'_, O> {
         for worker in self.all_workers() {
             self.fail_all(worker, &error);
         }
+        // Whatever is left was sent nowhere.
+        let error = RpcError::new(Code::Draining, "the bus has stopped");
+        let mut lines = Vec::new();
+        for (_, worker) in &mut self.core.workers {
+            lines.append(&mut worker.backlog);
+        }
+        let keys: Vec<_> = self.core.sessions.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            lines.extend(
+                self.core.sessions.get_mut(key).into_iter().flat_map(|it| std::mem::take(&mut it.waiting)),
+            );
+        }
+        for line in lines {
+            self.forget_elsewhere(line.client, &line.line);
+            let message = View::parse(&line.line);
+            if let (Kind::Request, Some(id)) = (message.kind(), message.id()) {
+                self.refuse(line.client, id, line.batch, message.tag(), &error);
+            }
+        }
         for client in self.all_clients() {
-            // Whatever is left was sent nowhere.
+            self.refuse_held(client, &error);
             let Some(state) = self.core.client(client) else { continue };
-            for (id, _) in std::mem::take(&mut state.inflight) {
-                self.refuse(client, &id, None, None, &RpcError::new(Code::Draining, "the bus has stopped"));
+            let mut ids: Vec<_> = state.inflight.keys().cloned().collect();
+            ids.sort_unstable();
+            for id in ids {
+                if let Some(state) = self.core.client(client) {
+                    state.inflight.remove(&id);
+                }
+                self.refuse(client, &id, None, None, &error);
             }
         }
         for (_, worker) in &mut self.core.workers {

@@ -311,7 +311,10 @@ impl<O: Outlet> Pass<'_, O> {
                 .get(worker.0 as usize)
                 .is_some_and(|state| matches!(state.stage, Stage::Starting | Stage::Greeting))
         });
-        let exhausted = !any_coming && total >= state.settings.max_instances as usize;
+        let any_going = state.workers.iter().any(|worker| {
+            self.core.workers.get(worker.0 as usize).is_some_and(|state| state.stage == Stage::Stopping)
+        });
+        let exhausted = !any_coming && !any_going && total >= state.settings.max_instances as usize;
         if (hopeless && !any_coming) || exhausted {
             return Route::Refuse(self.no_worker(pool, Code::Backpressure));
         }

@@ -47,8 +47,21 @@ impl<O: Outlet> Pass<'_, O> {
         let coming = stages.iter().any(|stage| matches!(stage, Stage::Starting | Stage::Greeting));
         let room = stages.len() < state.settings.max_instances as usize;
         let may = state.open_until.is_none() && state.rest_until <= self.now && state.successor.is_none();
-        if others && !coming && room && may && !state.removed && !self.core.draining {
+        if !others || coming || state.removed || self.core.draining {
+            return;
+        }
+        if room && may {
             self.spawn(pool);
+        } else if !room && !stages.contains(&Stage::Stopping) {
+            // Somebody else's that does nothing makes room.
+            let idle = state.workers.iter().copied().find(|worker| {
+                self.core.workers.get(worker.0 as usize).is_some_and(|state| {
+                    state.stage == Stage::Ready && state.sessions.is_empty() && state.pending.is_empty()
+                })
+            });
+            if let Some(worker) = idle {
+                self.stop_worker(worker, false);
+            }
         }
     }
 
@@ -344,6 +357,9 @@ impl<O: Outlet> Pass<'_, O> {
         lines.extend(state.backlog);
         self.take_again(lines);
         self.fill(pool);
+        if !self.core.pool_of(pool).waiting.is_empty() {
+            self.spawn_on_demand(pool);
+        }
         self.if_drained();
     }
 

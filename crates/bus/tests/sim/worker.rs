@@ -16,6 +16,8 @@ pub(crate) struct Task {
     pub(crate) method: String,
     pub(crate) session: Option<String>,
     pub(crate) cancelled: bool,
+    /// By the session's cancellation, not by that of the one request.
+    pub(crate) stopped: bool,
     /// Answered, with the turn still going on.
     pub(crate) begun: bool,
 }
@@ -85,17 +87,19 @@ impl SimWorker {
                 method: view.method().unwrap_or_default().into_owned(),
                 session: view.session().or_else(|| view.top_session()).map(|name| name.into_owned()),
                 cancelled: false,
+                stopped: false,
                 begun: false,
             }),
             Kind::Notification => match view.method().as_deref() {
                 Some("session/cancel") => {
                     let name = view.session();
                     for task in &mut self.tasks {
-                        task.cancelled |=
+                        task.stopped |=
                             task.method == "session/prompt" && task.session.as_deref() == name.as_deref();
+                        task.cancelled |= task.stopped;
                     }
                 }
-                Some("$/cancel_request") if !self.deaf => {
+                Some("$/cancel_request") => {
                     for task in &mut self.tasks {
                         task.cancelled |= Some(&*task.id) == view.request_id();
                     }
@@ -161,7 +165,7 @@ impl SimWorker {
     /// Goes on with one of its tasks.
     pub(crate) fn work(&mut self, at: usize, hurry: bool, store: &mut Store, random: &mut Random) {
         let task = &self.tasks[at];
-        if self.mute && task.method == "initialize" || self.deaf && task.cancelled {
+        if self.mute && task.method == "initialize" || self.deaf && task.stopped {
             return;
         }
         let name = task.session.clone();

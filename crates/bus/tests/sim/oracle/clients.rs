@@ -31,7 +31,9 @@ impl Oracle {
                     };
                     self.put(tag, Thing::Asked(asked));
                     let state = &mut self.conns[conn];
-                    if state.flight.contains_key(&id) {
+                    if state.flight.contains_key(&id)
+                        || state.doubled.iter().any(|(doubled, _)| *doubled == id)
+                    {
                         state.doubled.push((id, tag));
                     } else {
                         state.flight.insert(id, tag);
@@ -205,6 +207,9 @@ impl Oracle {
         };
         if malformed && code != -32603 && handed.len() == 1 && self.hands[handed[0].0].alive {
             self.wrong(format!("F23 a malformed answer to #{tag}# became {code}"));
+        }
+        if code == -32002 {
+            self.forgotten(tag);
         }
         if REPEATABLE.contains(&method) {
             return;

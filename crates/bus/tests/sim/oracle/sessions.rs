@@ -90,6 +90,18 @@ impl Oracle {
         }
     }
 
+    /// The bus says that it knows a session no more: whoever had it has it no more.
+    pub(super) fn forgotten(&mut self, tag: Tag) {
+        let Some(asked) = self.asked(tag) else { return };
+        let (conn, name) = (asked.conn, asked.session.clone());
+        let truth = name.and_then(|name| self.visible.get(&name).copied());
+        if let Some(state) =
+            truth.and_then(|truth| self.truth(truth)).filter(|state| state.owner == Some(conn))
+        {
+            state.owner = None;
+        }
+    }
+
     /// An answer tells a client how a session is called.
     pub(super) fn session_named(
         &mut self,

@@ -192,7 +192,9 @@ impl Oracle {
         if self.hands[hand].asked.insert(id.clone(), tag).is_some() {
             self.wrong(format!("worker {hand} was given one id for two requests"));
         }
-        self.used_by(hand, conn);
+        if method != "session/list" || self.hands[hand].identity.is_some() {
+            self.used_by(hand, conn);
+        }
         let truth = self.session_used(hand, conn, tag, method, session.as_deref(), view);
         if let Some(asked) = self.asked(tag) {
             asked.handed.push((hand, start, id));
@@ -226,7 +228,13 @@ impl Oracle {
         self.used_by(hand, conn);
         if let Some(about) = about {
             let id = view.request_id().unwrap_or_default().to_vec();
-            if self.hands[hand].asked.get(&id) != Some(&about) && !self.was_asked(about, hand, &id) {
+            let owner = self.hands[hand]
+                .asked
+                .get(&id)
+                .copied()
+                .and_then(|tag| self.asked(tag))
+                .map(|asked| asked.conn);
+            if owner != Some(conn) && !self.was_asked(about, hand, &id) {
                 self.wrong(format!("#{tag}# took back another request than #{about}# at worker {hand}"));
             }
         } else {
