@@ -56,13 +56,17 @@ impl<O: Outlet> Pass<'_, O> {
         let asker = std::mem::replace(&mut pending.asker, Asker::Gone);
         pending.session = None;
         let tag = pending.tag.take();
-        if let Asker::Client { client, id, batch } = asker {
-            if let Some(state) = self.core.client(client) {
-                state.inflight.remove(&id);
-            }
-            if let Some(line) = cancelled_answer(&id) {
-                self.reply(client, batch, tag.as_deref(), line);
-            }
+        self.say_cancelled(asker, tag.as_deref());
+    }
+
+    /// Tells whoever has asked for a turn that it was cancelled.
+    pub(super) fn say_cancelled(&mut self, asker: Asker, tag: Option<&[u8]>) {
+        let Asker::Client { client, id, batch } = asker else { return };
+        if let Some(state) = self.core.client(client) {
+            state.inflight.remove(&id);
+        }
+        if let Some(line) = cancelled_answer(&id) {
+            self.reply(client, batch, tag, line);
         }
     }
 

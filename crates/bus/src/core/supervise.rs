@@ -12,7 +12,7 @@ use super::api::{Action, Client, End, Note, Outlet, PoolId, Stuck, Worker};
 use super::batch::Sender;
 use super::line::Parts;
 use super::session::{Place, Session, SessionKey, Waiting, quoted};
-use super::state::{Asker, Pending, Stage, WorkerState};
+use super::state::{Asker, Pending, Stage, What, WorkerState};
 use super::timer::Timer;
 
 /// The shortest and the longest rest after a loss.
@@ -325,12 +325,21 @@ impl<O: Outlet> Pass<'_, O> {
         for (number, pending) in &pending {
             self.forget_pending(worker, pending, *number);
         }
+        let stopping: Vec<SessionKey> = pending
+            .iter()
+            .filter_map(|(_, pending)| pending.session.filter(|_| pending.what == What::Prompt))
+            .filter(|key| self.core.sessions.get(*key).is_some_and(|session| session.cancelling.is_some()))
+            .collect();
         self.lose_sessions(worker, &reason);
         let requests = pending.len();
         let mut again = Vec::new();
         for (_, pending) in pending {
             if pending.start >= written && matches!(pending.asker, Asker::Client { .. }) {
-                again.push(pending);
+                // A turn that is to stop already is not begun elsewhere.
+                match pending.session.is_some_and(|key| stopping.contains(&key)) {
+                    true => self.say_cancelled(pending.asker, pending.tag.as_deref()),
+                    false => again.push(pending),
+                }
                 continue;
             }
             let effects = if pending.start >= end.taken { Effects::None } else { Effects::Possible };
