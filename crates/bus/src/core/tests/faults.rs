@@ -142,6 +142,23 @@ fn a_turn_that_waits_for_its_session_is_stopped_like_one_that_runs() {
 }
 
 #[test]
+fn a_turn_that_was_cancelled_before_its_worker_saw_it_is_not_begun_elsewhere() {
+    let mut scene = Scene::shared(2);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    let taken = scene.sight.queued[&0].len();
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
+    scene.seen();
+    let unsent = scene.sight.queued[&0][taken..].to_vec();
+    scene.gone(0, taken as u64, unsent);
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"cancelled"}}
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
+    "#);
+}
+
+#[test]
 fn what_cannot_be_read_does_not_wait() {
     let mut scene = Scene::shared(1);
     let client = scene.open();
