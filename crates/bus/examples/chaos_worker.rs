@@ -1,0 +1,323 @@
+//! An agent by hand for the chaos test of the bus: it does what its prompts say, faults included, and keeps a log of it.
+//!
+//! It speaks JSON-RPC without any library for it, so that it shares no misunderstanding with the bus. Its sessions are
+//! files below `CHAOS_DIR`, so they outlive it, and so does its log: what it was asked is noted before anything is done
+//! about it, what it has said is noted after it was written.
+
+#![expect(clippy::exit, reason = "it ends like programs that crash")]
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Command, Stdio, exit};
+use std::time::Duration;
+
+use rustix::process::{Signal, getpid, kill_process};
+use rustix::stdio::{dup2_stdin, dup2_stdout};
+use serde_json::{Value, json};
+
+/// More than the bus takes in one line in this test.
+const GIANT: usize = 200 << 10;
+
+struct Worker {
+    dir: PathBuf,
+    log: File,
+    out: File,
+    /// Whose each session is.
+    sessions: HashMap<String, String>,
+    /// Turns that wait for an answer to the request of this id, or for their end.
+    asking: HashMap<String, Turn>,
+    held: Vec<Turn>,
+    count: u64,
+    /// Whether it has closed its stdout, and its stdin.
+    mute: bool,
+    deaf: bool,
+}
+
+/// A prompt under way.
+struct Turn {
+    id: Value,
+    session: String,
+    tag: String,
+    sent: u64,
+    fault: String,
+}
+
+fn main() -> io::Result<()> {
+    let dir = PathBuf::from(std::env::var_os("CHAOS_DIR").unwrap_or_default());
+    let log = dir.join("log").join(std::process::id().to_string());
+    let log = OpenOptions::new().create(true).append(true).open(log)?;
+    let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    // So that the end of `out` is the end of it.
+    dup2_stdout(OpenOptions::new().write(true).open("/dev/null")?)?;
+    let mut worker = Worker {
+        dir,
+        log,
+        out,
+        sessions: HashMap::new(),
+        asking: HashMap::new(),
+        held: Vec::new(),
+        count: 0,
+        mute: false,
+        deaf: false,
+    };
+    for line in io::stdin().lock().lines() {
+        worker.take(&serde_json::from_str(&line?)?)?;
+    }
+    if !worker.deaf {
+        return Ok(());
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
+impl Worker {
+    fn note(&mut self, what: &str) -> io::Result<()> {
+        self.log.write_all(format!("{what}\n").as_bytes())
+    }
+
+    /// Notes what was said, if anybody could hear it.
+    fn said(&mut self, what: &str) -> io::Result<()> {
+        if self.mute { Ok(()) } else { self.note(what) }
+    }
+
+    fn say(&mut self, message: &Value) -> io::Result<()> {
+        let mut line = message.to_string();
+        line.push('\n');
+        self.out.write_all(line.as_bytes())
+    }
+
+    fn answer(&mut self, id: &Value, result: &Value) -> io::Result<()> {
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "result": result}))
+    }
+
+    fn refuse(&mut self, id: &Value, code: i32, words: &str) -> io::Result<()> {
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": words}}))
+    }
+
+    fn take(&mut self, message: &Value) -> io::Result<()> {
+        let (id, params) = (&message["id"], &message["params"]);
+        match message["method"].as_str() {
+            Some("initialize") => {
+                let mut can = json!({"loadSession": true, "sessionCapabilities": {"close": {}, "list": {}}});
+                if std::env::var_os("CHAOS_RESUME").is_some() {
+                    can["sessionCapabilities"]["resume"] = json!({});
+                }
+                self.answer(id, &json!({"protocolVersion": 1, "agentCapabilities": can, "authMethods": []}))
+            }
+            Some("session/new") => self.create(id, params),
+            Some("session/load") => self.load(id, params, true),
+            Some("session/resume") => self.load(id, params, false),
+            Some("session/close") => {
+                self.sessions.remove(params["sessionId"].as_str().unwrap_or_default());
+                self.answer(id, &json!({}))
+            }
+            Some("session/list") => {
+                let names = self.sessions.keys();
+                let sessions: Vec<Value> = names.map(|name| json!({"sessionId": name, "cwd": "/"})).collect();
+                self.answer(id, &json!({"sessions": sessions}))
+            }
+            Some("session/prompt") => self.prompt(id, params),
+            Some("session/cancel") => self.cancel(params["sessionId"].as_str().unwrap_or_default()),
+            Some("_chaos/echo") => {
+                self.note(&format!("begin {}", params["tag"].as_str().unwrap_or_default()))?;
+                self.answer(id, &json!({"_meta": {"tag": params["tag"]}}))
+            }
+            Some(_) if id.is_null() => Ok(()),
+            Some(_) => self.refuse(id, -32601, "no such method"),
+            None => self.heard(message),
+        }
+    }
+
+    fn create(&mut self, id: &Value, params: &Value) -> io::Result<()> {
+        let tag = params["_meta"]["tag"].as_str().unwrap_or_default().to_owned();
+        self.note(&format!("begin {tag}"))?;
+        self.count += 1;
+        let name = format!("s-{tag}-{}-{}", std::process::id(), self.count);
+        let owner = owner(&tag).to_owned();
+        fs::write(self.dir.join("sessions").join(&name), &owner)?;
+        self.sessions.insert(name.clone(), owner);
+        self.answer(id, &json!({"sessionId": name, "_meta": {"tag": tag}}))?;
+        self.said(&format!("answered {tag}"))
+    }
+
+    fn load(&mut self, id: &Value, params: &Value, replay: bool) -> io::Result<()> {
+        let name = params["sessionId"].as_str().unwrap_or_default().to_owned();
+        let Ok(owner) = fs::read_to_string(self.dir.join("sessions").join(&name)) else {
+            return self.refuse(id, -32002, "no such session");
+        };
+        for index in 0..if replay { 2 } else { 0 } {
+            self.update(&name, &format!("{owner}.history#{index}"))?;
+        }
+        self.sessions.insert(name, owner.clone());
+        self.answer(id, &json!({"_meta": {"tag": owner}}))
+    }
+
+    fn update(&mut self, session: &str, text: &str) -> io::Result<()> {
+        let content = json!({"type": "text", "text": text});
+        let update = json!({"sessionUpdate": "agent_message_chunk", "content": content});
+        let params = json!({"sessionId": session, "update": update});
+        self.say(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}))
+    }
+
+    fn prompt(&mut self, id: &Value, params: &Value) -> io::Result<()> {
+        let order: Value = serde_json::from_str(params["prompt"][0]["text"].as_str().unwrap_or_default())?;
+        let text = |key: &str| order[key].as_str().unwrap_or_default().to_owned();
+        let (tag, fault, session) =
+            (text("tag"), text("fault"), params["sessionId"].as_str().unwrap_or_default().to_owned());
+        self.note(&format!("begin {tag}"))?;
+        match self.sessions.get(&session) {
+            None => {
+                self.note(&format!("stray {tag} {session}"))?;
+                return self.refuse(id, -32002, "no such session");
+            }
+            Some(other) if other != owner(&tag) => self.note(&format!("crossed {tag} {session}"))?,
+            Some(_) => {}
+        }
+        let updates = order["updates"].as_u64().unwrap_or(0);
+        let filling = "x".repeat(usize::try_from(order["size"].as_u64().unwrap_or(0)).unwrap_or(0));
+        let mut turn = Turn { id: id.clone(), session, tag, sent: 0, fault };
+        for index in 0..updates {
+            if index == updates / 2 {
+                self.misbehave(&turn)?;
+            }
+            let number = turn.sent;
+            self.update(&turn.session, &format!("{}#{number}{filling}", turn.tag))?;
+            turn.sent += 1;
+            self.said(&format!("sent {}", turn.tag))?;
+            if order["slowly"] == true {
+                std::thread::sleep(Duration::from_millis(2)); // sleep: an agent that thinks can be killed between two words
+            }
+        }
+        if updates == 0 {
+            self.misbehave(&turn)?;
+        }
+        match order["then"].as_str() {
+            Some("ask") => self.ask(turn),
+            Some("hold") => {
+                self.held.push(turn);
+                Ok(())
+            }
+            _ => self.end(&turn, "end_turn"),
+        }
+    }
+
+    fn ask(&mut self, turn: Turn) -> io::Result<()> {
+        self.count += 1;
+        let id = format!("ask-{}", self.count);
+        let options = json!([{"optionId": turn.tag, "name": "Yes", "kind": "allow_once"}]);
+        let call = json!({"toolCallId": turn.tag, "title": turn.tag});
+        let params = json!({"sessionId": turn.session, "toolCall": call, "options": options});
+        let method = "session/request_permission";
+        self.asking.insert(id.clone(), turn);
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+    }
+
+    /// An answer of a client's.
+    fn heard(&mut self, message: &Value) -> io::Result<()> {
+        let Some(turn) = message["id"].as_str().and_then(|id| self.asking.remove(id)) else { return Ok(()) };
+        let outcome = &message["result"]["outcome"];
+        match (outcome["outcome"].as_str(), outcome["optionId"].as_str()) {
+            (Some("selected"), Some(option)) => {
+                if option != turn.tag {
+                    self.note(&format!("crossed {} {option}", turn.tag))?;
+                }
+                self.end(&turn, "end_turn")
+            }
+            _ => self.end(&turn, "cancelled"),
+        }
+    }
+
+    fn cancel(&mut self, session: &str) -> io::Result<()> {
+        let ids: Vec<String> = self
+            .asking
+            .iter()
+            .filter(|(_, turn)| turn.session == session)
+            .map(|(id, _)| id.clone())
+            .collect();
+        let mut turns: Vec<Turn> = ids.iter().filter_map(|id| self.asking.remove(id)).collect();
+        let (held, others) =
+            std::mem::take(&mut self.held).into_iter().partition(|turn| turn.session == session);
+        self.held = others;
+        turns.extend::<Vec<Turn>>(held);
+        turns.iter().try_for_each(|turn| self.end(turn, "cancelled"))
+    }
+
+    fn end(&mut self, turn: &Turn, reason: &str) -> io::Result<()> {
+        let mut result = json!({"stopReason": reason, "_meta": {"tag": turn.tag, "sent": turn.sent}});
+        match turn.fault.as_str() {
+            "both" => {
+                let error = json!({"code": 1, "message": "both"});
+                return self.say(&json!({"jsonrpc": "2.0", "id": turn.id, "result": result, "error": error}));
+            }
+            "huge" => result["_meta"]["filling"] = json!("x".repeat(GIANT)),
+            _ => {}
+        }
+        self.answer(&turn.id, &result)?;
+        match turn.fault.as_str() {
+            "huge" => return Ok(()),
+            "twice" => self.answer(&turn.id, &result)?,
+            _ => {}
+        }
+        self.said(&format!("answered {}", turn.tag))?;
+        if turn.fault == "last" {
+            die();
+        }
+        Ok(())
+    }
+
+    /// What goes wrong in the middle of a turn.
+    fn misbehave(&mut self, turn: &Turn) -> io::Result<()> {
+        match turn.fault.as_str() {
+            "exit" => exit(0),
+            "crash" => die(),
+            "half" => {
+                self.out.write_all(br#"{"jsonrpc":"2.0","method":"session/update","params":{"sess"#)?;
+                exit(3);
+            }
+            "noise" => self.out.write_all(b"debug: \xff\xfe this is no protocol\n")?,
+            "stranger" => {
+                self.answer(&json!(9_999_999), &json!({"_meta": {"tag": turn.tag}}))?;
+                self.update(&format!("nobody-{}", turn.tag), &format!("{}#stranger", turn.tag))?;
+            }
+            "giant" => self.update(&turn.session, &"x".repeat(GIANT))?,
+            "mute" => {
+                self.mute = true;
+                self.out = OpenOptions::new().write(true).open("/dev/null")?;
+            }
+            "deaf" => {
+                self.deaf = true;
+                dup2_stdin(File::open("/dev/null")?)?;
+            }
+            "stop" => {
+                _ = kill_process(getpid(), Signal::STOP);
+            }
+            // One that ignores SIGTERM and one that has left the session, both with our stdout.
+            "daemon" => {
+                let stdout = Stdio::from(self.out.try_clone()?);
+                Command::new("/bin/sh")
+                    .args(["-c", "trap '' TERM; setsid sleep 1000 & while :; do sleep 1000; done"])
+                    .env("CHAOS_OF", std::process::id().to_string())
+                    .stdin(Stdio::null())
+                    .stdout(stdout)
+                    .spawn()?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// As if somebody else had done it.
+fn die() -> ! {
+    _ = kill_process(getpid(), Signal::KILL);
+    exit(9);
+}
+
+/// The client of a tag.
+fn owner(tag: &str) -> &str {
+    tag.split('.').next().unwrap_or_default()
+}

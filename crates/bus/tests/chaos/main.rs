@@ -1,0 +1,188 @@
+//! The whole bus with real sockets and real processes, of which many are killed: nothing is lost, doubled, crossed or left.
+//!
+//! `NARROWS_CHAOS_KILLS=5000` is what the scheduled run asks for (`cargo xtask nightly chaos`), and
+//! `NARROWS_CHAOS_SEED=17` makes the same choices again, though not at the same moments.
+
+#![expect(clippy::unwrap_used, reason = "these files are all tests")]
+
+mod claims;
+mod client;
+mod conn;
+mod leaks;
+mod rig;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use fastrand::Rng;
+
+use claims::Claim;
+use client::{Client, Report};
+use conn::{Conn, Heard, What};
+use leaks::{Holdings, memory, no_orphans};
+use rig::Rig;
+use rustix::process::Signal;
+use serde_json::json;
+
+/// How many clients there are at once.
+const CLIENTS: usize = 20;
+/// How much memory this process may gain, its clients and what they remember included, in KiB.
+const MOST_MEMORY: u64 = 96 << 10;
+
+/// The tests count what this process has, so they take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn nothing_is_lost_doubled_crossed_or_orphaned() {
+    let _alone = alone();
+    let seed = number("NARROWS_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let kills = number("NARROWS_CHAOS_KILLS").unwrap_or(300);
+    println!("NARROWS_CHAOS_SEED={seed}");
+    let began = Instant::now();
+    let rig = Rig::new(3);
+    let enough = AtomicBool::new(false);
+    let memory_before = memory().0;
+    let mut random = Rng::with_seed(seed);
+    let mut wrongs: Vec<String> = Vec::new();
+    let mut claims = Vec::new();
+    let mut tally: BTreeMap<i64, u64> = BTreeMap::new();
+    let (mut connections, mut updates) = (0, 0);
+    let deeds = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                let (door, shared) = rig.door([0, 1, 2, 3, 0][number % 5]);
+                // Those of a shared worker hold up everybody, so one stop each is a lot.
+                let stops = u32::from(number < 5);
+                let random = random.fork();
+                let client = Client { number, door, shared, random, enough: &enough, stops };
+                let enough = &enough;
+                scope.spawn(move || {
+                    let report = client.live();
+                    if report.is_err() {
+                        enough.store(true, Ordering::SeqCst);
+                    }
+                    report
+                })
+            })
+            .collect();
+        let deeds = rig.torment(&mut random, kills, 2, &enough);
+        enough.store(true, Ordering::SeqCst);
+        for client in clients {
+            match client.join().unwrap() {
+                Err(wrong) => wrongs.push(wrong),
+                Ok(Report { claims: its, tally: codes, connections: count, updates: seen }) => {
+                    claims.extend(its);
+                    connections += count;
+                    updates += seen;
+                    codes.into_iter().for_each(|(code, count)| *tally.entry(code).or_default() += count);
+                }
+            }
+        }
+        deeds
+    });
+    let status = rig.status();
+    if !wrongs.is_empty() {
+        println!("{:#?}", status.pools);
+    }
+    wrongs.extend(no_orphans(&rig.mark).err());
+    let memory = (memory_before, memory());
+    let log = rig.log();
+    let judged = claims::judge(&log, &claims);
+    wrongs.extend(judged.0);
+    wrongs.extend(rig.finish().err());
+    println!("{deeds:?} in {:.1} s; {connections} connections", began.elapsed().as_secs_f64());
+    println!("{} requests, {} begun, {updates} updates; answers by code: {tally:?}", claims.len(), judged.1);
+    println!("{:?}; memory {memory:?} KiB", status.counters);
+    let gained = memory.1.1.saturating_sub(memory.0);
+    if gained > MOST_MEMORY {
+        wrongs.push(format!("{gained} KiB of memory were used"));
+    }
+    let count = wrongs.len();
+    wrongs.truncate(20);
+    assert!(count == 0, "NARROWS_CHAOS_SEED={seed}: {count} wrongs:\n{}", wrongs.join("\n"));
+    assert!(deeds.kills >= kills, "{deeds:?}");
+}
+
+/// Everybody counts from 0, so every id is in use many times over at any moment.
+#[test]
+fn a_hundred_clients_that_count_alike_do_not_meet() {
+    let _alone = alone();
+    let rig = Rig::new(3);
+    let converse = |number: usize| -> Result<Vec<(String, Claim)>, String> {
+        let mut conn = Conn::open(rig.door(if number.is_multiple_of(2) { 0 } else { 3 }).0, number, 0)?;
+        conn.request(What::Plain, "initialize", &json!({"protocolVersion": 1}));
+        let params = |conn: &Conn| json!({"cwd": "/", "mcpServers": [], "_meta": {"tag": conn.tag()}});
+        let new = params(&conn);
+        conn.request(What::New, "session/new", &new);
+        conn.send()?;
+        conn.settle()?;
+        for round in 0..9 {
+            let session = conn.idle.pop().ok_or("no session")?;
+            let then = if round % 2 == 0 { "answer" } else { "ask" };
+            conn.prompt(&session, json!({"updates": 3, "then": then}), "");
+            (0..21).for_each(|_| conn.echo());
+            conn.send()?;
+            conn.settle()?;
+        }
+        conn.shut();
+        while conn.hear()? == Heard::Line {}
+        match conn.tally.iter().collect::<Vec<_>>()[..] {
+            [(0, 200)] => Ok(conn.leave().0),
+            ref other => Err(format!("client {number}: answers by code: {other:?}")),
+        }
+    };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..100).map(|number| scope.spawn(move || converse(number))).collect();
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    let claims: Vec<_> = results.into_iter().flat_map(Result::unwrap).collect();
+    assert_eq!(claims::judge(&rig.log(), &claims), (Vec::new(), 100 * 199));
+    assert!(claims.iter().all(|(_, claim)| *claim == Claim::Done));
+    rig.finish().unwrap();
+}
+
+/// Buses come and go with clients and workers that vanish, and each leaves this process as it found it.
+#[test]
+fn nothing_is_left_of_a_bus() {
+    let _alone = alone();
+    let mut after_first = None;
+    for round in 0..5 {
+        let rig = Rig::new(2);
+        let conns: Vec<Conn> = (0..12)
+            .map(|number| {
+                let mut conn = Conn::open(rig.door(number % 4).0, number, 0).unwrap();
+                conn.request(What::Plain, "initialize", &json!({"protocolVersion": 1}));
+                let params = json!({"cwd": "/", "mcpServers": [], "_meta": {"tag": conn.tag()}});
+                conn.request(What::New, "session/new", &params);
+                conn.send().unwrap();
+                conn.settle().unwrap();
+                let session = conn.idle.pop().unwrap();
+                conn.prompt(&session, json!({"updates": 2}), "daemon");
+                conn.send().unwrap();
+                conn.settle().unwrap();
+                conn
+            })
+            .collect();
+        let workers: Vec<u32> =
+            rig.status().pools.iter().flat_map(|pool| &pool.workers).map(|worker| worker.pid).collect();
+        let killed = workers.iter().step_by(2).filter(|pid| rig.signal(**pid, Signal::KILL)).count();
+        assert!(killed > 4, "{workers:?}");
+        no_orphans(&rig.mark).unwrap();
+        // Half of them are still there when the bus goes.
+        drop(conns.into_iter().step_by(2).collect::<Vec<_>>());
+        rig.finish().unwrap();
+        let now = (Holdings::now(), memory().0);
+        let first = *after_first.get_or_insert(now);
+        assert_eq!(now.0, first.0, "round {round}");
+        assert!(now.1 < first.1 + (8 << 10), "round {round}: {} and then {} KiB", first.1, now.1);
+    }
+}

@@ -1,0 +1,160 @@
+//! A bus with real workers, and the hand that kills them.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use narrows_bus::config::{Admin, Config, Door, Limits, Listen, Pool, Share};
+use narrows_bus::core::{Status, WorkerStatus};
+use narrows_bus::{Bus, Ended};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use super::leaks::{Holdings, none_alive, variable};
+
+/// Longer than a bus may take to stop.
+const STOPPED_AFTER: Duration = Duration::from_secs(40);
+
+/// A bus, and where its workers keep what outlives them.
+pub(crate) struct Rig {
+    pub(crate) bus: Bus,
+    pub(crate) dir: TempDir,
+    pub(crate) mark: String,
+    runtime: Runtime,
+    before: Holdings,
+}
+
+/// What was done to workers.
+#[derive(Debug, Default)]
+pub(crate) struct Deeds {
+    pub(crate) kills: u64,
+    pub(crate) stops: u64,
+    /// Kills of workers that owed something.
+    pub(crate) busy: u64,
+}
+
+impl Rig {
+    /// Starts a bus with three pools and a listener for each, on sockets of both kinds.
+    pub(crate) fn new(instances: u32) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let before = Holdings::now();
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["log", "sessions"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let mark = dir.path().file_name().unwrap().to_str().unwrap().to_owned();
+        let pool = |name: &str, share: Share, resume: bool| {
+            let mut pool = Pool { instances, share, ..Pool::new(name, vec![program()]) };
+            pool.max_instances = 64;
+            pool.env.insert("CHAOS_DIR".into(), dir.path().to_str().unwrap().into());
+            pool.env.insert("CHAOS_MARK".into(), mark.clone());
+            if resume {
+                pool.env.insert("CHAOS_RESUME".into(), "1".into());
+            }
+            pool
+        };
+        let listen = |at: Door, pool: &str| Listen { at, pool: Some(pool.into()) };
+        let config = Config {
+            listen: vec![
+                listen(Door::Tcp("127.0.0.1:0".into()), "all"),
+                listen(Door::Unix(dir.path().join("session.sock")), "session"),
+                listen(Door::Tcp("127.0.0.1:0".into()), "connection"),
+                listen(Door::Unix(dir.path().join("all.sock")), "all"),
+            ],
+            pools: vec![
+                Pool { mix_identities: true, ..pool("all", Share::All, true) },
+                pool("session", Share::Session, true),
+                pool("connection", Share::Connection, false),
+            ],
+            limits: Limits {
+                max_line: 64 << 10,
+                queue_bytes: 128 << 10,
+                initialize_timeout: Duration::from_secs(10),
+                drain_timeout: Duration::from_secs(5),
+                session_grace: Duration::from_secs(3),
+                restart_budget: u32::MAX,
+                ..Limits::default()
+            },
+            admin: Admin::default(),
+        };
+        let path = [("PATH".into(), "/usr/bin:/bin".into())];
+        let bus = Bus::start(config, path.into()).unwrap();
+        Self { bus, dir, mark, runtime, before }
+    }
+
+    pub(crate) fn door(&self, listener: usize) -> (&Door, bool) {
+        (&self.bus.addresses()[listener], listener == 0 || listener == 3)
+    }
+
+    pub(crate) fn log(&self) -> std::path::PathBuf {
+        self.dir.path().join("log")
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.runtime.block_on(self.bus.status()).unwrap()
+    }
+
+    /// Kills workers until so many were, or something has gone wrong; a few are only stopped.
+    pub(crate) fn torment(&self, random: &mut Rng, kills: u64, stops: u64, enough: &AtomicBool) -> Deeds {
+        let mut deeds = Deeds::default();
+        while deeds.kills < kills && !enough.load(Ordering::SeqCst) {
+            let workers: Vec<WorkerStatus> =
+                self.status().pools.into_iter().flat_map(|pool| pool.workers).collect();
+            let stop = deeds.stops < stops && deeds.kills >= (deeds.stops + 1) * kills / (stops + 1);
+            let signal = if stop { Signal::STOP } else { Signal::KILL };
+            // Mostly one that has something to do, and sometimes several at once.
+            let wants_busy = random.u32(0..4) > 0;
+            let mut victims: Vec<&WorkerStatus> =
+                workers.iter().filter(|worker| !wants_busy || worker.pending > 0).collect();
+            random.shuffle(&mut victims);
+            let several = if random.u32(0..20) == 0 && !stop { 4 } else { 1 };
+            for victim in victims.into_iter().take(several) {
+                if self.signal(victim.pid, signal) {
+                    deeds.busy += u64::from(victim.pending > 0);
+                    deeds.stops += u64::from(stop);
+                    deeds.kills += u64::from(!stop);
+                }
+            }
+            let pause = random.u64(5..90);
+            std::thread::sleep(Duration::from_millis(pause)); // sleep: between two blows there is some time
+        }
+        deeds
+    }
+
+    /// Sends a signal to a worker of ours, and to nobody else who may have its number now.
+    pub(crate) fn signal(&self, pid: u32, signal: Signal) -> bool {
+        let Some(number) = Pid::from_raw(pid.cast_signed()) else { return false };
+        let Ok(process) = pidfd_open(number, PidfdFlags::empty()) else { return false };
+        variable(pid, "CHAOS_MARK").as_deref() == Some(&self.mark)
+            && pidfd_send_signal(process, signal).is_ok()
+    }
+
+    /// Ends the bus, and looks for what is left of it.
+    pub(crate) fn finish(self) -> Result<TempDir, String> {
+        self.bus.drain();
+        let ended = self
+            .runtime
+            .block_on(async { tokio::time::timeout(STOPPED_AFTER, self.bus.finished()).await })
+            .map_err(|_| "the bus does not end".to_owned())?;
+        if ended != Ended::Done {
+            return Err(format!("the bus has ended badly: {ended:?}"));
+        }
+        none_alive(&self.mark)?;
+        drop(self.bus);
+        self.before.restored()?;
+        Ok(self.dir)
+    }
+}
+
+/// `examples/chaos_worker.rs`, which cargo builds beside the tests.
+fn program() -> String {
+    let tests = std::env::current_exe().unwrap();
+    let path = tests.ancestors().nth(2).unwrap().join("examples/chaos_worker");
+    assert!(
+        Path::new(&path).exists(),
+        "`cargo build -p narrows-bus --examples` builds what this test starts"
+    );
+    path.into_os_string().into_string().unwrap()
+}
