@@ -3,6 +3,7 @@
 //! The parts do not depend on each other: one that fails does not keep the others from running.
 
 mod agents;
+mod chaos;
 mod fuzz;
 mod model;
 mod stress;
@@ -32,7 +33,7 @@ impl From<()> for Outcome {
 }
 
 /// All of them, in the order they run.
-pub(crate) const PARTS: [Part; 8] = [
+pub(crate) const PARTS: [Part; 9] = [
     Part { name: "test", run: || test::run().map(Outcome::from) },
     Part { name: "deny", run: deny },
     Part { name: "typos", run: typos },
@@ -40,6 +41,7 @@ pub(crate) const PARTS: [Part; 8] = [
     Part { name: "model", run: model::run },
     Part { name: "agents", run: agents::run },
     Part { name: "bench", run: measure },
+    Part { name: "chaos", run: || chaos::run().map(Outcome::from) },
     Part { name: "stress", run: || stress::run().map(Outcome::from) },
 ];
 
