@@ -155,6 +155,7 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         };
         let number = number.unwrap_or_default();
+        self.well(worker);
         if pending.opening.is_some() {
             self.opened(worker, pending, message);
         } else {
@@ -163,6 +164,15 @@ impl<O: Outlet> Pass<'_, O> {
             self.pass_answer(worker, pending, message, None);
         }
         self.if_retired(worker);
+    }
+
+    /// Where nobody is greeted, an answer shows that a worker works.
+    fn well(&mut self, worker: Worker) {
+        let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
+        let state = self.core.pool_of(pool);
+        if !state.is_acp() && (state.failures > 0 || state.open_until.is_some()) {
+            self.healthy(pool);
+        }
     }
 
     /// Gives an answer to whoever it is for, with the session called `name` if it is given.

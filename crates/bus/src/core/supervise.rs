@@ -46,7 +46,9 @@ impl<O: Outlet> Pass<'_, O> {
         let others = stages.contains(&Stage::Ready) && !state.settings.mix_identities;
         let coming = stages.iter().any(|stage| matches!(stage, Stage::Starting | Stage::Greeting));
         let room = stages.len() < state.settings.max_instances as usize;
-        let may = state.open_until.is_none() && state.rest_until <= self.now && state.successor.is_none();
+        let may = state.open_until.is_none_or(|until| until <= self.now)
+            && state.rest_until <= self.now
+            && state.successor.is_none();
         if !others || coming || state.removed || self.core.draining {
             return;
         }
@@ -87,8 +89,9 @@ impl<O: Outlet> Pass<'_, O> {
             };
             let trying = match state.open_until {
                 Some(until) if until > self.now => false,
-                // One is tried; when it does well, the others follow.
-                Some(_) => live == 0,
+                // One is tried; when it does well, the others follow. What somebody has for himself shows nothing.
+                Some(_) if state.is_shared() => live == 0,
+                Some(_) => free == 0,
                 None => true,
             };
             if !lacks || !trying {

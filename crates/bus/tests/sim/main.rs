@@ -47,7 +47,7 @@ fn check(family: Family, calm: bool, seeds: u64) {
         }
         let second = World::new(Scenario::new(family, seed, calm), seed, false, false).run();
         assert_eq!(first.digest, second.digest, "seed {seed} went another way when it came again");
-        faults += first.faults + second.faults;
+        faults += first.faults;
         served += first.served;
     }
     println!("{faults} faults, {served} answers served, {:.1} s", began.elapsed().as_secs_f64());
@@ -63,22 +63,22 @@ fn check(family: Family, calm: bool, seeds: u64) {
 
 #[test]
 fn shared_by_all() {
-    check(Family { shares: &[Share::All], protocols: ALL }, false, 300);
+    check(Family { shares: &[Share::All], protocols: ALL }, false, 750);
 }
 
 #[test]
 fn one_worker_for_each_connection() {
-    check(Family { shares: &[Share::Connection], protocols: ALL }, false, 300);
+    check(Family { shares: &[Share::Connection], protocols: ALL }, false, 750);
 }
 
 #[test]
 fn one_worker_for_each_session() {
-    check(Family { shares: &[Share::Session], protocols: ACP }, false, 300);
+    check(Family { shares: &[Share::Session], protocols: ACP }, false, 750);
 }
 
 #[test]
 fn pools_of_all_kinds() {
-    check(Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP }, false, 300);
+    check(Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP }, false, 750);
 }
 
 #[test]

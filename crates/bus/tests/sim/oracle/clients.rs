@@ -152,7 +152,7 @@ impl Oracle {
         let number = number_in(view.bytes());
         let Some(asked) = self.asked(tag) else { return };
         let method = asked.method;
-        let (repeatable, late) = (REPEATABLE.contains(&method), asked.late);
+        let (repeatable, late) = (REPEATABLE.contains(&method), asked.late || asked.array.is_some());
         let (said, malformed, handed, truth) =
             (asked.said.clone(), asked.malformed, asked.handed.clone(), asked.truth);
         if number.is_some_and(|number| number != tag) {
@@ -200,7 +200,7 @@ impl Oracle {
         let Some(code) = code else {
             let cancelled =
                 method == "session/prompt" && value_of(bytes, "stopReason") == Some(b"\"cancelled\"");
-            if !cancelled && !REPEATABLE.contains(&method) {
+            if !cancelled && method != "session/close" && !REPEATABLE.contains(&method) {
                 self.wrong(format!("the bus made a result for #{tag}# {method}"));
             }
             return;

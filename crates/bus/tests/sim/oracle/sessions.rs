@@ -72,7 +72,7 @@ impl Oracle {
         let identity = self.conns[conn].identity;
         let Some(state) = self.truth(truth) else { return };
         let (owner, whose) = (state.owner, state.identity);
-        if whose != identity {
+        if whose != identity && owner.is_some_and(|owner| self.conns[owner].open) {
             self.wrong(format!("#{tag}#: a session of another user was given to connection {conn}"));
         }
         match owner {

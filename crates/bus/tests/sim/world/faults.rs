@@ -294,15 +294,12 @@ impl World {
     fn array_of_worker(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot).filter(|proc| proc.worker.out.len() > 1)?;
-        let count = proc.worker.out.len().min(4);
+        let plain = |reply: &Reply| !matches!(reply, Reply::Noise | Reply::Malformed { .. });
+        let whole = |line: &(Vec<u8>, Vec<Reply>)| line.0.first() == Some(&b'{') && line.1.iter().all(plain);
+        let count = proc.worker.out.iter().take(4).take_while(|line| whole(line)).count();
         let mut text = vec![b'['];
         let mut said = Vec::new();
         for (line, replies) in proc.worker.out.drain(..count) {
-            if line.first() != Some(&b'{')
-                || replies.iter().any(|reply| matches!(reply, Reply::Noise | Reply::Malformed { .. }))
-            {
-                continue;
-            }
             if text.len() > 1 {
                 text.push(b',');
             }
