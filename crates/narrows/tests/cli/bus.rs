@@ -45,6 +45,7 @@ fn the_universal_agent_works_for_many() {
     let agent = ["--", "narrows", "acp", "--no-store", "--base-url", "builtin:demo"];
     let args = ["--listen", "tcp://127.0.0.1:0", "--instances", "2", "--share", "all"];
     let bus = Bus::start(&place, &[&args[..], &agent].concat());
+    bus.wait_for_workers(2);
     let mut peers: Vec<Peer> = (0..8).map(|_| bus.client()).collect();
     let sessions: Vec<String> = peers.iter_mut().map(|peer| peer.session(&place)).collect();
     for (peer, session) in peers.iter_mut().zip(&sessions) {

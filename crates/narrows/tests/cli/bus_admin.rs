@@ -13,10 +13,7 @@ use crate::support::Place;
 fn echo(place: &Place) -> Bus<'_> {
     let args = ["--tcp", "127.0.0.1:0", "--instances", "2", "--share", "all", "--"];
     let bus = Bus::start(place, &[&args[..], &["narrows", "fake-agent", "echo"]].concat());
-    bus.wait_for(|state| {
-        let workers = state["pools"][0]["workers"].as_array().cloned().unwrap_or_default();
-        workers.len() == 2 && workers.iter().all(|worker| worker["state"] == "ready")
-    });
+    bus.wait_for_workers(2);
     bus
 }
 

@@ -117,6 +117,15 @@ impl<'a> Bus<'a> {
         self.place.wait_for(|| so(&self.state()));
     }
 
+    /// Waits until so many workers of its first pool are ready.
+    #[track_caller]
+    pub(crate) fn wait_for_workers(&self, count: usize) {
+        self.wait_for(|state| {
+            let workers = state["pools"][0]["workers"].as_array().cloned().unwrap_or_default();
+            workers.len() == count && workers.iter().all(|worker| worker["state"] == "ready")
+        });
+    }
+
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")).expect("not zero");
@@ -196,7 +205,11 @@ impl Peer {
     }
 
     pub(crate) fn send(&mut self, message: &Value) {
-        let line = format!("{message}\n");
+        self.send_line(&message.to_string());
+    }
+
+    pub(crate) fn send_line(&mut self, line: &str) {
+        let line = format!("{line}\n");
         let written = match self.socket.get_mut() {
             Socket::Tcp(stream) => stream.write_all(line.as_bytes()),
             Socket::Unix(stream) => stream.write_all(line.as_bytes()),

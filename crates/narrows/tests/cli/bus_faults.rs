@@ -1,0 +1,147 @@
+//! What clients of a bus see when something goes wrong, as `docs/bus.md` promises it.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::bus_support::{Bus, Peer};
+use crate::support::Place;
+
+/// A bus of one worker for all, with these words in its pool and these limits.
+fn file(command: &str, limits: &str) -> String {
+    format!(
+        "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = [{command}]\nshare = 'all'\n\
+         pass_env = ['[MARK]']\n[limits]\n{limits}\n"
+    )
+}
+
+/// The built-in agent, which keeps its sessions.
+const KEEPING: &str = "'narrows', 'acp', '--base-url', 'builtin:demo', '--data-dir', 'kept'";
+
+/// Kills the first worker.
+fn kill_worker(bus: &Bus<'_>) {
+    let state = bus.state();
+    let pid = state["pools"][0]["workers"][0]["pid"].as_i64().expect("a process");
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("not zero");
+    kill_process(pid, Signal::KILL).expect("it runs");
+}
+
+fn load(peer: &mut Peer, place: &Place, session: &str) -> Value {
+    peer.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    let params = json!({"sessionId": session, "cwd": place.path(), "mcpServers": []});
+    peer.ask(&json!("load"), "session/load", &params)
+}
+
+#[test]
+fn a_worker_that_dies_at_work_is_told_and_replaced() {
+    let place = Place::new();
+    let bus = Bus::of_file(&place, &file("'narrows', 'fake-agent', 'slow'", ""));
+    let mut peer = bus.client();
+    let session = peer.session(&place);
+    peer.prompt(&json!("a"), &session, "Hi");
+    peer.hears("One moment. ");
+    kill_worker(&bus);
+    let answer = peer.answer(&json!("a"));
+    assert_eq!(answer["error"]["code"], -32010, "{answer}");
+    assert_eq!(answer["error"]["data"]["condition"], "worker_lost", "{answer}");
+    assert_eq!(answer["error"]["data"]["effects"], "possible", "{answer}");
+    bus.wait_for(|state| state["pools"][0]["state"] == "ready");
+    // The scripted agent forgets its sessions, so this one is lost; the next is not.
+    peer.prompt(&json!("b"), &session, "Hi");
+    let answer = peer.answer(&json!("b"));
+    assert_eq!(answer["error"]["code"], -32002, "{answer}");
+    let answer = peer.ask(&json!("c"), "session/new", &json!({"cwd": place.path(), "mcpServers": []}));
+    assert!(answer["result"]["sessionId"].is_string(), "{answer}");
+    let state = bus.state();
+    assert_eq!(state["counters"]["lost"], 1, "{state}");
+    let loss = state["pools"][0]["last_loss"].as_str().unwrap_or_default();
+    assert!(loss.contains("signal 9") || loss.contains("SIGKILL"), "{loss}");
+    bus.stop();
+}
+
+#[test]
+fn a_session_outlives_its_worker() {
+    let place = Place::new();
+    let bus = Bus::of_file(&place, &file(KEEPING, ""));
+    let mut peer = bus.client();
+    let session = peer.session(&place);
+    for (round, id) in ["a", "b", "c"].iter().enumerate() {
+        peer.prompt(&json!(id), &session, "who are you?");
+        let answer = peer.answer(&json!(id));
+        assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+        kill_worker(&bus);
+        bus.wait_for(|state| state["counters"]["lost"] == round + 1 && state["pools"][0]["state"] == "ready");
+    }
+    assert_eq!(bus.state()["counters"]["revived"], 2);
+    assert_eq!(peer.said().matches("I am the demo model of Narrows.").count(), 3, "{}", peer.said());
+    bus.stop();
+}
+
+#[test]
+fn a_session_outlives_its_client_and_has_one_at_a_time() {
+    let place = Place::new();
+    let bus = Bus::of_file(&place, &file(KEEPING, ""));
+    let mut first = bus.client();
+    let session = first.session(&place);
+    first.prompt(&json!("a"), &session, "who are you?");
+    first.answer(&json!("a"));
+    let mut second = bus.client();
+    let answer = load(&mut second, &place, &session);
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    assert_eq!(answer["error"]["data"]["condition"], "session_in_use", "{answer}");
+    drop(first);
+    bus.wait_for(|state| state["clients"] == 1);
+    let answer = load(&mut second, &place, &session);
+    assert!(answer["result"].is_object(), "{answer}");
+    assert!(second.said().contains("I am the demo model"), "the history is shown again");
+    second.prompt(&json!("b"), &session, "who are you?");
+    assert_eq!(second.answer(&json!("b"))["result"]["stopReason"], "end_turn");
+    bus.stop();
+}
+
+#[test]
+fn a_pool_at_rest_says_when_to_come_back() {
+    let place = Place::new();
+    let bus =
+        Bus::of_file(&place, &file("'sh', '-c', 'echo out of order >&2; exit 3'", "restart_budget = 2"));
+    bus.wait_for(|state| state["pools"][0]["state"] == "open");
+    let mut peer = bus.client();
+    let answer = peer.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    assert_eq!(answer["error"]["code"], -32012, "{answer}");
+    let data = &answer["error"]["data"];
+    assert!(data["retryAfterMs"].as_u64().is_some_and(|millis| millis >= 100), "{answer}");
+    assert_eq!((&data["retryable"], &data["effects"]), (&json!(true), &json!("none")), "{answer}");
+    let said = bus.stop();
+    assert!(said.contains("out of order"), "its last words are in the log: {said}");
+}
+
+#[test]
+fn who_does_not_fit_or_does_not_speak_json_is_told_so() {
+    let place = Place::new();
+    let bus = Bus::of_file(&place, &file("'narrows', 'fake-agent', 'echo'", "max_connections = 1"));
+    let mut first = bus.client();
+    let session = first.session(&place);
+    let mut second = bus.client();
+    let refused = second.next().expect("a reason");
+    assert_eq!(refused["error"]["code"], -32012, "{refused}");
+    assert_eq!(second.next(), None);
+    // A bad line costs an error, not the connection.
+    first.send_line("{\"jsonrpc\":\"2.0\",");
+    let told = first.next().expect("an error");
+    assert_eq!((&told["error"]["code"], &told["id"]), (&json!(-32700), &Value::Null), "{told}");
+    // In one piece, so that the second is there before the first is answered.
+    let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "one"}]});
+    let request = json!({"jsonrpc": "2.0", "id": "a", "method": "session/prompt", "params": prompt});
+    first.send_line(&format!("{request}\n{request}"));
+    let (one, two) = (first.answer(&json!("a")), first.answer(&json!("a")));
+    let codes = [&one["error"]["code"], &two["error"]["code"]];
+    assert!(codes.contains(&&json!(-32014)) && codes.contains(&&Value::Null), "{one} {two}");
+    drop(first);
+    bus.wait_for(|state| state["clients"] == 0);
+    // A web page that found the port.
+    let mut browser = bus.client();
+    browser.send_line("POST / HTTP/1.1\r");
+    let told = browser.next().expect("an error");
+    assert_eq!(told["error"]["code"], -32700, "{told}");
+    assert_eq!(browser.next(), None);
+    bus.stop();
+}
