@@ -339,7 +339,8 @@ impl<O: Outlet> Pass<'_, O> {
         for (_, pending) in pending {
             if pending.start >= written && matches!(pending.asker, Asker::Client { .. }) {
                 // A turn that is to stop already is not begun elsewhere.
-                match pending.session.is_some_and(|key| stopping.contains(&key)) {
+                let is_turn = pending.what == What::Prompt;
+                match pending.session.is_some_and(|key| is_turn && stopping.contains(&key)) {
                     true => self.say_cancelled(pending.asker, pending.tag.as_deref()),
                     false => again.push(pending),
                 }
