@@ -215,7 +215,9 @@ impl SimClient {
                         self.greeting = false;
                         self.greeted |= ok;
                     }
-                    "session/new" if ok => self.sessions.extend(view.session().map(|name| name.into_owned())),
+                    "session/new" if ok => {
+                        self.sessions.extend(view.session().map(std::borrow::Cow::into_owned));
+                    }
                     "session/load" | "session/resume" if ok => self.sessions.extend(waiting.session),
                     _ => {}
                 }

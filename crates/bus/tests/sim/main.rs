@@ -22,6 +22,7 @@ const ALL: &[Protocol] = &[Protocol::V1, Protocol::V2, Protocol::JsonRpc];
 
 /// Runs seeds of a family until so many faults have happened, each one twice.
 #[track_caller]
+#[expect(clippy::print_stdout, reason = "a replayed run is shown, and the figures are wanted")]
 fn check(family: Family, calm: bool, seeds: u64) {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     if let Some(seed) = number("NARROWS_SIM_SEED") {

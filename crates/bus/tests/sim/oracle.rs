@@ -198,7 +198,7 @@ impl Oracle {
         }
     }
 
-    fn from_worker(&mut self, tag: Tag) -> Option<&mut FromWorker> {
+    fn of_worker(&mut self, tag: Tag) -> Option<&mut FromWorker> {
         match self.things.get_mut(tag) {
             Some(Thing::FromWorker(thing)) => Some(thing),
             _ => None,
@@ -303,7 +303,7 @@ impl Oracle {
                     }
                 }
                 Due::Returned(tag) => {
-                    let Some(thing) = self.from_worker(tag) else { continue };
+                    let Some(thing) = self.of_worker(tag) else { continue };
                     let (hand, answered) = (thing.hand, thing.answered);
                     if !answered
                         && self.hands[hand].alive

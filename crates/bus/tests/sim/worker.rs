@@ -85,7 +85,7 @@ impl SimWorker {
                 id: view.id().unwrap_or_default().to_vec(),
                 tag: number_in(line),
                 method: view.method().unwrap_or_default().into_owned(),
-                session: view.session().or_else(|| view.top_session()).map(|name| name.into_owned()),
+                session: view.session().or_else(|| view.top_session()).map(std::borrow::Cow::into_owned),
                 cancelled: false,
                 stopped: false,
                 begun: false,

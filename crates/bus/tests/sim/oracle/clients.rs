@@ -44,7 +44,7 @@ impl Oracle {
                 }
                 Said::Answer { id, text } => {
                     let Some(tag) = self.conns[conn].asked.remove(&id) else { continue };
-                    if let Some(thing) = self.from_worker(tag)
+                    if let Some(thing) = self.of_worker(tag)
                         && !thing.answered
                     {
                         thing.said = Some(text);
@@ -166,7 +166,7 @@ impl Oracle {
                 self.served += 1;
             }
             (Some(_), None) if !repeatable && !late => {
-                self.wrong(format!("F3 the worker's answer to #{tag}# was replaced, {code:?}"))
+                self.wrong(format!("F3 the worker's answer to #{tag}# was replaced, {code:?}"));
             }
             (None, Some(_)) if !repeatable => self.wrong(format!("the answer to #{tag}# comes from nowhere")),
             (None, None) => self.judge_own(tag, method, view, code, malformed, &handed),

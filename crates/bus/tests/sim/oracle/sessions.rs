@@ -114,7 +114,7 @@ impl Oracle {
         let Some(truth) = truth else { return };
         match method {
             "session/new" => {
-                let Some(name) = view.session().map(|name| name.into_owned()) else {
+                let Some(name) = view.session().map(std::borrow::Cow::into_owned) else {
                     return self.wrong(format!("#{tag}#: the new session has no name"));
                 };
                 if let Some(other) = self.visible.insert(name.clone(), truth)

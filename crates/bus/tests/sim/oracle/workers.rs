@@ -13,7 +13,7 @@ impl Oracle {
         for entry in said {
             match entry {
                 Reply::Answer { id, opens, closes, text } => {
-                    self.worker_answered(hand, &id, opens, closes, text)
+                    self.worker_answered(hand, &id, opens, closes, text);
                 }
                 Reply::Malformed { id } => {
                     if let Some(tag) = self.hands[hand].asked.remove(&id)
@@ -263,15 +263,15 @@ impl Oracle {
             return;
         };
         let text = stripped(view);
-        let Some(thing) = self.from_worker(tag) else { return };
+        let Some(thing) = self.of_worker(tag) else { return };
         thing.answered = true;
         let (said, delivered) = (thing.said.clone(), thing.delivered);
         match said {
             Some(said) if said != text => {
-                self.wrong(format!("#{tag}#: worker {hand} is given another answer than its client gave"))
+                self.wrong(format!("#{tag}#: worker {hand} is given another answer than its client gave"));
             }
             None if number_in(view.bytes()).is_some() => {
-                self.wrong(format!("#{tag}#: worker {hand} is given an answer that its client did not give"))
+                self.wrong(format!("#{tag}#: worker {hand} is given an answer that its client did not give"));
             }
             _ => {}
         }
