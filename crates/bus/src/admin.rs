@@ -80,4 +80,6 @@ pub struct Facts {
     pub listen: Vec<String>,
     /// How many clients there can be at once.
     pub max_connections: usize,
+    /// Which limits of workers can be enforced.
+    pub worker_limits: Vec<String>,
 }

@@ -29,12 +29,14 @@ fn its_state_is_a_table_and_an_object() {
     assert_eq!((&state["clients"], &state["sessions"], &state["pending"]), (&json!(1), &json!(1), &json!(0)));
     assert_eq!((&state["version"], &state["listen"]), (&json!(env!("CARGO_PKG_VERSION")), &json!(bus.at)));
     assert_eq!(state["counters"]["sessions"], 1, "{state}");
+    assert_eq!(state["worker_limits"], json!([]), "{state}");
     let table = bus.status(&[]);
+    assert!(table.contains("limits of workers that can be enforced here: none\n"), "{table}");
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with(&format!("narrows {}, process ", env!("CARGO_PKG_VERSION"))), "{table}");
     assert!(lines[0].ends_with(&bus.at[0]), "{table}");
     assert!(lines[1].ends_with(" clients, 1 session, 0 requests under way"), "{table}");
-    let pool: Vec<&str> = lines[7].split_whitespace().collect();
+    let pool: Vec<&str> = lines[8].split_whitespace().collect();
     assert_eq!(pool, ["default", "ready", "2", "2", "1", "0", "0", "-"], "{table}");
     assert_eq!(lines.iter().filter(|line| line.starts_with("default ")).count(), 3, "{table}");
     bus.stop();

@@ -61,6 +61,16 @@ fn what_is_wrong_is_said_before_anything_is_started() {
       because: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
+    place.file(
+        "limited.toml",
+        "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['sh']\npids = 9\n",
+    );
+    assert_snapshot!(told(&["--config", "limited.toml"]), @r#"
+    --- stderr ---
+    error: pool "default": `pids` cannot be enforced here
+    hint: leave `memory` and `pids` of the pool out, or limit the whole bus from outside
+    --- exit 2 ---
+    "#);
     // What stands in a file is not said by flags as well.
     for more in [["--", "a"], ["--share", "all"], ["--instances", "2"], ["--protocol", "2"], ["--name", "a"]]
     {

@@ -74,6 +74,7 @@ async fn serve(
         pid: std::process::id(),
         listen: bus.addresses().iter().map(ToString::to_string).collect(),
         max_connections: bus.max_connections(),
+        worker_limits: narrows_bus::worker_limits().iter().map(ToString::to_string).collect(),
     };
     let mut admin = pin!(admin.serve(bus.handle(), facts));
     let mut deadline: Option<Instant> = None;

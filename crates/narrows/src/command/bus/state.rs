@@ -20,6 +20,7 @@ pub(super) struct State {
     pid: u32,
     listen: Vec<String>,
     max_connections: usize,
+    worker_limits: Option<Vec<String>>,
     uptime: f64,
     draining: bool,
     clients: usize,
@@ -97,6 +98,14 @@ impl State {
             many(*full, "queue"),
             size(workers.values().sum())
         );
+        let limits = self.worker_limits.iter().flatten().map(|limit| line(limit)).collect::<Vec<_>>();
+        match (&self.worker_limits, limits.is_empty()) {
+            (None, _) => {}
+            (_, true) => text.push_str("limits of workers that can be enforced here: none\n"),
+            (_, false) => {
+                _ = writeln!(text, "limits of workers that can be enforced here: {}", limits.join(", "));
+            }
+        }
         let count = |name: &str| self.counters.get(name).copied().unwrap_or(0);
         _ = writeln!(
             text,
@@ -224,7 +233,7 @@ mod tests {
     fn state(uptime: f64, lines: u64) -> State {
         let worker = json!({"worker": 0, "pid": 4711, "state": "busy", "age": 61.0, "sessions": 2, "pending": 1, "paused": true});
         let answer = json!({
-            "version": "1.2.3", "pid": 99, "listen": ["tcp://127.0.0.1:9000"], "max_connections": 20000,
+            "version": "1.2.3", "pid": 99, "listen": ["tcp://127.0.0.1:9000"], "max_connections": 20000, "worker_limits": ["pids"],
             "uptime": uptime, "clients": 3, "sessions": 2, "pending": 1,
             "pools": [
                 {"name": "default", "state": "ready", "workers": [worker]},
@@ -242,6 +251,7 @@ mod tests {
         narrows 1.2.3, process 99, up 1h 2m; tcp://127.0.0.1:9000
         3 of 20000 clients, 2 sessions, 1 request under way
         waiting to be written: 1.5 KiB to clients, 1023 B of it to one, 1 queue full; 3.0 MiB to workers
+        limits of workers that can be enforced here: pids
         since the start: 0 workers started, 1 lost; 0 sessions opened, 0 revived; 0 requests refused
         messages a second: 1.0 from clients, 0.0 to workers, 0.0 from workers, 0.0 to clients
 
