@@ -223,7 +223,7 @@ mod tests {
         let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
         let guardian = Guardian::new(pid, pidfd);
         let control = Arc::new(ours);
-        let watcher = Watcher::new(control.clone(), guardian.clone(), None);
+        let watcher = Watcher::new(control.clone(), guardian.clone(), None, None);
         let (progress, asked) = (watcher.progress(), watcher.asked());
         tokio::spawn(watcher.run(tokio::spawn(async {})));
         let (stdout, stdin) = pipe_with(PipeFlags::CLOEXEC).unwrap();

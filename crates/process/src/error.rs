@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
+use crate::Unenforceable;
+
 /// Why [`spawn`](crate::spawn) failed. In every case nothing of the worker has run and nothing is left of
 /// it, but for [`SpawnError::Guardian`], where the worker may have lived for a moment.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +75,9 @@ pub enum SpawnError {
         /// What the system said.
         source: io::Error,
     },
+    /// A limit was asked for that cannot be set.
+    #[error(transparent)]
+    Limit(#[from] Unenforceable),
     /// Something around the worker could not be set up.
     #[error("cannot {action}")]
     Setup {

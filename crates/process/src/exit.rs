@@ -33,11 +33,13 @@ pub struct Exit {
     /// How many processes could not be ended: they belong to another user or hang in the kernel. The
     /// guardian keeps trying.
     pub survivors: u32,
+    /// Whether the kernel ended it because its tree needed more memory than [`Limits`](crate::Limits) let it have.
+    pub oom: bool,
 }
 
 impl Exit {
     pub(crate) const LOST: Self =
-        Self { class: ExitClass::Lost, code: None, signal: None, swept: 0, survivors: 0 };
+        Self { class: ExitClass::Lost, code: None, signal: None, swept: 0, survivors: 0, oom: false };
 
     pub(crate) fn exited(code: i32, asked: bool) -> Self {
         let class = match code {
@@ -54,6 +56,13 @@ impl Exit {
         let expected = [Signal::TERM, Signal::KILL, Signal::PIPE].map(Signal::as_raw).contains(&signal);
         let class = if asked && expected { ExitClass::Stopped } else { ExitClass::Crashed };
         Self { class, signal: Some(signal), ..Self::LOST }
+    }
+
+    /// Whether it ended the way a process does that the kernel kills, or a shell or launcher whose program was killed,
+    /// and not because we wanted it to.
+    pub(crate) fn may_be_oom(&self) -> bool {
+        let killed = Signal::KILL.as_raw();
+        self.class != ExitClass::Stopped && (self.signal == Some(killed) || self.code == Some(128 + killed))
     }
 }
 
@@ -73,6 +82,9 @@ impl fmt::Display for Exit {
                 None => write!(f, "killed by signal {signal}")?,
             },
             (None, None) => write!(f, "lost: its guardian was killed")?,
+        }
+        if self.oom {
+            write!(f, ": out of the memory that it may use")?;
         }
         match self.survivors {
             0 => Ok(()),
@@ -132,6 +144,22 @@ mod tests {
     }
 
     #[test]
+    fn only_kills_that_nobody_asked_for_may_be_the_kernels() {
+        let kill = Signal::KILL.as_raw();
+        for (exit, expected) in [
+            (Exit::signaled(kill, false), true),
+            (Exit::signaled(kill, true), false),
+            (Exit::signaled(Signal::TERM.as_raw(), false), false),
+            (Exit::exited(137, false), true),
+            (Exit::exited(137, true), false),
+            (Exit::exited(0, false), false),
+            (Exit::LOST, false),
+        ] {
+            assert_eq!(exit.may_be_oom(), expected, "{exit:?}");
+        }
+    }
+
+    #[test]
     fn names() {
         assert_eq!(Exit::signaled(Signal::KILL.as_raw(), true).signal_name(), Some("SIGKILL"));
         assert_eq!(Exit::signaled(40, true).signal_name(), None);
@@ -144,6 +172,8 @@ mod tests {
         assert_eq!(Exit::signaled(Signal::SEGV.as_raw(), false).to_string(), "killed by SIGSEGV");
         assert_eq!(Exit::signaled(40, false).to_string(), "killed by signal 40");
         assert_eq!(Exit::LOST.to_string(), "lost: its guardian was killed");
+        let oom = Exit { oom: true, ..Exit::signaled(Signal::KILL.as_raw(), false) };
+        assert_eq!(oom.to_string(), "killed by SIGKILL: out of the memory that it may use");
         let stuck = Exit { survivors: 2, ..Exit::exited(0, true) };
         assert_eq!(stuck.to_string(), "exited with status 0; 2 processes could not be ended");
     }

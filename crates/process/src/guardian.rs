@@ -55,6 +55,8 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) envp: StringArray<'a>,
     pub(crate) cwd: Option<&'a CStr>,
     pub(crate) cage: CagePlan<'a>,
+    /// The control groups that limit the tree: who writes a zero there moves in.
+    pub(crate) groups: [Option<BorrowedFd<'a>>; 2],
     /// Filled in by the guardian, for the worker to check that it still is its parent.
     pub(crate) guardian: i32,
 }
@@ -108,6 +110,10 @@ impl WorkerPlan<'_> {
             return Err((Stage::Isolate, Errno::SRCH));
         }
         report(self.report, Record::Started { pid: getpid().as_raw_pid() });
+        // First of all, so that nothing runs without limits; the descriptors close at exec.
+        for group in self.groups.into_iter().flatten() {
+            at(Stage::Limit, write(group, b"0"))?;
+        }
         for (fd, target) in [(self.stdin, 0), (self.stdout, 1), (self.stderr, 2)] {
             // SAFETY: the plan's descriptors are all above 2, and this process uses no others.
             at(Stage::Attach, unsafe { sys::duplicate_onto(fd, target) })?;
@@ -129,7 +135,7 @@ impl GuardPlan<'_> {
         // The copy may hold secrets of the supervisor: no core files, no debugger.
         at(Stage::Isolate, set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
         _ = rustix::thread::set_name(c"narrows-guard");
-        let [one, two] = self.worker.cage.descriptors();
+        let ([one, two], [three, four]) = (self.worker.cage.descriptors(), self.worker.groups);
         let fds = [
             self.worker.stdin,
             self.worker.stdout,
@@ -140,6 +146,8 @@ impl GuardPlan<'_> {
             // Twice the same is no harm.
             one.unwrap_or(self.control),
             two.unwrap_or(self.control),
+            three.unwrap_or(self.control),
+            four.unwrap_or(self.control),
         ];
         // SAFETY: this process uses the descriptors of its plan and those it opens from here on.
         at(Stage::CloseDescriptors, unsafe { sys::close_all_but(&mut fds.map(|fd| fd.as_raw_fd())) })?;
@@ -154,7 +162,7 @@ impl GuardPlan<'_> {
         self.worker.guardian = me.as_raw_pid();
         let leader = at(Stage::Fork, sys::fork_child(self.worker_stack, self.worker))?;
         let pipes = [self.worker.stdin, self.worker.stdout, self.worker.stderr, self.worker.report];
-        for fd in pipes.into_iter().chain([one, two].into_iter().flatten()) {
+        for fd in pipes.into_iter().chain([one, two, three, four].into_iter().flatten()) {
             // SAFETY: these were the worker's, and nothing below uses them.
             unsafe { sys::close(fd.as_raw_fd()) };
         }

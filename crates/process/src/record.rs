@@ -30,12 +30,13 @@ pub(crate) enum Stage {
     Fork,
     Attach,
     Chdir,
+    Limit,
     Confine,
     Exec,
 }
 
 impl Stage {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Isolate,
         Self::CloseDescriptors,
         Self::OpenProc,
@@ -43,6 +44,7 @@ impl Stage {
         Self::Fork,
         Self::Attach,
         Self::Chdir,
+        Self::Limit,
         Self::Confine,
         Self::Exec,
     ];
@@ -57,6 +59,7 @@ impl Stage {
             Self::Fork => "fork the worker",
             Self::Attach => "attach the worker's pipes",
             Self::Chdir => "change the working directory",
+            Self::Limit => "put the worker under its limits",
             Self::Confine => "put the worker into its sandbox",
             Self::Exec => "execute the program",
         }
@@ -134,7 +137,7 @@ mod tests {
         let bytes = Record::Finished { swept: 0 }.encode();
         assert_eq!(Record::decode(&bytes[..RECORD_LEN - 1]), None);
         let failed = |stage: i32| [2i32, stage, 0].map(i32::to_ne_bytes).concat();
-        assert_eq!(Record::decode(&failed(9)), None);
+        assert_eq!(Record::decode(&failed(10)), None);
         assert_eq!(Record::decode(&failed(-1)), None);
         assert_eq!(Record::decode(&[9; RECORD_LEN]), None);
     }

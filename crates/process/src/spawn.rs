@@ -17,6 +17,7 @@ use tokio::net::unix::pipe;
 use crate::cage::CagePlan;
 use crate::child::{Child, Lifeline};
 use crate::guardian::{GuardPlan, WorkerPlan};
+use crate::limits::Group;
 use crate::record::{RECORD_LEN, Record, Stage};
 use crate::sandbox::Cage;
 use crate::sys::{self, Arena};
@@ -116,6 +117,8 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
         text = Text::new(&start)?;
     }
 
+    let group = Group::new(&spec.limits)?;
+
     let pipes = SpawnError::setup("create pipes");
     let (worker_stdin, stdin) = pipe_above_stdio().map_err(&pipes)?;
     let (stdout, worker_stdout) = pipe_above_stdio().map_err(&pipes)?;
@@ -155,6 +158,7 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
             envp: arena.strings(&text.envp)?,
             cwd: text.cwd.as_ref().map(|cwd| arena.string(cwd)).transpose()?,
             cage: plan_cage(&arena, cage.as_ref())?,
+            groups: group.entries(),
             guardian: 0,
         })?;
         let guard = arena.value(GuardPlan {
@@ -175,11 +179,12 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
         Some(Cage::Landlock { scratch, .. }) => Some(scratch),
         Some(Cage::Launcher { .. }) | None => None,
     };
+    let group = (!group.is_empty()).then_some(group);
     let control = Arc::new(control);
     let guardian = Guardian::new(pid, pidfd);
     Ok(Launched {
         lifeline: Lifeline::new(control.clone()),
-        watcher: Watcher::new(control, guardian.clone(), scratch),
+        watcher: Watcher::new(control, guardian.clone(), scratch, group),
         guardian,
         report,
         stdin,

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{Environment, Sandbox};
+use crate::{Environment, Limits, Sandbox};
 
 /// Everything [`spawn`](crate::spawn) needs to know about a worker.
 #[derive(Debug, Clone)]
@@ -24,6 +24,8 @@ pub struct Spec {
     pub merge_stderr: bool,
     /// What confines the worker and its tree; `None` lets them do what we may. If it cannot be had, nothing starts.
     pub sandbox: Option<Sandbox>,
+    /// What the worker and its tree may use. If a limit cannot be set, nothing starts.
+    pub limits: Limits,
     /// How long processes that outlive the worker, the [`Child`](crate::Child) or the supervisor have
     /// between `SIGTERM` and `SIGKILL`.
     pub orphan_grace: Duration,
@@ -41,6 +43,7 @@ impl Spec {
             stderr_limit: 64 * 1024,
             merge_stderr: false,
             sandbox: None,
+            limits: Limits::default(),
             orphan_grace: Duration::from_secs(2),
         }
     }

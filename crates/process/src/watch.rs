@@ -13,6 +13,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::limits::Group;
 use crate::record::{RECORD_LEN, Record};
 use crate::sandbox::scratch::Scratch;
 use crate::tree::{Member, Tree};
@@ -112,15 +113,22 @@ struct Inner {
     asked: Arc<AtomicBool>,
     /// Removed when the tree is gone.
     scratch: Option<Scratch>,
+    /// Too.
+    group: Option<Group>,
     /// The last record, after which the guardian exits.
     finished: Option<Exit>,
 }
 
 impl Watcher {
-    pub(crate) fn new(control: Arc<OwnedFd>, guardian: Guardian, scratch: Option<Scratch>) -> Self {
+    pub(crate) fn new(
+        control: Arc<OwnedFd>,
+        guardian: Guardian,
+        scratch: Option<Scratch>,
+        group: Option<Group>,
+    ) -> Self {
         let progress = watch::Sender::new(Progress::default());
         let asked = Arc::default();
-        Self { inner: Some(Inner { control, guardian, progress, asked, scratch, finished: None }) }
+        Self { inner: Some(Inner { control, guardian, progress, asked, scratch, group, finished: None }) }
     }
 
     pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
@@ -143,8 +151,9 @@ impl Watcher {
         }
         let exit = inner.reap();
         _ = tokio::time::timeout(STDERR_GRACE, drain).await;
-        if let Some(scratch) = inner.scratch.take() {
-            let removal = tokio::task::spawn_blocking(move || drop(scratch));
+        let left = (inner.scratch.take(), inner.group.take());
+        if left.0.is_some() || left.1.is_some() {
+            let removal = tokio::task::spawn_blocking(move || drop(left));
             _ = tokio::time::timeout(SCRATCH_GRACE, removal).await;
         }
         inner.publish(exit);
@@ -160,6 +169,7 @@ impl Drop for Watcher {
             inner.follow_blocking();
             let exit = inner.reap();
             inner.scratch = None;
+            inner.group = None;
             inner.publish(exit);
         });
         if let Err(error) = started {
@@ -225,7 +235,8 @@ impl Inner {
         }
     }
 
-    fn worker_ended(&self, exit: Exit) {
+    fn worker_ended(&self, mut exit: Exit) {
+        exit.oom = exit.may_be_oom() && self.group.as_ref().is_some_and(Group::oom);
         self.progress.send_modify(|progress| progress.worker = Some(exit));
     }
 
@@ -299,7 +310,7 @@ mod tests {
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pid = Pid::from_child(&stand_in);
         let guardian = Guardian::new(pid.as_raw_pid(), pidfd_open(pid, PidfdFlags::empty()).unwrap());
-        let watcher = Watcher::new(Arc::new(ours), guardian, None);
+        let watcher = Watcher::new(Arc::new(ours), guardian, None, None);
         let mut progress = watcher.progress();
         let watching = tokio::spawn(watcher.run(tokio::spawn(async {})));
 

@@ -1,0 +1,253 @@
+//! The control groups of one tree, gone when it is.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::place::{PREFIX, Place, SELF, Version, write};
+use super::{Controller, Limits, Unenforceable};
+use crate::spawn::above_stdio;
+
+/// Names that may be taken, by whoever had our process id before.
+const ATTEMPTS: u32 = 1000;
+/// How many groups are made between two searches for such as were left behind.
+const SWEEP_EVERY: u64 = 64;
+/// What is about to be gone holds its group for a moment longer.
+const REMOVALS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Groups with limits, in which a tree starts. Dropping them removes them, as far as nobody is left in them.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// One for each hierarchy: with version 2 there is but one, with version 1 usually one for each controller.
+    parts: Vec<Part>,
+    /// Where the kernel counts whom it has killed.
+    memory: Option<(PathBuf, Version)>,
+}
+
+#[derive(Debug)]
+struct Part {
+    path: PathBuf,
+    /// Who writes here moves in.
+    entry: OwnedFd,
+}
+
+impl Group {
+    /// Makes them. Without limits there are none.
+    pub(crate) fn new(limits: &Limits) -> Result<Self, Unenforceable> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let mut group = Self { parts: Vec::new(), memory: None };
+        for (controller, limit) in limits.wanted() {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            group.add(controller, limit, number).map_err(|why| Unenforceable { controller, why })?;
+        }
+        Ok(group)
+    }
+
+    fn add(&mut self, controller: Controller, limit: u64, number: u64) -> Result<(), String> {
+        let place = Place::find(controller)?;
+        place.divide()?;
+        // Twice, because two controllers may have a hierarchy each.
+        if number % SWEEP_EVERY < 2 {
+            sweep(&place.path);
+        }
+        let known = self.parts.iter().find(|part| part.path.parent() == Some(&*place.path));
+        let path = match known {
+            Some(part) => part.path.clone(),
+            None => {
+                let (path, entry) = make(&place.path, number).map_err(|error| place.told(&error))?;
+                self.parts.push(Part { path: path.clone(), entry });
+                path
+            }
+        };
+        set(&path, controller, place.version, limit).map_err(|error| place.told(&error))?;
+        if controller == Controller::Memory {
+            self.memory = Some((path, place.version));
+        }
+        Ok(())
+    }
+
+    /// Whether there is nothing to remove.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Where a worker writes a zero to move in.
+    pub(crate) fn entries(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        let mut entries = self.parts.iter().map(|part| part.entry.as_fd());
+        [entries.next(), entries.next()]
+    }
+
+    /// Whether the kernel has killed something in it for want of memory.
+    pub(crate) fn oom(&self) -> bool {
+        let Some((path, version)) = &self.memory else { return false };
+        let read = |file| fs::read_to_string(path.join(file)).unwrap_or_default();
+        match version {
+            Version::Two => killed(&read("memory.events")).unwrap_or(false),
+            // Old kernels only count how often the limit was hit.
+            Version::One => killed(&read("memory.oom_control"))
+                .unwrap_or_else(|| read("memory.failcnt").trim().parse().is_ok_and(|count: u64| count > 0)),
+        }
+    }
+}
+
+/// Whether anybody was killed, if the kernel tells.
+fn killed(text: &str) -> Option<bool> {
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+    count.trim().parse().ok().map(|count: u64| count > 0)
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        for _ in 0..REMOVALS {
+            match fs::remove_dir(&self.path) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(PAUSE), // sleep: nobody tells when it is empty
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return tracing::warn!(path = %self.path.display(), %error, "a control group stays");
+                }
+                _ => return,
+            }
+        }
+        tracing::warn!(path = %self.path.display(), "a control group stays: it has processes");
+    }
+}
+
+/// A new group in `parent`, and its entry.
+fn make(parent: &Path, number: u64) -> io::Result<(PathBuf, OwnedFd)> {
+    for attempt in 0..ATTEMPTS {
+        let again = if attempt == 0 { String::new() } else { format!("-{attempt}") };
+        let path = parent.join(format!("{PREFIX}{}-{number}{again}", std::process::id()));
+        match fs::create_dir(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(error) => return Err(error),
+        }
+        let entry = fs::OpenOptions::new().write(true).open(path.join("cgroup.procs"));
+        return match entry.and_then(|file| above_stdio(file.into())) {
+            Ok(entry) => Ok((path, entry)),
+            Err(error) => {
+                _ = fs::remove_dir(&path);
+                Err(error)
+            }
+        };
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+fn set(path: &Path, controller: Controller, version: Version, limit: u64) -> io::Result<()> {
+    // What could be swapped out would not count.
+    let (file, swap) = match (controller, version) {
+        (Controller::Pids, _) => ("pids.max", None),
+        (Controller::Memory, Version::Two) => ("memory.max", Some(("memory.swap.max", 0))),
+        (Controller::Memory, Version::One) => {
+            ("memory.limit_in_bytes", Some(("memory.memsw.limit_in_bytes", limit)))
+        }
+    };
+    write(&path.join(file), &limit.to_string())?;
+    match swap.map(|(file, limit)| write(&path.join(file), &limit.to_string())) {
+        // Without swap there is nothing to limit.
+        Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes what those of us left behind who could not do it themselves. What has processes stays by itself.
+fn sweep(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(owner);
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
+            && let Err(error) = fs::remove_dir(entry.path())
+        {
+            tracing::debug!(path = %entry.path().display(), %error, "a control group was left behind, and stays");
+        }
+    }
+}
+
+/// Whose a group is, if it is of our making.
+fn owner(name: &str) -> Option<u32> {
+    let (pid, rest) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let ours = rest == SELF || rest.split('-').all(is_number);
+    (ours && is_number(pid)).then(|| pid.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_the_owner() {
+        for (name, expected) in [
+            ("narrows-12-0", Some(12)),
+            ("narrows-12-7-1", Some(12)),
+            ("narrows-12-self", Some(12)),
+            ("narrows-12-other", None),
+            ("narrows-12-", None),
+            ("narrows-12", None),
+            ("narrows--1", None),
+            ("narrows-+1-1", None),
+            ("user.slice", None),
+        ] {
+            assert_eq!(owner(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_what_the_dead_left_behind_is_removed() {
+        let place = tempfile::tempdir().unwrap();
+        // No process can have the highest of numbers.
+        let dead = format!("narrows-{}-3", u32::MAX);
+        let alive = format!("narrows-{}-3", std::process::id());
+        for name in [&*dead, &*alive, "strange"] {
+            fs::create_dir(place.path().join(name)).unwrap();
+        }
+        sweep(place.path());
+        assert!(!place.path().join(dead).exists());
+        assert!(place.path().join(alive).exists());
+        assert!(place.path().join("strange").exists());
+    }
+
+    #[test]
+    fn kills_for_want_of_memory_are_seen() {
+        let check = |version, files: &[(&str, &str)], expected| {
+            let place = tempfile::tempdir().unwrap();
+            for (name, text) in files {
+                fs::write(place.path().join(name), text).unwrap();
+            }
+            let group = Group { parts: Vec::new(), memory: Some((place.path().to_owned(), version)) };
+            assert_eq!(group.oom(), expected, "{files:?}");
+        };
+        check(
+            Version::Two,
+            &[("memory.events", "low 0\nmax 9\noom 1\noom_kill 1\noom_group_kill 0\n")],
+            true,
+        );
+        check(Version::Two, &[("memory.events", "low 0\nmax 9\noom 1\noom_kill 0\n")], false);
+        check(Version::Two, &[], false);
+        let control = |kills: &str| format!("oom_kill_disable 0\nunder_oom 0\n{kills}");
+        check(
+            Version::One,
+            &[("memory.oom_control", &control("oom_kill 2\n")), ("memory.failcnt", "0\n")],
+            true,
+        );
+        check(
+            Version::One,
+            &[("memory.oom_control", &control("oom_kill 0\n")), ("memory.failcnt", "5\n")],
+            false,
+        );
+        check(Version::One, &[("memory.oom_control", &control("")), ("memory.failcnt", "5\n")], true);
+        check(Version::One, &[("memory.oom_control", &control("")), ("memory.failcnt", "0\n")], false);
+    }
+
+    #[test]
+    fn without_limits_there_is_no_group() {
+        let group = Group::new(&Limits::default()).unwrap();
+        assert!(group.entries().iter().all(Option::is_none));
+        assert!(!group.oom());
+    }
+}

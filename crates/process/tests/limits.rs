@@ -1,0 +1,108 @@
+//! Limits of what a tree may use, as the kernel enforces them.
+#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+#![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+
+mod common;
+
+use std::fs;
+
+use common::{Mark, PATIENCE, read_all, read_until};
+use narrows_process::{Controller, Limits, SpawnError, Spec, spawn};
+use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
+
+/// Whoever is not in a group of its own does no harm.
+const GUARD: &str = "grep -q narrows- /proc/self/cgroup || exit 9;";
+
+/// Whether such a limit can be had here. Where it cannot, nothing starts with one.
+async fn available(controller: Controller, limits: Limits) -> bool {
+    let Err(why) = Limits::look(controller) else { return true };
+    eprintln!("not tried: {why}");
+    assert_eq!(limits.try_out().unwrap_err().controller, controller);
+    let spec = Spec { limits, ..Mark::new().shell("echo started") };
+    assert!(
+        matches!(spawn(spec).await.unwrap_err(), SpawnError::Limit(error) if error.controller == controller)
+    );
+    false
+}
+
+/// The groups of a process, as the kernel names them.
+fn groups(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap()
+}
+
+/// Directories of ours in places where control groups usually are.
+fn left_behind() -> Vec<String> {
+    let ours = format!("narrows-{}-", std::process::id());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let points =
+        mounts.lines().filter(|line| line.contains(" - cgroup")).filter_map(|line| line.split(' ').nth(4));
+    points
+        .flat_map(|point| fs::read_dir(point).into_iter().flatten().flatten())
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with(&ours) && !name.ends_with("-self"))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_fork_bomb_stops_at_its_limit() {
+    let limits = Limits { pids: Some(20), ..Limits::default() };
+    if !available(Controller::Pids, limits).await {
+        return;
+    }
+    let mark = Mark::new();
+    let script = format!("{GUARD} bomb() {{ bomb & bomb & sleep 1000; }}; bomb & echo ready; read word");
+    let mut child = spawn(Spec { limits, merge_stderr: true, ..mark.shell(&script) }).await.unwrap();
+    let mut stdout = child.take_stdout().unwrap();
+    let mut said = read_until(&mut stdout, "ready\n").await.into_bytes();
+    assert!(groups(child.pid()).contains("narrows-"), "{}", groups(child.pid()));
+    assert!(!groups(child.guardian_pid()).contains("narrows-"), "the guardian must be able to act");
+    while !String::from_utf8_lossy(&said).to_lowercase().contains("fork") {
+        let read = timeout(PATIENCE, stdout.read_buf(&mut said)).await;
+        assert_ne!(read.unwrap().unwrap(), 0, "the worker lives on, whatever becomes of its children");
+    }
+    let alive = mark.alive().len();
+    assert!((2..=20).contains(&alive), "{alive} processes");
+    // Nobody else is concerned.
+    let free = spawn(mark.shell("for i in 1 2 3 4 5; do sleep 0 & done; wait; exit 7")).await.unwrap();
+    assert_eq!(timeout(PATIENCE, free.wait()).await.unwrap().code, Some(7));
+    child.kill();
+    let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+    assert_eq!((exit.survivors, exit.oom), (0, false));
+    assert_eq!(mark.alive(), [0; 0]);
+    assert_eq!(left_behind(), [""; 0]);
+}
+
+/// The worker is told nothing of its group, and has no way into or out of it that it had not before.
+#[tokio::test]
+async fn a_worker_gets_no_descriptor_of_its_group() {
+    let limits = Limits { pids: Some(20), ..Limits::default() };
+    if !available(Controller::Pids, limits).await {
+        return;
+    }
+    let script = format!("{GUARD} for fd in /proc/self/fd/*; do readlink $fd; done; env");
+    let mut child = spawn(Spec { limits, ..Mark::new().shell(&script) }).await.unwrap();
+    let said = read_all(&mut child).await;
+    assert!(said.contains("pipe:") && !said.contains("cgroup"), "{said}");
+    timeout(PATIENCE, child.wait()).await.unwrap();
+    assert_eq!(left_behind(), [""; 0]);
+}
+
+#[tokio::test]
+async fn who_needs_too_much_memory_is_killed_and_told_of() {
+    let limits = Limits { memory: Some(32 << 20), ..Limits::default() };
+    if !available(Controller::Memory, limits).await {
+        return;
+    }
+    let hog = Spec { limits, ..Mark::new().shell(&format!("{GUARD} exec tail /dev/zero")) };
+    let child = spawn(hog).await.unwrap();
+    let exit = timeout(PATIENCE, child.worker_ended()).await.unwrap();
+    assert!(exit.oom, "{exit}");
+    assert_eq!(exit.signal_name(), Some("SIGKILL"));
+    assert!(timeout(PATIENCE, child.wait()).await.unwrap().oom);
+    // A kill of another kind is not one for want of memory.
+    let child = spawn(Spec { limits, ..Mark::new().shell("kill -9 $$") }).await.unwrap();
+    let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+    assert_eq!((exit.signal_name(), exit.oom), (Some("SIGKILL"), false));
+    assert_eq!(left_behind(), [""; 0]);
+}
