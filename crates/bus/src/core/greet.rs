@@ -125,6 +125,7 @@ impl<O: Outlet> Pass<'_, O> {
         };
         if !self.core.pool_of(pool).is_shared() {
             self.note_abilities(pool, &answer);
+            self.healthy(pool);
             let login = client.and_then(|client| self.core.client(client)?.authenticate.clone());
             match login {
                 Some(params) => {

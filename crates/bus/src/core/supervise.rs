@@ -8,7 +8,7 @@ use narrows_wire::{Code, Effects, Part, RpcError, View, message};
 use serde_json::json;
 
 use super::Pass;
-use super::api::{Action, Client, End, Note, Outlet, PoolId, Stuck, Worker};
+use super::api::{Action, Client, End, Note, Outlet, PoolId, Stuck, Time, Worker};
 use super::batch::Sender;
 use super::line::Parts;
 use super::session::{Place, Session, SessionKey, Waiting, quoted};
@@ -358,7 +358,7 @@ impl<O: Outlet> Pass<'_, O> {
         self.forget_worker(worker, &state);
         if stage != Stage::Stopping || fault.is_some() {
             self.tell(Note::Lost { worker, reason: reason.to_string(), requests, sessions });
-            self.count_loss(pool, reason);
+            self.count_loss(pool, state.since, reason);
         }
         let mut lines: Vec<Waiting> = again
             .iter()
@@ -399,19 +399,23 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    /// Counts a lost worker, and rests before the next.
-    fn count_loss(&mut self, pool: PoolId, reason: Arc<str>) {
+    /// Counts a lost worker, and rests before the next: longer each time if one was started after the last loss and is
+    /// lost too, but not because several that were there together are lost together.
+    fn count_loss(&mut self, pool: PoolId, since: Time, reason: Arc<str>) {
         self.core.counters.lost += 1;
         let (now, limits) = (self.now, &self.core.limits);
         let (window, budget) = (limits.restart_window, limits.restart_budget as usize);
         let state = &mut self.core.pools[pool.0 as usize];
         state.last_loss = Some(reason);
+        let in_a_row = state.losses.back().is_none_or(|last| since >= *last);
         state.losses.retain(|at| now.saturating_sub(*at) < window);
         state.losses.push_back(now);
-        let longest = RESTS.0.saturating_mul(1 << state.failures.min(20)).min(RESTS.1);
-        state.failures += 1;
-        let rest = longest.mul_f64(self.core.random.f64());
-        state.rest_until = now + rest;
+        if in_a_row {
+            let longest = RESTS.0.saturating_mul(1 << state.failures.min(20)).min(RESTS.1);
+            state.failures += 1;
+            let rest = longest.mul_f64(self.core.random.f64());
+            state.rest_until = now + rest;
+        }
         let mut next = state.rest_until;
         let opens = state.losses.len() >= budget.max(1);
         if opens {
