@@ -241,6 +241,19 @@ fn too_many_losses_open_the_circuit_and_health_closes_it() {
 }
 
 #[test]
+fn workers_lost_together_are_replaced_as_soon_as_one() {
+    let mut settings = config(vec![Pool { instances: 8, ..pool(Share::All) }]);
+    settings.limits.restart_budget = 100;
+    let mut scene = Scene::new(&settings);
+    (0..8).for_each(|worker| scene.up(worker));
+    scene.pass(5.0);
+    (0..8).for_each(|worker| scene.dies(worker));
+    scene.seen();
+    scene.pass(0.1);
+    assert_eq!(scene.seen().lines().filter(|line| line.starts_with("Spawn")).count(), 8);
+}
+
+#[test]
 fn a_worker_that_does_not_answer_initialize_is_lost() {
     let mut scene = Scene::new(&config(vec![pool(Share::All)]));
     scene.up(0);
