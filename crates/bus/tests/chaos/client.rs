@@ -14,7 +14,7 @@ use super::conn::{Conn, Heard, What};
 /// Longer than a line may be.
 const GIANT: usize = 100 << 10;
 /// What a slow reader is sent: together more than a socket and a queue hold.
-const FLOOD: (u64, u64) = (40, 30 << 10);
+const FLOOD: (u64, u64) = (60, 40 << 10);
 
 /// What can go wrong in the middle of a turn, by the worker's own fault. It always notices these.
 const FAULTS: [&str; 13] = [
@@ -58,9 +58,11 @@ impl Client<'_> {
             for (code, count) in &conn.tally {
                 *report.tally.entry(*code).or_default() += count;
             }
+            // A turn that still floods its session would drown whoever takes it up.
+            let flooded = conn.slow;
             let (claims, left) = conn.leave();
             report.claims.extend(claims);
-            sessions.extend(left);
+            sessions.extend(left.into_iter().filter(|_| !flooded));
             // Those that are never taken up again run out of time.
             let excess = sessions.len().saturating_sub(4);
             sessions.drain(..excess);

@@ -70,7 +70,8 @@ impl Rig {
             ],
             limits: Limits {
                 max_line: 64 << 10,
-                queue_bytes: 128 << 10,
+                // More than is read at once: else nobody could be fast enough.
+                queue_bytes: 512 << 10,
                 initialize_timeout: Duration::from_secs(10),
                 drain_timeout: Duration::from_secs(5),
                 session_grace: Duration::from_secs(3),
