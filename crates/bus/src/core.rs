@@ -35,7 +35,7 @@ mod timer;
 
 use std::time::Duration;
 
-use narrows_wire::View;
+use narrows_wire::{Piece, View};
 use slab::Slab;
 
 use crate::config::{Config, Limits};
@@ -145,6 +145,17 @@ impl Core {
     /// A worker has sent a line.
     pub fn worker_line<O: Outlet>(&mut self, now: Time, worker: Worker, message: View<'_>, out: &mut O) {
         self.pass(now, out).worker_line(worker, message);
+    }
+
+    /// The same, with a line that was not scanned yet: one like the last need not be.
+    #[inline]
+    pub fn worker_piece<O: Outlet>(&mut self, now: Time, worker: Worker, piece: Piece<'_>, out: &mut O) {
+        let message = match (piece, self.worker(worker)) {
+            (Piece::Whole(line), Some(state)) => state.alike.view(line),
+            (Piece::Whole(line), None) => View::parse(line),
+            (Piece::TooLong(head), _) => View::too_long(head),
+        };
+        self.worker_line(now, worker, message, out);
     }
 
     /// What waits for a worker has fallen below half of what may, after it was more than may.

@@ -7,6 +7,7 @@
 //! Two promises hold for every [`Frame`] whose kind is not [`Kind::Invalid`]: its bytes are valid UTF-8 and valid
 //! JSON throughout, and every key that decides where it goes stands there at most once. It may be forwarded as it is.
 
+mod alike;
 mod batch;
 mod envelope;
 mod error;
@@ -19,6 +20,7 @@ mod skip;
 mod split;
 mod view;
 
+pub use alike::Alike;
 pub use batch::{Batch, MAX_ENTRIES, Step};
 pub use envelope::{Envelope, Kind, Span};
 pub use error::{Code, Effects, RpcError};

@@ -57,6 +57,9 @@ impl<O: Outlet> Pass<'_, O> {
     fn worker_notification(&mut self, worker: Worker, message: View<'_>) {
         match self.target(worker, message) {
             Target::Client(client, session) => {
+                if let Some(state) = self.core.worker(worker) {
+                    state.recent = session;
+                }
                 self.follow(worker, session, message);
                 self.show(worker, client, session, message, None);
             }
@@ -206,9 +209,11 @@ impl<O: Outlet> Pass<'_, O> {
                 }
             }
             return match (state.creating, state.client) {
-                (1.., _) => Target::Stranger,
-                // It is this client's alone: whatever it says is the client's to judge.
+                // It is this client's alone: whatever it says is the client's to judge. If the name is also another's it
+                // may get an alias, which is not known yet.
                 (0, Some(client)) => Target::Client(client, None),
+                (_, Some(client)) if self.core.sessions.find(name).is_none() => Target::Client(client, None),
+                (1.., _) => Target::Stranger,
                 (0, None) if state.claimed && !self.core.pool_of(state.pool).is_shared() => Target::Gone,
                 (0, None) => Target::Foreign,
             };

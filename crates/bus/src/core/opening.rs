@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use narrows_wire::{Code, RpcError, View};
+use narrows_wire::{Code, Effects, RpcError, View};
 
 use super::Pass;
 use super::api::{Client, Identity, Note, Outlet, Worker};
@@ -138,7 +138,7 @@ impl<O: Outlet> Pass<'_, O> {
             } else {
                 self.strike(worker, "gave out a session twice");
                 let error = RpcError::new(Code::Internal, "the agent gave out a session that is in use");
-                self.fail(worker, pending, &error);
+                self.fail(worker, pending, &error.effects(Effects::Possible));
             }
             return;
         }
@@ -267,14 +267,17 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// The session that `worker` calls `name`, if it is one of its own.
     pub(super) fn session_of(&self, worker: Worker, name: &str) -> Option<SessionKey> {
-        if let Some(key) = self.core.sessions.find(name)
-            && let Some(session) = self.core.sessions.get(key)
-            && session.wire.is_none()
-            && session.worker() == Some(worker)
-        {
-            return Some(key);
-        }
-        self.core.workers.get(worker.0 as usize)?.aliases.get(name).copied()
+        let state = self.core.workers.get(worker.0 as usize)?;
+        let is_it = |key: &SessionKey| {
+            self.core.sessions.get(*key).is_some_and(|session| {
+                *session.name == *name && session.wire.is_none() && session.worker() == Some(worker)
+            })
+        };
+        // Mostly it speaks of the same session again and again.
+        let recent = state.recent.filter(is_it);
+        recent
+            .or_else(|| self.core.sessions.find(name).filter(is_it))
+            .or_else(|| state.aliases.get(name).copied())
     }
 
     /// Keeps what a worker says about a session that it is about to tell us of.

@@ -208,6 +208,10 @@ pub(super) struct WorkerState {
     pub(super) sessions: FxHashSet<SessionKey>,
     /// Sessions whose name here is not the one clients use.
     pub(super) aliases: HashMap<Box<str>, SessionKey>,
+    /// The session it spoke of last.
+    pub(super) recent: Option<SessionKey>,
+    /// Its last line, to know lines like it by.
+    pub(super) alike: narrows_wire::Alike,
     /// How many requests that create sessions it has not answered.
     pub(super) creating: u32,
     /// What it said about sessions that are not known yet.

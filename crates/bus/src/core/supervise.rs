@@ -118,6 +118,8 @@ impl<O: Outlet> Pass<'_, O> {
             asking: Default::default(),
             sessions: Default::default(),
             aliases: Default::default(),
+            recent: None,
+            alike: Default::default(),
             creating: 0,
             strangers: Vec::new(),
             strangers_bytes: 0,

@@ -96,7 +96,7 @@ impl Brain for Core {
 
     #[inline]
     fn worker_line(&mut self, now: Time, worker: Worker, line: Piece<'_>, out: &mut impl Outlet) {
-        self.worker_line(now, worker, view(line), out);
+        self.worker_piece(now, worker, line, out);
     }
 
     fn worker_drained(&mut self, now: Time, worker: Worker, out: &mut impl Outlet) {
