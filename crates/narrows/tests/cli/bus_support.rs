@@ -137,7 +137,7 @@ impl<'a> Bus<'a> {
         self.stderr.read_to_string(&mut self.said).expect("UTF-8");
         let status = self.child.wait().expect("it ends");
         self.place.nothing_is_left();
-        Ended { code: status.code(), stderr: self.said }
+        Ended { code: status.code(), stderr: std::mem::take(&mut self.said) }
     }
 
     /// Stops it, which must go well.
@@ -147,6 +147,14 @@ impl<'a> Bus<'a> {
         let ended = self.wait();
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         ended.stderr
+    }
+}
+
+/// A test that fails leaves nothing behind.
+impl Drop for Bus<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
