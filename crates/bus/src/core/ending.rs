@@ -18,6 +18,7 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn cancelling(&mut self, key: SessionKey) {
         let (now, grace) = (self.now, self.core.limits.cancel_grace);
         let Some(session) = self.core.sessions.get_mut(key) else { return };
+        session.stopped = session.prompts.iter().copied().fold(session.stopped, u64::max);
         if session.is_busy() && session.cancelling.is_none() {
             session.cancelling = Some(now);
             let serial = session.serial;
@@ -102,7 +103,10 @@ impl<O: Outlet> Pass<'_, O> {
     /// Tells a session to stop.
     fn cancel_turn(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
-        if !session.is_busy() || session.cancelling.is_some() || !self.core.pool_of(session.pool).is_acp() {
+        // A turn that was begun since has not been told.
+        let told =
+            session.cancelling.is_some() && session.prompts.iter().all(|prompt| *prompt <= session.stopped);
+        if !session.is_busy() || told || !self.core.pool_of(session.pool).is_acp() {
             return;
         }
         let (Some(worker), name) = (session.worker(), wire_name(session)) else { return };

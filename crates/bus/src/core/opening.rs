@@ -44,6 +44,7 @@ impl<O: Outlet> Pass<'_, O> {
             prompts: Vec::new(),
             running: false,
             cancelling: None,
+            stopped: 0,
             waiting: Vec::new(),
         });
         self.core.counters.sessions += 1;

@@ -57,6 +57,8 @@ pub(super) struct Session {
     pub(super) running: bool,
     /// When it was told to stop, if it has not yet.
     pub(super) cancelling: Option<Time>,
+    /// The last of its prompts that was told to stop, by its number.
+    pub(super) stopped: u64,
     /// Lines that wait until it lives again.
     pub(super) waiting: Vec<Waiting>,
 }

@@ -330,19 +330,24 @@ impl<O: Outlet> Pass<'_, O> {
         for (number, pending) in &pending {
             self.forget_pending(worker, pending, *number);
         }
-        let stopping: Vec<SessionKey> = pending
+        let stopped: Vec<u64> = pending
             .iter()
-            .filter_map(|(_, pending)| pending.session.filter(|_| pending.what == What::Prompt))
-            .filter(|key| self.core.sessions.get(*key).is_some_and(|session| session.cancelling.is_some()))
+            .filter(|(_, pending)| pending.what == What::Prompt)
+            .filter(|(number, pending)| {
+                pending
+                    .session
+                    .and_then(|key| self.core.sessions.get(key))
+                    .is_some_and(|session| session.stopped >= *number)
+            })
+            .map(|(number, _)| *number)
             .collect();
         self.lose_sessions(worker, &reason);
         let requests = pending.len();
         let mut again = Vec::new();
-        for (_, pending) in pending {
+        for (number, pending) in pending {
             if pending.start >= written && matches!(pending.asker, Asker::Client { .. }) {
                 // A turn that is to stop already is not begun elsewhere.
-                let is_turn = pending.what == What::Prompt;
-                match pending.session.is_some_and(|key| is_turn && stopping.contains(&key)) {
+                match stopped.contains(&number) {
                     true => self.say_cancelled(pending.asker, pending.tag.as_deref()),
                     false => again.push(pending),
                 }
@@ -483,6 +488,7 @@ impl<O: Outlet> Pass<'_, O> {
             session.prompts.clear();
             session.running = false;
             session.cancelling = None;
+            session.stopped = 0;
             if matches!(session.place, Place::Reviving(_)) {
                 continue;
             }
