@@ -149,13 +149,21 @@ fn a_turn_that_was_cancelled_before_its_worker_saw_it_is_not_begun_elsewhere() {
     let taken = scene.sight.queued[&0].len();
     scene.ask(client, 1, "session/prompt", &prompt("a"));
     scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
+    scene.ask(client, 2, "session/prompt", &prompt("a"));
+    scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
+    // The third is wanted.
+    scene.ask(client, 3, "session/prompt", &prompt("a"));
     scene.seen();
     let unsent = scene.sight.queued[&0][taken..].to_vec();
     scene.gone(0, taken as u64, unsent);
     assert_snapshot!(scene.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"cancelled"}}
-    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
+    c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 3, sessions: 1 })
+    w1 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
     "#);
+    scene.answer(1, 2, &json!({}));
+    assert_snapshot!(scene.seen(), @r#"w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}"#);
 }
 
 #[test]
