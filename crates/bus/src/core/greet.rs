@@ -102,7 +102,7 @@ impl<O: Outlet> Pass<'_, O> {
             Errand::Close => self.stop_idle(),
             Errand::Revive(key, serial) => {
                 if self.core.sessions.same(key, serial).is_some() {
-                    self.revived(key, worker, Some(error.clone()));
+                    self.unrevived(key, worker, error);
                 }
             }
         }

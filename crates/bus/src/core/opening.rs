@@ -8,6 +8,7 @@ use super::Pass;
 use super::api::{Client, Identity, Note, Outlet, Worker};
 use super::line::Parts;
 use super::number::Digits;
+use super::route::session_in_use;
 use super::session::{Place, Session, SessionKey, quoted};
 use super::state::{Asker, Opening, Pending, Raw, Whereabouts};
 use super::timer::Timer;
@@ -46,6 +47,7 @@ impl<O: Outlet> Pass<'_, O> {
             cancelling: None,
             stopped: 0,
             waiting: Vec::new(),
+            awaited: self.now,
         });
         self.core.counters.sessions += 1;
         let aliased = self.core.sessions.get(key).is_some_and(|session| session.wire.is_some());
@@ -131,7 +133,13 @@ impl<O: Outlet> Pass<'_, O> {
             Asker::Client { client, .. } => Some(*client),
             _ => None,
         };
-        if let Some(known) = self.session_of(worker, &name) {
+        let known = self.session_of(worker, &name);
+        let is_open =
+            known.and_then(|key| self.core.sessions.get(key)).is_some_and(|session| !session.provisional);
+        if let Some(known) = known.filter(|_| !is_open) {
+            // Somebody wants to open what was not there yet; whoever it was made for has it.
+            self.drop_session(known);
+        } else if let Some(known) = known {
             // The worker has given out the same session twice. It must not become two clients'.
             let same = self.core.sessions.get(known).is_some_and(|session| session.owner == owner);
             if same {
@@ -165,7 +173,12 @@ impl<O: Outlet> Pass<'_, O> {
         message: View<'_>,
     ) {
         let Some(key) = pending.session else {
-            self.pass_answer(worker, pending, message, None);
+            let request = View::parse(&opening.line);
+            let known = request.session().and_then(|name| self.session_of(worker, &name));
+            match known.filter(|_| message.result().is_some()) {
+                Some(_) => self.fail(worker, pending, &session_in_use()),
+                None => self.pass_answer(worker, pending, message, None),
+            }
             return;
         };
         let provisional = self.core.sessions.get(key).is_some_and(|session| session.provisional);

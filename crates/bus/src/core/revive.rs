@@ -35,6 +35,9 @@ impl<O: Outlet> Pass<'_, O> {
         }
         session.waiting.push(Waiting { client, line: message.bytes().into(), batch });
         let is_lost = matches!(session.place, Place::Lost(_)) && session.waiting.len() == 1;
+        if is_lost {
+            session.awaited = self.now;
+        }
         let serial = session.serial;
         self.mark_elsewhere(client, message);
         if is_lost {
@@ -139,8 +142,17 @@ impl<O: Outlet> Pass<'_, O> {
         );
     }
 
+    fn is_revived_by(&self, key: SessionKey, worker: Worker) -> bool {
+        let session = self.core.sessions.get(key);
+        session.is_some_and(|session| matches!(session.place, Place::Reviving(at) if at == worker))
+    }
+
     /// A worker has taken a session up, or has not.
     pub(super) fn revived(&mut self, key: SessionKey, worker: Worker, error: Option<RpcError>) {
+        // By now it may be given up on here, and be taken up elsewhere.
+        if !self.is_revived_by(key, worker) {
+            return;
+        }
         if let Some(error) = error {
             let error = RpcError::new(
                 Code::NotFound,
@@ -157,11 +169,31 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    /// A session cannot be taken up: whatever waits for it is told so, and it is no more.
+    /// A worker will not say whether it has taken a session up.
+    pub(super) fn unrevived(&mut self, key: SessionKey, worker: Worker, error: &RpcError) {
+        let gone =
+            [Code::WorkerLost, Code::Deadline, Code::Draining].into_iter().find(|code| error.is(*code));
+        match gone {
+            Some(code) if self.is_revived_by(key, worker) => {
+                let words = format!("the session could not be taken up again: {}", error.message);
+                self.fail_revival(key, &RpcError::new(code, words));
+            }
+            Some(_) => {}
+            None => self.revived(key, worker, Some(error.clone())),
+        }
+    }
+
+    /// A session cannot be taken up: whatever waits for it is told so. It is no more if it never can be, and if that was
+    /// told; else it is tried again when it is next used.
     pub(super) fn fail_revival(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let waiting = std::mem::take(&mut session.waiting);
-        self.drop_session(key);
+        let is_told = waiting.iter().any(|waiting| View::parse(&waiting.line).id().is_some());
+        if is_told && error.is(Code::NotFound) {
+            self.drop_session(key);
+        } else {
+            self.lose_again(key, error);
+        }
         for waiting in waiting {
             self.forget_elsewhere(waiting.client, &waiting.line);
             let message = View::parse(&waiting.line);
@@ -171,9 +203,23 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
+    /// A session that was being taken up lives nowhere, as before.
+    fn lose_again(&mut self, key: SessionKey, error: &RpcError) {
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        let Some(worker) = session.worker() else { return };
+        session.place = Place::Lost(error.message.as_ref().into());
+        if let Some(state) = self.core.worker(worker) {
+            state.sessions.remove(&key);
+            state.aliases.retain(|_, other| *other != key);
+            state.revivals.retain(|other| *other != key);
+        }
+    }
+
     pub(super) fn revival_overdue(&mut self, key: SessionKey) {
+        let timeout = self.core.limits.initialize_timeout;
         let Some(session) = self.core.sessions.get(key) else { return };
-        if matches!(session.place, Place::On(_)) || session.waiting.is_empty() {
+        let is_due = self.now >= session.awaited + timeout;
+        if !is_due || matches!(session.place, Place::On(_)) || session.waiting.is_empty() {
             return;
         }
         for pool in &mut self.core.pools {

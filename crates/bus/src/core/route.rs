@@ -67,8 +67,7 @@ impl<O: Outlet> Pass<'_, O> {
         match session.owner {
             Some(owner) if owner == client || any_client => {}
             Some(_) => {
-                let error = RpcError::new(Code::InvalidParams, "the session is in use by another connection");
-                return Some(Route::Refuse(error.with("condition", json!("session_in_use"))));
+                return Some(Route::Refuse(session_in_use()));
             }
             None if any_client || what.reopens() => self.adopt(key, client),
             None if matches!(what, What::Close | What::Delete) => {}
@@ -339,6 +338,11 @@ impl<O: Outlet> Pass<'_, O> {
 
 pub(super) fn unknown_session() -> RpcError {
     RpcError::new(Code::NotFound, "the bus knows no such session")
+}
+
+pub(super) fn session_in_use() -> RpcError {
+    RpcError::new(Code::InvalidParams, "the session is in use by another connection")
+        .with("condition", json!("session_in_use"))
 }
 
 /// `params._meta["narrows/pool"]`.

@@ -61,6 +61,8 @@ pub(super) struct Session {
     pub(super) stopped: u64,
     /// Lines that wait until it lives again.
     pub(super) waiting: Vec<Waiting>,
+    /// Since when the first of them does.
+    pub(super) awaited: Time,
 }
 
 impl Session {

@@ -71,6 +71,75 @@ fn what_a_dead_worker_never_saw_is_sent_again() {
 }
 
 #[test]
+fn a_session_is_lost_for_good_only_when_somebody_is_told() {
+    let mut scene = Scene::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }]));
+    scene.up(0);
+    scene.answer(0, 1, &json!({"protocolVersion": 1}));
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.dies(0);
+    scene.seen();
+    scene.note(client, "_ext/note", &json!({"sessionId": "a"}));
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    assert_snapshot!(scene.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"the session was lost: killed by SIGKILL","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#);
+}
+
+#[test]
+fn a_session_that_was_not_taken_up_in_time_is_tried_again() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.dies(0);
+    scene.seen();
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    scene.pass(1.0);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.dies(0);
+    assert_snapshot!(scene.seen(), @r#"
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    Tell(Ready(Worker(0)))
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the session could not be taken up again: the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
+    "#);
+    // It waits for a worker, and in vain.
+    scene.ask(client, 2, "session/prompt", &prompt("a"));
+    scene.pass(31.0);
+    assert_snapshot!(scene.seen(), @r#"
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the session could not be taken up again in time","data":{"condition":"deadline","retryable":true,"effects":"none"}}}
+    "#);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.seen();
+    scene.ask(client, 3, "session/prompt", &prompt("a"));
+    scene.answer(0, 2, &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
+    w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
+    "#);
+}
+
+#[test]
+fn what_is_wanted_before_it_is_there_belongs_to_whom_it_was_made_for() {
+    let mut scene = Scene::shared(1);
+    let (one, other) = (scene.open(), scene.open());
+    scene.ask(one, 1, "session/load", &json!({"sessionId": "a"}));
+    scene.ask(other, 1, "session/new", &json!({}));
+    scene.seen();
+    scene.answer(0, 3, &json!({"sessionId": "a"}));
+    scene.update(0, "a", "hello");
+    scene.answer(0, 2, &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    c1 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
+    c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"hello"}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
 fn a_session_that_cannot_be_taken_up_is_lost_with_a_reason() {
     let mut scene = Scene::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }]));
     scene.up(0);
