@@ -120,8 +120,12 @@ impl Oracle {
             return None;
         }
         let state = &mut self.conns[conn];
+        // Once the first one is over, the next with its id is the one that those behind it double.
+        let mut doubles = (0..state.doubled.len()).filter(|at| state.doubled[*at].0 == id);
+        let (next, behind) = (doubles.next(), doubles.next());
+        let doubled = if state.flight.contains_key(&id) { next } else { behind.or(next) };
         if code == Some(-32014)
-            && let Some(at) = state.doubled.iter().position(|(doubled, _)| *doubled == id)
+            && let Some(at) = doubled
         {
             let (_, tag) = state.doubled.remove(at);
             let asked = self.asked(tag)?;
@@ -129,11 +133,7 @@ impl Oracle {
             return asked.array;
         }
         // The first one with this id may be over by the time the second one's turn comes.
-        let later = state
-            .doubled
-            .iter()
-            .position(|(doubled, _)| *doubled == id)
-            .filter(|_| !state.flight.contains_key(&id));
+        let later = next.filter(|_| !state.flight.contains_key(&id));
         let Some(tag) = state.flight.remove(&id).or_else(|| later.map(|at| state.doubled.remove(at).1))
         else {
             let id = String::from_utf8_lossy(&id).into_owned();

@@ -76,9 +76,11 @@ impl Oracle {
         let tag = self.hands[hand].asked.remove(id);
         let asked =
             tag.and_then(|tag| self.asked(tag)).map(|asked| (asked.conn, asked.method, asked.answered));
+        // What the bus closed itself was nobody's, and may be taken up elsewhere by now.
         if let Some(name) = closes
             && let Some(truth) = self.hands[hand].sessions.remove(&name)
-            && let Some(state) = self.truth(truth)
+            && let Some((conn, "session/close", _)) = asked
+            && let Some(state) = self.truth(truth).filter(|state| state.owner == Some(conn))
         {
             state.owner = None;
         }
