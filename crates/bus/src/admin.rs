@@ -14,6 +14,7 @@ mod pages;
 
 pub use ask::{AskError, ask};
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::bus::Handle;
@@ -82,4 +83,6 @@ pub struct Facts {
     pub max_connections: usize,
     /// Which limits of workers can be enforced.
     pub worker_limits: Vec<String>,
+    /// Which cannot, and why.
+    pub worker_limits_missing: BTreeMap<String, String>,
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use mio::{Poll, Waker};
-use narrows_process::SpawnError;
+use narrows_process::{Controller, Limits, SpawnError, Unenforceable};
 use tokio::sync::watch;
 
 use crate::config::{Config, Door, Listen};
@@ -34,13 +34,13 @@ pub enum StartError {
         /// What is wrong.
         source: SpawnError,
     },
-    /// A limit that this machine, or this version, cannot enforce.
-    #[error("pool {pool:?}: `{what}` cannot be enforced here")]
+    /// A limit that this machine cannot enforce.
+    #[error("pool {pool:?}: `{}` cannot be enforced here: {}", source.controller, source.why)]
     Unlimited {
         /// Whose.
         pool: String,
-        /// The setting.
-        what: &'static str,
+        /// Which, and why.
+        source: Unenforceable,
     },
     /// Where clients come in stays as it is while a bus runs.
     #[error("listeners cannot be changed while the bus runs")]
@@ -272,23 +272,19 @@ impl<B: Brain> fmt::Debug for Bus<B> {
     }
 }
 
-/// Which settings that limit a worker and all it starts can be kept to on this machine: none of `memory` and `pids`, because
-/// nothing here uses control groups yet. Whoever sets another is refused.
-#[must_use]
-pub fn worker_limits() -> &'static [&'static str] {
-    &[]
+/// Which settings that limit a worker and all it starts this machine can enforce, and why not the others. Whoever sets one
+/// of those is refused.
+pub fn worker_limits() -> [(Controller, Result<(), Unenforceable>); 2] {
+    [Controller::Memory, Controller::Pids].map(|controller| (controller, Limits::look(controller)))
 }
 
 /// Whether the workers of every pool could be started.
 fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), StartError> {
     for pool in &config.pools {
-        let limits = [("memory", pool.memory.is_some()), ("pids", pool.pids.is_some())];
-        let refused = |(what, wanted): &(&str, bool)| *wanted && !worker_limits().contains(what);
-        if let Some((what, _)) = limits.into_iter().find(refused) {
-            return Err(StartError::Unlimited { pool: pool.name.clone(), what });
-        }
-        narrows_process::find(&nursery::spec(pool, environment))
+        let spec = nursery::spec(pool, environment);
+        narrows_process::find(&spec)
             .map_err(|source| StartError::Program { pool: pool.name.clone(), source })?;
+        spec.limits.try_out().map_err(|source| StartError::Unlimited { pool: pool.name.clone(), source })?;
     }
     Ok(())
 }

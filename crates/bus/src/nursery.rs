@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mio::Waker;
-use narrows_process::{AllowList, Child, Environment, Exit, Ladder, SpawnError, Spec};
+use narrows_process::{AllowList, Child, Environment, Exit, Ladder, Limits, SpawnError, Spec};
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -147,14 +147,14 @@ async fn run(mut orders: Receiver<Order>, teller: Teller) {
 
 /// Follows one worker from its start to the end of its tree.
 async fn raise(slot: u32, serial: u64, spec: Spec, mut stops: Receiver<bool>, teller: Teller) -> u64 {
-    let gone = |reason| News::Gone { slot, serial, reason, oom: false };
+    let gone = |reason, oom| News::Gone { slot, serial, reason, oom };
     let child = match narrows_process::spawn(spec).await.map_err(|error| because(&error)).and_then(part) {
         Ok((child, stdin, stdout)) => {
             teller.tell(News::Up { slot, serial, pid: child.pid(), stdin, stdout });
             Arc::new(child)
         }
         Err(reason) => {
-            teller.tell(gone(reason));
+            teller.tell(gone(reason, false));
             return serial;
         }
     };
@@ -180,7 +180,7 @@ async fn raise(slot: u32, serial: u64, spec: Spec, mut stops: Receiver<bool>, te
         }
     };
     let exit = timeout(LAST_STDERR, child.wait()).await.unwrap_or(exit);
-    teller.tell(gone(reason(&exit, &child)));
+    teller.tell(gone(reason(&exit, &child), exit.oom));
     stopping.abort_all();
     let exit = child.stop(REMAINS).await;
     if exit.survivors > 0 {
@@ -238,6 +238,7 @@ pub(crate) fn spec(pool: &Pool, environment: &[(OsString, OsString)]) -> Spec {
     spec.env = Environment::filtered(environment.iter().cloned(), &allowed);
     spec.env.extend(pool.env.iter());
     spec.stderr_limit = STDERR;
+    spec.limits = Limits { memory: pool.memory, pids: pool.pids };
     spec
 }
 

@@ -1,6 +1,7 @@
 //! Clients: lines, limits, hang-ups.
 
 use narrows_bus::StartError;
+use narrows_process::Controller;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::*;
@@ -202,9 +203,15 @@ fn what_cannot_work_is_an_error_at_once() {
     };
     let missing = Config { pools: vec![Pool::new("p", vec!["/no/such/program".into()])], ..config("") };
     assert!(matches!(start(missing), StartError::Program { pool, .. } if pool == "p"));
-    let mut limited = config("");
-    limited.pools[0].memory = Some(1 << 30);
-    assert!(matches!(start(limited), StartError::Unlimited { .. }));
+    for (controller, can) in narrows_bus::worker_limits() {
+        let Err(why) = can else { continue };
+        let mut limited = config("");
+        match controller {
+            Controller::Memory => limited.pools[0].memory = Some(1 << 30),
+            Controller::Pids => limited.pools[0].pids = Some(100),
+        }
+        assert!(matches!(start(limited), StartError::Unlimited { source, .. } if source == why));
+    }
     let everybody = Listen { at: Door::Tcp("0.0.0.0:0".into()), pool: None };
     assert!(matches!(start(Config { listen: vec![everybody], ..config("") }), StartError::Listen(_)));
 }

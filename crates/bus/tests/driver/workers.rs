@@ -1,6 +1,7 @@
 //! Workers: pipes, ends, and what became of what they were sent.
 
 use narrows_bus::core::{End, Stuck};
+use narrows_process::Controller;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
@@ -187,5 +188,48 @@ fn nothing_is_left_of_those_who_came_and_went() {
             std::thread::yield_now();
         }
     }
+    rig.finish();
+}
+
+/// Whether this machine can enforce it.
+fn can(limit: Controller) -> bool {
+    let (_, can) =
+        narrows_bus::worker_limits().into_iter().find(|(controller, _)| *controller == limit).unwrap();
+    can.inspect_err(|why| eprintln!("not tried: {why}")).is_ok()
+}
+
+#[test]
+fn a_worker_that_forks_too_much_meets_the_limit_of_its_pool() {
+    if !can(Controller::Pids) {
+        return;
+    }
+    // Whoever is in no group of its own does no harm.
+    let bomb = "bomb() { bomb & bomb & sleep 1000; }";
+    let script = format!("grep -q narrows- /proc/self/cgroup || exit 9; {bomb}; bomb & read word; exit 4");
+    let mut config = config(&script);
+    config.pools[0].pids = Some(20);
+    let rig = Rig::new(Mode::Pairs, config);
+    let mut peer = rig.connect();
+    rig.until(|event| matches!(event, Event::Up(..)));
+    peer.say("[1]\n");
+    let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
+    assert!(end.reason.starts_with("exited with status 4"), "{end:?}");
+    assert!(!end.oom);
+    rig.finish();
+}
+
+#[test]
+fn a_worker_that_was_killed_for_want_of_memory_is_told_so() {
+    if !can(Controller::Memory) {
+        return;
+    }
+    let mut config = config("grep -q narrows- /proc/self/cgroup || exit 9; read word; exec tail /dev/zero");
+    config.pools[0].memory = Some(32 << 20);
+    let rig = Rig::new(Mode::Pairs, config);
+    let mut peer = rig.connect();
+    rig.until(|event| matches!(event, Event::Up(..)));
+    peer.say("[1]\n");
+    let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
+    assert!(end.oom && end.reason.starts_with("killed by SIGKILL: out of the memory"), "{end:?}");
     rig.finish();
 }

@@ -29,9 +29,16 @@ fn its_state_is_a_table_and_an_object() {
     assert_eq!((&state["clients"], &state["sessions"], &state["pending"]), (&json!(1), &json!(1), &json!(0)));
     assert_eq!((&state["version"], &state["listen"]), (&json!(env!("CARGO_PKG_VERSION")), &json!(bus.at)));
     assert_eq!(state["counters"]["sessions"], 1, "{state}");
-    assert_eq!(state["worker_limits"], json!([]), "{state}");
+    let (can, cannot): (Vec<_>, Vec<_>) =
+        narrows_bus::worker_limits().into_iter().partition(|(_, can)| can.is_ok());
+    let can: Vec<String> = can.iter().map(|(name, _)| name.to_string()).collect();
+    assert_eq!(state["worker_limits"], json!(can), "{state}");
+    for (name, why) in cannot {
+        assert_eq!(state["worker_limits_missing"][name.to_string()], json!(why.unwrap_err().why), "{state}");
+    }
     let table = bus.status(&[]);
-    assert!(table.contains("limits of workers that can be enforced here: none\n"), "{table}");
+    let named = if can.is_empty() { "none".to_owned() } else { can.join(", ") };
+    assert!(table.contains(&format!("limits of workers that can be enforced here: {named}\n")), "{table}");
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with(&format!("narrows {}, process ", env!("CARGO_PKG_VERSION"))), "{table}");
     assert!(lines[0].ends_with(&bus.at[0]), "{table}");

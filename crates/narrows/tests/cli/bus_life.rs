@@ -61,16 +61,21 @@ fn what_is_wrong_is_said_before_anything_is_started() {
       because: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
-    place.file(
-        "limited.toml",
-        "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['sh']\npids = 9\n",
-    );
-    assert_snapshot!(told(&["--config", "limited.toml"]), @r#"
-    --- stderr ---
-    error: pool "default": `pids` cannot be enforced here
-    hint: leave `memory` and `pids` of the pool out, or limit the whole bus from outside
-    --- exit 2 ---
-    "#);
+    // Whatever of these this machine cannot enforce.
+    for (setting, can) in narrows_bus::worker_limits() {
+        let Err(error) = can else { continue };
+        place.file(
+            "limited.toml",
+            &format!(
+                "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['sh']\n{setting} = 4000000\n"
+            ),
+        );
+        let why = &error.why;
+        let expected = format!(
+            "--- stderr ---\nerror: pool \"default\": `{setting}` cannot be enforced here: {why}\nhint: leave `memory` and `pids` of the pool out, or limit the whole bus from outside\n--- exit 2 ---\n"
+        );
+        assert_eq!(told(&["--config", "limited.toml"]), expected);
+    }
     // What stands in a file is not said by flags as well.
     for more in [["--", "a"], ["--share", "all"], ["--instances", "2"], ["--protocol", "2"], ["--name", "a"]]
     {

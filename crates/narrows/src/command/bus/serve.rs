@@ -69,12 +69,21 @@ async fn serve(
     for door in admin.addresses() {
         serving.voice.say(&format!("operators come in at {door}"));
     }
+    let limits = narrows_bus::worker_limits();
     let facts = Facts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         listen: bus.addresses().iter().map(ToString::to_string).collect(),
         max_connections: bus.max_connections(),
-        worker_limits: narrows_bus::worker_limits().iter().map(ToString::to_string).collect(),
+        worker_limits: limits
+            .iter()
+            .filter(|(_, can)| can.is_ok())
+            .map(|(name, _)| name.to_string())
+            .collect(),
+        worker_limits_missing: limits
+            .into_iter()
+            .filter_map(|(name, can)| Some((name.to_string(), can.err()?.why)))
+            .collect(),
     };
     let mut admin = pin!(admin.serve(bus.handle(), facts));
     let mut deadline: Option<Instant> = None;
