@@ -22,6 +22,7 @@ mod hold;
 mod line;
 mod number;
 mod opening;
+mod progress;
 mod revive;
 mod route;
 mod servers;

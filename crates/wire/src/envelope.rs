@@ -48,8 +48,10 @@ impl Span {
         (self.start < self.end).then(|| &text[self.range()])
     }
 
+    /// Where it stands; where it is absent, an empty range.
+    #[must_use]
     #[inline]
-    pub(crate) fn range(self) -> core::ops::Range<usize> {
+    pub fn range(self) -> core::ops::Range<usize> {
         self.start as usize..self.end as usize
     }
 }

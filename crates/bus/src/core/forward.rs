@@ -7,6 +7,7 @@ use super::api::{Client, Outlet, Worker};
 use super::batch::BatchKey;
 use super::line::Parts;
 use super::number::{self, Digits};
+use super::progress;
 use super::session::SessionKey;
 use super::state::{Asker, Errand, Opening, Pending, What, Whereabouts};
 use super::timer::Timer;
@@ -30,6 +31,15 @@ impl<O: Outlet> Pass<'_, O> {
             self.refuse(client, id, batch, tag, &error);
             return;
         }
+        let token = match self.exchanges_tokens(worker).then(|| progress::token_of_request(message)) {
+            None => None,
+            Some(Ok(place)) => place,
+            Some(Err(progress::Doubled)) => {
+                let error = RpcError::new(Code::InvalidParams, "the progress token stands there twice");
+                self.refuse(client, id, batch, tag, &error);
+                return;
+            }
+        };
         let session = match session {
             None if what.reopens() => self.enter_provisionally(client, worker, message),
             known => known,
@@ -60,6 +70,7 @@ impl<O: Outlet> Pass<'_, O> {
                 session,
                 start: state.queued,
                 tag: tag.map(Box::from),
+                progress: token.as_ref().map(|place| message.bytes()[place.clone()].into()),
                 opening,
             },
         );
@@ -93,6 +104,8 @@ impl<O: Outlet> Pass<'_, O> {
             }
             None => &one,
         };
+        let line = token.map(|place| progress::respelled(message.bytes(), place, digits.as_bytes()));
+        let message = line.as_deref().map_or(message, View::parse);
         self.hand(worker, client, &Parts::of(message, edits));
     }
 
@@ -122,7 +135,8 @@ impl<O: Outlet> Pass<'_, O> {
         let number = state.next_id;
         let start = state.queued;
         let what = What::Other;
-        state.pending.insert(number, Pending { asker, what, session, start, tag: None, opening: None });
+        let pending = Pending { asker, what, session, start, tag: None, progress: None, opening: None };
+        state.pending.insert(number, pending);
         let digits = Digits::of(number);
         let parts: [&[u8]; 7] = [
             br#"{"jsonrpc":"2.0","id":"#,

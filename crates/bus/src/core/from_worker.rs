@@ -55,6 +55,9 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     fn worker_notification(&mut self, worker: Worker, message: View<'_>) {
+        if self.show_progress(worker, message) {
+            return;
+        }
         match self.target(worker, message) {
             Target::Client(client, session) => {
                 if let Some(state) = self.core.worker(worker) {
@@ -136,7 +139,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Writes something of a worker's to a client, under `number` if that is a request.
-    fn show(
+    pub(super) fn show(
         &mut self,
         worker: Worker,
         client: Client,

@@ -9,6 +9,7 @@ use super::api::{Client, Identity, Note, Outlet, Worker};
 use super::line::Parts;
 use super::number::Digits;
 use super::route::session_in_use;
+use super::progress;
 use super::session::{Place, Session, SessionKey, quoted};
 use super::state::{Asker, Opening, Pending, Raw, Whereabouts};
 use super::timer::Timer;
@@ -228,6 +229,9 @@ impl<O: Outlet> Pass<'_, O> {
             state.inflight.insert(id.clone(), Whereabouts::At(worker, number));
         }
         let digits = Digits::of(number);
+        let line =
+            pending.progress.as_ref().and_then(|_| progress::with_token(message, Some(digits.as_bytes())));
+        let message = line.as_deref().map_or(message, View::parse);
         self.hand(worker, client, &Parts::of(message, &[(narrows_wire::Part::Id, digits.as_bytes())]));
         if let Some(state) = self.core.worker(worker) {
             state.pending.insert(number, Pending { start, opening: Some(opening), ..pending });

@@ -95,6 +95,8 @@ pub(super) struct Pending {
     pub(super) start: u64,
     /// The `sessionId` at the top level, which comes back on the answer.
     pub(super) tag: Option<Raw>,
+    /// The client's own token for its progress, if the worker was given another.
+    pub(super) progress: Option<Raw>,
     /// Of a request that opens a session.
     pub(super) opening: Option<Box<Opening>>,
 }

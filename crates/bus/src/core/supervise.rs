@@ -11,6 +11,7 @@ use super::Pass;
 use super::api::{Action, Client, End, Note, Outlet, PoolId, Stuck, Time, Worker};
 use super::batch::Sender;
 use super::line::Parts;
+use super::progress;
 use super::session::{Place, Session, SessionKey, Waiting, quoted};
 use super::state::{Asker, Pending, Stage, What, WorkerState};
 use super::timer::Timer;
@@ -464,6 +465,8 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let end = memchr::memchr(b'\n', unsent).unwrap_or(unsent.len());
         let line = View::parse(&unsent[..end]);
+        let restored = progress::with_token(line, pending.progress.as_deref());
+        let line = restored.as_deref().map_or(line, View::parse);
         let name = pending
             .session
             .and_then(|key| self.core.sessions.get(key))

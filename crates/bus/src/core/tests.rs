@@ -2,6 +2,7 @@
 
 mod faults;
 mod lives;
+mod progress;
 mod routes;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,259 @@
+//! Progress of requests in pools whose protocol is not known, as MCP tells it.
+//!
+//! A client puts a token of its choice into `params._meta.progressToken`, and the worker names it, but no session, in
+//! `notifications/progress`. Tokens of different clients collide, so that each becomes the number of its request on the way
+//! to the worker, and itself again on the way back.
+
+use std::ops::Range;
+
+use narrows_wire::View;
+
+use super::Pass;
+use super::api::{Note, Outlet, Worker};
+use super::number;
+use super::state::Asker;
+
+const METHOD: &str = "notifications/progress";
+const META: &str = "_meta";
+const TOKEN: &str = "progressToken";
+
+/// A key stands there twice: two readers may choose differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Doubled;
+
+/// Where the token of a request stands in its line, if it has one.
+pub(super) fn token_of_request(message: View<'_>) -> Result<Option<Range<usize>>, Doubled> {
+    let Some(params) = message.params() else { return Ok(None) };
+    // A key may be written with escapes.
+    if memchr::memmem::find(params, TOKEN.as_bytes()).is_none()
+        && memchr::memmem::find(params, b"\\u").is_none()
+    {
+        return Ok(None);
+    }
+    let Some(meta) = member(params, META)? else { return Ok(None) };
+    let Some(token) = member(&params[meta.clone()], TOKEN)? else { return Ok(None) };
+    let start = message.envelope().params.range().start + meta.start;
+    Ok(Some(start + token.start..start + token.end))
+}
+
+/// Where the token of a notification about progress stands in its line.
+fn token_of_progress(message: View<'_>) -> Option<Range<usize>> {
+    let token = member(message.params()?, TOKEN).ok()??;
+    let start = message.envelope().params.range().start;
+    Some(start + token.start..start + token.end)
+}
+
+/// A line with other bytes at `place`.
+pub(super) fn respelled(line: &[u8], place: Range<usize>, raw: &[u8]) -> Vec<u8> {
+    [&line[..place.start], raw, &line[place.end..]].concat()
+}
+
+/// A request with this token in place of the one that it has; `None` if one of them is not there.
+pub(super) fn with_token(message: View<'_>, raw: Option<&[u8]>) -> Option<Vec<u8>> {
+    let place = token_of_request(message).ok()??;
+    Some(respelled(message.bytes(), place, raw?))
+}
+
+impl<O: Outlet> Pass<'_, O> {
+    /// Whether tokens are exchanged on the way to this worker: many clients use it, and it may say what it wants.
+    pub(super) fn exchanges_tokens(&self, worker: Worker) -> bool {
+        self.core.workers.get(worker.0 as usize).is_some_and(|state| {
+            let pool = self.core.pool_of(state.pool);
+            pool.is_shared() && !pool.is_acp()
+        })
+    }
+
+    /// Shows the progress of a request to whoever made it. Tells whether this is such a message.
+    pub(super) fn show_progress(&mut self, worker: Worker, message: View<'_>) -> bool {
+        if !self.exchanges_tokens(worker) || message.method().is_none_or(|method| method != METHOD) {
+            return false;
+        }
+        let place = token_of_progress(message);
+        let number = place.as_ref().and_then(|place| number::read(&message.bytes()[place.clone()]));
+        let state = self.core.workers.get(worker.0 as usize);
+        let pending = number.and_then(|number| state?.pending.get(&number));
+        let known = pending.and_then(|pending| Some((pending, pending.progress.as_deref()?)));
+        let (Some(place), Some((pending, token))) = (place, known) else {
+            self.core.counters.dropped += 1;
+            self.tell(Note::Dropped { worker, why: "it tells of the progress of nothing that is under way" });
+            return true;
+        };
+        let Asker::Client { client, .. } = pending.asker else {
+            self.core.counters.unseen += 1;
+            return true;
+        };
+        let session = pending.session;
+        let line = respelled(message.bytes(), place, token);
+        self.show(worker, client, session, View::parse(&line), None);
+        true
+    }
+}
+
+/// Where the value of `key` stands in an object, of text that is known to be JSON.
+fn member(text: &[u8], key: &str) -> Result<Option<Range<usize>>, Doubled> {
+    let mut found = None;
+    let mut at = blank(text, 0);
+    if text.get(at) != Some(&b'{') {
+        return Ok(None);
+    }
+    loop {
+        let name = blank(text, at + 1);
+        if text.get(name) != Some(&b'"') {
+            return Ok(found);
+        }
+        let behind = string_end(text, name);
+        // Behind the colon.
+        let start = blank(text, blank(text, behind) + 1);
+        let end = value_end(text, start);
+        if is_key(text.get(name..behind).unwrap_or_default(), key) && found.replace(start..end).is_some() {
+            return Err(Doubled);
+        }
+        at = blank(text, end);
+        if text.get(at) != Some(&b',') {
+            return Ok(found);
+        }
+    }
+}
+
+fn is_key(raw: &[u8], key: &str) -> bool {
+    if raw.contains(&b'\\') {
+        serde_json::from_slice::<String>(raw).is_ok_and(|name| name == key)
+    } else {
+        raw.get(1..raw.len().saturating_sub(1)) == Some(key.as_bytes())
+    }
+}
+
+/// The first place from `at` on that is not blank.
+fn blank(text: &[u8], at: usize) -> usize {
+    let blanks = text.iter().skip(at).take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
+    at + blanks.count()
+}
+
+/// Behind the string that begins at `at`.
+fn string_end(text: &[u8], at: usize) -> usize {
+    let mut at = at + 1;
+    while let Some(next) = text.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
+        if text.get(at + next) == Some(&b'"') {
+            return at + next + 1;
+        }
+        at += next + 2;
+    }
+    text.len()
+}
+
+/// Behind the value that begins at `at`.
+fn value_end(text: &[u8], at: usize) -> usize {
+    let mut depth = 0_usize;
+    let mut now = at;
+    while let Some(byte) = text.get(now) {
+        match byte {
+            b'"' => {
+                now = string_end(text, now);
+                if depth == 0 {
+                    return now;
+                }
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth == 1 => return now + 1,
+            b'}' | b']' | b',' | b' ' | b'\t' | b'\n' | b'\r' if depth == 0 => return now,
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        now += 1;
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(line: &str, expected: Result<Option<&str>, Doubled>) {
+        let place = token_of_request(View::parse(line.as_bytes()));
+        assert_eq!(place.map(|place| place.map(|place| &line[place])), expected, "{line}");
+    }
+
+    #[test]
+    fn tokens_are_found_where_they_mean_something() {
+        let request = |params: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}"#);
+        check(&request(r#"{"_meta":{"progressToken":"a"}}"#), Ok(Some("\"a\"")));
+        check(
+            &request(r#"{ "x" : [{"_meta":1}] , "_meta" : { "y":{}, "progressToken" : 12 } }"#),
+            Ok(Some("12")),
+        );
+        check(&request(r#"{"_meta":{"progressToken":-1.5e3,"z":"}"}}"#), Ok(Some("-1.5e3")));
+        check(&request(r#"{"_me\u0074a":{"progress\u0054oken":"a\"\\"}}"#), Ok(Some(r#""a\"\\""#)));
+        check(&request(r#"{"progressToken":"a"}"#), Ok(None));
+        check(&request(r#"{"x":{"_meta":{"progressToken":"a"}}}"#), Ok(None));
+        check(&request(r#"{"_meta":{"x":"progressToken"}}"#), Ok(None));
+        check(&request(r#"{"_meta":["progressToken"]}"#), Ok(None));
+        check(&request(r#"[{"_meta":{"progressToken":1}}]"#), Ok(None));
+        check(&request(r#"{"_meta":{"progressToken":1,"progress\u0054oken":2}}"#), Err(Doubled));
+        check(&request(r#"{"_meta":{},"_meta":{"progressToken":2}}"#), Err(Doubled));
+        check(r#"{"jsonrpc":"2.0","id":1,"method":"progressToken"}"#, Ok(None));
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let key =
+            prop_oneof![Just(META.to_owned()), Just(TOKEN.to_owned()), "[a-z\"\\\\{}\\[\\],: \n\u{e9}]{0,6}"];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<i16>().prop_map(|number| Value::from(f64::from(number) / 8.0)),
+            "[a-z\"\\\\{}\\[\\],: \n\u{e9}]{0,8}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 40, 5, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                prop::collection::vec((key.clone(), inner), 0..5)
+                    .prop_map(|members| Value::Object(members.into_iter().collect::<Map<_, _>>())),
+            ]
+        })
+    }
+
+    /// The same text with everything beyond letters in keys and strings escaped, as some write it.
+    fn escaped(text: &str) -> String {
+        text.replace(TOKEN, "progress\\u0054oken").replace('\u{e9}', "\\u00e9")
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        #[test]
+        fn what_is_found_is_what_a_parser_finds(params in any_json(), pretty: bool, escape: bool) {
+            let mut text = if pretty { format!("{params:#}") } else { params.to_string() };
+            if escape {
+                text = escaped(&text);
+            }
+            for key in [META, TOKEN, "a", ""] {
+                let found = member(text.as_bytes(), key).unwrap();
+                let value = found.map(|place| serde_json::from_str::<Value>(&text[place]).unwrap());
+                prop_assert_eq!(value.as_ref(), params.as_object().and_then(|object| object.get(key)));
+            }
+            let line = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{text}}}"#);
+            let expected = params.get(META).and_then(|meta| meta.as_object()?.get(TOKEN));
+            let message = View::parse(line.as_bytes());
+            let place = token_of_request(message).unwrap();
+            prop_assert_eq!(place.is_some(), expected.is_some());
+            if let Some(place) = place {
+                let changed = with_token(message, Some(b"77")).unwrap();
+                let mut meant = params.clone();
+                meant[META][TOKEN] = json!(77);
+                let parsed: Value = serde_json::from_slice(&changed).unwrap();
+                prop_assert_eq!(&parsed["params"], &meant);
+                prop_assert_eq!(respelled(&changed, place.start..place.start + 2, line[place].as_bytes()), line.as_bytes());
+            }
+        }
+
+        #[test]
+        fn no_text_does_harm(text: Vec<u8>) {
+            _ = member(&text, TOKEN);
+        }
+    }
+}
