@@ -204,6 +204,9 @@ impl<O: Outlet> Pass<'_, O> {
     fn target_of_session(&self, worker: Worker, name: &str, message: View<'_>) -> Target {
         let Some(state) = self.core.workers.get(worker.0 as usize) else { return Target::Gone };
         let Some(key) = self.session_of(worker, name) else {
+            if state.client.is_none() && state.former.iter().any(|former| **former == *name) {
+                return Target::Gone;
+            }
             if state.creating == 1 && message.kind() == Kind::Request {
                 // It may wait for this before it answers; there is only one it can be for.
                 let creator = state.pending.values().find(|pending| pending.what.creates());

@@ -16,6 +16,8 @@ use super::timer::Timer;
 
 /// How much a worker may say about sessions that are not known yet.
 const MOST_STRANGERS: usize = 1 << 20;
+/// Of how many sessions that are no more a worker's names are kept.
+const MOST_FORMER: usize = 1_000;
 
 impl<O: Outlet> Pass<'_, O> {
     /// Enters a session that lives in `worker`, which calls it `name`.
@@ -55,6 +57,7 @@ impl<O: Outlet> Pass<'_, O> {
         if let Some(state) = self.core.worker(worker) {
             state.sessions.insert(key);
             state.used = true;
+            state.former.retain(|former| **former != *name);
             if aliased {
                 state.aliases.insert(name.into(), key);
             }
@@ -274,6 +277,13 @@ impl<O: Outlet> Pass<'_, O> {
             self.leave_servers(worker, &session.params);
         }
         if let Some(worker) = session.worker().and_then(|worker| self.core.worker(worker)) {
+            if !session.provisional {
+                let own = session.wire.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());
+                worker.former.push_back(own.unwrap_or(session.name));
+                if worker.former.len() > MOST_FORMER {
+                    worker.former.pop_front();
+                }
+            }
             worker.sessions.remove(&key);
             worker.aliases.retain(|_, other| *other != key);
             worker.revivals.retain(|other| *other != key);

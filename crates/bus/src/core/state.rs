@@ -210,6 +210,8 @@ pub(super) struct WorkerState {
     pub(super) sessions: FxHashSet<SessionKey>,
     /// Sessions whose name here is not the one clients use.
     pub(super) aliases: HashMap<Box<str>, SessionKey>,
+    /// Names of sessions that it may still speak of, the last ones.
+    pub(super) former: VecDeque<Box<str>>,
     /// The session it spoke of last.
     pub(super) recent: Option<SessionKey>,
     /// Its last line, to know lines like it by.

@@ -119,6 +119,7 @@ impl<O: Outlet> Pass<'_, O> {
             asking: Default::default(),
             sessions: Default::default(),
             aliases: Default::default(),
+            former: Default::default(),
             recent: None,
             alike: Default::default(),
             creating: 0,
@@ -195,7 +196,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Ends a worker at once that does not do what it must in time.
-    fn useless(&mut self, worker: Worker, what: &'static str) {
+    pub(super) fn useless(&mut self, worker: Worker, what: &'static str) {
         if let Some(state) = self.core.worker(worker) {
             state.fault = Some(what);
         }
@@ -268,7 +269,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Ends a worker that is to go, whatever it still owes.
-    fn end_retired(&mut self, worker: Worker) {
+    pub(super) fn end_retired(&mut self, worker: Worker) {
         let why = self.core.worker(worker).and_then(|state| state.fault).unwrap_or("was exchanged");
         let error = RpcError::new(Code::WorkerLost, format!("the agent {why} and was exchanged"));
         self.fail_all(worker, &error.effects(Effects::Possible));
@@ -532,71 +533,6 @@ impl<O: Outlet> Pass<'_, O> {
             {
                 self.write_client(client, &[&line]);
             }
-        }
-    }
-
-    /// Does what is due.
-    pub(super) fn happen(&mut self, timer: Timer) {
-        match timer {
-            Timer::Greeted(worker, serial) => {
-                if self
-                    .core
-                    .worker(worker)
-                    .is_some_and(|state| state.serial == serial && state.stage == Stage::Greeting)
-                {
-                    self.ungreeted(worker, "did not answer initialize in time");
-                }
-            }
-            Timer::Unanswered(worker, serial, number) => {
-                if self
-                    .core
-                    .worker(worker)
-                    .is_some_and(|state| state.serial == serial && state.pending.contains_key(&number))
-                {
-                    self.useless(worker, "did not answer initialize in time");
-                }
-            }
-            Timer::Retired(worker, serial) => {
-                if self
-                    .core
-                    .worker(worker)
-                    .is_some_and(|state| state.serial == serial && state.stage == Stage::Retiring)
-                {
-                    self.end_retired(worker);
-                }
-            }
-            Timer::Cancelled(key, serial) => {
-                if self.core.sessions.same(key, serial).is_some() {
-                    self.cancel_ignored(key);
-                }
-            }
-            Timer::Abandoned(key, serial) => {
-                if self.core.sessions.same(key, serial).is_some() {
-                    self.abandon(key);
-                }
-            }
-            Timer::Expired(key, serial) => {
-                if self.core.sessions.same(key, serial).is_some() {
-                    self.expire(key);
-                }
-            }
-            Timer::Unrevived(key, serial) => {
-                if self.core.sessions.same(key, serial).is_some() {
-                    self.revival_overdue(key);
-                }
-            }
-            Timer::Held(client, serial) => {
-                if self
-                    .core
-                    .client(client)
-                    .and_then(|state| state.held.as_ref())
-                    .is_some_and(|held| held.serial == serial)
-                {
-                    self.give_up_waiting(client);
-                }
-            }
-            Timer::Respawn(pool) => self.fill(pool),
-            Timer::Drained => self.stop_waiting(),
         }
     }
 }

@@ -3,8 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::api::{Client, PoolId, Time, Worker};
+use super::Pass;
+use super::api::{Client, Outlet, PoolId, Time, Worker};
 use super::session::SessionKey;
+use super::state::Stage;
 
 /// What is to happen. The number behind each is the serial of whom it concerns: slots are used again, serials are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,5 +54,72 @@ impl Timers {
             return None;
         }
         self.heap.pop().map(|Reverse((_, timer))| timer)
+    }
+}
+
+impl<O: Outlet> Pass<'_, O> {
+    /// Does what is due.
+    pub(super) fn happen(&mut self, timer: Timer) {
+        match timer {
+            Timer::Greeted(worker, serial) => {
+                if self
+                    .core
+                    .worker(worker)
+                    .is_some_and(|state| state.serial == serial && state.stage == Stage::Greeting)
+                {
+                    self.ungreeted(worker, "did not answer initialize in time");
+                }
+            }
+            Timer::Unanswered(worker, serial, number) => {
+                if self
+                    .core
+                    .worker(worker)
+                    .is_some_and(|state| state.serial == serial && state.pending.contains_key(&number))
+                {
+                    self.useless(worker, "did not answer initialize in time");
+                }
+            }
+            Timer::Retired(worker, serial) => {
+                if self
+                    .core
+                    .worker(worker)
+                    .is_some_and(|state| state.serial == serial && state.stage == Stage::Retiring)
+                {
+                    self.end_retired(worker);
+                }
+            }
+            Timer::Cancelled(key, serial) => {
+                if self.core.sessions.same(key, serial).is_some() {
+                    self.cancel_ignored(key);
+                }
+            }
+            Timer::Abandoned(key, serial) => {
+                if self.core.sessions.same(key, serial).is_some() {
+                    self.abandon(key);
+                }
+            }
+            Timer::Expired(key, serial) => {
+                if self.core.sessions.same(key, serial).is_some() {
+                    self.expire(key);
+                }
+            }
+            Timer::Unrevived(key, serial) => {
+                if self.core.sessions.same(key, serial).is_some() {
+                    self.revival_overdue(key);
+                }
+            }
+            Timer::Held(client, serial) => {
+                if self
+                    .core
+                    .client(client)
+                    .and_then(|state| state.held.as_ref())
+                    .is_some_and(|held| held.serial == serial)
+                {
+                    self.give_up_waiting(client);
+                }
+            }
+            Timer::Respawn(pool) => self.fill(pool),
+            Timer::Drained => self.stop_waiting(),
+        }
     }
 }

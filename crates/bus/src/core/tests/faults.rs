@@ -140,6 +140,52 @@ fn what_is_wanted_before_it_is_there_belongs_to_whom_it_was_made_for() {
 }
 
 #[test]
+fn what_is_said_in_a_session_that_is_no_more_reaches_nobody() {
+    let mut scene = Scene::shared(1);
+    let (one, other) = (scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.leaves(one);
+    scene.pass(301.0);
+    scene.ask(other, 1, "session/new", &json!({}));
+    scene.seen();
+    // The one that waits for a session is not asked in its place, and the worker has done nothing wrong.
+    for id in ["p", "q", "r"] {
+        let params = json!({"sessionId": "a"});
+        let asked =
+            json!({"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": params});
+        scene.said(0, &asked.to_string());
+    }
+    scene.update(0, "a", "more");
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}
+    w0 < {"jsonrpc":"2.0","id":"q","result":{"outcome":{"outcome":"cancelled"}}}
+    w0 < {"jsonrpc":"2.0","id":"r","result":{"outcome":{"outcome":"cancelled"}}}
+    "#);
+}
+
+#[test]
+fn what_waited_for_a_worker_goes_only_where_it_still_may() {
+    let mut scene = Scene::new(&config(vec![Pool { instances: 3, ..pool(Share::Session) }]));
+    for worker in 0..3 {
+        scene.up(worker);
+    }
+    let (one, other) = (scene.open(), scene.open());
+    for (client, worker) in [(one, 0), (other, 1)] {
+        scene.ask(client, 0, "initialize", &json!({"protocolVersion": 1}));
+        scene.answer(worker, 1, &json!({"protocolVersion": 1}));
+    }
+    scene.ask(other, 1, "session/new", &json!({}));
+    scene.dies(0);
+    // Its new worker is being greeted; by then there is such a session, but it is another's.
+    scene.ask(one, 2, "session/close", &json!({"sessionId": "a"}));
+    let id = scene.last_id(1);
+    scene.answer(1, id, &json!({"sessionId": "a"}));
+    scene.seen();
+    scene.answer(2, 1, &json!({"protocolVersion": 1}));
+    assert_snapshot!(scene.seen(), @r#"c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}"#);
+}
+
+#[test]
 fn a_session_that_cannot_be_taken_up_is_lost_with_a_reason() {
     let mut scene = Scene::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }]));
     scene.up(0);
