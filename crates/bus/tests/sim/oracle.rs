@@ -148,6 +148,8 @@ struct HandState {
 struct TruthState {
     identity: u32,
     owner: Option<Conn>,
+    /// The request by which its owner wants to take it up, while that has no answer.
+    taking: Option<Tag>,
     hand: Hand,
     visible: Option<String>,
     /// Messages within a turn that its client must have before the turn's end.

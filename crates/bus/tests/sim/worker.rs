@@ -165,11 +165,12 @@ impl SimWorker {
     /// Goes on with one of its tasks.
     pub(crate) fn work(&mut self, at: usize, hurry: bool, store: &mut Store, random: &mut Random) {
         let task = &self.tasks[at];
-        if self.mute && task.method == "initialize" || self.deaf && task.stopped {
-            return;
-        }
         let name = task.session.clone();
         let known = name.as_deref().and_then(|name| self.truth_of(name));
+        // Even one that does not stop knows which sessions there are.
+        if self.mute && task.method == "initialize" || self.deaf && task.stopped && known.is_some() {
+            return;
+        }
         let in_turn = matches!(&*task.method, "session/prompt" | "work") && !task.cancelled;
         if let Some(name) = &name
             && in_turn

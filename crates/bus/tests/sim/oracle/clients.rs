@@ -181,8 +181,9 @@ impl Oracle {
             let missing = std::mem::take(&mut state.undelivered);
             self.wrong(format!("I3 the turn of #{tag}# ended before {missing:?} were delivered"));
         }
-        if code.is_none() {
-            self.session_named(conn, tag, method, view, truth);
+        match code {
+            None => self.session_named(conn, tag, method, view, truth),
+            Some(_) => self.not_taken_up(conn, tag),
         }
     }
 
@@ -215,6 +216,7 @@ impl Oracle {
             return;
         }
         let effects = value_of(bytes, "effects");
+        let in_array = self.asked(tag).is_some_and(|asked| asked.array.is_some());
         let reached = handed.iter().any(|(hand, start, _)| self.hands[*hand].read > *start);
         let waiting = handed.iter().any(|(hand, _, _)| self.hands[*hand].alive);
         if reached && effects != Some(b"\"possible\"") {
@@ -223,8 +225,8 @@ impl Oracle {
                 effects.map(String::from_utf8_lossy)
             ));
         }
-        // One that stands still may have read it or not.
-        if !reached && !waiting && code != -32011 && effects == Some(b"\"possible\"") {
+        // One that stands still may have read it or not, and what is in an array was answered when more was open.
+        if !reached && !waiting && !in_array && code != -32011 && effects == Some(b"\"possible\"") {
             self.wrong(format!(
                 "F1 #{tag}# {method} reached no worker, but its error {code} says that it may have"
             ));

@@ -83,9 +83,22 @@ impl Oracle {
             }
             _ => {
                 if let Some(state) = self.truth(truth) {
+                    if state.owner != Some(conn) {
+                        state.taking = Some(tag);
+                    }
                     state.owner = Some(conn);
                     state.undelivered.clear();
                 }
+            }
+        }
+    }
+
+    /// A client was refused what it asked for: if that was a session, it does not have it.
+    pub(super) fn not_taken_up(&mut self, conn: Conn, tag: Tag) {
+        for state in self.truths.iter_mut().flatten() {
+            if state.taking == Some(tag) {
+                state.taking = None;
+                state.owner = state.owner.filter(|owner| *owner != conn);
             }
         }
     }
@@ -121,7 +134,7 @@ impl Oracle {
                     && other != truth
                     && let Some(state) = self.truth(other)
                 {
-                    let (owner, hand) = (state.owner, state.hand);
+                    let (owner, hand) = (state.owner.filter(|_| state.taking.is_none()), state.hand);
                     if self.hands[hand].alive && owner.is_some_and(|owner| self.conns[owner].open) {
                         self.wrong(format!("#{tag}#: two sessions are called {name}"));
                     }
@@ -133,6 +146,7 @@ impl Oracle {
             "session/load" | "session/resume" => {
                 if let Some(state) = self.truth(truth) {
                     state.owner = Some(conn);
+                    state.taking = None;
                 }
             }
             _ => {}

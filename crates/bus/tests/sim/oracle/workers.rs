@@ -94,8 +94,14 @@ impl Oracle {
                 (empty, Some((conn, "session/new", answered))) => {
                     let identity = self.conns[conn].identity;
                     let owner = (!answered).then_some(conn);
-                    *empty =
-                        Some(TruthState { identity, owner, hand, visible: None, undelivered: [].into() });
+                    *empty = Some(TruthState {
+                        identity,
+                        owner,
+                        taking: None,
+                        hand,
+                        visible: None,
+                        undelivered: [].into(),
+                    });
                     self.hands[hand].opened += 1;
                     if self.hands[hand].kind.per_session && self.hands[hand].opened > 1 {
                         self.wrong(format!(
