@@ -8,7 +8,7 @@ use super::batch::BatchKey;
 use super::line::Parts;
 use super::number::{self, Digits};
 use super::progress;
-use super::session::SessionKey;
+use super::session::{SessionKey, Waiting, quoted};
 use super::state::{Asker, Errand, Opening, Pending, What, Whereabouts};
 use super::timer::Timer;
 
@@ -260,5 +260,28 @@ impl<O: Outlet> Pass<'_, O> {
         self.forget_pending(worker, &pending, number);
         self.fail(worker, pending, &error);
         self.if_retired(worker);
+    }
+
+    /// A request that its worker never saw, as its client sent it.
+    pub(super) fn unsent(&mut self, pending: &Pending, unsent: &[u8]) -> Option<Waiting> {
+        let Asker::Client { client, id, batch } = &pending.asker else { return None };
+        if let Some(state) = self.core.client(*client) {
+            state.inflight.remove(id);
+        }
+        let end = memchr::memchr(b'\n', unsent).unwrap_or(unsent.len());
+        let line = View::parse(&unsent[..end]);
+        let restored = progress::with_token(line, pending.progress.as_deref());
+        let line = restored.as_deref().map_or(line, View::parse);
+        let name = pending
+            .session
+            .and_then(|key| self.core.sessions.get(key))
+            .filter(|session| session.wire.is_some())
+            .map(|session| quoted(&session.name));
+        let mut edits: Vec<(Part, &[u8])> = vec![(Part::Id, id)];
+        if let Some(name) = &name {
+            edits.push((Part::Session, name));
+        }
+        let line = Parts::of(line, &edits).as_slice().concat();
+        Some(Waiting { client: *client, line: line.into(), batch: *batch })
     }
 }

@@ -4,15 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_acp::method;
-use narrows_wire::{Code, Effects, Part, RpcError, View, message};
+use narrows_wire::{Code, Effects, RpcError, message};
 use serde_json::json;
 
 use super::Pass;
 use super::api::{Action, Client, End, Note, Outlet, PoolId, Stuck, Time, Worker};
 use super::batch::Sender;
-use super::line::Parts;
-use super::progress;
-use super::session::{Place, Session, SessionKey, Waiting, quoted};
+use super::session::{Place, Session, SessionKey, Waiting};
 use super::state::{Asker, Pending, Stage, What, WorkerState};
 use super::timer::Timer;
 
@@ -456,29 +454,6 @@ impl<O: Outlet> Pass<'_, O> {
         for key in std::mem::take(&mut self.core.pool_mut(pool).revivals) {
             self.fail_revival(key, &error);
         }
-    }
-
-    /// A request that its worker never saw, as its client sent it.
-    fn unsent(&mut self, pending: &Pending, unsent: &[u8]) -> Option<Waiting> {
-        let Asker::Client { client, id, batch } = &pending.asker else { return None };
-        if let Some(state) = self.core.client(*client) {
-            state.inflight.remove(id);
-        }
-        let end = memchr::memchr(b'\n', unsent).unwrap_or(unsent.len());
-        let line = View::parse(&unsent[..end]);
-        let restored = progress::with_token(line, pending.progress.as_deref());
-        let line = restored.as_deref().map_or(line, View::parse);
-        let name = pending
-            .session
-            .and_then(|key| self.core.sessions.get(key))
-            .filter(|session| session.wire.is_some())
-            .map(|session| quoted(&session.name));
-        let mut edits: Vec<(Part, &[u8])> = vec![(Part::Id, id)];
-        if let Some(name) = &name {
-            edits.push((Part::Session, name));
-        }
-        let line = Parts::of(line, &edits).as_slice().concat();
-        Some(Waiting { client: *client, line: line.into(), batch: *batch })
     }
 
     /// A worker's sessions live nowhere from now on; their clients are told if they can be.
