@@ -259,6 +259,7 @@ impl<O: Outlet> Pass<'_, O> {
         let error = RpcError::new(code, words).effects(Effects::Possible);
         self.forget_pending(worker, &pending, number);
         self.fail(worker, pending, &error);
+        self.drop_strangers(worker);
         self.if_retired(worker);
     }
 

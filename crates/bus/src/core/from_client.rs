@@ -15,7 +15,7 @@ use super::state::{Asked, Asker, ClientState, What, Whereabouts};
 use super::timer::Timer;
 
 /// How MCP says that a request is to be given up on.
-const MCP_CANCELLED: &str = "notifications/cancelled";
+pub(super) const MCP_CANCELLED: &str = "notifications/cancelled";
 
 impl<O: Outlet> Pass<'_, O> {
     pub(super) fn client_open(&mut self, from: Arrival) -> Option<Client> {

@@ -9,6 +9,7 @@ use crate::config::Protocol;
 use super::Pass;
 use super::api::{Action, Client, Note, Outlet, Worker};
 use super::batch::{BatchKey, Sender};
+use super::from_client::MCP_CANCELLED;
 use super::line::Parts;
 use super::number::{self, Digits};
 use super::session::{Place, SessionKey, quoted};
@@ -68,7 +69,7 @@ impl<O: Outlet> Pass<'_, O> {
             }
             Target::Stranger => {
                 if let Some(name) = message.session() {
-                    self.keep_stranger(worker, name, message);
+                    self.keep_stranger(worker, name, message, None);
                 }
             }
             Target::Gone => {
@@ -123,8 +124,10 @@ impl<O: Outlet> Pass<'_, O> {
                 self.answer_for_nobody(&Asked { worker, id: id.into(), batch, is_permission });
             }
             Target::Stranger => {
-                if let Some(name) = message.session() {
-                    self.keep_stranger(worker, name, message);
+                if let Some(name) = message.session()
+                    && !self.keep_stranger(worker, name, message, batch)
+                {
+                    unanswered(self, RpcError::new(Code::Backpressure, "too much waits for its session"));
                 }
             }
             Target::Replay => {
@@ -182,7 +185,7 @@ impl<O: Outlet> Pass<'_, O> {
         let raw = message.request_id()?;
         let state = self.core.workers.get(worker.0 as usize)?;
         match &*message.method()? {
-            method::CANCEL_REQUEST => {
+            method::CANCEL_REQUEST | MCP_CANCELLED => {
                 let (_, number) = state.asking.get(raw)?;
                 Some(Digits::of(*number).as_bytes().into())
             }
@@ -195,6 +198,15 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     fn target(&self, worker: Worker, message: View<'_>) -> Target {
+        // By the worker's own id for it, a client would take it for another.
+        if message.request_id().is_some()
+            && message.method().is_some_and(|method| {
+                matches!(&*method, method::CANCEL_REQUEST | MCP_CANCELLED | method::ELICITATION_CREATE)
+            })
+            && self.scope_for(worker, message).is_none()
+        {
+            return Target::Nobody("the request it is about is not open");
+        }
         match message.session() {
             Some(name) => self.target_of_session(worker, &name, message),
             None => self.target_of_connection(worker, message),
@@ -239,7 +251,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let method = message.method();
         let scoped = message.request_id().and_then(|raw| match method.as_deref()? {
-            method::CANCEL_REQUEST => state.asking.get(raw).map(|(client, _)| *client),
+            method::CANCEL_REQUEST | MCP_CANCELLED => state.asking.get(raw).map(|(client, _)| *client),
             method::ELICITATION_CREATE => match &state.pending.get(&number::read(raw)?)?.asker {
                 Asker::Client { client, .. } => Some(*client),
                 _ => None,

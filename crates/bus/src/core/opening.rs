@@ -6,6 +6,7 @@ use narrows_wire::{Code, Effects, RpcError, View};
 
 use super::Pass;
 use super::api::{Client, Identity, Note, Outlet, Worker};
+use super::batch::BatchKey;
 use super::line::Parts;
 use super::number::Digits;
 use super::progress;
@@ -308,16 +309,23 @@ impl<O: Outlet> Pass<'_, O> {
             .or_else(|| state.aliases.get(name).copied())
     }
 
-    /// Keeps what a worker says about a session that it is about to tell us of.
-    pub(super) fn keep_stranger(&mut self, worker: Worker, name: Cow<'_, str>, message: View<'_>) {
-        let Some(state) = self.core.worker(worker) else { return };
+    /// Keeps what a worker says about a session that it is about to tell us of. Tells whether there is room for it.
+    pub(super) fn keep_stranger(
+        &mut self,
+        worker: Worker,
+        name: Cow<'_, str>,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+    ) -> bool {
+        let Some(state) = self.core.worker(worker) else { return true };
         if state.strangers_bytes + message.bytes().len() > MOST_STRANGERS {
             self.core.counters.dropped += 1;
             self.tell(Note::Dropped { worker, why: "too much about a session that is not known yet" });
-            return;
+            return false;
         }
         state.strangers_bytes += message.bytes().len();
-        state.strangers.push((name.into(), message.bytes().into()));
+        state.strangers.push((name.into(), message.bytes().into(), batch));
+        true
     }
 
     /// Delivers what a worker said about a session before it told us of it.
@@ -330,11 +338,11 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         let (known, others): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut state.strangers).into_iter().partition(|(other, _)| **other == *name);
-        state.strangers_bytes = others.iter().map(|(_, line)| line.len()).sum();
+            std::mem::take(&mut state.strangers).into_iter().partition(|(other, ..)| **other == *name);
+        state.strangers_bytes = others.iter().map(|(_, line, _)| line.len()).sum();
         state.strangers = others;
-        for (_, line) in known {
-            self.take_worker(worker, View::parse(&line), None);
+        for (_, line, batch) in known {
+            self.take_worker(worker, View::parse(&line), batch);
         }
     }
 
@@ -345,8 +353,8 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         state.strangers_bytes = 0;
-        for (_, line) in std::mem::take(&mut state.strangers) {
-            self.take_worker(worker, View::parse(&line), None);
+        for (_, line, batch) in std::mem::take(&mut state.strangers) {
+            self.take_worker(worker, View::parse(&line), batch);
         }
     }
 }

@@ -48,6 +48,11 @@ impl<O: Outlet> Pass<'_, O> {
             Ok(pool) => pool,
             Err(error) => return Route::Refuse(error),
         };
+        if (what.reopens() || what == What::Delete)
+            && let Some(error) = name.as_deref().and_then(|name| self.is_called_otherwise(client, pool, name))
+        {
+            return Route::Refuse(error);
+        }
         let state = self.core.pool_of(pool);
         match (state.settings.share, state.is_acp()) {
             (Share::All, true) => self.route_shared(client, pool, name.is_some(), what),
@@ -89,6 +94,16 @@ impl<O: Outlet> Pass<'_, O> {
             }
             Place::Lost(_) => Some(Route::Revive(key)),
         }
+    }
+
+    /// Refuses a session that a worker of the pool calls so and clients do not: by this name it is nobody's.
+    fn is_called_otherwise(&mut self, client: Client, pool: PoolId, name: &str) -> Option<RpcError> {
+        let identity = self.core.client(client)?.identity;
+        let workers = self.core.pool_of(pool).workers.iter();
+        let mut states = workers.filter_map(|worker| self.core.workers.get(worker.0 as usize));
+        let key = states.find_map(|state| state.aliases.get(name))?;
+        let is_own = self.core.sessions.get(*key).is_some_and(|session| session.identity == identity);
+        Some(if is_own { session_in_use() } else { unknown_session() })
     }
 
     /// Makes a session without a client the session of `client`.

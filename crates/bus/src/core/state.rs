@@ -219,7 +219,7 @@ pub(super) struct WorkerState {
     /// How many requests that create sessions it has not answered.
     pub(super) creating: u32,
     /// What it said about sessions that are not known yet.
-    pub(super) strangers: Vec<(Box<str>, Box<[u8]>)>,
+    pub(super) strangers: Vec<(Box<str>, Box<[u8]>, Option<BatchKey>)>,
     pub(super) strangers_bytes: usize,
     /// Lines that wait until it was greeted.
     pub(super) backlog: Vec<Waiting>,

@@ -186,6 +186,60 @@ fn what_waited_for_a_worker_goes_only_where_it_still_may() {
 }
 
 #[test]
+fn a_session_is_not_reached_by_its_workers_name_for_it() {
+    let mut scene = Scene::shared(2);
+    let (one, other) = (scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.session(other, 1, "a");
+    scene.ask(one, 1, "session/close", &json!({"sessionId": "a"}));
+    let id = scene.last_id(0);
+    scene.answer(0, id, &json!({}));
+    scene.seen();
+    // Of the second one, which clients call a~2.
+    scene.ask(one, 2, "session/load", &json!({"sessionId": "a"}));
+    scene.ask(one, 3, "session/delete", &json!({"sessionId": "a"}));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn what_is_asked_too_early_is_answered_as_it_was_asked() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.ask(client, 1, "session/new", &json!({}));
+    scene.ask(client, 2, "session/new", &json!({}));
+    scene.seen();
+    let ask =
+        |id| json!({"jsonrpc": "2.0", "id": id, "method": "fs/read_text_file", "params": {"sessionId": "a"}});
+    scene.said(0, &json!([ask("p"), ask("q")]).to_string());
+    scene.answer(0, 2, &json!({"sessionId": "a"}));
+    scene.line(client, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#);
+    scene.line(client, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    // What it takes back by then is nothing that its client knows.
+    scene.said(0, r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"p"}}"#);
+    // No session is made that this could be about.
+    scene.ask(client, 3, "session/new", &json!({}));
+    scene.said(0, &ask("r").to_string().replace("\"a\"", "\"b\""));
+    scene.fail(0, 4, -32603);
+    scene.said(0, r#"{"jsonrpc":"2.0","id":3}"#);
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"method":"fs/read_text_file","params":{"sessionId":"a"}}
+    c0 < {"jsonrpc":"2.0","id":2,"method":"fs/read_text_file","params":{"sessionId":"a"}}
+    c0 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
+    w0 < [{"jsonrpc":"2.0","id":"q","result":{}},{"jsonrpc":"2.0","id":"p","result":{}}]
+    Tell(Dropped { worker: Worker(0), why: "the request it is about is not open" })
+    w0 < {"jsonrpc":"2.0","id":4,"method":"session/new","params":{}}
+    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32603,"message":"no"}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"the agent's answer is no valid response","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
+    w0 < {"jsonrpc":"2.0","id":"r","error":{"code":-32602,"message":"the session is not this agent's","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    Tell(Strike { worker: Worker(0), what: "named a session that is not its own" })
+    Tell(Strike { worker: Worker(0), what: "sent an answer that is none" })
+    "#);
+}
+
+#[test]
 fn a_session_that_cannot_be_taken_up_is_lost_with_a_reason() {
     let mut scene = Scene::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }]));
     scene.up(0);
