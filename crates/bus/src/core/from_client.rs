@@ -143,8 +143,9 @@ impl<O: Outlet> Pass<'_, O> {
             Route::Revive(session) if method != method::SESSION_CANCEL || self.is_awaited(session) => {
                 self.await_session(session, client, message, None);
             }
-            Route::Hold => self.hold(client, message.bytes(), None),
-            Route::Revive(_) | Route::Initialize | Route::Everywhere | Route::Refuse(_) => {
+            // A bus that stops starts nothing that it could wait for.
+            Route::Hold if !self.core.draining => self.hold(client, message.bytes(), None),
+            Route::Hold | Route::Revive(_) | Route::Initialize | Route::Everywhere | Route::Refuse(_) => {
                 self.core.counters.dropped += 1;
             }
         }

@@ -125,6 +125,19 @@ fn a_bus_that_stops_lets_turns_end_and_takes_no_more() {
 }
 
 #[test]
+fn a_bus_that_stops_answers_behind_what_it_drops() {
+    let mut scene = Scene::new(&config(vec![Pool { instances: 1, ..pool(Share::Connection) }]));
+    scene.up(0);
+    let (one, other) = (scene.open(), scene.open());
+    scene.ask(one, 1, "initialize", &json!({"protocolVersion": 1}));
+    scene.core.drain(scene.now, &mut scene.sight);
+    scene.seen();
+    scene.note(other, "_ext/note", &json!({}));
+    scene.ask(other, 1, "initialize", &json!({"protocolVersion": 1}));
+    assert_snapshot!(scene.seen(), @r#"c1 < {"jsonrpc":"2.0","id":1,"error":{"code":-32016,"message":"the bus is stopping","data":{"condition":"draining","retryable":true,"effects":"none"}}}"#);
+}
+
+#[test]
 fn a_bus_that_stops_waits_only_so_long() {
     let mut scene = Scene::shared(1);
     let client = scene.open();
