@@ -26,7 +26,7 @@ impl<O: Outlet> Pass<'_, O> {
         let tag = message.tag();
         if (what == What::New || what.reopens())
             && !self.core.is_exclusive(worker)
-            && let Err(error) = self.enter_servers(worker, client, message)
+            && let Err(error) = self.enter_servers(worker, client, message.params().unwrap_or_default())
         {
             self.refuse(client, id, batch, tag, &error);
             return;

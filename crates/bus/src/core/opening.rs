@@ -130,6 +130,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let name = message.session().filter(|_| message.result().is_some());
         let Some(name) = name else {
+            self.leave_servers(worker, View::parse(&opening.line).params().unwrap_or_default());
             self.pass_answer(worker, pending, message, None);
             self.drop_strangers(worker);
             return;
@@ -250,6 +251,7 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn move_session(&mut self, key: SessionKey, to: Worker) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let from = session.worker();
+        let (owner, params) = (session.owner, session.params.clone());
         session.place = Place::On(to);
         let wire = session.wire.clone();
         let name: Option<Box<str>> = wire.and_then(|wire| serde_json::from_slice(&wire).ok());
@@ -265,6 +267,15 @@ impl<O: Outlet> Pass<'_, O> {
             if let Some(name) = name {
                 to.aliases.insert(name, key);
             }
+        }
+        // Its client's MCP servers are spoken to from there.
+        if let Some(from) = from {
+            self.leave_servers(from, &params);
+        }
+        if let Some(owner) = owner.filter(|_| !self.core.is_exclusive(to))
+            && self.enter_servers(to, owner, &params).is_err()
+        {
+            self.tell(Note::Dropped { worker: to, why: "another client has an MCP server of this id" });
         }
     }
 

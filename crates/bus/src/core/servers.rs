@@ -12,9 +12,9 @@ impl<O: Outlet> Pass<'_, O> {
         &mut self,
         worker: Worker,
         client: Client,
-        message: View<'_>,
+        params: &[u8],
     ) -> Result<(), RpcError> {
-        let names = declared(message.params().unwrap_or_default());
+        let names = declared(params);
         if names.is_empty() {
             return Ok(());
         }

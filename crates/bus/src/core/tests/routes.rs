@@ -334,6 +334,20 @@ fn a_session_that_is_not_live_is_looked_for_everywhere() {
 }
 
 #[test]
+fn servers_in_clients_are_known_wherever_their_session_goes() {
+    let mut scene = Scene::shared(2);
+    let client = scene.open();
+    scene.ask(client, 1, "session/new", &json!({"mcpServers": [{"type": "acp", "serverId": "m"}]}));
+    scene.answer(0, 2, &json!({"sessionId": "a"}));
+    scene.dies(0);
+    scene.ask(client, 2, "_ext/use", &json!({"sessionId": "a"}));
+    scene.answer(1, 2, &json!({}));
+    scene.seen();
+    scene.said(1, r#"{"jsonrpc":"2.0","id":"q","method":"mcp/message","params":{"serverId":"m"}}"#);
+    assert_snapshot!(scene.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"m"}}"#);
+}
+
+#[test]
 fn servers_in_clients_are_their_clients() {
     let mut scene = Scene::shared(1);
     let (one, two) = (scene.open(), scene.open());
