@@ -50,9 +50,11 @@ pub(crate) async fn begin(
         true => Confinement::new(policy, &paths, shared.support()),
         false => Confinement::none(policy),
     };
-    // While the agent opens the session, there is time to look what commands can be confined by.
+    // Only a client's own tools are asked about before they are used, and only version 2 has them as such: all others
+    // find out what confines a command when one is to be run. Until the agent has opened the session there is time.
     let confining = confinement.clone();
-    let looking = tokio::spawn(async move { confining.now().await.1 });
+    let looking =
+        (shared.known.version == Version::V2).then(|| tokio::spawn(async move { confining.now().await.1 }));
     let (notes, told) = mpsc::channel(QUEUE);
     let authority = Arc::new(Authority::new(
         Arc::clone(&config.policy),
@@ -124,8 +126,10 @@ pub(crate) async fn begin(
     drop(opening);
     let id: Arc<str> = id.into();
     authority.set_session(&id);
-    // It fails only if the runtime ends.
-    authority.set_confined(looking.await.unwrap_or_default());
+    if let Some(looking) = looking {
+        // It fails only if the runtime ends.
+        authority.set_confined(looking.await.unwrap_or_default());
+    }
     let snapshot = Arc::new(Mutex::new(snapshot));
     let (commands, commanded) = mpsc::channel(QUEUE);
     let (cancels, cancelled) = mpsc::channel(QUEUE);
