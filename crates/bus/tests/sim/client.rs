@@ -2,7 +2,7 @@
 
 use narrows_wire::{Kind, View};
 
-use crate::oracle::{Conn, Said, Tag, entries, stripped};
+use crate::oracle::{Conn, Said, TOO_LONG, Tag, entries, stripped};
 use crate::random::Random;
 use crate::scenario::Breed;
 
@@ -29,6 +29,8 @@ pub(crate) struct SimClient {
     pub(crate) questions: Vec<Vec<u8>>,
     /// Reads nothing.
     pub(crate) asleep: bool,
+    /// Says which pool it wants, because its listener's is another.
+    pub(crate) chooses: bool,
     counter: usize,
     style: usize,
 }
@@ -39,6 +41,8 @@ pub(crate) struct Line {
     pub(crate) text: Vec<u8>,
     pub(crate) said: Vec<Said>,
     pub(crate) array: bool,
+    /// The text is only the beginning of a line that is longer than may be.
+    pub(crate) long: bool,
 }
 
 impl SimClient {
@@ -53,6 +57,7 @@ impl SimClient {
             sessions: Vec::new(),
             questions: Vec::new(),
             asleep: false,
+            chooses: false,
             counter: 0,
             style: random.below(4),
         }
@@ -112,7 +117,12 @@ impl SimClient {
                 "\"protocolVersion\":{},\"clientCapabilities\":{{}},\"clientInfo\":{{\"name\":\"x\",\"version\":\"1\"}},\"info\":{{\"name\":\"x\",\"version\":\"1\"}},\"capabilities\":{{}},",
                 self.breed.version()
             ),
-            "session/new" | "session/load" | "session/resume" => {
+            // The server is this connection's, and this session's.
+            "session/new" | "session/load" | "session/resume" if random.one_in(2) => format!(
+                "\"cwd\":\"/w\",\"mcpServers\":[{{\"type\":\"acp\",\"name\":\"m\",\"serverId\":\"m{}-{tag}\"}}],",
+                self.conn
+            ),
+            "session/new" | "session/load" | "session/resume" | "session/fork" => {
                 "\"cwd\":\"/w\",\"mcpServers\":[],".to_owned()
             }
             "session/prompt" => {
@@ -120,22 +130,45 @@ impl SimClient {
             }
             _ => String::new(),
         };
-        let (top, inner) = match &session {
+        let (mut top, inner) = match &session {
             Some(name) if self.breed.is_plain() && random.one_in(2) => {
                 (format!("\"sessionId\":\"{name}\","), String::new())
             }
             Some(name) => (String::new(), format!("\"sessionId\":\"{name}\",")),
             None => (String::new(), String::new()),
         };
+        let mut pool = String::new();
+        if self.chooses && self.breed.is_plain() {
+            top.push_str(&format!("\"pool\":\"p{}\",", self.pool));
+        } else if self.chooses && method == "initialize" {
+            pool = format!(",\"narrows/pool\":\"p{}\"", self.pool);
+        }
         let text = if random.one_in(3) {
-            format!("{{{top}\"method\":\"{method}\",\"params\":{{{inner}{extra}\"_meta\":{{\"n\":\"#{tag}#\"}}}},\"id\":{shown},\"jsonrpc\":\"2.0\"}}")
+            format!("{{{top}\"method\":\"{method}\",\"params\":{{{inner}{extra}\"_meta\":{{\"n\":\"#{tag}#\"{pool}}}}},\"id\":{shown},\"jsonrpc\":\"2.0\"}}")
         } else {
-            format!("{{\"jsonrpc\":\"2.0\",\"id\":{shown},\"method\":\"{method}\",{top}\"params\":{{\"_meta\":{{\"n\":\"#{tag}#\"}},{inner}{extra}\"z\": 1}}}}")
+            format!("{{\"jsonrpc\":\"2.0\",\"id\":{shown},\"method\":\"{method}\",{top}\"params\":{{\"_meta\":{{\"n\":\"#{tag}#\"{pool}}},{inner}{extra}\"z\": 1}}}}")
         }
         .into_bytes();
         self.flight.push(Waiting { id: id.clone(), tag, method, session: session.clone() });
         let said = vec![Said::Ask { tag, id, method, session, text: stripped(View::parse(&text)) }];
-        Line { text, said, array: false }
+        Line { text, said, array: false, long: false }
+    }
+
+    /// The beginning of a request that is longer than may be.
+    pub(crate) fn ask_at_length(&mut self, tag: Tag, random: &mut Random) -> Line {
+        let mut line = self.ask(tag, "_x/custom", None, 0, random);
+        line.text.truncate(30 + random.below(40));
+        line.long = true;
+        let waiting = self.flight.pop();
+        let id = View::too_long(&line.text).id().map(<[u8]>::to_vec);
+        line.said = match (id, waiting) {
+            (Some(id), Some(waiting)) => {
+                self.flight.push(Waiting { method: TOO_LONG, ..waiting });
+                vec![Said::Ask { tag, id, method: TOO_LONG, session: None, text: Vec::new() }]
+            }
+            _ => vec![Said::Broken],
+        };
+        line
     }
 
     /// A notification about a session.
@@ -148,7 +181,7 @@ impl SimClient {
             about: None,
             text: stripped(View::parse(&text)),
         }];
-        Line { text, said, array: false }
+        Line { text, said, array: false, long: false }
     }
 
     /// Takes a request back.
@@ -162,7 +195,7 @@ impl SimClient {
             about: Some(waiting.tag),
             text: stripped(View::parse(&text)),
         }];
-        Line { text, said, array: false }
+        Line { text, said, array: false, long: false }
     }
 
     /// An answer to what a worker asked with this id.
@@ -175,7 +208,7 @@ impl SimClient {
         };
         let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":{shown},{body}}}").into_bytes();
         let said = vec![Said::Answer { id: id.to_vec(), text: stripped(View::parse(&text)) }];
-        Line { text, said, array: false }
+        Line { text, said, array: false, long: false }
     }
 
     /// Several lines as one array.
@@ -190,7 +223,7 @@ impl SimClient {
             said.extend(line.said);
         }
         text.push(b']');
-        Line { text, said, array: true }
+        Line { text, said, array: true, long: false }
     }
 
     /// Reads one line.
@@ -215,7 +248,7 @@ impl SimClient {
                         self.greeting = false;
                         self.greeted |= ok;
                     }
-                    "session/new" if ok => {
+                    "session/new" | "session/fork" if ok => {
                         self.sessions.extend(view.session().map(std::borrow::Cow::into_owned));
                     }
                     "session/load" | "session/resume" if ok => self.sessions.extend(waiting.session),

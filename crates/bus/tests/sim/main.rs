@@ -64,22 +64,22 @@ fn check(family: Family, calm: bool, seeds: u64) {
 
 #[test]
 fn shared_by_all() {
-    check(Family { shares: &[Share::All], protocols: ALL }, false, 750);
+    check(Family { shares: &[Share::All], protocols: ALL }, false, 850);
 }
 
 #[test]
 fn one_worker_for_each_connection() {
-    check(Family { shares: &[Share::Connection], protocols: ALL }, false, 750);
+    check(Family { shares: &[Share::Connection], protocols: ALL }, false, 850);
 }
 
 #[test]
 fn one_worker_for_each_session() {
-    check(Family { shares: &[Share::Session], protocols: ACP }, false, 750);
+    check(Family { shares: &[Share::Session], protocols: ACP }, false, 850);
 }
 
 #[test]
 fn pools_of_all_kinds() {
-    check(Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP }, false, 750);
+    check(Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP }, false, 850);
 }
 
 #[test]

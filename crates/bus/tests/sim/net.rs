@@ -16,6 +16,8 @@ pub(crate) struct Port {
     pub(crate) paused: bool,
     pub(crate) closing: bool,
     pub(crate) ended: bool,
+    /// The bus stops with it.
+    pub(crate) ends_bus: bool,
     pub(crate) stalled: u32,
 }
 

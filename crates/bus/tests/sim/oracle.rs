@@ -8,7 +8,7 @@ mod sessions;
 mod text;
 mod workers;
 
-pub(crate) use text::{entries, number_in, stripped};
+pub(crate) use text::{entries, number_in, stripped, text_of};
 
 use std::collections::{HashMap, VecDeque};
 
@@ -22,8 +22,11 @@ pub(crate) type Truth = usize;
 pub(crate) type Tag = usize;
 
 /// Requests that may be asked of several workers, and again.
-pub(crate) const REPEATABLE: [&str; 5] =
-    ["initialize", "authenticate", "session/list", "session/load", "session/resume"];
+pub(crate) const REPEATABLE: [&str; 6] =
+    ["initialize", "authenticate", "session/list", "session/load", "session/resume", "session/delete"];
+
+/// In place of the method of a request that is too long to be read.
+pub(crate) const TOO_LONG: &str = "(too long)";
 
 /// One thing a client says.
 #[derive(Debug)]
@@ -43,14 +46,16 @@ pub(crate) enum Said {
 pub(crate) enum Reply {
     /// An answer. `opens`: the session that is now here, and what it is called here.
     Answer { id: Vec<u8>, opens: Option<(Truth, String)>, closes: Option<String>, text: Vec<u8> },
-    /// What has the id of an answer but is none.
-    Malformed { id: Vec<u8> },
-    /// A request.
-    Ask { tag: Tag, id: Vec<u8>, truth: Option<Truth>, text: Vec<u8> },
-    /// A notification.
-    Tell { tag: Tag, truth: Option<Truth>, text: Vec<u8> },
+    /// What has the id of an answer but is none, and what whoever asked is told then.
+    Malformed { id: Vec<u8>, code: i64 },
+    /// A request. `scope`: the request that it was asked and that this belongs to.
+    Ask { tag: Tag, id: Vec<u8>, truth: Option<Truth>, scope: Option<Vec<u8>>, text: Vec<u8> },
+    /// A notification; `about` is the request of its own that it takes back.
+    Tell { tag: Tag, truth: Option<Truth>, about: Option<Vec<u8>>, text: Vec<u8> },
     /// What is no message, or answers nothing.
     Noise,
+    /// What is longer than may be.
+    TooLong,
 }
 
 /// What the judge must know of a worker's pool.
@@ -75,10 +80,14 @@ struct Asked {
     array: Option<usize>,
     handed: Vec<(Hand, u64, Vec<u8>)>,
     truth: Option<Truth>,
+    /// Of a list: the sessions that workers have told, by what they call them.
+    listed: Vec<(String, Truth)>,
+    /// Of those, the ones that another user had then.
+    hidden: Vec<Truth>,
     said: Option<Vec<u8>>,
     /// By a worker that was given up on: its answer may count or not.
     late: bool,
-    malformed: bool,
+    malformed: Option<i64>,
     answered: bool,
 }
 
@@ -91,11 +100,20 @@ struct Told {
     times: u32,
 }
 
+/// What else a worker's message is about; of what it names it may be that nobody knows it any more.
+#[derive(Clone, Copy, Debug)]
+struct About {
+    scope: Option<Option<Tag>>,
+    taken_back: Option<Option<Tag>>,
+    array: Option<usize>,
+}
+
 #[derive(Debug)]
 struct FromWorker {
     hand: Hand,
     id: Option<Vec<u8>>,
     truth: Option<Truth>,
+    about: About,
     text: Vec<u8>,
     delivered: Option<Conn>,
     said: Option<Vec<u8>>,
@@ -306,12 +324,8 @@ impl Oracle {
                 }
                 Due::Returned(tag) => {
                     let Some(thing) = self.of_worker(tag) else { continue };
-                    let (hand, answered) = (thing.hand, thing.answered);
-                    if !answered
-                        && self.hands[hand].alive
-                        && !self.hands[hand].spent
-                        && self.arrays.is_empty()
-                    {
+                    let (hand, answered) = (thing.hand, thing.answered || thing.about.array.is_some());
+                    if !answered && self.hands[hand].alive && !self.hands[hand].spent {
                         self.wrong(format!("the client's answer to #{tag}# did not reach worker {hand}"));
                     }
                 }

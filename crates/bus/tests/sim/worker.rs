@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use narrows_wire::{Kind, View};
 
-use crate::oracle::{Hand, Reply, Tag, Truth, entries, number_in, stripped};
+use crate::oracle::{Hand, Reply, Tag, Truth, entries, number_in, stripped, text_of};
 use crate::random::Random;
 use crate::scenario::Breed;
 
@@ -15,6 +15,7 @@ pub(crate) struct Task {
     pub(crate) tag: Option<Tag>,
     pub(crate) method: String,
     pub(crate) session: Option<String>,
+    server: Option<String>,
     pub(crate) cancelled: bool,
     /// By the session's cancellation, not by that of the one request.
     pub(crate) stopped: bool,
@@ -46,6 +47,8 @@ pub(crate) struct SimWorker {
     pub(crate) breed: Breed,
     pub(crate) tasks: Vec<Task>,
     pub(crate) sessions: BTreeMap<String, Truth>,
+    /// The MCP servers of its sessions, which live in clients.
+    servers: BTreeMap<String, String>,
     /// Lines on their way to the bus, with what they mean.
     pub(crate) out: VecDeque<(Vec<u8>, Vec<Reply>)>,
     /// Requests of its own that have no answer, by id.
@@ -67,6 +70,7 @@ impl SimWorker {
             breed,
             tasks: Vec::new(),
             sessions: BTreeMap::new(),
+            servers: BTreeMap::new(),
             out: VecDeque::new(),
             asking: Vec::new(),
             answered: Vec::new(),
@@ -81,15 +85,22 @@ impl SimWorker {
         let view = View::parse(line);
         match view.kind() {
             Kind::Batch => entries(line).into_iter().for_each(|entry| self.read(entry)),
-            Kind::Request => self.tasks.push(Task {
-                id: view.id().unwrap_or_default().to_vec(),
-                tag: number_in(line),
-                method: view.method().unwrap_or_default().into_owned(),
-                session: view.session().or_else(|| view.top_session()).map(std::borrow::Cow::into_owned),
-                cancelled: false,
-                stopped: false,
-                begun: false,
-            }),
+            Kind::Request => {
+                let method = view.method().unwrap_or_default().into_owned();
+                let session = view.session().or_else(|| view.top_session()).map(std::borrow::Cow::into_owned);
+                // A session that comes to be later is not meant.
+                let is_meant = |name: &String| method != "session/delete" || self.sessions.contains_key(name);
+                self.tasks.push(Task {
+                    id: view.id().unwrap_or_default().to_vec(),
+                    tag: number_in(line),
+                    session: session.filter(is_meant),
+                    server: text_of(line, "serverId"),
+                    method,
+                    cancelled: false,
+                    stopped: false,
+                    begun: false,
+                });
+            }
             Kind::Notification => match view.method().as_deref() {
                 Some("session/cancel") => {
                     let name = view.session();
@@ -130,7 +141,7 @@ impl SimWorker {
                 "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"{name}\",\"update\":{{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{{\"type\":\"text\",\"text\":\"{pad}\"}},\"_meta\":\"#{tag}#\"}}}}}}"
             )
         };
-        self.say(text, |text| Reply::Tell { tag, truth, text });
+        self.say(text, |text| Reply::Tell { tag, truth, about: None, text });
     }
 
     fn state(&mut self, name: &str, state: &str, store: &mut Store) {
@@ -139,12 +150,11 @@ impl SimWorker {
         let text = format!(
             "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"{name}\",\"update\":{{\"sessionUpdate\":\"state_update\",\"state\":{state},\"_meta\":\"#{tag}#\"}}}}}}"
         );
-        self.say(text, |text| Reply::Tell { tag, truth, text });
+        self.say(text, |text| Reply::Tell { tag, truth, about: None, text });
     }
 
-    /// Asks something of its own in a session.
-    pub(crate) fn question(&mut self, name: &str, truth: Option<Truth>, store: &mut Store) {
-        let tag = store.tag();
+    /// An id for a request of its own.
+    fn own_id(&mut self) -> String {
         self.counter += 1;
         let id = if self.counter.is_multiple_of(2) {
             format!("{}", self.counter / 2)
@@ -152,10 +162,49 @@ impl SimWorker {
             format!("\"{}\"", self.counter / 2)
         };
         self.asking.push(id.clone().into_bytes());
+        id
+    }
+
+    /// Asks something about a request that it was asked.
+    fn elicit(&mut self, scope: Vec<u8>, store: &mut Store) {
+        let tag = store.tag();
+        let (id, about) = (self.own_id(), String::from_utf8_lossy(&scope).into_owned());
+        let text = format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"elicitation/create\",\"params\":{{\"requestId\":{about},\"mode\":\"form\",\"message\":\"#{tag}#\"}}}}"
+        );
+        let id = id.into_bytes();
+        self.say(text, |text| Reply::Ask { tag, id, truth: None, scope: Some(scope), text });
+    }
+
+    /// Says something to an MCP server.
+    fn call(&mut self, server: &str, store: &mut Store) {
+        let (tag, id) = (store.tag(), self.own_id());
+        let text = format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"mcp/message\",\"params\":{{\"serverId\":\"{server}\",\"message\":\"#{tag}#\"}}}}"
+        );
+        let id = id.into_bytes();
+        self.say(text, |text| Reply::Ask { tag, id, truth: None, scope: None, text });
+    }
+
+    /// Takes back what it asked last, or says so.
+    pub(crate) fn take_back(&mut self, store: &mut Store) -> Option<()> {
+        let about = self.asking.last()?.clone();
+        let (tag, id) = (store.tag(), String::from_utf8_lossy(&about).into_owned());
+        let text = format!(
+            "{{\"jsonrpc\":\"2.0\",\"method\":\"$/cancel_request\",\"params\":{{\"requestId\":{id},\"_meta\":\"#{tag}#\"}}}}"
+        );
+        self.say(text, |text| Reply::Tell { tag, truth: None, about: Some(about), text });
+        Some(())
+    }
+
+    /// Asks something of its own in a session.
+    pub(crate) fn question(&mut self, name: &str, truth: Option<Truth>, store: &mut Store) {
+        let tag = store.tag();
+        let id = self.own_id();
         let text = format!(
             "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"session/request_permission\",\"params\":{{\"sessionId\":\"{name}\",\"toolCall\":{{\"toolCallId\":\"#{tag}#\"}},\"options\":[]}}}}"
         );
-        self.say(text, |text| Reply::Ask { tag, id: id.into_bytes(), truth, text });
+        self.say(text, |text| Reply::Ask { tag, id: id.into_bytes(), truth, scope: None, text });
     }
 
     fn truth_of(&self, name: &str) -> Option<Truth> {
@@ -178,8 +227,13 @@ impl SimWorker {
             && !hurry
             && !random.one_in(3)
         {
-            if random.one_in(4) && self.asking.len() < 3 {
-                self.question(name, known, store);
+            let scope = task.tag.is_some().then(|| task.id.clone()).filter(|_| !task.begun);
+            if random.one_in(3) && self.asking.len() < 3 {
+                match (scope.filter(|_| random.one_in(3)), self.servers.get(name).cloned()) {
+                    (Some(scope), _) => self.elicit(scope, store),
+                    (None, Some(server)) if random.one_in(2) => self.call(&server, store),
+                    _ => self.question(name, known, store),
+                }
             } else {
                 let pad = if random.one_in(12) { 600 } else { 3 };
                 self.update(name, known, pad, store);
@@ -228,7 +282,14 @@ impl SimWorker {
                     .collect();
                 format!("\"result\":{{\"sessions\":[{}],{meta}}}", names.join(","))
             }
-            "session/close" => {
+            "session/fork" if self.truth_of(&name).is_none() => missing,
+            "session/fork" => {
+                let name = self.minted(store);
+                opens = Some((store.truths, name.clone()));
+                store.truths += 1;
+                format!("\"result\":{{\"sessionId\":\"{name}\",{meta}}}")
+            }
+            "session/close" | "session/delete" => {
                 closes = Some(name.clone());
                 format!("\"result\":{{{meta}}}")
             }
@@ -250,6 +311,8 @@ impl SimWorker {
         };
         if let Some((truth, name)) = &opens {
             self.sessions.insert(name.clone(), *truth);
+            self.servers.remove(name);
+            self.servers.extend(task.server.clone().map(|server| (name.clone(), server)));
             if task.method == "session/load" {
                 for _ in 0..random.below(3) {
                     self.update(name, Some(*truth), 2, store);

@@ -11,7 +11,7 @@ use narrows_wire::View;
 
 use crate::client::{Line, SimClient};
 use crate::net::{Net, Port, Proc};
-use crate::oracle::Oracle;
+use crate::oracle::{Oracle, Reply};
 use crate::random::Random;
 use crate::scenario::Scenario;
 use crate::worker::{SimWorker, Store};
@@ -164,10 +164,13 @@ impl World {
     }
 
     /// A client comes in.
-    fn connect(&mut self, pool: usize) -> Option<usize> {
+    fn connect(&mut self, listener: usize, wanted: usize) -> Option<usize> {
+        let ends_bus = self.scenario.faults > 0 && self.random.one_in(80);
         let identity = u32::try_from(self.random.below(self.scenario.identities as usize)).unwrap_or(0);
-        let arrival = Arrival { listener: pool, identity: Identity(identity), ends_bus: false };
-        self.net.note(|| format!("{:?} connect pool {pool} identity {identity}", self.now));
+        let arrival = Arrival { listener, identity: Identity(identity), ends_bus };
+        self.net.note(|| {
+            format!("{:?} connect listener {listener} pool {wanted} identity {identity} {ends_bus}", self.now)
+        });
         let client = self.core.client_open(self.now, arrival, &mut self.net)?;
         let slot = client.0 as usize;
         let conn = self.net.conns;
@@ -178,7 +181,8 @@ impl World {
         while self.net.ports.len() <= slot {
             self.net.ports.push(None);
         }
-        let client = SimClient::new(conn, pool, self.scenario.breeds[pool], &mut self.random);
+        let mut client = SimClient::new(conn, wanted, self.scenario.breeds[wanted], &mut self.random);
+        client.chooses = wanted != listener;
         let port = Port {
             client,
             queue: Vec::new(),
@@ -186,6 +190,7 @@ impl World {
             paused: false,
             closing: false,
             ended: false,
+            ends_bus,
             stalled: 0,
         };
         if self.net.ports[slot].replace(port).is_some() {
@@ -205,7 +210,8 @@ impl World {
         if let Some(oracle) = &mut self.net.oracle {
             oracle.client_said(conn, line.said, line.array);
         }
-        self.core.client_line(self.now, client_at(slot), View::parse(&line.text), &mut self.net);
+        let view = if line.long { View::too_long(&line.text) } else { View::parse(&line.text) };
+        self.core.client_line(self.now, client_at(slot), view, &mut self.net);
         self.after();
     }
 
@@ -218,6 +224,7 @@ impl World {
         let Some(port) = self.net.port(slot) else { return };
         let (conn, pool, sessions) =
             (port.client.conn, port.client.pool, std::mem::take(&mut port.client.sessions));
+        self.draining |= port.ends_bus;
         self.net.note(|| format!("{:?} client {slot} ({conn}) is gone", self.now));
         self.left.extend(sessions.into_iter().map(|name| (pool, name)));
         if let Some(oracle) = &mut self.net.oracle {
@@ -256,13 +263,16 @@ impl World {
         let Some(proc) = self.net.proc(slot) else { return };
         let hand = proc.worker.hand;
         let Some((text, said)) = proc.worker.out.pop_front() else { return };
+        let long =
+            said.iter().any(|reply| matches!(reply, Reply::TooLong | Reply::Malformed { code: -32013, .. }));
         self.net.note(|| {
             format!("{:?} worker {slot} ({hand}) says {}", self.now, String::from_utf8_lossy(&text))
         });
         if let Some(oracle) = &mut self.net.oracle {
-            oracle.worker_said(hand, said);
+            oracle.worker_said(hand, said, text.first() == Some(&b'['));
         }
-        self.core.worker_line(self.now, worker_at(slot), View::parse(&text), &mut self.net);
+        let view = if long { View::too_long(&text) } else { View::parse(&text) };
+        self.core.worker_line(self.now, worker_at(slot), view, &mut self.net);
         self.after();
     }
 
@@ -348,6 +358,7 @@ impl World {
     fn client_ends(&mut self, slot: usize) {
         let Some(port) = self.net.port(slot) else { return };
         port.ended = true;
+        self.draining |= port.ends_bus;
         self.net.note(|| format!("{:?} client {slot} ends its input", self.now));
         self.core.client_eof(self.now, client_at(slot), &mut self.net);
         self.after();

@@ -2,8 +2,10 @@
 
 use narrows_wire::{Kind, View};
 
-use super::text::value_of;
-use super::{Asked, Conn, Due, Oracle, REPEATABLE, Said, Tag, Thing, Told, entries, number_in, stripped};
+use super::text::{is_same, value_of};
+use super::{
+    Asked, Conn, Due, Oracle, REPEATABLE, Said, TOO_LONG, Tag, Thing, Told, entries, number_in, stripped,
+};
 
 impl Oracle {
     /// A client has said this, in one line.
@@ -24,9 +26,11 @@ impl Oracle {
                         array,
                         handed: Vec::new(),
                         truth: None,
+                        listed: Vec::new(),
+                        hidden: Vec::new(),
                         said: None,
                         late: false,
-                        malformed: false,
+                        malformed: None,
                         answered: false,
                     };
                     self.put(tag, Thing::Asked(asked));
@@ -48,7 +52,8 @@ impl Oracle {
                         && !thing.answered
                     {
                         thing.said = Some(text);
-                        self.due.push(Due::Returned(tag));
+                        // An array may have to wait behind another line.
+                        self.due.extend((!is_array).then_some(Due::Returned(tag)));
                     }
                 }
                 Said::Broken => {
@@ -150,9 +155,15 @@ impl Oracle {
 
     fn judge_answer(&mut self, conn: Conn, tag: Tag, view: View<'_>, code: Option<i64>) {
         let number = number_in(view.bytes());
+        // What is in an array may be answered in its worker's place before the worker speaks; it is seen only later.
+        let is_ahead = match code {
+            None => value_of(view.bytes(), "stopReason") == Some(b"\"cancelled\""),
+            Some(code) => matches!(code, -32010 | -32011 | -32016),
+        };
         let Some(asked) = self.asked(tag) else { return };
         let method = asked.method;
-        let (repeatable, late) = (REPEATABLE.contains(&method), asked.late || asked.array.is_some());
+        let (repeatable, late) =
+            (REPEATABLE.contains(&method), asked.late || asked.array.is_some() && is_ahead);
         let (said, malformed, handed, truth) =
             (asked.said.clone(), asked.malformed, asked.handed.clone(), asked.truth);
         if number.is_some_and(|number| number != tag) {
@@ -160,7 +171,7 @@ impl Oracle {
         }
         match (&said, number) {
             (Some(said), Some(_)) if !repeatable => {
-                if *said != stripped(view) && view.top_session().is_none() {
+                if !is_same(said, &stripped(view)) {
                     self.wrong(format!("the answer to #{tag}# is not what its worker said"));
                 }
                 self.served += 1;
@@ -181,6 +192,9 @@ impl Oracle {
             let missing = std::mem::take(&mut state.undelivered);
             self.wrong(format!("I3 the turn of #{tag}# ended before {missing:?} were delivered"));
         }
+        if method == "session/list" && code.is_none() {
+            self.list_heard(conn, tag, view);
+        }
         match code {
             None => self.session_named(conn, tag, method, view, truth),
             Some(_) => self.not_taken_up(conn, tag),
@@ -194,7 +208,7 @@ impl Oracle {
         method: &'static str,
         view: View<'_>,
         code: Option<i64>,
-        malformed: bool,
+        malformed: Option<i64>,
         handed: &[(usize, u64, Vec<u8>)],
     ) {
         let bytes = view.bytes();
@@ -206,8 +220,15 @@ impl Oracle {
             }
             return;
         };
-        if malformed && code != -32603 && handed.len() == 1 && self.hands[handed[0].0].alive {
-            self.wrong(format!("F23 a malformed answer to #{tag}# became {code}"));
+        if let Some(due) = malformed
+            && code != due
+            && handed.len() == 1
+            && self.hands[handed[0].0].alive
+        {
+            self.wrong(format!("F17 F23 what is no answer to #{tag}# became {code}, not {due}"));
+        }
+        if method == TOO_LONG && code != -32013 {
+            self.wrong(format!("F17 too long a request #{tag}# is refused with {code}"));
         }
         if code == -32002 {
             self.forgotten(tag);

@@ -2,7 +2,8 @@
 
 use narrows_wire::View;
 
-use super::{Conn, Hand, Oracle, Tag, Thing, Truth, number_in, stripped};
+use super::text::{is_same, names_in, text_of};
+use super::{About, Conn, Hand, Oracle, Tag, Thing, Truth, number_in, stripped};
 
 impl Oracle {
     /// A client's message that names a session goes to a worker: the right one? Gives the session.
@@ -27,6 +28,14 @@ impl Oracle {
         if matches!(method, "session/load" | "session/resume") {
             self.taken_up(conn, tag, meant);
             return here.or(meant);
+        }
+        if method == "session/delete" {
+            // Whoever does not know it is asked too.
+            let owner = here.and_then(|here| self.truth(here)?.owner).filter(|owner| self.conns[*owner].open);
+            if owner.is_some_and(|owner| owner != conn) && !kind.per_connection {
+                self.wrong(format!("#{tag}# of connection {conn} deletes a session of {owner:?}"));
+            }
+            return here;
         }
         let (Some(here), Some(meant)) = (here, meant) else {
             // A worker that is this client's alone may judge for itself.
@@ -72,7 +81,7 @@ impl Oracle {
         let identity = self.conns[conn].identity;
         let Some(state) = self.truth(truth) else { return };
         let (owner, whose) = (state.owner, state.identity);
-        if whose != identity && owner.is_some_and(|owner| self.conns[owner].open) {
+        if whose != identity && owner.is_some_and(|owner| owner != conn && self.conns[owner].open) {
             self.wrong(format!("#{tag}#: a session of another user was given to connection {conn}"));
         }
         match owner {
@@ -95,11 +104,11 @@ impl Oracle {
 
     /// A client was refused what it asked for: if that was a session, it does not have it.
     pub(super) fn not_taken_up(&mut self, conn: Conn, tag: Tag) {
-        for state in self.truths.iter_mut().flatten() {
-            if state.taking == Some(tag) {
-                state.taking = None;
-                state.owner = state.owner.filter(|owner| *owner != conn);
-            }
+        let at = self.asked(tag).and_then(|asked| asked.handed.last().map(|(hand, _, _)| *hand));
+        for state in self.truths.iter_mut().flatten().filter(|state| state.taking == Some(tag)) {
+            state.taking = None;
+            // One that was there all the time is its own all the same.
+            state.owner = state.owner.filter(|owner| *owner != conn || at == Some(state.hand));
         }
     }
 
@@ -126,7 +135,7 @@ impl Oracle {
     ) {
         let Some(truth) = truth else { return };
         match method {
-            "session/new" => {
+            "session/new" | "session/fork" => {
                 let Some(name) = view.session().map(std::borrow::Cow::into_owned) else {
                     return self.wrong(format!("#{tag}#: the new session has no name"));
                 };
@@ -163,12 +172,12 @@ impl Oracle {
             return self.wrong(format!("connection {conn} is sent #{tag}#, which no worker said"));
         };
         let again = thing.delivered.replace(conn).is_some();
-        let (hand, truth, changed, is_ask) =
-            (thing.hand, thing.truth, thing.text != text, thing.id.is_some());
+        let (hand, truth, is_ask, about) = (thing.hand, thing.truth, thing.id.is_some(), thing.about);
+        let changed = !is_same(&thing.text, &text);
         if again {
             self.wrong(format!("#{tag}# was delivered twice"));
         }
-        if changed && view.top_session().is_none() {
+        if changed {
             self.wrong(format!("#{tag}# was changed on its way to connection {conn}"));
         }
         if is_ask {
@@ -176,6 +185,15 @@ impl Oracle {
             if self.conns[conn].asked.insert(id, tag).is_some() {
                 self.wrong(format!("connection {conn} was given one id for two requests of workers"));
             }
+        }
+        if about.scope.is_some() || about.taken_back.is_some() {
+            return self.about_heard(conn, tag, about, view);
+        }
+        if let Some(server) = text_of(view.bytes(), "serverId") {
+            if !server.starts_with(&format!("m{conn}-")) {
+                self.wrong(format!("crossed: #{tag}# to server {server} went to connection {conn}"));
+            }
+            return;
         }
         let kind = self.hands[hand].kind;
         if kind.plain && truth.is_none() {
@@ -190,7 +208,14 @@ impl Oracle {
             return;
         }
         let Some(truth) = truth else {
-            if !self.is_users(hand, conn) && !self.is_opening(hand, conn) {
+            // It may have the session by now.
+            let name = view.session().unwrap_or_default();
+            let own = self.visible.get(&*name).filter(|truth| {
+                self.truths[**truth]
+                    .as_ref()
+                    .is_some_and(|state| state.owner == Some(conn) && state.hand == hand)
+            });
+            if own.is_none() && !self.is_users(hand, conn) && !self.is_opening(hand, conn) {
                 self.wrong(format!("BW2 #{tag}#: worker {hand} spoke in a session that is not its own"));
             }
             return;
@@ -204,6 +229,52 @@ impl Oracle {
         }
     }
 
+    /// A client is told its sessions: each once, none of another user's, and all that workers have told of its own.
+    pub(super) fn list_heard(&mut self, conn: Conn, tag: Tag, view: View<'_>) {
+        let Some(asked) = self.asked(tag) else { return };
+        let (listed, hidden, handed) = (asked.listed.clone(), asked.hidden.clone(), asked.handed.clone());
+        let kinds = handed.iter().map(|(hand, _, _)| self.hands[*hand].kind);
+        if kinds.into_iter().any(|kind| kind.per_connection || kind.per_session || kind.plain) {
+            return;
+        }
+        let mut names = names_in(view.bytes());
+        names.sort_unstable();
+        if names.windows(2).any(|pair| pair[0] == pair[1]) {
+            self.wrong(format!("#{tag}# lists a session twice: {names:?}"));
+        }
+        // Another worker may have told one of the same name.
+        let stranger =
+            hidden.iter().filter_map(|truth| self.truths[*truth].as_ref()?.visible.clone()).find(|name| {
+                names.contains(name) && !listed.iter().any(|(told, at)| told == name && !hidden.contains(at))
+            });
+        if let Some(name) = stranger {
+            self.wrong(format!("CB4 #{tag}# lists {name} of another user"));
+        }
+        let missing = listed.iter().filter_map(|(_, truth)| self.truths[*truth].as_ref()).find(|state| {
+            let is_own = state.owner == Some(conn) && state.taking.is_none();
+            is_own && state.visible.as_ref().is_some_and(|name| !names.contains(name))
+        });
+        if let Some(state) = missing {
+            self.wrong(format!("#{tag}# does not list {:?}", state.visible));
+        }
+    }
+
+    /// A client hears of a request: of its own or of what it was asked, by the id that it knows it by.
+    fn about_heard(&mut self, conn: Conn, tag: Tag, about: About, view: View<'_>) {
+        let id = view.request_id().unwrap_or_default();
+        let state = &self.conns[conn];
+        let known = match (about.scope, about.taken_back) {
+            (Some(scope), _) => scope.is_some() && state.flight.get(id).copied() == scope,
+            (None, taken_back) => {
+                taken_back.is_some() && state.asked.get(id).copied() == taken_back.flatten()
+            }
+        };
+        if !known {
+            let id = String::from_utf8_lossy(id).into_owned();
+            self.wrong(format!("#{tag}# is about {about:?}, but connection {conn} hears of {id}"));
+        }
+    }
+
     /// Whether the worker is this client's alone.
     fn is_users(&self, hand: Hand, conn: Conn) -> bool {
         let state = &self.hands[hand];
@@ -214,7 +285,8 @@ impl Oracle {
     fn is_opening(&self, hand: Hand, conn: Conn) -> bool {
         self.conns[conn].flight.values().any(|tag| match &self.things[*tag] {
             Thing::Asked(asked) => {
-                asked.method == "session/new" && asked.handed.last().is_some_and(|(at, _, _)| *at == hand)
+                matches!(asked.method, "session/new" | "session/fork")
+                    && asked.handed.last().is_some_and(|(at, _, _)| *at == hand)
             }
             _ => false,
         })
@@ -240,8 +312,7 @@ impl Oracle {
             return self.wrong(format!("the bus itself sent {method} to connection {conn}"));
         }
         let Some(name) = view.session() else { return };
-        let opening =
-            |tag: &Tag| matches!(&self.things[*tag], Thing::Asked(asked) if asked.method == "session/new");
+        let opening = |tag: &Tag| matches!(&self.things[*tag], Thing::Asked(asked) if matches!(asked.method, "session/new" | "session/fork"));
         if !self.visible.contains_key(&*name) && self.conns[conn].flight.values().any(opening) {
             return;
         }

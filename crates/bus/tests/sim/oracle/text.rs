@@ -33,6 +33,33 @@ pub(crate) fn stripped(view: View<'_>) -> Vec<u8> {
     rest
 }
 
+/// Whether what came out is what went in, but for the `sessionId` that is put at the top where the client wants it.
+pub(super) fn is_same(said: &[u8], heard: &[u8]) -> bool {
+    let rest = || {
+        let rest = heard.strip_prefix(b"{\"sessionId\":\"")?;
+        let end = memchr::memchr(b',', rest)?;
+        said.strip_prefix(b"{").map(|said| said == &rest[end + 1..])
+    };
+    said == heard || rest().unwrap_or(false)
+}
+
+/// The text at `key`, wherever it stands first.
+pub(crate) fn text_of(line: &[u8], key: &str) -> Option<String> {
+    let raw = value_of(line, key)?.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    Some(String::from_utf8_lossy(raw).into_owned())
+}
+
+/// The sessions in a list.
+pub(super) fn names_in(list: &[u8]) -> Vec<String> {
+    let key = b"\"sessionId\":\"";
+    memchr::memmem::find_iter(list, key)
+        .filter_map(|at| {
+            let rest = &list[at + key.len()..];
+            Some(String::from_utf8_lossy(&rest[..memchr::memchr(b'"', rest)?]).into_owned())
+        })
+        .collect()
+}
+
 /// The entries of an array.
 pub(crate) fn entries(array: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();

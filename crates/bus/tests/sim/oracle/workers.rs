@@ -2,33 +2,47 @@
 
 use narrows_wire::{Kind, View};
 
+use super::text::names_in;
 use super::{
-    Conn, Due, FromWorker, Hand, Oracle, REPEATABLE, Reply, Tag, Thing, Truth, TruthState, entries,
+    About, Conn, Due, FromWorker, Hand, Oracle, REPEATABLE, Reply, Tag, Thing, Truth, TruthState, entries,
     number_in, stripped,
 };
 
 impl Oracle {
     /// A worker has said this, in one line.
-    pub(crate) fn worker_said(&mut self, hand: Hand, said: Vec<Reply>) {
+    pub(crate) fn worker_said(&mut self, hand: Hand, said: Vec<Reply>, is_array: bool) {
+        let array = is_array.then(|| {
+            self.arrays.push(said.iter().filter(|entry| matches!(entry, Reply::Ask { .. })).count());
+            self.arrays.len() - 1
+        });
+        // The end of a session ends its turns, whatever is said about them behind it.
+        let closing =
+            is_array && said.iter().any(|entry| matches!(entry, Reply::Answer { closes: Some(_), .. }));
         for entry in said {
             match entry {
                 Reply::Answer { id, opens, closes, text } => {
-                    self.worker_answered(hand, &id, opens, closes, text);
+                    self.worker_answered(hand, &id, opens, closes, text, closing);
                 }
-                Reply::Malformed { id } => {
+                Reply::Malformed { id, code } => {
                     if let Some(tag) = self.hands[hand].asked.remove(&id)
                         && let Some(asked) = self.asked(tag)
                         && asked.said.is_none()
                     {
-                        asked.malformed = true;
+                        asked.malformed = Some(code);
                     }
                 }
-                Reply::Ask { tag, id, truth, text } => {
+                Reply::Ask { tag, id, truth, scope, text } => {
                     self.hands[hand].asking.insert(id.clone(), tag);
-                    self.put_from_worker(hand, tag, Some(id), truth, text);
+                    let scope = scope.map(|scope| self.hands[hand].asked.get(&scope).copied());
+                    let about = About { scope, taken_back: None, array };
+                    self.put_from_worker(hand, tag, Some(id), truth, about, text);
                 }
-                Reply::Tell { tag, truth, text } => self.put_from_worker(hand, tag, None, truth, text),
-                Reply::Noise => {}
+                Reply::Tell { tag, truth, about, text } => {
+                    let taken_back = about.map(|about| self.hands[hand].asking.get(&about).copied());
+                    let about = About { scope: None, taken_back, array };
+                    self.put_from_worker(hand, tag, None, truth, about, text);
+                }
+                Reply::Noise | Reply::TooLong => {}
             }
         }
     }
@@ -39,10 +53,11 @@ impl Oracle {
         tag: Tag,
         id: Option<Vec<u8>>,
         truth: Option<Truth>,
+        about: About,
         text: Vec<u8>,
     ) {
         let is_tell = id.is_none();
-        let thing = FromWorker { hand, id, truth, text, delivered: None, said: None, answered: false };
+        let thing = FromWorker { hand, id, truth, about, text, delivered: None, said: None, answered: false };
         self.put(tag, Thing::FromWorker(thing));
         let Some(truth) = truth else { return };
         let Some(owner) = self.truth(truth).and_then(|state| state.owner) else { return };
@@ -51,7 +66,7 @@ impl Oracle {
                 asked.method == "session/prompt"
                     && asked.truth == Some(truth)
                     && asked.said.is_none()
-                    && !asked.malformed
+                    && asked.malformed.is_none()
                     && asked.handed.last().is_some_and(|(last, _, _)| *last == hand)
             }
             _ => false,
@@ -72,6 +87,7 @@ impl Oracle {
         opens: Option<(Truth, String)>,
         closes: Option<String>,
         text: Vec<u8>,
+        closing: bool,
     ) {
         let tag = self.hands[hand].asked.remove(id);
         let asked =
@@ -79,7 +95,7 @@ impl Oracle {
         // What the bus closed itself was nobody's, and may be taken up elsewhere by now.
         if let Some(name) = closes
             && let Some(truth) = self.hands[hand].sessions.remove(&name)
-            && let Some((conn, "session/close", _)) = asked
+            && let Some((conn, "session/close" | "session/delete", _)) = asked
             && let Some(state) = self.truth(truth).filter(|state| state.owner == Some(conn))
         {
             state.owner = None;
@@ -91,7 +107,7 @@ impl Oracle {
             }
             match (&mut self.truths[truth], asked) {
                 (Some(state), _) => state.hand = hand,
-                (empty, Some((conn, "session/new", answered))) => {
+                (empty, Some((conn, "session/new" | "session/fork", answered))) => {
                     let identity = self.conns[conn].identity;
                     let owner = (!answered).then_some(conn);
                     *empty = Some(TruthState {
@@ -102,7 +118,8 @@ impl Oracle {
                         visible: None,
                         undelivered: [].into(),
                     });
-                    self.hands[hand].opened += 1;
+                    let is_new = asked.is_some_and(|(_, method, _)| method == "session/new");
+                    self.hands[hand].opened += usize::from(is_new);
                     if self.hands[hand].kind.per_session && self.hands[hand].opened > 1 {
                         self.wrong(format!(
                             "worker {hand} has several sessions though each session has its own"
@@ -118,11 +135,16 @@ impl Oracle {
             }
         }
         let Some(tag) = tag else { return };
-        let spent = self.hands[hand].spent;
+        if let Some((conn, "session/list", _)) = asked
+            && !self.hands[hand].spent
+        {
+            self.list_told(hand, conn, tag, &text);
+        }
+        let spent = self.hands[hand].spent || closing;
         if let Some(asked) = self.asked(tag)
             && asked.said.is_none()
             && !asked.answered
-            && !asked.malformed
+            && asked.malformed.is_none()
         {
             asked.said = Some(text);
             asked.late = spent;
@@ -132,13 +154,29 @@ impl Oracle {
         }
     }
 
+    /// A worker tells its sessions.
+    fn list_told(&mut self, hand: Hand, conn: Conn, tag: Tag, text: &[u8]) {
+        let identity = self.conns[conn].identity;
+        for name in names_in(text) {
+            let Some(truth) = self.hands[hand].sessions.get(&name).copied() else { continue };
+            let is_hidden = self.truths[truth].as_ref().is_some_and(|state| {
+                state.identity != identity && state.owner.is_some_and(|owner| self.conns[owner].open)
+            });
+            let Some(asked) = self.asked(tag) else { continue };
+            asked.hidden.extend(is_hidden.then_some(truth));
+            asked.listed.push((name, truth));
+        }
+    }
+
     /// A worker is sent this line; its first byte is the `start`th of all.
     pub(crate) fn worker_hears(&mut self, hand: Hand, start: u64, line: &[u8]) {
         let view = View::parse(line);
         match view.kind() {
             Kind::Invalid(fault) => self.wrong(format!("worker {hand} is sent no JSON-RPC ({fault:?})")),
             Kind::Batch => {
-                for entry in entries(line) {
+                let parts = entries(line);
+                let mut named = None;
+                for entry in &parts {
                     let view = View::parse(entry);
                     if view.kind() != Kind::Response {
                         self.wrong(format!(
@@ -146,10 +184,22 @@ impl Oracle {
                         ));
                         continue;
                     }
-                    self.answer_returned(hand, view);
+                    let array = self.answer_returned(hand, view);
+                    if *named.get_or_insert(array) != array || array.is_none() {
+                        self.wrong(format!("F58 worker {hand} is sent answers together that are not"));
+                    }
+                }
+                if let Some(owed) = named.flatten().map(|array| self.arrays[array])
+                    && owed != parts.len()
+                {
+                    self.wrong(format!("F58 worker {hand} is sent {} answers of {owed}", parts.len()));
                 }
             }
-            Kind::Response => self.answer_returned(hand, view),
+            Kind::Response => {
+                if self.answer_returned(hand, view).is_some() {
+                    self.wrong(format!("F58 worker {hand} is sent a part of an array's answer alone"));
+                }
+            }
             Kind::Request => self.request_handed(hand, start, view),
             Kind::Notification => self.notification_handed(hand, view),
         }
@@ -200,7 +250,8 @@ impl Oracle {
         if self.hands[hand].asked.insert(id.clone(), tag).is_some() {
             self.wrong(format!("worker {hand} was given one id for two requests"));
         }
-        if method != "session/list" || self.hands[hand].identity.is_some() {
+        let is_everybodys = matches!(method, "session/list" | "session/delete");
+        if !is_everybodys || self.hands[hand].identity.is_some() {
             self.used_by(hand, conn);
         }
         let truth = self.session_used(hand, conn, tag, method, session.as_deref(), view);
@@ -256,10 +307,10 @@ impl Oracle {
     }
 
     /// The worker is given the answer to what it asked.
-    fn answer_returned(&mut self, hand: Hand, view: View<'_>) {
+    fn answer_returned(&mut self, hand: Hand, view: View<'_>) -> Option<usize> {
         let id = view.id().unwrap_or(b"null").to_vec();
         if id == b"null" {
-            return;
+            return None;
         }
         let Some(tag) = self.hands[hand].asking.remove(&id) else {
             if self.hands[hand].alive {
@@ -268,12 +319,12 @@ impl Oracle {
                     "worker {hand} is given an answer with id {id} that it does not wait for"
                 ));
             }
-            return;
+            return None;
         };
         let text = stripped(view);
-        let Some(thing) = self.of_worker(tag) else { return };
+        let thing = self.of_worker(tag)?;
         thing.answered = true;
-        let (said, delivered) = (thing.said.clone(), thing.delivered);
+        let (said, delivered, array) = (thing.said.clone(), thing.delivered, thing.about.array);
         match said {
             Some(said) if said != text => {
                 self.wrong(format!("#{tag}#: worker {hand} is given another answer than its client gave"));
@@ -286,6 +337,7 @@ impl Oracle {
         if let Some(conn) = delivered {
             self.conns[conn].asked.retain(|_, asked| *asked != tag);
         }
+        array
     }
 
     /// A client uses a worker.

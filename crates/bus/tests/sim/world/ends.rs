@@ -89,6 +89,9 @@ impl World {
             self.client_goes(slot);
         }
         self.settle();
+        if self.draining {
+            return;
+        }
         let left = self.core.status(self.now);
         // One that does not stop when told may owe the answer to a prompt for ever, once its session was closed.
         let deaf =
@@ -101,7 +104,7 @@ impl World {
             proc.worker.deaf = false;
         }
         for listener in 0..self.scenario.config.listen.len() {
-            let Some(slot) = self.connect(listener) else {
+            let Some(slot) = self.connect(listener, listener) else {
                 return self.wrong("a bus without clients takes none".to_owned());
             };
             let plain = self.net.port(slot).is_some_and(|port| port.client.breed.is_plain());
@@ -170,11 +173,9 @@ impl World {
 
     /// Tells the bus to stop.
     pub(super) fn drain(&mut self) {
-        if !self.draining {
-            self.draining = true;
-            self.net.note(|| "drain".to_owned());
-            self.core.drain(self.now, &mut self.net);
-            self.after();
-        }
+        self.draining = true;
+        self.net.note(|| "drain".to_owned());
+        self.core.drain(self.now, &mut self.net);
+        self.after();
     }
 }

@@ -28,7 +28,9 @@ impl World {
         let happened = match self.random.below(34) {
             0..=3 => self.breaks_off(),
             4 => self.is_stuck(),
-            5..=8 => self.client_broken_line(),
+            5 | 6 => self.client_broken_line(),
+            7 => self.too_long(),
+            8 => self.too_many(),
             9..=11 => self.doubled_id(),
             12 | 13 => self.some_client().map(|slot| self.client_goes(slot)),
             14 => self.half_closes(),
@@ -97,7 +99,23 @@ impl World {
     fn client_broken_line(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let text = self.random.of(&BROKEN).to_vec();
-        self.client_says(slot, Line { text, said: vec![Said::Broken], array: false });
+        self.client_says(slot, Line { text, said: vec![Said::Broken], array: false, long: false });
+        Some(())
+    }
+
+    fn too_long(&mut self) -> Option<()> {
+        let slot = self.speaker()?;
+        let tag = self.store.tag();
+        let line = self.net.ports[slot].as_mut()?.client.ask_at_length(tag, &mut self.random);
+        self.client_says(slot, line);
+        Some(())
+    }
+
+    /// An array with more in it than may be, which counts as one thing that is wrong.
+    fn too_many(&mut self) -> Option<()> {
+        let slot = self.speaker()?;
+        let text = format!("[{}{{}}]", "{},".repeat(self.scenario.config.limits.max_batch)).into_bytes();
+        self.client_says(slot, Line { text, said: vec![Said::Broken], array: false, long: false });
         Some(())
     }
 
@@ -165,7 +183,12 @@ impl World {
         let others: Vec<String> =
             self.net.procs.iter().flatten().flat_map(|proc| proc.worker.sessions.keys().cloned()).collect();
         let worker = &mut self.net.procs[slot].as_mut().filter(|proc| proc.up)?.worker;
-        match random.below(4) {
+        match random.below(6) {
+            4 => return worker.take_back(&mut self.store),
+            5 if random.one_in(2) => {
+                let text = b"{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"params\":{\"y\":\"yyyyyyyyyy".to_vec();
+                worker.out.push_back((text, vec![Reply::TooLong]));
+            }
             0 => {
                 let id = worker.answered.last().cloned().unwrap_or_else(|| b"12345".to_vec());
                 let id = String::from_utf8_lossy(&id).into_owned();
@@ -184,14 +207,19 @@ impl World {
                 }
                 let task = worker.tasks.remove(at);
                 let id = String::from_utf8_lossy(&task.id).into_owned();
-                let text = if random.one_in(2) {
+                let mut code = -32603;
+                let kind = random.below(5);
+                let text = if kind < 2 {
                     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id}}}")
+                } else if kind == 2 {
+                    code = -32013;
+                    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"x\":\"xxxxxxxx")
                 } else {
                     format!(
                         "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{}},\"error\":{{\"code\":1,\"message\":\"\"}}}}"
                     )
                 };
-                worker.out.push_back((text.into_bytes(), vec![Reply::Malformed { id: task.id }]));
+                worker.out.push_back((text.into_bytes(), vec![Reply::Malformed { id: task.id, code }]));
             }
             _ => {
                 let name = others.into_iter().find(|name| !worker.sessions.contains_key(name))?;
@@ -211,7 +239,12 @@ impl World {
         let mut lines = Vec::new();
         for _ in 0..=self.random.below(4) {
             if self.random.one_in(5) {
-                lines.push(Line { text: b"{\"x\":1}".to_vec(), said: vec![Said::Broken], array: false });
+                lines.push(Line {
+                    text: b"{\"x\":1}".to_vec(),
+                    said: vec![Said::Broken],
+                    array: false,
+                    long: false,
+                });
             } else {
                 lines.extend(self.client_line(slot, true));
             }
@@ -294,7 +327,7 @@ impl World {
     fn array_of_worker(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot).filter(|proc| proc.worker.out.len() > 1)?;
-        let plain = |reply: &Reply| !matches!(reply, Reply::Noise | Reply::Malformed { .. });
+        let plain = |reply: &Reply| !matches!(reply, Reply::Noise | Reply::TooLong | Reply::Malformed { .. });
         let whole = |line: &(Vec<u8>, Vec<Reply>)| line.0.first() == Some(&b'{') && line.1.iter().all(plain);
         let count = proc.worker.out.iter().take(4).take_while(|line| whole(line)).count();
         let mut text = vec![b'['];

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::World;
 use crate::client::{Line, SimClient};
+use crate::net::Proc;
 
 impl World {
     /// Somebody does something.
@@ -12,7 +13,9 @@ impl World {
             0 => {
                 if self.client_slots().len() < self.scenario.clients {
                     let pool = self.random.below(self.scenario.config.listen.len());
-                    self.connect(pool);
+                    let other = self.random.below(self.scenario.config.listen.len());
+                    let wanted = if self.random.one_in(5) { other } else { pool };
+                    self.connect(pool, wanted);
                 }
             }
             1..=5 => self.client_speaks(),
@@ -32,7 +35,7 @@ impl World {
             }
             14..=17 => self.worker_works(),
             18..=22 => {
-                let Some(slot) = self.some_worker() else { return };
+                let Some(slot) = self.worker_with(|proc| !proc.worker.out.is_empty()) else { return };
                 for _ in 0..=self.random.below(3) {
                     if self.net.proc(slot).is_some_and(|proc| !proc.paused) {
                         self.worker_says(slot);
@@ -57,6 +60,13 @@ impl World {
         (!slots.is_empty()).then(|| self.random.of(&slots))
     }
 
+    /// One of the workers that have something to do.
+    fn worker_with(&mut self, has: impl Fn(&Proc) -> bool) -> Option<usize> {
+        let mut slots = self.worker_slots();
+        slots.retain(|slot| self.net.procs[*slot].as_ref().is_some_and(&has));
+        (!slots.is_empty()).then(|| self.random.of(&slots))
+    }
+
     /// The driver's part in what the core ordered, and the worker's reading.
     pub(super) fn worker_moves(&mut self, slot: usize, most: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
@@ -76,11 +86,10 @@ impl World {
     }
 
     fn worker_works(&mut self) {
-        let Some(slot) = self.some_worker() else { return };
-        let Some(proc) = self.net.procs[slot].as_mut() else { return };
-        if proc.worker.tasks.is_empty() || proc.frozen {
+        let Some(slot) = self.worker_with(|proc| !proc.worker.tasks.is_empty() && !proc.frozen) else {
             return;
-        }
+        };
+        let Some(proc) = self.net.procs[slot].as_mut() else { return };
         let at = self.random.below(proc.worker.tasks.len());
         proc.worker.work(at, false, &mut self.store, &mut self.random);
     }
@@ -130,13 +139,20 @@ impl World {
             .flight
             .iter()
             .any(|waiting| waiting.method == "session/prompt" && waiting.session.as_ref() == Some(&name));
-        Some(match random.below(12) {
+        Some(match random.below(14) {
             0 if busy => SimClient::tell(self.store.tag(), "session/cancel", &name),
             1 => client.ask(self.store.tag(), "session/list", None, 0, random),
             2 => client.ask(self.store.tag(), "_x/custom", Some(name), 0, random),
             3 if !in_array => {
                 client.sessions.swap_remove(at);
                 client.ask(self.store.tag(), "session/close", Some(name), 0, random)
+            }
+            12 if client.sessions.len() < 4 => {
+                client.ask(self.store.tag(), "session/fork", Some(name), 0, random)
+            }
+            13 if !in_array && random.one_in(3) => {
+                client.sessions.swap_remove(at);
+                client.ask(self.store.tag(), "session/delete", Some(name), 0, random)
             }
             4 => SimClient::tell(self.store.tag(), "_x/note", &name),
             _ if busy => return None,
