@@ -12,7 +12,7 @@ use super::number::Digits;
 use super::progress;
 use super::route::session_in_use;
 use super::session::{Place, Session, SessionKey, quoted};
-use super::state::{Asker, Opening, Pending, Raw, Whereabouts};
+use super::state::{Asker, Opening, Pending, Raw, Stranger, Whereabouts};
 use super::timer::Timer;
 
 /// How much a worker may say about sessions that are not known yet.
@@ -335,7 +335,7 @@ impl<O: Outlet> Pass<'_, O> {
             return false;
         }
         state.strangers_bytes += message.bytes().len();
-        state.strangers.push((name.into(), message.bytes().into(), batch));
+        state.strangers.push(Stranger { name: name.into(), line: message.bytes().into(), batch });
         true
     }
 
@@ -349,10 +349,10 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         let (known, others): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut state.strangers).into_iter().partition(|(other, ..)| **other == *name);
-        state.strangers_bytes = others.iter().map(|(_, line, _)| line.len()).sum();
+            std::mem::take(&mut state.strangers).into_iter().partition(|stranger| *stranger.name == *name);
+        state.strangers_bytes = others.iter().map(|stranger| stranger.line.len()).sum();
         state.strangers = others;
-        for (_, line, batch) in known {
+        for Stranger { line, batch, .. } in known {
             self.take_worker(worker, View::parse(&line), batch);
         }
     }
@@ -364,7 +364,7 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         state.strangers_bytes = 0;
-        for (_, line, batch) in std::mem::take(&mut state.strangers) {
+        for Stranger { line, batch, .. } in std::mem::take(&mut state.strangers) {
             self.take_worker(worker, View::parse(&line), batch);
         }
     }

@@ -187,6 +187,14 @@ pub(super) enum Stage {
     Stopping,
 }
 
+/// What a worker said about a session that is not known yet.
+#[derive(Debug)]
+pub(super) struct Stranger {
+    pub(super) name: Box<str>,
+    pub(super) line: Box<[u8]>,
+    pub(super) batch: Option<BatchKey>,
+}
+
 /// What is known of a worker.
 #[derive(Debug)]
 pub(super) struct WorkerState {
@@ -219,7 +227,7 @@ pub(super) struct WorkerState {
     /// How many requests that create sessions it has not answered.
     pub(super) creating: u32,
     /// What it said about sessions that are not known yet.
-    pub(super) strangers: Vec<(Box<str>, Box<[u8]>, Option<BatchKey>)>,
+    pub(super) strangers: Vec<Stranger>,
     pub(super) strangers_bytes: usize,
     /// Lines that wait until it was greeted.
     pub(super) backlog: Vec<Waiting>,
