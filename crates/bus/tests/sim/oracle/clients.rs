@@ -52,6 +52,7 @@ impl Oracle {
                         && !thing.answered
                     {
                         thing.said = Some(text);
+                        thing.said_in_array = is_array;
                         // An array may have to wait behind another line.
                         self.due.extend((!is_array).then_some(Due::Returned(tag)));
                     }

@@ -38,15 +38,17 @@ impl Oracle {
             return here;
         }
         let (Some(here), Some(meant)) = (here, meant) else {
-            // A worker that is this client's alone may judge for itself.
-            if !self.is_users(hand, conn) {
+            // A worker that is this client's alone may judge for itself, and so may one that is to take the session up.
+            if !self.is_users(hand, conn) && !self.is_taking_up(hand, conn, name) {
                 self.wrong(format!(
                     "#{tag}# {method} for session {name} was handed to worker {hand}, which has no {local}"
                 ));
             }
             return None;
         };
-        if here != meant && !self.is_users(hand, conn) {
+        let held = self.truth(here).and_then(|state| state.owner).is_some_and(|owner| self.conns[owner].open);
+        let is_nobodys = method == "session/close" && !held;
+        if here != meant && !self.is_users(hand, conn) && !is_nobodys {
             self.wrong(format!(
                 "#{tag}# {method} for session {name} reached another session, {local} of worker {hand}"
             ));
@@ -250,12 +252,15 @@ impl Oracle {
         if let Some(name) = stranger {
             self.wrong(format!("CB4 #{tag}# lists {name} of another user"));
         }
-        let missing = listed.iter().filter_map(|(_, truth)| self.truths[*truth].as_ref()).find(|state| {
-            let is_own = state.owner == Some(conn) && state.taking.is_none();
-            is_own && state.visible.as_ref().is_some_and(|name| !names.contains(name))
+        // One that is lost to the bus is called as its worker calls it.
+        let missing = listed.iter().find(|(told, truth)| {
+            self.truths[*truth].as_ref().is_some_and(|state| {
+                let is_own = state.owner == Some(conn) && state.taking.is_none();
+                is_own && !state.visible.iter().chain([told]).any(|name| names.contains(name))
+            })
         });
-        if let Some(state) = missing {
-            self.wrong(format!("#{tag}# does not list {:?}", state.visible));
+        if let Some((told, _)) = missing {
+            self.wrong(format!("#{tag}# does not list {told}"));
         }
     }
 
@@ -279,6 +284,18 @@ impl Oracle {
     fn is_users(&self, hand: Hand, conn: Conn) -> bool {
         let state = &self.hands[hand];
         (state.kind.per_connection || state.kind.per_session) && state.users.contains(&conn)
+    }
+
+    /// Whether this client waits for the worker to load or resume a session.
+    fn is_taking_up(&self, hand: Hand, conn: Conn, name: &str) -> bool {
+        self.conns[conn].flight.values().any(|tag| match &self.things[*tag] {
+            Thing::Asked(asked) => {
+                matches!(asked.method, "session/load" | "session/resume")
+                    && asked.session.as_deref() == Some(name)
+                    && asked.handed.last().is_some_and(|(at, _, _)| *at == hand)
+            }
+            _ => false,
+        })
     }
 
     /// Whether the worker may speak of a session that this client waits for.

@@ -15,13 +15,10 @@ impl Oracle {
             self.arrays.push(said.iter().filter(|entry| matches!(entry, Reply::Ask { .. })).count());
             self.arrays.len() - 1
         });
-        // The end of a session ends its turns, whatever is said about them behind it.
-        let closing =
-            is_array && said.iter().any(|entry| matches!(entry, Reply::Answer { closes: Some(_), .. }));
         for entry in said {
             match entry {
                 Reply::Answer { id, opens, closes, text } => {
-                    self.worker_answered(hand, &id, opens, closes, text, closing);
+                    self.worker_answered(hand, &id, opens, closes, text);
                 }
                 Reply::Malformed { id, code } => {
                     if let Some(tag) = self.hands[hand].asked.remove(&id)
@@ -57,7 +54,17 @@ impl Oracle {
         text: Vec<u8>,
     ) {
         let is_tell = id.is_none();
-        let thing = FromWorker { hand, id, truth, about, text, delivered: None, said: None, answered: false };
+        let thing = FromWorker {
+            hand,
+            id,
+            truth,
+            about,
+            text,
+            delivered: None,
+            said: None,
+            said_in_array: false,
+            answered: false,
+        };
         self.put(tag, Thing::FromWorker(thing));
         let Some(truth) = truth else { return };
         let Some(owner) = self.truth(truth).and_then(|state| state.owner) else { return };
@@ -87,7 +94,6 @@ impl Oracle {
         opens: Option<(Truth, String)>,
         closes: Option<String>,
         text: Vec<u8>,
-        closing: bool,
     ) {
         let tag = self.hands[hand].asked.remove(id);
         let asked =
@@ -140,7 +146,7 @@ impl Oracle {
         {
             self.list_told(hand, conn, tag, &text);
         }
-        let spent = self.hands[hand].spent || closing;
+        let spent = self.hands[hand].spent;
         if let Some(asked) = self.asked(tag)
             && asked.said.is_none()
             && !asked.answered
@@ -252,7 +258,10 @@ impl Oracle {
         }
         let is_everybodys = matches!(method, "session/list" | "session/delete");
         if !is_everybodys || self.hands[hand].identity.is_some() {
-            self.used_by(hand, conn);
+            // A session is taken up where it is, whoever else does the same with another that was left there.
+            let is_there = matches!(method, "session/load" | "session/resume")
+                && view.session().is_some_and(|name| self.hands[hand].sessions.contains_key(&*name));
+            self.used_by(hand, conn, is_there);
         }
         let truth = self.session_used(hand, conn, tag, method, session.as_deref(), view);
         if let Some(asked) = self.asked(tag) {
@@ -284,7 +293,7 @@ impl Oracle {
         if text != stripped(view) {
             self.wrong(format!("#{tag}# {method} was changed on its way to worker {hand}"));
         }
-        self.used_by(hand, conn);
+        self.used_by(hand, conn, false);
         if let Some(about) = about {
             let id = view.request_id().unwrap_or_default().to_vec();
             let owner = self.hands[hand]
@@ -325,8 +334,9 @@ impl Oracle {
         let thing = self.of_worker(tag)?;
         thing.answered = true;
         let (said, delivered, array) = (thing.said.clone(), thing.delivered, thing.about.array);
+        let in_array = thing.said_in_array;
         match said {
-            Some(said) if said != text => {
+            Some(said) if said != text && (number_in(view.bytes()).is_some() || !in_array) => {
                 self.wrong(format!("#{tag}#: worker {hand} is given another answer than its client gave"));
             }
             None if number_in(view.bytes()).is_some() => {
@@ -341,7 +351,7 @@ impl Oracle {
     }
 
     /// A client uses a worker.
-    fn used_by(&mut self, hand: Hand, conn: Conn) {
+    fn used_by(&mut self, hand: Hand, conn: Conn, is_there: bool) {
         let identity = self.conns[conn].identity;
         let open: Vec<bool> = self.hands[hand].users.iter().map(|user| self.conns[*user].open).collect();
         let state = &mut self.hands[hand];
@@ -352,7 +362,7 @@ impl Oracle {
         let first = *state.identity.get_or_insert(identity);
         if first != identity && !state.kind.mixed {
             self.wrong(format!("worker {hand} serves two users"));
-        } else if state.kind.per_connection && open.contains(&true) {
+        } else if state.kind.per_connection && open.contains(&true) && !is_there {
             self.wrong(format!("worker {hand} serves two connections though each has its own"));
         }
     }

@@ -327,7 +327,12 @@ impl World {
     fn array_of_worker(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot).filter(|proc| proc.worker.out.len() > 1)?;
-        let plain = |reply: &Reply| !matches!(reply, Reply::Noise | Reply::TooLong | Reply::Malformed { .. });
+        // The end of a session ends its turns, whatever is said about them behind it.
+        let plain = |reply: &Reply| match reply {
+            Reply::Noise | Reply::TooLong | Reply::Malformed { .. } => false,
+            Reply::Answer { closes, .. } => closes.is_none(),
+            Reply::Ask { .. } | Reply::Tell { .. } => true,
+        };
         let whole = |line: &(Vec<u8>, Vec<Reply>)| line.0.first() == Some(&b'{') && line.1.iter().all(plain);
         let count = proc.worker.out.iter().take(4).take_while(|line| whole(line)).count();
         let mut text = vec![b'['];
