@@ -255,7 +255,7 @@ impl Oracle {
         // One that is lost to the bus is called as its worker calls it.
         let missing = listed.iter().find(|(told, truth)| {
             self.truths[*truth].as_ref().is_some_and(|state| {
-                let is_own = state.owner == Some(conn) && state.taking.is_none();
+                let is_own = state.owner == Some(conn) && state.taking.is_none() && state.visible.is_some();
                 is_own && !state.visible.iter().chain([told]).any(|name| names.contains(name))
             })
         });
