@@ -35,6 +35,8 @@ struct Open {
     /// Ids of requests among the rest.
     reserved: Vec<Box<[u8]>>,
     answered: bool,
+    /// Its entries are being acted on: what lifts the barrier need not go on with them.
+    working: bool,
 }
 
 /// The batches that are not answered yet.
@@ -70,6 +72,7 @@ impl<O: Outlet> Pass<'_, O> {
             ids: Vec::new(),
             reserved: Vec::new(),
             answered: false,
+            working: false,
         };
         let key = BatchKey(self.core.batches.slab.insert(open) as u32);
         self.go_on(key);
@@ -77,6 +80,17 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Acts on entries until one has to be answered before the next, or none is left.
     fn go_on(&mut self, key: BatchKey) {
+        let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) else { return };
+        if std::mem::replace(&mut open.working, true) {
+            return;
+        }
+        self.act_on_entries(key);
+        if let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) {
+            open.working = false;
+        }
+    }
+
+    fn act_on_entries(&mut self, key: BatchKey) {
         while let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) {
             if open.barrier.is_some() {
                 return;

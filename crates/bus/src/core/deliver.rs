@@ -1,7 +1,7 @@
 //! Writing to clients and workers, and what a full queue means.
 
 use bytes::Bytes;
-use narrows_wire::{RpcError, message};
+use narrows_wire::{Code, RpcError, message};
 
 use super::Pass;
 use super::api::{Action, Client, Outlet, Reason, Worker};
@@ -33,13 +33,13 @@ impl<O: Outlet> Pass<'_, O> {
         if state.closing {
             return;
         }
-        let was_full = state.full;
         self.core.counters.to_clients += 1;
         let waiting = self.out.to_client(client, parts.as_slice());
         if waiting <= self.core.limits.queue_bytes {
             return;
         }
         let exclusive = self.core.is_exclusive(worker);
+        let limit = self.core.limits.queue_bytes;
         let Some(state) = self.core.client(client) else { return };
         state.full = true;
         if exclusive {
@@ -47,8 +47,10 @@ impl<O: Outlet> Pass<'_, O> {
                 state.pausing.push(worker);
                 self.pause_worker(worker);
             }
-        } else if was_full || waiting > parts.len() {
-            // One large message is let into an empty queue.
+        } else if parts.len() > limit && waiting - parts.len() <= limit {
+            // One that is too long by itself is let in once, or it could never come through.
+            state.oversize = parts.len();
+        } else if waiting > limit + state.oversize {
             self.close(client, Reason::SlowReader);
         }
     }
@@ -56,6 +58,7 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn client_drained(&mut self, client: Client) {
         let Some(state) = self.core.client(client) else { return };
         state.full = false;
+        state.oversize = 0;
         let clogged = std::mem::take(&mut state.clogged);
         for worker in std::mem::take(&mut state.pausing) {
             self.resume_worker(worker);
@@ -69,6 +72,11 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(state) = self.core.client(client) else { return };
         if !state.closing {
             state.closing = true;
+            if reason == Reason::SlowReader {
+                let words = "this connection takes too slowly what an agent says that others use too";
+                let line = message::error(b"null", &RpcError::new(Code::Backpressure, words));
+                self.out.to_client(client, &[&line]);
+            }
             self.out.act(Action::Close { client, reason });
         }
     }

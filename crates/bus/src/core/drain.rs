@@ -58,6 +58,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// The time for running turns is over.
     pub(super) fn stop_waiting(&mut self) {
+        self.drain();
         let error = RpcError::new(Code::Draining, "the bus has stopped").effects(Effects::Possible);
         for worker in self.all_workers() {
             self.fail_all(worker, &error);

@@ -43,6 +43,7 @@ impl<O: Outlet> Pass<'_, O> {
             eof: false,
             closing: false,
             full: false,
+            oversize: 0,
             clogged: false,
             pausing: Vec::new(),
             paused: 0,
@@ -234,7 +235,9 @@ impl<O: Outlet> Pass<'_, O> {
         let ends_bus = state.ends_bus;
         self.stop_asking(client);
         if ends_bus {
-            self.drain();
+            // It is served first: what it has said was said before it ended.
+            let at = self.now + self.core.limits.drain_timeout;
+            self.core.timers.set(at, Timer::Drained);
         } else {
             self.abandon_turns(client);
         }
@@ -245,7 +248,11 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn if_served(&mut self, client: Client) {
         let Some(state) = self.core.client(client) else { return };
         if state.eof && state.inflight.is_empty() && state.held.is_none() && !state.catching_up {
+            let ends_bus = state.ends_bus;
             self.close(client, Reason::Served);
+            if ends_bus {
+                self.drain();
+            }
         }
     }
 
@@ -333,6 +340,8 @@ impl<O: Outlet> Pass<'_, O> {
         for pool in &mut self.core.pools {
             pool.waiting.retain(|waiting| *waiting != client);
         }
+        // Also of sessions that were never its own: whoever is next in its place must not get its answers.
+        self.core.sessions.forget_waiting(client);
         self.stop_idle();
     }
 }

@@ -207,7 +207,11 @@ impl<O: Outlet> Pass<'_, O> {
         {
             return Target::Nobody("the request it is about is not open");
         }
-        match message.session() {
+        let at_the_top = || {
+            let state = self.core.workers.get(worker.0 as usize)?;
+            message.top_session().filter(|_| !self.core.pool_of(state.pool).is_acp())
+        };
+        match message.session().or_else(at_the_top) {
             Some(name) => self.target_of_session(worker, &name, message),
             None => self.target_of_connection(worker, message),
         }

@@ -128,8 +128,8 @@ impl<O: Outlet> Pass<'_, O> {
             self.healthy(pool);
             let login = client.and_then(|client| self.core.client(client)?.authenticate.clone());
             match login {
-                Some(params) => {
-                    self.run_errand(worker, Errand::Authenticate, method::AUTHENTICATE, &params, None);
+                Some((method, params)) => {
+                    self.run_errand(worker, Errand::Authenticate, &method, &params, None);
                 }
                 None => self.introduced(worker),
             }
@@ -213,7 +213,8 @@ impl<O: Outlet> Pass<'_, O> {
             state.initialize = params;
             state.notices = notices;
         } else {
-            state.authenticate = params;
+            let method: Option<Box<str>> = message.method().map(Box::from);
+            state.authenticate = method.zip(params);
         }
     }
 

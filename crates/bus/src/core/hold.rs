@@ -46,21 +46,21 @@ impl<O: Outlet> Pass<'_, O> {
         let pool = state.pool;
         let is_first = state.held.is_none();
         let held = state.held.get_or_insert_with(|| Box::new(Held { serial, ..Held::default() }));
-        let was_over = held.bytes > limit;
         held.bytes += line.len();
         if in_front {
             held.lines.push_front((line.into(), batch));
         } else {
             held.lines.push_back((line.into(), batch));
         }
-        let is_over = held.bytes > limit;
+        let pauses = held.bytes > limit && !held.paused;
+        held.paused |= pauses;
         if is_first {
             self.core.timers.set(at, Timer::Held(client, serial));
             if let Some(pool) = pool {
                 self.core.pool_mut(pool).waiting.push_back(client);
             }
         }
-        if is_over && !was_over {
+        if pauses {
             self.pause_client(client);
         }
     }
@@ -109,9 +109,8 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     fn take_held(&mut self, client: Client) -> Option<Box<Held>> {
-        let limit = self.core.limits.queue_bytes;
         let held = self.core.client(client)?.held.take()?;
-        if held.bytes > limit {
+        if held.paused {
             self.resume_client(client);
         }
         Some(held)

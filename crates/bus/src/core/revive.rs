@@ -72,7 +72,7 @@ impl<O: Outlet> Pass<'_, O> {
         let route = if shared {
             match self.place(pool, client, &[]) {
                 Some(worker) => Route::Worker { worker, session: None },
-                None => Route::Hold,
+                None => self.wait_for(pool),
             }
         } else {
             match self.core.client(client).and_then(|state| state.worker) {

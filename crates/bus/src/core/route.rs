@@ -8,6 +8,7 @@ use crate::config::Share;
 use super::api::{Client, Outlet, PoolId, Worker};
 use super::session::{Place, SessionKey};
 use super::state::{Stage, What};
+use super::timer::Timer;
 use super::{Pass, millis};
 
 /// The key in `_meta` by which a client names a pool.
@@ -159,8 +160,11 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     fn find_pool(&self, name: &str) -> Result<PoolId, RpcError> {
-        let found =
-            self.core.pools.iter().position(|pool| pool.settings.name == name && pool.successor.is_none());
+        let found = self
+            .core
+            .pools
+            .iter()
+            .position(|pool| pool.settings.name == name && pool.successor.is_none() && !pool.removed);
         found.map(|index| PoolId(index as u32)).ok_or_else(|| {
             RpcError::new(Code::InvalidParams, "there is no pool of this name").with("pool", json!(name))
         })
@@ -314,7 +318,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// There is no worker now: wait for one, unless there will be none soon.
-    fn wait_for(&mut self, pool: PoolId) -> Route {
+    pub(super) fn wait_for(&mut self, pool: PoolId) -> Route {
         self.spawn_on_demand(pool);
         let state = self.core.pool_of(pool);
         let total = state.workers.len();
@@ -331,6 +335,11 @@ impl<O: Outlet> Pass<'_, O> {
         let exhausted = !any_coming && !any_going && total >= state.settings.max_instances as usize;
         if (hopeless && !any_coming) || exhausted {
             return Route::Refuse(self.no_worker(pool, Code::Backpressure));
+        }
+        if !any_coming {
+            // Whoever closed the circuit meanwhile has not started one.
+            let at = state.rest_until.max(self.now);
+            self.core.timers.set(at, Timer::Respawn(pool));
         }
         Route::Hold
     }
@@ -363,7 +372,7 @@ pub(super) fn session_in_use() -> RpcError {
 /// `params._meta["narrows/pool"]`.
 fn meta_pool(message: View<'_>) -> Option<String> {
     let params = message.params()?;
-    memchr::memmem::find(params, POOL.as_bytes())?;
+    memchr::memmem::find(params, b"\"_meta\"")?;
     let params: Value = serde_json::from_slice(params).ok()?;
     Some(params.get("_meta")?.get(POOL)?.as_str()?.to_owned())
 }

@@ -140,6 +140,13 @@ impl Sessions {
         }
     }
 
+    /// Takes out what a client that is gone has waiting.
+    pub(super) fn forget_waiting(&mut self, client: Client) {
+        for (_, session) in &mut self.slab {
+            session.waiting.retain(|waiting| waiting.client != client);
+        }
+    }
+
     pub(super) fn remove(&mut self, key: SessionKey) -> Option<Session> {
         let session = self.slab.try_remove(key.0 as usize)?;
         self.by_name.remove(&session.name);

@@ -131,6 +131,8 @@ pub(super) enum Whereabouts {
 /// Lines of a client that wait for a worker.
 #[derive(Debug, Default)]
 pub(super) struct Held {
+    /// The client is not read from because of it.
+    pub(super) paused: bool,
     pub(super) serial: u64,
     pub(super) lines: VecDeque<(Box<[u8]>, Option<BatchKey>)>,
     pub(super) bytes: usize,
@@ -148,7 +150,8 @@ pub(super) struct ClientState {
     pub(super) worker: Option<Worker>,
     /// The params of its `initialize`, to be said again to further workers.
     pub(super) initialize: Option<Raw>,
-    pub(super) authenticate: Option<Raw>,
+    /// The method and the params by which it logged in.
+    pub(super) authenticate: Option<(Box<str>, Raw)>,
     /// Whether it shows notices.
     pub(super) notices: bool,
     pub(super) inflight: HashMap<Raw, Whereabouts>,
@@ -164,6 +167,8 @@ pub(super) struct ClientState {
     pub(super) closing: bool,
     /// More waits for it than may.
     pub(super) full: bool,
+    /// The length of a message beyond every limit that was let into its empty queue, until that has drained.
+    pub(super) oversize: usize,
     /// It is not read from because it does not read what it is told.
     pub(super) clogged: bool,
     /// The workers that are not read from because of it.

@@ -166,9 +166,12 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// A worker of the pool has shown that it works.
     pub(super) fn healthy(&mut self, pool: PoolId) {
+        let now = self.now;
         let state = self.core.pool_mut(pool);
         state.failures = 0;
-        if state.open_until.take().is_some() {
+        // One that does well does not speak for those that were lost just now.
+        if state.open_until.is_some_and(|until| until <= now) {
+            state.open_until = None;
             state.losses.clear();
             self.tell(Note::CircuitClosed(pool));
             self.fill(pool);

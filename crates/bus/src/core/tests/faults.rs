@@ -592,7 +592,61 @@ fn a_slow_reader_holds_up_its_own_worker_only() {
     scene.update(0, "a", "not delivered");
     scene.update(0, "b", "delivered");
     assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32012,"message":"this connection takes too slowly what an agent says that others use too","data":{"condition":"backpressure","retryable":true,"effects":"none"}}}
     Close { client: Client(0), reason: SlowReader }
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"b","update":"delivered"}}
     "#);
+}
+
+#[test]
+fn what_a_client_that_is_gone_waited_for_is_not_given_to_the_next() {
+    let mut scene = Scene::shared(1);
+    let owner = scene.open();
+    scene.session(owner, 0, "a");
+    scene.leaves(owner);
+    scene.dies(0);
+    let other = scene.open();
+    scene.ask(other, 4242, "session/close", &json!({"sessionId": "a"}));
+    scene.leaves(other);
+    assert_eq!(scene.open(), other, "the place is used again");
+    scene.seen();
+    scene.pass(1.0);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.answer(0, 2, &json!({}));
+    assert!(!scene.seen().contains("4242"));
+}
+
+#[test]
+fn limits_may_change_while_lines_wait() {
+    let with = |queue_bytes| Config {
+        limits: Limits { queue_bytes, ..Limits::default() },
+        ..config(vec![Pool { instances: 1, ..pool(Share::All) }])
+    };
+    for (before, after) in [(8 << 20, 1 << 20), (1 << 20, 8 << 20)] {
+        let mut scene = Scene::new(&with(before));
+        let client = scene.open();
+        let text = "x".repeat(3 << 20);
+        scene.ask(client, 1, "session/new", &json!({"text": text}));
+        scene.core.reload(scene.now, &with(after), &mut scene.sight);
+        scene.ask(client, 2, "session/new", &json!({}));
+        scene.sight.seen.retain(|line| line.len() < 1000);
+        scene.pass(31.0);
+        let seen = scene.seen();
+        assert_eq!(seen.matches("PauseClient").count(), 1, "{seen}");
+        assert_eq!(seen.matches("ResumeClient").count(), 1, "{seen}");
+        assert_eq!(seen.matches("-32011").count(), 2, "{seen}");
+    }
+}
+
+#[test]
+fn one_message_beyond_the_limit_is_let_through_with_what_follows() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.update(0, "a", &"x".repeat(9 << 20));
+    scene.update(0, "a", "small");
+    scene.sight.seen.retain(|line| line.len() < 1000);
+    let seen = scene.seen();
+    assert!(seen.contains("small") && !seen.contains("Close"), "{seen}");
 }

@@ -191,3 +191,36 @@ fn settings_change_without_a_failed_request() {
     Stop { worker: Worker(0), kill: false }
     ");
 }
+
+#[test]
+fn on_stdio_what_was_said_before_the_end_is_answered() {
+    let mut scene = Scene::new(&config(vec![pool(Share::All)]));
+    let from = Arrival { listener: 0, identity: Identity::ANYONE, ends_bus: true };
+    let client = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap();
+    scene.ask(client.0, 1, "initialize", &json!({"protocolVersion": 1}));
+    scene.core.client_eof(scene.now, client, &mut scene.sight);
+    scene.up(0);
+    scene.seen();
+    scene.answer(0, 1, &json!({"protocolVersion": 1}));
+    scene.leaves(client.0);
+    scene.dies(0);
+    assert_snapshot!(scene.seen(), @r#"
+    Tell(Ready(Worker(0)))
+    c0 < {"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"authMethods":[]}}
+    Close { client: Client(0), reason: Served }
+    Stop { worker: Worker(0), kill: false }
+    Finished
+    "#);
+}
+
+#[test]
+fn a_pool_that_comes_back_is_found_by_its_name() {
+    let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
+    let mut scene = Scene::new(&config(vec![named("p"), named("q")]));
+    scene.core.reload(scene.now, &config(vec![named("p")]), &mut scene.sight);
+    scene.core.reload(scene.now, &config(vec![named("p"), named("q")]), &mut scene.sight);
+    let client = scene.open();
+    scene.seen();
+    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1, "_meta": {"narrows/pool": "q"}}));
+    assert_snapshot!(scene.seen(), @"");
+}

@@ -269,6 +269,7 @@ fn of_unknown_protocols_the_session_is_known() {
     scene.answer(1, 1, &json!(1));
     scene.answer(0, 1, &json!(2));
     scene.said(0, r#"{"jsonrpc":"2.0","method":"n","params":{"sessionId":"s"}}"#);
+    scene.said(0, r#"{"jsonrpc":"2.0","method":"n","sessionId":"s","params":{}}"#);
     scene.said(0, r#"{"jsonrpc":"2.0","method":"n","params":{"sessionId":"t"}}"#);
     assert_snapshot!(scene.seen(), @r#"
     Spawn { worker: Worker(0), pool: PoolId(0) }
@@ -281,6 +282,7 @@ fn of_unknown_protocols_the_session_is_known() {
     c1 < {"sessionId":"t","jsonrpc":"2.0","id":1,"result":1}
     c0 < {"sessionId":"s","jsonrpc":"2.0","id":1,"result":2}
     c0 < {"sessionId":"s","jsonrpc":"2.0","method":"n","params":{"sessionId":"s"}}
+    c0 < {"jsonrpc":"2.0","method":"n","sessionId":"s","params":{}}
     Tell(Strike { worker: Worker(0), what: "named a session that is not its own" })
     "#);
 }
