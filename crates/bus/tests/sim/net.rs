@@ -47,6 +47,8 @@ pub(crate) struct Net {
     pub(crate) procs: Vec<Option<Proc>>,
     /// Processes to be started.
     pub(crate) spawns: Vec<(Worker, PoolId)>,
+    /// Those of them that are to end, and whether at once.
+    pub(crate) stops: Vec<(Worker, bool)>,
     /// `None` in the second run, which must only be the same.
     pub(crate) oracle: Option<Oracle>,
     pub(crate) conns: usize,
@@ -162,7 +164,10 @@ impl Outlet for Net {
             Action::Stop { worker, kill } => {
                 self.digest(4, worker.0, &[&[u8::from(kill)]]);
                 let hand = self.hand(worker);
-                if let Some(proc) = self.proc(worker.0 as usize) {
+                if self.spawns.iter().any(|(spawned, _)| *spawned == worker) {
+                    // Ordered in the same breath: it has not been made yet.
+                    self.stops.push((worker, kill));
+                } else if let Some(proc) = self.proc(worker.0 as usize) {
                     proc.stop = Some(kill || proc.stop == Some(true));
                 }
                 if let (Some(oracle), Some(hand)) = (&mut self.oracle, hand) {

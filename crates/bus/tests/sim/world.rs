@@ -48,6 +48,7 @@ impl World {
             ports: Vec::new(),
             procs: Vec::new(),
             spawns: Vec::new(),
+            stops: Vec::new(),
             oracle: judged.then(Oracle::default),
             conns: 0,
             hands: 0,
@@ -135,6 +136,8 @@ impl World {
             if self.net.procs[slot].is_some() {
                 self.wrong(format!("two workers are called {slot}"));
             }
+            let stop = self.net.stops.iter().find(|(stopped, _)| *stopped == worker).map(|(_, kill)| *kill);
+            self.net.stops.retain(|(stopped, _)| *stopped != worker);
             self.net.procs[slot] = Some(Proc {
                 worker: SimWorker::new(hand, at, breed),
                 up: false,
@@ -146,7 +149,7 @@ impl World {
                 partial: Vec::new(),
                 over: false,
                 paused: false,
-                stop: None,
+                stop,
                 frozen: false,
             });
         }

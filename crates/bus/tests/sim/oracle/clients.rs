@@ -115,6 +115,10 @@ impl Oracle {
         let id = view.id().unwrap_or(b"null").to_vec();
         let code = view.error().map(|error| error.code);
         if id == b"null" {
+            if code == Some(-32012) {
+                // The reason why a slow reader is hung up on.
+                return None;
+            }
             if self.conns[conn].nameless == 0 {
                 self.wrong(format!("connection {conn} is sent an answer to nothing, without id"));
             } else {
