@@ -1,7 +1,7 @@
 //! Turns that are to end, and sessions that nobody comes back for.
 
 use narrows_acp::method;
-use narrows_wire::message;
+use narrows_wire::{RpcError, message};
 use serde_json::{Value, json};
 
 use crate::config::Protocol;
@@ -74,6 +74,17 @@ impl<O: Outlet> Pass<'_, O> {
     /// Says in a session's name that its turn is over (v2).
     fn say_idle(&mut self, client: Client, name: &str) {
         let update = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "cancelled"});
+        self.say(client, name, &update);
+    }
+
+    /// The same of a turn that its worker cannot end any more.
+    pub(super) fn say_failed(&mut self, client: Client, name: &str, error: &RpcError) {
+        let update =
+            json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "error", "error": error});
+        self.say(client, name, &update);
+    }
+
+    fn say(&mut self, client: Client, name: &str, update: &Value) {
         let params = json!({"sessionId": name, "update": update});
         if let Ok(line) = message::notification(method::SESSION_UPDATE, &params) {
             self.write_client(client, &[&line]);

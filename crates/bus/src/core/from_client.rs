@@ -11,7 +11,7 @@ use super::line::Parts;
 use super::number::{self, Digits};
 use super::route::Route;
 use super::session::SessionKey;
-use super::state::{Asked, Asker, ClientState, What, Whereabouts};
+use super::state::{Asked, Asker, ClientState, MOST_OPEN, What, Whereabouts};
 use super::timer::Timer;
 
 /// How MCP says that a request is to be given up on.
@@ -81,6 +81,12 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn client_request(&mut self, client: Client, message: View<'_>, batch: Option<BatchKey>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
         let tag = message.tag();
+        if self.core.client(client).is_some_and(|state| state.inflight.len() >= MOST_OPEN) {
+            let error =
+                RpcError::new(Code::Backpressure, "too many requests of this connection are unanswered");
+            self.refuse(client, id, batch, tag, &error);
+            return;
+        }
         if self.refuse_doubled(client, id, batch, tag) {
             return;
         }

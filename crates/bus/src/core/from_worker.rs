@@ -13,7 +13,7 @@ use super::from_client::MCP_CANCELLED;
 use super::line::Parts;
 use super::number::{self, Digits};
 use super::session::{Place, SessionKey, quoted};
-use super::state::{Asked, Asker, Stage};
+use super::state::{Asked, Asker, MOST_OPEN, Stage};
 
 /// How often a worker may misbehave within a window before it is exchanged.
 const STRIKES: usize = 3;
@@ -112,6 +112,12 @@ impl<O: Outlet> Pass<'_, O> {
                 let asked = Asked { worker, id: id.into(), batch, is_permission };
                 if state.eof || state.closing {
                     self.answer_for_nobody(&asked);
+                    return;
+                }
+                if state.asked.len() >= MOST_OPEN {
+                    let error =
+                        RpcError::new(Code::Backpressure, "the client has too many requests to answer");
+                    self.fail_asked(&asked, &error);
                     return;
                 }
                 state.asked.insert(number, asked);

@@ -14,6 +14,9 @@ use super::session::{SessionKey, Waiting};
 use super::state::{Abilities, Errand, Stage, What, Whereabouts};
 use super::timer::Timer;
 
+/// How many lines may wait for one worker.
+const MOST_WAITING: usize = 1024;
+
 /// How the bus calls itself.
 const NAME: &str = "narrows-bus";
 
@@ -56,6 +59,16 @@ impl<O: Outlet> Pass<'_, O> {
         message: View<'_>,
         batch: Option<BatchKey>,
     ) {
+        let limit = self.core.limits.queue_bytes;
+        let Some(state) = self.core.worker(worker) else { return };
+        let held: usize = state.backlog.iter().map(|waiting| waiting.line.len()).sum();
+        if held > limit || state.backlog.len() >= MOST_WAITING {
+            if let Some(id) = message.id() {
+                let error = RpcError::new(Code::Backpressure, "too much waits for the agent to be ready");
+                self.refuse(client, id, batch, message.tag(), &error);
+            }
+            return;
+        }
         self.mark_elsewhere(client, message);
         if let Some(state) = self.core.worker(worker) {
             state.backlog.push(Waiting { client, line: message.bytes().into(), batch });

@@ -15,6 +15,9 @@ use super::session::{Place, Session, SessionKey, quoted};
 use super::state::{Asker, Opening, Pending, Raw, Stranger, Whereabouts};
 use super::timer::Timer;
 
+/// The longest params that are kept to take a session up again.
+const MOST_PARAMS: usize = 1 << 20;
+
 /// How much a worker may say about sessions that are not known yet.
 const MOST_STRANGERS: usize = 1 << 20;
 /// Of how many sessions that are no more a worker's names are kept.
@@ -44,7 +47,7 @@ impl<O: Outlet> Pass<'_, O> {
             ownerless: None,
             identity,
             tag,
-            params: params.into(),
+            params: kept(params),
             provisional,
             prompts: Vec::new(),
             running: false,
@@ -192,7 +195,7 @@ impl<O: Outlet> Pass<'_, O> {
             let request = View::parse(&opening.line);
             if let Some(session) = self.core.sessions.get_mut(key) {
                 session.provisional = false;
-                session.params = request.params().unwrap_or(b"{}").into();
+                session.params = kept(request.params().unwrap_or(b"{}"));
             }
             self.pass_answer(worker, pending, message, None);
             return;
@@ -368,4 +371,9 @@ impl<O: Outlet> Pass<'_, O> {
             self.take_worker(worker, View::parse(&line), batch);
         }
     }
+}
+
+/// What is kept of the params that opened a session: nothing of those that are too long to be kept for its life.
+fn kept(params: &[u8]) -> Box<[u8]> {
+    if params.len() > MOST_PARAMS { Box::default() } else { params.into() }
 }

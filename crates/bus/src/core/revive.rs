@@ -12,6 +12,9 @@ use super::session::{Place, SessionKey, Waiting};
 use super::state::Errand;
 use super::timer::Timer;
 
+/// How many lines may wait for one session.
+const MOST_WAITING: usize = 1024;
+
 impl<O: Outlet> Pass<'_, O> {
     /// Keeps a line until its session lives again.
     pub(super) fn await_session(
@@ -25,7 +28,7 @@ impl<O: Outlet> Pass<'_, O> {
         let at = self.now + self.core.limits.initialize_timeout;
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let held: usize = session.waiting.iter().map(|waiting| waiting.line.len()).sum();
-        if held > limit {
+        if held > limit || session.waiting.len() >= MOST_WAITING {
             if let Some(id) = message.id() {
                 let error =
                     RpcError::new(Code::Backpressure, "too much waits for the session to be taken up again");
@@ -60,7 +63,8 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(client) = session.waiting.first().map(|waiting| waiting.client) else { return };
         let abilities = self.core.pool_of(session.pool).abilities;
         let state = self.core.pool_of(pool);
-        if state.removed || !(abilities.load || abilities.resume) {
+        let is_kept = !session.params.is_empty();
+        if state.removed || !is_kept || !(abilities.load || abilities.resume) {
             let error = RpcError::new(Code::NotFound, format!("the session was lost: {reason}"));
             self.fail_revival(key, &error);
             return;

@@ -14,6 +14,9 @@ use super::session::{SessionKey, Waiting};
 /// Raw JSON that waits in a table: an id, a tag.
 pub(super) type Raw = Box<[u8]>;
 
+/// How many lines of a peer may wait for something, and how many of its requests for an answer.
+pub(super) const MOST_OPEN: usize = 16_384;
+
 /// What a request is, as far as the bus must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {

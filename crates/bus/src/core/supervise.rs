@@ -468,15 +468,20 @@ impl<O: Outlet> Pass<'_, O> {
         for key in sessions {
             let Some(session) = self.core.sessions.get_mut(key) else { continue };
             session.prompts.clear();
-            session.running = false;
+            let was_running = std::mem::take(&mut session.running);
             session.cancelling = None;
             session.stopped = 0;
             if matches!(session.place, Place::Reviving(_)) {
                 continue;
             }
             session.place = Place::Lost(reason.clone());
+            let name = session.name.clone();
             if let Some(owner) = session.owner {
                 self.notify(owner, key, reason);
+                if was_running {
+                    let error = RpcError::new(Code::WorkerLost, format!("the turn was cut short: {reason}"));
+                    self.say_failed(owner, &name, &error.effects(Effects::Possible));
+                }
             }
         }
     }
