@@ -4,6 +4,7 @@ mod faults;
 mod lives;
 mod progress;
 mod routes;
+mod sessions;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,0 +1,174 @@
+//! Sessions that are lost, wanted by several, spoken of too early or too late, or called otherwise.
+
+use insta::assert_snapshot;
+
+use super::*;
+
+#[test]
+fn a_session_is_lost_for_good_only_when_somebody_is_told() {
+    let mut scene = Scene::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }]));
+    scene.up(0);
+    scene.answer(0, 1, &json!({"protocolVersion": 1}));
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.dies(0);
+    scene.seen();
+    scene.note(client, "_ext/note", &json!({"sessionId": "a"}));
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    assert_snapshot!(scene.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"the session was lost: killed by SIGKILL","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#);
+}
+
+#[test]
+fn a_session_that_was_not_taken_up_in_time_is_tried_again() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.dies(0);
+    scene.seen();
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    scene.pass(1.0);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.dies(0);
+    assert_snapshot!(scene.seen(), @r#"
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    Tell(Ready(Worker(0)))
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the session could not be taken up again: the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
+    Tell(Lost { worker: Worker(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
+    "#);
+    // It waits for a worker, and in vain.
+    scene.ask(client, 2, "session/prompt", &prompt("a"));
+    scene.pass(31.0);
+    assert_snapshot!(scene.seen(), @r#"
+    Spawn { worker: Worker(0), pool: PoolId(0) }
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the session could not be taken up again in time","data":{"condition":"deadline","retryable":true,"effects":"none"}}}
+    "#);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.seen();
+    scene.ask(client, 3, "session/prompt", &prompt("a"));
+    scene.answer(0, 2, &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
+    w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
+    "#);
+}
+
+#[test]
+fn what_is_wanted_before_it_is_there_belongs_to_whom_it_was_made_for() {
+    let mut scene = Scene::shared(1);
+    let (one, other) = (scene.open(), scene.open());
+    scene.ask(one, 1, "session/load", &json!({"sessionId": "a"}));
+    scene.ask(other, 1, "session/new", &json!({}));
+    scene.seen();
+    scene.answer(0, 3, &json!({"sessionId": "a"}));
+    scene.update(0, "a", "hello");
+    scene.answer(0, 2, &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    c1 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
+    c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"hello"}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn what_is_said_in_a_session_that_is_no_more_reaches_nobody() {
+    let mut scene = Scene::shared(1);
+    let (one, other) = (scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.leaves(one);
+    scene.pass(301.0);
+    scene.ask(other, 1, "session/new", &json!({}));
+    scene.seen();
+    // The one that waits for a session is not asked in its place, and the worker has done nothing wrong.
+    for id in ["p", "q", "r"] {
+        let params = json!({"sessionId": "a"});
+        let asked =
+            json!({"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": params});
+        scene.said(0, &asked.to_string());
+    }
+    scene.update(0, "a", "more");
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}
+    w0 < {"jsonrpc":"2.0","id":"q","result":{"outcome":{"outcome":"cancelled"}}}
+    w0 < {"jsonrpc":"2.0","id":"r","result":{"outcome":{"outcome":"cancelled"}}}
+    "#);
+}
+
+#[test]
+fn what_waited_for_a_worker_goes_only_where_it_still_may() {
+    let mut scene = Scene::new(&config(vec![Pool { instances: 3, ..pool(Share::Session) }]));
+    for worker in 0..3 {
+        scene.up(worker);
+    }
+    let (one, other) = (scene.open(), scene.open());
+    for (client, worker) in [(one, 0), (other, 1)] {
+        scene.ask(client, 0, "initialize", &json!({"protocolVersion": 1}));
+        scene.answer(worker, 1, &json!({"protocolVersion": 1}));
+    }
+    scene.ask(other, 1, "session/new", &json!({}));
+    scene.dies(0);
+    // Its new worker is being greeted; by then there is such a session, but it is another's.
+    scene.ask(one, 2, "session/close", &json!({"sessionId": "a"}));
+    let id = scene.last_id(1);
+    scene.answer(1, id, &json!({"sessionId": "a"}));
+    scene.seen();
+    scene.answer(2, 1, &json!({"protocolVersion": 1}));
+    assert_snapshot!(scene.seen(), @r#"c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}"#);
+}
+
+#[test]
+fn a_session_is_not_reached_by_its_workers_name_for_it() {
+    let mut scene = Scene::shared(2);
+    let (one, other) = (scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.session(other, 1, "a");
+    scene.ask(one, 1, "session/close", &json!({"sessionId": "a"}));
+    let id = scene.last_id(0);
+    scene.answer(0, id, &json!({}));
+    scene.seen();
+    // Of the second one, which clients call a~2.
+    scene.ask(one, 2, "session/load", &json!({"sessionId": "a"}));
+    scene.ask(one, 3, "session/delete", &json!({"sessionId": "a"}));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn what_is_asked_too_early_is_answered_as_it_was_asked() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.ask(client, 1, "session/new", &json!({}));
+    scene.ask(client, 2, "session/new", &json!({}));
+    scene.seen();
+    let ask =
+        |id| json!({"jsonrpc": "2.0", "id": id, "method": "fs/read_text_file", "params": {"sessionId": "a"}});
+    scene.said(0, &json!([ask("p"), ask("q")]).to_string());
+    scene.answer(0, 2, &json!({"sessionId": "a"}));
+    scene.line(client, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#);
+    scene.line(client, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    // What it takes back by then is nothing that its client knows.
+    scene.said(0, r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"p"}}"#);
+    // No session is made that this could be about.
+    scene.ask(client, 3, "session/new", &json!({}));
+    scene.said(0, &ask("r").to_string().replace("\"a\"", "\"b\""));
+    scene.fail(0, 4, -32603);
+    scene.said(0, r#"{"jsonrpc":"2.0","id":3}"#);
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"method":"fs/read_text_file","params":{"sessionId":"a"}}
+    c0 < {"jsonrpc":"2.0","id":2,"method":"fs/read_text_file","params":{"sessionId":"a"}}
+    c0 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
+    w0 < [{"jsonrpc":"2.0","id":"q","result":{}},{"jsonrpc":"2.0","id":"p","result":{}}]
+    Tell(Dropped { worker: Worker(0), why: "the request it is about is not open" })
+    w0 < {"jsonrpc":"2.0","id":4,"method":"session/new","params":{}}
+    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32603,"message":"no"}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"the agent's answer is no valid response","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
+    w0 < {"jsonrpc":"2.0","id":"r","error":{"code":-32602,"message":"the session is not this agent's","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    Tell(Strike { worker: Worker(0), what: "named a session that is not its own" })
+    Tell(Strike { worker: Worker(0), what: "sent an answer that is none" })
+    "#);
+}
