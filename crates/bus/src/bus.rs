@@ -11,7 +11,7 @@ use mio::{Poll, Waker};
 use narrows_process::{Controller, Limits, SpawnError, Unenforceable};
 use tokio::sync::watch;
 
-use crate::config::{Config, Door, Limits, Listen};
+use crate::config::{self, Config, Door, Listen};
 use crate::core::Core;
 use crate::driver::{self, Brain, Driver, Mailbox, Parts, Queues};
 use crate::listen::{self, ListenError};
@@ -295,7 +295,7 @@ fn cap(config: &mut Config) {
     if let Some(room) = driver::cap_connections(config, limit) {
         let wanted = config.limits.max_connections;
         // Nobody asked for the default, so nobody needs a warning that it is more than there can be.
-        if wanted == Limits::default().max_connections {
+        if wanted == config::Limits::default().max_connections {
             tracing::info!(room, descriptors = limit, "as many connections as descriptors allow");
         } else {
             tracing::warn!(wanted, room, descriptors = limit, "fewer connections than allowed can be had");
