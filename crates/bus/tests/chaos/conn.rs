@@ -334,6 +334,10 @@ impl Conn {
         let code = error["code"].as_i64().unwrap_or(0);
         *self.tally.entry(code).or_default() += 1;
         if message["id"].is_null() {
+            if code == -32012 {
+                // Why a slow reader is hung up on, which is the last it hears.
+                return Ok(());
+            }
             if !matches!(code, -32700 | -32600) {
                 return Err("this is no refusal of a line".into());
             }
