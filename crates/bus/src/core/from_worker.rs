@@ -324,16 +324,9 @@ impl<O: Outlet> Pass<'_, O> {
                 }
                 self.retire(worker, "sent too long a line");
             }
-            Fault::BadResponse => {
-                self.fail_answered(
-                    worker,
-                    message,
-                    Code::Internal,
-                    "the agent's answer is no valid response",
-                );
-                self.strike(worker, "sent an answer that is none");
-            }
-            _ if message.id().is_some() && !message.envelope().method.is_some() => {
+            _ if fault == Fault::BadResponse
+                || message.id().is_some() && !message.envelope().method.is_some() =>
+            {
                 // Nobody is left waiting for an answer that cannot be read.
                 self.fail_answered(
                     worker,

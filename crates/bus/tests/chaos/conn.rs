@@ -80,6 +80,8 @@ pub(crate) struct Conn {
     batches: Vec<BTreeSet<u64>>,
     /// Refusals without an id that are still to come.
     nulls: u32,
+    /// It was told why it is hung up on.
+    dismissed: bool,
     output: Vec<u8>,
     /// Sessions in which no turn is under way.
     pub(crate) idle: Vec<String>,
@@ -121,6 +123,7 @@ impl Conn {
             owed: BTreeMap::new(),
             batches: Vec::new(),
             nulls: 0,
+            dismissed: false,
             output: Vec::new(),
             idle: Vec::new(),
             lost: Vec::new(),
@@ -309,6 +312,9 @@ impl Conn {
     }
 
     fn take(&mut self, message: &Value) -> Result<(), String> {
+        if self.dismissed {
+            return Err("it comes after the reason for hanging up".into());
+        }
         if let Some(answers) = message.as_array() {
             let ids = answers.iter().filter_map(|answer| answer["id"].as_u64()).collect();
             let place = self.batches.iter().position(|batch| *batch == ids);
@@ -336,6 +342,7 @@ impl Conn {
         if message["id"].is_null() {
             if code == -32012 {
                 // Why a slow reader is hung up on, which is the last it hears.
+                self.dismissed = true;
                 return Ok(());
             }
             if !matches!(code, -32700 | -32600) {

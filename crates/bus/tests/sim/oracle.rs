@@ -140,6 +140,8 @@ struct ConnState {
     doubled: Vec<(Vec<u8>, Tag)>,
     /// Errors without an id that are due.
     nameless: usize,
+    /// It was told why it is hung up on.
+    dismissed: bool,
     /// What workers asked, by the id it came with.
     asked: HashMap<Vec<u8>, Tag>,
     /// The last message of each session that came.
@@ -239,6 +241,7 @@ impl Oracle {
             flight: HashMap::new(),
             doubled: Vec::new(),
             nameless: 0,
+            dismissed: false,
             asked: HashMap::new(),
             last: HashMap::new(),
         });

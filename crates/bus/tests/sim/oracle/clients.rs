@@ -69,6 +69,9 @@ impl Oracle {
         if !self.conns[conn].open {
             return;
         }
+        if self.conns[conn].dismissed {
+            self.wrong(format!("F26 connection {conn} hears more after the reason why it is hung up on"));
+        }
         let view = View::parse(line);
         match view.kind() {
             Kind::Invalid(fault) => self.wrong(format!("connection {conn} is sent no JSON-RPC ({fault:?})")),
@@ -116,7 +119,8 @@ impl Oracle {
         let code = view.error().map(|error| error.code);
         if id == b"null" {
             if code == Some(-32012) {
-                // The reason why a slow reader is hung up on.
+                // The reason why a slow reader is hung up on: the last it hears.
+                self.conns[conn].dismissed = true;
                 return None;
             }
             if self.conns[conn].nameless == 0 {
