@@ -1,0 +1,1 @@
+//! ACP.md and the files it leads to: read, checked, resolved.
