@@ -79,8 +79,6 @@ pub struct Facts {
     pub pid: u32,
     /// Where clients come in.
     pub listen: Vec<String>,
-    /// How many clients there can be at once.
-    pub max_connections: usize,
     /// Which limits of workers can be enforced.
     pub worker_limits: Vec<String>,
     /// Which cannot, and why.

@@ -1,17 +1,22 @@
 //! A bus as its owner sees it: started, asked, changed, and ended.
 
+mod standing;
+
+pub use standing::Unmoved;
+
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mio::{Poll, Waker};
 use narrows_process::{Controller, Limits, SpawnError, Unenforceable};
+use standing::Standing;
 use tokio::sync::watch;
 
-use crate::config::{self, Config, Door, Listen};
+use crate::config::{self, Config, Door};
 use crate::core::Core;
 use crate::driver::{self, Brain, Driver, Mailbox, Parts, Queues};
 use crate::listen::{self, ListenError};
@@ -42,9 +47,6 @@ pub enum StartError {
         /// Which, and why.
         source: Unenforceable,
     },
-    /// Where clients come in stays as it is while a bus runs.
-    #[error("listeners cannot be changed while the bus runs")]
-    Listeners,
     /// The system has no room for it.
     #[error("cannot start the bus: {0}")]
     Io(#[from] io::Error),
@@ -68,7 +70,6 @@ pub struct NoAnswer;
 pub struct Bus<B: Brain = Core> {
     handle: Handle<B>,
     addresses: Vec<Door>,
-    max_connections: usize,
 }
 
 impl Bus {
@@ -119,9 +120,12 @@ impl<B: Brain> Bus<B> {
             mailbox: Arc::clone(&mailbox),
             ended,
             environment: environment.clone().into(),
-            listen: config.listen.clone().into(),
+            standing: Arc::new(Mutex::new(Standing {
+                listen: config.listen,
+                addresses: addresses.clone(),
+                max_connections: config.limits.max_connections,
+            })),
         };
-        let max_connections = config.limits.max_connections;
         let limits = config.limits;
         let parts =
             Parts { brain, poll, entries, limits, environment, orders, news, mailbox: Arc::clone(&mailbox) };
@@ -142,19 +146,13 @@ impl<B: Brain> Bus<B> {
             }
             tell_end.send_replace(Some(end));
         })?;
-        Ok(Self { handle, addresses, max_connections })
+        Ok(Self { handle, addresses })
     }
 
     /// Where it listens, in the order of the settings; a port 0 has become a real one.
     #[must_use]
     pub fn addresses(&self) -> &[Door] {
         &self.addresses
-    }
-
-    /// How many connections there can be at once.
-    #[must_use]
-    pub fn max_connections(&self) -> usize {
-        self.max_connections
     }
 
     /// Another hold on it.
@@ -172,7 +170,7 @@ impl<B: Brain> Bus<B> {
     ///
     /// # Errors
     /// As there.
-    pub fn reload(&self, config: Config) -> Result<(), StartError> {
+    pub fn reload(&self, config: Config) -> Result<Vec<Unmoved>, StartError> {
         self.handle.reload(config)
     }
 
@@ -195,7 +193,7 @@ pub struct Handle<B: Brain = Core> {
     mailbox: Arc<Mailbox<B::Status>>,
     ended: watch::Receiver<Option<Ended>>,
     environment: Arc<[(OsString, OsString)]>,
-    listen: Arc<[Listen]>,
+    standing: Arc<Mutex<Standing>>,
 }
 
 impl<B: Brain> Handle<B> {
@@ -204,18 +202,32 @@ impl<B: Brain> Handle<B> {
         self.mailbox.drain();
     }
 
-    /// Gives it other pools and limits.
+    /// Gives it other pools and limits. Listeners stay as they are but for their pools; what is returned says how that is
+    /// not what the settings say.
     ///
     /// # Errors
     /// When it could not keep to them; then everything stays as it is.
-    pub fn reload(&self, mut config: Config) -> Result<(), StartError> {
+    pub fn reload(&self, mut config: Config) -> Result<Vec<Unmoved>, StartError> {
         check(&config, &self.environment)?;
-        if *config.listen != *self.listen {
-            return Err(StartError::Listeners);
-        }
         cap(&mut config);
+        // Held until it is handed over, so that of two at once the same one is the last.
+        let mut standing = self.standing();
+        let (listen, unmoved) = standing.keep(&config.listen);
+        config.listen = listen;
+        standing.listen.clone_from(&config.listen);
+        standing.max_connections = config.limits.max_connections;
         self.mailbox.reload(Box::new(config));
-        Ok(())
+        Ok(unmoved)
+    }
+
+    /// How many connections there can be at once.
+    #[must_use]
+    pub fn max_connections(&self) -> usize {
+        self.standing().max_connections
+    }
+
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How things stand.
@@ -255,7 +267,7 @@ impl<B: Brain> Clone for Handle<B> {
             mailbox: Arc::clone(&self.mailbox),
             ended: self.ended.clone(),
             environment: Arc::clone(&self.environment),
-            listen: Arc::clone(&self.listen),
+            standing: Arc::clone(&self.standing),
         }
     }
 }

@@ -11,5 +11,5 @@ pub mod driver;
 mod listen;
 mod nursery;
 
-pub use bus::{Bus, Ended, Handle, NoAnswer, StartError, worker_limits};
+pub use bus::{Bus, Ended, Handle, NoAnswer, StartError, Unmoved, worker_limits};
 pub use listen::ListenError;

@@ -86,14 +86,14 @@ const GAUGES: [Gauge; 8] = [
 ];
 
 /// The figures.
-pub(super) fn text(facts: &Facts, status: &Status, queues: &Queues) -> String {
+pub(super) fn text(facts: &Facts, max_connections: usize, status: &Status, queues: &Queues) -> String {
     let mut out = String::with_capacity(8 << 10);
     head(&mut out, "info", "gauge", "The program.");
     _ = writeln!(out, "narrows_bus_info{{version=\"{}\"}} 1", label(&facts.version));
     let whole = [
         ("draining", "Whether the bus is stopping.", usize::from(status.draining)),
         ("clients", "Clients that are connected.", status.clients),
-        ("max_clients", "Clients that there can be at once.", facts.max_connections),
+        ("max_clients", "Clients that there can be at once.", max_connections),
         ("sessions", "Sessions that there are.", status.sessions),
         ("pending_requests", "Requests that no worker has answered yet.", status.pending),
         ("full_clients", "Clients whose queue is full.", queues.full),
@@ -193,9 +193,9 @@ pub(super) mod tests {
 
     #[test]
     fn pools_of_one_name_are_one_series() {
-        let facts = Facts { version: "1.2.3".to_owned(), max_connections: 100, ..Facts::default() };
+        let facts = Facts { version: "1.2.3".to_owned(), ..Facts::default() };
         let queues = Queues { clients: 30, longest: 20, full: 1, workers: [(1, 5), (7, 9)].into() };
-        let text = text(&facts, &status(), &queues);
+        let text = text(&facts, 100, &status(), &queues);
         for line in [
             "narrows_bus_info{version=\"1.2.3\"} 1",
             "narrows_bus_uptime_seconds 12.500",
@@ -245,7 +245,7 @@ pub(super) mod tests {
             let mut status = status();
             let pool = status.pools.remove(1);
             status.pools.extend(names.into_iter().map(|name| PoolStatus { name, ..pool.clone() }));
-            judge(&text(&Facts::default(), &status, &Queues::default()));
+            judge(&text(&Facts::default(), 0, &status, &Queues::default()));
         }
     }
 
@@ -255,7 +255,7 @@ pub(super) mod tests {
         let section = page.split("\n### Metrics\n").nth(1).and_then(|rest| rest.split("\n## ").next());
         let rows = section.expect("a section on metrics").lines().filter_map(|line| line.strip_prefix("| `"));
         let documented: Vec<&str> = rows.filter_map(|row| row.split(['`', '{']).next()).collect();
-        let text = text(&Facts::default(), &status(), &Queues::default());
+        let text = text(&Facts::default(), 0, &status(), &Queues::default());
         let heads = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let told: Vec<&str> = heads.filter_map(|head| head.split(' ').next()).collect();
         assert_eq!(documented, told);

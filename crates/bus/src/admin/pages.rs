@@ -101,6 +101,7 @@ fn missing(status: &Status) -> Option<String> {
 struct Everything<'a> {
     #[serde(flatten)]
     facts: &'a Facts,
+    max_connections: usize,
     #[serde(flatten)]
     status: Status,
     queues: Queues,
@@ -111,7 +112,8 @@ async fn status(State(pages): State<Arc<Pages>>) -> Response {
         Ok(report) => report,
         Err(gone) => return gone,
     };
-    match serde_json::to_string(&Everything { facts: &pages.facts, status, queues }) {
+    let max_connections = pages.bus.max_connections();
+    match serde_json::to_string(&Everything { facts: &pages.facts, max_connections, status, queues }) {
         Ok(text) => with_type("application/json", text + "\n"),
         Err(error) => {
             tracing::error!(%error, "the state of the bus cannot be written");
@@ -123,7 +125,8 @@ async fn status(State(pages): State<Arc<Pages>>) -> Response {
 async fn figures(State(pages): State<Arc<Pages>>) -> Response {
     match ask(&pages).await {
         Ok((status, queues)) => {
-            with_type(metrics::CONTENT_TYPE, metrics::text(&pages.facts, &status, &queues))
+            let text = metrics::text(&pages.facts, pages.bus.max_connections(), &status, &queues);
+            with_type(metrics::CONTENT_TYPE, text)
         }
         Err(gone) => gone,
     }

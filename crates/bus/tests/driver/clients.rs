@@ -1,6 +1,6 @@
 //! Clients: lines, limits, hang-ups.
 
-use narrows_bus::StartError;
+use narrows_bus::{StartError, Unmoved};
 use narrows_process::Controller;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -187,8 +187,10 @@ fn the_end_is_orderly() {
     assert_eq!(runtime.block_on(rig.bus.status()), Ok(1));
     rig.bus.reload(Config { limits: Limits { max_line: 10, ..Limits::default() }, ..config("") }).unwrap();
     rig.until(|event| *event == Event::Reloaded);
-    let elsewhere = Config { listen: Vec::new(), ..config("") };
-    assert!(matches!(rig.bus.reload(elsewhere), Err(StartError::Listeners)));
+    let limits = Limits { max_connections: 7, ..Limits::default() };
+    let elsewhere = Config { listen: Vec::new(), limits, ..config("") };
+    assert!(matches!(rig.bus.reload(elsewhere).unwrap()[..], [Unmoved::Open(_)]));
+    assert_eq!(rig.bus.handle().max_connections(), 7);
     let handle = rig.bus.handle();
     rig.finish();
     assert_eq!(peer.rest(), "");

@@ -66,9 +66,6 @@ impl Failure {
             }
             StartError::Unlimited { .. } => Self::new(Code::Usage, line(&error.to_string()))
                 .hint("leave `memory` and `pids` of the pool out, or limit the whole bus from outside"),
-            StartError::Listeners => {
-                Self::new(Code::Usage, error.to_string()).hint("start the bus again for that")
-            }
             StartError::Io(_) => Self::new(Code::Internal, line(&error.to_string())),
         }
     }

@@ -74,7 +74,6 @@ async fn serve(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         listen: bus.addresses().iter().map(ToString::to_string).collect(),
-        max_connections: bus.max_connections(),
         worker_limits: limits
             .iter()
             .filter(|(_, can)| can.is_ok())
@@ -154,7 +153,10 @@ impl Serving<'_> {
             tracing::warn!("where operators come in stays as it is until the bus is started again");
         }
         match bus.reload(config.clone()) {
-            Ok(()) => {
+            Ok(unmoved) => {
+                for listener in unmoved {
+                    tracing::warn!("{}", line(&listener.to_string()));
+                }
                 self.drain = config.limits.drain_timeout;
                 self.config = config;
                 self.voice.say("the settings were read again");

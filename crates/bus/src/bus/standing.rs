@@ -1,0 +1,102 @@
+//! What a bus keeps to while its settings change: where clients come in.
+
+use std::fmt;
+
+use crate::config::{Door, Listen};
+
+/// A listener that is not as the settings say until the bus is started again. Displayed: which, and what that means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unmoved {
+    /// Nobody asks for it any more, and it stays open.
+    Open(Door),
+    /// It is asked for, and is not opened.
+    Closed(Door),
+}
+
+impl fmt::Display for Unmoved {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(door) => write!(out, "{door} stays open: closing it takes a restart of the bus"),
+            Self::Closed(door) => write!(out, "{door} is not opened: that takes a restart of the bus"),
+        }
+    }
+}
+
+/// What was settled when the bus started, and what can be had of the settings since.
+#[derive(Debug)]
+pub(super) struct Standing {
+    /// The listeners that are open, as the settings call them.
+    pub(super) listen: Vec<Listen>,
+    /// The same as clients call them.
+    pub(super) addresses: Vec<Door>,
+    /// How many connections there can be at once.
+    pub(super) max_connections: usize,
+}
+
+impl Standing {
+    /// The listeners that are open, with the pools that `wanted` gives them, and how that is not what `wanted` says.
+    pub(super) fn keep(&self, wanted: &[Listen]) -> (Vec<Listen>, Vec<Unmoved>) {
+        let mut rest: Vec<&Listen> = wanted.iter().collect();
+        let mut unmoved = Vec::new();
+        let mut kept = Vec::with_capacity(self.listen.len());
+        for (open, address) in self.listen.iter().zip(&self.addresses) {
+            match rest.iter().position(|listen| listen.at == open.at) {
+                Some(index) => kept.push(rest.remove(index).clone()),
+                None => {
+                    unmoved.push(Unmoved::Open(address.clone()));
+                    kept.push(open.clone());
+                }
+            }
+        }
+        unmoved.extend(rest.into_iter().map(|listen| Unmoved::Closed(listen.at.clone())));
+        (kept, unmoved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(urls: &[&str]) -> Vec<Listen> {
+        urls.iter().map(|url| Listen::parse(url).unwrap()).collect()
+    }
+
+    #[test]
+    fn listeners_stay_and_their_pools_change() {
+        #[track_caller]
+        fn check(open: &[&str], wanted: &[&str], expected: &[&str], unmoved: &[&str]) {
+            let listen = places(open);
+            let addresses = listen.iter().map(|listen| listen.at.clone()).collect();
+            let standing = Standing { listen, addresses, max_connections: 1 };
+            let (kept, told) = standing.keep(&places(wanted));
+            assert_eq!(kept, places(expected));
+            let told: Vec<String> = told.iter().map(ToString::to_string).collect();
+            assert_eq!(told, unmoved);
+        }
+        check(&["unix:/a"], &["unix:/a"], &["unix:/a"], &[]);
+        check(
+            &["tcp://[::1]:1/a", "unix:/b"],
+            &["unix:/b", "tcp://[::1]:1/c"],
+            &["tcp://[::1]:1/c", "unix:/b"],
+            &[],
+        );
+        check(
+            &["tcp://[::1]:1/a", "unix:/b"],
+            &["tcp://[::1]:2/a", "unix:/b", "stdio:"],
+            &["tcp://[::1]:1/a", "unix:/b"],
+            &[
+                "tcp://[::1]:1 stays open: closing it takes a restart of the bus",
+                "tcp://[::1]:2 is not opened: that takes a restart of the bus",
+                "stdio: is not opened: that takes a restart of the bus",
+            ],
+        );
+        // Any free port is as good as another, but two are not one.
+        let free = "tcp://127.0.0.1:0";
+        check(
+            &[free],
+            &[free, free],
+            &[free],
+            &["tcp://127.0.0.1:0 is not opened: that takes a restart of the bus"],
+        );
+    }
+}
