@@ -104,7 +104,10 @@ pub enum Stuck {
     /// It takes nothing of what waits for it.
     Undrained,
     /// It has closed its stdin.
-    InputClosed,
+    InputClosed {
+        /// How many bytes of all that was put into its queue it may have read.
+        taken: u64,
+    },
     /// It has closed its stdout.
     OutputClosed,
 }

@@ -7,7 +7,6 @@ use super::Pass;
 use super::api::{Action, Client, Outlet, Reason, Worker};
 use super::batch::BatchKey;
 use super::line::Parts;
-use super::state::Stage;
 
 impl<O: Outlet> Pass<'_, O> {
     /// Puts a line into a client's queue that no worker is to be held up for. Full: the client is not read from, whose own
@@ -38,7 +37,8 @@ impl<O: Outlet> Pass<'_, O> {
         if waiting <= self.core.limits.queue_bytes {
             return;
         }
-        let exclusive = self.core.is_exclusive(worker);
+        let exclusive = self.core.is_exclusive(worker)
+            && self.core.worker(worker).is_some_and(|state| state.client.is_none_or(|own| own == client));
         let limit = self.core.limits.queue_bytes;
         let Some(state) = self.core.client(client) else { return };
         state.full = true;
@@ -108,7 +108,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Puts a line into a worker's queue, unless it takes no more.
     pub(super) fn write_worker(&mut self, worker: Worker, parts: &[&[u8]]) {
         let Some(state) = self.core.worker(worker) else { return };
-        if matches!(state.stage, Stage::Starting | Stage::Stopping) {
+        if !state.hears() {
             return;
         }
         state.queued += parts.iter().map(|part| part.len() as u64).sum::<u64>() + 1;
@@ -119,7 +119,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// Puts a line of `client`'s into a worker's queue. Full: the client is paused.
     pub(super) fn hand(&mut self, worker: Worker, client: Client, parts: &Parts<'_>) {
         let Some(state) = self.core.worker(worker) else { return };
-        if matches!(state.stage, Stage::Starting | Stage::Stopping) {
+        if !state.hears() {
             return;
         }
         state.queued += parts.len() as u64;

@@ -34,8 +34,14 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         session.cancelling = None;
-        session.running = false;
-        let prompts = std::mem::take(&mut session.prompts);
+        // A turn that was begun since was told nothing.
+        let stopped = session.stopped;
+        let (prompts, since) = std::mem::take(&mut session.prompts)
+            .into_iter()
+            .partition::<Vec<_>, _>(|prompt| *prompt <= stopped);
+        session.running &= !since.is_empty();
+        let idles = since.is_empty();
+        session.prompts = since;
         let owner = session.owner;
         let name = session.name.clone();
         let Some(worker) = session.worker() else { return };
@@ -44,7 +50,10 @@ impl<O: Outlet> Pass<'_, O> {
         for number in prompts {
             self.cancel_for(worker, number);
         }
-        if is_v2 && let Some(owner) = owner {
+        if is_v2
+            && idles
+            && let Some(owner) = owner
+        {
             self.say_idle(owner, &name);
         }
         self.retire(worker, "went on with a turn that was cancelled");

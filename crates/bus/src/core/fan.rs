@@ -7,15 +7,17 @@ use narrows_wire::{Code, RpcError, View, message};
 use serde_json::{Map, Value, json};
 
 use super::Pass;
-use super::api::{Client, Outlet, Worker};
+use super::api::{Client, Outlet, PoolId, Worker};
 use super::batch::BatchKey;
 use super::state::{Asker, Raw, Stage, What};
+use super::timer::Timer;
 
 /// An answer that is being gathered.
 #[derive(Debug)]
 pub(super) struct Fan {
-    client: Client,
     serial: u64,
+    client: Client,
+    client_serial: u64,
     id: Raw,
     batch: Option<BatchKey>,
     tag: Option<Raw>,
@@ -39,7 +41,7 @@ impl<O: Outlet> Pass<'_, O> {
     ) {
         let Some(id) = message.id() else { return };
         let Some(state) = self.core.client(client) else { return };
-        let (serial, identity) = (state.serial, state.identity);
+        let (client_serial, identity) = (state.serial, state.identity);
         let Some(pool) = state.pool else { return };
         let mut params: Map<String, Value> =
             message.params().and_then(|params| serde_json::from_slice(params).ok()).unwrap_or_default();
@@ -55,13 +57,19 @@ impl<O: Outlet> Pass<'_, O> {
                 }
             },
         };
+        if cursors.as_ref().is_some_and(|cursors| !self.are_there(pool, cursors)) {
+            let words = "an agent whose sessions were being listed is gone; list them from the beginning";
+            let error = RpcError::new(Code::InvalidParams, words);
+            self.refuse(client, id, batch, message.tag(), &error);
+            return;
+        }
         let pool = self.core.pool_of(pool);
         let mixes = pool.settings.mix_identities;
         let asked: Vec<(Worker, Option<Value>)> = pool
             .workers
             .iter()
             .filter_map(|worker| Some((*worker, self.core.workers.get(worker.0 as usize)?)))
-            .filter(|(_, state)| matches!(state.stage, Stage::Ready | Stage::Retiring))
+            .filter(|(_, state)| matches!(state.stage, Stage::Ready | Stage::Retiring) && !state.deaf)
             .filter(|(_, state)| mixes || state.identity.is_none_or(|other| other == identity))
             .filter_map(|(worker, state)| match &cursors {
                 None => Some((worker, None)),
@@ -70,9 +78,11 @@ impl<O: Outlet> Pass<'_, O> {
                 }
             })
             .collect();
+        let serial = self.core.next_serial();
         let fan = Fan {
-            client,
             serial,
+            client,
+            client_serial,
             id: id.into(),
             batch,
             tag: message.tag().map(Box::from),
@@ -90,6 +100,8 @@ impl<O: Outlet> Pass<'_, O> {
             self.finish_fan(key);
             return;
         }
+        let at = self.now + self.core.limits.initialize_timeout;
+        self.core.timers.set(at, Timer::Fanned(key, serial));
         let method = if what == What::List { method::SESSION_LIST } else { method::SESSION_DELETE };
         for (worker, cursor) in asked {
             let mut params = params.clone();
@@ -98,6 +110,31 @@ impl<O: Outlet> Pass<'_, O> {
             }
             self.ask(worker, Asker::Fan(key), method, Value::Object(params).to_string().as_bytes(), None);
         }
+    }
+
+    /// Whether the workers that a list goes on in are all there.
+    fn are_there(&self, pool: PoolId, cursors: &BTreeMap<String, Value>) -> bool {
+        let workers = &self.core.pool_of(pool).workers;
+        let states = workers.iter().filter_map(|worker| self.core.workers.get(worker.0 as usize));
+        let serials: HashSet<String> =
+            states.filter(|state| state.hears()).map(|state| state.serial.to_string()).collect();
+        cursors.keys().all(|serial| serials.contains(serial))
+    }
+
+    /// The workers that have not answered yet have had their time.
+    pub(super) fn fan_overdue(&mut self, key: u32, serial: u64) {
+        let Some(fan) = self.core.fans.get_mut(key as usize).filter(|fan| fan.serial == serial) else {
+            return;
+        };
+        fan.error.get_or_insert(RpcError::new(Code::Deadline, "an agent did not answer in time"));
+        for (_, worker) in &mut self.core.workers {
+            for pending in worker.pending.values_mut() {
+                if matches!(pending.asker, Asker::Fan(of) if of == key) {
+                    pending.asker = Asker::Gone;
+                }
+            }
+        }
+        self.finish_fan(key);
     }
 
     /// One worker's part.
@@ -158,7 +195,8 @@ impl<O: Outlet> Pass<'_, O> {
 
     fn finish_fan(&mut self, key: u32) {
         let Some(fan) = self.core.fans.try_remove(key as usize) else { return };
-        let Some(state) = self.core.client(fan.client).filter(|state| state.serial == fan.serial) else {
+        let Some(state) = self.core.client(fan.client).filter(|state| state.serial == fan.client_serial)
+        else {
             return;
         };
         state.inflight.remove(&fan.id);

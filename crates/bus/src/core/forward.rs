@@ -130,7 +130,7 @@ impl<O: Outlet> Pass<'_, O> {
         params: &[u8],
         session: Option<SessionKey>,
     ) {
-        let Some(state) = self.core.worker(worker) else { return };
+        let Some(state) = self.core.worker(worker).filter(|state| !state.deaf) else { return };
         state.next_id += 1;
         let number = state.next_id;
         let start = state.queued;
@@ -202,7 +202,7 @@ impl<O: Outlet> Pass<'_, O> {
                 if let Some(state) = self.core.client(client) {
                     state.inflight.remove(&id);
                 }
-                if matches!(pending.what, What::Initialize | What::Authenticate) {
+                if matches!(pending.what, What::Initialize | What::Authenticate | What::Logout) {
                     self.learn(worker, client, pending.what, message);
                 }
                 let both;

@@ -1,7 +1,7 @@
 //! What clients say and do.
 
 use narrows_acp::method;
-use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
+use narrows_wire::{Code, Effects, Fault, Kind, Part, RpcError, View, message};
 use serde_json::json;
 
 use super::Pass;
@@ -10,7 +10,7 @@ use super::batch::{BatchKey, Sender};
 use super::line::Parts;
 use super::number::{self, Digits};
 use super::route::Route;
-use super::session::SessionKey;
+use super::session::{SessionKey, Waiting, take_first};
 use super::state::{Asked, Asker, ClientState, MOST_OPEN, What, Whereabouts};
 use super::timer::Timer;
 
@@ -101,6 +101,12 @@ impl<O: Outlet> Pass<'_, O> {
             }
             Route::Backlog(worker) => self.await_greeting(worker, client, message, batch),
             Route::Revive(session) => self.await_session(session, client, message, batch),
+            Route::Close(session) => {
+                self.drop_session(session);
+                if let Ok(line) = message::response(id, &json!({})) {
+                    self.reply(client, batch, tag, line);
+                }
+            }
             Route::Hold => self.hold(client, message.bytes(), batch),
             Route::Initialize => self.answer_initialize(client, message, batch),
             Route::Everywhere => self.ask_everybody(client, message, batch, what),
@@ -152,7 +158,12 @@ impl<O: Outlet> Pass<'_, O> {
             }
             // A bus that stops starts nothing that it could wait for.
             Route::Hold if !self.core.draining => self.hold(client, message.bytes(), None),
-            Route::Hold | Route::Revive(_) | Route::Initialize | Route::Everywhere | Route::Refuse(_) => {
+            Route::Hold
+            | Route::Revive(_)
+            | Route::Close(_)
+            | Route::Initialize
+            | Route::Everywhere
+            | Route::Refuse(_) => {
                 self.core.counters.dropped += 1;
             }
         }
@@ -177,14 +188,34 @@ impl<O: Outlet> Pass<'_, O> {
     /// A client gives up on a request: its worker knows that by another id.
     fn give_up(&mut self, client: Client, message: View<'_>) {
         let Some(state) = self.core.client(client) else { return };
-        let found = message.request_id().and_then(|id| state.inflight.get(id)).copied();
-        let Some(Whereabouts::At(worker, id)) = found else {
+        let Some(raw) = message.request_id() else { return };
+        match state.inflight.get(raw).copied() {
+            Some(Whereabouts::At(worker, id)) => {
+                let digits = Digits::of(id);
+                // MCP's has no session, ACP's neither: nothing else to change.
+                self.hand(worker, client, &Parts::of(message, &[(Part::RequestId, digits.as_bytes())]));
+            }
+            Some(Whereabouts::Elsewhere) => self.give_up_unsent(client, raw),
+            None => self.core.counters.dropped += 1,
+        }
+    }
+
+    /// The same of one that still waits for its session or its worker.
+    fn give_up_unsent(&mut self, client: Client, id: &[u8]) {
+        let is_it =
+            |waiting: &Waiting| waiting.client == client && View::parse(&waiting.line).id() == Some(id);
+        let mut found = self.core.sessions.take_waiting(is_it);
+        for (_, worker) in &mut self.core.workers {
+            found = found.or_else(|| take_first(&mut worker.backlog, is_it));
+        }
+        let Some(waiting) = found else {
             self.core.counters.dropped += 1;
             return;
         };
-        let digits = Digits::of(id);
-        // MCP's has no session, ACP's neither: nothing else to change.
-        self.hand(worker, client, &Parts::of(message, &[(Part::RequestId, digits.as_bytes())]));
+        self.forget_elsewhere(client, &waiting.line);
+        let error =
+            RpcError::new(Code::Cancelled, "given up before any agent was asked").effects(Effects::None);
+        self.refuse(client, id, waiting.batch, View::parse(&waiting.line).tag(), &error);
     }
 
     fn client_response(&mut self, client: Client, message: View<'_>) {

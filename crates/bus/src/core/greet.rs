@@ -246,12 +246,12 @@ impl<O: Outlet> Pass<'_, O> {
                     state.initialize = None;
                 }
             }
-            (_, None) => {
+            (What::Authenticate, None) | (What::Logout, Some(_)) => {
                 if let Some(state) = self.core.client(client) {
                     state.authenticate = None;
                 }
             }
-            (_, Some(_)) => {}
+            _ => {}
         }
     }
 

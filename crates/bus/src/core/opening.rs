@@ -15,9 +15,6 @@ use super::session::{Place, Session, SessionKey, quoted};
 use super::state::{Asker, Opening, Pending, Raw, Stranger, Whereabouts};
 use super::timer::Timer;
 
-/// The longest params that are kept to take a session up again.
-const MOST_PARAMS: usize = 1 << 20;
-
 /// How much a worker may say about sessions that are not known yet.
 const MOST_STRANGERS: usize = 1 << 20;
 /// Of how many sessions that are no more a worker's names are kept.
@@ -47,14 +44,16 @@ impl<O: Outlet> Pass<'_, O> {
             ownerless: None,
             identity,
             tag,
-            params: kept(params),
+            params: params.into(),
             provisional,
+            unsure: false,
             prompts: Vec::new(),
             running: false,
             cancelling: None,
             stopped: 0,
             waiting: Vec::new(),
             awaited: self.now,
+            retried: false,
         });
         self.core.counters.sessions += 1;
         let aliased = self.core.sessions.get(key).is_some_and(|session| session.wire.is_some());
@@ -134,6 +133,7 @@ impl<O: Outlet> Pass<'_, O> {
         let name = message.session().filter(|_| message.result().is_some());
         let Some(name) = name else {
             self.leave_servers(worker, View::parse(&opening.line).params().unwrap_or_default());
+            self.unuse(worker);
             self.pass_answer(worker, pending, message, None);
             self.drop_strangers(worker);
             return;
@@ -192,11 +192,12 @@ impl<O: Outlet> Pass<'_, O> {
         };
         let provisional = self.core.sessions.get(key).is_some_and(|session| session.provisional);
         if message.result().is_some() {
-            let request = View::parse(&opening.line);
-            if let Some(session) = self.core.sessions.get_mut(key) {
-                session.provisional = false;
-                session.params = kept(request.params().unwrap_or(b"{}"));
-            }
+            let params = View::parse(&opening.line).params().unwrap_or(b"{}");
+            let Some(session) = self.core.sessions.get_mut(key) else { return };
+            session.provisional = false;
+            session.unsure = false;
+            let before = self.core.sessions.keep_params(key, params);
+            self.leave_servers(worker, &before);
             self.pass_answer(worker, pending, message, None);
             return;
         }
@@ -220,8 +221,29 @@ impl<O: Outlet> Pass<'_, O> {
         if provisional {
             pending.session = None;
             self.drop_session(key);
+            self.unuse(worker);
+        } else {
+            self.give_back(key);
+            self.leave_servers(worker, View::parse(&opening.line).params().unwrap_or_default());
         }
         self.pass_answer(worker, pending, message, None);
+    }
+
+    /// A client could not open a session that nobody had: nobody has it again.
+    fn give_back(&mut self, key: SessionKey) {
+        let Some(session) = self.core.sessions.get_mut(key).filter(|session| session.unsure) else { return };
+        session.unsure = false;
+        if let Some(owner) = session.owner.and_then(|owner| self.core.client(owner)) {
+            owner.sessions.remove(&key);
+        }
+        self.expire_later(key);
+    }
+
+    /// A session was not opened in a worker that is to have one: it can have another.
+    fn unuse(&mut self, worker: Worker) {
+        let Some(state) = self.core.worker(worker) else { return };
+        let opens = state.pending.values().any(|pending| pending.opening.is_some());
+        state.used = opens || !state.sessions.is_empty() || !state.former.is_empty();
     }
 
     /// Sends the same request to the next worker that may know the session.
@@ -371,9 +393,4 @@ impl<O: Outlet> Pass<'_, O> {
             self.take_worker(worker, View::parse(&line), batch);
         }
     }
-}
-
-/// What is kept of the params that opened a session: nothing of those that are too long to be kept for its life.
-fn kept(params: &[u8]) -> Box<[u8]> {
-    if params.len() > MOST_PARAMS { Box::default() } else { params.into() }
 }

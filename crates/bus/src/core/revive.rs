@@ -4,12 +4,14 @@ use narrows_acp::method;
 use narrows_wire::{Code, RpcError, View};
 use serde_json::{Value, json};
 
+use crate::config::Share;
+
 use super::Pass;
 use super::api::{Client, Outlet, PoolId, Worker};
 use super::batch::BatchKey;
 use super::route::Route;
 use super::session::{Place, SessionKey, Waiting};
-use super::state::Errand;
+use super::state::{Errand, Stage};
 use super::timer::Timer;
 
 /// How many lines may wait for one session.
@@ -104,8 +106,8 @@ impl<O: Outlet> Pass<'_, O> {
     /// Whether a worker of one client cannot take another session.
     fn is_used_up(&self, worker: Worker) -> bool {
         let Some(state) = self.core.workers.get(worker.0 as usize) else { return true };
-        let per_session = self.core.pool_of(state.pool).settings.share == crate::config::Share::Session;
-        !self.core.pool_of(state.pool).is_shared() && per_session && state.used
+        let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
+        !matches!(state.stage, Stage::Greeting | Stage::Ready) || per_session && state.used
     }
 
     /// Takes up sessions that wait for a worker of `pool`.
@@ -167,6 +169,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.place = Place::On(worker);
+        session.retried = false;
         for waiting in std::mem::take(&mut session.waiting) {
             self.forget_elsewhere(waiting.client, &waiting.line);
             self.take_client(waiting.client, View::parse(&waiting.line), waiting.batch);
@@ -178,6 +181,10 @@ impl<O: Outlet> Pass<'_, O> {
         let gone =
             [Code::WorkerLost, Code::Deadline, Code::Draining].into_iter().find(|code| error.is(*code));
         match gone {
+            Some(Code::WorkerLost) if self.is_revived_by(key, worker) && self.tries_again(key) => {
+                self.lose_again(key, error);
+                self.start_revival(key);
+            }
             Some(code) if self.is_revived_by(key, worker) => {
                 let words = format!("the session could not be taken up again: {}", error.message);
                 self.fail_revival(key, &RpcError::new(code, words));
@@ -185,6 +192,13 @@ impl<O: Outlet> Pass<'_, O> {
             Some(_) => {}
             None => self.revived(key, worker, Some(error.clone())),
         }
+    }
+
+    /// Whether a session is taken up once more though a worker was lost over it: one may be chance.
+    fn tries_again(&mut self, key: SessionKey) -> bool {
+        let draining = self.core.draining;
+        let Some(session) = self.core.sessions.get_mut(key) else { return false };
+        !draining && !std::mem::replace(&mut session.retried, true)
     }
 
     /// A session cannot be taken up: whatever waits for it is told so. It is no more if it never can be, and if that was

@@ -8,11 +8,15 @@ use crate::config::Share;
 use super::api::{Client, Outlet, PoolId, Worker};
 use super::session::{Place, SessionKey};
 use super::state::{Stage, What};
+use super::supervise::deaf;
 use super::timer::Timer;
 use super::{Pass, millis};
 
 /// The key in `_meta` by which a client names a pool.
 const POOL: &str = "narrows/pool";
+
+/// How many sessions one connection may have.
+const MOST_SESSIONS: usize = 65_536;
 
 /// What is to be done with a message.
 #[derive(Debug)]
@@ -23,6 +27,8 @@ pub(super) enum Route {
     Backlog(Worker),
     /// Keep it until its session lives again.
     Revive(SessionKey),
+    /// Close a session that lives nowhere.
+    Close(SessionKey),
     /// Keep it, and all behind it, until there is a worker.
     Hold,
     /// Answer it from what the workers have answered.
@@ -45,6 +51,9 @@ impl<O: Outlet> Pass<'_, O> {
         if self.core.pressure && (what.reopens() || what.creates()) {
             return Route::Refuse(RpcError::new(Code::Backpressure, "the bus takes no new sessions now"));
         }
+        if self.core.client(client).is_some_and(|state| state.sessions.len() >= MOST_SESSIONS) {
+            return Route::Refuse(RpcError::new(Code::Backpressure, "this connection has too many sessions"));
+        }
         let pool = match self.choose_pool(client, message, what) {
             Ok(pool) => pool,
             Err(error) => return Route::Refuse(error),
@@ -56,7 +65,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let state = self.core.pool_of(pool);
         match (state.settings.share, state.is_acp()) {
-            (Share::All, true) => self.route_shared(client, pool, name.is_some(), what),
+            (Share::All, true) => self.route_shared(client, pool, message, what),
             (Share::All, false) => self.route_unknowing(client, pool, message),
             (Share::Connection | Share::Session, _) => self.route_own(client, pool, what),
         }
@@ -75,7 +84,7 @@ impl<O: Outlet> Pass<'_, O> {
             Some(_) => {
                 return Some(Route::Refuse(session_in_use()));
             }
-            None if any_client || what.reopens() => self.adopt(key, client),
+            None if any_client || what.reopens() => self.adopt(key, client, what),
             None if matches!(what, What::Close | What::Delete) => {}
             None => {
                 let error =
@@ -84,17 +93,33 @@ impl<O: Outlet> Pass<'_, O> {
             }
         }
         match self.core.sessions.get(key)?.place {
-            Place::On(worker) => match self.core.worker(worker)?.stage {
-                Stage::Greeting => Some(Route::Backlog(worker)),
-                _ => Some(Route::Worker { worker, session: Some(key) }),
-            },
+            Place::On(worker) => {
+                let state = self.core.worker(worker)?;
+                match state.stage {
+                    Stage::Greeting => Some(Route::Backlog(worker)),
+                    _ if state.deaf => self.route_deaf(client, key, worker, what),
+                    _ => Some(Route::Worker { worker, session: Some(key) }),
+                }
+            }
             Place::Reviving(_) => Some(Route::Revive(key)),
-            Place::Lost(_) if what.reopens() => {
+            // What is done with it follows what waits for it.
+            Place::Lost(_) if self.is_awaited(key) => Some(Route::Revive(key)),
+            Place::Lost(_) if what == What::Close => Some(Route::Close(key)),
+            Place::Lost(_) if what.reopens() || what == What::Delete => {
                 self.drop_session(key);
                 None
             }
             Place::Lost(_) => Some(Route::Revive(key)),
         }
+    }
+
+    /// Of a session whose worker hears nothing any more: its turn goes on there, all else goes on elsewhere.
+    fn route_deaf(&mut self, client: Client, key: SessionKey, worker: Worker, what: What) -> Option<Route> {
+        if self.core.sessions.get(key)?.is_busy() {
+            return Some(Route::Refuse(deaf()));
+        }
+        self.lose_session(worker, key, &"its agent has closed its input".into());
+        self.route_session(client, key, what)
     }
 
     /// Refuses a session that a worker of the pool calls so and clients do not: by this name it is nobody's.
@@ -108,10 +133,18 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Makes a session without a client the session of `client`.
-    pub(super) fn adopt(&mut self, key: SessionKey, client: Client) {
+    fn adopt(&mut self, key: SessionKey, client: Client, what: What) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.owner = Some(client);
         session.ownerless = None;
+        session.unsure = what.reopens();
+        // Where workers are for one client at a time, the first that comes back has it.
+        if let Some(worker) = session.worker()
+            && self.core.is_exclusive(worker)
+            && let Some(state) = self.core.worker(worker)
+        {
+            state.client.get_or_insert(client);
+        }
         if let Some(state) = self.core.client(client) {
             state.sessions.insert(key);
         }
@@ -178,7 +211,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// In a pool that everybody shares and whose protocol is known.
-    fn route_shared(&mut self, client: Client, pool: PoolId, names_session: bool, what: What) -> Route {
+    fn route_shared(&mut self, client: Client, pool: PoolId, message: View<'_>, what: What) -> Route {
         let ready = self.core.pool_of(pool).answer.is_some();
         match what {
             What::Initialize if ready => Route::Initialize,
@@ -191,7 +224,10 @@ impl<O: Outlet> Pass<'_, O> {
                 Some(worker) => Route::Worker { worker, session: None },
                 None => self.wait_for(pool),
             },
-            _ if names_session => Route::Refuse(unknown_session()),
+            _ if message.session().is_some() => Route::Refuse(unknown_session()),
+            _ if misnames_session(message) => {
+                Route::Refuse(RpcError::new(Code::InvalidParams, "sessionId must be a string"))
+            }
             _ => self.sticky(client, pool),
         }
     }
@@ -270,6 +306,7 @@ impl<O: Outlet> Pass<'_, O> {
         if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
             && let Some(state) = self.core.worker(worker)
             && !matches!(state.stage, Stage::Starting | Stage::Stopping)
+            && !state.deaf
             && !(opens && (state.stage == Stage::Retiring || per_session && state.used))
         {
             if state.stage == Stage::Greeting {
@@ -297,8 +334,9 @@ impl<O: Outlet> Pass<'_, O> {
                 .is_some_and(|state| state.stage == Stage::Ready && !state.claimed)
         });
         let Some(worker) = free else { return self.wait_for(pool) };
+        let first = self.core.client(client).and_then(|state| state.worker);
+        let is_first = first.and_then(|first| self.core.worker(first)).is_none_or(|first| !first.hears());
         let Some(client_state) = self.core.client(client) else { return Route::Hold };
-        let is_first = client_state.worker.is_none();
         let is_known = client_state.initialize.is_some();
         let identity = client_state.identity;
         if is_first {
@@ -375,4 +413,13 @@ fn meta_pool(message: View<'_>) -> Option<String> {
     memchr::memmem::find(params, b"\"_meta\"")?;
     let params: Value = serde_json::from_slice(params).ok()?;
     Some(params.get("_meta")?.get(POOL)?.as_str()?.to_owned())
+}
+
+/// Whether there is a `params.sessionId` that is no name.
+fn misnames_session(message: View<'_>) -> bool {
+    let params = message.params().filter(|params| memchr::memmem::find(params, b"sessionId").is_some());
+    let params = params.and_then(|params| serde_json::from_slice::<Value>(params).ok());
+    params.is_some_and(|params| {
+        params.get("sessionId").is_some_and(|name| !name.is_string() && !name.is_null())
+    })
 }

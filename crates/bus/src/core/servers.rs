@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::Pass;
 use super::api::{Client, Outlet, Worker};
+use super::state::Asker;
 
 impl<O: Outlet> Pass<'_, O> {
     /// Remembers whose the servers are that a session is opened with.
@@ -28,13 +29,28 @@ impl<O: Outlet> Pass<'_, O> {
         Ok(())
     }
 
-    /// Forgets the servers of a session that is no more.
+    /// Forgets the servers that a session was or was to be opened with, unless their client has another that uses them.
     pub(super) fn leave_servers(&mut self, worker: Worker, params: &[u8]) {
         for name in declared(params) {
-            if let Some(state) = self.core.worker(worker) {
+            if !self.is_used(worker, &name)
+                && let Some(state) = self.core.worker(worker)
+            {
                 state.servers.remove(&name);
             }
         }
+    }
+
+    fn is_used(&self, worker: Worker, name: &str) -> bool {
+        let Some(state) = self.core.workers.get(worker.0 as usize) else { return false };
+        let Some(client) = state.servers.get(name) else { return false };
+        let names = |params: &[u8]| declared(params).iter().any(|other| **other == *name);
+        let mut sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
+        let mut openings = state.pending.values().filter_map(|pending| match &pending.asker {
+            Asker::Client { client: other, .. } if other == client => pending.opening.as_ref(),
+            _ => None,
+        });
+        sessions.any(|session| session.owner == Some(*client) && names(&session.params))
+            || openings.any(|opening| names(View::parse(&opening.line).params().unwrap_or_default()))
     }
 
     /// The client whose server a worker means.

@@ -8,6 +8,11 @@ use slab::Slab;
 use super::api::{Client, Identity, PoolId, Time, Worker};
 use super::batch::BatchKey;
 
+/// The longest params that are kept to take a session up again.
+const MOST_PARAMS: usize = 1 << 20;
+/// How many bytes of params are kept for all sessions.
+const MOST_KEPT: usize = 256 << 20;
+
 /// A session's place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct SessionKey(pub(super) u32);
@@ -51,6 +56,8 @@ pub(super) struct Session {
     pub(super) params: Box<[u8]>,
     /// The open request is still unanswered: its answer decides whether this is a session.
     pub(super) provisional: bool,
+    /// Nobody had it, and whether its owner has it now is decided by an answer too.
+    pub(super) unsure: bool,
     /// The ids of its prompts that are unanswered.
     pub(super) prompts: Vec<u64>,
     /// Whether it works, as told by its state (v2).
@@ -63,6 +70,8 @@ pub(super) struct Session {
     pub(super) waiting: Vec<Waiting>,
     /// Since when the first of them does.
     pub(super) awaited: Time,
+    /// A worker died over it: one more is tried.
+    pub(super) retried: bool,
 }
 
 impl Session {
@@ -84,6 +93,8 @@ pub(super) struct Sessions {
     slab: Slab<Session>,
     by_name: HashMap<Box<str>, SessionKey>,
     serial: u64,
+    /// How many bytes of params are kept for all of them.
+    kept: usize,
 }
 
 impl Sessions {
@@ -124,20 +135,36 @@ impl Sessions {
             }
         }
         let name = session.name.clone();
+        let params = std::mem::take(&mut session.params);
         let key = SessionKey(self.slab.insert(session) as u32);
         self.by_name.insert(name, key);
+        self.keep_params(key, &params);
         key
     }
 
-    fn free_name(&self, name: &str) -> Box<str> {
-        let mut number = 2_u64;
-        loop {
-            let other = format!("{name}~{number}");
-            if !self.by_name.contains_key(other.as_str()) {
-                return other.into();
-            }
-            number += 1;
+    /// Keeps the params with which a session was opened instead of what was kept before, which is returned. Not if they are
+    /// too long to be kept for its life, or all that is kept is: then it cannot be taken up in another worker.
+    pub(super) fn keep_params(&mut self, key: SessionKey, params: &[u8]) -> Box<[u8]> {
+        let Some(session) = self.slab.get_mut(key.0 as usize) else { return Box::default() };
+        let before = std::mem::take(&mut session.params);
+        self.kept -= before.len();
+        if params.len() <= MOST_PARAMS && self.kept + params.len() <= MOST_KEPT {
+            session.params = params.into();
+            self.kept += params.len();
         }
+        before
+    }
+
+    fn free_name(&self, name: &str) -> Box<str> {
+        // Small numbers if that is soon found; a serial was hardly ever used before.
+        let numbers = (2..10).chain(self.serial.max(10)..);
+        let mut names = numbers.map(|number| format!("{name}~{number}"));
+        names.find(|other| !self.by_name.contains_key(other.as_str())).unwrap_or_default().into()
+    }
+
+    /// Takes out the first line that waits and is the one.
+    pub(super) fn take_waiting(&mut self, is_it: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
+        self.slab.iter_mut().find_map(|(_, session)| take_first(&mut session.waiting, &is_it))
     }
 
     /// Takes out what a client that is gone has waiting.
@@ -149,9 +176,16 @@ impl Sessions {
 
     pub(super) fn remove(&mut self, key: SessionKey) -> Option<Session> {
         let session = self.slab.try_remove(key.0 as usize)?;
+        self.kept -= session.params.len();
         self.by_name.remove(&session.name);
         Some(session)
     }
+}
+
+/// Takes out the first line that is the one.
+pub(super) fn take_first(lines: &mut Vec<Waiting>, is_it: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
+    let at = lines.iter().position(is_it)?;
+    Some(lines.remove(at))
 }
 
 /// `text` as a JSON string.

@@ -22,6 +22,7 @@ pub(super) const MOST_OPEN: usize = 16_384;
 pub(super) enum What {
     Initialize,
     Authenticate,
+    Logout,
     New,
     Load,
     Resume,
@@ -40,6 +41,7 @@ impl What {
             method::SESSION_PROMPT => Self::Prompt,
             method::INITIALIZE => Self::Initialize,
             method::AUTHENTICATE | method::AUTH_LOGIN => Self::Authenticate,
+            method::LOGOUT | method::AUTH_LOGOUT => Self::Logout,
             method::SESSION_NEW => Self::New,
             method::SESSION_LOAD => Self::Load,
             method::SESSION_RESUME => Self::Resume,
@@ -244,6 +246,8 @@ pub(super) struct WorkerState {
     /// Of MCP servers that live in clients, whose they are.
     pub(super) servers: HashMap<Box<str>, Client>,
     pub(super) strikes: Vec<Time>,
+    /// It has closed its input: nothing can be said to it any more.
+    pub(super) deaf: bool,
     /// Why it has to go, if that is its own fault.
     pub(super) fault: Option<&'static str>,
     pub(super) full: bool,
@@ -251,6 +255,13 @@ pub(super) struct WorkerState {
     /// How many full queues keep it from being read.
     pub(super) paused: u32,
     pub(super) since: Time,
+}
+
+impl WorkerState {
+    /// Whether anything can be said to it.
+    pub(super) fn hears(&self) -> bool {
+        !self.deaf && !matches!(self.stage, Stage::Starting | Stage::Stopping)
+    }
 }
 
 /// What an agent can do with a session, as far as the bus uses it.

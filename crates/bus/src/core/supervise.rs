@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_acp::method;
-use narrows_wire::{Code, Effects, RpcError, message};
+use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::json;
+
+use crate::config::Share;
 
 use super::Pass;
 use super::api::{Action, Client, End, Note, Outlet, PoolId, Stuck, Time, Worker};
@@ -127,6 +129,7 @@ impl<O: Outlet> Pass<'_, O> {
             revivals: Vec::new(),
             servers: Default::default(),
             strikes: Vec::new(),
+            deaf: false,
             fault: None,
             full: false,
             pausing: Vec::new(),
@@ -184,7 +187,7 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         match why {
-            Stuck::InputClosed => self.retire(worker, "closed its input"),
+            Stuck::InputClosed { taken } => self.deafened(worker, taken),
             Stuck::OutputClosed => {
                 state.fault = Some("closed its output");
                 self.out.act(Action::Stop { worker, kill: true });
@@ -194,6 +197,26 @@ impl<O: Outlet> Pass<'_, O> {
                 self.useless(worker, what);
             }
         }
+    }
+
+    /// A worker hears nothing any more: what it has not read it never will. What it has, it may still answer.
+    fn deafened(&mut self, worker: Worker, taken: u64) {
+        let Some(state) = self.core.worker(worker) else { return };
+        state.deaf = true;
+        let mut unread: Vec<u64> = state
+            .pending
+            .iter()
+            .filter(|(_, pending)| pending.start >= taken)
+            .map(|(number, _)| *number)
+            .collect();
+        unread.sort_unstable();
+        for number in unread {
+            let pending = self.core.worker(worker).and_then(|state| state.pending.remove(&number));
+            let Some(pending) = pending else { continue };
+            self.forget_pending(worker, &pending, number);
+            self.fail(worker, pending, &deaf());
+        }
+        self.retire(worker, "closed its input");
     }
 
     /// Ends a worker at once that does not do what it must in time.
@@ -230,6 +253,9 @@ impl<O: Outlet> Pass<'_, O> {
             && let Some(state) = self.core.worker(worker)
         {
             state.creating = state.creating.saturating_sub(1);
+        }
+        if let Some(opening) = &pending.opening {
+            self.leave_servers(worker, View::parse(&opening.line).params().unwrap_or_default());
         }
         let Some(key) = pending.session else { return };
         let Some(session) = self.core.sessions.get_mut(key) else { return };
@@ -302,9 +328,11 @@ impl<O: Outlet> Pass<'_, O> {
                     && !self.core.pool_of(state.pool).is_shared()
                     && match state.client.and_then(|client| self.core.clients.get(client.0 as usize)) {
                         None => true,
-                        // A worker for one session, which is over; the first of its client serves the rest.
+                        // Of a client that has others, or one for each session, which is over.
                         Some(client) => {
-                            state.used && client.worker.is_some_and(|first| first.0 as usize != *key)
+                            let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
+                            let is_first = client.worker == Some(Worker(*key as u32));
+                            state.used && (per_session || client.worker.is_some() && !is_first)
                         }
                     }
             })
@@ -419,7 +447,10 @@ impl<O: Outlet> Pass<'_, O> {
         state.last_loss = Some(reason);
         let in_a_row = state.losses.back().is_none_or(|last| since >= *last);
         state.losses.retain(|at| now.saturating_sub(*at) < window);
-        state.losses.push_back(now);
+        // Several that did well for long and are lost together are one misfortune and no loop.
+        if in_a_row || now.saturating_sub(since) < window || state.losses.is_empty() {
+            state.losses.push_back(now);
+        }
         if in_a_row {
             let longest = RESTS.0.saturating_mul(1 << state.failures.min(20)).min(RESTS.1);
             state.failures += 1;
@@ -462,26 +493,34 @@ impl<O: Outlet> Pass<'_, O> {
     /// A worker's sessions live nowhere from now on; their clients are told if they can be.
     pub(super) fn lose_sessions(&mut self, worker: Worker, reason: &Arc<str>) {
         let Some(state) = self.core.worker(worker) else { return };
-        state.aliases.clear();
-        let mut sessions: Vec<SessionKey> = std::mem::take(&mut state.sessions).into_iter().collect();
+        let mut sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
         sessions.sort_unstable();
         for key in sessions {
-            let Some(session) = self.core.sessions.get_mut(key) else { continue };
-            session.prompts.clear();
-            let was_running = std::mem::take(&mut session.running);
-            session.cancelling = None;
-            session.stopped = 0;
-            if matches!(session.place, Place::Reviving(_)) {
-                continue;
-            }
-            session.place = Place::Lost(reason.clone());
-            let name = session.name.clone();
-            if let Some(owner) = session.owner {
-                self.notify(owner, key, reason);
-                if was_running {
-                    let error = RpcError::new(Code::WorkerLost, format!("the turn was cut short: {reason}"));
-                    self.say_failed(owner, &name, &error.effects(Effects::Possible));
-                }
+            self.lose_session(worker, key, reason);
+        }
+    }
+
+    /// The same of one session.
+    pub(super) fn lose_session(&mut self, worker: Worker, key: SessionKey, reason: &Arc<str>) {
+        if let Some(state) = self.core.worker(worker) {
+            state.sessions.remove(&key);
+            state.aliases.retain(|_, other| *other != key);
+        }
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        session.prompts.clear();
+        let was_running = std::mem::take(&mut session.running);
+        session.cancelling = None;
+        session.stopped = 0;
+        if matches!(session.place, Place::Reviving(_)) {
+            return;
+        }
+        session.place = Place::Lost(reason.clone());
+        let name = session.name.clone();
+        if let Some(owner) = session.owner {
+            self.notify(owner, key, reason);
+            if was_running {
+                let error = RpcError::new(Code::WorkerLost, format!("the turn was cut short: {reason}"));
+                self.say_failed(owner, &name, &error.effects(Effects::Possible));
             }
         }
     }
@@ -518,4 +557,9 @@ impl<O: Outlet> Pass<'_, O> {
             }
         }
     }
+}
+
+/// What is said of a request that a worker with closed input never read.
+pub(super) fn deaf() -> RpcError {
+    RpcError::new(Code::WorkerLost, "the agent has closed its input").effects(Effects::None)
 }

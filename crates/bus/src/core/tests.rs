@@ -1,5 +1,6 @@
 //! Whole conversations through the core, as what everybody gets to see.
 
+mod edges;
 mod faults;
 mod lives;
 mod progress;

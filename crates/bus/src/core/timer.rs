@@ -25,6 +25,8 @@ pub(super) enum Timer {
     Expired(SessionKey, u64),
     /// A session has waited for a worker for long enough.
     Unrevived(SessionKey, u64),
+    /// The workers that are all asked have had their time.
+    Fanned(u32, u64),
     /// A client has waited for a worker for long enough.
     Held(Client, u64),
     /// A pool may start workers again.
@@ -108,6 +110,7 @@ impl<O: Outlet> Pass<'_, O> {
                     self.revival_overdue(key);
                 }
             }
+            Timer::Fanned(fan, serial) => self.fan_overdue(fan, serial),
             Timer::Held(client, serial) => {
                 if self
                     .core

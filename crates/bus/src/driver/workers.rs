@@ -226,7 +226,10 @@ impl<B: Brain> Driver<B> {
         }
         let (since, why) = match (hand.mute_since, hand.deaf_since) {
             (Some(since), _) => (since, Stuck::OutputClosed),
-            (None, Some(since)) => (since, Stuck::InputClosed),
+            (None, Some(since)) => {
+                let unread = hand.stdin.as_ref().map_or(0, Stream::unread);
+                (since, Stuck::InputClosed { taken: hand.written.saturating_sub(unread) })
+            }
             (None, None) => return None,
         };
         if now < since + NEWS_GRACE {

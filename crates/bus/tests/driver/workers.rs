@@ -81,9 +81,10 @@ fn what_was_never_written_comes_back() {
 
 #[test]
 fn closed_pipes_are_noticed() {
-    for (script, why) in
-        [("exec >&-; sleep 1000", Stuck::OutputClosed), ("exec <&-; sleep 1000", Stuck::InputClosed)]
-    {
+    for (script, why) in [
+        ("exec >&-; sleep 1000", Stuck::OutputClosed),
+        ("exec <&-; sleep 1000", Stuck::InputClosed { taken: 0 }),
+    ] {
         let rig = Rig::new(Mode::Pairs, config(script));
         let _peer = rig.connect();
         let up = rig.until(|event| matches!(event, Event::Up(..)));

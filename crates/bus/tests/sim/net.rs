@@ -37,6 +37,8 @@ pub(crate) struct Proc {
     pub(crate) paused: bool,
     /// Told to end; at once if it is true.
     pub(crate) stop: Option<bool>,
+    /// It has closed its input.
+    pub(crate) closed: bool,
     pub(crate) frozen: bool,
 }
 

@@ -150,6 +150,7 @@ impl World {
                 over: false,
                 paused: false,
                 stop,
+                closed: false,
                 frozen: false,
             });
         }
@@ -296,7 +297,7 @@ impl World {
         proc.pipe.extend(proc.queue.drain(..go));
         proc.written += go as u64;
         let taken = most.min(proc.pipe.len());
-        if !proc.frozen && taken > 0 {
+        if !proc.frozen && !proc.closed && taken > 0 {
             proc.partial.extend(proc.pipe.drain(..taken));
             proc.read += taken as u64;
             let mut at = 0;

@@ -227,6 +227,10 @@ impl Oracle {
             if !cancelled && method != "session/close" && !REPEATABLE.contains(&method) {
                 self.wrong(format!("the bus made a result for #{tag}# {method}"));
             }
+            // A session that lives nowhere needs no worker to be closed.
+            if method == "session/close" && handed.is_empty() {
+                self.forgotten(tag);
+            }
             return;
         };
         if let Some(due) = malformed

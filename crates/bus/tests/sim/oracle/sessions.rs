@@ -106,11 +106,9 @@ impl Oracle {
 
     /// A client was refused what it asked for: if that was a session, it does not have it.
     pub(super) fn not_taken_up(&mut self, conn: Conn, tag: Tag) {
-        let at = self.asked(tag).and_then(|asked| asked.handed.last().map(|(hand, _, _)| *hand));
         for state in self.truths.iter_mut().flatten().filter(|state| state.taking == Some(tag)) {
             state.taking = None;
-            // One that was there all the time is its own all the same.
-            state.owner = state.owner.filter(|owner| *owner != conn || at == Some(state.hand));
+            state.owner = state.owner.filter(|owner| *owner != conn);
         }
     }
 

@@ -79,12 +79,19 @@ impl World {
     fn is_stuck(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot).filter(|proc| proc.up && proc.stop.is_none())?;
-        proc.frozen = true;
-        let why =
-            self.random.of(&[Stuck::Stopped, Stuck::Undrained, Stuck::InputClosed, Stuck::OutputClosed]);
+        let taken = proc.read;
+        let why = self.random.of(&[
+            Stuck::Stopped,
+            Stuck::Undrained,
+            Stuck::InputClosed { taken },
+            Stuck::OutputClosed,
+        ]);
+        let listens = !matches!(why, Stuck::InputClosed { .. });
+        let proc = self.net.proc(slot)?;
+        // One that only closed its input may still answer what it has read.
+        (proc.frozen, proc.closed) = (listens, !listens);
         self.worker_sticks(slot, why);
-        // One that only closed its input may finish what it has read.
-        if why != Stuck::InputClosed && self.net.proc(slot).is_some_and(|proc| proc.stop.is_none()) {
+        if listens && self.net.proc(slot).is_some_and(|proc| proc.stop.is_none()) {
             self.wrong(format!("F6 worker {slot} is stuck ({why:?}) and was not stopped"));
         }
         Some(())

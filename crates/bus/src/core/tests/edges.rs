@@ -1,0 +1,230 @@
+//! What happens where two things meet: a turn and a deaf worker, a cancellation and a wait, a name and two sessions.
+
+use insta::assert_snapshot;
+
+use super::super::Stuck;
+use super::*;
+
+fn servers(name: &str) -> Value {
+    json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "x", "serverId": name}]})
+}
+
+#[test]
+fn what_a_deaf_worker_has_not_read_is_refused_at_once_and_what_it_has_may_end() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    for name in ["a", "b"] {
+        scene.session(client, 0, name);
+    }
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    let taken = scene.sight.queued[&0].len() as u64;
+    scene.ask(client, 2, "session/prompt", &prompt("b"));
+    scene.seen();
+    scene.core.worker_stuck(scene.now, Worker(0), Stuck::InputClosed { taken }, &mut scene.sight);
+    scene.ask(client, 3, "_ext/x", &json!({"sessionId": "a"}));
+    scene.ask(client, 4, "session/prompt", &prompt("b"));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"the agent has closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
+    Spawn { worker: Worker(1), pool: PoolId(0) }
+    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32010,"message":"the agent has closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
+    "#);
+    scene.up(1);
+    scene.answer(1, 1, &able());
+    scene.answer(1, 2, &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
+    Tell(Ready(Worker(1)))
+    w1 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"b","mcpServers":[]}}
+    w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"b","prompt":[]}}
+    "#);
+    scene.answer(0, 4, &json!({"stopReason": "end_turn"}));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}
+    Stop { worker: Worker(0), kill: false }
+    "#);
+}
+
+#[test]
+fn what_waits_for_its_session_can_be_given_up_on() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.dies(0);
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    scene.ask(client, 2, "_ext/x", &json!({"sessionId": "a"}));
+    scene.seen();
+    scene.note(client, "$/cancel_request", &json!({"requestId": 1}));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"given up before any agent was asked","data":{"condition":"cancelled","retryable":false,"effects":"none"}}}
+    "#);
+    scene.pass(1.0);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.seen();
+    scene.answer(0, 2, &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":3,"method":"_ext/x","params":{"sessionId":"a"}}
+    "#);
+}
+
+#[test]
+fn a_session_that_is_lost_is_closed_without_a_worker() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.dies(0);
+    scene.seen();
+    scene.ask(client, 1, "session/close", &json!({"sessionId": "a"}));
+    scene.ask(client, 2, "session/prompt", &prompt("a"));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"result":{}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn a_server_is_known_as_long_as_one_session_uses_it() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    for name in ["a", "b"] {
+        scene.ask(client, 1, "session/new", &servers("s"));
+        let id = scene.last_id(0);
+        scene.answer(0, id, &json!({"sessionId": name}));
+    }
+    // One that is not opened takes nothing away either.
+    scene.ask(client, 2, "session/new", &servers("s"));
+    let id = scene.last_id(0);
+    scene.fail(0, id, -32_000);
+    let message = r#"{"jsonrpc":"2.0","id":7,"method":"mcp/message","params":{"serverId":"s"}}"#;
+    scene.seen();
+    for name in ["a", "b"] {
+        scene.ask(client, 3, "session/close", &json!({"sessionId": name}));
+        let id = scene.last_id(0);
+        scene.answer(0, id, &json!({}));
+        scene.seen();
+        scene.said(0, message);
+        scene.line(client, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        assert_eq!(scene.seen().contains("c0 < "), name == "a");
+    }
+}
+
+#[test]
+fn a_worker_for_one_session_goes_with_it_even_if_it_was_the_first() {
+    let mut scene = Scene::new(&config(vec![Pool { max_instances: 2, ..pool(Share::Session) }]));
+    scene.up(0);
+    let client = scene.open();
+    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    scene.answer(0, 1, &able());
+    // One that could not be opened leaves its worker as it was.
+    scene.ask(client, 2, "session/new", &json!({}));
+    scene.fail(0, 2, -32_000);
+    scene.ask(client, 3, "session/new", &json!({}));
+    scene.answer(0, 3, &json!({"sessionId": "a"}));
+    scene.up(1);
+    scene.ask(client, 4, "session/close", &json!({"sessionId": "a"}));
+    scene.seen();
+    scene.answer(0, 4, &json!({}));
+    scene.ask(client, 5, "session/new", &json!({}));
+    scene.answer(1, 1, &able());
+    assert_snapshot!(scene.seen(), @r#"
+    Stop { worker: Worker(0), kill: false }
+    c0 < {"jsonrpc":"2.0","id":4,"result":{}}
+    Spawn { worker: Worker(2), pool: PoolId(0) }
+    w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}
+    w1 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
+    "#);
+    scene.answer(1, 2, &json!({"sessionId": "b"}));
+    scene.dies(0);
+    scene.ask(client, 6, "_ext/x", &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":5,"result":{"sessionId":"b"}}
+    w1 < {"jsonrpc":"2.0","id":3,"method":"_ext/x","params":{}}
+    "#);
+}
+
+#[test]
+fn a_list_does_not_wait_for_ever_and_does_not_go_on_without_a_worker() {
+    let mut scene = Scene::shared(2);
+    let client = scene.open();
+    scene.ask(client, 1, "session/list", &json!({}));
+    scene.answer(0, 2, &json!({"sessions": [{"sessionId": "a"}], "nextCursor": "n"}));
+    scene.seen();
+    scene.pass(30.0);
+    scene.answer(1, 2, &json!({"sessions": [{"sessionId": "late"}]}));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"result":{"sessions":[{"sessionId":"a"}],"nextCursor":"{\"1\":\"n\"}"}}
+    "#);
+    scene.dies(0);
+    scene.seen();
+    scene.ask(client, 2, "session/list", &json!({"cursor": r#"{"1":"n"}"#}));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"an agent whose sessions were being listed is gone; list them from the beginning","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn a_session_is_named_by_a_string() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.ask(client, 1, "session/prompt", &json!({"sessionId": 7}));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"sessionId must be a string","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn a_session_that_nobody_has_stays_nobodys_if_it_cannot_be_opened() {
+    let mut scene = Scene::shared(1);
+    let (one, other) = (scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.leaves(one);
+    let third = scene.open();
+    for (client, id) in [(other, 3), (third, 4)] {
+        scene.ask(client, 1, "session/resume", &json!({"sessionId": "a", "cwd": "/"}));
+        scene.fail(0, id, -32_603);
+    }
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":3,"method":"session/resume","params":{"sessionId":"a","cwd":"/"}}
+    c1 < {"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}
+    w0 < {"jsonrpc":"2.0","id":4,"method":"session/resume","params":{"sessionId":"a","cwd":"/"}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}
+    "#);
+}
+
+#[test]
+fn a_turn_begun_since_is_not_taken_for_the_one_that_was_cancelled() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
+    scene.pass(29.0);
+    scene.ask(client, 2, "session/prompt", &prompt("a"));
+    scene.seen();
+    scene.pass(2.0);
+    scene.answer(0, 4, &json!({"stopReason": "end_turn"}));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"cancelled"}}
+    Spawn { worker: Worker(1), pool: PoolId(0) }
+    c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"end_turn"}}
+    "#);
+}
+
+#[test]
+fn workers_that_did_well_and_are_lost_together_are_one_loss() {
+    let mut scene = Scene::shared(8);
+    scene.pass(100.0);
+    for worker in 0..8 {
+        scene.dies(worker);
+    }
+    assert!(!scene.seen().contains("CircuitOpened"));
+    // Those that hardly began are a loop.
+    scene.pass(1.0);
+    for _ in 0..4 {
+        for worker in 0..8 {
+            scene.dies(worker);
+        }
+        scene.pass(2.0);
+    }
+    assert!(scene.seen().contains("CircuitOpened"));
+}
