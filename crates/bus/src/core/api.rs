@@ -123,6 +123,8 @@ pub struct End {
     pub unsent: Vec<u8>,
     /// Whether it was killed for using too much memory.
     pub oom: bool,
+    /// Whether it never ran because we lacked descriptors, processes or memory, which is no fault of its own.
+    pub ours: bool,
 }
 
 /// Something worth a line in the log or a count. Never holds what people said.

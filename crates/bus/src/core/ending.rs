@@ -144,10 +144,12 @@ impl<O: Outlet> Pass<'_, O> {
         let limits = &self.core.limits;
         let can_return = abilities.load || abilities.resume;
         let grace = if can_return { limits.session_grace } else { limits.disconnect_grace };
+        let (serial, worker) = (session.serial, session.worker());
         if self.now < since + grace {
+            // What its agent can do was not known yet when it lost its client.
+            self.core.timers.set(since + grace, Timer::Expired(key, serial));
             return;
         }
-        let (serial, worker) = (session.serial, session.worker());
         if session.is_busy() {
             // Its worker goes if it does not stop, and the session with it.
             let again = self.now + limits.cancel_grace;

@@ -24,8 +24,7 @@ impl<O: Outlet> Pass<'_, O> {
     ) {
         let Some(id) = message.id() else { return };
         let tag = message.tag();
-        if (what == What::New || what.reopens())
-            && !self.core.is_exclusive(worker)
+        if (what.creates() || what.reopens())
             && let Err(error) = self.enter_servers(worker, client, message.params().unwrap_or_default())
         {
             self.refuse(client, id, batch, tag, &error);

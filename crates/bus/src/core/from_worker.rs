@@ -256,9 +256,6 @@ impl<O: Outlet> Pass<'_, O> {
 
     fn target_of_connection(&self, worker: Worker, message: View<'_>) -> Target {
         let Some(state) = self.core.workers.get(worker.0 as usize) else { return Target::Gone };
-        if !self.core.pool_of(state.pool).is_shared() {
-            return state.client.map_or(Target::Gone, |client| Target::Client(client, None));
-        }
         let method = message.method();
         let scoped = message.request_id().and_then(|raw| match method.as_deref()? {
             method::CANCEL_REQUEST | MCP_CANCELLED => state.asking.get(raw).map(|(client, _)| *client),
@@ -274,9 +271,16 @@ impl<O: Outlet> Pass<'_, O> {
         if matches!(
             method.as_deref(),
             Some(method::MCP_MESSAGE | method::MCP_CONNECT | method::MCP_DISCONNECT)
-        ) && let Some(client) = self.owner_of_server(worker, message)
-        {
-            return Target::Client(client, None);
+        ) {
+            match self.owner_of_server(worker, message) {
+                Some(client) => return Target::Client(client, None),
+                // It was the former client's, and is not to be had from the one that has the worker now.
+                None if state.inherited => return Target::Gone,
+                None => {}
+            }
+        }
+        if !self.core.pool_of(state.pool).is_shared() {
+            return state.client.map_or(Target::Gone, |client| Target::Client(client, None));
         }
         Target::Nobody("it names no session, and many clients share this worker")
     }

@@ -297,7 +297,7 @@ impl<O: Outlet> Pass<'_, O> {
         if let Some(from) = from {
             self.leave_servers(from, &params);
         }
-        if let Some(owner) = owner.filter(|_| !self.core.is_exclusive(to))
+        if let Some(owner) = owner
             && self.enter_servers(to, owner, &params).is_err()
         {
             self.tell(Note::Dropped { worker: to, why: "another client has an MCP server of this id" });

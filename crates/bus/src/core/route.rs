@@ -142,8 +142,10 @@ impl<O: Outlet> Pass<'_, O> {
         if let Some(worker) = session.worker()
             && self.core.is_exclusive(worker)
             && let Some(state) = self.core.worker(worker)
+            && state.client.is_none()
         {
-            state.client.get_or_insert(client);
+            state.client = Some(client);
+            state.inherited = true;
         }
         if let Some(state) = self.core.client(client) {
             state.sessions.insert(key);

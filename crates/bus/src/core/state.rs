@@ -214,6 +214,8 @@ pub(super) struct WorkerState {
     pub(super) pid: u32,
     /// The client that has it for itself.
     pub(super) client: Option<Client>,
+    /// Whether that client has it from another that is gone.
+    pub(super) inherited: bool,
     /// Whether a client has ever had it.
     pub(super) claimed: bool,
     /// Whether a session was ever opened in it.

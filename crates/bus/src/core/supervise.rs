@@ -18,6 +18,8 @@ use super::timer::Timer;
 
 /// The shortest and the longest rest after a loss.
 const RESTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+/// The longest rest where the fault is ours: whoever comes meanwhile waits for its end.
+const LACK: Duration = Duration::from_secs(5);
 
 impl<O: Outlet> Pass<'_, O> {
     pub(super) fn fill_all(&mut self) {
@@ -110,6 +112,7 @@ impl<O: Outlet> Pass<'_, O> {
             stage: Stage::Starting,
             pid: 0,
             client: None,
+            inherited: false,
             claimed: false,
             used: false,
             identity: None,
@@ -203,20 +206,17 @@ impl<O: Outlet> Pass<'_, O> {
     fn deafened(&mut self, worker: Worker, taken: u64) {
         let Some(state) = self.core.worker(worker) else { return };
         state.deaf = true;
-        let mut unread: Vec<u64> = state
-            .pending
-            .iter()
-            .filter(|(_, pending)| pending.start >= taken)
-            .map(|(number, _)| *number)
-            .collect();
-        unread.sort_unstable();
-        for number in unread {
-            let pending = self.core.worker(worker).and_then(|state| state.pending.remove(&number));
-            let Some(pending) = pending else { continue };
-            self.forget_pending(worker, &pending, number);
+        let mut unread: Vec<(u64, Pending)> =
+            state.pending.extract_if(|_, pending| pending.start >= taken).collect();
+        unread.sort_unstable_by_key(|(number, _)| *number);
+        for (number, pending) in &unread {
+            self.forget_pending(worker, pending, *number);
+        }
+        // First, or what comes next in an array would be sent there.
+        self.retire(worker, "closed its input");
+        for (_, pending) in unread {
             self.fail(worker, pending, &deaf());
         }
-        self.retire(worker, "closed its input");
     }
 
     /// Ends a worker at once that does not do what it must in time.
@@ -396,7 +396,10 @@ impl<O: Outlet> Pass<'_, O> {
         self.forget_worker(worker, &state);
         if stage != Stage::Stopping || fault.is_some() {
             self.tell(Note::Lost { worker, reason: reason.to_string(), requests, sessions });
-            self.count_loss(pool, state.since, reason);
+            match end.ours {
+                true => self.rest_for_lack(pool, state.since, reason),
+                false => self.count_loss(pool, state.since, reason),
+            }
         }
         let mut lines: Vec<Waiting> = again
             .iter()
@@ -470,6 +473,22 @@ impl<O: Outlet> Pass<'_, O> {
             }
             self.refuse_waiting(pool);
         }
+        self.core.timers.set(next, Timer::Respawn(pool));
+    }
+
+    /// Rests after a worker could not be started for lack of something, longer each time. That is not counted as a loss,
+    /// and whoever waits is told.
+    fn rest_for_lack(&mut self, pool: PoolId, since: Time, reason: Arc<str>) {
+        let state = &mut self.core.pools[pool.0 as usize];
+        state.last_loss = Some(reason);
+        // Those that were started together fail together, and are one.
+        if since >= state.rest_until {
+            let longest = RESTS.0.saturating_mul(1 << state.failures.min(20)).min(LACK);
+            state.failures += 1;
+            state.rest_until = self.now + longest.mul_f64(self.core.random.f64());
+        }
+        let next = state.rest_until;
+        self.refuse_waiting(pool);
         self.core.timers.set(next, Timer::Respawn(pool));
     }
 
