@@ -24,8 +24,8 @@ fn what_a_deaf_worker_has_not_read_is_refused_at_once_and_what_it_has_may_end() 
     scene.ask(client, 3, "_ext/x", &json!({"sessionId": "a"}));
     scene.ask(client, 4, "session/prompt", &prompt("b"));
     assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"the agent has closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
     Spawn { worker: Worker(1), pool: PoolId(0) }
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"the agent has closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
     c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32010,"message":"the agent has closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
     "#);
     scene.up(1);
