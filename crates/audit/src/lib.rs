@@ -1,1 +1,59 @@
 //! A log that proves what was decided: hash-chained, on disk before it is acknowledged, and verified by code of its own.
+//!
+//! ```
+//! use narrows_audit::{Actor, Event, Log, Options, Subject, verify};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! let path = directory.path().join("audit-log.jsonl");
+//! let log = Log::open(&path, Options::default())?;
+//! let event = Event {
+//!     actor: Actor { id: "operator:notes".into(), role: Some("operator".into()) },
+//!     action: "operator.invoked".into(),
+//!     subject: Subject { kind: "session".into(), reference: Some("s1".into()), path: None },
+//!     ..Event::default()
+//! };
+//! let receipt = log.append(event).wait()?; // or `.await`
+//! assert_eq!(receipt.seq, 0);
+//! log.close();
+//!
+//! let report = verify::log(&path, &verify::Options::default())?;
+//! assert_eq!((report.entries, report.hash, report.bad), (1, Some(receipt.hash), None));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What holds, whatever happens to the process or the machine:
+//! - An event that was acknowledged is in the log, and the chain from the first entry to it verifies.
+//! - An event that could not be written is an error for whoever wanted it logged; the log is as it was.
+//! - Only what was never acknowledged is ever cut, and only from the end.
+
+mod approval;
+mod base58;
+mod clock;
+mod disk;
+mod draft;
+mod entry;
+mod event;
+mod files;
+mod head;
+pub mod jcs;
+pub mod key;
+mod log;
+mod read;
+mod redact;
+mod secret;
+mod segment;
+pub mod verify;
+
+pub use approval::{Approval, ApprovalError, Signer, Verdict};
+pub use clock::{Clock, SystemClock};
+pub use disk::{Directory, Disk, Handle, Seen};
+pub use entry::{Algorithm, DOCTYPE, Entry, GENESIS, SCHEMA};
+pub use event::{Actor, Decision, Event, EventError, MAX_DEPTH, PolicyRef, Subject, UnknownDecision};
+pub use head::{Head, SignedHead};
+pub use key::{PublicKey, Signature, SigningKey};
+pub use log::{Append, AppendError, Log, OpenError, Options, Receipt};
+pub use read::{Filter, ReadError, Reader};
+pub use redact::Redaction;
+pub use secret::Secret;

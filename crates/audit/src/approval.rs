@@ -1,0 +1,163 @@
+//! A decision that somebody has signed.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::entry::SCHEMA;
+use crate::event::PolicyRef;
+use crate::jcs::TooDeep;
+use crate::key::{PublicKey, Signature, SignatureError, SigningKey};
+
+/// A signed decision, as it stands in a `.signature.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Approval {
+    /// Always `agentgovernance/v1`.
+    #[serde(rename = "$schema")]
+    pub schema: String,
+    /// Always `signature`.
+    pub doctype: String,
+    /// What is decided about.
+    pub artifact: String,
+    /// How.
+    pub decision: Verdict,
+    /// Why; a rejection needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// By whom.
+    pub signer: Signer,
+    /// When.
+    pub signed_at: String,
+    /// Which policy asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyRef>,
+    /// The signature over artifact, decision, signer, time and policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<Signature>,
+}
+
+/// What can be decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Yes.
+    Approve,
+    /// No.
+    Reject,
+    /// Neither.
+    Abstain,
+}
+
+/// Who decides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Signer {
+    /// Such as an address or a `did:key`.
+    pub id: String,
+    /// Such as `founder`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+}
+
+/// Why an approval does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApprovalError {
+    /// Nobody has signed it.
+    #[error("it is not signed")]
+    Unsigned,
+    /// It says no, and not why.
+    #[error("it rejects without a reason")]
+    NoReason,
+    /// The signature is wrong.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+}
+
+impl Approval {
+    /// One that is not signed yet.
+    pub fn new(
+        artifact: impl Into<String>,
+        decision: Verdict,
+        signer: Signer,
+        signed_at: impl Into<String>,
+    ) -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            doctype: "signature".to_owned(),
+            artifact: artifact.into(),
+            decision,
+            reason: None,
+            signer,
+            signed_at: signed_at.into(),
+            policy: None,
+            signature: None,
+        }
+    }
+
+    /// Signs it.
+    pub fn sign(mut self, key: &SigningKey) -> Result<Self, TooDeep> {
+        self.signature = Some(key.sign(&self.payload())?);
+        Ok(self)
+    }
+
+    /// Whether it counts as a decision of whoever has `key`.
+    pub fn verify(&self, key: &PublicKey) -> Result<(), ApprovalError> {
+        if self.decision == Verdict::Reject && self.reason.as_ref().is_none_or(String::is_empty) {
+            return Err(ApprovalError::NoReason);
+        }
+        let signature = self.signature.as_ref().ok_or(ApprovalError::Unsigned)?;
+        Ok(key.verify(&self.payload(), signature)?)
+    }
+
+    /// What is signed.
+    fn payload(&self) -> Value {
+        let mut payload = json!({
+            "artifact": self.artifact,
+            "decision": self.decision,
+            "signer": self.signer,
+            "signedAt": self.signed_at,
+        });
+        if let Some(policy) = &self.policy {
+            payload["policy"] = json!(policy);
+        }
+        payload
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_approval_is_of_one_thing_by_one_signer() {
+        let key = SigningKey::generate().expect("a key");
+        let signer = Signer { id: "ann@example.com".into(), role: None, display_name: None };
+        let approval = Approval::new("call_1", Verdict::Approve, signer, "2026-11-15T18:00:00.000Z");
+        assert_eq!(approval.verify(&key.public()), Err(ApprovalError::Unsigned));
+        let mut approval = approval;
+        approval.policy = Some(PolicyRef { reference: "finance-write".into(), decision: None });
+        let approval = approval.sign(&key).expect("shallow");
+        assert_eq!(approval.verify(&key.public()), Ok(()));
+        let other = Approval { artifact: "call_2".into(), ..approval.clone() };
+        assert_eq!(other.verify(&key.public()), Err(ApprovalError::Signature(SignatureError::Wrong)));
+        let other = Approval { policy: None, ..approval.clone() };
+        assert_eq!(other.verify(&key.public()), Err(ApprovalError::Signature(SignatureError::Wrong)));
+        let read: Approval = serde_json::from_value(json!(approval)).expect("an approval");
+        assert_eq!(read, approval);
+    }
+
+    #[test]
+    fn a_rejection_needs_a_reason() {
+        let key = SigningKey::generate().expect("a key");
+        let signer = Signer { id: "ann".into(), role: None, display_name: None };
+        let rejection = Approval::new("call_1", Verdict::Reject, signer, "2026-11-15T18:00:00.000Z")
+            .sign(&key)
+            .expect("shallow");
+        assert_eq!(rejection.verify(&key.public()), Err(ApprovalError::NoReason));
+        let rejection = Approval { reason: Some("too dear".into()), ..rejection };
+        assert_eq!(rejection.verify(&key.public()), Ok(()));
+    }
+}

@@ -1,0 +1,132 @@
+//! The clock on the wall, which may jump, and the one that only runs.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+/// Two clocks.
+pub trait Clock: Send + Sync {
+    /// The time of day.
+    fn now(&self) -> Timestamp;
+    /// How long this has been running; never goes back.
+    fn running(&self) -> Duration;
+}
+
+/// Those of the system.
+#[derive(Debug)]
+pub struct SystemClock(Instant);
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+
+    fn running(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// The smallest jump that is told, beside what a slow drift of a thousandth explains.
+const LEAST: i128 = 2_000;
+
+/// Watches the clock on the wall by the other one.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    last: Option<(i64, Duration)>,
+}
+
+/// The clock on the wall is not where it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Jump {
+    /// Where it should be, in milliseconds since 1970.
+    pub(crate) expected: i64,
+    /// Where it is.
+    pub(crate) found: i64,
+}
+
+impl Watch {
+    /// The time of day in milliseconds, and whether it jumped since the last look. Before the first look the time
+    /// that was last `written` is what must not lie ahead.
+    pub(crate) fn look(&mut self, clock: &dyn Clock, written: Option<i64>) -> (i64, Option<Jump>) {
+        let (found, running) = (clock.now().as_millisecond(), clock.running());
+        let jump = match self.last {
+            Some((then, since)) => {
+                let passed = running.saturating_sub(since).as_millis();
+                let expected = then.saturating_add(i64::try_from(passed).unwrap_or(i64::MAX));
+                let tolerance = LEAST + i128::try_from(passed / 1000).unwrap_or(i128::MAX);
+                let apart = (i128::from(found) - i128::from(expected)).abs();
+                (apart > tolerance).then_some(Jump { expected, found })
+            }
+            None => written
+                .filter(|&written| i128::from(written) - i128::from(found) > LEAST)
+                .map(|expected| Jump { expected, found }),
+        };
+        self.last = Some((found, running));
+        (found, jump)
+    }
+}
+
+/// Milliseconds since 1970 as they stand in a log.
+pub(crate) fn written(milliseconds: i64) -> String {
+    let time = Timestamp::from_millisecond(milliseconds).unwrap_or(Timestamp::MAX);
+    format!("{time:.3}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    struct Fake(Mutex<(i64, u64)>);
+
+    impl Clock for Fake {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_millisecond(self.0.lock().expect("alive").0).expect("in range")
+        }
+
+        fn running(&self) -> Duration {
+            Duration::from_millis(self.0.lock().expect("alive").1)
+        }
+    }
+
+    #[test]
+    fn a_jump_is_told_from_time_that_passes() {
+        const DAY: i64 = 86_400_000;
+        let clock = Fake(Mutex::new((DAY, 0)));
+        let mut watch = Watch::default();
+        let mut look = |wall: i64, running: u64| {
+            *clock.0.lock().expect("alive") = (wall, running);
+            watch.look(&clock, Some(DAY)).1
+        };
+        assert_eq!(look(DAY, 0), None);
+        assert_eq!(look(DAY + 1000, 1000), None);
+        assert_eq!(look(DAY + 2500, 1000), None);
+        assert_eq!(look(3 * DAY, 2000), Some(Jump { expected: DAY + 3500, found: 3 * DAY }));
+        assert_eq!(look(3 * DAY + 1000, 3000), None);
+        assert_eq!(look(2 * DAY, 3000), Some(Jump { expected: 3 * DAY + 1000, found: 2 * DAY }));
+        // A slow clock, for a day.
+        assert_eq!(look(3 * DAY - 30_000, 3000 + DAY.unsigned_abs()), None);
+    }
+
+    #[test]
+    fn a_log_from_the_future_is_a_jump() {
+        let clock = Fake(Mutex::new((5_000, 0)));
+        assert_eq!(Watch::default().look(&clock, Some(7_000)).1, None);
+        let jump = Some(Jump { expected: 7_001, found: 5_000 });
+        assert_eq!(Watch::default().look(&clock, Some(7_001)).1, jump);
+        assert_eq!(Watch::default().look(&clock, None), (5_000, None));
+    }
+
+    #[test]
+    fn times_have_milliseconds() {
+        assert_eq!(written(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(written(1_731_693_600_120), "2024-11-15T18:00:00.120Z");
+    }
+}

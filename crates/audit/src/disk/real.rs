@@ -1,0 +1,124 @@
+//! A directory of the file system.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+
+use super::{Disk, Handle, Seen};
+use crate::files;
+
+/// How long to wait before asking for the lock again: at first, and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
+
+/// The directory of a log, and its lock.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    lock: File,
+}
+
+impl Directory {
+    /// The directory at `path`, which is made if it is missing, with a lock of this name.
+    pub fn open(path: &Path, lock: &str) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        let lock = options().create(true).truncate(false).open(path.join(lock))?;
+        Ok(Self { path: path.to_owned(), lock })
+    }
+}
+
+impl Disk for Directory {
+    fn lock(&mut self, patience: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + patience;
+        let mut pause = PAUSES.0;
+        loop {
+            match self.lock.try_lock() {
+                Ok(()) => return Ok(()),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(PAUSES.1);
+                }
+                Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+    }
+
+    fn unlock(&mut self) {
+        // It cannot fail for a lock that we hold.
+        let _ = self.lock.unlock();
+    }
+
+    fn names(&mut self) -> io::Result<Vec<String>> {
+        files::listed(&self.path)
+    }
+
+    fn look(&mut self, name: &str) -> io::Result<Option<Seen>> {
+        match std::fs::symlink_metadata(self.path.join(name)) {
+            Ok(found) => Ok(Some(seen(&found))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn open(&mut self, name: &str) -> io::Result<Box<dyn Handle>> {
+        let file = options().append(true).open(self.path.join(name))?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        }
+        Ok(Box::new(file))
+    }
+
+    fn create(&mut self, name: &str) -> io::Result<Box<dyn Handle>> {
+        Ok(Box::new(options().append(true).create_new(true).open(self.path.join(name))?))
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&mut self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path.join(name))
+    }
+
+    fn sync_names(&mut self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+impl Handle for File {
+    fn look(&self) -> io::Result<Seen> {
+        Ok(seen(&self.metadata()?))
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        FileExt::read_at(self, buffer, offset)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)
+    }
+
+    fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.set_len(length)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+/// For its owner alone, and never through a link.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    let no_links = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    options.read(true).write(true).mode(0o600).custom_flags(no_links);
+    options
+}
+
+fn seen(found: &std::fs::Metadata) -> Seen {
+    Seen { file: (found.dev(), found.ino()), length: found.len() }
+}

@@ -1,0 +1,342 @@
+//! What a caller wants logged, and the limits it has to keep to.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// The deepest nesting of `input`, `output` and `metadata`.
+pub const MAX_DEPTH: usize = 128;
+
+/// The largest integer that every reader of JSON sees as the same number.
+const MAX_SAFE: u64 = (1 << 53) - 1;
+
+/// What is to be logged.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Who acted.
+    pub actor: Actor,
+    /// What was done: words in lower case with dots between them, such as `tool.call`.
+    pub action: String,
+    /// To what.
+    pub subject: Subject,
+    /// With what. Anything but an object is logged as `{"value": …}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
+    /// What came of it. Anything but an object is logged as `{"value": …}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// Which rule decided, and how.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyRef>,
+    /// The files of the signatures it rests on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub signatures: Vec<String>,
+    /// Whatever else is known.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+}
+
+/// Who acted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Actor {
+    /// Such as `operator:notes`; at most 256 characters.
+    pub id: String,
+    /// Such as `operator`; at most 64 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+}
+
+/// To what it was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    /// Such as `tool` or `session`; at most 32 characters.
+    pub kind: String,
+    /// Which one; at most 256 characters.
+    #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// Where; at most 1,024 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+}
+
+/// Which rule decided, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyRef {
+    /// The name of the policy: 2 to 64 letters in lower case, digits and hyphens.
+    #[serde(rename = "ref")]
+    pub reference: String,
+    /// What it says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<Decision>,
+}
+
+/// What a policy can say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decision {
+    /// Go ahead.
+    Allow,
+    /// No.
+    Deny,
+    /// Not before somebody has signed.
+    RequireApproval,
+    /// Somebody else has to decide.
+    Escalate,
+}
+
+impl Decision {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::RequireApproval, Self::Escalate];
+
+    /// Its name in the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::RequireApproval => "require-approval",
+            Self::Escalate => "escalate",
+        }
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Decision {
+    type Err = UnknownDecision;
+
+    fn from_str(name: &str) -> Result<Self, UnknownDecision> {
+        Self::ALL.into_iter().find(|decision| decision.name() == name).ok_or(UnknownDecision)
+    }
+}
+
+/// There is no decision of this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is none of allow, deny, require-approval, escalate")]
+pub struct UnknownDecision;
+
+/// Why an event cannot be logged as it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EventError {
+    /// A field has nothing in it.
+    #[error("`{0}` is empty")]
+    Empty(&'static str),
+    /// A field is too long.
+    #[error("`{field}` has {length} characters, and at most {limit} are allowed")]
+    TooLong {
+        /// Which one.
+        field: &'static str,
+        /// How long it is.
+        length: usize,
+        /// How long it may be.
+        limit: usize,
+    },
+    /// A field does not look as it must.
+    #[error("`{field}` must be {wanted}")]
+    Malformed {
+        /// Which one.
+        field: &'static str,
+        /// How it must look.
+        wanted: &'static str,
+    },
+    /// Something is nested too deeply.
+    #[error("`{0}` is nested more than {MAX_DEPTH} levels deep")]
+    TooDeep(&'static str),
+    /// The whole line is too long.
+    #[error("the event takes {bytes} bytes, and at most {limit} are allowed")]
+    TooLarge {
+        /// How long it would be.
+        bytes: usize,
+        /// How long it may be.
+        limit: usize,
+    },
+}
+
+impl Event {
+    /// Whether it keeps to the limits of the format.
+    pub fn check(&self) -> Result<(), EventError> {
+        bounded("actor.id", &self.actor.id, 256)?;
+        filled("actor.id", &self.actor.id)?;
+        bounded("actor.role", self.actor.role.as_deref().unwrap_or_default(), 64)?;
+        bounded("action", &self.action, 128)?;
+        if !is_action(&self.action) {
+            let wanted = "words in lower case with dots between them, such as `tool.call`";
+            return Err(EventError::Malformed { field: "action", wanted });
+        }
+        bounded("subject.kind", &self.subject.kind, 32)?;
+        filled("subject.kind", &self.subject.kind)?;
+        bounded("subject.ref", self.subject.reference.as_deref().unwrap_or_default(), 256)?;
+        bounded("subject.path", self.subject.path.as_deref().unwrap_or_default(), 1024)?;
+        if let Some(policy) = &self.policy
+            && !is_slug(&policy.reference)
+        {
+            let wanted = "2 to 64 letters in lower case, digits and hyphens, such as `finance-write`";
+            return Err(EventError::Malformed { field: "policy.ref", wanted });
+        }
+        self.signatures.iter().try_for_each(|path| bounded("signatures", path, 1024))
+    }
+}
+
+/// The object as which a value is logged.
+pub(crate) fn object(value: Value) -> Value {
+    if value.is_object() { value } else { json!({"value": value}) }
+}
+
+/// Turns integers that not every reader would see as the same number into texts; a wrong digit in an amount or an
+/// id would be a false record.
+pub(crate) fn exact(field: &'static str, value: &mut Value) -> Result<(), EventError> {
+    settle(value, 0).map_err(|()| EventError::TooDeep(field))
+}
+
+fn settle(value: &mut Value, depth: usize) -> Result<(), ()> {
+    match value {
+        Value::Array(_) | Value::Object(_) if depth == MAX_DEPTH => Err(()),
+        Value::Array(items) => items.iter_mut().try_for_each(|item| settle(item, depth + 1)),
+        Value::Object(members) => members.values_mut().try_for_each(|member| settle(member, depth + 1)),
+        Value::Number(number) => {
+            let large = number.as_u64().is_some_and(|number| number > MAX_SAFE)
+                || number.as_i64().is_some_and(|number| number.unsigned_abs() > MAX_SAFE);
+            if large {
+                *value = Value::String(number.to_string());
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn bounded(field: &'static str, text: &str, limit: usize) -> Result<(), EventError> {
+    // Bytes are at least as many as characters, and cheaper to count.
+    if text.len() <= limit {
+        return Ok(());
+    }
+    match text.chars().count() {
+        length if length > limit => Err(EventError::TooLong { field, length, limit }),
+        _ => Ok(()),
+    }
+}
+
+fn filled(field: &'static str, text: &str) -> Result<(), EventError> {
+    if text.is_empty() { Err(EventError::Empty(field)) } else { Ok(()) }
+}
+
+fn is_action(action: &str) -> bool {
+    let ends = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    match action.as_bytes() {
+        [first, middle @ .., last] => {
+            first.is_ascii_lowercase()
+                && ends(last)
+                && middle.iter().all(|byte| ends(byte) || matches!(byte, b'.' | b'_' | b'-'))
+        }
+        _ => false,
+    }
+}
+
+fn is_slug(text: &str) -> bool {
+    (2..=64).contains(&text.len())
+        && text.starts_with(|first: char| first.is_ascii_lowercase())
+        && !text.ends_with('-')
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event() -> Event {
+        Event {
+            actor: Actor { id: "operator:notes".into(), role: Some("operator".into()) },
+            action: "tool.call".into(),
+            subject: Subject { kind: "tool".into(), reference: Some("append".into()), path: None },
+            ..Event::default()
+        }
+    }
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut Event), expected: &str) {
+        let mut event = event();
+        change(&mut event);
+        let told = event.check().err().map_or(String::new(), |error| error.to_string());
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn limits_are_kept() {
+        check(|_| (), "");
+        check(|event| event.actor.id = "é".repeat(256), "");
+        let long = "`actor.id` has 257 characters, and at most 256 are allowed";
+        check(|event| event.actor.id = "é".repeat(257), long);
+        check(|event| event.actor.id.clear(), "`actor.id` is empty");
+        let long = "`actor.role` has 65 characters, and at most 64 are allowed";
+        check(|event| event.actor.role = Some("r".repeat(65)), long);
+        let long = "`action` has 129 characters, and at most 128 are allowed";
+        check(|event| event.action = "a".repeat(129), long);
+        check(|event| event.subject.kind.clear(), "`subject.kind` is empty");
+        let long = "`subject.kind` has 33 characters, and at most 32 are allowed";
+        check(|event| event.subject.kind = "k".repeat(33), long);
+        let long = "`subject.ref` has 257 characters, and at most 256 are allowed";
+        check(|event| event.subject.reference = Some("r".repeat(257)), long);
+        let long = "`subject.path` has 1025 characters, and at most 1024 are allowed";
+        check(|event| event.subject.path = Some("p".repeat(1025)), long);
+        let long = "`signatures` has 1025 characters, and at most 1024 are allowed";
+        check(|event| event.signatures = vec!["p".repeat(1025)], long);
+    }
+
+    #[test]
+    fn actions_and_policies_look_as_the_schema_wants() {
+        let wrong = "`action` must be words in lower case with dots between them, such as `tool.call`";
+        for action in ["", "a", "Tool.call", "tool.", ".tool", "1tool", "tool call", "tool\u{e9}"] {
+            check(|event| event.action = action.into(), wrong);
+        }
+        for action in ["ab", "a1", "tool.call", "a.b_c-d.e9"] {
+            check(|event| event.action = action.into(), "");
+        }
+        let policy = |reference: &str| Some(PolicyRef { reference: reference.into(), decision: None });
+        let wrong =
+            "`policy.ref` must be 2 to 64 letters in lower case, digits and hyphens, such as `finance-write`";
+        for reference in ["", "a", "A-b", "a-", "-a", "1a", "a_b", &"a".repeat(65)] {
+            check(|event| event.policy = policy(reference), wrong);
+        }
+        check(|event| event.policy = policy("finance-write-2"), "");
+    }
+
+    #[test]
+    fn what_is_no_object_becomes_one() {
+        assert_eq!(object(json!({"a": 1})), json!({"a": 1}));
+        assert_eq!(object(json!([1])), json!({"value": [1]}));
+        assert_eq!(object(json!(null)), json!({"value": null}));
+    }
+
+    #[test]
+    fn integers_that_readers_would_round_become_texts() {
+        let mut value =
+            json!({"a": 9_007_199_254_740_991_u64, "b": [9_007_199_254_740_993_u64, i64::MIN, 1.5]});
+        exact("input", &mut value).expect("shallow");
+        let expected = json!({
+            "a": 9_007_199_254_740_991_u64,
+            "b": ["9007199254740993", "-9223372036854775808", 1.5],
+        });
+        assert_eq!(value, expected);
+    }
+
+    #[test]
+    fn depth_is_limited() {
+        let nested = |levels: usize| (1..levels).fold(json!([]), |inner, _| json!([inner]));
+        assert_eq!(exact("input", &mut nested(MAX_DEPTH)), Ok(()));
+        assert_eq!(exact("input", &mut nested(MAX_DEPTH + 1)), Err(EventError::TooDeep("input")));
+    }
+
+    #[test]
+    fn decisions_are_found_by_name() {
+        for decision in Decision::ALL {
+            assert_eq!(decision.name().parse(), Ok(decision));
+            assert_eq!(json!(decision), json!(decision.name()));
+        }
+        assert_eq!("approve".parse::<Decision>(), Err(UnknownDecision));
+    }
+}

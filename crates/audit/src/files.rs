@@ -1,0 +1,106 @@
+//! The files of a log as they are at one moment.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::segment::Names;
+use crate::verify::Source;
+
+/// How long whoever only reads waits for a writer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The files of a log, sealed ones first.
+pub(crate) struct Files(Vec<Part>);
+
+/// One of them.
+struct Part {
+    name: String,
+    first: Option<u64>,
+    file: File,
+    length: u64,
+}
+
+impl Files {
+    /// Those of the log whose growing file has this path, between two writes if somebody writes just now.
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+        let (directory, names) = place(path)?;
+        let _guard = quiet(&directory.join(names.lock()));
+        let sealed = names.sealed_among(listed(&directory)?);
+        let mut parts = Vec::new();
+        for (first, name) in sealed {
+            parts.push(part(&directory, name, Some(first))?);
+        }
+        match part(&directory, names.current().to_owned(), None) {
+            Ok(part) => parts.push(part),
+            // It is missing for a moment between two files.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !parts.is_empty() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Self(parts))
+    }
+
+    /// For the verifier.
+    pub(crate) fn sources(&self) -> Vec<&dyn Source> {
+        self.0.iter().map(|part| part as &dyn Source).collect()
+    }
+}
+
+/// The directory of a log, and the names in it.
+pub(crate) fn place(path: &Path) -> io::Result<(PathBuf, Names)> {
+    let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "this is no name of a file");
+    let names = Names::of(path).ok_or_else(no_name)?;
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    Ok((directory, names))
+}
+
+/// The names in a directory.
+pub(crate) fn listed(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = std::fs::read_dir(directory)?;
+    let names = entries.map(|entry| Ok(entry?.file_name().into_string().ok()));
+    names.filter_map(io::Result::transpose).collect()
+}
+
+fn part(directory: &Path, name: String, first: Option<u64>) -> io::Result<Part> {
+    let file = File::open(directory.join(&name))?;
+    let length = file.metadata()?.len();
+    Ok(Part { name, first, file, length })
+}
+
+/// Keeps writers away while the returned file is held. Whoever may not use the lock reads without it.
+fn quiet(lock: &Path) -> Option<File> {
+    let file = File::open(lock).ok()?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match file.try_lock_shared() {
+            Ok(()) => return Some(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+impl Source for Part {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn first(&self) -> Option<u64> {
+        self.first
+    }
+
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(buffer, offset)
+    }
+}

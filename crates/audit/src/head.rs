@@ -1,0 +1,105 @@
+//! The head of a log, signed, to be kept elsewhere: whoever has it notices when the log is cut or written anew.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::entry::SCHEMA;
+use crate::jcs::TooDeep;
+use crate::key::{PublicKey, Signature, SignatureError, SigningKey};
+
+/// What `doctype` of a head is.
+const DOCTYPE: &str = "head-pointer";
+
+/// What a log contained at some time. It knows the log by its first entry, wherever it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Head {
+    /// Always `agentgovernance/v1`.
+    #[serde(rename = "$schema")]
+    pub schema: String,
+    /// Always `head-pointer`.
+    pub doctype: String,
+    /// The hash of the first entry.
+    pub log: String,
+    /// The number of the last entry.
+    #[serde(rename = "headSeq")]
+    pub seq: u64,
+    /// Its hash.
+    #[serde(rename = "headHash")]
+    pub hash: String,
+    /// How many entries there were.
+    pub count: u64,
+    /// When that was.
+    #[serde(rename = "pinnedAt")]
+    pub ts: String,
+}
+
+/// A head and who says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedHead {
+    /// What is said.
+    #[serde(flatten)]
+    pub head: Head,
+    /// By whom.
+    pub signature: Signature,
+}
+
+impl Head {
+    /// Of a log with `count` entries, the last of which has this hash.
+    pub fn new(log: impl Into<String>, count: u64, hash: impl Into<String>, ts: impl Into<String>) -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            doctype: DOCTYPE.to_owned(),
+            log: log.into(),
+            seq: count.saturating_sub(1),
+            hash: hash.into(),
+            count,
+            ts: ts.into(),
+        }
+    }
+
+    /// Signs it.
+    pub fn sign(self, key: &SigningKey) -> Result<SignedHead, TooDeep> {
+        let signature = key.sign(&self.payload())?;
+        Ok(SignedHead { head: self, signature })
+    }
+
+    fn payload(&self) -> Value {
+        // Texts and numbers can be written as JSON.
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+impl SignedHead {
+    /// Whether the signature is that of `key`, or at least of the key that it names.
+    pub fn verify(&self, key: Option<&PublicKey>) -> Result<(), SignatureError> {
+        let key = key.unwrap_or(&self.signature.public_key_ref);
+        key.verify(&self.head.payload(), &self.signature)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_signed_whole() {
+        let key = SigningKey::generate().expect("a key");
+        let head = Head::new("aa", 3, "bb", "2026-11-15T18:00:00.000Z").sign(&key).expect("shallow");
+        let text = serde_json::to_string(&head).expect("JSON");
+        let read: SignedHead = serde_json::from_str(&text).expect("a head");
+        assert_eq!(read, head);
+        assert_eq!((read.verify(None), read.verify(Some(&key.public()))), (Ok(()), Ok(())));
+        let other = SigningKey::generate().expect("a key");
+        assert_eq!(read.verify(Some(&other.public())), Err(SignatureError::OtherKey));
+        for (from, to) in [
+            ("\"count\":3", "\"count\":2"),
+            ("\"aa\"", "\"ab\""),
+            ("18:00", "18:01"),
+            ("\"headSeq\":2", "\"headSeq\":1"),
+        ] {
+            let changed: SignedHead = serde_json::from_str(&text.replace(from, to)).expect("a head");
+            assert_eq!(changed.verify(None), Err(SignatureError::Wrong), "{from}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Canonical JSON after RFC 8785: one text for each value, whoever writes it.
+
+use std::cmp::Ordering;
+use std::io::Write;
+
+use serde_json::{Number, Value};
+
+use crate::event::MAX_DEPTH;
+
+/// Something is nested too deeply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is nested more than {MAX_DEPTH} levels deep")]
+pub struct TooDeep;
+
+/// The canonical text of a value. Numbers are those of ECMAScript, so integers beyond 2^53 are rounded.
+pub fn to_vec(value: &Value) -> Result<Vec<u8>, TooDeep> {
+    let mut text = Vec::with_capacity(128);
+    write(value, &mut text)?;
+    Ok(text)
+}
+
+/// The same, behind what is in `out`.
+pub(crate) fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), TooDeep> {
+    write_at(value, out, 0)
+}
+
+fn write_at(value: &Value, out: &mut Vec<u8>, depth: usize) -> Result<(), TooDeep> {
+    match value {
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::Bool(true) => out.extend_from_slice(b"true"),
+        Value::Bool(false) => out.extend_from_slice(b"false"),
+        Value::Number(number) => write_number(number, out),
+        Value::String(text) => write_text(text, out),
+        Value::Array(_) | Value::Object(_) if depth == MAX_DEPTH => return Err(TooDeep),
+        Value::Array(items) => {
+            out.push(b'[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_at(item, out, depth + 1)?;
+            }
+            out.push(b']');
+        }
+        Value::Object(members) => {
+            out.push(b'{');
+            let mut members: Vec<_> = members.iter().collect();
+            // Whether a map is ordered already is up to a feature that somebody else may have chosen.
+            members.sort_unstable_by(|(one, _), (other, _)| by_utf16(one, other));
+            for (index, (key, member)) in members.into_iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_text(key, out);
+                out.push(b':');
+                write_at(member, out, depth + 1)?;
+            }
+            out.push(b'}');
+        }
+    }
+    Ok(())
+}
+
+/// The order of keys: by their UTF-16 code units, which is not that of their bytes.
+fn by_utf16(one: &str, other: &str) -> Ordering {
+    if one.is_ascii() && other.is_ascii() {
+        return one.cmp(other);
+    }
+    one.encode_utf16().cmp(other.encode_utf16())
+}
+
+fn write_number(number: &Number, out: &mut Vec<u8>) {
+    match number.as_i64() {
+        Some(integer) if integer.unsigned_abs() < 1 << 53 => {
+            // Writing to a vector does not fail.
+            let _ = write!(out, "{integer}");
+        }
+        _ => {
+            // A number is finite, whatever it was made of.
+            let number = number.as_f64().unwrap_or_default();
+            out.extend_from_slice(ryu_js::Buffer::new().format(number).as_bytes());
+        }
+    }
+}
+
+/// A text in quotes, with no more escapes than there must be.
+pub(crate) fn write_text(text: &str, out: &mut Vec<u8>) {
+    out.push(b'"');
+    let bytes = text.as_bytes();
+    let mut start = 0;
+    for (at, &byte) in bytes.iter().enumerate() {
+        let short = match byte {
+            b'"' | b'\\' => byte,
+            0x08 => b'b',
+            b'\t' => b't',
+            b'\n' => b'n',
+            0x0c => b'f',
+            b'\r' => b'r',
+            0..0x20 => b'u',
+            _ => continue,
+        };
+        out.extend_from_slice(&bytes[start..at]);
+        out.extend_from_slice(&[b'\\', short]);
+        if short == b'u' {
+            let _ = write!(out, "{byte:04x}");
+        }
+        start = at + 1;
+    }
+    out.extend_from_slice(&bytes[start..]);
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(value: &Value, expected: &str) {
+        assert_eq!(String::from_utf8(to_vec(value).expect("shallow")).expect("UTF-8"), expected);
+    }
+
+    #[test]
+    fn values_have_one_text() {
+        check(&json!({"b": [true, false, null], "a": {}}), r#"{"a":{},"b":[true,false,null]}"#);
+        check(
+            &json!("\u{8}\t\n\u{c}\r\"\\/\u{1}\u{1f}\u{7f}\u{2028}é😀"),
+            "\"\\b\\t\\n\\f\\r\\\"\\\\/\\u0001\\u001f\u{7f}\u{2028}é😀\"",
+        );
+        // In UTF-8 the other way round.
+        check(&json!({"\u{fb33}": 1, "😀": 2, "é": 3, "1": 4}), "{\"1\":4,\"é\":3,\"😀\":2,\"\u{fb33}\":1}");
+    }
+
+    #[test]
+    fn numbers_are_those_of_ecmascript() {
+        let cases: [(Value, &str); 14] = [
+            (json!(0), "0"),
+            (json!(-0.0), "0"),
+            (json!(1.0), "1"),
+            (json!(-1), "-1"),
+            (json!(9_007_199_254_740_991_u64), "9007199254740991"),
+            (json!(u64::MAX), "18446744073709552000"),
+            (json!(1e21), "1e+21"),
+            (json!(1e20), "100000000000000000000"),
+            (json!(1e-6), "0.000001"),
+            (json!(1e-7), "1e-7"),
+            (json!(0.1 + 0.2), "0.30000000000000004"),
+            (json!(5e-324), "5e-324"),
+            (json!(f64::MAX), "1.7976931348623157e+308"),
+            (json!(333_333_333.333_333_3), "333333333.3333333"),
+        ];
+        for (value, expected) in cases {
+            check(&value, expected);
+        }
+    }
+
+    #[test]
+    fn depth_is_limited() {
+        let nested = |levels: usize| (1..levels).fold(json!([]), |inner, _| json!([inner]));
+        assert!(to_vec(&nested(MAX_DEPTH)).is_ok());
+        assert_eq!(to_vec(&nested(MAX_DEPTH + 1)), Err(TooDeep));
+    }
+}

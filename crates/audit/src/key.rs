@@ -1,0 +1,252 @@
+//! Ed25519 keys, and signatures over canonical JSON.
+
+mod file;
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use ring::rand::{SecureRandom, SystemRandom};
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::base58;
+use crate::jcs;
+use crate::secret::Secret;
+
+pub use file::{KeyFileError, read_public, read_signing, write_new};
+
+/// The only algorithm.
+const ALGORITHM: &str = "Ed25519";
+/// What an Ed25519 key begins with in a `did:key`.
+const MULTICODEC: [u8; 2] = [0xed, 0x01];
+/// What stands in front of the 32 bytes of a private key in PKCS #8.
+const PKCS8: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+/// What stands in front of the 32 bytes of a public key in a SubjectPublicKeyInfo.
+const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
+
+/// A key that signs. It is never shown.
+pub struct SigningKey {
+    pair: Ed25519KeyPair,
+    /// PKCS #8 in PEM.
+    text: Secret,
+}
+
+/// A key that verifies. Its text is a `did:key`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PublicKey([u8; 32]);
+
+/// A signature, as it stands in documents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Signature {
+    /// Always `Ed25519`.
+    pub alg: String,
+    /// The signature in base64url.
+    pub value: String,
+    /// The `did:key` of whoever signed.
+    pub public_key_ref: PublicKey,
+}
+
+/// Why a key cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// The system has no random numbers.
+    #[error("the system has no random numbers")]
+    Random,
+    /// It is no private key.
+    #[error("it is no Ed25519 private key in PEM")]
+    Private,
+    /// It is no public key.
+    #[error("it is no Ed25519 public key: a `did:key:z6Mk…`, or PEM")]
+    Public,
+}
+
+/// A signature is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SignatureError {
+    /// It is by somebody else.
+    #[error("it was signed with another key")]
+    OtherKey,
+    /// It is of something else, or damaged.
+    #[error("the signature is not one of this content")]
+    Wrong,
+}
+
+impl SigningKey {
+    /// A new one.
+    pub fn generate() -> Result<Self, KeyError> {
+        let mut seed = [0; 32];
+        SystemRandom::new().fill(&mut seed).map_err(|_| KeyError::Random)?;
+        let body = STANDARD.encode([&PKCS8[..], &seed].concat());
+        Self::from_pem(&Secret::new(format!(
+            "-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----\n"
+        )))
+    }
+
+    /// From PKCS #8 in PEM.
+    pub fn from_pem(text: &Secret) -> Result<Self, KeyError> {
+        let der = pem(text.expose(), "PRIVATE KEY").ok_or(KeyError::Private)?;
+        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&der).map_err(|_| KeyError::Private)?;
+        Ok(Self { pair, text: text.clone() })
+    }
+
+    /// PKCS #8 in PEM.
+    pub fn to_pem(&self) -> &Secret {
+        &self.text
+    }
+
+    /// The key that verifies what this one signs.
+    pub fn public(&self) -> PublicKey {
+        let mut key = [0; 32];
+        key.copy_from_slice(self.pair.public_key().as_ref());
+        PublicKey(key)
+    }
+
+    /// Signs the canonical form of a value.
+    pub fn sign(&self, payload: &Value) -> Result<Signature, jcs::TooDeep> {
+        let signature = self.pair.sign(&jcs::to_vec(payload)?);
+        Ok(Signature {
+            alg: ALGORITHM.to_owned(),
+            value: URL_SAFE_NO_PAD.encode(signature.as_ref()),
+            public_key_ref: self.public(),
+        })
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SigningKey({})", self.public())
+    }
+}
+
+impl PublicKey {
+    /// Whether this key has signed the canonical form of a value.
+    pub fn verify(&self, payload: &Value, signature: &Signature) -> Result<(), SignatureError> {
+        if signature.public_key_ref != *self {
+            return Err(SignatureError::OtherKey);
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(&signature.value).map_err(|_| SignatureError::Wrong)?;
+        let payload = jcs::to_vec(payload).map_err(|_| SignatureError::Wrong)?;
+        if signature.alg != ALGORITHM {
+            return Err(SignatureError::Wrong);
+        }
+        UnparsedPublicKey::new(&ED25519, &self.0).verify(&payload, &bytes).map_err(|_| SignatureError::Wrong)
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "did:key:z{}", base58::encode(&[&MULTICODEC[..], &self.0].concat()))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = KeyError;
+
+    /// From a `did:key`, from PEM, or from what is between the lines of PEM.
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        let text = text.trim();
+        let bytes = match text.strip_prefix("did:key:z") {
+            Some(encoded) => {
+                base58::decode(encoded).and_then(|bytes| Some(bytes.strip_prefix(&MULTICODEC)?.to_vec()))
+            }
+            None => {
+                let der = pem(text, "PUBLIC KEY").or_else(|| STANDARD.decode(text).ok());
+                der.and_then(|der| Some(der.strip_prefix(&SPKI)?.to_vec()))
+            }
+        };
+        bytes.and_then(|bytes| bytes.try_into().ok()).map(Self).ok_or(KeyError::Public)
+    }
+}
+
+impl Serialize for PublicKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PublicKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What is between the lines of PEM.
+fn pem(text: &str, title: &str) -> Option<Vec<u8>> {
+    let body = text.trim().strip_prefix(&format!("-----BEGIN {title}-----"))?;
+    let body = body.strip_suffix(&format!("-----END {title}-----"))?;
+    STANDARD.decode(body.split_ascii_whitespace().collect::<String>()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The first test vector of RFC 8032.
+    fn rfc8032() -> SigningKey {
+        let seed = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60";
+        let seed: Vec<u8> = (0..32)
+            .map(|at| u8::from_str_radix(&seed[2 * at..2 * at + 2], 16).expect("hexadecimal"))
+            .collect();
+        let body = STANDARD.encode([&PKCS8[..], &seed].concat());
+        let text = format!("-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----\n");
+        SigningKey::from_pem(&Secret::new(text)).expect("a key")
+    }
+
+    #[test]
+    fn a_known_key_has_its_public_half() {
+        let expected = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+        assert_eq!(crate::draft::hex(&rfc8032().public().0), expected);
+        assert_eq!(
+            rfc8032().public().to_string(),
+            "did:key:z6MktwupdmLXVVqTzCw4i46r4uGyosGXRnR3XjN4Zq7oMMsw"
+        );
+    }
+
+    #[test]
+    fn public_keys_are_read_in_every_form() {
+        let key = rfc8032().public();
+        let body = STANDARD.encode([&SPKI[..], &key.0].concat());
+        assert_eq!(key.to_string().parse(), Ok(key));
+        assert_eq!(body.parse(), Ok(key));
+        assert_eq!(
+            format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n").parse(),
+            Ok(key)
+        );
+        for text in ["", "did:key:z6Mk", "did:key:z0", "did:web:a", "AAAA"] {
+            assert_eq!(text.parse::<PublicKey>(), Err(KeyError::Public), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_signature_is_of_one_content_by_one_key() {
+        let (key, other) = (SigningKey::generate().expect("a key"), SigningKey::generate().expect("a key"));
+        let payload = json!({"b": 1, "a": "é"});
+        let signature = key.sign(&payload).expect("shallow");
+        assert_eq!(key.public().verify(&json!({"a": "é", "b": 1.0}), &signature), Ok(()));
+        assert_eq!(key.public().verify(&json!({"a": "é", "b": 2}), &signature), Err(SignatureError::Wrong));
+        assert_eq!(other.public().verify(&payload, &signature), Err(SignatureError::OtherKey));
+        // Whoever only claims to be the other.
+        let claimed = Signature { public_key_ref: other.public(), ..signature.clone() };
+        assert_eq!(other.public().verify(&payload, &claimed), Err(SignatureError::Wrong));
+        let damaged = Signature { value: signature.value.to_ascii_lowercase(), ..signature };
+        assert_eq!(key.public().verify(&payload, &damaged), Err(SignatureError::Wrong));
+    }
+
+    #[test]
+    fn a_key_shows_only_its_public_half() {
+        let key = rfc8032();
+        assert_eq!(format!("{key:?}"), format!("SigningKey({})", key.public()));
+    }
+}

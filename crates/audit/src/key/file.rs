@@ -1,0 +1,107 @@
+//! Keys in files: the private one for its owner alone, the public one beside it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::{KeyError, PublicKey, SigningKey};
+use crate::secret::Secret;
+
+/// The longest file that is read as a key.
+const LONGEST: u64 = 16 << 10;
+
+/// Why the file of a key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    /// It cannot be read or written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Others can read it.
+    #[error("others can read it: its mode is {mode:o}, and must be 600")]
+    Exposed {
+        /// The mode of the file.
+        mode: u32,
+    },
+    /// There is no key in it.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+/// Writes a new key to `path`, and its public half beside it, which is returned. Neither may exist.
+pub fn write_new(path: &Path, key: &SigningKey) -> Result<PathBuf, KeyFileError> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".pub");
+    let beside = PathBuf::from(beside);
+    let public = create(&beside, 0o644)?;
+    let private = create(path, 0o600).inspect_err(|_| forget(&beside))?;
+    if let Err(error) =
+        fill(private, key.to_pem().expose()).and_then(|()| fill(public, &format!("{}\n", key.public())))
+    {
+        forget(path);
+        forget(&beside);
+        return Err(error.into());
+    }
+    Ok(beside)
+}
+
+/// Reads a key that signs. Nobody but its owner may be able to.
+pub fn read_signing(path: &Path) -> Result<SigningKey, KeyFileError> {
+    let file = File::open(path)?;
+    let mode = file.metadata()?.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(KeyFileError::Exposed { mode });
+    }
+    Ok(SigningKey::from_pem(&Secret::new(text(file)?))?)
+}
+
+/// Reads a key that verifies.
+pub fn read_public(path: &Path) -> Result<PublicKey, KeyFileError> {
+    Ok(text(File::open(path)?)?.parse()?)
+}
+
+fn text(file: File) -> io::Result<String> {
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Removes what we have just made and cannot finish.
+fn forget(path: &Path) {
+    let _ = std::fs::remove_file(path);
+}
+
+fn create(path: &Path, mode: u32) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
+}
+
+fn fill(mut file: File, text: &str) -> io::Result<()> {
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_kept_for_their_owner() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("key");
+        let key = SigningKey::generate().expect("a key");
+        let beside = write_new(&path, &key).expect("written");
+        assert_eq!(beside, directory.path().join("key.pub"));
+        assert_eq!(std::fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
+        assert_eq!(read_signing(&path).expect("a key").public(), key.public());
+        assert_eq!(read_public(&beside).expect("a key"), key.public());
+
+        assert!(matches!(write_new(&path, &key), Err(KeyFileError::Io(_))));
+        assert_eq!(read_public(&beside).expect("still there"), key.public());
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).expect("ours");
+        assert!(matches!(read_signing(&path), Err(KeyFileError::Exposed { mode: 0o640 })));
+        assert!(matches!(read_signing(&beside), Err(KeyFileError::Exposed { .. })));
+        assert!(matches!(read_public(&path), Err(KeyFileError::Key(KeyError::Public))));
+    }
+}

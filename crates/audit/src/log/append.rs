@@ -1,0 +1,81 @@
+//! Waiting for a receipt, with a runtime or without.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker, ready};
+use std::thread::Thread;
+
+use tokio::sync::oneshot;
+
+use super::{AppendError, Receipt};
+
+/// What a job is answered with.
+pub(super) type Answer = Result<Receipt, AppendError>;
+
+/// An event on its way to the disk. It can be awaited on any runtime, and without one.
+#[must_use = "an event counts only when it is on the disk"]
+pub struct Append(State);
+
+enum State {
+    Failed(Option<AppendError>),
+    /// It has its place.
+    Queued(oneshot::Receiver<Answer>),
+    /// There is no room yet.
+    Waiting(Pin<Box<dyn Future<Output = Answer> + Send>>),
+}
+
+impl Append {
+    pub(super) fn failed(error: AppendError) -> Self {
+        Self(State::Failed(Some(error)))
+    }
+
+    pub(super) fn queued(answer: oneshot::Receiver<Answer>) -> Self {
+        Self(State::Queued(answer))
+    }
+
+    pub(super) fn waiting(work: impl Future<Output = Answer> + Send + 'static) -> Self {
+        Self(State::Waiting(Box::pin(work)))
+    }
+
+    /// Waits on this thread.
+    pub fn wait(self) -> Result<Receipt, AppendError> {
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let mut work = pin!(self);
+        loop {
+            match work.as_mut().poll(&mut context) {
+                Poll::Ready(answer) => return answer,
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    }
+}
+
+impl Future for Append {
+    type Output = Result<Receipt, AppendError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(match &mut self.0 {
+            State::Failed(error) => Err(error.take().unwrap_or(AppendError::Closed)),
+            State::Queued(answer) => {
+                ready!(Pin::new(answer).poll(context)).unwrap_or(Err(AppendError::Closed))
+            }
+            State::Waiting(work) => ready!(work.as_mut().poll(context)),
+        })
+    }
+}
+
+impl std::fmt::Debug for Append {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Append(…)")
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}

@@ -1,0 +1,249 @@
+//! Putting lines on the disk, so that none that was acknowledged is ever lost.
+//!
+//! Everything here happens under the lock that all processes with this log share. The state is what is known to be
+//! on the disk; a failure leaves it as it was, and the next commit starts from there.
+
+use std::io;
+
+use super::error::{OpenError, Trouble};
+use super::{AppendError, Options, Receipt, note};
+use crate::clock::{Watch, written};
+use crate::disk::{Disk, Handle};
+use crate::draft::{Draft, PLACE, Place};
+use crate::segment::Names;
+use crate::verify::{Bad, Why};
+
+/// How many notes wait for a disk that works again.
+const MAX_NOTES: usize = 16;
+
+/// How much is copied at once.
+const COPY: usize = 1 << 20;
+
+/// Writes one batch after the other.
+pub(super) struct Committer {
+    pub(super) disk: Box<dyn Disk>,
+    pub(super) names: Names,
+    pub(super) options: Options,
+    /// The file that grows.
+    pub(super) file: Option<Box<dyn Handle>>,
+    /// Which one that is.
+    pub(super) id: Option<(u64, u64)>,
+    /// The number of its first entry.
+    pub(super) first: u64,
+    /// How much of it is good.
+    pub(super) length: u64,
+    /// Where the next line goes.
+    pub(super) place: Place,
+    /// The time of the last line, in milliseconds since 1970.
+    pub(super) ts: Option<i64>,
+    /// A sync of the file has failed. It is not written any more, only copied.
+    pub(super) suspect: bool,
+    /// Names were changed that may not be on the disk yet.
+    pub(super) renamed: bool,
+    pub(super) notes: Vec<Draft>,
+    watch: Watch,
+}
+
+impl Committer {
+    /// Reads and verifies what is there.
+    pub(super) fn open(disk: Box<dyn Disk>, names: Names, options: Options) -> Result<Self, OpenError> {
+        let mut committer = Self {
+            disk,
+            names,
+            options,
+            file: None,
+            id: None,
+            first: 0,
+            length: 0,
+            place: Place { seq: 0, prev: None },
+            ts: None,
+            suspect: false,
+            renamed: false,
+            notes: Vec::new(),
+            watch: Watch::default(),
+        };
+        committer.locked(|committer| {
+            let sealing = committer.names.sealing();
+            if committer.disk.look(&sealing)?.is_some() {
+                // A copy that was not finished.
+                committer.disk.remove(&sealing)?;
+            }
+            committer.catch_up()
+        })?;
+        Ok(committer)
+    }
+
+    /// The last line.
+    pub(super) fn tip(&self) -> Option<Receipt> {
+        let hash = self.place.prev.clone()?;
+        Some(Receipt { seq: self.place.seq.checked_sub(1)?, hash })
+    }
+
+    /// Writes lines, and returns when they are on the disk. After an error none of them counts.
+    pub(super) fn commit(&mut self, drafts: &[&Draft]) -> Result<Vec<Receipt>, AppendError> {
+        let receipts = self.locked(|committer| {
+            committer.catch_up()?;
+            if committer.suspect {
+                committer.replace()?;
+            }
+            match committer.write(drafts) {
+                Err(Trouble::Sync(_)) => {
+                    committer.distrust();
+                    committer.replace()?;
+                    // Another file: the lines get another chance.
+                    committer.write(drafts).inspect_err(|trouble| {
+                        if matches!(trouble, Trouble::Sync(_)) {
+                            committer.distrust();
+                        }
+                    })
+                }
+                outcome => outcome,
+            }
+        })?;
+        Ok(receipts)
+    }
+
+    fn locked<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, Trouble>) -> Result<T, Trouble> {
+        self.disk.lock(self.options.lock_patience).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => Trouble::Locked,
+            _ => Trouble::Io(error),
+        })?;
+        let outcome = work(self);
+        self.disk.unlock();
+        outcome
+    }
+
+    fn write(&mut self, drafts: &[&Draft]) -> Result<Vec<Receipt>, Trouble> {
+        if self.length >= self.options.segment_bytes {
+            self.seal()?;
+        }
+        self.begin()?;
+        let (now, jump) = self.watch.look(&*self.options.clock, self.ts);
+        self.note(jump.and_then(note::jump));
+        let ts = self.ts.map_or(now, |last| last.max(now));
+        let time = written(ts);
+
+        let mut place = self.place.clone();
+        let all = self.notes.iter().chain(drafts.iter().copied());
+        let mut lines = Vec::with_capacity(all.clone().map(|draft| draft.len() + PLACE).sum());
+        let mut receipts = Vec::with_capacity(self.notes.len() + drafts.len());
+        for draft in all {
+            let hash = draft.put(&place, &time, self.options.algorithm, &mut lines);
+            receipts.push(Receipt { seq: place.seq, hash: hash.clone() });
+            place = Place { seq: place.seq + 1, prev: Some(hash) };
+        }
+        let Some(file) = self.file.as_mut() else { return Err(Trouble::Io(io::ErrorKind::NotFound.into())) };
+        if let Err(error) = file.append(&lines) {
+            if file.cut(self.length).is_err() {
+                // The next commit finds what is there, and what of it is whole.
+                self.file = None;
+            }
+            return Err(Trouble::Io(error));
+        }
+        file.sync().map_err(Trouble::Sync)?;
+        if self.renamed {
+            self.disk.sync_names()?;
+            self.renamed = false;
+        }
+        self.length += lines.len() as u64;
+        (self.place, self.ts) = (place, Some(ts));
+        receipts.drain(..self.notes.len());
+        self.notes.clear();
+        Ok(receipts)
+    }
+
+    /// Makes sure that there is a file to write to.
+    pub(super) fn begin(&mut self) -> Result<(), Trouble> {
+        if self.file.is_some() {
+            return Ok(());
+        }
+        self.renamed = true;
+        let file = self.disk.create(self.names.current())?;
+        self.id = Some(file.look()?.file);
+        self.file = Some(file);
+        (self.first, self.length) = (self.place.seq, 0);
+        Ok(())
+    }
+
+    /// Gives the file the name under which it stays. The next one begins where it ends.
+    fn seal(&mut self) -> Result<(), Trouble> {
+        let sealed = self.vacant()?;
+        self.renamed = true;
+        self.disk.rename(self.names.current(), &sealed)?;
+        (self.file, self.id) = (None, None);
+        Ok(())
+    }
+
+    /// The name of the file when it is sealed; nobody has it.
+    fn vacant(&mut self) -> Result<String, Trouble> {
+        let sealed = self.names.sealed(self.first);
+        match self.disk.look(&sealed)? {
+            None => Ok(sealed),
+            Some(_) => Err(self.damaged(sealed, "there is another file of this name")),
+        }
+    }
+
+    /// A sync of the file has failed: what of the last write is on the disk, nobody knows.
+    fn distrust(&mut self) {
+        self.suspect = true;
+        if let Some(mut file) = self.file.take() {
+            // So that nobody takes it for written. If this fails they are lines like others, only unacknowledged.
+            let _ = file.cut(self.length);
+        }
+    }
+
+    /// Puts a copy of what is good in the file into its place, seals that, and begins another. The file itself is
+    /// never synced again: the system would say yes, and be wrong.
+    fn replace(&mut self) -> Result<(), Trouble> {
+        let (current, copy) = (self.names.current().to_owned(), self.names.sealing());
+        if self.disk.look(&copy)?.is_some() {
+            self.disk.remove(&copy)?;
+        }
+        let sealed = self.names.sealed(self.first);
+        let name = if self.disk.look(&current)?.is_some() { &current } else { &sealed };
+        let old = self.disk.open(name)?;
+        let mut new = self.disk.create(&copy)?;
+        let mut buffer = vec![0; COPY];
+        let mut done = 0;
+        while done < self.length {
+            let part = usize::try_from(self.length - done).map_or(COPY, |left| left.min(COPY));
+            let count = old.read_at(done, &mut buffer[..part])?;
+            if count == 0 {
+                return Err(self.damaged(name.clone(), "it became shorter"));
+            }
+            new.append(&buffer[..count])?;
+            done += count as u64;
+        }
+        new.sync()?;
+        self.renamed = true;
+        if self.length == 0 {
+            // There is nothing to seal.
+            self.disk.rename(&copy, &current)?;
+            self.id = Some(new.look()?.file);
+            self.file = Some(new);
+        } else {
+            if *name == current {
+                let vacant = self.vacant()?;
+                self.disk.rename(&current, &vacant)?;
+            }
+            self.disk.rename(&copy, &sealed)?;
+            (self.file, self.id) = (None, None);
+        }
+        self.suspect = false;
+        self.note(note::replaced(&sealed));
+        self.begin()
+    }
+
+    /// To be written with the next lines.
+    pub(super) fn note(&mut self, note: Option<Draft>) {
+        if self.notes.len() < MAX_NOTES {
+            self.notes.extend(note);
+        }
+    }
+
+    /// The log is not what it was.
+    pub(super) fn damaged(&self, segment: String, detail: &str) -> Trouble {
+        let (seq, offset) = (self.place.seq, self.length);
+        Trouble::Damaged(Bad { segment, line: 0, offset, seq, why: Why::Broken, detail: detail.to_owned() })
+    }
+}

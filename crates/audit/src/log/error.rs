@@ -1,0 +1,97 @@
+//! How a log can fail.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::event::EventError;
+use crate::verify::Bad;
+
+/// Why a log cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be read or written.
+    #[error("the audit log cannot be used: {0}")]
+    Io(#[from] io::Error),
+    /// Another process writes, and does not stop.
+    #[error("the audit log is locked by another process")]
+    Locked,
+    /// It is not what was written.
+    #[error("the audit log is damaged: {0}")]
+    Damaged(Bad),
+}
+
+/// Why an event is not in the log. Whatever it was to permit must not happen.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum AppendError {
+    /// It cannot be logged as it is.
+    #[error("the event cannot be logged: {0}")]
+    Event(#[from] EventError),
+    /// There is no room.
+    #[error("the audit log cannot be written: the disk is full")]
+    Full(#[source] Arc<io::Error>),
+    /// It cannot be written.
+    #[error("the audit log cannot be written: {0}")]
+    Write(#[source] Arc<io::Error>),
+    /// It may not be on the disk.
+    #[error("the audit log may not be on the disk: {0}")]
+    Sync(#[source] Arc<io::Error>),
+    /// Another process writes, and does not stop.
+    #[error("the audit log is locked by another process")]
+    Locked,
+    /// Somebody else has changed it.
+    #[error("the audit log was damaged: {0}")]
+    Damaged(Box<Bad>),
+    /// It is closed.
+    #[error("the audit log is closed")]
+    Closed,
+}
+
+impl AppendError {
+    /// Whether the same event may be logged later.
+    pub fn is_retryable(&self) -> bool {
+        !matches!(self, Self::Event(_) | Self::Closed)
+    }
+}
+
+/// Why a commit failed.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    Io(io::Error),
+    /// Writing to the disk failed, and what is there is unknown.
+    Sync(io::Error),
+    Locked,
+    Damaged(Bad),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<Trouble> for AppendError {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Io(error) if is_full(&error) => Self::Full(Arc::new(error)),
+            Trouble::Io(error) => Self::Write(Arc::new(error)),
+            Trouble::Sync(error) => Self::Sync(Arc::new(error)),
+            Trouble::Locked => Self::Locked,
+            Trouble::Damaged(bad) => Self::Damaged(Box::new(bad)),
+        }
+    }
+}
+
+impl From<Trouble> for OpenError {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Io(error) | Trouble::Sync(error) => Self::Io(error),
+            Trouble::Locked => Self::Locked,
+            Trouble::Damaged(bad) => Self::Damaged(bad),
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}

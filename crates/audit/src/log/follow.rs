@@ -1,0 +1,118 @@
+//! What is on the disk, read anew: all of it when the log is opened, later what other processes have added.
+
+use std::io;
+
+use super::commit::Committer;
+use super::error::Trouble;
+use super::note;
+use crate::disk::{Handle, Seen};
+use crate::draft::Place;
+use crate::verify::{self, Link, Source, Start, Why};
+
+/// A file that is read.
+struct Part {
+    name: String,
+    first: Option<u64>,
+    handle: Box<dyn Handle>,
+    seen: Seen,
+}
+
+impl Source for Part {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn first(&self) -> Option<u64> {
+        self.first
+    }
+
+    fn length(&self) -> u64 {
+        self.seen.length
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.handle.read_at(offset, buffer)
+    }
+}
+
+impl Committer {
+    /// Makes sure that the end of the log is where we think it is, and otherwise goes there.
+    pub(super) fn catch_up(&mut self) -> Result<(), Trouble> {
+        let now = self.disk.look(self.names.current())?;
+        let same = now.is_some_and(|now| Some(now.file) == self.id && now.length == self.length);
+        if same && (self.file.is_some() || self.suspect) {
+            return Ok(());
+        }
+        let mut parts = self.parts(now)?;
+        let Some(first) = parts.first() else {
+            return match self.place.seq {
+                0 => Ok(()),
+                _ => Err(self.damaged(self.names.current().to_owned(), "the log is gone")),
+            };
+        };
+        // What we know is in the first of them, if it is the file that it was.
+        let known =
+            first.first.map_or(first.seen.file == self.id.unwrap_or(first.seen.file), |at| at == self.first);
+        if !known && self.length > 0 {
+            return Err(self.damaged(first.name.clone(), "the log was replaced"));
+        }
+        if first.seen.length < self.length {
+            return Err(self.damaged(first.name.clone(), "the file became shorter"));
+        }
+        self.read(&mut parts)?;
+        if let Some(part) = parts.pop().filter(|part| part.first.is_none()) {
+            // Whoever made it may not have lived to see its name on the disk.
+            self.renamed |= self.id != Some(part.seen.file);
+            self.id = Some(part.seen.file);
+            self.file = if self.suspect { None } else { Some(part.handle) };
+        } else {
+            (self.file, self.id) = (None, None);
+        }
+        Ok(())
+    }
+
+    /// The files from the one on in which we are.
+    fn parts(&mut self, now: Option<Seen>) -> Result<Vec<Part>, Trouble> {
+        let names = self.disk.names()?;
+        let sealed = self.names.sealed_among(names).into_iter().filter(|(first, _)| *first >= self.first);
+        let mut parts = Vec::new();
+        for (first, name) in sealed {
+            let handle = self.disk.open(&name)?;
+            let seen = handle.look()?;
+            parts.push(Part { name, first: Some(first), handle, seen });
+        }
+        if now.is_some() {
+            let name = self.names.current().to_owned();
+            let handle = self.disk.open(&name)?;
+            let seen = handle.look()?;
+            parts.push(Part { name, first: None, handle, seen });
+        }
+        Ok(parts)
+    }
+
+    /// Verifies what is behind our place, and goes there. What a crash left of a line is cut.
+    fn read(&mut self, parts: &mut [Part]) -> Result<(), Trouble> {
+        let ts = self.ts.map(|ts| i128::from(ts) * 1_000_000);
+        let link = Link { next: self.place.seq, hash: self.place.prev.clone(), ts };
+        let start = Start { link, offset: self.length };
+        let sources: Vec<&dyn Source> = parts.iter().map(|part| part as &dyn Source).collect();
+        let outcome = verify::check(&sources, &start, &verify::Options::default())?;
+        if let Some(bad) = outcome.bad {
+            if bad.why != Why::TornTail {
+                return Err(Trouble::Damaged(bad));
+            }
+            let part = &mut parts[outcome.bad_source];
+            part.handle.cut(bad.offset)?;
+            let bytes = part.seen.length - bad.offset;
+            self.note(note::cut(&bad, bytes));
+        }
+        let Link { next, hash, ts } = outcome.link;
+        self.place = Place { seq: next, prev: hash };
+        // Others may be more exact than we are.
+        self.ts = ts.and_then(|ts| i64::try_from((ts + 999_999).div_euclid(1_000_000)).ok());
+        if let Some(&(first, length)) = outcome.extents.last() {
+            (self.first, self.length) = (first, length);
+        }
+        Ok(())
+    }
+}

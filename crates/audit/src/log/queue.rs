@@ -1,0 +1,174 @@
+//! The events that wait to be written, bounded in bytes.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
+
+use super::append::{Answer, Append};
+use super::{AppendError, Receipt};
+use crate::draft::Draft;
+
+/// An event, and whom to tell.
+pub(super) struct Job {
+    draft: Draft,
+    answer: oneshot::Sender<Answer>,
+    /// Its share of the room.
+    _room: OwnedSemaphorePermit,
+}
+
+/// The events that wait.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// There is something to do that was not there before.
+    news: Condvar,
+    room: Arc<Semaphore>,
+    max_commit: usize,
+}
+
+struct State {
+    jobs: VecDeque<Job>,
+    bytes: usize,
+    closed: bool,
+    /// When the last commit began.
+    began: Option<Instant>,
+    tip: Option<Receipt>,
+}
+
+impl Queue {
+    pub(super) fn new(bytes: usize, max_commit: usize) -> Self {
+        let state = State { jobs: VecDeque::new(), bytes: 0, closed: false, began: None, tip: None };
+        let room = Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)));
+        Self { state: Mutex::new(state), news: Condvar::new(), room, max_commit }
+    }
+
+    /// Takes an event, or waits for room.
+    pub(super) fn append(self: &Arc<Self>, draft: Draft) -> Append {
+        let Ok(bytes) = u32::try_from(draft.len()) else { return Append::failed(AppendError::Closed) };
+        let (answer, receiver) = oneshot::channel();
+        match Arc::clone(&self.room).try_acquire_many_owned(bytes) {
+            Ok(room) => {
+                self.push(Job { draft, answer, _room: room });
+                Append::queued(receiver)
+            }
+            Err(TryAcquireError::Closed) => Append::failed(AppendError::Closed),
+            Err(TryAcquireError::NoPermits) => {
+                let queue = Arc::clone(self);
+                Append::waiting(async move {
+                    let room = Arc::clone(&queue.room).acquire_many_owned(bytes).await;
+                    let room = room.map_err(|_| AppendError::Closed)?;
+                    queue.push(Job { draft, answer, _room: room });
+                    drop(queue);
+                    receiver.await.unwrap_or(Err(AppendError::Closed))
+                })
+            }
+        }
+    }
+
+    /// A job that comes too late is dropped, which tells whoever waits.
+    fn push(&self, job: Job) {
+        let mut state = self.state();
+        if state.closed {
+            return;
+        }
+        let before = state.bytes;
+        state.bytes += job.draft.len();
+        state.jobs.push_back(job);
+        // Whoever waits for the window to pass is not to be woken by each.
+        let news = before == 0 || (before < self.max_commit && state.bytes >= self.max_commit);
+        drop(state);
+        if news {
+            self.news.notify_one();
+        }
+    }
+
+    /// Waits for jobs, and then until the last commit is a window ago; nothing when all is done.
+    pub(super) fn take(&self, window: Duration) -> Option<Vec<Job>> {
+        let mut state = self.state();
+        while state.jobs.is_empty() {
+            if state.closed {
+                return None;
+            }
+            state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        while !state.closed && state.bytes < self.max_commit {
+            let left = state.began.map_or(Duration::ZERO, |began| window.saturating_sub(began.elapsed()));
+            if left.is_zero() {
+                break;
+            }
+            state = self.news.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.began = Some(Instant::now());
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while let Some(job) = state.jobs.pop_front() {
+            bytes += job.draft.len();
+            if bytes > self.max_commit && !batch.is_empty() {
+                bytes -= job.draft.len();
+                state.jobs.push_front(job);
+                break;
+            }
+            batch.push(job);
+        }
+        state.bytes -= bytes;
+        Some(batch)
+    }
+
+    /// Has the jobs done, and tells everybody.
+    pub(super) fn settle(
+        &self,
+        batch: Vec<Job>,
+        commit: impl FnOnce(&[&Draft]) -> Result<Vec<Receipt>, AppendError>,
+    ) {
+        let drafts: Vec<&Draft> = batch.iter().map(|job| &job.draft).collect();
+        // Whoever gave up meanwhile is not waiting for an answer.
+        match commit(&drafts) {
+            Ok(receipts) => {
+                self.tell(receipts.last().cloned());
+                for (job, receipt) in batch.into_iter().zip(receipts) {
+                    let _ = job.answer.send(Ok(receipt));
+                }
+            }
+            Err(error) => {
+                for job in batch {
+                    let _ = job.answer.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// Takes nothing more.
+    pub(super) fn close(&self) {
+        self.room.close();
+        self.state().closed = true;
+        self.news.notify_all();
+    }
+
+    /// The last entry that is on the disk.
+    pub(super) fn tip(&self) -> Option<Receipt> {
+        self.state().tip.clone()
+    }
+
+    /// This is the last entry that is on the disk.
+    pub(super) fn tell(&self, tip: Option<Receipt>) {
+        if tip.is_some() {
+            self.state().tip = tip;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A queue that nobody empties any more once this is gone.
+pub(super) struct Draining(pub(super) Arc<Queue>);
+
+impl Drop for Draining {
+    fn drop(&mut self) {
+        self.0.close();
+        let left = std::mem::take(&mut self.0.state().jobs);
+        drop(left);
+    }
+}

@@ -1,0 +1,200 @@
+//! Reading a log from its first entry on, and further as it grows.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::entry::Entry;
+use crate::event::Decision;
+use crate::files;
+use crate::segment::Names;
+
+/// The longest line that is read.
+const LONGEST: u64 = 256 << 20;
+
+/// How long whoever follows a log waits before looking again: at first, and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// Which entries are wanted; those that match all that is said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Of this session.
+    pub session: Option<String>,
+    /// About this tool.
+    pub tool: Option<String>,
+    /// Decided like this.
+    pub decision: Option<Decision>,
+}
+
+impl Filter {
+    /// Whether an entry is wanted.
+    pub fn matches(&self, entry: &Entry) -> bool {
+        let same = |wanted: &Option<String>, found: Option<&str>| {
+            wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
+        };
+        same(&self.session, entry.session())
+            && same(&self.tool, entry.tool())
+            && self.decision.is_none_or(|wanted| entry.decision() == Some(wanted))
+    }
+}
+
+/// Why an entry cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// A file cannot be read.
+    #[error("{segment}: {source}")]
+    Io {
+        /// Which one.
+        segment: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A line is no entry.
+    #[error("{segment}:{line}: this is no entry: {source}")]
+    Line {
+        /// The file.
+        segment: String,
+        /// The line in it; the first is 1.
+        line: u64,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+/// Reads one entry after the other. It believes what it reads; `verify` does not.
+#[derive(Debug)]
+pub struct Reader {
+    directory: PathBuf,
+    names: Names,
+    filter: Filter,
+    open: Option<Open>,
+    /// The number of the entry that comes next.
+    next: u64,
+}
+
+/// The file that is read.
+#[derive(Debug)]
+struct Open {
+    name: String,
+    file: BufReader<File>,
+    /// The number of its first entry.
+    first: u64,
+    /// Where the next line begins.
+    offset: u64,
+    lines: u64,
+}
+
+impl Reader {
+    /// Of the log whose growing file has this path.
+    pub fn open(path: &Path, filter: Filter) -> Result<Self, ReadError> {
+        let told = |source| ReadError::Io { segment: path.display().to_string(), source };
+        let (directory, names) = files::place(path).map_err(told)?;
+        let mut reader = Self { directory, names, filter, open: None, next: 0 };
+        reader.turn()?;
+        if reader.open.is_none() {
+            return Err(told(io::ErrorKind::NotFound.into()));
+        }
+        Ok(reader)
+    }
+
+    /// The next entry that is wanted; nothing at the end, which may not be the end for long.
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, ReadError> {
+        loop {
+            if let Some(entry) = self.line()? {
+                self.next = entry.seq + 1;
+                if self.filter.matches(&entry) {
+                    return Ok(Some(entry));
+                }
+            } else if !self.turn()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next entry that is wanted, as soon as it is there.
+    pub fn follow(&mut self) -> Result<Entry, ReadError> {
+        let mut pause = PAUSES.0;
+        loop {
+            if let Some(entry) = self.next_entry()? {
+                return Ok(entry);
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// The next whole line of the file.
+    fn line(&mut self) -> Result<Option<Entry>, ReadError> {
+        let Some(open) = &mut self.open else { return Ok(None) };
+        let Open { name, file, offset, lines, .. } = open;
+        let mut line = Vec::new();
+        let read = io::Read::take(&mut *file, LONGEST).read_until(b'\n', &mut line);
+        let failed = |source| ReadError::Io { segment: name.clone(), source };
+        read.map_err(failed)?;
+        if line.pop() != Some(b'\n') {
+            // The end is still to come: back to the beginning of the line.
+            file.seek(SeekFrom::Start(*offset)).map_err(failed)?;
+            return Ok(None);
+        }
+        *offset += line.len() as u64 + 1;
+        *lines += 1;
+        let wrong = |source| ReadError::Line { segment: name.clone(), line: *lines, source };
+        Ok(Some(serde_json::from_slice(&line).map_err(wrong)?))
+    }
+
+    /// Goes to the file in which the log goes on; false if that is the one that is open, or none.
+    fn turn(&mut self) -> Result<bool, ReadError> {
+        let shown = self.directory.display().to_string();
+        let failed = |source| ReadError::Io { segment: shown.clone(), source };
+        let names = files::listed(&self.directory).map_err(failed)?;
+        let sealed = self.names.sealed_among(names);
+        // The file with our next entry: the last that begins with it or before, unless all of it is read.
+        let found = sealed.into_iter().rev().find(|(first, _)| *first <= self.next);
+        let current = self.directory.join(self.names.current());
+        match (&self.open, found) {
+            (None, Some((first, name))) => self.enter(first, name, 0).map(|()| true),
+            (None, None) if current.exists() => {
+                self.enter(0, self.names.current().to_owned(), 0).map(|()| true)
+            }
+            (None, None) => Ok(false),
+            (Some(open), found) => {
+                let (first, name, offset, whole) = (open.first, open.name.clone(), open.offset, self.next);
+                let growing = name == self.names.current();
+                match found {
+                    // It was the growing one, and has another name now; perhaps with more in it.
+                    Some((sealed, sealed_name)) if growing && sealed == first && !self.is_open(&current) => {
+                        self.enter(sealed, sealed_name, offset).map(|()| true)
+                    }
+                    Some((sealed, sealed_name)) if sealed == whole && sealed_name != name => {
+                        self.enter(sealed, sealed_name, 0).map(|()| true)
+                    }
+                    _ if !growing && current.exists() => {
+                        self.enter(whole, self.names.current().to_owned(), 0).map(|()| true)
+                    }
+                    _ => Ok(false),
+                }
+            }
+        }
+    }
+
+    /// Whether the file that is open is the one at this path.
+    fn is_open(&self, path: &Path) -> bool {
+        let id = |found: std::fs::Metadata| (found.dev(), found.ino());
+        let ours = self.open.as_ref().and_then(|open| open.file.get_ref().metadata().ok()).map(id);
+        ours.is_some() && ours == std::fs::metadata(path).ok().map(id)
+    }
+
+    fn enter(&mut self, first: u64, name: String, offset: u64) -> Result<(), ReadError> {
+        let open = || -> io::Result<BufReader<File>> {
+            let mut file = BufReader::with_capacity(1 << 16, File::open(self.directory.join(&name))?);
+            file.seek(SeekFrom::Start(offset))?;
+            Ok(file)
+        };
+        let file = open().map_err(|source| ReadError::Io { segment: name.clone(), source })?;
+        let lines = if offset == 0 { 0 } else { self.open.as_ref().map_or(0, |open| open.lines) };
+        self.open = Some(Open { name, file, first, offset, lines });
+        Ok(())
+    }
+}

@@ -1,0 +1,265 @@
+//! Secrets are taken out of an event before anything else sees it: by name, by look, and by value.
+
+mod look;
+
+use serde_json::{Map, Value, json};
+
+use crate::event::Event;
+use crate::secret::{Secret, reason};
+
+/// What stands for a secret where only a text is allowed.
+const BLANK: &str = "[redacted]";
+
+/// The ends of names whose values are secrets, in lower case and without separators.
+const NAMES: [&str; 13] = [
+    "apikey",
+    "accesskey",
+    "authorization",
+    "cookie",
+    "credential",
+    "credentials",
+    "passphrase",
+    "passwd",
+    "password",
+    "privatekey",
+    "secret",
+    "secretkey",
+    "token",
+];
+
+/// The beginnings of tokens, and how many characters follow at least.
+const TOKENS: [(&str, usize); 27] = [
+    ("AIza", 30),
+    ("AKIA", 16),
+    ("ASIA", 16),
+    ("AGE-SECRET-KEY-", 20),
+    ("SG.", 30),
+    ("eyJ", 30),
+    ("github_pat_", 20),
+    ("ghp_", 20),
+    ("gho_", 20),
+    ("ghu_", 20),
+    ("ghs_", 20),
+    ("ghr_", 20),
+    ("glpat-", 16),
+    ("hf_", 20),
+    ("npm_", 30),
+    ("pypi-", 30),
+    ("rk_live_", 16),
+    ("sk-", 16),
+    ("sk_live_", 16),
+    ("sk_test_", 16),
+    ("xapp-", 10),
+    ("xoxa-", 10),
+    ("xoxb-", 10),
+    ("xoxp-", 10),
+    ("xoxr-", 10),
+    ("xoxs-", 10),
+    ("ya29.", 20),
+];
+
+/// What is a secret. The default knows the usual names and tokens; a caller adds its own.
+#[derive(Clone, Debug)]
+pub struct Redaction {
+    names: Vec<String>,
+    tokens: Vec<(String, usize)>,
+    known: Vec<Secret>,
+}
+
+impl Default for Redaction {
+    fn default() -> Self {
+        Self {
+            names: NAMES.map(str::to_owned).to_vec(),
+            tokens: TOKENS.map(|(start, least)| (start.to_owned(), least)).to_vec(),
+            known: Vec::new(),
+        }
+    }
+}
+
+impl Redaction {
+    /// Also whatever stands under names that end like this one; neither case nor separators matter.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.names.push(look::plain(name));
+        self
+    }
+
+    /// Also whatever begins like this, with at least so many characters behind.
+    #[must_use]
+    pub fn token(mut self, start: &str, least: usize) -> Self {
+        if !start.is_empty() {
+            self.tokens.push((start.to_owned(), least));
+        }
+        self
+    }
+
+    /// Also whatever contains this value.
+    #[must_use]
+    pub fn known(mut self, secret: Secret) -> Self {
+        // Of one that is empty there is something everywhere.
+        if !secret.expose().is_empty() {
+            self.known.push(secret);
+        }
+        self
+    }
+
+    /// Takes the secrets out of an event. The nesting of its values has been checked.
+    pub(crate) fn clean(&self, event: &mut Event) {
+        let subject = &mut event.subject;
+        if self.why(&event.action).is_some() {
+            "redacted".clone_into(&mut event.action);
+        }
+        let texts = [&mut event.actor.id, &mut subject.kind];
+        let optional = [&mut event.actor.role, &mut subject.reference, &mut subject.path];
+        let texts = texts.into_iter().chain(optional.into_iter().filter_map(Option::as_mut));
+        for text in texts.chain(&mut event.signatures) {
+            if self.why(text).is_some() {
+                BLANK.clone_into(text);
+            }
+        }
+        for value in [&mut event.input, &mut event.output].into_iter().flatten() {
+            self.value(value);
+        }
+        self.members(&mut event.metadata);
+    }
+
+    fn value(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => {
+                if let Some(reason) = self.why(text) {
+                    *value = mark(reason);
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.value(item)),
+            Value::Object(members) => self.members(members),
+            _ => {}
+        }
+    }
+
+    fn members(&self, members: &mut Map<String, Value>) {
+        let speaking: Vec<String> = members.keys().filter(|key| self.why(key).is_some()).cloned().collect();
+        for (index, key) in speaking.into_iter().enumerate() {
+            if let Some(value) = members.remove(&key) {
+                members.insert(format!("{BLANK} {index}"), value);
+            }
+        }
+        // `{"name": "Authorization", "value": "…"}`, as headers and variables are listed.
+        let named = ["name", "key"].iter().filter_map(|key| members.get(*key)?.as_str());
+        let listed = named.into_iter().any(|name| self.is_name(name));
+        for (key, value) in members.iter_mut() {
+            let hidden = self.is_name(key) || (listed && key == "value");
+            match value {
+                Value::Null | Value::Bool(_) => {}
+                Value::Object(members) if is_mark(members) => {}
+                _ if hidden => *value = mark(reason::KEY),
+                _ => self.value(value),
+            }
+        }
+    }
+
+    fn is_name(&self, name: &str) -> bool {
+        let name = look::plain(name);
+        self.names.iter().any(|secret| name.ends_with(secret.as_str()))
+    }
+
+    /// Why a text cannot be shown.
+    fn why(&self, text: &str) -> Option<&'static str> {
+        if self.known.iter().any(|secret| text.contains(secret.expose())) {
+            return Some(reason::KNOWN);
+        }
+        let secret = look::has_private_key(text)
+            || look::has_login(text)
+            || look::has_token(text, &self.tokens)
+            || look::has_assignment(text, |name| self.is_name(name));
+        secret.then_some(reason::TOKEN)
+    }
+}
+
+fn mark(reason: &str) -> Value {
+    json!({"$redacted": true, "reason": reason})
+}
+
+fn is_mark(members: &Map<String, Value>) -> bool {
+    members.get("$redacted") == Some(&Value::Bool(true))
+        && members.keys().all(|key| key == "$redacted" || key == "reason")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(value: Value, expected: &Value) {
+        let mut event = Event { input: Some(value), ..Event::default() };
+        Redaction::default().clean(&mut event);
+        assert_eq!(event.input.as_ref(), Some(expected));
+    }
+
+    #[test]
+    fn values_go_by_the_name_they_stand_under() {
+        let hidden = mark(reason::KEY);
+        check(
+            json!({"api_key": "x", "X-Api-Key": "x", "OPENAI_API_KEY": "x", "dbPassword": 1, "keys": "x"}),
+            &json!({"api_key": hidden, "X-Api-Key": hidden, "OPENAI_API_KEY": hidden, "dbPassword": hidden, "keys": "x"}),
+        );
+        check(
+            json!({"headers": [{"name": "Authorization", "value": "x"}, {"name": "Accept", "value": "x"}]}),
+            &json!({"headers": [{"name": "Authorization", "value": hidden}, {"name": "Accept", "value": "x"}]}),
+        );
+        check(
+            json!({"token": null, "password": {"a": ["b"]}, "secret": false}),
+            &json!({"token": null, "password": hidden, "secret": false}),
+        );
+    }
+
+    #[test]
+    fn values_go_by_their_look() {
+        let hidden = mark(reason::TOKEN);
+        for text in [
+            "Bearer abcdefghijklmnop",
+            "curl -H 'authorization: bearer abcdefghijklmnop'",
+            "ghp_abcdefghijklmnopqrstuvwxyz012345",
+            "use \"sk-abcdefghijklmnopqrst\" please",
+            "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA",
+            "postgres://user:pass@host/db",
+            "GITHUB_TOKEN=abcdefgh12 make",
+            "--password abc --api-key=abcdefgh12",
+        ] {
+            check(json!({"text": [text]}), &json!({"text": [hidden]}));
+        }
+        for text in [
+            "bearer of news",
+            "the task-abcdefghijklmnopqrstuvwxyz",
+            "ghp_short",
+            "a token: yes",
+            "http://host/@a:b",
+        ] {
+            check(json!({"text": text}), &json!({"text": text}));
+        }
+    }
+
+    #[test]
+    fn a_caller_adds_rules() {
+        let redaction = Redaction::default().name("Badge").token("acme_", 4).known(Secret::new("canary"));
+        let mut event = Event {
+            input: Some(json!({"myBadge": "1", "a": "acme_1234", "b": "a canary sings", "canary": 1})),
+            ..Event::default()
+        };
+        event.subject.path = Some("/home/canary".into());
+        redaction.clean(&mut event);
+        let expected = json!({
+            "myBadge": mark(reason::KEY),
+            "a": mark(reason::TOKEN),
+            "b": mark(reason::KNOWN),
+            "[redacted] 0": 1,
+        });
+        assert_eq!(event.input, Some(expected));
+        assert_eq!(event.subject.path.as_deref(), Some(BLANK));
+    }
+
+    #[test]
+    fn a_mark_stays() {
+        let typed = json!({"password": Secret::new("x")});
+        check(typed.clone(), &typed);
+    }
+}

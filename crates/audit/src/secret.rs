@@ -1,0 +1,67 @@
+//! Values that are never shown, whoever prints or serialises them.
+
+use std::fmt;
+
+use secrecy::{ExposeSecret, SecretString};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+/// Why a value is not in the log.
+pub(crate) mod reason {
+    pub(crate) const TYPE: &str = "secret";
+    pub(crate) const KEY: &str = "named like a secret";
+    pub(crate) const TOKEN: &str = "looks like a secret";
+    pub(crate) const KNOWN: &str = "contains a known secret";
+}
+
+/// A secret. Serialised it is the mark that stands for it in the log; its memory is cleared when it goes.
+#[derive(Clone)]
+pub struct Secret(SecretString);
+
+impl Secret {
+    /// Takes a value out of sight.
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(SecretString::from(value.into()))
+    }
+
+    /// The value, for whoever must have it.
+    pub fn expose(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+impl From<String> for Secret {
+    fn from(value: String) -> Self {
+        Self::new(value)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut mark = serializer.serialize_map(Some(2))?;
+        mark.serialize_entry("$redacted", &true)?;
+        mark.serialize_entry("reason", reason::TYPE)?;
+        mark.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn nobody_sees_it() {
+        let secret = Secret::new("canary");
+        assert_eq!(format!("{secret:?}"), "Secret(…)");
+        assert_eq!(json!({"key": secret}), json!({"key": {"$redacted": true, "reason": "secret"}}));
+        assert_eq!(secret.expose(), "canary");
+    }
+}

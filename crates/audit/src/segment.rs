@@ -1,0 +1,96 @@
+//! The names of the files that a log consists of.
+
+use std::path::Path;
+
+/// The names in one directory that belong to a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    /// Of the file that grows.
+    current: String,
+    /// What is in front of the number of a sealed one.
+    stem: String,
+    /// What is behind it.
+    ending: String,
+}
+
+impl Names {
+    /// Of the log whose growing file has this path.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let current = path.file_name()?.to_str()?.to_owned();
+        let (stem, ending) = match current.rsplit_once('.') {
+            Some((stem, ending)) if !stem.is_empty() => (format!("{stem}."), format!(".{ending}")),
+            _ => (format!("{current}."), String::new()),
+        };
+        Some(Self { current, stem, ending })
+    }
+
+    /// The file that grows.
+    pub(crate) fn current(&self) -> &str {
+        &self.current
+    }
+
+    /// The file that everybody who writes locks.
+    pub(crate) fn lock(&self) -> String {
+        format!("{}.lock", self.current)
+    }
+
+    /// A file that is being made.
+    pub(crate) fn sealing(&self) -> String {
+        format!("{}.sealing", self.current)
+    }
+
+    /// A sealed file, by the number of its first entry.
+    pub(crate) fn sealed(&self, first: u64) -> String {
+        format!("{}{first:012}{}", self.stem, self.ending)
+    }
+
+    /// The number of the first entry of a sealed file.
+    pub(crate) fn first(&self, name: &str) -> Option<u64> {
+        let digits = name.strip_prefix(&self.stem)?.strip_suffix(&self.ending)?;
+        let number = digits.parse().ok()?;
+        // One file, one name.
+        (self.sealed(number) == name).then_some(number)
+    }
+
+    /// The sealed ones among these, in their order.
+    pub(crate) fn sealed_among(&self, names: impl IntoIterator<Item = String>) -> Vec<(u64, String)> {
+        let mut sealed: Vec<_> =
+            names.into_iter().filter_map(|name| Some((self.first(&name)?, name))).collect();
+        sealed.sort_unstable();
+        sealed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart() {
+        let names = Names::of(Path::new("a/audit-log.jsonl")).expect("a name");
+        assert_eq!(names.sealed(42), "audit-log.000000000042.jsonl");
+        assert_eq!(names.lock(), "audit-log.jsonl.lock");
+        for (name, first) in [
+            ("audit-log.000000000042.jsonl", Some(42)),
+            ("audit-log.1000000000000.jsonl", Some(1_000_000_000_000)),
+            ("audit-log.42.jsonl", None),
+            ("audit-log.jsonl", None),
+            ("audit-log.jsonl.lock", None),
+            ("other.000000000042.jsonl", None),
+        ] {
+            assert_eq!(names.first(name), first, "{name}");
+        }
+        let found = names.sealed_among(
+            ["audit-log.1000000000000.jsonl", "audit-log.000000000042.jsonl", "x"].map(str::to_owned),
+        );
+        assert_eq!(found.iter().map(|(first, _)| *first).collect::<Vec<_>>(), [42, 1_000_000_000_000]);
+    }
+
+    #[test]
+    fn a_name_needs_no_ending() {
+        let names = Names::of(Path::new("log")).expect("a name");
+        assert_eq!(names.sealed(1), "log.000000000001");
+        assert_eq!(names.first("log.000000000001"), Some(1));
+        assert_eq!(Names::of(Path::new("/")), None);
+    }
+}

@@ -1,0 +1,83 @@
+//! A piece of a log, checked by itself: every line, and how each follows from the one in front of it.
+
+use memchr::memchr;
+
+use super::line::{Facts, Flaw, Reader};
+use super::{Form, Link, Why};
+
+/// What was found in a piece.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    /// How many lines are good.
+    pub(super) lines: u64,
+    /// How many bytes these are.
+    pub(super) bytes: usize,
+    /// The first of them: its number, the hash it names, and its time.
+    pub(super) first: Option<(u64, String, i128)>,
+    /// The end of the last of them.
+    pub(super) link: Link,
+    /// The line behind them, if it is bad.
+    pub(super) flaw: Option<Flaw>,
+    /// The hashes that were looked for.
+    pub(super) found: Vec<(u64, String)>,
+}
+
+/// Checks whole lines. `wanted` are the numbers of entries whose hashes are asked for.
+pub(super) fn check(bytes: &[u8], form: Form, wanted: &[u64]) -> Checked {
+    let mut checked = Checked::default();
+    let mut reader = Reader::default();
+    // The line in front, without the copy that `Link` would be.
+    let mut before: Option<(u64, Vec<u8>, i128)> = None;
+    while let Some(length) = memchr(b'\n', &bytes[checked.bytes..]) {
+        let line = &bytes[checked.bytes..checked.bytes + length];
+        let facts = match reader.read(line, form) {
+            Ok(facts) => facts,
+            Err(flaw) => {
+                checked.flaw = Some(flaw);
+                break;
+            }
+        };
+        let mut hash = match before.take() {
+            None => {
+                let prev = String::from_utf8_lossy(facts.prev).into_owned();
+                checked.first = Some((facts.seq, prev, facts.ts));
+                Vec::new()
+            }
+            Some((seq, hash, ts)) => {
+                if let Err(flaw) = follows(&facts, seq + 1, &hash, ts) {
+                    checked.flaw = Some(flaw);
+                    before = Some((seq, hash, ts));
+                    break;
+                }
+                hash
+            }
+        };
+        if wanted.contains(&facts.seq) {
+            checked.found.push((facts.seq, String::from_utf8_lossy(facts.hash).into_owned()));
+        }
+        hash.clear();
+        hash.extend_from_slice(facts.hash);
+        before = Some((facts.seq, hash, facts.ts));
+        checked.lines += 1;
+        checked.bytes += length + 1;
+    }
+    if let Some((seq, hash, ts)) = before {
+        checked.link =
+            Link { next: seq + 1, hash: Some(String::from_utf8_lossy(&hash).into_owned()), ts: Some(ts) };
+    }
+    checked
+}
+
+/// Whether a line has the place that it must have.
+pub(super) fn follows(facts: &Facts<'_>, seq: u64, prev: &[u8], ts: i128) -> Result<(), Flaw> {
+    if facts.seq != seq {
+        return Err(Flaw::new(Why::Gap, format!("its number is {}, and {seq} is next", facts.seq)));
+    }
+    if facts.prev != prev {
+        return Err(Flaw::new(Why::Broken, "it does not follow from the line in front of it"));
+    }
+    if facts.ts < ts {
+        return Err(Flaw::new(Why::Clock, "its time is before that of the line in front of it"));
+    }
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! What one line says about itself, and whether that is so.
+
+use std::ops::Range;
+
+use ring::digest::{self, Context};
+
+use super::canonical::{self, Member};
+use super::{Form, Why, time};
+use crate::entry::{DOCTYPE, SCHEMA};
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Flaw {
+    pub(super) why: Why,
+    pub(super) detail: String,
+}
+
+impl Flaw {
+    pub(super) fn new(why: Why, detail: impl Into<String>) -> Self {
+        Self { why, detail: detail.into() }
+    }
+}
+
+/// What a line says that concerns its neighbours. Its own hash is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Facts<'a> {
+    pub(super) seq: u64,
+    pub(super) ts: i128,
+    pub(super) prev: &'a [u8],
+    pub(super) hash: &'a [u8],
+}
+
+/// What a field has to be.
+enum Kind {
+    Text,
+    Object,
+    Array,
+    Number,
+}
+
+/// Reads lines, with memory that is used again for each.
+#[derive(Default)]
+pub(super) struct Reader {
+    members: Vec<Member>,
+    /// The line in its canonical form, if it has another.
+    line: Vec<u8>,
+}
+
+impl Reader {
+    /// Reads a line without its end.
+    pub(super) fn read<'a>(&'a mut self, line: &'a [u8], form: Form) -> Result<Facts<'a>, Flaw> {
+        let line = match form {
+            Form::Exact => line,
+            Form::Any => {
+                self.line = canonical_form(line)?;
+                &self.line
+            }
+        };
+        canonical::read(line, &mut self.members).map_err(|flaw| {
+            let why = if flaw.broken { Why::Broken } else { Why::NotCanonical };
+            Flaw::new(why, format!("{} (byte {})", flaw.what, flaw.at + 1))
+        })?;
+        facts(line, &self.members)
+    }
+}
+
+fn canonical_form(line: &[u8]) -> Result<Vec<u8>, Flaw> {
+    let tree: super::render::Tree = serde_json::from_slice(line)
+        .map_err(|error| Flaw::new(Why::Broken, format!("it is not JSON: {error}")))?;
+    Ok(tree.to_string().into_bytes())
+}
+
+fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
+    let broken = |detail: String| Flaw::new(Why::Broken, detail);
+    if line.first() != Some(&b'{') {
+        return Err(broken("it is no object".into()));
+    }
+    let (mut schema, mut doctype, mut actor, mut action, mut subject) = (false, false, false, false, false);
+    let (mut seq, mut ts, mut prev, mut hash, mut algorithm) = (None, None, None, None, &digest::SHA256);
+    for Member { key, value } in members {
+        let text = &line[value.clone()];
+        let name = &line[key.clone()];
+        let kind = match name {
+            b"$schema" | b"action" | b"doctype" | b"hash" | b"hashAlg" | b"prevHash" | b"ts" => Kind::Text,
+            b"actor" | b"input" | b"metadata" | b"output" | b"policy" | b"subject" => Kind::Object,
+            b"signatures" => Kind::Array,
+            b"seq" => Kind::Number,
+            _ if name == b"prevSignature" => {
+                return Err(broken("it is in the form with a keyed hash, which needs the secret".into()));
+            }
+            _ => return Err(broken(format!("it has a field `{}`, which an entry has not", shown(name)))),
+        };
+        if !is(text, &kind) {
+            return Err(broken(format!("its `{}` is not what it must be", shown(name))));
+        }
+        let inner = || &text[1..text.len() - 1];
+        match name {
+            b"$schema" => schema = inner() == SCHEMA.as_bytes(),
+            b"doctype" => doctype = inner() == DOCTYPE.as_bytes(),
+            b"actor" => actor = true,
+            b"action" => action = true,
+            b"subject" => subject = true,
+            b"seq" => seq = std::str::from_utf8(text).ok().and_then(|text| text.parse::<u64>().ok()),
+            b"ts" => ts = time::read(inner()),
+            b"prevHash" => prev = Some(inner()),
+            b"hash" => hash = Some((inner(), key.start - 1..value.end)),
+            b"hashAlg" => {
+                algorithm = match inner() {
+                    b"sha256" => &digest::SHA256,
+                    b"sha512" => &digest::SHA512,
+                    other => {
+                        return Err(broken(format!(
+                            "its `hashAlg` is `{}`, which is not supported",
+                            shown(other)
+                        )));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let there = [
+        ("$schema", schema),
+        ("doctype", doctype),
+        ("actor", actor),
+        ("action", action),
+        ("subject", subject),
+    ];
+    if let Some((name, _)) = there.iter().find(|(_, there)| !there) {
+        return Err(broken(format!("its `{name}` is missing or wrong")));
+    }
+    let missing = |name: &str| broken(format!("its `{name}` is missing or wrong"));
+    let (hash, place) = hash.ok_or_else(|| missing("hash"))?;
+    let facts = Facts {
+        seq: seq.ok_or_else(|| missing("seq"))?,
+        ts: ts.ok_or_else(|| missing("ts"))?,
+        prev: prev.ok_or_else(|| missing("prevHash"))?,
+        hash,
+    };
+    if !matches(line, place, algorithm, hash) {
+        return Err(Flaw::new(Why::Tampered, "its hash is not that of its content"));
+    }
+    Ok(facts)
+}
+
+fn is(text: &[u8], kind: &Kind) -> bool {
+    match kind {
+        Kind::Text => text.first() == Some(&b'"'),
+        Kind::Object => text.first() == Some(&b'{'),
+        Kind::Array => text.first() == Some(&b'['),
+        Kind::Number => text.first().is_some_and(u8::is_ascii_digit),
+    }
+}
+
+/// Whether the line without the member at `place` has this hash.
+fn matches(line: &[u8], place: Range<usize>, algorithm: &'static digest::Algorithm, hash: &[u8]) -> bool {
+    // With the comma that follows. There is one: `prevHash` comes behind it.
+    let end = if line.get(place.end) == Some(&b',') { place.end + 1 } else { place.end };
+    let mut context = Context::new(algorithm);
+    context.update(&line[..place.start]);
+    context.update(&line[end..]);
+    let digest = context.finish();
+    let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
+    hash.len() == digest.as_ref().len() * 2
+        && digest
+            .as_ref()
+            .iter()
+            .zip(hash.chunks_exact(2))
+            .all(|(byte, pair)| pair == [digit(byte >> 4), digit(byte & 15)])
+}
+
+/// A few letters of what a log says, safe to show.
+pub(super) fn shown(bytes: &[u8]) -> String {
+    bytes[..bytes.len().min(40)].escape_ascii().to_string()
+}

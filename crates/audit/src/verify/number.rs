@@ -1,0 +1,124 @@
+//! Numbers as ECMAScript writes them.
+
+/// Whether a number is written as ECMAScript would.
+pub(super) fn is_canonical(text: &[u8]) -> bool {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    match digits {
+        b"0" => digits.len() == text.len(),
+        // Integers this short are exact, and what almost all numbers are.
+        [b'1'..=b'9', rest @ ..] if rest.len() < 15 && rest.iter().all(u8::is_ascii_digit) => true,
+        _ => {
+            let Some(text) = std::str::from_utf8(text).ok() else { return false };
+            text.parse::<f64>().is_ok_and(|number| number.is_finite() && written(number) == text)
+        }
+    }
+}
+
+/// A finite number as ECMAScript writes it: the shortest digits that mean it, and an exponent only where it is far
+/// from one.
+pub(super) fn written(number: f64) -> String {
+    if number == 0.0 {
+        return "0".to_owned();
+    }
+    let sign = if number < 0.0 { "-" } else { "" };
+    let scientific = format!("{:e}", number.abs());
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let digits = mantissa.replace('.', "");
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    // Where the point is, counted from the first digit.
+    let point = exponent + 1;
+    let count = i32::try_from(digits.len()).unwrap_or(i32::MAX);
+    let zeros = |count: i32| "0".repeat(usize::try_from(count).unwrap_or_default());
+    if count <= point && point <= 21 {
+        return format!("{sign}{digits}{}", zeros(point - count));
+    }
+    if 0 < point && point <= 21 {
+        let (whole, part) = digits.split_at(usize::try_from(point).unwrap_or_default());
+        return format!("{sign}{whole}.{part}");
+    }
+    if -6 < point && point <= 0 {
+        return format!("{sign}0.{}{digits}", zeros(-point));
+    }
+    let (first, rest) = digits.split_at(1);
+    let rest = if rest.is_empty() { String::new() } else { format!(".{rest}") };
+    format!("{sign}{first}{rest}e{}{}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// As the writer has it.
+    fn theirs(number: f64) -> String {
+        ryu_js::Buffer::new().format(number).to_owned()
+    }
+
+    #[test]
+    fn forms_are_told_apart() {
+        for text in [
+            "0",
+            "-1",
+            "123456789012345",
+            "9007199254740991",
+            "1e+21",
+            "1e-7",
+            "0.000001",
+            "100000000000000000000",
+            "1.5",
+            "18446744073709552000",
+            "5e-324",
+        ] {
+            assert!(is_canonical(text.as_bytes()), "{text}");
+        }
+        for text in [
+            "",
+            "-",
+            "-0",
+            "00",
+            "01",
+            "+1",
+            "1.0",
+            "1.",
+            ".5",
+            "1e5",
+            "1E+21",
+            "1e21",
+            "0.0000001",
+            "1e400",
+            "9007199254740993",
+            "--1",
+            "1-1",
+            "inf",
+            "NaN",
+        ] {
+            assert!(!is_canonical(text.as_bytes()), "{text}");
+        }
+    }
+
+    proptest! {
+        /// The writer's numbers come from elsewhere.
+        #[test]
+        fn any_number_is_written_as_the_writer_does(bits: u64) {
+            let number = f64::from_bits(bits);
+            prop_assume!(number.is_finite());
+            let text = written(number);
+            prop_assert_eq!(&text, &theirs(number));
+            prop_assert!(is_canonical(text.as_bytes()));
+        }
+
+        #[test]
+        fn common_numbers_too(mantissa in -100_000_i64..100_000, exponent in -12_i32..25) {
+            let number = mantissa as f64 * 10_f64.powi(exponent);
+            prop_assert_eq!(written(number), theirs(number));
+        }
+
+        #[test]
+        fn only_the_canonical_form_passes(text in "-?[0-9]{1,18}(\\.[0-9]{1,4})?([eE][+-]?[0-9]{1,3})?") {
+            let number: f64 = text.parse().expect("a number");
+            let same = number.is_finite() && theirs(number) == text;
+            prop_assert_eq!(is_canonical(text.as_bytes()), same);
+        }
+    }
+}

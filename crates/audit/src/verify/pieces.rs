@@ -1,0 +1,130 @@
+//! Cutting a log into pieces of whole lines, and having several threads look at them.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memchr::memrchr;
+
+use super::Source;
+use super::chunk::Checked;
+
+/// How large a piece is, unless a line is larger.
+const PIECE: usize = 4 << 20;
+
+/// The longest line that is looked at.
+pub(super) const LONGEST: u64 = 256 << 20;
+
+/// The pieces of some sources, in order, each with the number of its source. What is behind the last end of a line
+/// is in none.
+pub(super) struct Pieces<'a> {
+    sources: &'a [&'a dyn Source],
+    source: usize,
+    offset: u64,
+}
+
+impl<'a> Pieces<'a> {
+    pub(super) fn new(sources: &'a [&'a dyn Source], offset: u64) -> Self {
+        Self { sources, source: 0, offset }
+    }
+
+    /// Looks at every piece, and stops behind one that is bad. The results are in order.
+    pub(super) fn each(
+        &mut self,
+        threads: usize,
+        look: impl Fn(&[u8]) -> Checked + Sync,
+    ) -> io::Result<Vec<(usize, Checked)>> {
+        let small = self.sources.iter().map(|source| source.length()).sum::<u64>() <= PIECE as u64;
+        let threads = if small { 1 } else { threads.clamp(1, 64) };
+        let pieces = Mutex::new((0, self));
+        let results = Mutex::new(Vec::new());
+        let bad = AtomicBool::new(false);
+        let work = || -> io::Result<()> {
+            while !bad.load(Ordering::Relaxed) {
+                let next = {
+                    let mut pieces = lock(&pieces);
+                    pieces.0 += 1;
+                    let number = pieces.0;
+                    pieces.1.next().map(|(source, bytes)| (number, source, bytes))
+                };
+                let Some((number, source, bytes)) = next else { break };
+                let checked = look(&bytes?);
+                if checked.flaw.is_some() {
+                    // Those in front are all taken; what follows does not matter.
+                    bad.store(true, Ordering::Relaxed);
+                }
+                lock(&results).push((number, source, checked));
+            }
+            Ok(())
+        };
+        if threads == 1 {
+            work()?;
+        } else {
+            std::thread::scope(|scope| {
+                let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+                let mine = work();
+                others.into_iter().fold(mine, |outcome, other| {
+                    outcome.and(other.join().unwrap_or_else(|_| Err(io::Error::other("a thread has died"))))
+                })
+            })?;
+        }
+        let mut results: Vec<(u64, usize, Checked)> = results.into_inner().unwrap_or_default();
+        results.sort_unstable_by_key(|(number, ..)| *number);
+        Ok(results.into_iter().map(|(_, source, checked)| (source, checked)).collect())
+    }
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = (usize, io::Result<Vec<u8>>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let source = *self.sources.get(self.source)?;
+            let mut length = PIECE as u64;
+            loop {
+                let end = (self.offset + length).min(source.length());
+                let mut bytes = match read(source, self.offset..end.max(self.offset)) {
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        self.source = self.sources.len();
+                        return Some((self.source, Err(error)));
+                    }
+                };
+                if let Some(last) = memrchr(b'\n', &bytes) {
+                    bytes.truncate(last + 1);
+                    self.offset += bytes.len() as u64;
+                    return Some((self.source, Ok(bytes)));
+                }
+                if end >= source.length() || length > LONGEST {
+                    break;
+                }
+                length *= 2;
+            }
+            self.source += 1;
+            self.offset = 0;
+        }
+    }
+}
+
+/// Reads all of a part of a source.
+pub(super) fn read(source: &dyn Source, part: Range<u64>) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(part.end.saturating_sub(part.start)).map_err(io::Error::other)?];
+    let mut done = 0;
+    while done < bytes.len() {
+        match source.read_at(part.start + done as u64, &mut bytes[done..]) {
+            Ok(0) => {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the log became shorter meanwhile"));
+            }
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
+}
+
+/// The guard, also after a thread has died: what it guards is whole at every moment.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,1 @@
+//! The verifier, tried on logs that were tampered with.
