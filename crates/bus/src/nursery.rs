@@ -48,7 +48,18 @@ pub(crate) enum News {
     /// It runs, and these are our ends of its pipes, in non-blocking mode.
     Up { slot: u32, serial: u64, pid: u32, stdin: OwnedFd, stdout: OwnedFd },
     /// It has ended or did not start. Nothing else comes about it.
-    Gone { slot: u32, serial: u64, reason: String, oom: bool },
+    Gone { slot: u32, serial: u64, how: Ended },
+}
+
+/// How it ended.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    /// The class of its exit and the end of its stderr.
+    pub(crate) reason: String,
+    /// It was killed for using too much memory.
+    pub(crate) oom: bool,
+    /// It did not start because we lack something.
+    pub(crate) ours: bool,
 }
 
 /// The loop's end of the orders, on which it never waits.
@@ -147,14 +158,15 @@ async fn run(mut orders: Receiver<Order>, teller: Teller) {
 
 /// Follows one worker from its start to the end of its tree.
 async fn raise(slot: u32, serial: u64, spec: Spec, mut stops: Receiver<bool>, teller: Teller) -> u64 {
-    let gone = |reason, oom| News::Gone { slot, serial, reason, oom };
-    let child = match narrows_process::spawn(spec).await.map_err(|error| because(&error)).and_then(part) {
+    let gone = |reason, oom, ours| News::Gone { slot, serial, how: Ended { reason, oom, ours } };
+    let spawned = narrows_process::spawn(spec).await.map_err(|error| (because(&error), error.is_shortage()));
+    let child = match spawned.and_then(|child| part(child).map_err(|reason| (reason, false))) {
         Ok((child, stdin, stdout)) => {
             teller.tell(News::Up { slot, serial, pid: child.pid(), stdin, stdout });
             Arc::new(child)
         }
-        Err(reason) => {
-            teller.tell(gone(reason, false));
+        Err((reason, ours)) => {
+            teller.tell(gone(reason, false, ours));
             return serial;
         }
     };
@@ -180,7 +192,7 @@ async fn raise(slot: u32, serial: u64, spec: Spec, mut stops: Receiver<bool>, te
         }
     };
     let exit = timeout(LAST_STDERR, child.wait()).await.unwrap_or(exit);
-    teller.tell(gone(reason(&exit, &child), exit.oom));
+    teller.tell(gone(reason(&exit, &child), exit.oom, false));
     stopping.abort_all();
     let exit = child.stop(REMAINS).await;
     if exit.survivors > 0 {

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
+
 use crate::Unenforceable;
 
 /// Why [`spawn`](crate::spawn) failed. In every case nothing of the worker has run and nothing is left of
@@ -92,7 +94,51 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
+    /// Whether this machine lacked descriptors, processes or memory at the moment: no fault of the worker's, and the same
+    /// may succeed later.
+    #[must_use]
+    pub fn is_shortage(&self) -> bool {
+        let source = match self {
+            Self::Cwd { source, .. }
+            | Self::Exec { source, .. }
+            | Self::SandboxPlace { source, .. }
+            | Self::Sandbox { source, .. }
+            | Self::Setup { source, .. } => source,
+            Self::NotFound { .. }
+            | Self::NotExecutable { .. }
+            | Self::IsDirectory { .. }
+            | Self::Invalid { .. }
+            | Self::NoSandbox { .. }
+            | Self::Limit(_)
+            | Self::Guardian => return false,
+        };
+        let short = [Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM];
+        source.raw_os_error().is_some_and(|raw| short.iter().any(|errno| errno.raw_os_error() == raw))
+    }
+
     pub(crate) fn setup(action: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::Setup { action, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_is_no_fault_of_the_worker() {
+        for (errno, expected) in [
+            (Errno::MFILE, true),
+            (Errno::NFILE, true),
+            (Errno::AGAIN, true),
+            (Errno::NOMEM, true),
+            (Errno::ACCESS, false),
+            (Errno::NOEXEC, false),
+        ] {
+            let error = SpawnError::setup("fork")(errno.into());
+            assert_eq!(error.is_shortage(), expected, "{errno}");
+        }
+        assert!(!SpawnError::setup("fork")(io::Error::other("no")).is_shortage());
+        assert!(!SpawnError::Guardian.is_shortage());
     }
 }

@@ -494,8 +494,11 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Tells whoever waits for a worker of `pool` that there will be none soon, if there is none left.
     fn refuse_waiting(&mut self, pool: PoolId) {
+        let shared = self.core.pool_of(pool).is_shared();
         if self.core.pool_of(pool).workers.iter().any(|worker| {
-            self.core.workers.get(worker.0 as usize).is_some_and(|state| state.stage != Stage::Stopping)
+            // What somebody has for himself is no hope for others.
+            let hope = |state: &WorkerState| state.stage != Stage::Stopping && (shared || !state.claimed);
+            self.core.workers.get(worker.0 as usize).is_some_and(hope)
         }) {
             return;
         }

@@ -147,7 +147,7 @@ impl Scene {
 
     /// A worker dies that has read `taken` bytes and was never sent `unsent`.
     fn gone(&mut self, worker: u32, taken: u64, unsent: Vec<u8>) {
-        let end = End { reason: "killed by SIGKILL".into(), taken, unsent, oom: false };
+        let end = End { reason: "killed by SIGKILL".into(), taken, unsent, ..End::default() };
         self.sight.queued.remove(&worker);
         self.core.worker_gone(self.now, Worker(worker), &end, &mut self.sight);
     }

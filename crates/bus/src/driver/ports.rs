@@ -1,15 +1,21 @@
 //! Everybody who is connected, and what waits for them: where the core's lines and orders go.
 
-use std::io;
+use std::io::{self, IoSlice};
 
 use mio::{Interest, Registry};
 
 use crate::core::{Action, Client, Outlet, PoolId, Time, Worker};
+use crate::nursery::Ended;
 
 use super::outbox::{Outbox, Spare};
 use super::place::Place;
 use super::stream::Stream;
 use super::{LINGER, notes};
+
+/// From which length on a line is written from where it stands, if it can be: a copy costs more than a write of its own.
+const LONG: usize = 16 << 10;
+/// Of how many parts such a line may be.
+const PARTS: usize = 7;
 
 /// What is known about reading from somebody.
 #[derive(Debug, Default)]
@@ -51,6 +57,49 @@ pub(super) struct Outflow {
 }
 
 impl Outflow {
+    /// Puts one line behind what waits for `to`. Returns how much was written already.
+    #[inline]
+    fn put(&mut self, to: Option<&Stream>, parts: &[&[u8]], now: Time, spare: &mut Spare) -> usize {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        match to {
+            Some(to)
+                if length >= LONG && !self.blocked && self.outbox.waiting() == 0 && parts.len() <= PARTS =>
+            {
+                self.put_long(to, parts, now, spare)
+            }
+            _ => {
+                self.outbox.push(parts, spare);
+                0
+            }
+        }
+    }
+
+    /// Writes a long line at once and puts what is left of it into the queue.
+    #[inline(never)]
+    fn put_long(&mut self, to: &Stream, parts: &[&[u8]], now: Time, spare: &mut Spare) -> usize {
+        let mut slices = [IoSlice::new(b"\n"); PARTS + 1];
+        for (slice, part) in slices.iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+        }
+        // Whatever is wrong shows again when the rest is written, where somebody sees to it.
+        let written = to.write_parts(&slices[..=parts.len()]).unwrap_or(0);
+        if written > 0 {
+            self.progress = now;
+        }
+        let mut rest = [b"".as_slice(); PARTS];
+        let mut skip = written;
+        for (rest, part) in rest.iter_mut().zip(parts) {
+            let (skipped, left) = part.split_at(skip.min(part.len()));
+            skip -= skipped.len();
+            *rest = left;
+        }
+        // The line end was written if anything is left to be skipped.
+        if skip == 0 {
+            self.outbox.push(&rest, spare);
+        }
+        written
+    }
+
     /// Writes once. Tells whether there is room again in what was full.
     fn flush(
         &mut self,
@@ -185,8 +234,7 @@ pub(super) struct Hand {
 pub(super) struct Ending {
     /// How long the rest of its output is waited for.
     pub(super) by: Time,
-    pub(super) reason: String,
-    pub(super) oom: bool,
+    pub(super) how: Ended,
 }
 
 impl Hand {
@@ -398,12 +446,13 @@ impl Outlet for Ports {
             return 0;
         }
         let flow = &mut conn.outflow;
-        flow.outbox.push(parts, &mut self.spare);
-        if !flow.dirty && !flow.blocked {
+        let output = conn.output.as_ref().unwrap_or(&conn.input);
+        flow.put(Some(output), parts, self.now, &mut self.spare);
+        let waiting = flow.outbox.waiting();
+        if waiting > 0 && !flow.dirty && !flow.blocked {
             flow.dirty = true;
             self.dirty.push(Place::Client(client.0));
         }
-        let waiting = flow.outbox.waiting();
         if waiting > self.queue_bytes && !flow.over {
             flow.over = true;
             self.full.push(client.0);
@@ -415,12 +464,12 @@ impl Outlet for Ports {
     fn to_worker(&mut self, worker: Worker, parts: &[&[u8]]) -> usize {
         let Some(Some(hand)) = self.workers.get_mut(worker.0 as usize) else { return 0 };
         let flow = &mut hand.outflow;
-        flow.outbox.push(parts, &mut self.spare);
-        if !flow.dirty && !flow.blocked {
+        hand.written += flow.put(hand.stdin.as_ref(), parts, self.now, &mut self.spare) as u64;
+        let waiting = flow.outbox.waiting();
+        if waiting > 0 && !flow.dirty && !flow.blocked {
             flow.dirty = true;
             self.dirty.push(Place::Stdin(worker.0));
         }
-        let waiting = flow.outbox.waiting();
         flow.over |= waiting > self.queue_bytes;
         waiting
     }

@@ -1,12 +1,12 @@
 //! A descriptor that is read or written without waiting.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
 /// One end of a socket or a pipe. Pipes must be in non-blocking mode; sockets need not be.
 #[derive(Debug)]
@@ -45,6 +45,21 @@ impl Stream {
                 rustix::net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             } else {
                 rustix::io::write(&self.fd, bytes)
+            };
+            if written != Err(Errno::INTR) {
+                return written.map_err(Into::into);
+            }
+        }
+    }
+
+    /// Writes several pieces in a row.
+    pub(crate) fn write_parts(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        loop {
+            let written = if self.socket {
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                rustix::net::sendmsg(&self.fd, parts, &mut SendAncillaryBuffer::default(), flags)
+            } else {
+                rustix::io::writev(&self.fd, parts)
             };
             if written != Err(Errno::INTR) {
                 return written.map_err(Into::into);

@@ -8,7 +8,7 @@ use narrows_wire::Splitter;
 use rustix::io::Errno;
 
 use crate::core::{Action, End, Outlet, PoolId, Stuck, Time, Worker};
-use crate::nursery::{self, News, Order};
+use crate::nursery::{self, Ended, News, Order};
 
 use super::checks::is_dead;
 use super::ports::{Deed, Ending};
@@ -49,7 +49,8 @@ impl<B: Brain> Driver<B> {
         }
         self.worker_lines[slot] = Splitter::new(self.limits.max_line);
         let Some(settings) = self.brain.pool(pool) else {
-            return self.worker_ended(now, worker.0, serial, "its pool is gone".into(), false);
+            let how = Ended { reason: "its pool is gone".into(), ..Ended::default() };
+            return self.worker_ended(now, worker.0, serial, how);
         };
         let spec = nursery::spec(settings, &self.environment);
         self.orders.put(Order::Spawn { slot: worker.0, serial, spec: Box::new(spec) });
@@ -81,9 +82,7 @@ impl<B: Brain> Driver<B> {
                     let (stdin, stdout) = (Stream::pipe(stdin), Stream::pipe(stdout));
                     self.worker_up(now, slot, serial, pid, stdin, stdout);
                 }
-                News::Gone { slot, serial, reason, oom } => {
-                    self.worker_ended(now, slot, serial, reason, oom);
-                }
+                News::Gone { slot, serial, how } => self.worker_ended(now, slot, serial, how),
             }
         }
     }
@@ -118,9 +117,9 @@ impl<B: Brain> Driver<B> {
     }
 
     /// The process has ended, or did not start.
-    fn worker_ended(&mut self, now: Time, slot: u32, serial: u64, reason: String, oom: bool) {
+    fn worker_ended(&mut self, now: Time, slot: u32, serial: u64, how: Ended) {
         let Some(hand) = self.ports.worker(slot).filter(|hand| hand.serial == serial) else { return };
-        hand.ending = Some(Ending { by: now + LAST_WORDS, reason, oom });
+        hand.ending = Some(Ending { by: now + LAST_WORDS, how });
         if hand.stdout.is_none() || hand.intake.ended {
             return self.finish_worker(now, slot);
         }
@@ -149,8 +148,8 @@ impl<B: Brain> Driver<B> {
             }
             *lines = Splitter::new(self.limits.max_line);
         }
-        let (reason, oom) = hand.ending.map_or_else(Default::default, |ending| (ending.reason, ending.oom));
-        let end = End { reason, taken, unsent: hand.outflow.outbox.rest(), oom };
+        let Ended { reason, oom, ours } = hand.ending.map(|ending| ending.how).unwrap_or_default();
+        let end = End { reason, taken, unsent: hand.outflow.outbox.rest(), oom, ours };
         self.brain.worker_gone(now, Worker(slot), &end, &mut self.ports);
         self.accepts_soon(now);
     }

@@ -327,8 +327,12 @@ impl World {
         let Some(proc) = self.net.proc(slot) else { return };
         // Where the pipe cannot be asked, all that was written may have been read.
         let taken = if self.random.one_in(4) { proc.written } else { proc.read };
-        let end =
-            End { reason: "killed".to_owned(), taken, unsent: std::mem::take(&mut proc.queue), oom: false };
+        let end = End {
+            reason: "killed".to_owned(),
+            taken,
+            unsent: std::mem::take(&mut proc.queue),
+            ..End::default()
+        };
         let hand = proc.worker.hand;
         self.net.note(|| format!("{:?} worker {slot} ({hand}) is gone, taken {taken}", self.now));
         if let Some(oracle) = &mut self.net.oracle {

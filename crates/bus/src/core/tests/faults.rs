@@ -205,6 +205,36 @@ fn a_connections_worker_is_replaced_with_all_it_was_told() {
 }
 
 #[test]
+fn a_worker_that_we_could_not_start_is_no_loss() {
+    for share in [Share::All, Share::Connection] {
+        let mut scene = Scene::new(&config(vec![pool(share)]));
+        let client = scene.open();
+        let end = End { reason: "cannot fork".into(), ours: true, ..End::default() };
+        for id in 0..20 {
+            scene.ask(client, id, "initialize", &json!({"protocolVersion": 1}));
+            scene.pass(5.0);
+            // Where nobody shares there is a second one, for those to come.
+            for worker in [0, 1].map(Worker) {
+                scene.core.worker_gone(scene.now, worker, &end, &mut scene.sight);
+            }
+            let seen = scene.seen();
+            let answer =
+                format!("\"id\":{id},\"error\":{{\"code\":-32012,\"message\":\"no worker of pool \\\"p\\\"");
+            assert!(seen.contains(&answer) && seen.contains("retryAfterMs"), "{seen}");
+            assert!(!seen.contains("CircuitOpened"), "{seen}");
+        }
+        assert_eq!(scene.core.status(scene.now).counters.lost, 0);
+        // It goes on by itself.
+        scene.pass(5.0);
+        scene.ask(client, 20, "initialize", &json!({"protocolVersion": 1}));
+        scene.up(0);
+        scene.up(1);
+        let seen = scene.seen();
+        assert!(seen.contains("\"method\":\"initialize\"") && !seen.contains("error"), "{seen}");
+    }
+}
+
+#[test]
 fn too_many_losses_open_the_circuit_and_health_closes_it() {
     let mut scene = Scene::new(&config(vec![pool(Share::All)]));
     let client = scene.open();
