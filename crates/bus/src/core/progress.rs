@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use narrows_wire::View;
+use narrows_wire::{Doubled, View, member};
 
 use super::Pass;
 use super::api::{Note, Outlet, Worker};
@@ -16,10 +16,6 @@ use super::state::Asker;
 const METHOD: &str = "notifications/progress";
 const META: &str = "_meta";
 const TOKEN: &str = "progressToken";
-
-/// A key stands there twice: two readers may choose differently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Doubled;
 
 /// Where the token of a request stands in its line, if it has one.
 pub(super) fn token_of_request(message: View<'_>) -> Result<Option<Range<usize>>, Doubled> {
@@ -89,82 +85,6 @@ impl<O: Outlet> Pass<'_, O> {
     }
 }
 
-/// Where the value of `key` stands in an object, of text that is known to be JSON.
-fn member(text: &[u8], key: &str) -> Result<Option<Range<usize>>, Doubled> {
-    let mut found = None;
-    let mut at = blank(text, 0);
-    if text.get(at) != Some(&b'{') {
-        return Ok(None);
-    }
-    loop {
-        let name = blank(text, at + 1);
-        if text.get(name) != Some(&b'"') {
-            return Ok(found);
-        }
-        let behind = string_end(text, name);
-        // Behind the colon.
-        let start = blank(text, blank(text, behind) + 1);
-        let end = value_end(text, start);
-        if is_key(text.get(name..behind).unwrap_or_default(), key) && found.replace(start..end).is_some() {
-            return Err(Doubled);
-        }
-        at = blank(text, end);
-        if text.get(at) != Some(&b',') {
-            return Ok(found);
-        }
-    }
-}
-
-fn is_key(raw: &[u8], key: &str) -> bool {
-    if raw.contains(&b'\\') {
-        serde_json::from_slice::<String>(raw).is_ok_and(|name| name == key)
-    } else {
-        raw.get(1..raw.len().saturating_sub(1)) == Some(key.as_bytes())
-    }
-}
-
-/// The first place from `at` on that is not blank.
-fn blank(text: &[u8], at: usize) -> usize {
-    let blanks = text.iter().skip(at).take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
-    at + blanks.count()
-}
-
-/// Behind the string that begins at `at`.
-fn string_end(text: &[u8], at: usize) -> usize {
-    let mut at = at + 1;
-    while let Some(next) = text.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
-        if text.get(at + next) == Some(&b'"') {
-            return at + next + 1;
-        }
-        at += next + 2;
-    }
-    text.len()
-}
-
-/// Behind the value that begins at `at`.
-fn value_end(text: &[u8], at: usize) -> usize {
-    let mut depth = 0_usize;
-    let mut now = at;
-    while let Some(byte) = text.get(now) {
-        match byte {
-            b'"' => {
-                now = string_end(text, now);
-                if depth == 0 {
-                    return now;
-                }
-                continue;
-            }
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth == 1 => return now + 1,
-            b'}' | b']' | b',' | b' ' | b'\t' | b'\n' | b'\r' if depth == 0 => return now,
-            b'}' | b']' => depth -= 1,
-            _ => {}
-        }
-        now += 1;
-    }
-    text.len()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -231,11 +151,6 @@ mod tests {
             if escape {
                 text = escaped(&text);
             }
-            for key in [META, TOKEN, "a", ""] {
-                let found = member(text.as_bytes(), key).unwrap();
-                let value = found.map(|place| serde_json::from_str::<Value>(&text[place]).unwrap());
-                prop_assert_eq!(value.as_ref(), params.as_object().and_then(|object| object.get(key)));
-            }
             let line = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{text}}}"#);
             let expected = params.get(META).and_then(|meta| meta.as_object()?.get(TOKEN));
             let message = View::parse(line.as_bytes());
@@ -249,11 +164,6 @@ mod tests {
                 prop_assert_eq!(&parsed["params"], &meant);
                 prop_assert_eq!(respelled(&changed, place.start..place.start + 2, line[place].as_bytes()), line.as_bytes());
             }
-        }
-
-        #[test]
-        fn no_text_does_harm(text: Vec<u8>) {
-            _ = member(&text, TOKEN);
         }
     }
 }
