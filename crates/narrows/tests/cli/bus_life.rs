@@ -184,9 +184,9 @@ fn the_file_is_read_again_without_a_failed_request() {
     let other_place = file("echo", "").replace("tcp://127.0.0.1:0", "tcp://127.0.0.1:1");
     write(&place, &other_place);
     bus.signal(Signal::HUP);
-    bus.hears(&format!("{} stays open: closing it takes a restart of the bus", bus.at[0].clone()));
-    bus.hears("tcp://127.0.0.1:1 is not opened: that takes a restart of the bus");
-    bus.hears("the settings were read again");
+    let open = format!("{} stays open: closing it takes a restart of the bus", bus.at[0]);
+    let closed = "tcp://127.0.0.1:1 is not opened: that takes a restart of the bus";
+    bus.hears_all(&[&open, closed, "the settings were read again"]);
 
     write(&place, &file("echo", "max_connections = 7"));
     bus.signal(Signal::HUP);

@@ -83,6 +83,15 @@ impl<'a> Bus<'a> {
         }
     }
 
+    /// Waits until it has said lines with all of these in them, in whatever order: the log is written beside the rest.
+    #[track_caller]
+    pub(crate) fn hears_all(&mut self, words: &[&str]) {
+        let from = self.said.len();
+        while !words.iter().all(|words| self.said[from..].contains(words)) {
+            self.hears("");
+        }
+    }
+
     /// A client at its first place.
     pub(crate) fn client(&self) -> Peer {
         self.client_at(0)
