@@ -1,6 +1,7 @@
 //! What a bus is told: where to listen, which workers to keep, and what nobody may exceed.
 
 mod address;
+mod here;
 mod item;
 mod json;
 mod mistake;
@@ -16,6 +17,7 @@ mod tests;
 mod tree;
 pub mod unit;
 
+pub use here::Here;
 pub use mistake::{Mistake, Place, Warning};
 pub use read::{Inspected, inspect, read};
 
@@ -23,9 +25,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use here::Spots;
 use notes::Notes;
 use read::Placed;
 use serde_json::Value;
+
+/// How long the end of a bus may take beyond what running turns are given: agents are told to end, and then made to.
+pub const LADDER: Duration = Duration::from_secs(10);
 
 /// Everything a bus is told.
 #[derive(Clone, Debug, PartialEq)]

@@ -47,18 +47,16 @@ impl<'a> Notes<'a> {
         self.warnings.borrow_mut().push((at, warning));
     }
 
-    /// What was made of the file with the warnings about it, unless there are mistakes; each in the order of the file.
-    pub(super) fn finish<T>(self, made: Option<T>) -> Result<(T, Vec<Warning>), Vec<Mistake>> {
+    /// All mistakes and all warnings, each in the order of the file.
+    pub(super) fn finish(self) -> (Vec<Mistake>, Vec<Warning>) {
         let mut mistakes = self.mistakes.into_inner();
         let mut warnings = self.warnings.into_inner();
         mistakes.sort_by_key(|(at, _)| *at);
         warnings.sort_by_key(|(at, _)| *at);
-        match made {
-            Some(made) if mistakes.is_empty() => {
-                Ok((made, warnings.into_iter().map(|(_, warning)| warning).collect()))
-            }
-            _ => Err(mistakes.into_iter().map(|(_, mistake)| mistake).collect()),
-        }
+        (
+            mistakes.into_iter().map(|(_, mistake)| mistake).collect(),
+            warnings.into_iter().map(|(_, warning)| warning).collect(),
+        )
     }
 }
 

@@ -2,25 +2,26 @@
 
 use std::path::Path;
 
-use super::mistake::{Mistake, Place, Warning};
+use super::here::{Here, Spots};
+use super::mistake::{Mistake, Warning};
 use super::notes::Notes;
 use super::{Config, json, settings, stdio_bus, tree};
 
-/// A configuration whose commands stand at these bytes.
+/// A configuration, and where settings of its pools stand.
 pub(super) struct Placed {
     pub(super) config: Config,
-    pub(super) commands: Vec<usize>,
+    pub(super) spots: Vec<Spots>,
 }
 
-/// A configuration, and what is known about the file it stands in.
+/// All that can be said about a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inspected {
-    /// What the file says.
-    pub config: Config,
-    /// What its owner should know.
+    /// What the file says, unless there are mistakes.
+    pub config: Option<Config>,
+    /// What must be put right, in the order of the file.
+    pub mistakes: Vec<Mistake>,
+    /// What its owner should know, in the order of the file.
     pub warnings: Vec<Warning>,
-    /// Where the command of each pool stands.
-    pub commands: Vec<Place>,
 }
 
 /// Reads the text of the file at `path`: `bus.toml`, or the JSON of stdio Bus. Relative paths in a `bus.toml` are meant
@@ -29,14 +30,12 @@ pub struct Inspected {
 /// # Errors
 /// With all mistakes, in the order of the file.
 pub fn read(text: &str, path: &Path) -> Result<(Config, Vec<Warning>), Vec<Mistake>> {
-    inspect(text, path).map(|inspected| (inspected.config, inspected.warnings))
+    let Inspected { config, mistakes, warnings } = inspect(text, path, None);
+    config.map(|config| (config, warnings)).ok_or(mistakes)
 }
 
-/// The same, with the places that somebody who looks further into the file needs.
-///
-/// # Errors
-/// With all mistakes, in the order of the file.
-pub fn inspect(text: &str, path: &Path) -> Result<Inspected, Vec<Mistake>> {
+/// The same, with all that is wrong and all that is strange at once, also with what is missing `here`.
+pub fn inspect(text: &str, path: &Path, here: Option<Here<'_>>) -> Inspected {
     let file = path.display().to_string();
     let notes = Notes::new(&file, text);
     let start = text.trim_start_matches('\u{feff}').trim_start();
@@ -48,8 +47,10 @@ pub fn inspect(text: &str, path: &Path) -> Result<Inspected, Vec<Mistake>> {
         let base = path.parent().unwrap_or(Path::new(""));
         tree::toml(&notes).and_then(|node| settings::read(&notes, &node, base))
     };
-    let commands = |placed: &Placed| placed.commands.iter().map(|at| notes.place(*at)).collect();
-    let commands = placed.as_ref().map(commands).unwrap_or_default();
-    let (placed, warnings) = notes.finish(placed)?;
-    Ok(Inspected { config: placed.config, warnings, commands })
+    if let (Some(placed), Some(here)) = (&placed, here) {
+        here.look(&notes, placed);
+    }
+    let (mistakes, warnings) = notes.finish();
+    let config = placed.map(|placed| placed.config).filter(|_| mistakes.is_empty());
+    Inspected { config, mistakes, warnings }
 }

@@ -7,8 +7,8 @@ use super::address::{loopback, plain, socket};
 use super::item::{Item, Table, shown};
 use super::nearest::nearest;
 use super::tree::{Kind, Node};
-use super::unit::{duration, size};
-use super::{Admin, Config, Door, Limits, Listen, Protocol, Share};
+use super::unit::{duration, shown_duration, size};
+use super::{Admin, Config, Door, LADDER, Limits, Listen, Protocol, Share};
 use super::{Notes, Placed};
 
 mod pool;
@@ -53,7 +53,7 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed
     let table = Item { notes, name: "", node }.table()?;
     table.only(TOP, &[("share", POOL_FIRST), ("command", POOL_FIRST), ("url", "it belongs into [[listen]]")]);
     let tables = |name: &str| table.get(name).map(tables).unwrap_or_default();
-    let (pools, commands): (Vec<_>, Vec<_>) =
+    let (pools, spots): (Vec<_>, Vec<_>) =
         tables("pool").into_iter().filter_map(|table| pool::read(table, base)).unzip();
     let none = |key: &str| table.get(key).is_none_or(|item| item.node.kind == Kind::List(Vec::new()));
     if none("pool") {
@@ -77,7 +77,7 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed
     {
         item.fail("is also where clients come in", None);
     }
-    Some(Placed { config: Config { listen, pools, limits, admin }, commands })
+    Some(Placed { config: Config { listen, pools, limits, admin }, spots })
 }
 
 const POOL_FIRST: &str = "it belongs into [[pool]]";
@@ -166,7 +166,18 @@ fn limits(table: Table<'_>) -> Limits {
     for (key, zero, target) in times {
         set(table, key, target, |item| time(item, zero));
     }
+    if let Some(item) = table.get("drain_timeout") {
+        long_drain(item, limits.drain_timeout);
+    }
     limits
+}
+
+/// Warns of a bus that takes longer to stop than whoever stops it may expect.
+pub(super) fn long_drain(item: Item<'_>, time: Duration) {
+    if time > Limits::default().drain_timeout {
+        let most = shown_duration(time + LADDER);
+        item.warn(&format!("lets the bus take {most} to stop: tell whatever stops it to wait so long"));
+    }
 }
 
 /// Puts what `reading` makes of `key` in its place, if it is there and right.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::item::{Item, Table, shown};
-use super::settings::{BUDGET, LINE, QUEUE};
+use super::settings::{BUDGET, LINE, QUEUE, long_drain};
 use super::tree::{Kind, Node};
-use super::{Admin, Config, Door, Limits, Listen, Notes, Placed, Pool, Protocol, Share};
+use super::{Admin, Config, Door, Limits, Listen, Notes, Placed, Pool, Protocol, Share, Spots};
 
 /// What may stand in a pool.
 const POOL: &[&str] = &["id", "command", "args", "instances"];
@@ -42,16 +42,16 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node) -> Option<Placed> {
         return None;
     };
     let mut pools: Vec<Pool> = Vec::new();
-    let mut commands = Vec::new();
+    let mut spots = Vec::new();
     for item in item.list("write \"pools\": [{\"id\": …, \"command\": …, \"instances\": 1}]")? {
         let Some(table) = item.table() else { continue };
-        let Some((pool, at)) = pool(table) else { continue };
-        if pools.iter().any(|other| other.name == pool.name) {
+        let Some((pool, command)) = pool(table) else { continue };
+        if !pool.name.is_empty() && pools.iter().any(|other| other.name == pool.name) {
             let what = format!("another pool has the id \"{}\" already", shown(&pool.name));
             table.fail(what, "give each its own");
         }
         pools.push(pool);
-        commands.push(at);
+        spots.push(Spots { command, ..Spots::default() });
     }
     if matches!(&item.node.kind, Kind::List(nodes) if nodes.is_empty()) {
         item.fail("must have at least one pool", None);
@@ -61,7 +61,7 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node) -> Option<Placed> {
         Some(table) => transport(table),
         None => vec![Listen { at: Door::Stdio, pool: None }],
     };
-    Some(Placed { config: Config { listen, pools, limits, admin: Admin::default() }, commands })
+    Some(Placed { config: Config { listen, pools, limits, admin: Admin::default() }, spots })
 }
 
 /// Warns of keys that are not known; stdio Bus ignores them without a word.
@@ -98,8 +98,9 @@ fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
             }
         }
     }
-    let (id, instances) = (id?, instances?);
     program?;
+    // What is missing was told; the rest is read on.
+    let (id, instances) = (id.unwrap_or_default(), instances.unwrap_or(1));
     let pool = Pool {
         instances,
         max_instances: instances.max(256),
@@ -144,6 +145,9 @@ fn limits(table: Table<'_>) -> Limits {
         if let Some(seconds) = number(key, 1, YEAR) {
             *target = Duration::from_secs(seconds);
         }
+    }
+    if let Some(item) = table.get("drain_timeout_sec") {
+        long_drain(item, limits.drain_timeout);
     }
     limits
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use insta::assert_snapshot;
+use narrows_process::Controller;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -320,6 +321,7 @@ fn the_files_of_stdio_bus_are_read() {
     let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
     assert_snapshot!(warnings.join("\n"), @r"
     stdio_bus_config:3:100: `env` is not known and ignored
+    stdio_bus_config:9:26: `drain_timeout_sec` lets the bus take 41s to stop: tell whatever stops it to wait so long
     stdio_bus_config:9:58: `backpressure_timeout_sec` cannot be 0 here; the default is used
     stdio_bus_config:9:61: `max_restart` is not known and ignored; did you mean `max_restarts`?
     stdio_bus_config:9:77: nothing follows this comma
@@ -368,13 +370,55 @@ fn mistakes_in_the_files_of_stdio_bus() {
 }
 
 #[test]
-fn commands_have_places() {
-    let lines = |text, path| {
-        let commands = inspect(text, Path::new(path)).unwrap().commands;
-        commands.iter().map(|place| place.line).collect::<Vec<_>>()
+fn programs_are_looked_for_where_they_are_named() {
+    let lines = |text: &str, path| {
+        let nowhere = [("PATH".into(), "/nowhere".into())];
+        let here = Here { environment: &nowhere, ours: "narrows" };
+        let Inspected { mistakes, .. } = inspect(text, Path::new(path), Some(here));
+        mistakes.iter().map(|mistake| mistake.place.line).collect::<Vec<_>>()
     };
-    assert_eq!(lines(WHOLE, "bus.toml"), [15, 28]);
-    assert_eq!(lines(FOREIGN, "c.json"), [3, 4]);
+    // The first program is ourselves, and without its `cwd` nobody knows where the second one is.
+    assert_eq!(lines(WHOLE, "bus.toml"), [29]);
+    let searched = WHOLE.replace("./agent", "agent");
+    assert_eq!(lines(&searched, "bus.toml"), [28, 29]);
+    assert_eq!(lines(&FOREIGN.replace("/usr", "/no/such"), "c.json"), [3, 4]);
+}
+
+#[test]
+fn what_is_missing_here_is_told_with_all_else() {
+    let text = r#"
+[[pool]]
+command = ["/no/such/program"]
+cwd = "/no/such/place"
+instancse = 2
+memory = "1GiB"
+pids = 7
+"#;
+    let here = Here { environment: &[], ours: "narrows" };
+    let Inspected { config, mistakes, mut warnings } = inspect(text, Path::new("bus.toml"), Some(here));
+    assert_eq!(config, None);
+    let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+    assert_snapshot!(lines.join("\n"), @r#"
+    bus.toml:3:11: `command` cannot be started: program "/no/such/program" not found; install it, or give the path to it; a relative path is meant from `cwd`, or else from here
+    bus.toml:4:7: `cwd` cannot be used: "/no/such/place": No such file or directory (os error 2)
+    bus.toml:5:1: there is no setting `instancse` in [pool]; did you mean `instances`?
+    "#);
+    assert!(warnings.remove(0).what.contains("no [[listen]]"));
+    let cannot: Vec<usize> = [(Controller::Memory, 6), (Controller::Pids, 7)]
+        .into_iter()
+        .filter_map(|(controller, line)| narrows_process::Limits::look(controller).err().map(|_| line))
+        .collect();
+    assert_eq!(warnings.iter().map(|warning| warning.place.line).collect::<Vec<_>>(), cannot);
+}
+
+#[test]
+fn a_long_drain_is_warned_of() {
+    let pool = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\n[limits]\ndrain_timeout = ";
+    assert_eq!(toml(&format!("{pool}\"30s\"")), "");
+    assert_eq!(
+        toml(&format!("{pool}\"50s\"")),
+        "warning bus.toml:6:17: `drain_timeout` lets the bus take 60s to stop: tell whatever stops it to wait so long"
+    );
 }
 
 #[test]
@@ -467,19 +511,14 @@ fn value() -> impl Strategy<Value = String> {
 
 fn judge(text: &str, path: &str) -> Result<(), TestCaseError> {
     let lines = text.lines().count().max(1);
-    let places: Vec<Place> = match inspect(text, Path::new(path)) {
-        Ok(inspected) => {
-            prop_assert_eq!(inspected.commands.len(), inspected.config.pools.len());
-            let shown = shown::toml(&inspected.config);
-            prop_assert!(!shown.is_empty());
-            inspected.warnings.into_iter().map(|warning| warning.place).chain(inspected.commands).collect()
-        }
-        Err(mistakes) => {
-            prop_assert!(!mistakes.is_empty(), "refused without a reason: {}", text);
-            mistakes.into_iter().map(|mistake| mistake.place).collect()
-        }
-    };
-    for place in places {
+    let here = Here { environment: &[], ours: "narrows" };
+    let Inspected { config, mistakes, warnings } = inspect(text, Path::new(path), Some(here));
+    prop_assert_eq!(config.is_none(), !mistakes.is_empty(), "refused without a reason: {}", text);
+    if let Some(config) = config {
+        prop_assert!(!shown::toml(&config).is_empty());
+    }
+    let places = mistakes.into_iter().map(|mistake| mistake.place);
+    for place in places.chain(warnings.into_iter().map(|warning| warning.place)) {
         prop_assert!((1..=lines).contains(&place.line), "{} of {}: {:?}", place, lines, text);
         let width = text.lines().nth(place.line - 1).unwrap_or_default().chars().count();
         prop_assert!((1..=width + 1).contains(&place.column), "{} of {}: {:?}", place, width, text);

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
-use narrows_bus::config::{self, Config, Inspected, Mistake, Warning};
+use narrows_bus::config::{self, Config, Here, Inspected, Mistake, Warning};
 use serde_json::{Value, json};
 
 use crate::cli::CheckFiles;
@@ -23,7 +23,7 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
     let mut code = Code::Success;
     for path in &args.files {
         let outcome = check(path, &environment);
-        if outcome.is_err() {
+        if !outcome.as_ref().is_ok_and(|inspected| inspected.config.is_some()) {
             code = Code::Usage;
         }
         if args.json {
@@ -31,7 +31,7 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
             output::print(format!("{object}\n").as_bytes())?;
         } else {
             complain(&outcome);
-            if let Ok(Inspected { config, .. }) = &outcome {
+            if let Ok(Inspected { config: Some(config), .. }) = &outcome {
                 output::print(summary(path, config, args.verbose).as_bytes())?;
             }
         }
@@ -39,19 +39,11 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
     Ok(code.exit())
 }
 
-/// Why a file cannot be used.
-enum Wrong {
-    /// It cannot be read.
-    Unreadable(Failure),
-    /// There are mistakes in it.
-    Mistaken(Vec<Mistake>),
-}
-
-fn check(path: &Path, environment: &[(OsString, OsString)]) -> Result<Inspected, Wrong> {
-    let text = read(path).map_err(|error| Wrong::Unreadable(Failure::unreadable("check", path, &error)))?;
-    let inspected = config::inspect(&text, path).map_err(Wrong::Mistaken)?;
-    let missing = missing(&inspected, environment);
-    if missing.is_empty() { Ok(inspected) } else { Err(Wrong::Mistaken(missing)) }
+/// All there is to be said about a file, unless it cannot be read.
+fn check(path: &Path, environment: &[(OsString, OsString)]) -> Result<Inspected, Failure> {
+    let text = read(path).map_err(|error| Failure::unreadable("check", path, &error))?;
+    let here = Here { environment, ours: "narrows" };
+    Ok(config::inspect(&text, path, Some(here)))
 }
 
 /// The text of a file that is not too long to be one.
@@ -64,38 +56,19 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// The commands for which there is no program.
-fn missing(inspected: &Inspected, environment: &[(OsString, OsString)]) -> Vec<Mistake> {
-    let pools = inspected.config.pools.iter().zip(&inspected.commands);
-    let mistake = |(pool, place): (&config::Pool, &config::Place)| {
-        if pool.command.first().is_some_and(|program| program == "narrows") {
-            // Ourselves, installed or not.
-            return None;
-        }
-        let error = pool.program(environment).err()?;
-        let hint =
-            "install it, or give the path to it; a relative path is meant from `cwd`, or else from here";
-        let what = format!("`command` cannot be started: {error}");
-        Some(Mistake { place: place.clone(), what, hint: Some(hint.to_owned()) })
-    };
-    pools.filter_map(mistake).collect()
-}
-
-/// Tells the user what is strange, or wrong.
-fn complain(outcome: &Result<Inspected, Wrong>) {
+/// Tells the user what is wrong, and what is strange.
+fn complain(outcome: &Result<Inspected, Failure>) {
     let colour = Colour::of_stderr();
     match outcome {
-        Ok(inspected) => {
-            for warning in &inspected.warnings {
-                output::complain(&format!("warning: {}\n", line(&warning.to_string())));
-            }
-        }
-        Err(Wrong::Unreadable(failure)) => output::complain(&failure.render(colour)),
-        Err(Wrong::Mistaken(mistakes)) => {
+        Ok(Inspected { mistakes, warnings, .. }) => {
             for mistake in mistakes {
                 output::complain(&Failure::mistake(mistake).render(colour));
             }
+            for warning in warnings {
+                output::complain(&format!("warning: {}\n", line(&warning.to_string())));
+            }
         }
+        Err(failure) => output::complain(&failure.render(colour)),
     }
 }
 
@@ -113,27 +86,28 @@ fn summary(path: &Path, config: &Config, verbose: bool) -> String {
     }
 }
 
-fn object(path: &Path, outcome: &Result<Inspected, Wrong>, verbose: bool) -> Value {
+fn object(path: &Path, outcome: &Result<Inspected, Failure>, verbose: bool) -> Value {
     let file = path.display().to_string();
-    match outcome {
-        Ok(Inspected { config, warnings, .. }) => {
-            let mut object = json!({
-                "file": file,
-                "ok": true,
-                "warnings": warnings.iter().map(warning).collect::<Vec<_>>(),
-                "pools": config.pools.len(),
-                "listeners": config.listen.len(),
-            });
-            if verbose {
-                object["settings"] = config::shown::json(config);
-            }
-            object
-        }
-        Err(Wrong::Unreadable(failure)) => json!({"file": file, "ok": false, "error": failure.message()}),
-        Err(Wrong::Mistaken(mistakes)) => {
-            json!({"file": file, "ok": false, "mistakes": mistakes.iter().map(mistake).collect::<Vec<_>>()})
-        }
+    let inspected = match outcome {
+        Ok(inspected) => inspected,
+        Err(failure) => return json!({"file": file, "ok": false, "error": failure.message()}),
+    };
+    let warnings: Vec<Value> = inspected.warnings.iter().map(warning).collect();
+    let Some(config) = &inspected.config else {
+        let mistakes: Vec<Value> = inspected.mistakes.iter().map(mistake).collect();
+        return json!({"file": file, "ok": false, "mistakes": mistakes, "warnings": warnings});
+    };
+    let mut object = json!({
+        "file": file,
+        "ok": true,
+        "warnings": warnings,
+        "pools": config.pools.len(),
+        "listeners": config.listen.len(),
+    });
+    if verbose {
+        object["settings"] = config::shown::json(config);
     }
+    object
 }
 
 fn warning(Warning { place, what }: &Warning) -> Value {

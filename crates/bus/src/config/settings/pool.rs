@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::super::Pool;
+use super::super::{Pool, Spots};
 use super::{Item, Kind, Notes, Protocol, Share, Table, bytes, plain, set, shown};
 
 /// What may stand in `[[pool]]`.
@@ -35,18 +35,18 @@ const USUAL: &[(&str, &str)] = &[
 /// The most workers that a pool may have.
 pub(super) const MOST: u64 = 10_000;
 
-/// The pool of a table, and the byte where its command stands.
-pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, usize)> {
+/// The pool of a table, and where settings of it stand.
+pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
     table.only(POOL, USUAL);
     let name = table.get("name").map(|item| item.parsed(name)).unwrap_or(Some("default".to_owned()));
-    let command = match table.get("command") {
+    let words = match table.get("command") {
         Some(item) => command(item).map(|words| (words, item.node.at)),
         None => {
             table.fail("`command` is missing", "write command = [\"narrows\", \"acp\"]");
             None
         }
     };
-    let (words, at) = command.unwrap_or_default();
+    let (words, command) = words.unwrap_or_default();
     let mut pool = Pool::new(name.unwrap_or_default(), words);
     let directory = |item: Item<'_>| item.parsed(|text| plain(text).map(|path| Some(base.join(path))));
     set(table, "cwd", &mut pool.cwd, directory);
@@ -75,7 +75,9 @@ pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, usize)> {
     set(table, "pids", &mut pool.pids, |item| item.count(1, 1 << 22).map(Some));
     without_effect(table, &pool);
     let at_name = table.get("name").map_or(table.at, |item| item.node.at);
-    Some((Named { pool, at: at_name }, at))
+    let at = |key: &str| table.get(key).map(|item| item.node.at);
+    let spots = Spots { command, cwd: at("cwd"), memory: at("memory"), pids: at("pids") };
+    Some((Named { pool, at: at_name }, spots))
 }
 
 /// A pool, and the byte where its name stands.

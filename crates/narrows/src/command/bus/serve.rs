@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use narrows_bus::admin::Facts;
-use narrows_bus::config::{Config, Warning};
+use narrows_bus::config::{Config, LADDER, Warning};
 use narrows_bus::{Bus as Running, Ended, Handle};
 use tokio::time::{Instant, sleep_until};
 
@@ -18,9 +18,6 @@ use crate::failure::{Code, Failure};
 use crate::interrupt::{Interrupts, Signal};
 use crate::terminal::line;
 use crate::{environment, output};
-
-/// How long the end may take beyond what running turns are given: agents are told to end, and then made to.
-const LADDER: Duration = Duration::from_secs(10);
 
 /// What is told to whoever has started the bus. Among JSON it is JSON too.
 pub(super) struct Voice(LogFormat);
