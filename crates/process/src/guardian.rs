@@ -13,8 +13,9 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, read, write};
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{
-    DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus, chdir, getpid, getppid, kill_process_group,
-    set_child_subreaper, set_dumpable_behavior, set_parent_process_death_signal, setpgid, setsid, wait,
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus, chdir, getpid, getppid,
+    getrlimit, kill_process_group, set_child_subreaper, set_dumpable_behavior,
+    set_parent_process_death_signal, setpgid, setrlimit, setsid, wait,
 };
 
 use crate::cage::CagePlan;
@@ -57,6 +58,8 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) cage: CagePlan<'a>,
     /// The control groups that limit the tree: who writes a zero there moves in.
     pub(crate) groups: [Option<BorrowedFd<'a>>; 2],
+    /// How many descriptors it may have, if not as many as we.
+    pub(crate) descriptors: Option<u64>,
     /// Filled in by the guardian, for the worker to check that it still is its parent.
     pub(crate) guardian: i32,
 }
@@ -122,6 +125,11 @@ impl WorkerPlan<'_> {
             at(Stage::Chdir, chdir(cwd))?;
         }
         at(Stage::Confine, self.cage.enter(self.cwd))?;
+        if let Some(descriptors) = self.descriptors {
+            // Last, as what comes before may need more. It fails only where less is allowed anyway.
+            let limit = Rlimit { current: Some(descriptors), maximum: getrlimit(Resource::Nofile).maximum };
+            _ = setrlimit(Resource::Nofile, limit);
+        }
         sys::unblock_signals();
         Ok(())
     }

@@ -159,6 +159,7 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
             cwd: text.cwd.as_ref().map(|cwd| arena.string(cwd)).transpose()?,
             cage: plan_cage(&arena, cage.as_ref())?,
             groups: group.entries(),
+            descriptors: spec.descriptors,
             guardian: 0,
         })?;
         let guard = arena.value(GuardPlan {

@@ -26,6 +26,9 @@ pub struct Spec {
     pub sandbox: Option<Sandbox>,
     /// What the worker and its tree may use. If a limit cannot be set, nothing starts.
     pub limits: Limits,
+    /// How many descriptors the worker may have until it asks for more; `None` is as many as we may. Programs that use
+    /// `select` break with many, and some that close all there could be take long.
+    pub descriptors: Option<u64>,
     /// How long processes that outlive the worker, the [`Child`](crate::Child) or the supervisor have
     /// between `SIGTERM` and `SIGKILL`.
     pub orphan_grace: Duration,
@@ -44,6 +47,7 @@ impl Spec {
             merge_stderr: false,
             sandbox: None,
             limits: Limits::default(),
+            descriptors: None,
             orphan_grace: Duration::from_secs(2),
         }
     }

@@ -55,6 +55,19 @@ async fn the_worker_has_three_blocking_descriptors() {
 }
 
 #[tokio::test]
+async fn descriptors_are_as_many_as_was_said() {
+    for (descriptors, expected) in [(Some(77), "77"), (None, "")] {
+        let mut spec = Mark::new().shell("ulimit -S -n; ulimit -H -n");
+        spec.descriptors = descriptors;
+        let text = read_all(&mut spawn(spec).await.unwrap()).await;
+        let ours = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let show = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
+        let soft = if expected.is_empty() { show(ours.current) } else { expected.to_owned() };
+        assert_eq!(text, format!("{soft}\n{}\n", show(ours.maximum)));
+    }
+}
+
+#[tokio::test]
 async fn signals_are_as_new_and_the_group_is_its_own() {
     let script = "grep -E '^Sig(Blk|Ign)' /proc/self/status; cut -d' ' -f 5,6 /proc/$$/stat";
     let mut child = spawn(Mark::new().shell(script)).await.unwrap();
