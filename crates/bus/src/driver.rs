@@ -4,6 +4,7 @@
 //! again in the next round, after everybody else. All reads share one buffer; lines are cut in it where they stand and
 //! shown to the [`Brain`], which appends to queues. When everybody was read, each queue is written once.
 
+mod asking;
 mod brain;
 mod checks;
 mod clients;
@@ -34,10 +35,11 @@ use crate::listen::Entry;
 use crate::nursery::{News, Orders};
 
 pub use brain::Brain;
-pub(crate) use descriptors::{cap as cap_connections, raise as raise_descriptors};
+pub(crate) use descriptors::{before as own_descriptors, cap as cap_connections, raise as raise_descriptors};
 pub(crate) use mail::Mailbox;
 pub use queues::Queues;
 
+use asking::About;
 use place::Place;
 use ports::{Outcome, Ports};
 
@@ -47,6 +49,8 @@ const READ: usize = 256 << 10;
 const EVENTS: usize = 1024;
 /// How long a client that is hung up on may take for what waits for it.
 const LINGER: Duration = Duration::from_secs(1);
+/// How much longer than it should a brain may take to stop if it has failed before, and may wait for what never comes.
+const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// How often writing is repeated because it made the core say more, before anything is read again.
 const SETTLE: usize = 8;
 
@@ -97,6 +101,12 @@ pub(crate) struct Driver<B: Brain> {
     watch: checks::Watch,
     draining: bool,
     failed: Option<LoopError>,
+    /// How often the brain has failed.
+    panics: u64,
+    /// When a brain that has failed must have stopped, once it was told to.
+    drain_by: Time,
+    /// Before that, the brain is not told the time.
+    tick_after: Time,
     /// Threads that copy to a file, which are given a moment at the end.
     copied: Vec<Receiver<()>>,
 }
@@ -139,6 +149,9 @@ impl<B: Brain> Driver<B> {
             watch: checks::Watch::default(),
             draining: false,
             failed: None,
+            panics: 0,
+            drain_by: Time::MAX,
+            tick_after: Time::ZERO,
             copied: Vec::new(),
         }
     }
@@ -224,9 +237,7 @@ impl<B: Brain> Driver<B> {
                 self.take_news(now);
             }
             self.read_all(now);
-            if self.brain.deadline().is_some_and(|deadline| deadline <= now) {
-                self.brain.tick(now, &mut self.ports);
-            }
+            self.tick(now);
             if self.next_check <= now {
                 self.check(now);
             }
@@ -268,7 +279,7 @@ impl<B: Brain> Driver<B> {
         if !self.ports.ready.is_empty() || self.ports.is_busy() {
             return Some(Duration::ZERO);
         }
-        let next = self.brain.deadline().unwrap_or(Time::MAX).min(self.next_check);
+        let next = self.deadline().unwrap_or(Time::MAX).min(self.next_check);
         (next != Time::MAX).then(|| next.saturating_sub(self.clock.elapsed()))
     }
 
@@ -310,10 +321,14 @@ impl<B: Brain> Driver<B> {
                 // Whoever was lost meanwhile is not told of again.
                 match place {
                     Place::Client(slot) if self.ports.client(slot).is_some() => {
-                        self.brain.client_drained(now, Client(slot), &mut self.ports);
+                        self.ask(About::Client(slot), |brain, ports| {
+                            brain.client_drained(now, Client(slot), ports);
+                        });
                     }
                     Place::Stdin(slot) if self.ports.worker(slot).is_some() => {
-                        self.brain.worker_drained(now, Worker(slot), &mut self.ports);
+                        self.ask(About::Worker(slot), |brain, ports| {
+                            brain.worker_drained(now, Worker(slot), ports);
+                        });
                     }
                     _ => {}
                 }
@@ -330,16 +345,23 @@ impl<B: Brain> Driver<B> {
         if let Some(config) = mail.reload {
             self.limits = config.limits.clone();
             self.ports.queue_bytes = config.limits.queue_bytes;
-            self.brain.reload(now, &config, &mut self.ports);
+            self.ask(About::All, |brain, ports| brain.reload(now, &config, ports));
             self.start_watching(now);
         }
         if mail.drain && !self.draining {
             self.draining = true;
-            self.brain.drain(now, &mut self.ports);
+            self.drain_by = now + self.limits.drain_timeout + DRAIN_GRACE;
+            self.check_by(self.drain_by);
+            if self.ask(About::All, |brain, ports| brain.drain(now, ports)).is_none() {
+                // Whoever cannot stop gently still stops.
+                self.ports.finished = true;
+            }
         }
         for asker in mail.status {
-            // Whoever asked may have gone away.
-            _ = asker.send((self.brain.status(now), Queues::of(&self.ports)));
+            if let Some(status) = self.ask(About::All, |brain, _| brain.status(now)) {
+                // Whoever asked may have gone away.
+                _ = asker.send((status, Queues::of(&self.ports)));
+            }
         }
     }
 }

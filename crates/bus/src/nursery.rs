@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::config::Pool;
+use crate::driver;
 
 /// How many orders can be under way; more wait in the loop, which knows how many workers there are.
 const ORDERS: usize = 256;
@@ -251,6 +252,7 @@ pub(crate) fn spec(pool: &Pool, environment: &[(OsString, OsString)]) -> Spec {
     spec.env.extend(pool.env.iter());
     spec.stderr_limit = STDERR;
     spec.limits = Limits { memory: pool.memory, pids: pool.pids };
+    spec.descriptors = driver::own_descriptors();
     spec
 }
 

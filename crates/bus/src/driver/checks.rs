@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::core::{Stuck, Time, Worker};
 
-use super::{Brain, Driver};
+use super::{About, Brain, Driver};
 
 /// How often workers are looked at.
 const WORKERS: Duration = Duration::from_secs(5);
@@ -56,6 +56,11 @@ impl<B: Brain> Driver<B> {
             } else {
                 self.check_by(after);
             }
+        }
+        if self.draining && self.drain_by > now {
+            self.check_by(self.drain_by);
+        } else if self.draining && self.panics > 0 {
+            self.ports.finished = true;
         }
         self.check_memory(now);
         self.check_workers(now);
@@ -112,14 +117,16 @@ impl<B: Brain> Driver<B> {
                 let until = hand.outflow.progress + UNDRAINED;
                 if until > now {
                     self.check_by(until);
-                } else if self.brain.owes(Worker(slot)) {
-                    hand.outflow.progress = now;
-                    self.brain.worker_stuck(now, Worker(slot), Stuck::Undrained, &mut self.ports);
+                } else if self.owes(slot) {
+                    if let Some(hand) = self.ports.worker(slot) {
+                        hand.outflow.progress = now;
+                    }
+                    self.tell_stuck(now, slot, Stuck::Undrained);
                     continue;
                 }
             }
-            if regular && self.brain.owes(Worker(slot)) && is_stopped(pid) {
-                self.brain.worker_stuck(now, Worker(slot), Stuck::Stopped, &mut self.ports);
+            if regular && self.owes(slot) && is_stopped(pid) {
+                self.tell_stuck(now, slot, Stuck::Stopped);
             }
         }
         if regular {
@@ -128,6 +135,14 @@ impl<B: Brain> Driver<B> {
         if let Some(at) = self.watch.workers_at {
             self.check_by(at);
         }
+    }
+
+    fn owes(&mut self, slot: u32) -> bool {
+        self.ask(About::Worker(slot), |brain, _| brain.owes(Worker(slot))).unwrap_or_default()
+    }
+
+    pub(super) fn tell_stuck(&mut self, now: Time, slot: u32, why: Stuck) {
+        self.ask(About::Worker(slot), |brain, ports| brain.worker_stuck(now, Worker(slot), why, ports));
     }
 
     fn check_memory(&mut self, now: Time) {
@@ -190,7 +205,8 @@ impl<B: Brain> Driver<B> {
     }
 
     fn tell_pressure(&mut self) {
-        self.brain.set_pressure(self.watch.short_of_descriptors || self.watch.short_of_memory);
+        let short = self.watch.short_of_descriptors || self.watch.short_of_memory;
+        self.ask(About::All, |brain, _| brain.set_pressure(short));
     }
 }
 

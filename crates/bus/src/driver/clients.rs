@@ -11,7 +11,7 @@ use crate::listen::{Ends, Entry, Family};
 
 use super::ports::Conn;
 use super::stream::Stream;
-use super::{Brain, Driver, LINGER, Place};
+use super::{About, Brain, Driver, LINGER, Place};
 
 /// How many are let in at a time before others have their turn.
 const ACCEPTS: usize = 64;
@@ -75,10 +75,12 @@ impl<B: Brain> Driver<B> {
     }
 
     fn admit_conn(&mut self, now: Time, from: Arrival, conn: Conn) {
-        let Some(client) = self.brain.client_open(now, from, &mut self.ports) else {
-            let error = match self.draining {
-                true => RpcError::new(Code::Draining, "the bus is stopping"),
-                false => RpcError::new(Code::Backpressure, "there are too many connections"),
+        let opened = self.ask(About::All, |brain, ports| brain.client_open(now, from, ports));
+        let Some(Some(client)) = opened else {
+            let error = match opened {
+                None => RpcError::new(Code::Internal, "an internal error"),
+                Some(_) if self.draining => RpcError::new(Code::Draining, "the bus is stopping"),
+                Some(_) => RpcError::new(Code::Backpressure, "there are too many connections"),
             };
             refuse(&conn, &error);
             return;
@@ -132,7 +134,7 @@ impl<B: Brain> Driver<B> {
                 });
             }));
             if handled.is_err() {
-                self.apologise(slot);
+                self.excuse(About::Client(slot));
             }
         }
         self.ports.list_client(slot);
@@ -156,15 +158,6 @@ impl<B: Brain> Driver<B> {
         true
     }
 
-    /// After a panic over a line of a client: that one is told and hung up on, all others go on.
-    fn apologise(&mut self, slot: u32) {
-        tracing::error!(client = slot, "a panic while a message of a client was handled");
-        let error = RpcError::new(Code::Internal, "an internal error ended this connection");
-        let line = message::error(b"null", &error);
-        self.ports.to_client(Client(slot), &[&line]);
-        self.ports.hang_up(slot);
-    }
-
     fn client_ended(&mut self, now: Time, slot: u32) {
         let Some(conn) = self.ports.client(slot) else { return };
         conn.intake.ended = true;
@@ -175,7 +168,7 @@ impl<B: Brain> Driver<B> {
         if conn.intake.dead {
             return self.drop_client(now, slot);
         }
-        self.brain.client_eof(now, Client(slot), &mut self.ports);
+        self.ask(About::Client(slot), |brain, ports| brain.client_eof(now, Client(slot), ports));
     }
 
     /// Closes a client's connection and tells the core.
@@ -186,7 +179,7 @@ impl<B: Brain> Driver<B> {
         if let Some(lines) = self.client_lines.get_mut(slot as usize) {
             *lines = Splitter::new(self.limits.max_line);
         }
-        self.brain.client_gone(now, Client(slot), &mut self.ports);
+        self.ask(About::Client(slot), |brain, ports| brain.client_gone(now, Client(slot), ports));
         self.accepts_soon(now);
     }
 

@@ -1,5 +1,7 @@
 //! How many connections there can be.
 
+use std::sync::OnceLock;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::Config;
@@ -9,8 +11,17 @@ const OURS: u64 = 64;
 /// What a worker needs: its pipes, its guardian's socket and handle, and some while it is started.
 const WORKER: u64 = 8;
 
+/// The limit of this process before it was first raised, whoever did that: a process has but one.
+static FIRST: OnceLock<Option<u64>> = OnceLock::new();
+
+/// How many descriptors we could have before we asked for more; `None` for any number.
+pub(crate) fn before() -> Option<u64> {
+    *FIRST.get_or_init(|| getrlimit(Resource::Nofile).current)
+}
+
 /// Raises the limit on descriptors as far as we may. Returns it.
 pub(crate) fn raise() -> u64 {
+    before();
     let limit = getrlimit(Resource::Nofile);
     let maximum = limit.maximum.unwrap_or(u64::MAX);
     let current = limit.current.unwrap_or(u64::MAX);

@@ -13,7 +13,7 @@ use crate::nursery::{self, Ended, News, Order};
 use super::checks::is_dead;
 use super::ports::{Deed, Ending};
 use super::stream::Stream;
-use super::{Brain, Driver, LoopError, Place, READ};
+use super::{About, Brain, Driver, LoopError, Place, READ};
 
 /// How long the rest of the output of a worker that has ended is waited for.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -48,11 +48,14 @@ impl<B: Brain> Driver<B> {
             self.worker_lines.push(Splitter::new(self.limits.max_line));
         }
         self.worker_lines[slot] = Splitter::new(self.limits.max_line);
-        let Some(settings) = self.brain.pool(pool) else {
+        let environment = &self.environment;
+        let spec = catch_unwind(AssertUnwindSafe(|| {
+            self.brain.pool(pool).map(|settings| nursery::spec(settings, environment))
+        }));
+        let Ok(Some(spec)) = spec else {
             let how = Ended { reason: "its pool is gone".into(), ..Ended::default() };
             return self.worker_ended(now, worker.0, serial, how);
         };
-        let spec = nursery::spec(settings, &self.environment);
         self.orders.put(Order::Spawn { slot: worker.0, serial, spec: Box::new(spec) });
     }
 
@@ -113,7 +116,7 @@ impl<B: Brain> Driver<B> {
         }
         self.ports.unblock_worker(slot);
         self.start_watching(now);
-        self.brain.worker_up(now, Worker(slot), pid, &mut self.ports);
+        self.ask(About::Worker(slot), |brain, ports| brain.worker_up(now, Worker(slot), pid, ports));
     }
 
     /// The process has ended, or did not start.
@@ -150,7 +153,7 @@ impl<B: Brain> Driver<B> {
         }
         let Ended { reason, oom, ours } = hand.ending.map(|ending| ending.how).unwrap_or_default();
         let end = End { reason, taken, unsent: hand.outflow.outbox.rest(), oom, ours };
-        self.brain.worker_gone(now, Worker(slot), &end, &mut self.ports);
+        self.ask(About::Worker(slot), |brain, ports| brain.worker_gone(now, Worker(slot), &end, ports));
         self.accepts_soon(now);
     }
 
@@ -182,12 +185,7 @@ impl<B: Brain> Driver<B> {
             lines.feed(scratch, |piece| brain.worker_line(now, Worker(slot), piece, ports));
         }));
         if handled.is_err() {
-            tracing::error!(worker = slot, "a panic while a message of a worker was handled");
-            // The rest of what was read is lost, so what comes next would begin within a line.
-            if let Some(hand) = self.ports.worker(slot) {
-                hand.intake.ended = true;
-            }
-            self.ports.act(Action::Stop { worker: Worker(slot), kill: true });
+            self.excuse(About::Worker(slot));
         }
         self.ports.list_worker(slot);
     }
@@ -241,7 +239,7 @@ impl<B: Brain> Driver<B> {
         // Told once; a worker that is being ended is not told of at all.
         let told = std::mem::replace(&mut hand.stopping, true);
         if !told {
-            self.brain.worker_stuck(now, Worker(slot), why, &mut self.ports);
+            self.ask(About::Worker(slot), |brain, ports| brain.worker_stuck(now, Worker(slot), why, ports));
         }
         None
     }

@@ -28,6 +28,7 @@ pub(crate) enum Event {
     Ended(u32, End),
     Pressure(bool),
     Reloaded,
+    Ticked,
 }
 
 pub(crate) struct Simple {
@@ -37,17 +38,26 @@ pub(crate) struct Simple {
     /// Whether a client is there, and whether its worker is.
     slots: Vec<(bool, bool)>,
     draining: bool,
+    /// What it panics over next.
+    fuse: Option<String>,
     events: SyncSender<Event>,
 }
 
 impl Simple {
     pub(crate) fn new(mode: Mode, config: &Config, events: SyncSender<Event>) -> Self {
         let (pools, max) = (config.pools.clone(), config.limits.max_connections);
-        Self { mode, pools, max, slots: Vec::new(), draining: false, events }
+        Self { mode, pools, max, slots: Vec::new(), draining: false, fuse: None, events }
     }
 
     fn tell(&self, event: Event) {
         self.events.send(event).unwrap();
+    }
+
+    fn burn(&mut self, at: &str) {
+        if self.fuse.as_deref() == Some(at) {
+            self.fuse = None;
+            panic!("as asked for");
+        }
     }
 
     fn rest(&mut self, out: &mut impl Outlet) {
@@ -64,6 +74,7 @@ impl Brain for Simple {
 
     fn client_open(&mut self, _: Time, from: Arrival, out: &mut impl Outlet) -> Option<Client> {
         assert_eq!(from.listener, 0);
+        self.burn("open");
         if self.slots.iter().filter(|slot| slot.0).count() >= self.max {
             return None;
         }
@@ -84,6 +95,11 @@ impl Brain for Simple {
     fn client_line(&mut self, _: Time, client: Client, line: Piece<'_>, out: &mut impl Outlet) {
         let Piece::Whole(line) = line else { panic!("too long") };
         assert!(!line.ends_with(b"\"panic\"]"), "as asked for");
+        if let Some(fuse) = line.strip_prefix(b"[\"fuse\",\"") {
+            self.fuse = Some(String::from_utf8(fuse[..fuse.len() - 2].to_vec()).unwrap());
+            out.to_client(client, &[b"[\"lit\"]"]);
+            return;
+        }
         if let Some(length) = line.strip_prefix(b"[\"flood\",") {
             let length: usize = std::str::from_utf8(&length[..length.len() - 1]).unwrap().parse().unwrap();
             out.to_client(client, &[&vec![b'x'; length]]);
@@ -96,6 +112,7 @@ impl Brain for Simple {
     }
 
     fn client_eof(&mut self, _: Time, client: Client, out: &mut impl Outlet) {
+        self.burn("eof");
         self.tell(Event::Eof(client.0));
         match self.mode {
             Mode::Mirror => out.act(Action::Close { client, reason: Reason::Served }),
@@ -104,6 +121,7 @@ impl Brain for Simple {
     }
 
     fn client_gone(&mut self, _: Time, client: Client, out: &mut impl Outlet) {
+        self.burn("gone");
         self.tell(Event::Gone(client.0));
         let slot = &mut self.slots[client.0 as usize];
         slot.0 = false;
@@ -118,6 +136,7 @@ impl Brain for Simple {
     }
 
     fn worker_up(&mut self, _: Time, worker: Worker, pid: u32, _: &mut impl Outlet) {
+        self.burn("up");
         self.tell(Event::Up(worker.0, pid));
     }
 
@@ -134,20 +153,26 @@ impl Brain for Simple {
     }
 
     fn worker_gone(&mut self, _: Time, worker: Worker, end: &End, out: &mut impl Outlet) {
+        self.burn("ended");
         self.tell(Event::Ended(worker.0, end.clone()));
         self.slots[worker.0 as usize].1 = false;
         out.act(Action::Close { client: Client(worker.0), reason: Reason::Served });
         self.rest(out);
     }
 
-    fn tick(&mut self, _: Time, _: &mut impl Outlet) {}
+    fn tick(&mut self, _: Time, _: &mut impl Outlet) {
+        self.tell(Event::Ticked);
+        // It burns on.
+        assert_ne!(self.fuse.as_deref(), Some("tick"), "as asked for");
+    }
 
     fn deadline(&self) -> Option<Time> {
-        None
+        (self.fuse.as_deref() == Some("tick")).then_some(Time::ZERO)
     }
 
     fn drain(&mut self, _: Time, out: &mut impl Outlet) {
         self.draining = true;
+        self.burn("drain");
         for slot in 0..u32::try_from(self.slots.len()).unwrap() {
             out.act(Action::Close { client: Client(slot), reason: Reason::Draining });
         }
@@ -155,6 +180,7 @@ impl Brain for Simple {
     }
 
     fn reload(&mut self, _: Time, config: &Config, _: &mut impl Outlet) {
+        self.burn("reload");
         self.pools.clone_from(&config.pools);
         self.tell(Event::Reloaded);
     }
@@ -164,6 +190,7 @@ impl Brain for Simple {
     }
 
     fn status(&self, _: Time) -> usize {
+        assert_ne!(self.fuse.as_deref(), Some("status"), "as asked for");
         self.slots.iter().filter(|slot| slot.0).count()
     }
 

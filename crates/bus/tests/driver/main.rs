@@ -5,6 +5,7 @@
 
 mod brain;
 mod clients;
+mod panics;
 mod stdio;
 mod workers;
 

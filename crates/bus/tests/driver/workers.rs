@@ -2,7 +2,7 @@
 
 use narrows_bus::core::{End, Stuck};
 use narrows_process::Controller;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 use super::*;
 
@@ -46,6 +46,43 @@ fn lines_go_through_a_worker_unchanged() {
     assert_eq!(peers[0].rest(), "[\"last\"]\n");
     let end = rig.until(|event| matches!(event, Event::Ended(..)));
     assert!(matches!(&end, Event::Ended(_, end) if end.reason == "exited with status 0"), "{end:?}");
+    rig.finish();
+}
+
+#[test]
+fn long_lines_go_through_whoever_is_slow() {
+    let rig = Rig::new(Mode::Pairs, config("exec cat"));
+    let mut peers: Vec<Peer> = (0..3).map(|_| rig.connect()).collect();
+    let lines = |number: usize| -> Vec<String> {
+        (0..60).map(|line| format!("[{number},{line},\"{}\"]\n", "z".repeat(line * line * 131))).collect()
+    };
+    let senders: Vec<_> = peers
+        .iter()
+        .enumerate()
+        .map(|(number, peer)| {
+            let mut writer = peer.reader.get_ref().try_clone().unwrap();
+            std::thread::spawn(move || writer.write_all(lines(number).concat().as_bytes()).unwrap())
+        })
+        .collect();
+    // One after the other, so that what is for the others waits.
+    for (number, peer) in peers.iter_mut().enumerate() {
+        for line in lines(number) {
+            assert!(peer.hear() == line, "a line of {} bytes", line.len());
+        }
+    }
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    rig.finish();
+}
+
+#[test]
+fn a_worker_has_as_many_descriptors_as_we_were_started_with() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(500), maximum }).unwrap();
+    let rig = Rig::new(Mode::Pairs, config("read line; echo \"[$(ulimit -n)]\"; exec cat"));
+    assert_eq!(getrlimit(Resource::Nofile).current, maximum);
+    let mut peer = rig.connect();
+    peer.say("[]\n");
+    assert_eq!(peer.hear(), "[500]\n");
     rig.finish();
 }
 
