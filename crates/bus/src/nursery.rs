@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mio::Waker;
-use narrows_process::{AllowList, Child, Environment, Exit, Ladder, Limits, SpawnError, Spec};
+use narrows_process::{AllowList, Child, Environment, Ladder, Limits, SpawnError, Spec};
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -55,8 +55,10 @@ pub(crate) enum News {
 /// How it ended.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
-    /// The class of its exit and the end of its stderr.
+    /// The class of its exit, or why it did not start.
     pub(crate) reason: String,
+    /// The end of its stderr, escaped, on one line.
+    pub(crate) stderr: String,
     /// It was killed for using too much memory.
     pub(crate) oom: bool,
     /// It did not start because we lack something.
@@ -159,7 +161,6 @@ async fn run(mut orders: Receiver<Order>, teller: Teller) {
 
 /// Follows one worker from its start to the end of its tree.
 async fn raise(slot: u32, serial: u64, spec: Spec, mut stops: Receiver<bool>, teller: Teller) -> u64 {
-    let gone = |reason, oom, ours| News::Gone { slot, serial, how: Ended { reason, oom, ours } };
     let spawned = narrows_process::spawn(spec).await.map_err(|error| (because(&error), error.is_shortage()));
     let child = match spawned.and_then(|child| part(child).map_err(|reason| (reason, false))) {
         Ok((child, stdin, stdout)) => {
@@ -167,7 +168,7 @@ async fn raise(slot: u32, serial: u64, spec: Spec, mut stops: Receiver<bool>, te
             Arc::new(child)
         }
         Err((reason, ours)) => {
-            teller.tell(gone(reason, false, ours));
+            teller.tell(News::Gone { slot, serial, how: Ended { reason, ours, ..Ended::default() } });
             return serial;
         }
     };
@@ -193,7 +194,8 @@ async fn raise(slot: u32, serial: u64, spec: Spec, mut stops: Receiver<bool>, te
         }
     };
     let exit = timeout(LAST_STDERR, child.wait()).await.unwrap_or(exit);
-    teller.tell(gone(reason(&exit, &child), exit.oom, false));
+    let how = Ended { reason: exit.to_string(), stderr: last_words(&child), oom: exit.oom, ours: false };
+    teller.tell(News::Gone { slot, serial, how });
     stopping.abort_all();
     let exit = child.stop(REMAINS).await;
     if exit.survivors > 0 {
@@ -214,17 +216,14 @@ fn part(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
     Ok((child, stdin, stdout))
 }
 
-/// How a worker ended, and what it said last.
-fn reason(exit: &Exit, child: &Child) -> String {
+/// What a worker said last, on one line.
+fn last_words(child: &Child) -> String {
     let tail = child.stderr().tail(QUOTED_LINES);
     let tail = tail.trim();
-    if tail.is_empty() {
-        return exit.to_string();
-    }
     let excess = tail.chars().count().saturating_sub(QUOTED_CHARS);
     let start = tail.char_indices().nth(excess).map_or(0, |(at, _)| at);
     let cut = if start > 0 { "…" } else { "" };
-    format!("{exit}; stderr: {cut}{}", tail[start..].replace('\n', " | "))
+    format!("{cut}{}", tail[start..].replace('\n', " | "))
 }
 
 /// An error and what caused it.

@@ -7,10 +7,11 @@ use mio::{Interest, Registry};
 use crate::core::{Action, Client, Outlet, PoolId, Time, Worker};
 use crate::nursery::Ended;
 
+use super::LINGER;
+use super::notes::Names;
 use super::outbox::{Outbox, Spare};
 use super::place::Place;
 use super::stream::Stream;
-use super::{LINGER, notes};
 
 /// From which length on a line is written from where it stands, if it can be: a copy costs more than a write of its own.
 const LONG: usize = 16 << 10;
@@ -281,6 +282,7 @@ pub(super) struct Ports {
     /// Clients that are being hung up on.
     pub(super) closing: Vec<u32>,
     pub(super) deeds: Vec<Deed>,
+    pub(super) names: Names,
     pub(super) finished: bool,
     spare: Spare,
     next_serial: u64,
@@ -310,6 +312,7 @@ impl Ports {
             full: Vec::new(),
             closing: Vec::new(),
             deeds: Vec::new(),
+            names: Names::default(),
             finished: false,
             spare: Spare::default(),
             next_serial: 0,
@@ -520,7 +523,7 @@ impl Outlet for Ports {
                 tracing::debug!(client = client.0, ?reason, "hanging up");
                 self.hang_up(client.0);
             }
-            Action::Tell(note) => notes::tell(&note),
+            Action::Tell(note) => self.names.tell(&note),
             Action::Finished => self.finished = true,
         }
     }

@@ -48,9 +48,11 @@ impl<B: Brain> Driver<B> {
             self.worker_lines.push(Splitter::new(self.limits.max_line));
         }
         self.worker_lines[slot] = Splitter::new(self.limits.max_line);
-        let environment = &self.environment;
+        let (environment, names) = (&self.environment, &mut self.ports.names);
         let spec = catch_unwind(AssertUnwindSafe(|| {
-            self.brain.pool(pool).map(|settings| nursery::spec(settings, environment))
+            let settings = self.brain.pool(pool)?;
+            names.learn(worker.0, pool, settings);
+            Some(nursery::spec(settings, environment))
         }));
         let Ok(Some(spec)) = spec else {
             let how = Ended { reason: "its pool is gone".into(), ..Ended::default() };
@@ -85,7 +87,10 @@ impl<B: Brain> Driver<B> {
                     let (stdin, stdout) = (Stream::pipe(stdin), Stream::pipe(stdout));
                     self.worker_up(now, slot, serial, pid, stdin, stdout);
                 }
-                News::Gone { slot, serial, how } => self.worker_ended(now, slot, serial, how),
+                News::Gone { slot, serial, mut how } => {
+                    how.reason = self.ports.names.end(slot, how.reason, &how.stderr);
+                    self.worker_ended(now, slot, serial, how);
+                }
             }
         }
     }
@@ -147,11 +152,12 @@ impl<B: Brain> Driver<B> {
         }
         if let Some(lines) = self.worker_lines.get_mut(slot as usize) {
             if lines.partial() > 0 {
-                tracing::debug!(worker = slot, bytes = lines.partial(), "a worker ended within a line");
+                let pool = self.ports.names.of(slot);
+                tracing::debug!(pool, worker = slot, bytes = lines.partial(), "a worker ended within a line");
             }
             *lines = Splitter::new(self.limits.max_line);
         }
-        let Ended { reason, oom, ours } = hand.ending.map(|ending| ending.how).unwrap_or_default();
+        let Ended { reason, oom, ours, .. } = hand.ending.map(|ending| ending.how).unwrap_or_default();
         let end = End { reason, taken, unsent: hand.outflow.outbox.rest(), oom, ours };
         self.ask(About::Worker(slot), |brain, ports| brain.worker_gone(now, Worker(slot), &end, ports));
         self.accepts_soon(now);
@@ -174,7 +180,7 @@ impl<B: Brain> Driver<B> {
                 return;
             }
             Err(error) => {
-                tracing::warn!(worker = slot, %error, "a worker cannot be read");
+                tracing::warn!(pool = self.ports.names.of(slot), worker = slot, %error, "a worker cannot be read");
                 return self.stdout_closed(now, slot);
             }
         };
