@@ -52,7 +52,7 @@ struct Sum {
 impl Sum {
     fn add(&mut self, pool: &PoolStatus, queues: &Queues) {
         self.ready |= pool.state == "ready";
-        self.open |= pool.state == "open";
+        self.open |= pool.state == "tripped";
         self.waiting += pool.waiting;
         for worker in &pool.workers {
             self.sessions += worker.sessions;
@@ -185,7 +185,7 @@ pub(super) mod tests {
             pools: vec![
                 pool("default", "leaving", vec![worker("retiring", 2, true)]),
                 pool("default", "ready", vec![worker("busy", 3, false), worker("ready", 0, false)]),
-                pool("spare", "open", Vec::new()),
+                pool("spare", "tripped", Vec::new()),
             ],
             counters: Counters { connections: 9, to_clients: 7, ..Counters::default() },
         }

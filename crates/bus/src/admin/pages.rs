@@ -91,7 +91,8 @@ fn missing(status: &Status) -> Option<String> {
     }
     // What is leaving was replaced or is no longer wanted.
     for pool in status.pools.iter().filter(|pool| !matches!(pool.state, "ready" | "leaving")) {
-        _ = writeln!(text, "pool {:?}: {}", pool.name, pool.state);
+        let why = if pool.state == "tripped" { ", its workers were lost too often" } else { "" };
+        _ = writeln!(text, "pool {:?}: {}{why}", pool.name, pool.state);
     }
     (!text.is_empty()).then_some(text)
 }
@@ -177,7 +178,10 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let mut status = status();
-        assert_eq!(missing(&status).as_deref(), Some("pool \"spare\": open\n"));
+        assert_eq!(
+            missing(&status).as_deref(),
+            Some("pool \"spare\": tripped, its workers were lost too often\n")
+        );
         status.pools.retain(|pool| pool.name != "spare");
         assert_eq!(missing(&status), None, "what is leaving keeps nobody from being ready");
         status.draining = true;

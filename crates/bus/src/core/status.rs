@@ -61,7 +61,7 @@ pub struct Status {
 pub struct PoolStatus {
     /// Its name.
     pub name: String,
-    /// `ready`, `starting`, `open` (its circuit) or `leaving`.
+    /// `ready`, `starting`, `tripped` (its circuit is open) or `leaving`.
     pub state: &'static str,
     /// When it is tried again, in milliseconds, if its circuit is open.
     pub retry_after_ms: Option<u64>,
@@ -147,7 +147,7 @@ impl Core {
             name: pool.settings.name.clone(),
             state: match () {
                 () if pool.removed || pool.successor.is_some() => "leaving",
-                () if open.is_some() && !any_ready => "open",
+                () if open.is_some() && !any_ready => "tripped",
                 () if any_ready => "ready",
                 () => "starting",
             },

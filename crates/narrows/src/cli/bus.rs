@@ -17,7 +17,7 @@ const WORKERS: &str = "Workers";
 /// the protocol on theirs: they are kept running, started again when they die, and end with the bus.
 ///
 /// SIGTERM and Ctrl-C let running turns end first; a second Ctrl-C leaves at once. SIGHUP reads the file again: pools and
-/// limits change without a failed request, and a file with mistakes changes nothing.
+/// limits change without a failed request, places to listen stay as they are, and a file with mistakes changes nothing.
 ///
 /// `narrows check FILE` says what is wrong with a file, docs/bus.md has every setting.
 #[derive(Args, Debug)]
@@ -27,7 +27,7 @@ const WORKERS: &str = "Workers";
     subcommand_negates_reqs = true,
     override_usage = "narrows bus --config <FILE> [OPTIONS]\n       narrows bus --listen <URL> [OPTIONS] -- <COMMAND>...\n       narrows bus status [OPTIONS]",
     after_help = help::examples(help::BUS),
-    after_long_help = help::reference(help::BUS)
+    after_long_help = help::short_reference(help::BUS, help::BUS_CODES, help::BUS_VARIABLES)
 )]
 pub(crate) struct Bus {
     #[command(subcommand)]
@@ -89,7 +89,10 @@ pub(crate) enum BusCommand {
 /// It is asked through its admin socket. The bus of this user is found by itself if there is only one; if not, --socket
 /// says which.
 #[derive(Args, Debug)]
-#[command(after_help = help::examples(help::BUS_STATUS))]
+#[command(
+    after_help = help::examples(help::BUS_STATUS),
+    after_long_help = help::short_reference(help::BUS_STATUS, help::BUS_STATUS_CODES, help::BUS_VARIABLES)
+)]
 pub(crate) struct BusStatus {
     /// The admin socket of the bus, which it names when it starts
     #[arg(long, value_name = "PATH")]
@@ -99,8 +102,8 @@ pub(crate) struct BusStatus {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Show it again and again, by default every 2 seconds
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = value::duration)]
+    /// Show it again and again: every 2s, or as often as this says, such as 500ms, 10s or 1m
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", value_parser = value::duration)]
     pub(crate) watch: Option<Duration>,
 }
 

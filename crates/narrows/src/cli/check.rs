@@ -9,7 +9,8 @@ use super::help;
 /// Say whether configurations can be used, and what is wrong with them
 ///
 /// A file is a bus.toml, or the JSON configuration of stdio Bus. Every mistake is told with its line; then the exit code
-/// is 2. The programs of its pools must be there. Nothing is started.
+/// is 2. The programs of its pools must be there, and so must the directories in which they run. What can be lived with,
+/// or may be otherwise on another machine, is a warning. Nothing is started.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::CHECK))]
 pub(crate) struct CheckFiles {

@@ -102,6 +102,25 @@ pub(super) const BUS: &[Example] = &[
     ("narrows bus status --watch", "how it is"),
 ];
 
+/// How `narrows bus` ends.
+pub(super) const BUS_CODES: &[(Code, &str)] = &[
+    (Code::Success, "it was told to stop, or its client on stdin has gone"),
+    (Code::Usage, "the arguments or the settings are wrong, or a place to listen is taken"),
+    (Code::Start, "the program of a pool is missing"),
+    (Code::Internal, "something failed on this side"),
+    (Code::Interrupted, "Ctrl-C was pressed twice"),
+];
+
+/// How `narrows bus status` ends.
+pub(super) const BUS_STATUS_CODES: &[(Code, &str)] = &[
+    (Code::Success, "the bus has answered"),
+    (Code::Agent, "no bus runs, or it does not answer"),
+    (Code::Usage, "the arguments are wrong, or several buses run"),
+];
+
+/// What matters to a bus itself, rather than to its workers.
+pub(super) const BUS_VARIABLES: &[&str] = &[environment::LOG, environment::RUNTIME_DIR, environment::HOME];
+
 /// Of `narrows bus status`.
 pub(super) const BUS_STATUS: &[Example] = &[
     ("narrows bus status --watch", "pools, workers and rates, every 2 seconds"),
@@ -146,23 +165,33 @@ pub(super) fn examples(examples: &[Example]) -> String {
 
 /// The sections of a long help: examples, exit codes, environment.
 pub(super) fn reference(of: &[Example]) -> String {
-    let mut text = examples(of);
-    text.push_str("\n\nExit codes:");
-    for code in Code::ALL {
-        _ = write!(text, "\n  {:>3}  {}", code.number(), code.meaning());
-    }
-    text + &variables()
+    let codes = Code::ALL.map(|code| (code, code.meaning()));
+    examples(of) + &exits(&codes) + &variables(|_| true)
+}
+
+/// The same of a command that ends in few ways and reads few variables.
+pub(super) fn short_reference(of: &[Example], codes: &[(Code, &str)], names: &[&str]) -> String {
+    examples(of) + &exits(codes) + &variables(|name| names.contains(&name))
 }
 
 /// The sections of the long help of an agent, whose exit code hardly matters.
 pub(super) fn settings(of: &[Example]) -> String {
-    examples(of) + &variables()
+    examples(of) + &variables(|_| true)
 }
 
-fn variables() -> String {
+fn exits(codes: &[(Code, &str)]) -> String {
+    let mut text = String::from("\n\nExit codes:");
+    for (code, meaning) in codes {
+        _ = write!(text, "\n  {:>3}  {meaning}", code.number());
+    }
+    text
+}
+
+fn variables(wanted: impl Fn(&str) -> bool) -> String {
     let mut text = String::from("\n\nEnvironment:");
-    let width = environment::ALL.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    for (name, meaning) in environment::ALL {
+    let wanted = environment::ALL.iter().filter(|(name, _)| wanted(name));
+    let width = wanted.clone().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, meaning) in wanted {
         _ = write!(text, "\n  {name:width$}  {meaning}");
     }
     text

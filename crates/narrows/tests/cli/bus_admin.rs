@@ -145,12 +145,14 @@ fn a_pool_that_cannot_work_is_not_ready() {
         [limits]\nrestart_budget = 2\n[admin]\nport = 0\n";
     let mut bus = Bus::of_file(&place, file);
     let port = bus.hears("operators come in at tcp://");
-    place.wait_for(|| bus.page("/ready").ends_with("\r\n\r\npool \"bad\": open\n"));
+    place.wait_for(|| {
+        bus.page("/ready").ends_with("\r\n\r\npool \"bad\": tripped, its workers were lost too often\n")
+    });
     assert!(bus.page("/ready").starts_with("HTTP/1.1 503 Service Unavailable"));
     assert!(bus.page("/metrics").contains("narrows_bus_pool_circuit_open{pool=\"bad\"} 1\n"));
     let loss = bus.state()["pools"][1]["last_loss"].as_str().unwrap_or_default().to_owned();
     assert!(loss.contains("exit"), "{loss}");
-    assert!(bus.status(&[]).contains("bad   open for "), "{}", bus.status(&[]));
+    assert!(bus.status(&[]).contains("bad   tripped, retry in "), "{}", bus.status(&[]));
     // The port is for this machine, under its own names.
     for (host, allowed) in [(port.as_str(), true), ("localhost", true), ("evil.example", false)] {
         let mut stream = TcpStream::connect(&port).expect("it listens");

@@ -103,15 +103,18 @@ fn a_pool_at_rest_says_when_to_come_back() {
     let place = Place::new();
     let bus =
         Bus::of_file(&place, &file("'sh', '-c', 'echo out of order >&2; exit 3'", "restart_budget = 2"));
-    bus.wait_for(|state| state["pools"][0]["state"] == "open");
+    bus.wait_for(|state| state["pools"][0]["state"] == "tripped");
     let mut peer = bus.client();
     let answer = peer.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
     assert_eq!(answer["error"]["code"], -32012, "{answer}");
     let data = &answer["error"]["data"];
     assert!(data["retryAfterMs"].as_u64().is_some_and(|millis| millis >= 100), "{answer}");
     assert_eq!((&data["retryable"], &data["effects"]), (&json!(true), &json!("none")), "{answer}");
+    assert!(!answer.to_string().contains("out of order"), "that may be about somebody else: {answer}");
+    assert!(bus.status(&[]).contains("tripped, retry in "));
     let said = bus.stop();
     assert!(said.contains("out of order"), "its last words are in the log: {said}");
+    assert!(said.contains("pool=\"default\""), "{said}");
 }
 
 #[test]

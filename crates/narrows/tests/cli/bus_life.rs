@@ -119,6 +119,16 @@ fn sigterm_lets_a_turn_end() {
 }
 
 #[test]
+fn a_bus_with_nothing_to_do_says_so() {
+    let place = Place::new();
+    let bus = Bus::of_file(&place, &file("echo", ""));
+    let mut peer = bus.client();
+    peer.session(&place);
+    let said = bus.stop();
+    assert!(said.contains("stopping: nothing is under way\n"), "{said}");
+}
+
+#[test]
 fn a_turn_that_does_not_end_is_told_so() {
     let place = Place::new();
     let bus = Bus::of_file(&place, &file("slow", "drain_timeout = '500ms'"));

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use narrows_bus::admin::Facts;
-use narrows_bus::config::{Config, LADDER, Warning};
+use narrows_bus::config::{Config, LADDER, Protocol, Warning};
+use narrows_bus::core::Status;
 use narrows_bus::{Bus as Running, Ended, Handle};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{doors, settings};
 use crate::cli::{Bus, LogFormat};
@@ -18,6 +19,9 @@ use crate::failure::{Code, Failure};
 use crate::interrupt::{Interrupts, Signal};
 use crate::terminal::line;
 use crate::{environment, output};
+
+/// How long a bus may take to tell whether it has something to finish.
+const ASKING: Duration = Duration::from_millis(500);
 
 /// What is told to whoever has started the bus. Among JSON it is JSON too.
 pub(super) struct Voice(LogFormat);
@@ -103,7 +107,7 @@ async fn serve(
                 _ if deadline.is_some() => {}
                 _ => {
                     deadline = Some(Instant::now() + serving.drain + LADDER);
-                    serving.drain(&bus.handle());
+                    serving.drain(&bus.handle()).await;
                 }
             },
             () = too_long => {
@@ -125,8 +129,15 @@ struct Serving<'a> {
 }
 
 impl Serving<'_> {
-    fn drain(&self, bus: &Handle) {
+    async fn drain(&self, bus: &Handle) {
+        let status = timeout(ASKING, bus.status()).await;
         bus.drain();
+        // Of turns of version 2 only their sessions are known.
+        let v2 = self.config.pools.iter().any(|pool| pool.protocol == Protocol::V2);
+        let idle = |status: &Status| status.pending == 0 && (status.sessions == 0 || !v2);
+        if matches!(&status, Ok(Ok(status)) if idle(status)) {
+            return self.voice.say("stopping: nothing is under way");
+        }
         let drain = self.drain;
         self.voice.say(&format!(
             "stopping: running turns have {drain:?} to end; press Ctrl-C again to leave at once"

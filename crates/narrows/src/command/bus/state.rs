@@ -86,8 +86,8 @@ impl State {
         _ = writeln!(
             text,
             "{clients} of {max_connections} clients, {}, {} under way",
-            many(*sessions, "session"),
-            many(*pending, "request")
+            many(*sessions as u64, "session"),
+            many(*pending as u64, "request")
         );
         let Queues { clients, longest, full, workers } = &self.queues;
         _ = writeln!(
@@ -95,7 +95,7 @@ impl State {
             "waiting to be written: {} to clients, {} of it to one, {} full; {} to workers",
             size(*clients),
             size(*longest),
-            many(*full, "queue"),
+            many(*full as u64, "queue"),
             size(workers.values().sum())
         );
         let limits = self.worker_limits.iter().flatten().map(|limit| line(limit)).collect::<Vec<_>>();
@@ -109,12 +109,12 @@ impl State {
         let count = |name: &str| self.counters.get(name).copied().unwrap_or(0);
         _ = writeln!(
             text,
-            "since the start: {} workers started, {} lost; {} sessions opened, {} revived; {} requests refused",
-            count("spawned"),
+            "since the start: {} started, {} lost; {} opened, {} revived; {} refused",
+            many(count("spawned"), "worker"),
             count("lost"),
-            count("sessions"),
+            many(count("sessions"), "session"),
             count("revived"),
-            count("refused")
+            many(count("refused"), "request")
         );
         _ = writeln!(text, "messages a second: {}\n", self.rates(before));
         text.push_str(&self.pools());
@@ -144,8 +144,9 @@ impl State {
     fn pools(&self) -> String {
         let row = |pool: &Pool| {
             let sum = |of: fn(&Worker) -> usize| pool.workers.iter().map(of).sum::<usize>().to_string();
-            let state = match pool.retry_after_ms {
-                Some(millis) => format!("{} for {}", pool.state, passed(millis as f64 / 1000.0)),
+            // Also while its workers are well again there may be a time until which no more are started.
+            let state = match pool.retry_after_ms.filter(|_| pool.state == "tripped") {
+                Some(millis) => format!("tripped, retry in {}", passed(millis as f64 / 1000.0)),
                 None => pool.state.clone(),
             };
             [
@@ -191,7 +192,7 @@ impl State {
 }
 
 /// So many of something.
-fn many(count: usize, what: &str) -> String {
+fn many(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
@@ -237,9 +238,9 @@ mod tests {
             "uptime": uptime, "clients": 3, "sessions": 2, "pending": 1,
             "pools": [
                 {"name": "default", "state": "ready", "workers": [worker]},
-                {"name": "spare", "state": "open", "retry_after_ms": 2500, "last_loss": "exit 1\u{1b}[2J", "waiting": 4},
+                {"name": "spare", "state": "tripped", "retry_after_ms": 2500, "last_loss": "exit 1\u{1b}[2J", "waiting": 4},
             ],
-            "counters": {"from_clients": lines, "lost": 1}, "new": true,
+            "counters": {"from_clients": lines, "spawned": 1, "lost": 1}, "new": true,
             "queues": {"clients": 1536, "longest": 1023, "full": 1, "workers": {"0": 3_145_728}},
         });
         State::read(&answer.to_string()).expect("a state")
@@ -252,12 +253,12 @@ mod tests {
         3 of 20000 clients, 2 sessions, 1 request under way
         waiting to be written: 1.5 KiB to clients, 1023 B of it to one, 1 queue full; 3.0 MiB to workers
         limits of workers that can be enforced here: pids
-        since the start: 0 workers started, 1 lost; 0 sessions opened, 0 revived; 0 requests refused
+        since the start: 1 worker started, 1 lost; 0 sessions opened, 0 revived; 0 requests refused
         messages a second: 1.0 from clients, 0.0 to workers, 0.0 from workers, 0.0 to clients
 
-        POOL     STATE        WORKERS  READY  SESSIONS  PENDING  WAITING  LAST LOSS
-        default  ready        1        1      2         1        0        -
-        spare    open for 2s  0        0      0         0        4        exit 1\\u{1b}[2J
+        POOL     STATE                 WORKERS  READY  SESSIONS  PENDING  WAITING  LAST LOSS
+        default  ready                 1        1      2         1        0        -
+        spare    tripped, retry in 2s  0        0      0         0        4        exit 1\\u{1b}[2J
 
         POOL     WORKER  PROCESS  STATE  AGE    SESSIONS  PENDING  ASKING  QUEUED   STRIKES  PAUSED
         default  0       4711     busy   1m 1s  2         1        0       3.0 MiB  0        yes
