@@ -5,6 +5,7 @@ mod agents;
 mod builtin;
 mod bus;
 mod bus_admin;
+mod bus_bomb;
 mod bus_faults;
 mod bus_life;
 mod bus_page;

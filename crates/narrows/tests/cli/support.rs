@@ -171,7 +171,7 @@ impl Place {
     }
 
     /// The processes with our mark, by their command lines.
-    fn alive(&self) -> Vec<String> {
+    pub(crate) fn alive(&self) -> Vec<String> {
         let mark = format!("{MARK}={}", self.mark);
         let own = std::process::id().to_string();
         let entries = std::fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
