@@ -106,7 +106,7 @@ pub(super) const BUS: &[Example] = &[
 pub(super) const BUS_CODES: &[(Code, &str)] = &[
     (Code::Success, "it was told to stop, or its client on stdin has gone"),
     (Code::Usage, "the arguments or the settings are wrong, or a place to listen is taken"),
-    (Code::Start, "the program of a pool is missing"),
+    (Code::Start, "the program of a pool is missing or cannot be run"),
     (Code::Internal, "something failed on this side"),
     (Code::Interrupted, "Ctrl-C was pressed twice"),
 ];

@@ -21,6 +21,17 @@ fn alone_it_explains_itself() {
     let told = place.told(place.narrows(["bus"]));
     assert!(told.contains("narrows bus --config <FILE>") && told.contains("Examples:"), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
+    // Its own exit codes and variables, not those of a run.
+    for (args, codes) in
+        [(&["bus", "--help"][..], "0, 2, 5, 70, 130"), (&["bus", "status", "--help"], "0, 1, 2")]
+    {
+        let told = place.told(place.narrows(args));
+        let section = told.split("Exit codes:\n").nth(1).and_then(|rest| rest.split("\n\n").next());
+        let lines = section.expect(&told).lines();
+        let numbers: Vec<&str> = lines.filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(numbers.join(", "), codes, "{told}");
+        assert!(told.contains("XDG_RUNTIME_DIR") && !told.contains("OPENAI_"), "{told}");
+    }
 }
 
 #[test]

@@ -57,6 +57,27 @@ fn the_local_set_up_works() {
     assert_eq!(seen.header("authorization"), None, "no key is sent");
 }
 
+/// Without `socat` there is a way too, which is taken as it stands there.
+#[test]
+fn bash_is_enough_to_connect() {
+    let line = PAGE.lines().find(|line| line.contains("/dev/tcp/127.0.0.1/9000")).expect("the line");
+    let agent = line.split('"').nth(1).expect("an agent in quotes");
+    if std::process::Command::new("bash").arg("--version").output().is_err() {
+        return;
+    }
+    let place = Place::new();
+    let bus = Bus::start(
+        &place,
+        &["--tcp", "127.0.0.1:0", "--share", "all", "--", "narrows", "fake-agent", "echo"],
+    );
+    let port = bus.at[0].rsplit(':').next().expect("a port");
+    let agent = agent.replace("/9000", &format!("/{port}"));
+    let told = place.told_of(place.run(&agent, &["one two"]));
+    assert_eq!(told, "one two\n--- exit 0 ---\n");
+    bus.wait_for(|state| state["clients"] == 0);
+    bus.stop();
+}
+
 /// Every file of the page can be used.
 #[test]
 fn the_files_can_be_used() {
