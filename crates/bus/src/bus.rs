@@ -47,6 +47,14 @@ pub enum StartError {
         /// Which, and why.
         source: Unenforceable,
     },
+    /// More workers than there can be.
+    #[error("the workers of all pools and one client need {needed} descriptors, and there can be {limit}")]
+    Descriptors {
+        /// How many.
+        needed: u64,
+        /// How many this process may have.
+        limit: u64,
+    },
     /// The system has no room for it.
     #[error("cannot start the bus: {0}")]
     Io(#[from] io::Error),
@@ -98,7 +106,7 @@ impl<B: Brain> Bus<B> {
         brain: impl FnOnce(&Config) -> B,
     ) -> Result<Self, StartError> {
         check(&config, &environment)?;
-        cap(&mut config);
+        cap(&mut config)?;
         let mut entries = Vec::with_capacity(config.listen.len());
         let mut addresses = Vec::with_capacity(config.listen.len());
         if config.listen.iter().filter(|listen| listen.at == Door::Stdio).count() > 1 {
@@ -209,7 +217,7 @@ impl<B: Brain> Handle<B> {
     /// When it could not keep to them; then everything stays as it is.
     pub fn reload(&self, mut config: Config) -> Result<Vec<Unmoved>, StartError> {
         check(&config, &self.environment)?;
-        cap(&mut config);
+        cap(&mut config)?;
         // Held until it is handed over, so that of two at once the same one is the last.
         let mut standing = self.standing();
         let (listen, unmoved) = standing.keep(&config.listen);
@@ -302,8 +310,12 @@ fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), St
 }
 
 /// Lowers the number of connections to what there can be.
-fn cap(config: &mut Config) {
+fn cap(config: &mut Config) -> Result<(), StartError> {
     let limit = driver::raise_descriptors();
+    let needed = driver::needed_descriptors(config);
+    if needed > limit {
+        return Err(StartError::Descriptors { needed, limit });
+    }
     if let Some(room) = driver::cap_connections(config, limit) {
         let wanted = config.limits.max_connections;
         // Nobody asked for the default, so nobody needs a warning that it is more than there can be.
@@ -314,4 +326,5 @@ fn cap(config: &mut Config) {
         }
         config.limits.max_connections = room;
     }
+    Ok(())
 }

@@ -35,7 +35,10 @@ use crate::listen::Entry;
 use crate::nursery::{News, Orders};
 
 pub use brain::Brain;
-pub(crate) use descriptors::{before as own_descriptors, cap as cap_connections, raise as raise_descriptors};
+pub(crate) use descriptors::{
+    before as own_descriptors, cap as cap_connections, needed as needed_descriptors,
+    raise as raise_descriptors,
+};
 pub(crate) use mail::Mailbox;
 pub use queues::Queues;
 

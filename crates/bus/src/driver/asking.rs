@@ -3,9 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use narrows_wire::{Code, RpcError, message};
+use narrows_wire::{Code, RpcError};
 
-use crate::core::{Action, Client, Outlet, Time, Worker};
+use crate::core::{Action, Outlet, Time, Worker};
 
 use super::ports::Ports;
 use super::{Brain, Driver};
@@ -43,8 +43,7 @@ impl<B: Brain> Driver<B> {
         match about {
             About::Client(slot) => {
                 let error = RpcError::new(Code::Internal, "an internal error ended this connection");
-                self.ports.to_client(Client(slot), &[&message::error(b"null", &error)]);
-                self.ports.hang_up(slot);
+                self.ports.dismiss(slot, &error);
             }
             About::Worker(slot) => {
                 // What was read with it is lost, so what comes next would begin within a line.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use narrows_wire::{Code, RpcError};
+
 use crate::core::{Stuck, Time, Worker};
 
 use super::{About, Brain, Driver};
@@ -89,7 +91,9 @@ impl<B: Brain> Driver<B> {
             let until = conn.outflow.progress + patience;
             if conn.outflow.blocked && until <= now {
                 tracing::warn!(client = slot, "a client that takes nothing is disconnected");
-                self.drop_client(now, slot);
+                // It hears so if it takes everything now, after all.
+                let words = "this connection has taken nothing for too long";
+                self.ports.dismiss(slot, &RpcError::new(Code::Backpressure, words));
             } else {
                 self.ports.full.push(slot);
                 self.check_by(until.max(now + Duration::from_millis(1)));

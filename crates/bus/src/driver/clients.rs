@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use narrows_wire::{Code, Fault, RpcError, Splitter, message};
 use rustix::io::Errno;
 
-use crate::core::{Arrival, Client, Identity, Outlet, Time};
+use crate::core::{Arrival, Client, Identity, Time};
 use crate::listen::{Ends, Entry, Family};
 
 use super::ports::Conn;
@@ -152,9 +152,7 @@ impl<B: Brain> Driver<B> {
             return false;
         }
         tracing::warn!(client = slot, "a client does not speak JSON");
-        let refusal = message::error(b"null", &Fault::Syntax.into());
-        self.ports.to_client(Client(slot), &[&refusal]);
-        self.ports.hang_up(slot);
+        self.ports.dismiss(slot, &Fault::Syntax.into());
         true
     }
 

@@ -33,10 +33,15 @@ pub(crate) fn raise() -> u64 {
     current
 }
 
+/// How many descriptors the workers that `config` keeps ready and one client need.
+pub(crate) fn needed(config: &Config) -> u64 {
+    let workers: u64 = config.pools.iter().map(|pool| u64::from(pool.instances)).sum();
+    OURS + WORKER * workers + 1
+}
+
 /// How many connections fit under `limit` beside the workers of `config`, if that is less than it allows.
 pub(crate) fn cap(config: &Config, limit: u64) -> Option<usize> {
-    let workers: u64 = config.pools.iter().map(|pool| u64::from(pool.instances)).sum();
-    let room = limit.saturating_sub(OURS + WORKER * workers).max(1);
+    let room = limit.saturating_add(1).saturating_sub(needed(config)).max(1);
     let room = usize::try_from(room).unwrap_or(usize::MAX);
     (room < config.limits.max_connections).then_some(room)
 }
@@ -54,6 +59,7 @@ mod tests {
         for (limit, expected) in [(1 << 20, None), (1096, None), (1095, Some(999)), (10, Some(1))] {
             assert_eq!(cap(&config, limit), expected, "{limit}");
         }
+        assert_eq!(needed(&config), 64 + 8 * 4 + 1);
         assert_eq!(raise(), raise());
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice};
 
 use mio::{Interest, Registry};
+use narrows_wire::{RpcError, message};
 
 use crate::core::{Action, Client, Outlet, PoolId, Time, Worker};
 use crate::nursery::Ended;
@@ -145,6 +146,8 @@ pub(super) struct Hangup {
     pub(super) until: Time,
     /// Everything was written and the peer was told so.
     pub(super) shut: bool,
+    /// It was told why, and that was the last.
+    told: bool,
 }
 
 impl Conn {
@@ -390,8 +393,21 @@ impl Ports {
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
             && conn.hangup.is_none()
         {
-            conn.hangup = Some(Hangup { until: self.now + LINGER, shut: false });
+            conn.hangup = Some(Hangup { until: self.now + LINGER, shut: false, told: false });
             self.closing.push(slot);
+        }
+    }
+
+    /// Hangs up on a client for a reason of our own, which is the last it is told if it takes what waits before.
+    pub(super) fn dismiss(&mut self, slot: u32, reason: &RpcError) {
+        self.to_client(Client(slot), &[&message::error(b"null", reason)]);
+        self.hang_up(slot);
+        let now = self.now;
+        if let Some(conn) = self.client(slot) {
+            conn.outflow.progress = now;
+            if let Some(hangup) = &mut conn.hangup {
+                hangup.told = true;
+            }
         }
     }
 
@@ -445,7 +461,7 @@ impl Outlet for Ports {
     #[inline]
     fn to_client(&mut self, client: Client, parts: &[&[u8]]) -> usize {
         let Some(Some(conn)) = self.clients.get_mut(client.0 as usize) else { return 0 };
-        if conn.hangup.is_some_and(|hangup| hangup.shut) {
+        if conn.hangup.is_some_and(|hangup| hangup.shut || hangup.told) {
             return 0;
         }
         let flow = &mut conn.outflow;

@@ -118,6 +118,32 @@ fn a_reader_that_takes_nothing_is_disconnected() {
 }
 
 #[test]
+fn a_reader_that_wakes_up_too_late_hears_why_it_is_disconnected() {
+    let mut config = config("");
+    config.limits.queue_bytes = 64 << 10;
+    config.limits.stall_timeout = Duration::from_millis(200);
+    let rig = Rig::new(Mode::Mirror, config);
+    // It has a second for all of it, which on a busy machine may be too little.
+    let heard = (0..10).any(|_| {
+        let mut peer = rig.connect();
+        peer.say("[\"flood\",12000000]\n");
+        rig.until(|event| matches!(event, Event::Open(_)));
+        // sleep: it is a slow reader
+        std::thread::sleep(Duration::from_millis(500));
+        peer.say("[2]\n");
+        let mut said = Vec::new();
+        // Torn if it was too late even for that.
+        _ = peer.reader.read_to_end(&mut said);
+        let rest = said.splitn(2, |byte| *byte == b'\n').nth(1).unwrap_or_default();
+        let rest = String::from_utf8_lossy(rest);
+        assert!(rest.is_empty() || rest.lines().count() == 1 && rest.ends_with('\n'), "{rest}");
+        rest.contains("-32012")
+    });
+    assert!(heard);
+    rig.finish();
+}
+
+#[test]
 fn a_queue_that_has_room_again_is_told_of() {
     let mut config = config("");
     config.limits.queue_bytes = 64 << 10;

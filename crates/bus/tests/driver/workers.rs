@@ -1,5 +1,6 @@
 //! Workers: pipes, ends, and what became of what they were sent.
 
+use narrows_bus::StartError;
 use narrows_bus::core::{End, Stuck};
 use narrows_process::Controller;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
@@ -84,6 +85,18 @@ fn a_worker_has_as_many_descriptors_as_we_were_started_with() {
     peer.say("[]\n");
     assert_eq!(peer.hear(), "[500]\n");
     rig.finish();
+}
+
+#[test]
+fn more_workers_than_there_can_be_are_refused() {
+    let mut config = config("exec cat");
+    config.pools[0].instances = u32::MAX;
+    let (tell, _events) = sync_channel(1);
+    let refused = Bus::start_with(config, Vec::new(), |config| Simple::new(Mode::Pairs, config, tell));
+    assert!(
+        matches!(refused, Err(StartError::Descriptors { needed, limit }) if needed > limit),
+        "{refused:?}"
+    );
 }
 
 #[test]

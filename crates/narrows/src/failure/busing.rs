@@ -66,6 +66,8 @@ impl Failure {
             }
             StartError::Unlimited { .. } => Self::new(Code::Usage, line(&error.to_string()))
                 .hint("leave `memory` and `pids` of the pool out, or limit the whole bus from outside"),
+            StartError::Descriptors { .. } => Self::new(Code::Usage, line(&error.to_string()))
+                .hint("lower `instances`, or raise the limit: `ulimit -H -n` shows it"),
             StartError::Io(_) => Self::new(Code::Internal, line(&error.to_string())),
         }
     }
