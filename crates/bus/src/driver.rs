@@ -46,8 +46,8 @@ use asking::About;
 use place::Place;
 use ports::{Outcome, Ports};
 
-/// How much is read at a time.
-const READ: usize = 256 << 10;
+/// How much is read at a time: a few long lines, so that none has to be put together from two reads.
+const READ: usize = 512 << 10;
 /// How many events are taken at a time.
 const EVENTS: usize = 1024;
 /// How long a client that is hung up on may take for what waits for it.

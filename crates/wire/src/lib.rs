@@ -19,6 +19,7 @@ pub mod message;
 mod scan;
 mod skip;
 mod split;
+mod utf8;
 mod view;
 
 pub use alike::Alike;

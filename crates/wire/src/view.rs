@@ -12,6 +12,7 @@ use crate::fault::Fault;
 use crate::frame::RawId;
 use crate::message;
 use crate::scan::{self, Check, scan};
+use crate::utf8::is_utf8;
 
 /// One message as it came, without its line end, and what the scan found in it.
 #[derive(Clone, Copy)]
@@ -25,7 +26,7 @@ impl<'a> View<'a> {
     /// Scans a line and checks all of it. Never fails: what is wrong becomes [`Kind::Invalid`].
     #[must_use]
     pub fn parse(line: &'a [u8]) -> Self {
-        if std::str::from_utf8(line).is_err() {
+        if !is_utf8(line) {
             return Self { bytes: line, kind: Kind::Invalid(Fault::Utf8), envelope: Envelope::default() };
         }
         let (kind, envelope) = scan(line, Check::Grammar);

@@ -1,0 +1,70 @@
+//! Whether bytes are UTF-8: what is plain ASCII, as most is, at the speed of memory.
+
+use crate::skip::{Job, Skip, run};
+
+/// Shorter texts are not worth the choice of a processor's own way.
+const LONG: usize = 256;
+/// How much is looked at in one go.
+const STEP: usize = 128;
+
+/// Whether `text` is UTF-8.
+#[inline]
+pub(crate) fn is_utf8(text: &[u8]) -> bool {
+    // What stands before the first byte that is not ASCII ends with a whole character.
+    let plain = if text.len() < LONG { 0 } else { run(Plain(text)) };
+    std::str::from_utf8(&text[plain..]).is_ok()
+}
+
+/// How many bytes at the beginning are ASCII for certain.
+struct Plain<'a>(&'a [u8]);
+
+impl Job for Plain<'_> {
+    type Out = usize;
+
+    #[inline(always)]
+    fn run<S: Skip>(self, _: S) -> usize {
+        let (steps, _) = self.0.as_chunks::<STEP>();
+        // Without an exit inside a step, so that it becomes a few wide instructions.
+        let plain = |step: &[u8; STEP]| step.iter().fold(0, |all, byte| all | byte) < 0x80;
+        steps.iter().position(|step| !plain(step)).unwrap_or(steps.len()) * STEP
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn one_wrong_byte_is_found_wherever_it_stands() {
+        for length in [0, 1, 127, 128, 255, 256, 257, 1000] {
+            let mut text = vec![b'a'; length];
+            assert!(is_utf8(&text));
+            for at in 0..length {
+                text[at] = 0xff;
+                assert!(!is_utf8(&text), "{at} of {length}");
+                text[at] = b'a';
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        #[test]
+        fn the_same_is_said_as_by_the_standard_library(
+            text in "[a-z]{0,300}[äöü€😀]{0,40}[a-z]{0,300}",
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        ) {
+            let mut bytes = text.into_bytes();
+            for (at, byte) in changes {
+                if !bytes.is_empty() {
+                    let at = at.index(bytes.len());
+                    bytes[at] = byte;
+                }
+            }
+            prop_assert_eq!(is_utf8(&bytes), std::str::from_utf8(&bytes).is_ok());
+        }
+    }
+}
