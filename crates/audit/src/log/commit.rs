@@ -114,7 +114,7 @@ impl Committer {
     }
 
     fn write(&mut self, drafts: &[&Draft]) -> Result<Vec<Receipt>, Trouble> {
-        if self.length >= self.options.segment_bytes {
+        if self.file.is_some() && self.length >= self.options.segment_bytes {
             self.seal()?;
         }
         self.begin()?;

@@ -111,7 +111,10 @@ impl Committer {
         // Others may be more exact than we are.
         self.ts = ts.and_then(|ts| i64::try_from((ts + 999_999).div_euclid(1_000_000)).ok());
         if let Some(&(first, length)) = outcome.extents.last() {
-            (self.first, self.length) = (first, length);
+            if parts.len() > 1 || start.offset == 0 {
+                self.first = first;
+            }
+            self.length = length;
         }
         Ok(())
     }

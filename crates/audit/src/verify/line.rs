@@ -85,8 +85,8 @@ fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
             b"actor" | b"input" | b"metadata" | b"output" | b"policy" | b"subject" => Kind::Object,
             b"signatures" => Kind::Array,
             b"seq" => Kind::Number,
-            _ if name == b"prevSignature" => {
-                return Err(broken("it is in the form with a keyed hash, which needs the secret".into()));
+            _ if members.iter().any(|member| &line[member.key.clone()] == b"prevSignature") => {
+                return Err(broken("it is in the form with keyed hashes, which needs the secret".into()));
             }
             _ => return Err(broken(format!("it has a field `{}`, which an entry has not", shown(name)))),
         };

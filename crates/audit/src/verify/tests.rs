@@ -1,1 +1,430 @@
 //! The verifier, tried on logs that were tampered with.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::draft::{Draft, Place};
+use crate::entry::Algorithm;
+use crate::event::{Actor, Event, Subject};
+use crate::jcs;
+use crate::redact::Redaction;
+
+/// The lines of a log, one write each.
+fn lines(count: u64) -> Vec<Vec<u8>> {
+    let mut place = Place { seq: 0, prev: None };
+    let line = |seq| {
+        let event = Event {
+            actor: Actor { id: "operator:notes".into(), role: None },
+            action: "tool.call".into(),
+            subject: Subject { kind: "tool".into(), reference: None, path: None },
+            input: Some(json!({"n": seq, "é": [1.5, "a\nb"]})),
+            ..Event::default()
+        };
+        let draft = Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft");
+        let mut line = Vec::new();
+        let ts = crate::clock::written(1_731_693_600_000 + i64::try_from(seq).expect("few"));
+        let hash = draft.put(&place, &ts, Algorithm::Sha256, &mut line);
+        place = Place { seq: seq + 1, prev: Some(hash) };
+        line
+    };
+    (0..count).map(line).collect()
+}
+
+#[track_caller]
+fn check(lines: &[Vec<u8>], expected: &str) {
+    let report = bytes(&lines.concat(), &Options::default());
+    assert_eq!(report.bad.map_or(String::new(), |bad| bad.to_string()), expected);
+}
+
+/// With `from` instead of `to` in one line.
+fn changed(at: usize, from: &str, to: &str) -> Vec<Vec<u8>> {
+    let mut lines = lines(4);
+    let line = String::from_utf8(lines[at].clone()).expect("UTF-8");
+    assert!(line.contains(from), "{line}");
+    lines[at] = line.replacen(from, to, 1).into_bytes();
+    lines
+}
+
+#[test]
+fn a_good_log_is_good() {
+    let report = bytes(&lines(4).concat(), &Options::default());
+    assert_eq!((report.entries, report.bad), (4, None));
+    assert_eq!(bytes(b"", &Options::default()), Report { segments: 1, ..Report::default() });
+}
+
+#[test]
+fn the_first_bad_line_is_named() {
+    check(&changed(2, "tool.call", "tool.cull"), "log:3: tampered: its hash is not that of its content");
+    check(
+        &changed(2, "\"action\":", "\"action\": "),
+        "log:3: not canonical: there is space between its parts (byte 42)",
+    );
+    check(
+        &changed(2, "1.5", "1.50"),
+        "log:3: not canonical: a number is not in its canonical form (byte 224)",
+    );
+    check(&changed(2, "}\n", "\n"), "log:3: broken: it ends too early (byte 380)");
+    check(
+        &changed(2, "\"subject\":", "\"subjekt\":"),
+        "log:3: broken: it has a field `subjekt`, which an entry has not",
+    );
+    check(
+        &changed(2, "tool.call", "tool\u{0}call"),
+        "log:3: broken: there is a control character in a text (byte 48)",
+    );
+    check(&changed(0, "GENESIS", "GENESES"), "log:1: tampered: its hash is not that of its content");
+
+    let without = |at: usize| {
+        let mut lines = lines(4);
+        lines.remove(at);
+        lines
+    };
+    check(&without(2), "log:3: gap: its number is 3, and 2 is next");
+    check(&without(0), "log:1: gap: its number is 1, and 0 is next");
+    let mut swapped = lines(4);
+    swapped.swap(1, 2);
+    check(&swapped, "log:2: gap: its number is 2, and 1 is next");
+    let mut doubled = lines(4);
+    doubled.insert(1, doubled[1].clone());
+    check(&doubled, "log:3: gap: its number is 1, and 2 is next");
+}
+
+#[test]
+fn lines_of_another_log_do_not_follow() {
+    let mut mixed = lines(4);
+    // The same with another content in front.
+    let event = Event {
+        actor: Actor { id: "x".into(), role: None },
+        action: "tool.call".into(),
+        subject: Subject { kind: "tool".into(), ..Subject::default() },
+        ..Event::default()
+    };
+    let draft = Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft");
+    mixed[0].clear();
+    let _ = draft.put(
+        &Place { seq: 0, prev: None },
+        "2026-11-15T18:00:00.000Z",
+        Algorithm::Sha256,
+        &mut mixed[0],
+    );
+    check(&mixed, "log:2: broken: it does not follow from the line in front of it");
+}
+
+#[test]
+fn time_does_not_go_back() {
+    let draft = |action: &str| {
+        let event = Event {
+            actor: Actor { id: "x".into(), role: None },
+            action: action.into(),
+            subject: Subject { kind: "tool".into(), ..Subject::default() },
+            ..Event::default()
+        };
+        Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft")
+    };
+    let (mut one, mut other) = (Vec::new(), Vec::new());
+    let hash = draft("a.b").put(
+        &Place { seq: 0, prev: None },
+        "2026-11-15T18:00:00.001Z",
+        Algorithm::Sha256,
+        &mut one,
+    );
+    let place = Place { seq: 1, prev: Some(hash) };
+    let _ = draft("a.c").put(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut other);
+    check(&[one, other], "log:2: clock: its time is before that of the line in front of it");
+}
+
+#[test]
+fn a_torn_tail_is_told_from_damage() {
+    let whole = lines(3);
+    let last = whole[2].clone();
+    for length in 1..last.len() {
+        let torn = [&whole[..2], &[last[..length].to_vec()]].concat();
+        check(&torn, "log:3: torn tail: the line is incomplete");
+    }
+    // A whole line was acknowledged, whatever became of its end.
+    let mut damaged = whole.clone();
+    *damaged[2].last_mut().expect("a line") = b'\x0b';
+    check(&damaged, "log:3: broken: the end of this line is damaged");
+}
+
+#[test]
+fn sectors_that_were_never_written_are_a_torn_tail() {
+    let log = lines(8).concat();
+    // A line in which a sector begins.
+    let ends = |count: u64| lines(count).concat().len();
+    let entries =
+        (1..6).find(|&count| ends(count).next_multiple_of(512) < ends(count + 1)).expect("one of them");
+    let good = ends(entries);
+    let aligned = good.next_multiple_of(512);
+    let hole = |from: usize, to: usize, end: usize| {
+        let mut log = log[..end].to_vec();
+        log[from..to].fill(0);
+        let report = bytes(&log, &Options::default());
+        let bad = report.bad.expect("bad");
+        (bad.why, report.entries)
+    };
+    // Nothing behind it is a whole line, or all of it is of one write.
+    assert_eq!(hole(good, log.len(), log.len()), (Why::TornTail, entries));
+    assert_eq!(hole(aligned, aligned + 512, aligned + 700), (Why::TornTail, entries));
+    assert_eq!(hole(good, aligned, aligned + 100), (Why::TornTail, entries));
+    // Not along sectors, or with more than one write behind it.
+    assert_eq!(hole(good + 1, good + 2, log.len()), (Why::Broken, entries));
+    assert_eq!(hole(aligned, aligned + 511, log.len()), (Why::Broken, entries));
+    assert_eq!(hole(aligned, aligned + 512, log.len()), (Why::Broken, entries));
+}
+
+/// Every flip of a bit in the lines from `from` to `to` of a log, checked from the line in front of it on; the rest
+/// in front is the same and known to be good.
+fn flips(count: u64, from: usize, to: usize) {
+    struct Memory(Vec<u8>);
+    impl Source for Memory {
+        fn name(&self) -> &'static str {
+            "log"
+        }
+        fn first(&self) -> Option<u64> {
+            None
+        }
+        fn length(&self) -> u64 {
+            self.0.len() as u64
+        }
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+            let rest = &self.0[usize::try_from(offset).expect("small")..];
+            let length = rest.len().min(buffer.len());
+            buffer[..length].copy_from_slice(&rest[..length]);
+            Ok(length)
+        }
+    }
+    let lines = lines(count);
+    let options = Options { threads: 1, ..Options::default() };
+    let mut link = Link::default();
+    for (index, line) in lines.iter().enumerate() {
+        // Two lines behind it are enough to find it.
+        let mut memory = Memory(lines[index..lines.len().min(index + 3)].concat());
+        let start = Start { link, offset: 0 };
+        if (from..to).contains(&index) {
+            for at in 0..line.len() {
+                for bit in 0..8 {
+                    memory.0[at] ^= 1 << bit;
+                    let bad = check_source(&memory, &start, &options).bad;
+                    memory.0[at] ^= 1 << bit;
+                    let bad = bad.unwrap_or_else(|| panic!("bit {bit} of byte {at} of line {index}"));
+                    // Nobody may take it for something that can be cut.
+                    assert_ne!(bad.why, Why::TornTail, "bit {bit} of byte {at} of line {index}");
+                }
+            }
+        }
+        memory.0.truncate(line.len());
+        link = check_source(&memory, &start, &options).link;
+        assert_eq!(link.next, index as u64 + 1);
+    }
+}
+
+fn check_source(source: &dyn Source, start: &Start, options: &Options) -> Outcome {
+    super::check(&[source], start, options).expect("memory can be read")
+}
+
+#[test]
+fn every_flipped_bit_is_found_in_the_first_lines() {
+    flips(100, 0, 25);
+}
+
+#[test]
+fn every_flipped_bit_is_found_in_the_second_quarter() {
+    flips(100, 25, 50);
+}
+
+#[test]
+fn every_flipped_bit_is_found_in_the_third_quarter() {
+    flips(100, 50, 75);
+}
+
+#[test]
+fn every_flipped_bit_is_found_in_the_last_lines() {
+    flips(100, 75, 100);
+}
+
+#[test]
+#[ignore = "takes long: for the night"]
+fn every_flipped_bit_is_found_in_a_thousand_lines() {
+    flips(1000, 0, 1000);
+}
+
+#[test]
+fn some_flipped_bits_are_found_from_the_beginning() {
+    let mut log = lines(100).concat();
+    for at in (0..log.len()).step_by(211) {
+        log[at] ^= 1 << (at % 8);
+        assert!(bytes(&log, &Options::default()).bad.is_some(), "byte {at}");
+        log[at] ^= 1 << (at % 8);
+    }
+}
+
+#[test]
+fn a_large_log_is_verified_in_pieces() {
+    let event = |length: usize| Event {
+        actor: Actor { id: "x".into(), role: None },
+        action: "tool.call".into(),
+        subject: Subject { kind: "tool".into(), ..Subject::default() },
+        input: Some(json!("y".repeat(length))),
+        ..Event::default()
+    };
+    let mut log = Vec::new();
+    let mut place = Place { seq: 0, prev: None };
+    let mut ends = Vec::new();
+    for seq in 0..20 {
+        // Shorter than a piece, and longer.
+        let length = if seq == 10 { 5 << 20 } else { 500 << 10 };
+        let draft = Draft::new(event(length), &Redaction::default(), 16 << 20).expect("a draft");
+        let hash = draft.put(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha512, &mut log);
+        place = Place { seq: seq + 1, prev: Some(hash) };
+        ends.push(log.len());
+    }
+    let options = Options { threads: 3, ..Options::default() };
+    let report = bytes(&log, &options);
+    assert_eq!((report.entries, &report.hash, &report.bad), (20, &place.prev, &None));
+    for line in [0, 10, 11, 19] {
+        let at = ends[line] - 5;
+        log[at] ^= 1;
+        let bad = bytes(&log, &options).bad.expect("bad");
+        assert_eq!(bad.line, line as u64 + 1);
+        log[at] ^= 1;
+    }
+    log.drain(ends[5]..ends[6]);
+    let bad = bytes(&log, &options).bad.expect("bad");
+    assert_eq!((bad.why, bad.line), (Why::Gap, 7));
+}
+
+/// Files that were made elsewhere, for the same format.
+fn vectors() -> Option<std::path::PathBuf> {
+    let folder = "../../../shared/spec/aip/examples/aip-7-audit";
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    if !folder.is_dir() {
+        eprintln!("skipped: the vectors are not here");
+        return None;
+    }
+    Some(folder)
+}
+
+#[test]
+fn logs_of_another_implementation_are_verified() {
+    let Some(folder) = vectors() else { return };
+    let any = Options { form: Form::Any, ..Options::default() };
+    let verified = |name: &str, options: &Options| {
+        let report = log(&folder.join(name), options).expect("readable");
+        (report.entries, report.bad.map(|bad| (bad.line, bad.why)))
+    };
+    assert_eq!(verified("derived-chain-valid.jsonl", &any), (4, None));
+    assert_eq!(verified("derived-chain-tampered-seq2.jsonl", &any), (2, Some((3, Why::Tampered))));
+    assert_eq!(verified("derived-chain-gap-seq2.jsonl", &any), (2, Some((3, Why::Gap))));
+    // Their lines are not in the canonical form.
+    let exact = verified("derived-chain-valid.jsonl", &Options::default());
+    assert_eq!(exact, (0, Some((1, Why::NotCanonical))));
+}
+
+#[test]
+fn the_keyed_form_is_verified_by_whoever_has_the_secret() {
+    let Some(folder) = vectors() else { return };
+    let vector = std::fs::read(folder.join("derived-refimpl-hmac-vector.json")).expect("readable");
+    let vector: Value = serde_json::from_slice(&vector).expect("JSON");
+    let mut row = vector["rowWithoutSignature"].clone();
+    row["signature"] = vector["signature"].clone();
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("log.jsonl");
+    let verified = |text: &str, secret: &str| {
+        std::fs::write(&path, text).expect("written");
+        let options = Options { legacy: Some(Secret::new(secret)), ..Options::default() };
+        let report = log(&path, &options).expect("readable");
+        (report.entries, report.bad.map(|bad| (bad.line, bad.why)))
+    };
+    let secret = vector["secret"].as_str().expect("a text");
+    assert_eq!(verified(&format!("{row}\n"), secret), (1, None));
+    assert_eq!(verified(&format!("{row}\n"), "another"), (0, Some((1, Why::Tampered))));
+    assert_eq!(verified(&format!("{row}\n{row}\n"), secret), (1, Some((2, Why::Broken))));
+    assert_eq!(verified(&format!("{row}\n{row}"), secret), (1, Some((2, Why::TornTail))));
+    row["action"] = json!("log.started");
+    assert_eq!(verified(&format!("{row}\n"), secret), (0, Some((1, Why::Tampered))));
+    let report = log(&path, &Options::default()).expect("readable");
+    assert!(report.bad.expect("bad").detail.contains("keyed hashes"));
+}
+
+/// Any value.
+fn values() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        (-1e9_f64..1e9).prop_map(Value::from),
+        any::<String>().prop_map(Value::from),
+        "[\\x00-\\x7f]{0,8}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 32, 6, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+            proptest::collection::btree_map(any::<String>(), inner, 0..6)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+/// Integers as every reader of JSON sees them.
+fn rounded(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => json!(number.as_f64()),
+        Value::Array(items) => items.iter().map(rounded).collect(),
+        Value::Object(members) => {
+            Value::Object(members.iter().map(|(key, value)| (key.clone(), rounded(value))).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+proptest! {
+    /// What the writer writes is canonical for the checker, and means the same.
+    #[test]
+    fn the_writer_and_the_checker_agree(value in values()) {
+        let text = jcs::to_vec(&value).expect("shallow");
+        prop_assert_eq!(is_canonical(&text), Ok(()));
+        let read: Value = serde_json::from_slice(&text).expect("JSON");
+        prop_assert_eq!(rounded(&read), rounded(&value));
+        // The same by way of the other writer.
+        let tree: render::Tree = serde_json::from_slice(&text).expect("JSON");
+        prop_assert_eq!(tree.to_string().into_bytes(), text);
+    }
+
+    /// One text for each value: any other is refused.
+    #[test]
+    fn only_the_writers_text_is_canonical(value in values()) {
+        let text = jcs::to_vec(&value).expect("shallow");
+        for other in [serde_json::to_vec(&value), serde_json::to_vec_pretty(&value)] {
+            let other = other.expect("JSON");
+            prop_assert_eq!(is_canonical(&other).is_ok(), other == text);
+        }
+    }
+
+    /// A change of some bytes leaves something that is not canonical, or is exactly what the writer would write.
+    #[test]
+    fn what_passes_is_what_the_writer_would_write(
+        value in values(),
+        at: prop::sample::Index,
+        byte in prop::sample::select(b"\"\\{}[],:0123456789.eE+-untrfalsb /\x7f\xc3".to_vec()),
+    ) {
+        let mut text = jcs::to_vec(&value).expect("shallow");
+        let at = at.index(text.len());
+        text[at] = byte;
+        if is_canonical(&text).is_ok() {
+            let read: Value = serde_json::from_slice(&text).expect("JSON");
+            prop_assert_eq!(jcs::to_vec(&read).expect("shallow"), text);
+        } else if let Ok(read) = serde_json::from_slice::<Value>(&text) {
+            prop_assert_ne!(jcs::to_vec(&read).expect("shallow"), text);
+        }
+    }
+
+    #[test]
+    fn nothing_makes_it_panic(log in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = bytes(&log, &Options::default());
+        let _ = bytes(&log, &Options { form: Form::Any, ..Options::default() });
+    }
+}

@@ -1,0 +1,97 @@
+//! What is found when a log is opened again.
+
+use narrows_audit::{Log, OpenError, Options, Reader};
+
+use crate::{event, verified};
+
+#[test]
+fn a_torn_tail_is_cut_and_that_is_noted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let log = Log::open(&path, Options::default()).expect("a log");
+    for number in 0..3 {
+        log.append(event(number, 10)).wait().expect("written");
+    }
+    log.close();
+    let whole = std::fs::read(&path).expect("readable");
+    std::fs::write(&path, [&whole[..], b"{\"$schema\":\"agentgov"].concat()).expect("written");
+    assert_eq!(
+        verified(&path).1.expect("torn").to_string(),
+        "audit-log.jsonl:4: torn tail: the line is incomplete"
+    );
+
+    let log = Log::open(&path, Options::default()).expect("it opens");
+    assert_eq!(log.tip().expect("an entry").seq, 2);
+    assert_eq!(log.append(event(3, 10)).wait().expect("written").seq, 4);
+    log.close();
+    assert_eq!(verified(&path), (5, None));
+    let mut reader = Reader::open(&path, narrows_audit::Filter::default()).expect("readable");
+    let entries: Vec<_> = std::iter::from_fn(|| reader.next_entry().expect("an entry")).collect();
+    assert_eq!(entries[3].action, "audit.note");
+    assert_eq!(entries[3].metadata["note"]["kind"], "torn-tail-cut");
+    assert_eq!(entries[3].metadata["note"]["bytes"], 20);
+    assert!(std::fs::read(&path).expect("readable").starts_with(&whole));
+}
+
+#[test]
+fn anything_else_is_an_error() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let log = Log::open(&path, Options::default()).expect("a log");
+    for number in 0..3 {
+        log.append(event(number, 10)).wait().expect("written");
+    }
+    log.close();
+    let whole = std::fs::read_to_string(&path).expect("readable");
+    let check = |text: &str, expected: &str| {
+        std::fs::write(&path, text).expect("written");
+        match Log::open(&path, Options::default()) {
+            Err(OpenError::Damaged(bad)) => assert_eq!(bad.to_string(), expected),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(std::fs::read_to_string(&path).expect("readable"), text, "it was changed");
+    };
+    check(
+        &whole.replacen("\"number\":1", "\"number\":2", 1),
+        "audit-log.jsonl:2: tampered: its hash is not that of its content",
+    );
+    let second = whole.lines().nth(1).expect("a line");
+    check(
+        &whole.replacen(&format!("{second}\n"), "", 1),
+        "audit-log.jsonl:2: gap: its number is 2, and 1 is next",
+    );
+    check(&format!("{whole}x\n"), "audit-log.jsonl:4: broken: it is not JSON (byte 1)");
+    check(&format!("{}x", whole.trim_end()), "audit-log.jsonl:3: broken: the end of this line is damaged");
+}
+
+#[test]
+fn a_log_goes_on_where_it_ended() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("deep/er/audit-log.jsonl");
+    let options = Options { segment_bytes: 2000, ..Options::default() };
+    for number in 0..30 {
+        let log = Log::open(&path, options.clone()).expect("a log");
+        assert_eq!(log.append(event(number, 100)).wait().expect("written").seq, number as u64);
+        log.close();
+    }
+    assert_eq!(verified(&path), (30, None));
+    let mut sealed: Vec<_> = std::fs::read_dir(path.parent().expect("a parent"))
+        .expect("readable")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"))
+        .collect();
+    sealed.sort();
+    assert_eq!(sealed[0], "audit-log.000000000000.jsonl");
+    assert!(sealed.len() > 6, "{sealed:?}");
+    // A sealed file that is missing is a gap, and a log without its end is no shorter for that.
+    std::fs::remove_file(path.with_file_name(&sealed[1])).expect("removed");
+    assert!(matches!(Log::open(&path, options), Err(OpenError::Damaged(_))));
+}
+
+#[test]
+fn a_link_is_not_followed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    std::fs::write(directory.path().join("other"), "").expect("written");
+    std::os::unix::fs::symlink("other", &path).expect("linked");
+    assert!(matches!(Log::open(&path, Options::default()), Err(OpenError::Io(_))));
+}

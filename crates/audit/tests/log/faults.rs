@@ -1,0 +1,204 @@
+//! Every fault at every place of a long trace: the chain verifies, and what was acknowledged is there.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use narrows_audit::{AppendError, Entry, Log, Options, Receipt, verify};
+
+use crate::event;
+use crate::memory::{Counted, Fault, Memory, Plan};
+
+/// How many writes a trace has.
+const TRACE: u32 = 300;
+
+/// Small files, so that many of them are sealed; no waiting.
+fn options() -> Options {
+    Options { window: Duration::ZERO, segment_bytes: 5 << 10, ..Options::default() }
+}
+
+fn open(disk: &Memory) -> Log {
+    Log::on(Box::new(disk.clone()), "log.jsonl", options()).expect("it opens again")
+}
+
+/// One or a few events at once, of different lengths.
+fn round(log: &Log, number: u32) -> Vec<Result<Receipt, AppendError>> {
+    let at = number as usize;
+    let appends: Vec<_> = (0..if at.is_multiple_of(5) { 3 } else { 1 })
+        .map(|part| log.append(event(at * 3 + part, at * 97 % 500)))
+        .collect();
+    appends.into_iter().map(narrows_audit::Append::wait).collect()
+}
+
+/// What was acknowledged, by number.
+#[derive(Clone, Default)]
+struct Kept(BTreeMap<u64, String>);
+
+impl Kept {
+    /// Keeps what was acknowledged; says whether something was not.
+    fn add(&mut self, results: Vec<Result<Receipt, AppendError>>) -> bool {
+        let mut failed = false;
+        for result in results {
+            match result {
+                Ok(Receipt { seq, hash }) => {
+                    assert_eq!(self.0.insert(seq, hash), None, "two entries are {seq}")
+                }
+                Err(_) => failed = true,
+            }
+        }
+        failed
+    }
+}
+
+/// Writes until the fault has happened, starts again if it has to, goes on, and looks at what is there.
+fn survive(plan: Plan, disk: &Memory, mut kept: Kept) {
+    // An open that fails is a failure, too.
+    let log = Log::on(Box::new(disk.clone()), "log.jsonl", options()).ok();
+    if let Some(log) = &log {
+        for number in 0..2 * TRACE {
+            if kept.add(round(log, number)) || disk.fired() {
+                break;
+            }
+        }
+    }
+    assert!(disk.fired(), "{plan:?}: nothing happened");
+    let dies = matches!(plan.fault, Fault::Kill | Fault::PowerCut);
+    if let Some(log) = log {
+        for number in 0..if dies { 0 } else { 8 } {
+            let failed = kept.add(round(&log, number));
+            assert!(!failed || number < plan.times, "{plan:?}: it does not recover unaided");
+        }
+        log.close();
+    }
+    if !dies {
+        // Nothing of it was only said to be there.
+        disk.cut_power();
+    }
+    disk.restart();
+    let log = open(disk);
+    for number in 0..4 {
+        assert!(!kept.add(round(&log, number)), "{plan:?}: it does not work again");
+    }
+    log.close();
+    assert!(!disk.asked_again(), "{plan:?}: a file was synced after that had failed");
+
+    let content = disk.content();
+    let report = verify::bytes(&content, &verify::Options::default());
+    assert_eq!(report.bad, None, "{plan:?}");
+    let lines: BTreeMap<u64, String> = content
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(|line| serde_json::from_slice::<Entry>(line).expect("an entry"))
+        .map(|entry| (entry.seq, entry.hash))
+        .collect();
+    for (seq, hash) in &kept.0 {
+        assert_eq!(lines.get(seq), Some(hash), "{plan:?}: {seq} was acknowledged");
+    }
+}
+
+/// The fault at every write of a trace, each on a copy of the disk as it is then.
+fn everywhere(counted: Counted, fault: Fault, times: u32) {
+    let main = Memory::new(None, 1);
+    let log = open(&main);
+    let mut kept = Kept::default();
+    for number in 0..TRACE {
+        let plan = Plan { counted, at: 1, times, fault };
+        survive(plan, &main.copy(plan, u64::from(number) + 1), kept.clone());
+        assert!(!kept.add(round(&log, number)));
+    }
+}
+
+/// The fault at each of the first operations of a disk: renames, creations, cuts and reads are among them.
+fn anywhere(fault: Fault, times: u32) {
+    for at in 1..=TRACE {
+        let plan = Plan { counted: Counted::All, at, times, fault };
+        survive(
+            plan,
+            &Memory::new(Some(plan), u64::from(at).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            Kept::default(),
+        );
+    }
+}
+
+#[test]
+fn a_write_that_is_refused() {
+    everywhere(Counted::Writes, Fault::Refuse, 1);
+}
+
+#[test]
+fn a_disk_that_is_full_for_a_while() {
+    everywhere(Counted::Writes, Fault::Fill, 3);
+}
+
+#[test]
+fn a_write_that_is_torn_by_a_kill() {
+    everywhere(Counted::Writes, Fault::Kill, 1);
+}
+
+#[test]
+fn a_write_that_is_reordered_by_a_power_cut() {
+    everywhere(Counted::Writes, Fault::PowerCut, 1);
+}
+
+#[test]
+fn a_sync_that_fails() {
+    everywhere(Counted::Syncs, Fault::Refuse, 1);
+}
+
+#[test]
+fn a_sync_that_fails_again() {
+    everywhere(Counted::Syncs, Fault::Refuse, 2);
+}
+
+#[test]
+fn a_power_cut_instead_of_a_sync() {
+    everywhere(Counted::Syncs, Fault::PowerCut, 1);
+}
+
+#[test]
+fn any_operation_that_fails() {
+    anywhere(Fault::Fill, 1);
+}
+
+#[test]
+fn several_operations_that_fail() {
+    anywhere(Fault::Fill, 4);
+}
+
+#[test]
+fn a_kill_at_any_operation() {
+    anywhere(Fault::Kill, 1);
+}
+
+#[test]
+fn a_power_cut_at_any_operation() {
+    anywhere(Fault::PowerCut, 1);
+}
+
+#[test]
+#[ignore = "takes long: for the night"]
+fn all_of_them_at_every_operation_of_a_longer_trace() {
+    for fault in [Fault::Refuse, Fault::Fill, Fault::Kill, Fault::PowerCut] {
+        for counted in [Counted::Writes, Counted::Syncs, Counted::All] {
+            for times in [1, 2, 5] {
+                for at in 1..=if counted == Counted::All { 3000 } else { 600 } {
+                    let plan = Plan { counted, at, times, fault };
+                    survive(plan, &Memory::new(Some(plan), u64::from(at) + 1), Kept::default());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn damage_behind_our_back_is_an_error() {
+    let disk = Memory::new(None, 1);
+    let log = open(&disk);
+    for number in 0..40 {
+        round(&log, number).into_iter().for_each(|result| drop(result.expect("written")));
+    }
+    log.close();
+    assert!(disk.files() > 2, "{}", disk.files());
+    disk.damage("log.000000000000.jsonl", 700);
+    let error = Log::on(Box::new(disk.clone()), "log.jsonl", options()).expect_err("damaged");
+    let told = error.to_string();
+    assert!(told.starts_with("the audit log is damaged: log.000000000000.jsonl:2: "), "{told}");
+}

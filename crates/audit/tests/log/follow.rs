@@ -1,0 +1,127 @@
+//! Reading a log, also while it grows.
+
+use narrows_audit::{Decision, Event, Filter, Head, Log, Options, PolicyRef, Reader, verify};
+use serde_json::json;
+
+use crate::{event, verified};
+
+fn told(number: usize, session: &str, decision: Decision) -> Event {
+    Event {
+        policy: Some(PolicyRef { reference: "note-sync".into(), decision: Some(decision) }),
+        metadata: [("aip44".to_owned(), json!({"session": session}))].into_iter().collect(),
+        ..event(number, 100)
+    }
+}
+
+#[test]
+fn entries_are_found_across_files() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let log = Log::open(&path, Options { segment_bytes: 3000, ..Options::default() }).expect("a log");
+    for number in 0..60 {
+        let decision = Decision::ALL[number % 4];
+        log.append(told(number, ["a", "b"][number % 2], decision)).wait().expect("written");
+    }
+    let count = |filter: Filter| {
+        let mut reader = Reader::open(&path, filter).expect("readable");
+        std::iter::from_fn(|| reader.next_entry().expect("an entry")).count()
+    };
+    assert_eq!(count(Filter::default()), 60);
+    let session = Some("b".to_owned());
+    assert_eq!(count(Filter { session: session.clone(), ..Filter::default() }), 30);
+    assert_eq!(count(Filter { tool: Some("tool-1".into()), ..Filter::default() }), 20);
+    assert_eq!(count(Filter { decision: Some(Decision::Deny), ..Filter::default() }), 15);
+    let both = Filter { session, tool: Some("tool-1".into()), decision: Some(Decision::Deny) };
+    assert_eq!(count(both), 5);
+    assert_eq!(count(Filter { session: Some("c".into()), ..Filter::default() }), 0);
+    assert!(Reader::open(&directory.path().join("none"), Filter::default()).is_err());
+}
+
+#[test]
+fn a_log_is_followed_through_its_files() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let log = Log::open(&path, Options { segment_bytes: 1500, ..Options::default() }).expect("a log");
+    log.append(event(0, 100)).wait().expect("written");
+    let mut reader = Reader::open(&path, Filter::default()).expect("readable");
+    assert_eq!(reader.follow().expect("an entry").seq, 0);
+    let mut expected = 1;
+    // Some at a time, so that it is now in the middle of a file, now at its end, now several behind.
+    for some in [1, 2, 3, 5, 8, 13, 1, 1, 4] {
+        for number in 0..some {
+            log.append(event(number, 100)).wait().expect("written");
+        }
+        for _ in 0..some {
+            assert_eq!(reader.follow().expect("an entry").seq, expected);
+            expected += 1;
+        }
+        assert!(reader.next_entry().expect("no error").is_none());
+    }
+    assert_eq!(verified(&path), (expected, None));
+}
+
+#[test]
+fn a_log_is_verified_while_it_is_written() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let log = Log::open(&path, Options { segment_bytes: 20_000, ..Options::default() }).expect("a log");
+    log.append(event(0, 100)).wait().expect("written");
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for number in 0..200 {
+                log.append(event(number, 300)).wait().expect("written");
+            }
+        });
+        while !writer.is_finished() {
+            assert_eq!(verified(&path).1, None);
+        }
+    });
+    assert_eq!(verified(&path), (201, None));
+}
+
+#[test]
+fn a_head_notices_what_the_chain_cannot() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, count: usize, other: usize| {
+        let path = directory.path().join(name);
+        let log = Log::open(&path, Options::default()).expect("a log");
+        for number in 0..count {
+            // From `other` on another story.
+            let length = if number < other { 10 } else { 20 };
+            log.append(event(number, length)).wait().expect("written");
+        }
+        log.close();
+        path
+    };
+    let path = write("a.jsonl", 10, 99);
+    let report = verify::log(&path, &verify::Options::default()).expect("readable");
+    let head = Head::new(
+        report.log.expect("an entry"),
+        10,
+        report.hash.expect("an entry"),
+        "2026-11-15T18:00:00.000Z",
+    );
+    let against = |path: &std::path::Path| {
+        let options = verify::Options { head: Some(head.clone()), ..verify::Options::default() };
+        verify::log(path, &options).expect("readable").bad.map(|bad| (bad.why, bad.seq, bad.detail))
+    };
+    assert_eq!(against(&path), None);
+    let log = Log::open(&path, Options::default()).expect("a log");
+    log.append(event(10, 10)).wait().expect("written");
+    log.close();
+    assert_eq!(against(&path), None);
+
+    let text = std::fs::read_to_string(&path).expect("readable");
+    let cut: String = text.split_inclusive('\n').take(7).collect();
+    std::fs::write(&path, cut).expect("written");
+    assert_eq!(verified(&path), (7, None));
+    let truncated = (verify::Why::Truncated, 7, "it ends with 7 entries, and had 10".to_owned());
+    assert_eq!(against(&path), Some(truncated));
+    // Written anew, from the first entry on or from another; the times are others, too.
+    let rewritten = (verify::Why::Rewritten, 0, "its first entry is another".to_owned());
+    assert_eq!(against(&write("b.jsonl", 12, 5)), Some(rewritten));
+    let kept: String = text.split_inclusive('\n').take(5).collect();
+    std::fs::write(directory.path().join("c.jsonl"), kept).expect("written");
+    let rewritten = (verify::Why::Rewritten, 9, "entry 9 is another than it was".to_owned());
+    assert_eq!(against(&write("c.jsonl", 8, 0)), Some(rewritten));
+}

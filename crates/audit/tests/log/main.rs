@@ -1,0 +1,32 @@
+//! The log as its callers meet it: on a disk that works, on one that fails, and killed.
+
+mod crash;
+mod faults;
+mod follow;
+mod kill;
+mod memory;
+mod secrets;
+mod shared;
+mod time;
+
+use std::path::Path;
+
+use narrows_audit::{Actor, Event, Subject, verify};
+use serde_json::json;
+
+/// An event that says which it is, and is this long at least.
+fn event(number: usize, length: usize) -> Event {
+    Event {
+        actor: Actor { id: "operator:test".into(), role: Some("operator".into()) },
+        action: "tool.call".into(),
+        subject: Subject { kind: "tool".into(), reference: Some(format!("tool-{}", number % 3)), path: None },
+        input: Some(json!({"number": number, "text": "x ".repeat(length / 2)})),
+        ..Event::default()
+    }
+}
+
+/// What is wrong with the log at `path`, and how many entries it has.
+fn verified(path: &Path) -> (u64, Option<verify::Bad>) {
+    let report = verify::log(path, &verify::Options::default()).expect("readable");
+    (report.entries, report.bad)
+}

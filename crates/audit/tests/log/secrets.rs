@@ -1,0 +1,67 @@
+//! No secret reaches the disk, wherever it stands in an event.
+
+use narrows_audit::{Actor, Event, Log, Options, PolicyRef, Redaction, Secret, Subject};
+use serde_json::json;
+
+use crate::verified;
+
+#[test]
+fn a_canary_is_nowhere_in_the_log() {
+    const CANARY: &str = "canary-4f1c2d";
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let redaction = Redaction::default().known(Secret::new(CANARY)).name("badge").token("acme_", 6);
+    let log = Log::open(&path, Options { redaction, ..Options::default() }).expect("a log");
+    let place = json!({
+        "known": format!("in {CANARY} of it"),
+        "typed": Secret::new("canary"),
+        "badge": "canary",
+        "apiKey": "canary",
+        "headers": {"Authorization": "Bearer canarycanarycanary"},
+        "list": ["acme_canary", "curl -u x https://me:canary@example.com", {"password": ["canary"]}],
+        CANARY: 1,
+        "env": [{"name": "API_TOKEN", "value": "canary"}],
+        "command": "API_TOKEN=canary-canary make",
+        "pem": "-----BEGIN PRIVATE KEY-----\ncanary\n-----END PRIVATE KEY-----",
+        "number": 7,
+    });
+    let event = Event {
+        actor: Actor { id: CANARY.into(), role: Some(CANARY.into()) },
+        action: "tool.call".into(),
+        subject: Subject {
+            kind: "tool".into(),
+            reference: Some(CANARY.into()),
+            path: Some(format!("/{CANARY}")),
+        },
+        input: Some(place.clone()),
+        output: Some(json!([place.clone()])),
+        policy: Some(PolicyRef { reference: "note-sync".into(), decision: None }),
+        signatures: vec![CANARY.into()],
+        metadata: [("aip44".to_owned(), place)].into_iter().collect(),
+    };
+    log.append(event).wait().expect("written");
+    log.close();
+    let text = std::fs::read_to_string(&path).expect("readable");
+    assert!(!text.contains("canary"), "{text}");
+    assert!(text.contains("\"number\":7"), "{text}");
+    assert!(text.contains("{\"$redacted\":true,\"reason\":\"secret\"}"), "{text}");
+    assert_eq!(verified(&path), (1, None));
+}
+
+#[test]
+fn nobody_can_write_a_line_of_their_own() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let log = Log::open(&path, Options::default()).expect("a log");
+    let forged = "\"}\n{\"$schema\":\"agentgovernance/v1\",\"seq\":1}\n\r\u{2028}\0";
+    let event = Event {
+        actor: Actor { id: forged.into(), role: None },
+        action: "tool.call".into(),
+        subject: Subject { kind: "tool".into(), reference: Some(forged.into()), path: None },
+        input: Some(json!({forged: forged})),
+        ..Event::default()
+    };
+    log.append(event).wait().expect("written");
+    assert_eq!(verified(&path), (1, None));
+    assert_eq!(std::fs::read(&path).expect("readable").iter().filter(|byte| **byte == b'\n').count(), 1);
+}

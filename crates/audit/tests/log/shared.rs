@@ -1,0 +1,105 @@
+//! Several writers of one log.
+
+use std::collections::BTreeSet;
+
+use narrows_audit::{Log, OpenError, Options};
+
+use crate::{event, verified};
+
+#[test]
+fn two_logs_are_one_chain() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    // Each has a lock of its own, as two processes would.
+    let options = Options { segment_bytes: 20_000, ..Options::default() };
+    let logs = [Log::open(&path, options.clone()), Log::open(&path, options)].map(|log| log.expect("a log"));
+    let numbers = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..6)
+            .map(|writer| {
+                let log = logs[writer % 2].clone();
+                let append = move |number| log.append(event(number, 50)).wait().expect("written").seq;
+                scope.spawn(move || (0..60).map(append).collect::<Vec<_>>())
+            })
+            .collect();
+        let numbers = writers.into_iter().flat_map(|writer| writer.join().expect("alive"));
+        numbers.collect::<BTreeSet<_>>()
+    });
+    assert_eq!(numbers, (0..360).collect());
+    assert_eq!(verified(&path), (360, None));
+    for log in logs {
+        log.close();
+    }
+}
+
+#[test]
+fn an_event_waits_for_room() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let options = Options { queue_bytes: 4096, max_line: 4096, ..Options::default() };
+    let log = Log::open(&path, options).expect("a log");
+    let appends: Vec<_> = (0..50).map(|number| log.append(event(number, 1000))).collect();
+    let numbers: BTreeSet<_> =
+        appends.into_iter().map(|append| append.wait().expect("written").seq).collect();
+    assert_eq!(numbers, (0..50).collect());
+    let error = log.append(event(0, 5000)).wait().expect_err("too long");
+    assert!(error.to_string().starts_with("the event cannot be logged: the event takes "), "{error}");
+    assert!(!error.is_retryable());
+}
+
+#[test]
+fn a_closed_log_takes_nothing_more() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let log = Log::open(&path, Options::default()).expect("a log");
+    let waiting: Vec<_> = (0..20).map(|number| log.append(event(number, 10))).collect();
+    log.clone().close();
+    for append in waiting {
+        append.wait().expect("written");
+    }
+    let error = log.append(event(0, 10)).wait().expect_err("closed");
+    assert_eq!(error.to_string(), "the audit log is closed");
+    assert_eq!(verified(&path), (20, None));
+}
+
+#[test]
+fn a_log_that_somebody_keeps_locked_is_an_error() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let options = Options { lock_patience: std::time::Duration::from_millis(20), ..Options::default() };
+    let log = Log::open(&path, options.clone()).expect("a log");
+    let lock = std::fs::File::open(directory.path().join("audit-log.jsonl.lock")).expect("there");
+    lock.lock().expect("locked");
+    let error = log.append(event(0, 10)).wait().expect_err("locked");
+    assert_eq!(error.to_string(), "the audit log is locked by another process");
+    assert!(matches!(Log::open(&path, options), Err(OpenError::Locked)));
+    lock.unlock().expect("unlocked");
+    log.append(event(0, 10)).wait().expect("written");
+}
+
+#[test]
+fn a_log_that_is_taken_away_is_an_error() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let log = Log::open(&path, Options::default()).expect("a log");
+    log.append(event(0, 10)).wait().expect("written");
+    let content = std::fs::read(&path).expect("readable");
+    std::fs::remove_file(&path).expect("removed");
+    let told = |log: &Log| log.append(event(0, 10)).wait().expect_err("gone").to_string();
+    assert_eq!(told(&log), "the audit log was damaged: audit-log.jsonl:0: broken: the log is gone");
+    std::fs::write(&path, &content).expect("written");
+    assert_eq!(told(&log), "the audit log was damaged: audit-log.jsonl:0: broken: the log was replaced");
+}
+
+#[test]
+fn a_log_that_is_cut_is_an_error() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let log = Log::open(&path, Options::default()).expect("a log");
+    log.append(event(0, 10)).wait().expect("written");
+    std::fs::File::options().write(true).open(&path).expect("there").set_len(0).expect("cut");
+    let error = log.append(event(0, 10)).wait().expect_err("shorter");
+    assert_eq!(
+        error.to_string(),
+        "the audit log was damaged: audit-log.jsonl:0: broken: the file became shorter"
+    );
+}
