@@ -3,8 +3,10 @@
 //! `cargo fuzz` searches with them; the tests here and in the crates run them over known and generated inputs.
 #![expect(clippy::panic, reason = "a panic is how a target reports")]
 
+mod audit;
 mod model;
 
+pub use audit::audit;
 use bytes::Bytes;
 use model::Model;
 use narrows_model::{Completion, Event, Finish, Limits, read_recorded};

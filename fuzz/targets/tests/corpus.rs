@@ -118,3 +118,8 @@ fn splitter() {
 fn answer() {
     run("answer", narrows_fuzz_targets::answer);
 }
+
+#[test]
+fn audit() {
+    run("audit", narrows_fuzz_targets::audit);
+}

@@ -40,7 +40,7 @@ impl Kept {
         for result in results {
             match result {
                 Ok(Receipt { seq, hash }) => {
-                    assert_eq!(self.0.insert(seq, hash), None, "two entries are {seq}")
+                    assert_eq!(self.0.insert(seq, hash), None, "two entries are {seq}");
                 }
                 Err(_) => failed = true,
             }
