@@ -27,8 +27,8 @@
 //!
 //! The limit: a worker runs as the same user as its guardian, so a hostile one can stop or kill it.
 //! - When a guardian is killed, the worker dies with it and the supervisor kills what is left of the session
-//!   ([`ExitClass::Lost`]). A process that had called `setsid` is lost to init and goes on, and so does the
-//!   rest of the session if the supervisor is dead too.
+//!   ([`ExitClass::Lost`]). A process that had called `setsid` is lost to init and goes on, unless the supervisor
+//!   has called [`adopt_orphans`]. If the supervisor is dead too, all but the worker goes on.
 //! - When a guardian is stopped again and again, [`Child::stop`] ends the tree without it after ten seconds.
 //!   If the supervisor is dead, what stops the guardian once more after that death stays.
 //!
@@ -40,6 +40,7 @@
 //! Needs Linux 5.9 (`close_range`, pidfd) with `/proc` mounted, and a tokio runtime with I/O and time
 //! enabled.
 
+mod adopt;
 mod cage;
 mod child;
 mod env;
@@ -58,6 +59,7 @@ mod sys;
 mod tree;
 mod watch;
 
+pub use adopt::adopt_orphans;
 pub use child::Child;
 pub use env::{AllowList, Environment};
 pub use error::SpawnError;

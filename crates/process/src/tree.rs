@@ -228,6 +228,45 @@ pub(crate) fn kill_session(session: i32) {
     });
 }
 
+/// A child that we have not started.
+pub(crate) struct Orphan {
+    pub(crate) pid: Pid,
+    pidfd: OwnedFd,
+}
+
+impl Orphan {
+    pub(crate) fn kill(&self, signal: Signal) {
+        // It fails where it has ended, or has become another user's.
+        _ = pidfd_send_signal(&self.pidfd, signal);
+    }
+}
+
+/// Calls `each` with every child of `parent` that has left its `session` and is no guardian: those have no exit signal,
+/// which whoever changes parents gets.
+pub(crate) fn orphans(proc: BorrowedFd<'_>, parent: i32, session: i32, mut each: impl FnMut(Orphan)) {
+    numbers_in(proc, |number| {
+        if let Some(pid) = Pid::from_raw(number)
+            && stat(proc, number).is_some_and(|stat| stat.parent == parent)
+            && let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
+            && stat(proc, number).is_some_and(|stat| stat.parent == parent && stat.session != session)
+            && exit_signal(proc, number).is_some_and(|signal| signal != 0)
+        {
+            each(Orphan { pid, pidfd });
+        }
+    });
+}
+
+/// The signal that a process sends to its parent when it ends.
+fn exit_signal(proc: BorrowedFd<'_>, pid: i32) -> Option<i32> {
+    let file = open_at(proc, &PathBuffer::new(&[pid], &["", "/stat"])).ok()?;
+    let mut text = [0; 1024];
+    let len = read(&file, &mut text).ok()?;
+    let text = text.get(..len)?;
+    let name_end = text.iter().rposition(|byte| *byte == b')')?;
+    // The 38th field, of which the name is the second.
+    number(text.get(name_end.checked_add(2)?..)?.split(|byte| *byte == b' ').nth(35)?)
+}
+
 pub(crate) fn open_proc() -> Result<OwnedFd, Errno> {
     let proc = openat(
         rustix::fs::CWD,

@@ -17,7 +17,7 @@ use crate::limits::Group;
 use crate::record::{RECORD_LEN, Record};
 use crate::sandbox::scratch::Scratch;
 use crate::tree::{Member, Tree};
-use crate::{Exit, ExitClass, sys, tree};
+use crate::{Exit, ExitClass, adopt, sys, tree};
 
 /// When the tree is gone so are the writers of its stderr, unless one passed the pipe to a stranger.
 const STDERR_GRACE: Duration = Duration::from_millis(250);
@@ -258,8 +258,10 @@ impl Inner {
                 "a guardian vanished; killing what is left of its session"
             );
             tree::kill_session(self.guardian.pid);
+            let orphans = adopt::end_orphans();
             let worker = self.progress.borrow().worker.unwrap_or(Exit::LOST);
-            Exit { class: ExitClass::Lost, survivors: self.guardian.survivors(), ..worker }
+            let survivors = self.guardian.survivors().max(orphans);
+            Exit { class: ExitClass::Lost, survivors, ..worker }
         });
         let mut fate = self.guardian.fate.lock().unwrap_or_else(PoisonError::into_inner);
         wait(WaitIdOptions::empty());

@@ -62,6 +62,10 @@ async fn serve(
     let directory = runtime_dir(&Variables::of_process());
     let admin = doors::open(&config.admin, directory.as_deref(), &voice)?;
     let mut serving = Serving { args, voice, drain: config.limits.drain_timeout, config: config.clone() };
+    // What a killed guardian leaves is ended by us; we start nothing else that could be taken for it.
+    if let Err(error) = narrows_process::adopt_orphans() {
+        tracing::warn!(%error, "processes whose guardian is killed may go on");
+    }
     let bus = Running::start(config, environment).map_err(|error| Failure::bus(&error))?;
     for (door, listen) in bus.addresses().iter().zip(&serving.config.listen) {
         let pool = listen.pool.as_ref().or(serving.config.pools.first().map(|pool| &pool.name));

@@ -1,0 +1,52 @@
+//! A supervisor that is the heir of its guardians. Alone in its file, as this is a property of the whole process.
+
+#![expect(clippy::unwrap_used, reason = "what goes wrong in a helper fails the test")]
+
+mod common;
+
+use common::{Mark, eventually, exists, hostile};
+use narrows_process::{Environment, ExitClass, Spec, adopt_orphans, spawn};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+}
+
+/// The children of this process that are there, be it as zombies.
+fn children() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let of =
+        |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+    tasks
+        .flat_map(|task| of(task.unwrap()).split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        .collect()
+}
+
+#[tokio::test]
+async fn what_a_killed_guardian_leaves_is_ended_and_nothing_else() {
+    adopt_orphans().unwrap();
+    let (mark, other) = (Mark::new(), Mark::new());
+    let child = hostile(&mark).await;
+    let bystander = hostile(&other).await;
+    let mut plain = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    kill(child.guardian_pid());
+    let exit = child.wait().await;
+    assert_eq!((exit.class, exit.survivors), (ExitClass::Lost, 0));
+    assert_eq!(mark.alive(), [0; 0]);
+    assert!(other.sleeps(common::HOSTILE_COUNT), "another tree is not touched");
+    assert!(exists(plain.id()) && plain.try_wait().unwrap().is_none(), "nor is a child of another kind");
+    let mut expected = [plain.id(), bystander.guardian_pid()].map(|pid| pid.to_string());
+    let mut found = children();
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected, "nothing is left to be reaped");
+
+    // Guardians started later are none of these.
+    let mut spec = Spec::new("/bin/true");
+    spec.env = Environment::empty();
+    assert_eq!(spawn(spec).await.unwrap().wait().await.class, ExitClass::Clean);
+    bystander.kill();
+    eventually("the other tree ends too", || other.alive().is_empty());
+    plain.kill().unwrap();
+    plain.wait().unwrap();
+}
