@@ -67,6 +67,16 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or_default()
     }
 
+    /// How much can go wrong, from 0 to 3: nothing is changed, it can be undone, it can be anything, it cannot be undone.
+    pub fn risk(self) -> u8 {
+        match self {
+            Self::Think | Self::Read | Self::Search => 0,
+            Self::Edit | Self::Move | Self::Fetch => 1,
+            Self::Execute | Self::SwitchMode | Self::Other => 2,
+            Self::Delete => 3,
+        }
+    }
+
     /// Whether it leaves files as they are.
     pub(crate) fn only_reads(self) -> bool {
         matches!(self, Self::Think | Self::Read | Self::Search)
@@ -88,6 +98,24 @@ impl fmt::Display for Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_kind_has_its_risk() {
+        let risks = Kind::ALL.map(|kind| (kind.name(), kind.risk()));
+        let expected = [
+            ("think", 0),
+            ("read", 0),
+            ("search", 0),
+            ("fetch", 1),
+            ("edit", 1),
+            ("move", 1),
+            ("delete", 3),
+            ("execute", 2),
+            ("switch_mode", 2),
+            ("other", 2),
+        ];
+        assert_eq!(risks, expected);
+    }
 
     #[test]
     fn names_are_those_of_the_protocol() {

@@ -7,12 +7,16 @@
 //! What permits must match exactly and with certainty; what forbids matches whatever can be meant. So no word added to
 //! a command makes its verdict milder, and a command of several parts gets the verdict of its strictest.
 //!
+//! A [`Charter`] is what a governance adds: clauses with decisions of their own ([`Class`]), a level of autonomy and
+//! budgets. [`Policy::rule`] asks both, and again the strictest wins.
+//!
 //! Nothing here reads a disk, a clock or the environment, and paths are compared by name. Rule files are described for
 //! users in `docs/policy.md`.
 
 mod access;
 mod action;
 mod address;
+mod charter;
 mod command;
 mod decision;
 mod kind;
@@ -27,6 +31,10 @@ mod target;
 
 pub use access::{Access, Narrowing, UnknownAccess};
 pub use action::{Action, Command};
+pub use charter::{
+    Approval, Budget, Charter, Class, Clause, ClauseError, Considered, DefaultApproval, Exhausted, Ledger,
+    Note, Reason, Ruling, Severity, Signer, Usage,
+};
 pub use decision::{Because, Decision, RuleName, Verdict};
 pub use kind::Kind;
 pub use policy::{Explanation, Looked, Offers, Policy};

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::access::{Access, Narrowing};
 use crate::action::{Action, Command};
+use crate::charter::{Charter, Class, Considered, Ledger, Reason, Ruling};
 use crate::command::{self, Script, is_read_only, uses_network};
 use crate::decision::{Because, Decision, RuleName, Verdict};
 use crate::kind::Kind;
@@ -24,6 +25,7 @@ pub struct Policy {
     narrowing: Narrowing,
     rules: Vec<Rule>,
     home: Option<PathBuf>,
+    charter: Option<Charter>,
 }
 
 /// A decision with everything that was looked at for it.
@@ -81,6 +83,18 @@ impl Policy {
         self
     }
 
+    /// With this charter as well. Only [`rule`](Self::rule) asks it.
+    #[must_use]
+    pub fn with_charter(mut self, charter: Charter) -> Self {
+        self.charter = Some(charter);
+        self
+    }
+
+    /// Its charter.
+    pub fn charter(&self) -> Option<&Charter> {
+        self.charter.as_ref()
+    }
+
     /// Its preset.
     pub fn access(&self) -> Access {
         self.access
@@ -98,6 +112,27 @@ impl Policy {
             return Decision { verdict: Verdict::Deny, because, about: None };
         }
         strictest(self.parts(action, script.as_ref(), scene))
+    }
+
+    /// The verdict on `action` by this policy and by its charter: the strictest of everything both say.
+    pub fn rule(&self, action: &Action, scene: &Scene<'_>, ledger: &Ledger<'_>) -> Ruling {
+        let decision = self.decide(action, scene);
+        let by_policy = Ruling::new(Class::of(decision.verdict), Reason::Policy(decision), action);
+        let Some(charter) = &self.charter else { return by_policy };
+        let script = action.command.as_ref().map(command::read);
+        let targets = targets(action, script.as_ref(), scene, self.home.as_deref());
+        let ground = Ground { roots: scene.roots, home: self.home.as_deref() };
+        let parts = targets.iter().map(|target| charter.judge(target, ground, ledger));
+        Ruling::strictest(parts.chain([by_policy]), action)
+    }
+
+    /// Every clause of the charter, and what it says to `action`.
+    pub fn consider(&self, action: &Action, scene: &Scene<'_>, ledger: &Ledger<'_>) -> Vec<Considered> {
+        let Some(charter) = &self.charter else { return Vec::new() };
+        let script = action.command.as_ref().map(command::read);
+        let targets = targets(action, script.as_ref(), scene, self.home.as_deref());
+        let ground = Ground { roots: scene.roots, home: self.home.as_deref() };
+        charter.consider(&targets, ground, ledger)
     }
 
     /// The same with everything that was looked at.

@@ -7,7 +7,7 @@ mod node;
 mod parse;
 
 pub use error::RulesError;
-pub(crate) use matching::Fit;
+pub(crate) use matching::{Field, Fit, fit_text};
 
 use crate::access::Access;
 use crate::address::UrlPattern;

@@ -143,7 +143,7 @@ impl Rule {
         }
     }
 
-    fn fit_paths(&self, target: &Target<'_>, ground: Ground<'_>) -> Fit {
+    pub(crate) fn fit_paths(&self, target: &Target<'_>, ground: Ground<'_>) -> Fit {
         if self.paths.is_empty() {
             return Fit::Firm;
         }
@@ -171,7 +171,7 @@ fn removes(target: &Target<'_>) -> bool {
     target.part.is_some() || target.kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete))
 }
 
-fn fit_text(field: Field, patterns: &[String], text: Option<&str>) -> Fit {
+pub(crate) fn fit_text(field: Field, patterns: &[String], text: Option<&str>) -> Fit {
     if patterns.is_empty() {
         return Fit::Firm;
     }

@@ -1,0 +1,284 @@
+//! One rule of a governance: which actions, on what, at which risk, and what is decided.
+
+use serde::Serialize;
+use thiserror::Error;
+
+use super::budget::Budget;
+use super::class::{Class, Severity};
+use super::risk;
+use crate::decision::{RuleName, Verdict};
+use crate::kind::Kind;
+use crate::path::{Ground, PathPattern};
+use crate::rules::{Field, Fit, Rule, fit_text};
+use crate::target::Target;
+
+/// Somebody who may approve.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Signer {
+    /// By role.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// By name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_id: Option<String>,
+}
+
+/// Why a clause cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ClauseError {
+    /// Its subject is not a pattern.
+    #[error("the subject cannot be matched: {0}")]
+    Subject(&'static str),
+}
+
+/// One rule of a governance.
+#[derive(Debug, Clone)]
+pub struct Clause {
+    pub(super) slug: String,
+    /// Patterns of action names that all have to match.
+    actions: Vec<String>,
+    subject: Option<Rule>,
+    risk: u8,
+    pub(super) class: Class,
+    pub(super) ceiling: u8,
+    pub(super) severity: Severity,
+    pub(super) signers: Vec<Signer>,
+    pub(super) quorum: u32,
+    pub(super) budget: Option<Budget>,
+}
+
+impl Clause {
+    /// One that decides `class` on actions such as `tool.call` or `workspace.*`.
+    pub fn new(slug: impl Into<String>, action: impl Into<String>, class: Class) -> Self {
+        Self {
+            slug: slug.into(),
+            actions: vec![action.into()],
+            subject: None,
+            risk: 0,
+            class,
+            ceiling: 2,
+            severity: Severity::Error,
+            signers: Vec::new(),
+            quorum: 1,
+            budget: None,
+        }
+    }
+
+    /// Only on this: a tool's name or a pattern of names, or with `/` or `workspace:` before it a path from a root on.
+    pub fn on(mut self, subject: &str) -> Result<Self, ClauseError> {
+        let path = subject.strip_prefix("workspace:").or_else(|| subject.starts_with('/').then_some(subject));
+        let effect = if self.class == Class::Allow { Verdict::Allow } else { Verdict::Deny };
+        let mut rule = Rule {
+            name: RuleName { file: String::new(), line: 0, number: 0, name: None, reason: None },
+            effect,
+            kinds: Vec::new(),
+            tools: Vec::new(),
+            servers: Vec::new(),
+            paths: Vec::new(),
+            commands: Vec::new(),
+            urls: Vec::new(),
+        };
+        match path {
+            Some(path) => {
+                let relative = path.trim_start_matches('/');
+                let relative = if relative.is_empty() { "**" } else { relative };
+                rule.paths.push(PathPattern::parse(relative).map_err(ClauseError::Subject)?);
+            }
+            None => rule.tools.push(subject.to_owned()),
+        }
+        self.subject = Some(rule);
+        Ok(self)
+    }
+
+    /// Only these actions, also: what a governance binds it to.
+    #[must_use]
+    pub fn bound_to(mut self, action: impl Into<String>) -> Self {
+        self.actions.push(action.into());
+        self
+    }
+
+    /// Only from this risk on.
+    #[must_use]
+    pub fn from_risk(mut self, risk: u8) -> Self {
+        self.risk = risk;
+        self
+    }
+
+    /// As it stands up to this level of autonomy; above, it escalates.
+    #[must_use]
+    pub fn up_to(mut self, level: u8) -> Self {
+        self.ceiling = level;
+        self
+    }
+
+    /// With this following from it.
+    #[must_use]
+    pub fn with_severity(mut self, severity: Severity) -> Self {
+        self.severity = severity;
+        self
+    }
+
+    /// Approved by so many of these.
+    #[must_use]
+    pub fn signed_by(mut self, signers: Vec<Signer>, quorum: u32) -> Self {
+        (self.signers, self.quorum) = (signers, quorum.max(1));
+        self
+    }
+
+    /// Within this budget.
+    #[must_use]
+    pub fn within(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// What it is called.
+    pub fn slug(&self) -> &str {
+        &self.slug
+    }
+
+    /// What it decides.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Its budget.
+    pub fn budget(&self) -> Option<&Budget> {
+        self.budget.as_ref()
+    }
+
+    /// Whether it counts for this: what permits must match with certainty, what forbids wherever it can be meant.
+    pub(super) fn is_about(&self, target: &Target<'_>, ground: Ground<'_>) -> bool {
+        match self.fit(target, ground) {
+            Fit::Firm => true,
+            Fit::Loose(_) => self.class != Class::Allow,
+            Fit::No(_) => false,
+        }
+    }
+
+    pub(super) fn why(&self, target: &Target<'_>, ground: Ground<'_>) -> String {
+        let what = |field: Field| match field {
+            Field::Kind => "action",
+            Field::Path | Field::Tool => "subject",
+            _ => "risk",
+        };
+        match self.fit(target, ground) {
+            Fit::Firm => "matches".to_owned(),
+            Fit::Loose(field) => format!("may match, going by its `{}`", what(field)),
+            Fit::No(field) => format!("its `{}` does not match", what(field)),
+        }
+    }
+
+    fn fit(&self, target: &Target<'_>, ground: Ground<'_>) -> Fit {
+        if risk(target) < self.risk {
+            return Fit::No(Field::Command);
+        }
+        let action = self.fit_action(target);
+        match (action, self.fit_subject(target, ground)) {
+            (Fit::No(field), _) | (_, Fit::No(field)) => Fit::No(field),
+            (Fit::Loose(field), _) | (_, Fit::Loose(field)) => Fit::Loose(field),
+            (Fit::Firm, Fit::Firm) => Fit::Firm,
+        }
+    }
+
+    fn fit_action(&self, target: &Target<'_>) -> Fit {
+        let names = names(target);
+        let mut loose = false;
+        for pattern in &self.actions {
+            let matching = names.iter().filter(|(name, _)| action_matches(pattern, name));
+            match matching.map(|(_, sure)| *sure).max() {
+                Some(true) => {}
+                Some(false) => loose = true,
+                None => return Fit::No(Field::Kind),
+            }
+        }
+        if loose { Fit::Loose(Field::Kind) } else { Fit::Firm }
+    }
+
+    fn fit_subject(&self, target: &Target<'_>, ground: Ground<'_>) -> Fit {
+        let Some(rule) = &self.subject else { return Fit::Firm };
+        if !rule.paths.is_empty() {
+            return rule.fit_paths(target, ground);
+        }
+        let action = target.action;
+        let named = fit_text(Field::Tool, &rule.tools, action.tool.as_deref());
+        let full = match (&action.server, &action.tool) {
+            (Some(server), Some(tool)) => Some(format!("{server}/{tool}")),
+            _ => None,
+        };
+        let in_full = fit_text(Field::Tool, &rule.tools, full.as_deref());
+        let by_kind = target.kinds.iter().map(|kind| format!("kind:{kind}"));
+        let by_kind = by_kind.map(|kind| fit_text(Field::Tool, &rule.tools, Some(&kind)));
+        let fits: Vec<Fit> = by_kind.chain([named, in_full]).collect();
+        let find = |wanted: fn(&Fit) -> bool| fits.iter().copied().find(wanted);
+        find(|fit| *fit == Fit::Firm)
+            .or_else(|| find(|fit| matches!(fit, Fit::Loose(_))))
+            .unwrap_or(Fit::No(Field::Tool))
+    }
+}
+
+/// What one part of a request is called in policies, and whether it certainly is that.
+fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
+    let is = |kind: Kind| target.kinds.contains(&kind);
+    let mut names = vec![("tool.call", true)];
+    let runs = is(Kind::Execute);
+    // A command may do to what it names whatever a tool may.
+    let hidden = runs && !target.looks;
+    let writes = is(Kind::Edit) || is(Kind::Move) || is(Kind::Delete);
+    let reads = is(Kind::Read) || is(Kind::Search);
+    let mut add = |name, sure: bool, perhaps: bool| {
+        if sure || perhaps {
+            names.push((name, sure));
+        }
+    };
+    add("workspace.read", reads, runs || is(Kind::Other));
+    add("workspace.write", writes, hidden || is(Kind::Other));
+    add("workspace.delete", is(Kind::Delete), hidden || is(Kind::Other));
+    add("network.fetch", is(Kind::Fetch), hidden || is(Kind::Other));
+    add("command.run", runs, is(Kind::Other));
+    let risk = risk(target);
+    add("mutates", risk > 0 && !target.looks, false);
+    add("irreversible", risk > 2, hidden || is(Kind::Other));
+    names
+}
+
+/// Whether a pattern of an action is about `name`: `*` stands for any part between dots, alone or at the end for any number.
+fn action_matches(pattern: &str, name: &str) -> bool {
+    if pattern == "*" {
+        return true;
+    }
+    let patterns: Vec<&str> = pattern.split('.').collect();
+    let parts: Vec<&str> = name.split('.').collect();
+    let rest = patterns.last() == Some(&"*") && parts.len() >= patterns.len();
+    let fits = |pattern: &str, part: &str| {
+        use crate::shape::{Case, Shape};
+        Shape::glob(pattern, false).meets(&Shape::exact(part), Case::Different)
+    };
+    (patterns.len() == parts.len() || rest)
+        && patterns.iter().zip(&parts).all(|(pattern, part)| fits(pattern, part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(pattern: &str, fits: &[&str], not: &[&str]) {
+        for name in fits {
+            assert!(action_matches(pattern, name), "{pattern} is about {name}");
+        }
+        for name in not {
+            assert!(!action_matches(pattern, name), "{pattern} is not about {name}");
+        }
+    }
+
+    #[test]
+    fn stars_stand_for_parts() {
+        check("*", &["tool.call", "mutates"], &[]);
+        check("tool.call", &["tool.call"], &["tool.called", "tool", "tool.call.x", "workspace.write"]);
+        check("workspace.*", &["workspace.read", "workspace.write.x"], &["workspace", "tool.call"]);
+        check("*.write", &["workspace.write"], &["workspace.read", "write"]);
+        check("workspace.w*", &["workspace.write"], &["workspace.read"]);
+    }
+}

@@ -1,0 +1,162 @@
+//! What a policy and its charter decided together, and why.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::budget::Exhausted;
+use super::class::{Class, Severity};
+use super::clause::Signer;
+use crate::action::Action;
+use crate::decision::Decision;
+
+/// A decision of a governance and its reason. Displayed, it is one sentence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Ruling {
+    /// The decision.
+    pub class: Class,
+    /// What it follows from.
+    pub reason: Reason,
+    /// What of the request decided, where it has several parts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub about: Option<String>,
+    /// The risk of the request, 0 to 3.
+    pub risk: u8,
+    /// Every clause that matched and counts, each once.
+    pub clauses: Vec<String>,
+    /// Who has to approve, if it comes to that: each of these.
+    pub approvals: Vec<Approval>,
+    /// Clauses that matched and only want to be heard.
+    pub notes: Vec<Note>,
+}
+
+/// Somebody has to approve.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Approval {
+    /// For this clause.
+    pub clause: String,
+    /// Who. None: whoever is responsible for the action.
+    pub signers: Vec<Signer>,
+    /// How many of them.
+    pub quorum: u32,
+}
+
+/// A clause that matched and does not decide.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// Which.
+    pub clause: String,
+    /// What follows from it.
+    pub severity: Severity,
+    /// What it would have decided.
+    pub class: Class,
+}
+
+/// What a ruling follows from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "by", rename_all = "snake_case")]
+pub enum Reason {
+    /// A clause says so.
+    Clause {
+        /// Which.
+        clause: String,
+    },
+    /// A clause would be milder at a lower level of autonomy.
+    Autonomy {
+        /// Which.
+        clause: String,
+        /// The level.
+        level: u8,
+        /// The highest at which it would.
+        ceiling: u8,
+    },
+    /// The budget of a clause is used up.
+    Budget {
+        /// Which.
+        clause: String,
+        /// What of it.
+        what: Exhausted,
+    },
+    /// The level of autonomy does not allow it unasked.
+    Level {
+        /// The level.
+        level: u8,
+    },
+    /// No clause matches.
+    Default,
+    /// The policy beside the charter says so.
+    Policy(Decision),
+}
+
+/// A clause that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Considered {
+    /// Which.
+    pub clause: String,
+    /// What stands in it.
+    pub class: Class,
+    /// What it says at this level and with this budget.
+    pub says: Class,
+    /// What follows from it.
+    pub severity: Severity,
+    /// Whether it matches the request or a part of it.
+    pub matched: bool,
+    /// Why, or why not.
+    pub why: String,
+}
+
+impl Ruling {
+    pub(crate) fn new(class: Class, reason: Reason, action: &Action) -> Self {
+        let risk = action.kinds().iter().map(|kind| kind.risk()).max().unwrap_or(2);
+        let (clauses, approvals, notes) = (Vec::new(), Vec::new(), Vec::new());
+        Self { class, reason, about: None, risk, clauses, approvals, notes }
+    }
+
+    /// The first of the strictest, with everything the others have to say about who must approve.
+    pub(crate) fn strictest(rulings: impl IntoIterator<Item = Self>, action: &Action) -> Self {
+        let nothing = || Self::new(Class::Deny, Reason::Default, action);
+        let mut rulings: Vec<Self> = rulings.into_iter().collect();
+        let Some(class) = rulings.iter().map(|ruling| ruling.class).max() else { return nothing() };
+        let clauses: Vec<String> = once(rulings.iter_mut().flat_map(|ruling| ruling.clauses.drain(..)));
+        let approvals = once(rulings.iter_mut().flat_map(|ruling| ruling.approvals.drain(..)));
+        let notes = once(rulings.iter_mut().flat_map(|ruling| ruling.notes.drain(..)));
+        match rulings.into_iter().find(|ruling| ruling.class == class) {
+            Some(ruling) => Self { clauses, approvals, notes, ..ruling },
+            None => nothing(),
+        }
+    }
+}
+
+fn once<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+    items.fold(Vec::new(), |mut list, item| {
+        if !list.contains(&item) {
+            list.push(item);
+        }
+        list
+    })
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Clause { clause } => write!(out, "policy `{clause}` says so"),
+            Self::Autonomy { clause, level, ceiling } => {
+                write!(out, "policy `{clause}` holds up to autonomy {ceiling}, and this is {level}")
+            }
+            Self::Budget { clause, what } => write!(out, "the {what} under policy `{clause}` are used up"),
+            Self::Level { level } => write!(out, "autonomy {level} does not allow it unasked"),
+            Self::Default => out.write_str("no policy matches"),
+            Self::Policy(decision) => write!(out, "{}", decision.because),
+        }
+    }
+}
+
+impl fmt::Display for Ruling {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.class)?;
+        if let Some(about) = &self.about {
+            write!(out, " `{about}`")?;
+        }
+        write!(out, ": {}", self.reason)
+    }
+}
