@@ -1,0 +1,310 @@
+//! What an agent is started with: its arguments and variables, from its manifest and the operator's wishes.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::finding::shown;
+use crate::types::agent_cli::{AgentCli, Choice, ChoiceType, Continuing, Protocol};
+use crate::types::cli::VersionCheck;
+use crate::types::operator::RuntimeConfig;
+
+/// A program and everything it is started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// The program: a name, or a path.
+    pub program: String,
+    /// Its arguments, which no shell has seen.
+    pub args: Vec<String>,
+    /// Variables that modes and options ask for.
+    pub env: BTreeMap<String, String>,
+    /// How earlier turns reach it.
+    pub continuation: Option<Continuing>,
+}
+
+/// Why an agent cannot be started as wished.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum LaunchError {
+    /// It speaks MCP.
+    #[error("the agent speaks MCP, which cannot be driven over ACP")]
+    Mcp,
+    /// It speaks a language of its own.
+    #[error("the agent needs the adapter `{0}`, which cannot be loaded here")]
+    Proprietary(String),
+    /// It has no such mode.
+    #[error("there is no mode `{name}`; there are: {known}")]
+    UnknownMode {
+        /// What was wished for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// It has no such option.
+    #[error("there is no option `{name}`; there are: {known}")]
+    UnknownOption {
+        /// What was wished for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The option does not take this value.
+    #[error("the option `{name}` does not take this: {why}")]
+    Value {
+        /// The option.
+        name: String,
+        /// Why not.
+        why: String,
+    },
+    /// Earlier turns do not reach it this way.
+    #[error("the agent does not support this continuation; it supports: {known}")]
+    UnknownContinuation {
+        /// What there is.
+        known: String,
+    },
+}
+
+impl LaunchError {
+    /// Its name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Mcp => crate::Code::ProtocolMcp.name(),
+            Self::Proprietary(_) => crate::Code::ProtocolProprietary.name(),
+            Self::UnknownMode { .. }
+            | Self::UnknownOption { .. }
+            | Self::Value { .. }
+            | Self::UnknownContinuation { .. } => crate::Code::Config.name(),
+        }
+    }
+}
+
+impl Launch {
+    /// What an agent is started with: its own arguments, then those of the mode, then those of the options in the order in
+    /// which the agent declares them.
+    pub fn new(cli: &AgentCli, config: &RuntimeConfig) -> Result<Self, LaunchError> {
+        match cli.protocol {
+            Protocol::Acp => {}
+            Protocol::Mcp => return Err(LaunchError::Mcp),
+            Protocol::Proprietary => {
+                return Err(LaunchError::Proprietary(shown(cli.adapter.as_deref().unwrap_or_default(), 80)));
+            }
+        }
+        let mut launch = Self {
+            program: cli.bin.clone(),
+            args: cli.bin_args.clone(),
+            env: BTreeMap::new(),
+            continuation: continuation(cli, config)?,
+        };
+        if let Some(name) = &config.mode {
+            let known = || cli.modes.iter().map(|mode| mode.id.as_str());
+            let mode = cli.modes.iter().find(|mode| mode.id == *name);
+            let mode =
+                mode.ok_or_else(|| LaunchError::UnknownMode { name: shown(name, 80), known: list(known()) })?;
+            launch.args.extend(mode.bin_args_append.iter().cloned());
+            launch.env.extend(mode.env.clone());
+        }
+        let known = || cli.options.iter().map(|option| option.id.as_str());
+        if let Some(name) = config.options.keys().find(|name| !known().any(|known| known == name.as_str())) {
+            return Err(LaunchError::UnknownOption { name: shown(name, 80), known: list(known()) });
+        }
+        for option in &cli.options {
+            launch.set(option, config.options.get(&option.id))?;
+        }
+        Ok(launch)
+    }
+
+    fn set(&mut self, option: &Choice, given: Option<&Value>) -> Result<(), LaunchError> {
+        let Some(value) = given.or(option.default.as_ref()) else { return Ok(()) };
+        let text =
+            accepts(option, value).map_err(|why| LaunchError::Value { name: option.id.clone(), why })?;
+        if *value == Value::Bool(true) {
+            self.args.extend(option.bin_args_append_when_true.iter().cloned());
+        }
+        // What is so by default need not be said.
+        if given.is_some() && given != option.default.as_ref() && *value != Value::Bool(false) {
+            let filled = |template: &String| template.replace("{value}", &text);
+            self.args.extend(option.bin_args_template.iter().map(filled));
+            self.env.extend(option.env.iter().map(|(name, template)| (name.clone(), filled(template))));
+        }
+        Ok(())
+    }
+}
+
+impl VersionCheck {
+    /// The command that prints the version, as a program and its arguments.
+    pub fn argv(&self) -> Option<Vec<String>> {
+        words(&self.cmd)
+    }
+}
+
+/// A command as words, if it is one.
+pub(crate) fn words(command: &str) -> Option<Vec<String>> {
+    shlex::split(command).filter(|words| words.first().is_some_and(|program| !program.is_empty()))
+}
+
+/// The value as a text, if the option takes it.
+pub(crate) fn accepts(option: &Choice, value: &Value) -> Result<String, String> {
+    let text = match (option.r#type, value) {
+        (ChoiceType::Boolean, Value::Bool(value)) => value.to_string(),
+        (ChoiceType::Integer, Value::Number(number)) => {
+            let value = number.as_i64().ok_or("a whole number belongs here")?;
+            let least = option.min.unwrap_or(i64::MIN);
+            let most = option.max.unwrap_or(i64::MAX);
+            if value < least || value > most {
+                return Err(format!("{value} is not within {least} and {most}"));
+            }
+            value.to_string()
+        }
+        (ChoiceType::String, Value::String(text)) => text.clone(),
+        (ChoiceType::Enum, Value::String(text)) => {
+            let known = option.r#enum.as_deref().unwrap_or_default();
+            if !known.contains(text) {
+                let known = list(known.iter().map(String::as_str));
+                return Err(format!("`{}` is none of {known}", shown(text, 80)));
+            }
+            text.clone()
+        }
+        (ChoiceType::Boolean, _) => return Err("true or false belongs here".into()),
+        (ChoiceType::Integer, _) => return Err("a whole number belongs here".into()),
+        (ChoiceType::String | ChoiceType::Enum, _) => return Err("a text belongs here".into()),
+    };
+    if text.contains('\0') { Err("no argument can hold this".into()) } else { Ok(text) }
+}
+
+fn continuation(cli: &AgentCli, config: &RuntimeConfig) -> Result<Option<Continuing>, LaunchError> {
+    let declared = cli.continuation.as_ref();
+    let Some(wished) = config.continuation.or(declared.map(|declared| declared.default)) else {
+        return Ok(None);
+    };
+    let supported = declared.map(|declared| declared.supported.as_slice()).unwrap_or_default();
+    if supported.contains(&wished) {
+        return Ok(Some(wished));
+    }
+    let known: Vec<String> = supported.iter().map(|known| known.name().to_owned()).collect();
+    Err(LaunchError::UnknownContinuation { known: list(known.iter().map(String::as_str)) })
+}
+
+impl Continuing {
+    /// Its name in a manifest.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::PinnedSession => "pinned-session",
+            Self::Transcript => "transcript",
+            Self::NativeResume => "native-resume",
+        }
+    }
+}
+
+fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() { "none".into() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn cli(more: &Value) -> AgentCli {
+        let mut value = json!({
+            "name": "a", "id": "aa", "description": "d", "version": "1.0.0", "bin": "agent", "bin_args": ["acp"],
+            "install": [{"method": "npm", "package": "a"}], "sandbox": "./SANDBOX.md", "protocol": "acp", "acp": "x",
+            "version_check": {"cmd": "agent 'a b'", "parse": "(.*)", "range": "*"},
+            "modes": [{"id": "plan", "bin_args_append": ["--plan"], "env": {"MODE": "plan"}}],
+            "options": [
+                {"id": "model", "type": "enum", "enum": ["a", "b"], "default": "a", "bin_args_template": ["--model", "{value}"]},
+                {"id": "turns", "type": "integer", "min": 1, "max": 9, "bin_args_template": ["--turns={value}"]},
+                {"id": "auto", "type": "boolean", "bin_args_append_when_true": ["--auto"]},
+                {"id": "tag", "type": "string", "env": {"TAG": "<{value}>"}},
+            ],
+            "continuation": {"default": "transcript", "supported": ["transcript", "none"]},
+        });
+        value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[track_caller]
+    fn check(config: Value, expected: &[&str]) {
+        let config = serde_json::from_value(config).unwrap();
+        assert_eq!(Launch::new(&cli(&json!({})), &config).unwrap().args, expected);
+    }
+
+    #[track_caller]
+    fn refused(config: Value, expected: &str) {
+        let config = serde_json::from_value(config).unwrap();
+        let error = Launch::new(&cli(&json!({})), &config).unwrap_err();
+        assert_eq!((error.to_string().as_str(), error.code()), (expected, "agent-cli-config"));
+    }
+
+    #[test]
+    fn arguments_come_in_the_order_of_the_declaration() {
+        check(json!({}), &["acp"]);
+        check(
+            json!({"mode": "plan", "options": {"auto": true, "turns": 3, "model": "b"}}),
+            &["acp", "--plan", "--model", "b", "--turns=3", "--auto"],
+        );
+        check(json!({"options": {"model": "a", "auto": false}}), &["acp"]);
+    }
+
+    #[test]
+    fn variables_come_from_modes_and_options() {
+        let config = serde_json::from_value(json!({"mode": "plan", "options": {"tag": "x"}})).unwrap();
+        let launch = Launch::new(&cli(&json!({})), &config).unwrap();
+        let env: Vec<(&str, &str)> =
+            launch.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(env, [("MODE", "plan"), ("TAG", "<x>")]);
+        assert_eq!(launch.continuation, Some(Continuing::Transcript));
+    }
+
+    #[test]
+    fn what_is_not_declared_is_refused() {
+        refused(json!({"mode": "act"}), "there is no mode `act`; there are: plan");
+        refused(json!({"options": {"x": 1}}), "there is no option `x`; there are: model, turns, auto, tag");
+        refused(
+            json!({"options": {"model": "c"}}),
+            "the option `model` does not take this: `c` is none of a, b",
+        );
+        refused(
+            json!({"options": {"turns": 10}}),
+            "the option `turns` does not take this: 10 is not within 1 and 9",
+        );
+        refused(
+            json!({"options": {"turns": "3"}}),
+            "the option `turns` does not take this: a whole number belongs here",
+        );
+        refused(
+            json!({"options": {"auto": "yes"}}),
+            "the option `auto` does not take this: true or false belongs here",
+        );
+        refused(
+            json!({"options": {"tag": "a\u{0}"}}),
+            "the option `tag` does not take this: no argument can hold this",
+        );
+        refused(
+            json!({"continuation": "native-resume"}),
+            "the agent does not support this continuation; it supports: transcript, none",
+        );
+    }
+
+    #[test]
+    fn other_languages_have_errors_of_their_own() {
+        let mcp = cli(&json!({"protocol": "mcp", "mcp": {"transport": "stdio"}}));
+        assert_eq!(
+            Launch::new(&mcp, &RuntimeConfig::default()).unwrap_err().code(),
+            "agent_cli_protocol_mcp"
+        );
+        let other = cli(&json!({"protocol": "proprietary", "adapter": "@a/b"}));
+        let error = Launch::new(&other, &RuntimeConfig::default()).unwrap_err();
+        assert_eq!(error.code(), "agent_cli_protocol_proprietary");
+    }
+
+    #[test]
+    fn a_command_is_split_once() {
+        assert_eq!(cli(&json!({})).version_check.argv().unwrap(), ["agent", "a b"]);
+        for wrong in ["", " ", "'", "''"] {
+            assert_eq!(words(wrong), None, "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a runtime supports: what its tier implies, and what its manifest says otherwise.
+
+use serde::Serialize;
+
+use crate::types::acp::{Aip44, Tier};
+
+/// Every capability that a manifest can declare, with its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Capabilities {
+    /// The client reads files for the agent.
+    pub read_text_file: bool,
+    /// The client writes files for the agent.
+    pub write_text_file: bool,
+    /// The client runs commands for the agent.
+    pub terminal: bool,
+    /// The agent goes on with old sessions.
+    pub load_session: bool,
+    /// The agent takes images.
+    pub image: bool,
+    /// The agent takes sound.
+    pub audio: bool,
+    /// The agent takes embedded files.
+    pub embedded_context: bool,
+    /// The agent uses MCP servers over HTTP.
+    pub mcp_http: bool,
+    /// The agent uses MCP servers over server-sent events.
+    pub mcp_sse: bool,
+    /// The agent uses MCP servers over ACP. It cannot be declared: it is so where one of the others is.
+    pub mcp_acp: bool,
+    /// Tool calls are shown while they run.
+    pub tool_calls: bool,
+}
+
+impl Capabilities {
+    /// What a tier implies.
+    pub fn of(tier: Tier) -> Self {
+        let governed = tier >= Tier::GovernanceAware;
+        let sandboxed = tier == Tier::Sandboxed;
+        Self {
+            load_session: governed,
+            tool_calls: governed,
+            mcp_http: sandboxed,
+            mcp_acp: sandboxed,
+            ..Self::default()
+        }
+    }
+
+    /// What a manifest declares: each value that it says, and for the rest what its tier implies.
+    pub fn declared(aip44: &Aip44) -> Self {
+        let implied = Self::of(aip44.tier);
+        let said = aip44.capabilities.unwrap_or_default();
+        let (fs, agent) = (said.client.fs, said.agent);
+        let (prompt, mcp) = (agent.prompt_capabilities, agent.mcp_capabilities);
+        let mcp_http = mcp.http.unwrap_or(implied.mcp_http);
+        let mcp_sse = mcp.sse.unwrap_or(implied.mcp_sse);
+        Self {
+            read_text_file: fs.read_text_file.unwrap_or(implied.read_text_file),
+            write_text_file: fs.write_text_file.unwrap_or(implied.write_text_file),
+            terminal: said.client.terminal.unwrap_or(implied.terminal),
+            load_session: agent.load_session.unwrap_or(implied.load_session),
+            image: prompt.image.unwrap_or(implied.image),
+            audio: prompt.audio.unwrap_or(implied.audio),
+            embedded_context: prompt.embedded_context.unwrap_or(implied.embedded_context),
+            mcp_http,
+            mcp_sse,
+            mcp_acp: mcp_http || mcp_sse,
+            tool_calls: implied.tool_calls,
+        }
+    }
+
+    /// What is declared here and not supported by `live`, by name.
+    pub fn missing_in(&self, live: &Self) -> Vec<&'static str> {
+        let pairs = self.named().into_iter().zip(live.named());
+        pairs.filter(|((_, declared), (_, live))| *declared && !live).map(|((name, _), _)| name).collect()
+    }
+
+    /// Every capability by the name it has in a manifest, or would have.
+    pub fn named(&self) -> [(&'static str, bool); 11] {
+        [
+            ("client.fs.readTextFile", self.read_text_file),
+            ("client.fs.writeTextFile", self.write_text_file),
+            ("client.terminal", self.terminal),
+            ("agent.loadSession", self.load_session),
+            ("agent.promptCapabilities.image", self.image),
+            ("agent.promptCapabilities.audio", self.audio),
+            ("agent.promptCapabilities.embeddedContext", self.embedded_context),
+            ("agent.mcpCapabilities.http", self.mcp_http),
+            ("agent.mcpCapabilities.sse", self.mcp_sse),
+            ("agent.mcpCapabilities.acp", self.mcp_acp),
+            ("agent.toolCalls", self.tool_calls),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(tier: &str, capabilities: &Value, expected: &[&str]) {
+        let aip44 = json!({"acp_rev": "abc1234", "tier": tier, "capabilities": capabilities, "sandbox": "x"});
+        let declared = Capabilities::declared(&serde_json::from_value(aip44).unwrap());
+        let names: Vec<&str> =
+            declared.named().into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect();
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn a_tier_implies_and_every_value_wins_by_itself() {
+        check("basic", &json!({}), &[]);
+        check("governance-aware", &json!({}), &["agent.loadSession", "agent.toolCalls"]);
+        check(
+            "sandboxed",
+            &json!({}),
+            &[
+                "agent.loadSession",
+                "agent.mcpCapabilities.http",
+                "agent.mcpCapabilities.acp",
+                "agent.toolCalls",
+            ],
+        );
+        check("basic", &json!({"agent": {"loadSession": true}}), &["agent.loadSession"]);
+        check(
+            "sandboxed",
+            &json!({"agent": {"mcpCapabilities": {"http": false, "sse": true}}, "client": {"terminal": true}}),
+            &[
+                "client.terminal",
+                "agent.loadSession",
+                "agent.mcpCapabilities.sse",
+                "agent.mcpCapabilities.acp",
+                "agent.toolCalls",
+            ],
+        );
+    }
+
+    #[test]
+    fn what_is_declared_and_not_there_is_named() {
+        let declared = Capabilities { load_session: true, image: true, ..Capabilities::default() };
+        let live = Capabilities { image: true, audio: true, ..Capabilities::default() };
+        assert_eq!(declared.missing_in(&live), ["agent.loadSession"]);
+        assert!(live.missing_in(&live).is_empty());
+    }
+}

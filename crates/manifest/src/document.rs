@@ -1,0 +1,138 @@
+//! One file, read and checked by itself.
+
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+use crate::code::Code;
+use crate::finding::{Draft, Findings};
+use crate::kind::Kind;
+use crate::lint;
+use crate::schema::Checker;
+use crate::types::acp::Acp;
+use crate::types::agent_cli::AgentCli;
+use crate::types::governance::Governance;
+use crate::types::operator::Operator;
+use crate::types::policy::Policy;
+use crate::types::runner::Runner;
+use crate::types::sandbox::Sandbox;
+use crate::yaml::{self, Node, Place};
+
+/// The longest file, in bytes.
+pub const LONGEST: u64 = 256 << 10;
+
+/// The most findings of one file; nobody reads more.
+const MOST: usize = 200;
+
+/// A type that is the front matter of a manifest.
+pub trait FrontMatter: DeserializeOwned {
+    /// Which manifest.
+    const KIND: Kind;
+}
+
+macro_rules! front_matter {
+    ($($kind:ident),+) => {
+        $(impl FrontMatter for $kind {
+            const KIND: Kind = Kind::$kind;
+        })+
+    };
+}
+
+front_matter!(Acp, Operator, Governance, Policy, Sandbox, Runner, AgentCli);
+
+/// A manifest as it was read.
+#[derive(Debug, Clone)]
+pub struct Document<T> {
+    /// Its front matter.
+    pub front: T,
+    /// The text below.
+    pub body: String,
+    pub(crate) node: Node,
+}
+
+/// What came of reading a file.
+#[derive(Debug, Clone)]
+pub struct Read<T> {
+    /// The manifest. Absent: there is at least one error.
+    pub document: Option<Document<T>>,
+    /// Everything that was found.
+    pub findings: Findings,
+}
+
+/// Reads a manifest. `path` is what findings call it, and tells what its name should be.
+pub fn read<T: FrontMatter>(path: &Path, bytes: &[u8]) -> Read<T> {
+    let mut drafts = Vec::new();
+    let document = attempt::<T>(path, bytes, &mut drafts);
+    let mut findings = Findings::default();
+    drafts.into_iter().for_each(|draft| findings.push(draft.of(path)));
+    findings.sort();
+    findings.truncate(MOST);
+    let document = if findings.has_errors() { None } else { document };
+    Read { document, findings }
+}
+
+/// Checks a manifest of this kind.
+pub fn check(kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
+    match kind {
+        Kind::Acp => read::<Acp>(path, bytes).findings,
+        Kind::Operator => read::<Operator>(path, bytes).findings,
+        Kind::Governance => read::<Governance>(path, bytes).findings,
+        Kind::Policy => read::<Policy>(path, bytes).findings,
+        Kind::Sandbox => read::<Sandbox>(path, bytes).findings,
+        Kind::Runner => read::<Runner>(path, bytes).findings,
+        Kind::AgentCli => read::<AgentCli>(path, bytes).findings,
+    }
+}
+
+fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -> Option<Document<T>> {
+    if bytes.len() as u64 > LONGEST {
+        let message = format!("the file is longer than {} KiB", LONGEST >> 10);
+        drafts.push(Draft::error(Code::TooLong, Place::START, message).hint("no manifest needs that"));
+        return None;
+    }
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let before = &bytes[..error.valid_up_to()];
+            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+            let at = Place { line, column: 1 };
+            drafts.push(Draft::error(Code::Encoding, at, "this is not UTF-8").hint("save the file as UTF-8"));
+            return None;
+        }
+    };
+    let front = match yaml::split(text) {
+        Ok(front) => front,
+        Err(draft) => {
+            drafts.push(draft);
+            return None;
+        }
+    };
+    // The first line is the fence.
+    let node = yaml::parse(front.yaml, 2, drafts);
+    let Some(node) = node else {
+        if drafts.is_empty() {
+            let draft = Draft::error(Code::FrontMatter, Place::START, "the front matter is empty");
+            drafts.push(draft.hint("write the keys between the two lines of `---`"));
+        }
+        return None;
+    };
+    drafts.extend(Checker::of(T::KIND).check(&node, ""));
+    lint::lint(T::KIND, path, &node, drafts);
+    let wrong = drafts.iter().any(Draft::is_error);
+    match serde_json::from_value(node.to_json()) {
+        Ok(front_matter) => Some(Document { front: front_matter, body: front.body.to_owned(), node }),
+        Err(_) if wrong => None,
+        // What the schema lets through and the types do not: numbers that no machine holds.
+        Err(error) => {
+            let message = format!("this cannot be read: {}", crate::finding::shown(&error.to_string(), 120));
+            drafts.push(Draft::error(Code::Unusable, Place { line: 2, column: 1 }, message));
+            None
+        }
+    }
+}
+
+/// The front matter of a file as JSON, whatever kind of file it is. `None`: there is none, or it is not YAML.
+pub fn front_matter(bytes: &[u8]) -> Option<serde_json::Value> {
+    let front = yaml::split(std::str::from_utf8(bytes).ok()?).ok()?;
+    yaml::parse(front.yaml, 2, &mut Vec::new()).map(|node| node.to_json())
+}

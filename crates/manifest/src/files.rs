@@ -1,0 +1,264 @@
+//! Where manifests are read from: a directory that nothing leads out of.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// Why a file cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum FilesError {
+    /// It is not there.
+    #[error("there is no such file")]
+    NotFound,
+    /// It lies outside, itself or by a link.
+    #[error("it lies outside the workspace")]
+    Outside,
+    /// It is longer than asked for.
+    #[error("it is too long")]
+    TooLong,
+    /// It is no file that can be read.
+    #[error("it cannot be read: {0}")]
+    Other(String),
+}
+
+/// A workspace, of which files are read. Every path is relative to its root.
+pub trait Files {
+    /// All of a file, if it is not longer than `most`.
+    fn read(&self, path: &Path, most: u64) -> Result<Vec<u8>, FilesError>;
+
+    /// Whether there is a directory.
+    fn has_directory(&self, path: &Path) -> bool;
+}
+
+/// A directory on disk. Links in it count as long as they stay in it.
+#[derive(Debug)]
+pub struct Workspace {
+    root: PathBuf,
+    directory: OwnedFd,
+}
+
+impl Workspace {
+    /// The workspace with this root.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        let root = root.canonicalize()?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(&root, flags, Mode::empty())?;
+        Ok(Self { root, directory })
+    }
+
+    /// Its root, absolute and without links.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn find(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, FilesError> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let flags = flags | OFlags::CLOEXEC;
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        match rustix::fs::openat2(&self.directory, path, flags, Mode::empty(), beneath) {
+            Ok(found) => Ok(found),
+            Err(Errno::NOSYS | Errno::PERM) => self.find_by_name(path, flags),
+            Err(error) => Err(reason(error)),
+        }
+    }
+
+    /// The same where the kernel has no such call: resolved first, looked at, then opened without following anything.
+    fn find_by_name(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, FilesError> {
+        let resolved = self.root.join(path).canonicalize().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => FilesError::NotFound,
+            _ => FilesError::Other(error.kind().to_string()),
+        })?;
+        let inside = resolved.strip_prefix(&self.root).map_err(|_| FilesError::Outside)?;
+        let mut at: Option<OwnedFd> = None;
+        let mut names = inside.components().peekable();
+        while let Some(name) = names.next() {
+            let step = if names.peek().is_some() { OFlags::PATH | OFlags::DIRECTORY } else { flags };
+            let from = at.as_ref().unwrap_or(&self.directory);
+            at = Some(
+                rustix::fs::openat(from, name.as_os_str(), step | OFlags::NOFOLLOW, Mode::empty())
+                    .map_err(reason)?,
+            );
+        }
+        match at {
+            Some(found) => Ok(found),
+            None => rustix::fs::openat(&self.directory, ".", flags, Mode::empty()).map_err(reason),
+        }
+    }
+}
+
+fn reason(error: Errno) -> FilesError {
+    match error {
+        Errno::NOENT | Errno::NOTDIR => FilesError::NotFound,
+        Errno::XDEV | Errno::LOOP => FilesError::Outside,
+        other => FilesError::Other(io::Error::from(other).kind().to_string()),
+    }
+}
+
+impl Files for Workspace {
+    fn read(&self, path: &Path, most: u64) -> Result<Vec<u8>, FilesError> {
+        let other = |error: io::Error| FilesError::Other(error.kind().to_string());
+        let file = File::from(self.find(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?);
+        // Nobody waits here for what a pipe may bring.
+        if !file.metadata().map_err(other)?.is_file() {
+            return Err(FilesError::Other("it is not a file".into()));
+        }
+        let mut bytes = Vec::new();
+        file.take(most + 1).read_to_end(&mut bytes).map_err(other)?;
+        if bytes.len() as u64 > most { Err(FilesError::TooLong) } else { Ok(bytes) }
+    }
+
+    fn has_directory(&self, path: &Path) -> bool {
+        self.find(path, OFlags::PATH | OFlags::DIRECTORY).is_ok()
+    }
+}
+
+/// Files that are only in memory.
+#[derive(Debug, Clone, Default)]
+pub struct Memory {
+    files: BTreeMap<PathBuf, Vec<u8>>,
+    directories: BTreeSet<PathBuf>,
+}
+
+impl Memory {
+    /// With this file as well.
+    #[must_use]
+    pub fn with(mut self, path: impl Into<PathBuf>, bytes: impl Into<Vec<u8>>) -> Self {
+        let path = path.into();
+        self.directories.extend(path.ancestors().skip(1).map(Path::to_path_buf));
+        self.files.insert(path, bytes.into());
+        self
+    }
+
+    /// Without this file.
+    #[must_use]
+    pub fn without(mut self, path: impl AsRef<Path>) -> Self {
+        self.files.remove(path.as_ref());
+        self
+    }
+}
+
+impl Files for Memory {
+    fn read(&self, path: &Path, most: u64) -> Result<Vec<u8>, FilesError> {
+        let bytes = self.files.get(path).ok_or(FilesError::NotFound)?;
+        if bytes.len() as u64 > most { Err(FilesError::TooLong) } else { Ok(bytes.clone()) }
+    }
+
+    fn has_directory(&self, path: &Path) -> bool {
+        path.as_os_str().is_empty() || self.directories.contains(path)
+    }
+}
+
+/// `reference` from `directory` on, both in the workspace, with `.` and `..` taken out. `None`: it leads out, or is no
+/// path at all.
+pub(crate) fn join(directory: &Path, reference: &str) -> Option<PathBuf> {
+    if reference.is_empty() || reference.contains('\0') {
+        return None;
+    }
+    let mut plain: Vec<&std::ffi::OsStr> = Vec::new();
+    for component in directory.components().chain(Path::new(reference).components()) {
+        match component {
+            Component::CurDir => {}
+            Component::Normal(name) => plain.push(name),
+            Component::ParentDir => {
+                plain.pop()?;
+            }
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(plain.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn references_stay_inside() {
+        let check = |directory: &str, reference: &str, expected: Option<&str>| {
+            assert_eq!(
+                join(Path::new(directory), reference),
+                expected.map(PathBuf::from),
+                "{directory} {reference}"
+            );
+        };
+        check("", "./OPERATOR.md", Some("OPERATOR.md"));
+        check("a/b", "../c/X.md", Some("a/c/X.md"));
+        check("a", "..", Some(""));
+        check("a", "../..", None);
+        check("a", "b/../../../c", None);
+        check("", "../x", None);
+        check("", "/etc/passwd", None);
+        check("", "", None);
+        check("", "a\0b", None);
+    }
+
+    /// Every way in: by the kernel, and by names.
+    fn both(workspace: &Workspace, path: &str) -> Result<Vec<u8>, FilesError> {
+        let by_kernel = workspace.read(Path::new(path), 100);
+        let by_name = workspace.find_by_name(Path::new(path), OFlags::RDONLY);
+        assert_eq!(by_kernel.is_ok(), by_name.is_ok(), "{path}: {by_kernel:?} {by_name:?}");
+        by_kernel
+    }
+
+    #[test]
+    fn links_count_as_long_as_they_stay_inside() {
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("secret"), "s").unwrap();
+        let inside = tempfile::tempdir().unwrap();
+        let root = inside.path();
+        std::fs::create_dir(root.join("d")).unwrap();
+        std::fs::write(root.join("d/a"), "x").unwrap();
+        symlink("d/a", root.join("good")).unwrap();
+        symlink(outside.path().join("secret"), root.join("bad")).unwrap();
+        symlink(outside.path(), root.join("out")).unwrap();
+        symlink("../..", root.join("d/up")).unwrap();
+        let workspace = Workspace::open(root).unwrap();
+        assert_eq!(both(&workspace, "good"), Ok(b"x".to_vec()));
+        assert_eq!(both(&workspace, "d/a"), Ok(b"x".to_vec()));
+        assert_eq!(both(&workspace, "bad"), Err(FilesError::Outside));
+        assert_eq!(both(&workspace, "out/secret"), Err(FilesError::Outside));
+        assert_eq!(both(&workspace, "none"), Err(FilesError::NotFound));
+        assert_eq!(both(&workspace, "d/a/b"), Err(FilesError::NotFound));
+        assert!(both(&workspace, "d/up/x").is_err());
+        assert!(workspace.read(Path::new("d"), 100).is_err());
+        assert_eq!(workspace.read(Path::new("d/a"), 0), Err(FilesError::TooLong));
+        assert!(workspace.has_directory(Path::new("d")) && workspace.has_directory(Path::new("")));
+        assert!(!workspace.has_directory(Path::new("out")) && !workspace.has_directory(Path::new("d/a")));
+    }
+
+    #[test]
+    fn a_pipe_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            directory.path().join("p"),
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        let workspace = Workspace::open(directory.path()).unwrap();
+        assert!(matches!(workspace.read(Path::new("p"), 10), Err(FilesError::Other(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_joined_stays_inside(directory in "[a-c/.]{0,12}", reference in "[a-c/.~\\\\ ]{0,16}") {
+            if let Some(inner) = join(Path::new("a"), &directory)
+                && let Some(path) = join(&inner, &reference)
+            {
+                prop_assert!(path.components().all(|component| matches!(component, Component::Normal(_))), "{path:?}");
+            }
+        }
+    }
+}

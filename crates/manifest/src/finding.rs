@@ -1,0 +1,282 @@
+//! What is wrong with a file, where, and what to write instead.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::code::Code;
+use crate::yaml::Place;
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The file can be used; it may not mean what was meant.
+    Warning,
+    /// The file cannot be used.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// One thing that is wrong. Displayed, it is one line: where, how bad, what, and what to write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What kind of mistake it is; the same for ever.
+    pub code: Code,
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: usize,
+    /// The column, in characters from 1.
+    pub column: usize,
+    /// The key it is about, from the top: `metadata.aip44.acp_rev`. Empty for the file as a whole.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub key: String,
+    /// What stands there, escaped and shortened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// What is wrong with it.
+    pub message: String,
+    /// What to write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// Whether the file is well formed and yet cannot be run.
+    #[serde(skip)]
+    pub(crate) blocks: bool,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = shown(&self.file.to_string_lossy(), 200);
+        write!(out, "{file}:{}:{}: {}[{}]: ", self.line, self.column, self.severity, self.code)?;
+        if !self.key.is_empty() {
+            write!(out, "{}: ", self.key)?;
+        }
+        out.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(out, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything that was found, in the order of the files read and of the lines in each.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Findings {
+    list: Vec<Finding>,
+}
+
+impl Findings {
+    /// All of them.
+    pub fn iter(&self) -> std::slice::Iter<'_, Finding> {
+        self.list.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Whether one is an error.
+    pub fn has_errors(&self) -> bool {
+        self.list.iter().any(|finding| finding.severity == Severity::Error)
+    }
+
+    /// Whether there is one with this code.
+    pub fn has(&self, code: Code) -> bool {
+        self.list.iter().any(|finding| finding.code == code)
+    }
+
+    /// With what makes a manifest ambiguous counted as an error: warnings about names and unknown keys.
+    #[must_use]
+    pub fn strict(mut self) -> Self {
+        for finding in &mut self.list {
+            if finding.code.is_error_if_strict() {
+                finding.severity = Severity::Error;
+            }
+        }
+        self
+    }
+
+    pub(crate) fn push(&mut self, finding: Finding) {
+        self.list.push(finding);
+    }
+
+    /// What keeps a file that is well formed from being run counts as an error from now on.
+    pub(crate) fn for_running(&mut self) {
+        for finding in &mut self.list {
+            if finding.blocks {
+                finding.severity = Severity::Error;
+            }
+        }
+    }
+
+    pub(crate) fn sort(&mut self) {
+        self.list.sort_by_key(|finding| (finding.line, finding.column, finding.code));
+    }
+
+    pub(crate) fn truncate(&mut self, most: usize) {
+        self.list.truncate(most);
+    }
+}
+
+impl<'a> IntoIterator for &'a Findings {
+    type Item = &'a Finding;
+    type IntoIter = std::slice::Iter<'a, Finding>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.list.iter()
+    }
+}
+
+impl IntoIterator for Findings {
+    type Item = Finding;
+    type IntoIter = std::vec::IntoIter<Finding>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.list.into_iter()
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, finding) in self.list.iter().enumerate() {
+            if number > 0 {
+                out.write_str("\n")?;
+            }
+            write!(out, "{finding}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Findings {}
+
+/// A finding that is being put together.
+#[derive(Debug, Clone)]
+pub(crate) struct Draft(Box<Finding>);
+
+impl Draft {
+    pub(crate) fn error(code: Code, at: Place, message: impl Into<String>) -> Self {
+        Self(Box::new(Finding {
+            severity: Severity::Error,
+            code,
+            file: PathBuf::new(),
+            line: at.line,
+            column: at.column,
+            key: String::new(),
+            value: None,
+            message: message.into(),
+            hint: None,
+            blocks: false,
+        }))
+    }
+
+    pub(crate) fn warning(code: Code, at: Place, message: impl Into<String>) -> Self {
+        let mut draft = Self::error(code, at, message);
+        draft.0.severity = Severity::Warning;
+        draft
+    }
+
+    /// A warning while a file is checked by itself, an error when it is to be run.
+    pub(crate) fn blocking(code: Code, at: Place, message: impl Into<String>) -> Self {
+        Self::error(code, at, message).unless_run()
+    }
+
+    /// The same of an error.
+    pub(crate) fn unless_run(mut self) -> Self {
+        self.0.severity = Severity::Warning;
+        self.0.blocks = true;
+        self
+    }
+
+    pub(crate) fn key(mut self, key: impl Into<String>) -> Self {
+        self.0.key = key.into();
+        self
+    }
+
+    pub(crate) fn value(mut self, value: &str) -> Self {
+        self.0.value = Some(shown(value, 80));
+        self
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    pub(crate) fn is_error(&self) -> bool {
+        self.0.severity == Severity::Error
+    }
+
+    pub(crate) fn code(&self) -> Code {
+        self.0.code
+    }
+
+    pub(crate) fn of(mut self, file: &Path) -> Finding {
+        file.clone_into(&mut self.0.file);
+        *self.0
+    }
+}
+
+/// `text` on one line, escaped, and not longer than `most` characters.
+pub(crate) fn shown(text: &str, most: usize) -> String {
+    let mut short: String = text.chars().take(most).flat_map(escaped).collect();
+    if text.chars().nth(most).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+/// Quotes stay as they are: a finding shows what was written, in backticks.
+fn escaped(letter: char) -> impl Iterator<Item = char> {
+    let plain = matches!(letter, '"' | '\'' | '\\');
+    plain.then_some(letter).into_iter().chain((!plain).then(|| letter.escape_debug()).into_iter().flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_one_line_whatever_it_quotes() {
+        let finding = Draft::error(Code::Enum, Place { line: 3, column: 7 }, "`x` is none of them")
+            .key("kind")
+            .value("a\n\u{1b}[2J")
+            .hint("write one of a, b")
+            .of(Path::new("dir/ACP\n.md"));
+        assert_eq!(
+            finding.to_string(),
+            "dir/ACP\\n.md:3:7: error[enum]: kind: `x` is none of them; write one of a, b"
+        );
+        assert_eq!(finding.value.as_deref(), Some("a\\n\\u{1b}[2J"));
+        assert_eq!(shown("aaaaaa", 3), "aaa…");
+    }
+
+    #[test]
+    fn strictness_makes_errors_of_doubts() {
+        let mut findings = Findings::default();
+        findings.push(Draft::warning(Code::Name, Place { line: 1, column: 1 }, "").of(Path::new("a")));
+        findings
+            .push(Draft::warning(Code::UnknownRevision, Place { line: 1, column: 1 }, "").of(Path::new("a")));
+        assert!(!findings.has_errors());
+        let strict = findings.strict();
+        let errors = strict.iter().filter(|finding| finding.severity == Severity::Error);
+        assert_eq!(errors.map(|finding| finding.code).collect::<Vec<_>>(), [Code::Name]);
+    }
+}

@@ -1,0 +1,121 @@
+//! Which manifest a file is.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+/// The manifests we know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// `ACP.md`.
+    Acp,
+    /// `OPERATOR.md`.
+    Operator,
+    /// `GOVERNANCE.md`.
+    Governance,
+    /// `POLICY.md`.
+    Policy,
+    /// `SANDBOX.md`.
+    Sandbox,
+    /// `RUNNER.md`.
+    Runner,
+    /// `AGENT-CLI.md`.
+    AgentCli,
+}
+
+/// A name that no kind has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no kind of manifest; there are {list}", list = Kind::names())]
+pub struct UnknownKind(pub String);
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Acp,
+        Self::Operator,
+        Self::Governance,
+        Self::Policy,
+        Self::Sandbox,
+        Self::Runner,
+        Self::AgentCli,
+    ];
+
+    /// Its name on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Acp => "acp",
+            Self::Operator => "operator",
+            Self::Governance => "governance",
+            Self::Policy => "policy",
+            Self::Sandbox => "sandbox",
+            Self::Runner => "runner",
+            Self::AgentCli => "agent-cli",
+        }
+    }
+
+    /// The name of its files.
+    pub fn file_name(self) -> &'static str {
+        match self {
+            Self::Acp => "ACP.md",
+            Self::Operator => "OPERATOR.md",
+            Self::Governance => "GOVERNANCE.md",
+            Self::Policy => "POLICY.md",
+            Self::Sandbox => "SANDBOX.md",
+            Self::Runner => "RUNNER.md",
+            Self::AgentCli => "AGENT-CLI.md",
+        }
+    }
+
+    /// The kind of the file with this name: `ACP.md`, or `anything.ACP.md`.
+    pub fn of(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        let is = |kind: &Self| {
+            name.strip_suffix(kind.file_name()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        Self::ALL.into_iter().find(is)
+    }
+
+    fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = UnknownKind;
+
+    /// By its name, or by that of its files.
+    fn from_str(text: &str) -> Result<Self, UnknownKind> {
+        let is = |kind: &Self| {
+            text.eq_ignore_ascii_case(kind.name()) || text.eq_ignore_ascii_case(kind.file_name())
+        };
+        Self::ALL.into_iter().find(is).ok_or_else(|| UnknownKind(crate::finding::shown(text, 40)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_known_by_their_names() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::of(&Path::new("a").join(kind.file_name())), Some(kind));
+            assert_eq!(kind.name().parse(), Ok(kind));
+            assert_eq!(kind.file_name().parse(), Ok(kind));
+        }
+        assert_eq!(Kind::of(Path::new("hermes.ACP.md")), Some(Kind::Acp));
+        for other in ["XACP.md", "acp.md", "README.md", "ACP.md.bak", ".."] {
+            assert_eq!(Kind::of(Path::new(other)), None, "{other}");
+        }
+        assert!("acpx".parse::<Kind>().is_err());
+    }
+}

@@ -1,0 +1,64 @@
+//! What a schema cannot say about one file: traps, names, contradictions, and what keeps it from being run.
+
+mod acp;
+mod agent_cli;
+mod governance;
+mod sandbox;
+
+use std::path::Path;
+
+use crate::code::Code;
+use crate::finding::Draft;
+use crate::kind::Kind;
+use crate::yaml::Node;
+
+/// Looks at a file that may also be wrong by its schema.
+pub(crate) fn lint(kind: Kind, path: &Path, node: &Node, found: &mut Vec<Draft>) {
+    match kind {
+        Kind::Acp => acp::lint(path, node, found),
+        Kind::Operator => governance::operator(node, found),
+        Kind::Governance => governance::lint(node, found),
+        Kind::Policy => governance::policy(path, node, found),
+        Kind::Sandbox => sandbox::lint(node, "", found),
+        Kind::Runner => sandbox::runner(node, "", found),
+        Kind::AgentCli => agent_cli::lint(path, node, found),
+    }
+}
+
+/// What the name in a file should be: that before the kind in the name of the file, or that of its directory.
+fn expected_name(path: &Path, kind: Kind) -> Option<String> {
+    let file = path.file_name()?.to_str()?;
+    match file.strip_suffix(kind.file_name())?.strip_suffix('.') {
+        Some(slug) if !slug.is_empty() => Some(slug.to_owned()),
+        _ => Some(path.parent()?.file_name()?.to_str()?.to_owned()),
+    }
+}
+
+/// Warns where the name in a file is another.
+fn named(path: &Path, kind: Kind, key: &str, node: &Node, found: &mut Vec<Draft>) {
+    let Some(given) = node.get(key) else { return };
+    let (Some(name), Some(expected)) = (given.text(), expected_name(path, kind)) else { return };
+    if name != expected {
+        let expected = crate::finding::shown(&expected, 80);
+        let message = format!("the name is not that of the place it lies in, `{expected}`");
+        let draft = Draft::warning(Code::Name, given.at, message).key(key).value(name);
+        found.push(draft.hint(format!("write {key}: {expected}, or move the file")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_from_directories_or_file_names() {
+        let check = |path: &str, expected: Option<&str>| {
+            assert_eq!(expected_name(Path::new(path), Kind::Acp).as_deref(), expected, "{path}");
+        };
+        check("a/notes/ACP.md", Some("notes"));
+        check("a/notes/hermes.ACP.md", Some("hermes"));
+        check("ACP.md", None);
+        check("/ACP.md", None);
+        check("../ACP.md", None);
+    }
+}

@@ -1,0 +1,123 @@
+//! ACP.md: points 5 to 8, 13 and 21 of AIP-44 as far as one file shows them.
+
+use std::path::Path;
+
+use super::named;
+use crate::code::Code;
+use crate::finding::{Draft, shown};
+use crate::kind::Kind;
+use crate::near::nearest;
+use crate::revision;
+use crate::schema::Checker;
+use crate::yaml::{Content, Node};
+
+pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
+    named(path, Kind::Acp, "name", node, found);
+    misspelt(node, found);
+    let Some(aip44) = node.find(&["metadata", "aip44"]) else { return };
+    unknown(aip44, found);
+    revision(aip44, found);
+    bound(node, aip44, found);
+    contradictions(aip44, found);
+    audit(aip44, found);
+}
+
+/// Everybody may add keys, but hardly on purpose almost ours.
+fn misspelt(node: &Node, found: &mut Vec<Draft>) {
+    let known = Checker::of(Kind::Acp).keys(&[]);
+    for (key, _) in node.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
+        let absent = known.iter().copied().filter(|known| node.get(known).is_none());
+        if let Some(near) = nearest(&key.text, absent) {
+            let message = format!("`{}` means nothing to us", shown(&key.text, 64));
+            let draft = Draft::warning(Code::Misspelt, key.at, message).key(shown(&key.text, 64));
+            found.push(draft.value(&key.text).hint(format!("did you mean {near}?")));
+        }
+    }
+}
+
+fn unknown(aip44: &Node, found: &mut Vec<Draft>) {
+    let known = Checker::of(Kind::Acp).keys(&["metadata", "aip44"]);
+    for (key, _) in aip44.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
+        let shown = shown(&key.text, 64);
+        let hint = match nearest(&key.text, known.iter().copied()) {
+            Some(near) => format!("did you mean {near}?"),
+            None => format!("take it out, or move it beside aip44; there are {}", known.join(", ")),
+        };
+        let draft =
+            Draft::warning(Code::UnknownAip44, key.at, format!("`{shown}` means nothing below aip44"));
+        found.push(draft.key(format!("metadata.aip44.{shown}")).value(&key.text).hint(hint));
+    }
+}
+
+fn revision(aip44: &Node, found: &mut Vec<Draft>) {
+    let Some(node) = aip44.get("acp_rev") else { return };
+    let Some(text) = node.text().filter(|text| revision::is_one(text)) else { return };
+    if revision::protocol_version(text).is_none() {
+        let message = "this revision of the protocol is none that we know";
+        let hint = "the version is agreed on when connecting; to be sure, write the commit of a release";
+        let draft = Draft::warning(Code::UnknownRevision, node.at, message);
+        found.push(draft.key("metadata.aip44.acp_rev").value(text).hint(hint));
+    }
+}
+
+/// Point 7: what is missing to run it may be missing in a file that only describes somebody else.
+fn bound(node: &Node, aip44: &Node, found: &mut Vec<Draft>) {
+    let Some(kind) = node.get("kind") else { return };
+    let has = |key: &str| aip44.get(key).is_some();
+    let (message, hint) = match kind.text() {
+        Some("server") if !has("operator") => (
+            "a server without an operator describes somebody else's, and cannot be served",
+            "to serve it, add metadata.aip44.operator: ./OPERATOR.md",
+        ),
+        Some("bridge") if !has("operator") && !has("governance") => (
+            "a bridge without an operator and without a governance has nothing to decide by",
+            "add metadata.aip44.governance: ./GOVERNANCE.md, or an operator",
+        ),
+        _ => return,
+    };
+    found.push(Draft::blocking(Code::Unbound, kind.at, message).key("kind").hint(hint));
+}
+
+/// Point 13, as far as this file goes.
+fn contradictions(aip44: &Node, found: &mut Vec<Draft>) {
+    let Some(tier) = aip44.get("tier").and_then(Node::text) else { return };
+    let flag = |path: &[&str]| match aip44.find(path).map(|node| (&node.content, node.at)) {
+        Some((Content::Bool(value, _), at)) => Some((*value, at)),
+        _ => None,
+    };
+    let load = flag(&["capabilities", "agent", "loadSession"]);
+    if let (true, Some((false, at))) = (tier != "basic", load) {
+        let message = format!("the tier {tier} implies loadSession, and here it is false");
+        let draft = Draft::error(Code::Contradiction, at, message).value("false");
+        let key = "metadata.aip44.capabilities.agent.loadSession";
+        found.push(draft.key(key).hint("write true, leave it out, or take the tier basic"));
+    }
+    let http = flag(&["capabilities", "agent", "mcpCapabilities", "http"]);
+    let sse = flag(&["capabilities", "agent", "mcpCapabilities", "sse"]);
+    if let ("sandboxed", Some((false, at)), None | Some((false, _))) = (tier, http, sse) {
+        let message = "the tier sandboxed implies MCP servers, and here all of them are false";
+        let draft = Draft::error(Code::Contradiction, at, message).value("false");
+        let key = "metadata.aip44.capabilities.agent.mcpCapabilities";
+        found.push(draft.key(key).hint("write http: true, or take the tier governance-aware"));
+    }
+}
+
+/// Point 21.
+fn audit(aip44: &Node, found: &mut Vec<Draft>) {
+    let Some(audit) = aip44.get("audit") else { return };
+    let Some(kind) = audit.get("kind") else { return };
+    let tier = aip44.get("tier").and_then(Node::text);
+    match kind.text() {
+        Some("off") if matches!(tier, Some("governance-aware" | "sandboxed")) => {
+            let message = "the tier demands that tool calls are recorded, and the audit is off";
+            let draft = Draft::blocking(Code::AuditOff, kind.at, message).key("metadata.aip44.audit.kind");
+            found.push(draft.value("off").hint("write governance or external, or take the tier basic"));
+        }
+        Some("external") if audit.get("ref").is_none() => {
+            let message = "the audit is kept elsewhere, and nobody says where";
+            let draft = Draft::blocking(Code::AuditRef, kind.at, message).key("metadata.aip44.audit");
+            found.push(draft.value("external").hint("add ref: ./audit/audit-log.jsonl"));
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,123 @@
+//! AGENT-CLI.md: what keeps an agent from being started.
+
+use std::path::Path;
+
+use super::governance::duplicates;
+use super::{named, sandbox};
+use crate::argv;
+use crate::code::Code;
+use crate::finding::Draft;
+use crate::kind::Kind;
+use crate::schema::Checker;
+use crate::types::agent_cli::Choice;
+use crate::version;
+use crate::yaml::{Content, Node};
+
+pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
+    named(path, Kind::AgentCli, "name", node, found);
+    protocol(node, found);
+    version_check(node, found);
+    inline(node, Kind::Sandbox, found);
+    inline(node, Kind::Runner, found);
+    duplicates(node.get("modes"), "id", "modes", found);
+    duplicates(node.get("options"), "id", "options", found);
+    options(node, found);
+    continuation(node, found);
+}
+
+fn protocol(node: &Node, found: &mut Vec<Draft>) {
+    let Some(protocol) = node.get("protocol") else { return };
+    let (code, name, message) = match protocol.text() {
+        Some("mcp") => (Code::ProtocolMcp, "mcp", "an agent that speaks MCP cannot be driven over ACP"),
+        Some("proprietary") => {
+            (Code::ProtocolProprietary, "proprietary", "an agent that needs an adapter cannot be driven here")
+        }
+        _ => return,
+    };
+    let draft = Draft::blocking(code, protocol.at, message).key("protocol").value(name);
+    found.push(draft.hint("take an agent, or a wrapper of it, that speaks acp"));
+}
+
+fn version_check(node: &Node, found: &mut Vec<Draft>) {
+    let text = |key| node.find(&["version_check", key]).and_then(|node| Some((node, node.text()?)));
+    let mut unusable = |key: &str, node: &Node, text: &str, message: String, hint: &str| {
+        let draft = Draft::blocking(Code::Unusable, node.at, message).key(format!("version_check.{key}"));
+        found.push(draft.value(text).hint(hint));
+    };
+    if let Some((node, text)) = text("parse")
+        && let Err(error) = version::pattern(text)
+    {
+        unusable("parse", node, text, error.to_string(), "write one with a group around the version");
+    }
+    if let Some((node, text)) = text("range")
+        && let Err(error) = text.parse::<version::Range>()
+    {
+        unusable("range", node, text, error.to_string(), "write one such as \">=1.2.0 <2.0.0\"");
+    }
+    if let Some((node, text)) = text("cmd")
+        && argv::words(text).is_none()
+    {
+        unusable("cmd", node, text, "this is not a command".into(), "write a program and its arguments");
+    }
+}
+
+/// The official schema looks into neither.
+fn inline(node: &Node, kind: Kind, found: &mut Vec<Draft>) {
+    let Some(block) = node.get(kind.name()) else { return };
+    if !matches!(block.content, Content::Map(_)) {
+        return;
+    }
+    let (block, prefix) = match kind {
+        Kind::Runner => unwrapped(block, "runner", found),
+        _ => (block, kind.name().to_owned()),
+    };
+    // A reference is looked at where it is followed.
+    if kind == Kind::Runner && (block.get("ref").is_some() || block.get("file").is_some()) {
+        return;
+    }
+    let drafts = Checker::of(kind).check(block, &prefix);
+    found.extend(drafts.into_iter().map(Draft::unless_run));
+    match kind {
+        Kind::Sandbox => sandbox::lint(block, &prefix, found),
+        _ => sandbox::runner(block, &prefix, found),
+    }
+}
+
+/// A runner that stands below the word that was used for it earlier.
+fn unwrapped<'a>(block: &'a Node, prefix: &str, found: &mut Vec<Draft>) -> (&'a Node, String) {
+    match block.entries() {
+        [(key, inner)] if key.text == "runtime" => {
+            let draft = Draft::warning(Code::Legacy, key.at, "`runtime` is what a runner was called earlier");
+            found.push(draft.key(prefix).hint("put its keys directly below runner"));
+            (inner, format!("{prefix}.runtime"))
+        }
+        _ => (block, prefix.to_owned()),
+    }
+}
+
+fn options(node: &Node, found: &mut Vec<Draft>) {
+    for (number, option) in node.get("options").map(Node::items).unwrap_or_default().iter().enumerate() {
+        let Ok(choice) = serde_json::from_value::<Choice>(option.to_json()) else { continue };
+        if let (Some(default), Some((key, given))) = (&choice.default, option.entry("default"))
+            && let Err(why) = argv::accepts(&choice, default)
+        {
+            let draft = Draft::blocking(Code::Config, key.at, format!("this default is not allowed: {why}"));
+            let draft = draft.key(format!("options[{number}].default"));
+            found.push(draft.value(given.raw().unwrap_or_default()).hint("write a value the option takes"));
+        }
+    }
+}
+
+fn continuation(node: &Node, found: &mut Vec<Draft>) {
+    let Some(continuation) = node.get("continuation") else { return };
+    let (Some(default), Some(supported)) = (continuation.get("default"), continuation.get("supported"))
+    else {
+        return;
+    };
+    let Some(name) = default.text() else { return };
+    if !supported.items().iter().any(|item| item.text() == Some(name)) {
+        let message = format!("`{}` is not among those supported", crate::finding::shown(name, 64));
+        let draft = Draft::blocking(Code::Config, default.at, message).key("continuation.default");
+        found.push(draft.value(name).hint("add it to supported, or write one that is there"));
+    }
+}

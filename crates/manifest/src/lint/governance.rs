@@ -1,0 +1,75 @@
+//! OPERATOR.md, GOVERNANCE.md and POLICY.md: what cannot be run as it stands.
+
+use std::path::Path;
+
+use super::named;
+use crate::code::Code;
+use crate::finding::Draft;
+use crate::kind::Kind;
+use crate::yaml::{Content, Node};
+
+pub(super) fn operator(node: &Node, found: &mut Vec<Draft>) {
+    let kind = node.find(&["memory", "kind"]);
+    if let Some(kind) = kind.filter(|kind| kind.text() == Some("external"))
+        && node.find(&["memory", "external"]).is_none()
+    {
+        let message = "memories live outside, and nobody says where";
+        let draft =
+            Draft::blocking(Code::Contradiction, kind.at, message).key("memory.kind").value("external");
+        found.push(draft.hint("add external: {uri: …} below memory"));
+    }
+}
+
+pub(super) fn lint(node: &Node, found: &mut Vec<Draft>) {
+    if let Some(hash) = node.find(&["audit", "hashAlgo"]).filter(|hash| hash.text() == Some("blake3")) {
+        let draft = Draft::blocking(Code::Hash, hash.at, "a log is not chained by BLAKE3 here");
+        found.push(draft.key("audit.hashAlgo").value("blake3").hint("write sha256"));
+    }
+    if let Some(hash) = node.find(&["audit", "hashAlgo"]).filter(|hash| hash.text() == Some("sha512")) {
+        let draft = Draft::blocking(Code::Hash, hash.at, "a log is not chained by SHA-512 here");
+        found.push(draft.key("audit.hashAlgo").value("sha512").hint("write sha256"));
+    }
+    if let Some(algo) = node.find(&["signing", "algo"])
+        && let Some(name @ ("ecdsa-p256" | "rsa-pss-sha256")) = algo.text()
+    {
+        let draft = Draft::blocking(Code::Algorithm, algo.at, "nothing is signed this way here");
+        found.push(draft.key("signing.algo").value(name).hint("write ed25519"));
+    }
+    for list in ["policies", "approvers"] {
+        duplicates(node.get(list), "id", list, found);
+    }
+}
+
+/// Ids that come twice in one file: one of them would be lost without a word.
+pub(super) fn duplicates(list: Option<&Node>, id: &str, key: &str, found: &mut Vec<Draft>) {
+    let ids: Vec<&Node> =
+        list.map(Node::items).unwrap_or_default().iter().filter_map(|item| item.get(id)).collect();
+    for (number, node) in ids.iter().enumerate() {
+        let Some(text) = node.text() else { continue };
+        if ids[..number].iter().any(|earlier| earlier.text() == Some(text)) {
+            let message = format!("`{}` comes twice in this list", crate::finding::shown(text, 64));
+            let draft = Draft::blocking(Code::Duplicate, node.at, message).key(key).value(text);
+            found.push(draft.hint("give one of them another id"));
+        }
+    }
+}
+
+pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
+    named(path, Kind::Policy, "slug", node, found);
+    let decision = node.get("decision").and_then(Node::text);
+    if let Some(autonomy) = node.get("autonomy")
+        && let (Some("allow"), Content::Number(Some(number), _)) = (decision, &autonomy.content)
+        && number.as_u64() == Some(0)
+    {
+        let message = "it allows, and at no level of autonomy";
+        let draft =
+            Draft::blocking(Code::AllowWithoutAutonomy, autonomy.at, message).key("autonomy").value("0");
+        found.push(draft.hint("write a level of 1 to 4, or decision: require-approval"));
+    }
+    if let (Some("require-approval"), Some((key, signers))) = (decision, node.entry("signers"))
+        && matches!(&signers.content, Content::List(list) if list.is_empty())
+    {
+        let draft = Draft::blocking(Code::Signers, key.at, "an approval is required that nobody can give");
+        found.push(draft.key("signers").hint("name a role or a userId, or write decision: deny"));
+    }
+}

@@ -1,0 +1,115 @@
+//! SANDBOX.md and RUNNER.md, also inside other manifests: what we cannot give.
+
+use crate::code::Code;
+use crate::finding::Draft;
+use crate::yaml::{Content, Node};
+
+/// Providers that others have.
+const REMOTE: &[&str] = &["mastra-e2b", "mastra-modal", "mastra-daytona", "mastra-blaxel", "node-permission"];
+
+fn below(prefix: &str, key: &str) -> String {
+    if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") }
+}
+
+pub(super) fn lint(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
+    if let Some(provider) = node.get("provider")
+        && let Some(name) = provider.text().filter(|name| *name != "local")
+    {
+        let message = match REMOTE.contains(&name) {
+            true => "this provider makes sandboxes elsewhere, and only local ones can be had here",
+            false => "nobody knows this provider of sandboxes",
+        };
+        let draft = Draft::blocking(Code::Provider, provider.at, message).key(below(prefix, "provider"));
+        found.push(draft.value(name).hint("write provider: local"));
+    }
+    for host in node.find(&["network", "egress"]).map(Node::items).unwrap_or_default() {
+        if let Some(text) = host.text().filter(|text| !is_host(text)) {
+            let draft = Draft::blocking(Code::Unusable, host.at, "this is not the name of a host");
+            let draft = draft.key(below(prefix, "network.egress")).value(text);
+            found.push(
+                draft.hint("write a name such as api.example.com, *.example.com or api.example.com:8443"),
+            );
+        }
+    }
+    let names = ["env.passthrough", "env.auth.state.env"];
+    for key in names {
+        let path: Vec<&str> = key.split('.').collect();
+        for name in node.find(&path).map(Node::items).unwrap_or_default() {
+            if let Some(text) = name.text().filter(|text| !is_variable(text)) {
+                let message = "this is not the name of a variable";
+                let draft = Draft::blocking(Code::Unusable, name.at, message).key(below(prefix, key));
+                found.push(
+                    draft.value(text).hint("write names only, never values: the value is taken from outside"),
+                );
+            }
+        }
+    }
+    if let Some(cwd) = node.find(&["config", "cwd"])
+        && cwd.text().is_none()
+    {
+        let draft = Draft::blocking(Code::Unusable, cwd.at, "a directory is a text");
+        found.push(draft.key(below(prefix, "config.cwd")).hint("write a path"));
+    }
+}
+
+pub(super) fn runner(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
+    if let Some(engine) = node.get("engine").filter(|engine| engine.text() == Some("in-process")) {
+        let message = "nothing of others runs in our process; it gets one of its own";
+        let draft = Draft::warning(Code::Downgraded, engine.at, message).key(below(prefix, "engine"));
+        found.push(draft.value("in-process").hint("write engine: subprocess"));
+    }
+    if let Some((key, image)) = node.entry("image")
+        && !matches!(image.content, Content::Null(_))
+    {
+        let message = "there are no images here: a local sandbox shows the files of this machine";
+        let draft = Draft::blocking(Code::Unusable, key.at, message).key(below(prefix, "image"));
+        found.push(draft.value(image.raw().unwrap_or_default()).hint("leave it out"));
+    }
+}
+
+/// A name, perhaps with `*.` before it and a port behind.
+pub(crate) fn is_host(text: &str) -> bool {
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (text, None),
+    };
+    let name = name.strip_prefix("*.").unwrap_or(name);
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    name.len() <= 253
+        && name.split('.').all(label)
+        && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+fn is_variable(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes.next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_names_and_ports() {
+        for host in ["api.openai.com", "*.example.com", "localhost", "10.0.0.1", "a.b:443"] {
+            assert!(is_host(host), "{host}");
+        }
+        for other in ["", "*", "https://a.b", "a b", "a.b:0", "a.b:x", "-a.b", "a..b", "a.b/c", "**.a"] {
+            assert!(!is_host(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn variables_are_names_and_never_values() {
+        assert!(is_variable("OPENAI_API_KEY") && is_variable("_x1"));
+        for other in ["", "A=B", "1A", "A-B", "A B", "É"] {
+            assert!(!is_variable(other), "{other}");
+        }
+    }
+}

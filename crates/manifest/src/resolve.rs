@@ -1,0 +1,155 @@
+//! From one ACP.md to everything it leads to.
+
+mod agent;
+mod audit;
+mod governance;
+mod operator;
+mod plan;
+mod policies;
+mod reading;
+mod sandbox;
+
+#[cfg(test)]
+mod tests;
+
+pub use agent::Agent;
+pub use audit::AuditTarget;
+pub use governance::EffectiveGovernance;
+pub use operator::{Skill, ToolSet};
+pub use plan::{Bundle, Loaded, McpBinding, Pin};
+pub use policies::BoundPolicy;
+pub use sandbox::{PlannedMount, RunnerPlan, SandboxPlan};
+
+use std::path::{Path, PathBuf};
+
+use narrows_policy::Charter;
+
+use crate::capabilities::Capabilities;
+use crate::code::Code;
+use crate::files::{Files, Workspace};
+use crate::finding::{Draft, Findings};
+use crate::types::acp::{Acp, Kind as Role, Tier};
+use crate::yaml::Place;
+use reading::Reading;
+
+/// Loads a manifest from disk with everything it leads to. Nothing outside `root` is read; without one it is the directory
+/// that the manifest lies in.
+pub fn load(path: &Path, root: Option<&Path>) -> Result<Bundle, Findings> {
+    let broken = |code, message: String| {
+        let mut findings = Findings::default();
+        findings.push(Draft::error(code, Place::START, message).of(path));
+        findings
+    };
+    let unreadable = |error: std::io::Error| {
+        let code =
+            if error.kind() == std::io::ErrorKind::NotFound { Code::NotFound } else { Code::Unreadable };
+        broken(code, format!("this cannot be read: {}", error.kind()))
+    };
+    let whole = std::path::absolute(path).map_err(unreadable)?;
+    let name =
+        whole.file_name().ok_or_else(|| broken(Code::NotFound, "this is not the path of a file".into()))?;
+    let directory = whole.parent().unwrap_or(Path::new("/")).canonicalize().map_err(unreadable)?;
+    let workspace = Workspace::open(root.unwrap_or(&directory)).map_err(unreadable)?;
+    let Ok(inside) = directory.strip_prefix(workspace.root()) else {
+        return Err(broken(Code::Outside, "the manifest lies outside the workspace".into()));
+    };
+    resolve(&workspace, &inside.join(name))
+}
+
+/// The same with files from anywhere. `path` is relative to the root of the workspace.
+pub fn resolve(files: &dyn Files, path: &Path) -> Result<Bundle, Findings> {
+    let mut reading = Reading::new(files);
+    let bundle = bundle(&mut reading, path);
+    let findings = reading.findings;
+    match bundle {
+        Some(bundle) if !findings.has_errors() => {
+            Ok(Bundle { pins: reading.pins, warnings: findings, ..bundle })
+        }
+        _ => Err(findings),
+    }
+}
+
+fn bundle(reading: &mut Reading<'_>, path: &Path) -> Option<Bundle> {
+    let acp = reading.manifest::<Acp>(path)?;
+    let aip44 = &acp.front.metadata.aip44;
+    let role = acp.front.kind;
+
+    let operator = operator::load(reading, &acp);
+    let governance = governance::load(reading, &acp, operator.as_ref());
+    let policies = match &governance {
+        Some(governance) => policies::load(reading, governance, operator.as_ref()),
+        None => policies::without_governance(reading, operator.as_ref()),
+    };
+    let charter = policies::charter(reading, governance.as_ref(), operator.as_ref(), &policies);
+    contradictions(reading, &acp, operator.as_ref(), governance.as_ref());
+
+    let sandbox = match &aip44.sandbox {
+        Some(reference) => {
+            let at = acp.place(&["metadata", "aip44", "sandbox"]);
+            sandbox::at(reading, &acp, reference, at, "metadata.aip44.sandbox")
+        }
+        None => None,
+    };
+    let skills = operator.as_ref().map(|operator| operator::skills(reading, operator)).unwrap_or_default();
+    let tools = operator.as_ref().map(|operator| ToolSet::new(operator, &skills)).unwrap_or_default();
+    let agent = agent::load(reading, &acp, operator.as_ref());
+    let audit = audit::target(reading, &acp, governance.as_ref(), operator.as_ref());
+    let mcp_servers = plan::mcp_servers(reading, &acp);
+    let per_turn_approval = operator.as_ref().is_some_and(operator::is_gated);
+    Some(Bundle {
+        capabilities: Capabilities::declared(aip44),
+        protocol_version: crate::revision::protocol_version(&aip44.acp_rev),
+        role,
+        operator,
+        governance,
+        policies,
+        charter,
+        per_turn_approval,
+        sandbox,
+        skills,
+        tools,
+        agent,
+        audit: audit?,
+        mcp_servers,
+        pins: Vec::new(),
+        warnings: Findings::default(),
+        acp,
+    })
+}
+
+/// Point 13, as far as it takes several files.
+fn contradictions(
+    reading: &mut Reading<'_>,
+    acp: &Loaded<Acp>,
+    operator: Option<&Loaded<crate::types::operator::Operator>>,
+    governance: Option<&EffectiveGovernance>,
+) {
+    let tier = acp.front.metadata.aip44.tier;
+    let at = acp.place(&["metadata", "aip44", "tier"]);
+    let governed = operator.is_some_and(|operator| operator.front.governance.is_some());
+    if tier == Tier::Basic && governed {
+        let message = "the tier is basic, and the operator is governed";
+        let draft = Draft::error(Code::Contradiction, at, message).key("metadata.aip44.tier").value("basic");
+        reading.find(acp, draft.hint("write governance-aware, or take the governance out of the operator"));
+    }
+    if tier > Tier::Basic && acp.front.kind != Role::Client && governance.is_none() {
+        let message = "the tier demands a governance, and there is none";
+        let draft = Draft::error(Code::Unbound, at, message).key("metadata.aip44.tier").value(tier.name());
+        reading.find(
+            acp,
+            draft.hint("put a GOVERNANCE.md beside the operator, or write metadata.aip44.governance"),
+        );
+    }
+}
+
+impl Bundle {
+    /// What decides: the charter of its governance. Without one whatever changes something needs an approval.
+    pub fn charter(&self) -> &Charter {
+        &self.charter
+    }
+
+    /// The directory of the manifest, from the root of the workspace on.
+    pub fn directory(&self) -> PathBuf {
+        self.acp.directory()
+    }
+}

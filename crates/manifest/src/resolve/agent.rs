@@ -1,0 +1,161 @@
+//! The agent behind a bridge, a client, or an operator that has one.
+
+use std::path::Path;
+
+use semver::Version;
+use serde_json::Value;
+
+use super::plan::Loaded;
+use super::reading::Reading;
+use super::sandbox::{self, RunnerPlan, SandboxPlan};
+use crate::argv::Launch;
+use crate::code::Code;
+use crate::document;
+use crate::finding::Draft;
+use crate::kind::Kind;
+use crate::types::acp::{Acp, Kind as Role};
+use crate::types::agent_cli::{AgentCli, Block};
+use crate::types::operator::{Operator, RuntimeConfig, RuntimeKind};
+use crate::types::runner::Runner;
+use crate::version::{self, VersionError};
+
+/// An agent that can be started.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    /// Its manifest.
+    pub cli: Loaded<AgentCli>,
+    /// What it is started with.
+    pub launch: Launch,
+    /// The sandbox that its manifest asks for.
+    pub sandbox: Option<SandboxPlan>,
+    /// The process that its manifest asks for, or the RUNNER.md beside it.
+    pub runner: Option<RunnerPlan>,
+    /// How it speaks ACP, as far as somebody wrote it down.
+    pub acp: Option<Box<Acp>>,
+}
+
+impl Agent {
+    /// Whether the version that it printed will do.
+    pub fn judge_version(&self, output: &str) -> Result<Version, VersionError> {
+        version::judge(&self.cli.front.version_check, output)
+    }
+}
+
+pub(super) fn load(
+    reading: &mut Reading<'_>,
+    acp: &Loaded<Acp>,
+    operator: Option<&Loaded<Operator>>,
+) -> Option<Agent> {
+    let runtime = operator.and_then(|operator| operator.front.runtime.as_ref());
+    let wanted = runtime.filter(|runtime| runtime.kind == RuntimeKind::AgentCli);
+    let cli = match (wanted.and_then(|runtime| runtime.r#ref.as_deref()), operator) {
+        (Some(reference), Some(operator)) => {
+            let at = operator.place(&["runtime", "ref"]);
+            let key = "runtime.ref";
+            let file = if reference.ends_with(".md") {
+                reference.to_owned()
+            } else {
+                format!("{}/{}", reference.trim_end_matches('/'), Kind::AgentCli.file_name())
+            };
+            reading.referred::<AgentCli, _>(operator, &file, at, key, Some(Code::AgentCli))?
+        }
+        _ if acp.front.kind == Role::Server => return None,
+        _ => {
+            let path = acp.directory().join(Kind::AgentCli.file_name());
+            let errors = reading.findings.len();
+            match reading.optional::<AgentCli>(&path) {
+                Some(cli) => cli,
+                None => {
+                    if reading.findings.len() == errors {
+                        missing(reading, acp);
+                    }
+                    return None;
+                }
+            }
+        }
+    };
+    let config = runtime.and_then(|runtime| runtime.config.clone()).unwrap_or_default();
+    let launch = launch(reading, &cli, operator, &config);
+    let sandbox = match &cli.front.sandbox {
+        Block::Path(reference) => {
+            let at = cli.place(&["sandbox"]);
+            sandbox::at(reading, &cli, reference, at, "sandbox")
+        }
+        Block::Inline(value) => sandbox::inline(reading, &cli, value, &["sandbox"]),
+    };
+    let runner = match &cli.front.runner {
+        Some(Block::Path(reference)) => {
+            sandbox::runner(reading, &cli, &Value::String(reference.clone()), "runner")
+        }
+        Some(Block::Inline(value)) => sandbox::runner(reading, &cli, &Value::Object(value.clone()), "runner"),
+        None => {
+            let beside = cli.directory().join(Kind::Runner.file_name());
+            reading.optional::<Runner>(&beside).map(|loaded| RunnerPlan::new(&loaded.front))
+        }
+    };
+    let acp = described(reading, &cli);
+    Some(Agent { launch: launch?, sandbox, runner, acp, cli })
+}
+
+fn missing(reading: &mut Reading<'_>, acp: &Loaded<Acp>) {
+    let at = acp.place(&["kind"]);
+    let kind = acp.front.kind.name();
+    let draft = Draft::error(Code::AgentCli, at, format!("a {kind} needs an agent, and there is none"));
+    let hint = "put an AGENT-CLI.md beside this file, or name one in the operator's runtime.ref";
+    reading.find(acp, draft.key("kind").value(kind).hint(hint));
+}
+
+fn launch(
+    reading: &mut Reading<'_>,
+    cli: &Loaded<AgentCli>,
+    operator: Option<&Loaded<Operator>>,
+    config: &RuntimeConfig,
+) -> Option<Launch> {
+    match Launch::new(&cli.front, config) {
+        Ok(launch) => Some(launch),
+        Err(error) => {
+            // A language we do not speak was found with the file itself.
+            if error.code() == Code::Config.name() {
+                let draft = |at| {
+                    let draft = Draft::error(Code::Config, at, error.to_string()).key("runtime.config");
+                    draft.hint("write what the AGENT-CLI.md declares")
+                };
+                match operator {
+                    Some(operator) => reading.find(operator, draft(operator.place(&["runtime", "config"]))),
+                    None => reading.find(cli, draft(cli.place(&["options"]))),
+                }
+            }
+            None
+        }
+    }
+}
+
+/// What others wrote about how the agent speaks is taken as far as it can be read.
+fn described(reading: &mut Reading<'_>, cli: &Loaded<AgentCli>) -> Option<Box<Acp>> {
+    let reference = cli.front.acp.as_deref()?;
+    let at = cli.place(&["acp"]);
+    let doubt = |reading: &mut Reading<'_>, message: String| {
+        let draft = Draft::warning(Code::AgentCli, at, message).key("acp").value(reference);
+        reading.find(cli, draft.hint("the agent is taken for one of the tier basic"));
+    };
+    match reading.bytes_at(cli, reference) {
+        Err(error) => {
+            doubt(reading, format!("how the agent speaks cannot be read: {error}"));
+            None
+        }
+        Ok((path, bytes)) => {
+            let read = document::read::<Acp>(Path::new(&path), &bytes);
+            match read.document {
+                Some(document) => Some(Box::new(document.front)),
+                None => {
+                    let count = read.findings.len();
+                    doubt(
+                        reading,
+                        format!("how the agent speaks is not described validly ({count} findings)"),
+                    );
+                    None
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Which governance holds, and what it inherits.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::plan::Loaded;
+use super::reading::Reading;
+use crate::code::Code;
+use crate::files::{FilesError, join};
+use crate::finding::Draft;
+use crate::kind::Kind;
+use crate::types::Open;
+use crate::types::acp::Acp;
+use crate::types::governance::{Approver, Audit, Autonomy, Governance, PolicyEntry, Signing};
+use crate::types::operator::Operator;
+
+/// How many governances may stand above one another.
+const DEEPEST: usize = 8;
+
+/// A governance with everything it inherits.
+#[derive(Debug, Clone)]
+pub struct EffectiveGovernance {
+    /// What holds.
+    pub config: Governance,
+    /// The files it comes from: itself first, the one at the top last.
+    pub chain: Vec<PathBuf>,
+    /// Its own directory, from the root of the workspace on: where its log is.
+    pub scope: PathBuf,
+    /// For every policy of `config` the file that names it, from which its path counts.
+    pub(super) sources: Vec<Loaded<Governance>>,
+}
+
+impl EffectiveGovernance {
+    /// Who may approve this action. An approver without a list of actions may approve all.
+    pub fn approvers_of(&self, action: &str) -> Vec<&Approver> {
+        let may = |approver: &&Approver| match &approver.can_approve {
+            Some(actions) => actions.iter().any(|known| known == action),
+            None => true,
+        };
+        self.config.approvers.iter().filter(may).collect()
+    }
+
+    /// The file that a policy of this id comes from: the lowest that has it.
+    pub(super) fn source_of(&self, id: &str) -> Option<&Loaded<Governance>> {
+        let has = |source: &&Loaded<Governance>| source.front.policies.iter().any(|entry| entry.id == id);
+        self.sources.iter().find(has)
+    }
+}
+
+/// The governance of a manifest: the one it names, else that of the operator's directory, else that of the root.
+pub(super) fn load(
+    reading: &mut Reading<'_>,
+    acp: &Loaded<Acp>,
+    operator: Option<&Loaded<Operator>>,
+) -> Option<EffectiveGovernance> {
+    let first = match &acp.front.metadata.aip44.governance {
+        Some(reference) => {
+            let at = acp.place(&["metadata", "aip44", "governance"]);
+            reading.referred::<Governance, _>(acp, reference, at, "metadata.aip44.governance", None)
+        }
+        None => {
+            let beside = operator.map(|operator| operator.directory().join(Kind::Governance.file_name()));
+            let beside = beside.and_then(|path| reading.optional::<Governance>(&path));
+            beside.or_else(|| reading.optional::<Governance>(Path::new(Kind::Governance.file_name())))
+        }
+    }?;
+    applies(reading, &first, operator);
+    let sources = chain(reading, first);
+    let config = merged(reading, &sources)?;
+    let scope = sources.first()?.directory();
+    let chain = sources.iter().map(|source| source.path.clone()).collect();
+    Some(EffectiveGovernance { config, chain, scope, sources })
+}
+
+/// A view whose addressee does not exist is refused.
+fn applies(reading: &mut Reading<'_>, first: &Loaded<Governance>, operator: Option<&Loaded<Operator>>) {
+    for reference in &first.front.applies_to {
+        let found = match reference.strip_prefix("ws://") {
+            Some(named) => {
+                let (folder, slug) = named.split_once('/').unwrap_or((named, ""));
+                let ours =
+                    folder == "operators" && operator.is_some_and(|operator| operator.front.id == slug);
+                ours || reading.files.has_directory(&Path::new(folder).join(slug))
+            }
+            None => {
+                join(&first.directory(), reference).is_some_and(|path| reading.files.has_directory(&path))
+            }
+        };
+        if !found {
+            let at = first.place(&["appliesTo"]);
+            let message = "it is for somebody who does not exist here";
+            let draft = Draft::error(Code::AppliesTo, at, message).key("appliesTo").value(reference);
+            reading.find(first, draft.hint("write the operator of this manifest, or take it out"));
+        }
+    }
+}
+
+/// The governance and those above it. What is missing, comes again or is too far up ends the chain with a warning.
+fn chain(reading: &mut Reading<'_>, first: Loaded<Governance>) -> Vec<Loaded<Governance>> {
+    let mut chain = vec![first];
+    while let Some(last) = chain.last()
+        && let Some(reference) = last.front.extends.clone()
+    {
+        let last = last.clone();
+        let found = match join(&last.directory(), &reference) {
+            None => Err(FilesError::Outside),
+            Some(path) => reading.bytes(&path).map(|bytes| (path, bytes)),
+        };
+        let mut stop = |message: String| {
+            let draft = Draft::warning(Code::Extends, last.place(&["extends"]), message).key("extends");
+            let draft = draft.value(&reference).hint("until this is put right, nothing is inherited from it");
+            reading.findings.push(draft.of(&last.path));
+        };
+        let (path, bytes) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                stop(format!("what it goes on from cannot be had: {error}"));
+                break;
+            }
+        };
+        if chain.iter().any(|known| known.path == path) {
+            stop("it goes on from itself".into());
+            break;
+        }
+        if chain.len() == DEEPEST {
+            stop(format!("more than {DEEPEST} stand above one another"));
+            break;
+        }
+        match reading.parse::<Governance>(&path, &bytes) {
+            Some(parent) => chain.push(parent),
+            None => {
+                let message = "what it goes on from is not valid";
+                let draft = Draft::error(Code::Workspace, last.place(&["extends"]), message).key("extends");
+                reading.find(&last, draft.value(&reference).hint("put that file right first"));
+                break;
+            }
+        }
+    }
+    chain
+}
+
+/// What holds in the end: from the top down, each value replaced by that of whoever stands lower.
+fn merged(reading: &mut Reading<'_>, chain: &[Loaded<Governance>]) -> Option<Governance> {
+    let (top, below) = chain.split_last()?;
+    let mut config = top.front.clone();
+    for child in below.iter().rev() {
+        let locked = |value: Option<bool>| value == Some(true);
+        let audit = config.audit.as_ref().and_then(|audit| audit.append_only);
+        let child_audit = child.front.audit.as_ref().and_then(|audit| audit.append_only);
+        if locked(audit) && child_audit == Some(false) {
+            let at = child.place(&["audit", "appendOnly"]);
+            let message = "the log was append-only above, and must stay so";
+            let draft = Draft::error(Code::AppendOnly, at, message).key("audit.appendOnly").value("false");
+            reading.find(child, draft.hint("leave it out"));
+        }
+        let signing = config.signing.as_ref().and_then(|signing| signing.required);
+        let child_signing = child.front.signing.as_ref().and_then(|signing| signing.required);
+        if locked(signing) && child_signing == Some(false) {
+            let at = child.place(&["signing", "required"]);
+            let message = "signatures were required above, and must stay so";
+            let draft = Draft::error(Code::Signing, at, message).key("signing.required").value("false");
+            reading.find(child, draft.hint("leave it out"));
+        }
+        config = merge(config, child.front.clone());
+    }
+    Some(config)
+}
+
+fn merge(parent: Governance, child: Governance) -> Governance {
+    Governance {
+        schema: child.schema,
+        name: child.name,
+        title: child.title,
+        description: child.description,
+        version: child.version,
+        extends: child.extends,
+        applies_to: child.applies_to,
+        autonomy: leafwise(parent.autonomy, child.autonomy, |parent, child| Autonomy {
+            level: child.level.or(parent.level),
+            default_approval: child.default_approval.or(parent.default_approval),
+            approval_escalation: child.approval_escalation.or(parent.approval_escalation),
+        }),
+        signing: leafwise(parent.signing, child.signing, |parent, child| Signing {
+            algo: child.algo.or(parent.algo),
+            keyring: child.keyring.or(parent.keyring),
+            required: child.required.or(parent.required),
+        }),
+        audit: leafwise(parent.audit, child.audit, |parent, child| Audit {
+            retention: child.retention.or(parent.retention),
+            hash_algo: child.hash_algo.or(parent.hash_algo),
+            append_only: child.append_only.or(parent.append_only),
+            storage: child.storage.or(parent.storage),
+            head_pointer_sign: child.head_pointer_sign.or(parent.head_pointer_sign),
+        }),
+        policies: by_id(parent.policies, child.policies, |entry: &PolicyEntry| entry.id.clone()),
+        approvers: by_id(parent.approvers, child.approvers, |approver: &Approver| approver.id.clone()),
+        executor: child.executor.or(parent.executor),
+        escalate_to: child.escalate_to.or(parent.escalate_to),
+        work: child.work.or(parent.work),
+        knowledge: child.knowledge.or(parent.knowledge),
+        display: child.display.or(parent.display),
+        metadata: deep(parent.metadata, child.metadata),
+    }
+}
+
+fn leafwise<T>(parent: Option<T>, child: Option<T>, merge: impl Fn(T, T) -> T) -> Option<T> {
+    match (parent, child) {
+        (Some(parent), Some(child)) => Some(merge(parent, child)),
+        (parent, child) => child.or(parent),
+    }
+}
+
+/// A child's entry takes the place of its parent's; new ones come behind.
+fn by_id<T>(mut parent: Vec<T>, child: Vec<T>, id: impl Fn(&T) -> String) -> Vec<T> {
+    for entry in child {
+        match parent.iter_mut().find(|known| id(known) == id(&entry)) {
+            Some(known) => *known = entry,
+            None => parent.push(entry),
+        }
+    }
+    parent
+}
+
+fn deep(mut parent: Open, child: Open) -> Open {
+    for (key, value) in child {
+        let merged = match (parent.remove(&key), value) {
+            (Some(Value::Object(below)), Value::Object(value)) => Value::Object(deep(below, value)),
+            (_, value) => value,
+        };
+        parent.insert(key, merged);
+    }
+    parent
+}

@@ -1,0 +1,158 @@
+//! The operator of a manifest, its skills and its tools.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::plan::Loaded;
+use super::reading::Reading;
+use crate::code::Code;
+use crate::document::front_matter;
+use crate::files::FilesError;
+use crate::finding::Draft;
+use crate::types::acp::Acp;
+use crate::types::operator::{Autonomy, Operator, SkillRef, ToolRef};
+
+/// The file that a skill is.
+const SKILL: &str = "SKILL.md";
+
+/// A skill of an operator.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Skill {
+    /// Its id.
+    pub id: String,
+    /// Its file, from the root of the workspace on.
+    pub path: PathBuf,
+    /// What it is for.
+    pub description: String,
+    /// What it tells the operator.
+    pub body: String,
+    /// Which of its tools the operator may use. Absent: nothing was said.
+    pub allow: Option<Vec<String>>,
+}
+
+/// Which tools an operator may use, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolSet {
+    /// Tools by name.
+    pub names: BTreeSet<String>,
+    /// Tools of MCP servers by the name of the server. `None`: all of them.
+    pub servers: BTreeMap<String, Option<BTreeSet<String>>>,
+}
+
+impl ToolSet {
+    pub(super) fn new(operator: &Loaded<Operator>, skills: &[Skill]) -> Self {
+        let mut set = Self::default();
+        for tool in &operator.front.tools {
+            match tool {
+                ToolRef::Id(id) => {
+                    set.names.insert(id.clone());
+                }
+                ToolRef::Full(tool) => {
+                    set.names.insert(tool.id.clone());
+                }
+                ToolRef::Mcp(tools) => {
+                    let allow =
+                        tools.allow.as_ref().map(|names| names.iter().cloned().collect::<BTreeSet<_>>());
+                    let both = match (set.servers.remove(&tools.server), allow) {
+                        // What is named twice is allowed as far as either says.
+                        (Some(Some(mut known)), Some(more)) => {
+                            known.extend(more);
+                            Some(known)
+                        }
+                        (None, allow) => allow,
+                        (Some(_), _) => None,
+                    };
+                    set.servers.insert(tools.server.clone(), both);
+                }
+            }
+        }
+        set.names.extend(skills.iter().filter_map(|skill| skill.allow.as_ref()).flatten().cloned());
+        set
+    }
+
+    /// Whether a tool is among them: one of an MCP server, or one without.
+    pub fn has(&self, server: Option<&str>, tool: &str) -> bool {
+        match server {
+            None => self.names.contains(tool),
+            Some(server) => match self.servers.get(server) {
+                Some(Some(allow)) => allow.contains(tool),
+                Some(None) => true,
+                None => false,
+            },
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.servers.is_empty()
+    }
+}
+
+/// Whether no turn may begin without somebody's word.
+pub(super) fn is_gated(operator: &Loaded<Operator>) -> bool {
+    operator.front.governance.as_ref().is_some_and(|binding| binding.autonomy == Autonomy::Gated)
+}
+
+pub(super) fn load(reading: &mut Reading<'_>, acp: &Loaded<Acp>) -> Option<Loaded<Operator>> {
+    let reference = acp.front.metadata.aip44.operator.as_ref()?;
+    let at = acp.place(&["metadata", "aip44", "operator"]);
+    reading.referred::<Operator, _>(acp, reference, at, "metadata.aip44.operator", None)
+}
+
+/// The skills of an operator. One that cannot be had is an error: it would act without what it was told.
+pub(super) fn skills(reading: &mut Reading<'_>, operator: &Loaded<Operator>) -> Vec<Skill> {
+    let mut skills = Vec::new();
+    for (number, reference) in operator.front.skills.iter().enumerate() {
+        match skill(reading, operator, reference) {
+            Ok(skill) => skills.push(skill),
+            Err(why) => {
+                let item = operator.node.get("skills").and_then(|list| list.items().get(number));
+                let at = item.map_or(operator.node.at, |item| item.at);
+                let message = format!("the skill cannot be loaded: {why}");
+                let draft = Draft::error(Code::Skill, at, message).key(format!("skills[{number}]"));
+                let hint = format!("put it into skills/{}/{SKILL} beside the operator", reference.id());
+                reading.find(operator, draft.value(reference.id()).hint(hint));
+            }
+        }
+    }
+    skills
+}
+
+fn skill(
+    reading: &mut Reading<'_>,
+    operator: &Loaded<Operator>,
+    reference: &SkillRef,
+) -> Result<Skill, String> {
+    let (path, bytes) = match reference.source() {
+        Some(source) if source.contains("://") || source.starts_with('@') => {
+            return Err(format!("`{}` is not in this workspace", crate::finding::shown(source, 80)));
+        }
+        Some(source) => {
+            let inside = format!("{}/{SKILL}", source.trim_end_matches('/'));
+            let file = reading.bytes_at(operator, &inside);
+            if source.ends_with(".md") { reading.bytes_at(operator, source) } else { file }
+        }
+        None => {
+            let name = Path::new("skills").join(reference.id()).join(SKILL);
+            let beside = operator.directory().join(&name);
+            match reading.bytes(&beside) {
+                Err(FilesError::NotFound) => reading.bytes(&name).map(|bytes| (name, bytes)),
+                found => found.map(|bytes| (beside, bytes)),
+            }
+        }
+    }
+    .map_err(|error| error.to_string())?;
+    let front = front_matter(&bytes).ok_or("its front matter cannot be read")?;
+    let text = |key: &str| front.get(key).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
+    let description = text("description").ok_or("it has no description")?.to_owned();
+    text("name").ok_or("it has no name")?;
+    let whole = std::str::from_utf8(&bytes).map_err(|_| "it is not UTF-8")?;
+    let body = crate::yaml::split(whole).map(|front| front.body.to_owned()).unwrap_or_default();
+    let allow = match reference {
+        SkillRef::Id(_) => None,
+        SkillRef::Full(skill) => skill.allow.clone(),
+    };
+    Ok(Skill { id: reference.id().to_owned(), path, description, body, allow })
+}

@@ -1,0 +1,218 @@
+//! The policies that hold, and the charter they make.
+
+use std::path::{Path, PathBuf};
+
+use narrows_policy::{Budget, Charter, Class, Clause, DefaultApproval, Severity, Signer};
+
+use super::governance::EffectiveGovernance;
+use super::plan::Loaded;
+use super::reading::Reading;
+use crate::code::Code;
+use crate::files::FilesError;
+use crate::finding::Draft;
+use crate::kind::Kind;
+use crate::types::governance::{self, PolicyEntry};
+use crate::types::operator::{Autonomy, Operator};
+use crate::types::policy::{Decision, Policy};
+
+/// A policy that holds.
+#[derive(Debug, Clone)]
+pub struct BoundPolicy {
+    /// What the governance says about it. Absent: the operator names it.
+    pub entry: Option<PolicyEntry>,
+    /// The policy.
+    pub policy: Loaded<Policy>,
+}
+
+impl BoundPolicy {
+    /// Whether somebody who says `name` means it.
+    fn is(&self, name: &str) -> bool {
+        self.policy.front.slug == name || self.entry.as_ref().is_some_and(|entry| entry.id == name)
+    }
+}
+
+/// Those of the governance, then those that only the operator names.
+pub(super) fn load(
+    reading: &mut Reading<'_>,
+    governance: &EffectiveGovernance,
+    operator: Option<&Loaded<Operator>>,
+) -> Vec<BoundPolicy> {
+    let mut policies = Vec::new();
+    for entry in &governance.config.policies {
+        let Some(source) = governance.source_of(&entry.id).cloned() else { continue };
+        let at = source.place(&["policies"]);
+        let items = source.node.get("policies").map(crate::yaml::Node::items).unwrap_or_default();
+        let written = items.iter().find(|item| item.get("id").and_then(|id| id.text()) == Some(&entry.id));
+        let at = written.and_then(|item| item.get("ref")).map_or(at, |reference| reference.at);
+        let code = Some(Code::Policy);
+        if let Some(policy) = reading.referred::<Policy, _>(&source, &entry.r#ref, at, "policies", code) {
+            policies.push(BoundPolicy { entry: Some(entry.clone()), policy });
+        }
+    }
+    let Some(operator) = operator else { return policies };
+    named(reading, operator, &[governance.scope.clone(), operator.directory(), PathBuf::new()], policies)
+}
+
+/// Those that an operator names, where there is no governance to name any.
+pub(super) fn without_governance(
+    reading: &mut Reading<'_>,
+    operator: Option<&Loaded<Operator>>,
+) -> Vec<BoundPolicy> {
+    let Some(operator) = operator else { return Vec::new() };
+    named(reading, operator, &[operator.directory(), PathBuf::new()], Vec::new())
+}
+
+/// With those that an operator names. One that nobody knows is an error.
+fn named(
+    reading: &mut Reading<'_>,
+    operator: &Loaded<Operator>,
+    places: &[PathBuf],
+    mut policies: Vec<BoundPolicy>,
+) -> Vec<BoundPolicy> {
+    let Some(binding) = &operator.front.governance else { return policies };
+    for reference in &binding.policies {
+        let name = reference.strip_prefix("policy:").unwrap_or(reference);
+        if policies.iter().any(|policy| policy.is(name)) {
+            continue;
+        }
+        match find(reading, name, places) {
+            Some(policy) => policies.push(BoundPolicy { entry: None, policy }),
+            None => {
+                let at = operator.place(&["governance", "policies"]);
+                let message = "nobody knows this policy, or it is not valid";
+                let draft = Draft::error(Code::Policy, at, message).key("governance.policies");
+                let hint = "add it to the governance, or put it into policies/NAME/POLICY.md";
+                reading.find(operator, draft.value(reference).hint(hint));
+            }
+        }
+    }
+    policies
+}
+
+fn find(reading: &mut Reading<'_>, name: &str, places: &[PathBuf]) -> Option<Loaded<Policy>> {
+    for place in places {
+        let relative = Path::new("policies").join(name).join(Kind::Policy.file_name());
+        let Some(path) = relative.to_str().and_then(|relative| crate::files::join(place, relative)) else {
+            continue;
+        };
+        match reading.bytes(&path) {
+            Err(FilesError::NotFound) => {}
+            Err(_) => return None,
+            Ok(bytes) => return reading.parse(&path, &bytes),
+        }
+    }
+    None
+}
+
+/// The charter that the policies make, at the lower of both levels of autonomy.
+pub(super) fn charter(
+    reading: &mut Reading<'_>,
+    governance: Option<&EffectiveGovernance>,
+    operator: Option<&Loaded<Operator>>,
+    policies: &[BoundPolicy],
+) -> Charter {
+    let mut clauses = Vec::new();
+    for policy in policies {
+        match clause(policy) {
+            Ok(clause) => clauses.push(clause),
+            Err(error) => {
+                let loaded = &policy.policy;
+                let at = loaded.place(&["match", "subject"]);
+                let subject = loaded.front.r#match.subject.as_deref().unwrap_or_default();
+                let draft = Draft::error(Code::Unusable, at, error.to_string()).key("match.subject");
+                reading.find(
+                    loaded,
+                    draft.value(subject).hint("write a name, or a path such as workspace:/finance/**"),
+                );
+            }
+        }
+    }
+    let autonomy = governance.and_then(|governance| governance.config.autonomy.as_ref());
+    let default = match autonomy.and_then(|autonomy| autonomy.default_approval.as_deref()) {
+        None | Some("on-mutate") => DefaultApproval::OnMutate,
+        Some("auto") => DefaultApproval::Auto,
+        Some(other) => match other.strip_prefix("policy:") {
+            None => DefaultApproval::Always,
+            Some(name) => match policies.iter().find(|policy| policy.is(name)) {
+                Some(policy) => DefaultApproval::Clause(policy.policy.front.slug.clone()),
+                None => {
+                    unknown_default(reading, governance, other);
+                    DefaultApproval::Always
+                }
+            },
+        },
+    };
+    let level = lower(
+        autonomy.and_then(|autonomy| autonomy.level),
+        operator.and_then(|operator| operator.front.governance.as_ref()).map(|binding| binding.autonomy),
+    );
+    Charter::new(clauses).with_level(level).with_default(default)
+}
+
+fn unknown_default(reading: &mut Reading<'_>, governance: Option<&EffectiveGovernance>, value: &str) {
+    let says = |source: &&Loaded<governance::Governance>| {
+        let autonomy = source.front.autonomy.as_ref();
+        autonomy.is_some_and(|autonomy| autonomy.default_approval.is_some())
+    };
+    if let Some(source) = governance.and_then(|governance| governance.sources.iter().find(says)).cloned() {
+        let at = source.place(&["autonomy", "defaultApproval"]);
+        let draft =
+            Draft::error(Code::Policy, at, "nobody knows this policy").key("autonomy.defaultApproval");
+        reading
+            .find(&source, draft.value(value).hint("add it to policies, or write auto, always or on-mutate"));
+    }
+}
+
+/// The lower of the level of a workspace and the autonomy of an operator. Who is supervised only suggests.
+pub(super) fn lower(level: Option<u8>, autonomy: Option<Autonomy>) -> Option<u8> {
+    let operator = match autonomy {
+        None | Some(Autonomy::Autonomous) => None,
+        Some(Autonomy::Supervised | Autonomy::Gated) => Some(1),
+    };
+    match (level, operator) {
+        (Some(level), Some(operator)) => Some(level.min(operator)),
+        (level, operator) => level.or(operator),
+    }
+}
+
+fn clause(bound: &BoundPolicy) -> Result<Clause, narrows_policy::ClauseError> {
+    let policy = &bound.policy.front;
+    let class = match policy.decision {
+        Decision::Allow => Class::Allow,
+        Decision::RequireApproval => Class::RequireApproval,
+        Decision::Escalate => Class::Escalate,
+        Decision::Deny => Class::Deny,
+    };
+    let signers = policy
+        .signers
+        .iter()
+        .map(|signer| Signer { role: signer.role.clone(), user_id: signer.user_id.clone() });
+    // A number too large to be counted is one that nobody reaches.
+    let quorum = u32::try_from(policy.quorum.unwrap_or(1)).unwrap_or(u32::MAX);
+    let mut clause = Clause::new(&policy.slug, &policy.r#match.action, class)
+        .from_risk(policy.r#match.risk_level_min.unwrap_or(0))
+        .up_to(policy.autonomy.unwrap_or(2))
+        .signed_by(signers.collect(), quorum);
+    if let Some(subject) = policy.r#match.subject.as_deref().filter(|subject| *subject != "*") {
+        clause = clause.on(subject)?;
+    }
+    if let Some(budget) = &policy.budget {
+        clause = clause.within(Budget {
+            per_hour: budget.max_per_hour,
+            per_day: budget.max_per_day,
+            amount_cents: budget.max_amount_cents,
+            currency: budget.currency.clone(),
+        });
+    }
+    if let Some(entry) = &bound.entry {
+        if let Some(action) = &entry.applies_to {
+            clause = clause.bound_to(action);
+        }
+        clause = clause.with_severity(match entry.severity.unwrap_or_default() {
+            governance::Severity::Error => Severity::Error,
+            governance::Severity::Warn => Severity::Warn,
+            governance::Severity::Info => Severity::Info,
+        });
+    }
+    Ok(clause)
+}

@@ -1,0 +1,588 @@
+//! From one ACP.md to everything it leads to: each rule with a case that it is for.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use narrows_policy::{Access, Action, Class, DefaultApproval, Kind, Ledger, Narrowing, Policy, Scene};
+
+use super::*;
+use crate::files::Memory;
+use crate::types::governance::HashAlgorithm;
+use crate::types::runner::Engine;
+
+/// The manifest of a kind and tier with more keys below `aip44`.
+fn acp(kind: &str, tier: &str, more: &str) -> String {
+    let mut text = format!(
+        "---\nname: notes\nid: notes\ndescription: d\nversion: 1.0.0\nkind: {kind}\ntransport: stdio\n\
+         metadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: {tier}\n"
+    );
+    more.lines().for_each(|line| writeln!(text, "    {line}").unwrap());
+    text + "---\nbody\n"
+}
+
+fn operator(more: &str) -> String {
+    format!(
+        "---\nname: Notes\nid: notes\npersona_summary: p\nversion: 1.0.0\n\
+         profile: {{role: r, voice: v, boundaries: []}}\n{more}\n---\nI keep notes.\n"
+    )
+}
+
+fn governance(more: &str) -> String {
+    format!(
+        "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\n{more}\n---\n"
+    )
+}
+
+fn policy(slug: &str, more: &str) -> String {
+    format!("---\nschema: agentgovernance/v1\ndoctype: policy\nslug: {slug}\nversion: 1.0.0\n{more}\n---\n")
+}
+
+fn agent_cli(more: &str) -> String {
+    format!(
+        "---\nname: notes\nid: hermes\ndescription: d\nversion: 1.0.0\nbin: hermes\nbin_args: [acp]\n\
+         install: [{{method: npm, package: h}}]\nprotocol: acp\nacp: ./hermes.ACP.md\n\
+         version_check: {{cmd: hermes --version, parse: '(\\d+\\.\\d+\\.\\d+)', range: '>=1.0.0'}}\n{more}\n---\n"
+    )
+}
+
+const BOUND: &str = "governance: {audit_log: 'audit:default', autonomy: autonomous}";
+const SANDBOX: &str = "---\nprovider: local\nconfig: {}\n---\n";
+
+/// A server with an operator and a governance.
+fn server() -> Memory {
+    Memory::default()
+        .with("notes/ACP.md", acp("server", "governance-aware", "operator: ./OPERATOR.md"))
+        .with("notes/OPERATOR.md", operator(BOUND))
+        .with("notes/GOVERNANCE.md", governance(""))
+}
+
+fn bundle(files: &Memory) -> Bundle {
+    resolve(files, Path::new("notes/ACP.md")).unwrap_or_else(|findings| panic!("{findings}"))
+}
+
+#[track_caller]
+fn refused(files: &Memory, code: Code, place: &str) {
+    let findings = resolve(files, Path::new("notes/ACP.md")).expect_err("it is refused");
+    let found = findings.iter().find(|finding| finding.code == code);
+    let found = found.unwrap_or_else(|| panic!("no {code} in\n{findings}"));
+    assert_eq!(format!("{}:{}:{}", found.file.display(), found.line, found.column), place, "{findings}");
+    assert_eq!(found.severity, crate::Severity::Error, "{findings}");
+}
+
+#[track_caller]
+fn warned(files: &Memory, code: Code) {
+    let bundle = bundle(files);
+    assert!(bundle.warnings.has(code), "no {code} in\n{}", bundle.warnings);
+}
+
+/// What the charter of a bundle says to an action.
+fn class(files: &Memory, action: &Action) -> Class {
+    let policy =
+        Policy::new(Access::High, Narrowing::default()).with_charter(bundle(files).charter().clone());
+    let roots = [PathBuf::from("/ws")];
+    policy.rule(action, &Scene { roots: &roots, ..Scene::default() }, &Ledger::EMPTY).class
+}
+
+#[test]
+fn a_server_leads_to_its_operator_and_governance() {
+    let bundle = bundle(&server());
+    assert_eq!(bundle.operator.as_ref().unwrap().front.id, "notes");
+    assert_eq!(bundle.operator.as_ref().unwrap().body, "I keep notes.\n");
+    assert_eq!(bundle.governance.as_ref().unwrap().chain, [PathBuf::from("notes/GOVERNANCE.md")]);
+    assert_eq!(bundle.audit, AuditTarget::Log("notes/audit/audit-log.jsonl".into()));
+    assert_eq!(bundle.protocol_version, Some(1));
+    assert!(bundle.capabilities.load_session && bundle.agent.is_none() && !bundle.per_turn_approval);
+    assert!(bundle.warnings.is_empty(), "{}", bundle.warnings);
+}
+
+#[test]
+fn every_file_is_pinned_by_the_bytes_that_were_parsed() {
+    let pins = bundle(&server()).pins;
+    let paths: Vec<&str> = pins.iter().filter_map(|pin| pin.path.to_str()).collect();
+    assert_eq!(paths, ["notes/ACP.md", "notes/OPERATOR.md", "notes/GOVERNANCE.md"]);
+    let changed = bundle(&server().with("notes/GOVERNANCE.md", governance("metadata: {a: 1}"))).pins;
+    assert_eq!(pins[..2], changed[..2]);
+    assert_ne!(pins[2], changed[2]);
+    assert_eq!(pins[2].sha256, Sha256Hex::of(governance("").as_bytes()), "the digest of exactly these bytes");
+}
+
+/// The digest by the plain way.
+struct Sha256Hex;
+
+impl Sha256Hex {
+    fn of(bytes: &[u8]) -> String {
+        use sha2::Digest as _;
+        sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[test]
+fn a_reference_must_lead_to_a_file_inside() {
+    let to = |path: &str| {
+        server().with("notes/ACP.md", acp("server", "governance-aware", &format!("operator: {path}")))
+    };
+    refused(&to("./NOBODY.md"), Code::NotFound, "notes/ACP.md:12:5");
+    refused(&to("../../OPERATOR.md"), Code::Outside, "notes/ACP.md:12:5");
+    refused(&to("/etc/passwd"), Code::Outside, "notes/ACP.md:12:5");
+    // Without a dot the root of the workspace is looked at as well.
+    let far = to("people/OPERATOR.md")
+        .with("people/OPERATOR.md", operator(BOUND))
+        .with("GOVERNANCE.md", governance(""));
+    assert_eq!(bundle(&far).operator.unwrap().path, PathBuf::from("people/OPERATOR.md"));
+}
+
+#[test]
+fn what_is_wrong_below_is_found_at_its_place() {
+    refused(
+        &server().with("notes/OPERATOR.md", operator("rolle: x")),
+        Code::Unknown,
+        "notes/OPERATOR.md:7:1",
+    );
+    refused(&Memory::default(), Code::NotFound, "notes/ACP.md:1:1");
+}
+
+#[test]
+fn which_governance_holds() {
+    let chain = |files: &Memory| bundle(files).governance.unwrap().chain;
+    let both = server().with("GOVERNANCE.md", governance("")).with("x/GOVERNANCE.md", governance(""));
+    assert_eq!(chain(&both), [PathBuf::from("notes/GOVERNANCE.md")]);
+    assert_eq!(chain(&both.clone().without("notes/GOVERNANCE.md")), [PathBuf::from("GOVERNANCE.md")]);
+    let named = acp("server", "governance-aware", "operator: ./OPERATOR.md\ngovernance: ../x/GOVERNANCE.md");
+    assert_eq!(chain(&both.with("notes/ACP.md", named)), [PathBuf::from("x/GOVERNANCE.md")]);
+    refused(&server().without("notes/GOVERNANCE.md"), Code::Unbound, "notes/ACP.md:11:5");
+}
+
+#[test]
+fn tier_and_operator_must_agree() {
+    let basic = |more| server().with("notes/ACP.md", acp("server", "basic", more));
+    refused(&basic("operator: ./OPERATOR.md"), Code::Contradiction, "notes/ACP.md:11:5");
+    let free = basic("operator: ./OPERATOR.md").with("notes/OPERATOR.md", operator(""));
+    assert!(bundle(&free).operator.is_some());
+    refused(&basic(""), Code::Unbound, "notes/ACP.md:6:7");
+    refused(&server().with("notes/ACP.md", acp("bridge", "basic", "")), Code::Unbound, "notes/ACP.md:6:7");
+}
+
+fn extending(child: &str, parent: &str) -> Memory {
+    server()
+        .with("notes/GOVERNANCE.md", governance(&format!("extends: ../org/GOVERNANCE.md\n{child}")))
+        .with("org/GOVERNANCE.md", governance(parent))
+}
+
+#[test]
+fn a_child_replaces_values_one_by_one() {
+    let files = extending(
+        "autonomy: {level: 1}\napprovers: [{id: a, canApprove: []}, {id: c}]\nmetadata: {x: {b: 2}}",
+        "autonomy: {level: 3, defaultApproval: always}\naudit: {hashAlgo: sha256, appendOnly: true}\n\
+         approvers: [{id: a, canApprove: [tool.call]}, {id: b, canApprove: [tool.call], quorum: 2-of-3}]\n\
+         metadata: {x: {a: 1, b: 1}}\nwork: w",
+    );
+    let bundle = bundle(&files);
+    let governance = bundle.governance.unwrap();
+    let config = &governance.config;
+    assert_eq!(governance.chain, [PathBuf::from("notes/GOVERNANCE.md"), PathBuf::from("org/GOVERNANCE.md")]);
+    let autonomy = config.autonomy.as_ref().unwrap();
+    assert_eq!((autonomy.level, autonomy.default_approval.as_deref()), (Some(1), Some("always")));
+    let audit = config.audit.as_ref().unwrap();
+    assert_eq!((audit.hash_algo, audit.append_only), (Some(HashAlgorithm::Sha256), Some(true)));
+    let ids: Vec<&str> = config.approvers.iter().map(|approver| approver.id.as_str()).collect();
+    assert_eq!(ids, ["a", "b", "c"]);
+    let may: Vec<(&str, u32)> = governance
+        .approvers_of("tool.call")
+        .iter()
+        .map(|approver| (approver.id.as_str(), approver.needed()))
+        .collect();
+    assert_eq!(may, [("b", 2), ("c", 1)], "an empty list revokes, an absent one grants");
+    assert_eq!(config.metadata["x"], serde_json::json!({"a": 1, "b": 2}));
+    assert_eq!(config.work.as_deref(), Some("w"));
+    assert_eq!(governance.scope, PathBuf::from("notes"));
+}
+
+#[test]
+fn what_is_locked_above_stays_locked() {
+    let locked = "audit: {appendOnly: true}\nsigning: {required: true}";
+    refused(&extending("audit: {appendOnly: false}", locked), Code::AppendOnly, "notes/GOVERNANCE.md:8:9");
+    refused(&extending("signing: {required: false}", locked), Code::Signing, "notes/GOVERNANCE.md:8:11");
+    let unlocked = extending("audit: {appendOnly: false}", "audit: {appendOnly: false}");
+    assert_eq!(bundle(&unlocked).governance.unwrap().config.audit.unwrap().append_only, Some(false));
+    // Also two steps up.
+    let deep = extending("audit: {appendOnly: false}", "extends: ../top/GOVERNANCE.md")
+        .with("top/GOVERNANCE.md", governance(locked));
+    refused(&deep, Code::AppendOnly, "notes/GOVERNANCE.md:8:9");
+}
+
+#[test]
+fn a_chain_that_breaks_is_a_warning_and_an_invalid_one_an_error() {
+    warned(&extending("", "").without("org/GOVERNANCE.md"), Code::Extends);
+    warned(&extending("", "extends: ../notes/GOVERNANCE.md"), Code::Extends);
+    let mut deep = extending("", "extends: ../p0/GOVERNANCE.md");
+    for number in 0..7 {
+        let next = format!("extends: ../p{}/GOVERNANCE.md", number + 1);
+        deep = deep.with(format!("p{number}/GOVERNANCE.md"), governance(&next));
+    }
+    let deep = deep.with("p7/GOVERNANCE.md", governance(""));
+    warned(&deep, Code::Extends);
+    assert_eq!(bundle(&deep).governance.unwrap().chain.len(), 8);
+    refused(&extending("", "autonomy: {level: 9}"), Code::Workspace, "notes/GOVERNANCE.md:7:1");
+}
+
+#[test]
+fn a_view_must_be_for_somebody() {
+    assert!(bundle(&extending("appliesTo: ['ws://operators/notes']", "")).warnings.is_empty());
+    assert!(bundle(&extending("appliesTo: ['../org']", "")).warnings.is_empty());
+    refused(
+        &extending("appliesTo: ['ws://operators/ghost']", ""),
+        Code::AppliesTo,
+        "notes/GOVERNANCE.md:8:1",
+    );
+    refused(&extending("appliesTo: ['../ghost']", ""), Code::AppliesTo, "notes/GOVERNANCE.md:8:1");
+}
+
+#[test]
+fn algorithms_that_we_do_not_have_are_refused() {
+    let with = |more: &str| server().with("notes/GOVERNANCE.md", governance(more));
+    refused(&with("audit: {hashAlgo: blake3}"), Code::Hash, "notes/GOVERNANCE.md:7:19");
+    refused(&with("audit: {hashAlgo: sha512}"), Code::Hash, "notes/GOVERNANCE.md:7:19");
+    refused(&with("signing: {algo: ecdsa-p256}"), Code::Algorithm, "notes/GOVERNANCE.md:7:17");
+    assert!(bundle(&with("audit: {hashAlgo: sha256}\nsigning: {algo: ed25519}")).warnings.is_empty());
+}
+
+const DENY_WRITES: &str =
+    "match: {action: workspace.write, subject: 'workspace:/finance/**'}\ndecision: deny";
+
+#[test]
+fn policies_become_a_charter() {
+    let files = server()
+        .with(
+            "notes/GOVERNANCE.md",
+            governance(
+                "policies: [{id: fin, ref: ./policies/finance/POLICY.md}]\nautonomy: {defaultApproval: auto}",
+            ),
+        )
+        .with("notes/policies/finance/POLICY.md", policy("finance", DENY_WRITES));
+    assert_eq!(class(&files, &Action::file(Kind::Edit, "/ws/finance/a")), Class::Deny);
+    assert_eq!(class(&files, &Action::file(Kind::Edit, "/ws/a")), Class::Allow);
+    let bound = files.clone().with(
+        "notes/GOVERNANCE.md",
+        governance("policies: [{id: fin, ref: ./policies/finance/POLICY.md, severity: warn}]\nautonomy: {defaultApproval: auto}"),
+    );
+    assert_eq!(class(&bound, &Action::file(Kind::Edit, "/ws/finance/a")), Class::Allow);
+    let elsewhere = files.with(
+        "notes/GOVERNANCE.md",
+        governance("policies: [{id: fin, ref: ./policies/finance/POLICY.md, appliesTo: network.fetch}]\nautonomy: {defaultApproval: auto}"),
+    );
+    assert_eq!(class(&elsewhere, &Action::file(Kind::Edit, "/ws/finance/a")), Class::Allow);
+}
+
+#[test]
+fn a_policy_counts_from_the_file_that_names_it() {
+    let files =
+        extending("", "policies: [{id: fin, ref: ./finance/POLICY.md}]\nautonomy: {defaultApproval: auto}")
+            .with("org/finance/POLICY.md", policy("finance", DENY_WRITES));
+    assert_eq!(class(&files, &Action::file(Kind::Edit, "/ws/finance/a")), Class::Deny);
+    let replaced = files
+        .with(
+            "notes/GOVERNANCE.md",
+            governance("extends: ../org/GOVERNANCE.md\npolicies: [{id: fin, ref: ./fin/POLICY.md}]"),
+        )
+        .with("notes/fin/POLICY.md", policy("fin", "match: {action: tool.call}\ndecision: escalate"));
+    assert_eq!(class(&replaced, &Action::file(Kind::Read, "/ws/a")), Class::Escalate);
+    refused(
+        &extending("", "policies: [{id: fin, ref: ./none/POLICY.md}]"),
+        Code::Policy,
+        "org/GOVERNANCE.md:7:27",
+    );
+}
+
+#[test]
+fn an_operator_names_policies_that_must_be_there() {
+    let names =
+        "governance: {audit_log: 'audit:default', autonomy: autonomous, policies: ['policy:finance']}";
+    let files = server().with("notes/OPERATOR.md", operator(names));
+    refused(&files, Code::Policy, "notes/OPERATOR.md:7:64");
+    let there = files
+        .with("policies/finance/POLICY.md", policy("finance", DENY_WRITES))
+        .with("notes/GOVERNANCE.md", governance("autonomy: {defaultApproval: auto}"));
+    assert_eq!(class(&there, &Action::file(Kind::Edit, "/ws/finance/a")), Class::Deny);
+}
+
+#[test]
+fn the_default_is_the_governances() {
+    let with = |more: &str| {
+        bundle(&server().with("notes/GOVERNANCE.md", governance(more))).charter().default_approval().clone()
+    };
+    assert_eq!(with(""), DefaultApproval::OnMutate);
+    assert_eq!(with("autonomy: {defaultApproval: auto}"), DefaultApproval::Auto);
+    assert_eq!(with("autonomy: {defaultApproval: always}"), DefaultApproval::Always);
+    let named = server()
+        .with(
+            "notes/GOVERNANCE.md",
+            governance(
+                "autonomy: {defaultApproval: 'policy:fin'}\npolicies: [{id: fin, ref: ./p/POLICY.md}]",
+            ),
+        )
+        .with("notes/p/POLICY.md", policy("finance", DENY_WRITES));
+    assert_eq!(*bundle(&named).charter().default_approval(), DefaultApproval::Clause("finance".into()));
+    let unknown = server().with("notes/GOVERNANCE.md", governance("autonomy: {defaultApproval: 'policy:x'}"));
+    refused(&unknown, Code::Policy, "notes/GOVERNANCE.md:7:12");
+}
+
+#[test]
+fn autonomy_is_the_lower_of_both() {
+    use crate::types::operator::Autonomy::{Autonomous, Gated, Supervised};
+    for (level, autonomy, expected) in [
+        (None, None, None),
+        (Some(3), None, Some(3)),
+        (None, Some(Autonomous), None),
+        (Some(3), Some(Autonomous), Some(3)),
+        (None, Some(Supervised), Some(1)),
+        (Some(3), Some(Supervised), Some(1)),
+        (Some(0), Some(Supervised), Some(0)),
+        (Some(3), Some(Gated), Some(1)),
+    ] {
+        assert_eq!(policies::lower(level, autonomy), expected, "{level:?} {autonomy:?}");
+    }
+    let gated = operator("governance: {audit_log: 'audit:default', autonomy: gated}");
+    assert!(bundle(&server().with("notes/OPERATOR.md", gated)).per_turn_approval);
+}
+
+#[test]
+fn a_policy_that_cannot_be_is_refused() {
+    let with = |more: &str| {
+        server()
+            .with("notes/GOVERNANCE.md", governance("policies: [{id: p, ref: ./p/POLICY.md}]"))
+            .with("notes/p/POLICY.md", policy("p-q", more))
+    };
+    let place = "notes/p/POLICY.md";
+    refused(
+        &with("match: {action: tool.call}\ndecision: allow\nautonomy: 0"),
+        Code::AllowWithoutAutonomy,
+        &format!("{place}:8:11"),
+    );
+    refused(
+        &with("match: {action: tool.call}\ndecision: require-approval\nsigners: []"),
+        Code::Signers,
+        &format!("{place}:8:1"),
+    );
+    refused(
+        &with("match: {action: tool.call, subject: /a/../b}\ndecision: deny"),
+        Code::Unusable,
+        &format!("{place}:6:28"),
+    );
+}
+
+#[test]
+fn the_log_lies_where_point_21_says() {
+    let log = |files: &Memory| bundle(files).audit;
+    let named = |slug: &str| {
+        server().with(
+            "notes/OPERATOR.md",
+            operator(&format!("governance: {{audit_log: 'audit:{slug}', autonomy: autonomous}}")),
+        )
+    };
+    assert_eq!(log(&named("calls")), AuditTarget::Log("notes/audit/calls/audit-log.jsonl".into()));
+    for outside in ["../x", "a/../../b", "..", "a//b", "/a"] {
+        refused(&named(outside), Code::Outside, "notes/OPERATOR.md:7:14");
+    }
+    let audit = |more: &str| {
+        server().with(
+            "notes/ACP.md",
+            acp("server", "governance-aware", &format!("operator: ./OPERATOR.md\naudit: {more}")),
+        )
+    };
+    assert_eq!(log(&audit("{kind: external, ref: ./log.jsonl}")), AuditTarget::Log("notes/log.jsonl".into()));
+    assert_eq!(
+        log(&audit("{kind: external, ref: 'file://./log.jsonl'}")),
+        AuditTarget::Log("notes/log.jsonl".into())
+    );
+    refused(&audit("{kind: external, ref: /var/log/x}"), Code::Outside, "notes/ACP.md:13:29");
+    refused(&audit("{kind: external, ref: 's3://x'}"), Code::AuditRef, "notes/ACP.md:13:29");
+    refused(&audit("{kind: external}"), Code::AuditRef, "notes/ACP.md:13:19");
+    refused(&audit("{kind: off}"), Code::AuditOff, "notes/ACP.md:13:19");
+    let free = server()
+        .with("notes/ACP.md", acp("server", "basic", "operator: ./OPERATOR.md\naudit: {kind: 'off'}"))
+        .with("notes/OPERATOR.md", operator(""));
+    assert_eq!(log(&free), AuditTarget::Off);
+}
+
+#[test]
+fn skills_and_tools_are_the_operators() {
+    let files = server()
+        .with(
+            "notes/OPERATOR.md",
+            operator(&format!(
+                "{BOUND}\nskills: [writing, {{id: far, source: ../lib/far, allow: [grep]}}]\n\
+                 tools: [append-to-notes, {{id: x.y}}, {{kind: mcp, server: bank, allow: [read]}}, {{kind: mcp, server: web}}]"
+            )),
+        )
+        .with("notes/skills/writing/SKILL.md", "---\nname: writing\ndescription: Writes.\n---\nWrite well.\n")
+        .with("lib/far/SKILL.md", "---\nname: far\ndescription: Looks.\n---\n");
+    let bundle = bundle(&files);
+    let skills: Vec<(&str, &str)> =
+        bundle.skills.iter().map(|skill| (skill.id.as_str(), skill.body.as_str())).collect();
+    assert_eq!(skills, [("writing", "Write well.\n"), ("far", "")]);
+    for (server, tool, expected) in [
+        (None, "append-to-notes", true),
+        (None, "x.y", true),
+        (None, "grep", true),
+        (None, "rm", false),
+        (None, "read", false),
+        (Some("bank"), "read", true),
+        (Some("bank"), "pay", false),
+        (Some("web"), "anything", true),
+        (Some("other"), "read", false),
+        (Some("other"), "append-to-notes", false),
+    ] {
+        assert_eq!(bundle.tools.has(server, tool), expected, "{server:?} {tool}");
+    }
+    refused(&files.clone().without("lib/far/SKILL.md"), Code::Skill, "notes/OPERATOR.md:8:19");
+    refused(&files.with("lib/far/SKILL.md", "no front matter"), Code::Skill, "notes/OPERATOR.md:8:19");
+}
+
+/// A bridge to an agent.
+fn bridge() -> Memory {
+    server()
+        .with("notes/ACP.md", acp("bridge", "governance-aware", "operator: ./OPERATOR.md"))
+        .with("notes/AGENT-CLI.md", agent_cli("sandbox: ./SANDBOX.md"))
+        .with("notes/SANDBOX.md", SANDBOX)
+        .with(
+            "notes/hermes.ACP.md",
+            acp("server", "governance-aware", "").replace("name: notes", "name: hermes"),
+        )
+}
+
+#[test]
+fn a_bridge_finds_its_agent_beside_itself_or_by_the_operator() {
+    let agent = bundle(&bridge()).agent.unwrap();
+    assert_eq!(
+        (agent.launch.program.as_str(), agent.launch.args.as_slice()),
+        ("hermes", &["acp".to_owned()][..])
+    );
+    assert_eq!(agent.acp.unwrap().name, "hermes");
+    assert!(agent.cli.front.version_check.argv().is_some());
+    refused(&bridge().without("notes/AGENT-CLI.md"), Code::AgentCli, "notes/ACP.md:6:1");
+    let elsewhere = |reference: &str, config: &str| {
+        let runtime = format!("{BOUND}\nruntime: {{kind: agent-cli, ref: {reference}, config: {config}}}");
+        bridge().without("notes/AGENT-CLI.md").with("notes/OPERATOR.md", operator(&runtime)).with(
+            "agents/notes/AGENT-CLI.md",
+            agent_cli("sandbox: {provider: local, config: {}}\nmodes: [{id: plan, bin_args_append: [-p]}]"),
+        )
+    };
+    let found = bundle(&elsewhere("../agents/notes", "{mode: plan}"));
+    assert_eq!(found.agent.unwrap().launch.args, ["acp", "-p"]);
+    assert!(found.warnings.has(Code::AgentCli), "its own ACP.md is missing, which is no reason to refuse it");
+    refused(&elsewhere("../agents/notes", "{mode: act}"), Code::Config, "notes/OPERATOR.md:8:50");
+    refused(
+        &elsewhere("'@agentproto/adapter-hermes#hermes'", "{}"),
+        Code::AgentCli,
+        "notes/OPERATOR.md:8:28",
+    );
+}
+
+#[test]
+fn agents_that_speak_otherwise_have_errors_of_their_own() {
+    let with = |more: &str, protocol: &str| {
+        let cli = agent_cli(&format!("sandbox: ./SANDBOX.md\n{more}"))
+            .replace("protocol: acp", &format!("protocol: {protocol}"));
+        bridge().with("notes/AGENT-CLI.md", cli)
+    };
+    refused(&with("mcp: {transport: stdio}", "mcp"), Code::ProtocolMcp, "notes/AGENT-CLI.md:9:11");
+    refused(&with("adapter: x", "proprietary"), Code::ProtocolProprietary, "notes/AGENT-CLI.md:9:11");
+}
+
+#[test]
+fn a_sandbox_becomes_directories_and_names() {
+    let with = |more: &str| {
+        let text = format!("---\nprovider: local\nconfig: {{cwd: ./work}}\n{more}\n---\n");
+        server()
+            .with(
+                "notes/ACP.md",
+                acp("server", "sandboxed", "operator: ./OPERATOR.md\nsandbox: ./SANDBOX.md"),
+            )
+            .with("notes/SANDBOX.md", text)
+            .with("notes/data/x", "")
+            .with("notes/STORAGE.md", "---\nprovider: local\nconfig: {path: ./data}\n---\n")
+    };
+    let plan = bundle(&with(
+        "mounts:\n- {source: workspace, at: /w, mode: read-only}\n- {source: {ref: ./data}, at: /d}\n\
+         - {source: {file: ./STORAGE.md}, at: /s}\n- {source: {inline: {provider: local, config: {path: data}}}, at: /i}\n\
+         network: {egress: [api.example.com]}\nenv: {passthrough: [LANG], auth: {state: {env: [KEY, LANG]}}}",
+    ))
+    .sandbox
+    .unwrap();
+    let mounts: Vec<String> = plan
+        .mounts
+        .iter()
+        .map(|mount| format!("{}>{}:{}", mount.source.display(), mount.at.display(), mount.writable))
+        .collect();
+    assert_eq!(mounts, [">/w:false", "notes/data>/d:true", "notes/data>/s:true", "notes/data>/i:true"]);
+    assert_eq!(plan.env, ["KEY", "LANG"]);
+    assert_eq!(
+        (plan.egress.as_slice(), plan.cwd),
+        (&["api.example.com".to_owned()][..], Some("notes/work".into()))
+    );
+    let closed = bundle(&with("read_only: true\nmounts: [{source: workspace, at: /w}]")).sandbox.unwrap();
+    assert!(closed.read_only && !closed.mounts[0].writable);
+    let place = "notes/SANDBOX.md:4:1";
+    refused(&with("mounts: [{source: {ref: '@acme/data'}, at: /d}]"), Code::Sandbox, place);
+    refused(&with("mounts: [{source: {ref: ../../x}, at: /d}]"), Code::Sandbox, place);
+    refused(&with("mounts: [{source: workspace, at: /a/../b}]"), Code::Sandbox, place);
+    refused(&with("network: {egress: ['https://x']}"), Code::Unusable, "notes/SANDBOX.md:4:20");
+    refused(&with("").without("notes/SANDBOX.md"), Code::Sandbox, "notes/ACP.md:13:5");
+    let remote = with("").with("notes/SANDBOX.md", "---\nprovider: mastra-modal\nconfig: {}\n---\n");
+    refused(&remote, Code::Provider, "notes/SANDBOX.md:2:11");
+}
+
+#[test]
+fn a_runner_has_five_forms() {
+    let with = |runner: &str| {
+        bridge()
+            .with("notes/AGENT-CLI.md", agent_cli(&format!("sandbox: ./SANDBOX.md\n{runner}")))
+            .with("notes/run/RUNNER.md", "---\nlimits: {memory_mb: 7}\n---\n")
+    };
+    let memory =
+        |runner: &str| bundle(&with(runner)).agent.unwrap().runner.unwrap().effective_limits().memory_mb;
+    assert_eq!(memory("runner: ./run/RUNNER.md"), Some(7));
+    assert_eq!(memory("runner: {ref: ./run/RUNNER.md}"), Some(7));
+    assert_eq!(memory("runner: {file: ./run/RUNNER.md}"), Some(7));
+    assert_eq!(memory("runner: {limits: {memory_mb: 8}}"), Some(8));
+    assert_eq!(memory("runner: {runtime: {limits: {memory_mb: 9}}}"), Some(9));
+    assert_eq!(memory("runner: {}"), Some(256));
+    let beside = with("").with("notes/RUNNER.md", "---\nengine: in-process\n---\n");
+    let plan = bundle(&beside).agent.unwrap().runner.unwrap();
+    assert!(plan.downgraded && plan.engine == Engine::Subprocess);
+    assert!(bundle(&with("")).agent.unwrap().runner.is_none());
+    refused(&with("runner: {ref: 5}"), Code::Runner, "notes/AGENT-CLI.md:13:1");
+    refused(&with("runner: ./none.md"), Code::Runner, "notes/AGENT-CLI.md:13:1");
+    refused(&with("runner: {limits: {memory: 8}}"), Code::Unknown, "notes/AGENT-CLI.md:13:19");
+    warned(&with("runner: {runtime: {}}"), Code::Legacy);
+}
+
+#[test]
+fn a_client_may_do_without_a_governance() {
+    let files = Memory::default()
+        .with("notes/ACP.md", acp("client", "governance-aware", ""))
+        .with("notes/AGENT-CLI.md", agent_cli("sandbox: {provider: local, config: {}}"));
+    let bundle = bundle(&files);
+    assert_eq!(bundle.audit, AuditTarget::Log("notes/audit/audit-log.jsonl".into()));
+    assert_eq!(*bundle.charter().default_approval(), DefaultApproval::OnMutate);
+    assert_eq!(class(&files, &Action::new(Kind::Edit)), Class::RequireApproval);
+}
+
+#[test]
+fn a_manifest_is_loaded_from_disk_and_stays_in_its_root() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("notes");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(directory.join("ACP.md"), acp("server", "governance-aware", "operator: ../OPERATOR.md"))
+        .unwrap();
+    std::fs::write(root.path().join("OPERATOR.md"), operator(BOUND)).unwrap();
+    std::fs::write(root.path().join("GOVERNANCE.md"), governance("")).unwrap();
+    let path = directory.join("ACP.md");
+    let narrow = load(&path, None).expect_err("the operator lies outside");
+    assert!(narrow.has(Code::Outside), "{narrow}");
+    let bundle = load(&path, Some(root.path())).unwrap_or_else(|findings| panic!("{findings}"));
+    assert_eq!(bundle.acp.path, PathBuf::from("notes/ACP.md"));
+    assert_eq!(bundle.governance.unwrap().chain, [PathBuf::from("GOVERNANCE.md")]);
+    assert!(load(&path, Some(Path::new("/usr"))).expect_err("another root").has(Code::Outside));
+    assert!(load(&directory.join("NONE.md"), None).expect_err("nothing").has(Code::NotFound));
+}

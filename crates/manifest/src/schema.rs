@@ -1,0 +1,84 @@
+//! The schemas of the manifests, made from their types, and what is wrong with a tree by them.
+
+mod check;
+mod make;
+mod words;
+
+pub use make::schema;
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use regex::Regex;
+use serde_json::Value;
+
+use crate::finding::Draft;
+use crate::kind::Kind;
+use crate::yaml::Node;
+
+/// A schema with its patterns ready to be matched.
+pub(crate) struct Checker {
+    root: Value,
+    patterns: HashMap<String, Regex>,
+}
+
+impl Checker {
+    fn new(root: Value) -> Self {
+        let mut patterns = HashMap::new();
+        collect(&root, &mut patterns);
+        Self { root, patterns }
+    }
+
+    /// That of a kind of manifest.
+    pub(crate) fn of(kind: Kind) -> &'static Self {
+        static CHECKERS: [OnceLock<Checker>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
+        CHECKERS[kind as usize].get_or_init(|| Self::new(schema(kind)))
+    }
+
+    /// Everything that is wrong with `node`, in no particular order. `path` is where it stands in its file.
+    pub(crate) fn check(&self, node: &Node, path: &str) -> Vec<Draft> {
+        check::check(self, node, path)
+    }
+
+    /// The keys that may stand below these.
+    pub(crate) fn keys(&self, path: &[&str]) -> Vec<&str> {
+        let below =
+            |schema, key: &&str| self.resolve(self.resolve(schema).get("properties")?.get(*key)?).into();
+        let Some(schema) = path.iter().try_fold(&self.root, below) else { return Vec::new() };
+        let properties = self.resolve(schema).get("properties").and_then(Value::as_object);
+        properties.map(|properties| properties.keys().map(String::as_str).collect()).unwrap_or_default()
+    }
+
+    /// What a reference refers to; anything else is itself.
+    fn resolve<'a>(&'a self, mut schema: &'a Value) -> &'a Value {
+        // Our own schemas have no reference to a reference to itself.
+        while let Some(name) = schema.get("$ref").and_then(Value::as_str) {
+            let name = name.strip_prefix("#/$defs/").unwrap_or(name);
+            match self.root.get("$defs").and_then(|definitions| definitions.get(name)) {
+                Some(found) => schema = found,
+                None => return &Value::Null,
+            }
+        }
+        schema
+    }
+
+    fn fits(&self, pattern: &str, text: &str) -> bool {
+        // One that cannot be compiled fits nothing; a test compiles them all.
+        self.patterns.get(pattern).is_some_and(|regex| regex.is_match(text))
+    }
+}
+
+fn collect(schema: &Value, patterns: &mut HashMap<String, Regex>) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::String(pattern)) = map.get("pattern")
+                && let Ok(regex) = Regex::new(pattern)
+            {
+                patterns.insert(pattern.clone(), regex);
+            }
+            map.values().for_each(|value| collect(value, patterns));
+        }
+        Value::Array(list) => list.iter().for_each(|value| collect(value, patterns)),
+        _ => {}
+    }
+}

@@ -1,0 +1,246 @@
+//! A tree against a schema: every mistake at its place.
+//!
+//! Only the keywords that our own schemas have are known; a test keeps both together.
+
+use serde_json::Value;
+
+use super::Checker;
+use super::words;
+use crate::finding::Draft;
+use crate::yaml::{Content, Node, Place};
+
+/// One value and everything around it that a finding tells.
+#[derive(Clone, Copy)]
+pub(super) struct Spot<'a> {
+    pub(super) node: &'a Node,
+    /// Where a finding about the whole of it points: the key before it, if there is one.
+    pub(super) at: Place,
+    /// The key, from the top.
+    pub(super) path: &'a str,
+    /// What the key is for.
+    pub(super) about: Option<&'a str>,
+}
+
+pub(super) fn check(checker: &Checker, node: &Node, path: &str) -> Vec<Draft> {
+    let mut found = Vec::new();
+    let walk = Walk { checker, deep: 0 };
+    walk.value(&checker.root, Spot { node, at: node.at, path, about: None }, &mut found);
+    found
+}
+
+#[derive(Clone, Copy)]
+struct Walk<'a> {
+    checker: &'a Checker,
+    /// How many schemas stand around this one; ours never come near the bound.
+    deep: usize,
+}
+
+impl Walk<'_> {
+    fn value(self, schema: &Value, spot: Spot<'_>, found: &mut Vec<Draft>) {
+        const DEEPEST: usize = 256;
+        let about = schema.get("description").and_then(Value::as_str).or(spot.about);
+        let spot = Spot { about, ..spot };
+        let schema = self.checker.resolve(schema);
+        let walk = Self { deep: self.deep + 1, ..self };
+        if schema == &Value::Bool(false) || walk.deep > DEEPEST {
+            found.push(words::form(spot));
+            return;
+        }
+        let Some(keywords) = schema.as_object() else { return };
+        let spot = Spot { about: spot.about.or_else(|| keywords.get("description")?.as_str()), ..spot };
+        if let Some(wanted) = keywords.get("type").and_then(Value::as_str)
+            && !is(wanted, spot.node)
+        {
+            found.push(words::wrong_type(wanted, keywords.get("enum"), spot));
+            return;
+        }
+        if let Some(Value::Array(allowed)) = keywords.get("enum")
+            && !allowed.iter().any(|value| same(value, spot.node))
+        {
+            found.push(words::not_one_of(allowed, spot));
+        }
+        if let Some(wanted) = keywords.get("const")
+            && !same(wanted, spot.node)
+        {
+            found.push(words::not_one_of(std::slice::from_ref(wanted), spot));
+        }
+        match &spot.node.content {
+            Content::Text(text) => walk.text(schema, text, spot, found),
+            Content::Number(..) => number(schema, spot, found),
+            Content::List(items) => walk.list(schema, items, spot, found),
+            Content::Map(_) => walk.map(schema, spot, found),
+            Content::Null(_) | Content::Bool(..) => {}
+        }
+        walk.combinations(schema, spot, found);
+    }
+
+    fn text(self, schema: &Value, text: &str, spot: Spot<'_>, found: &mut Vec<Draft>) {
+        let length = text.chars().count() as u64;
+        let least = schema.get("minLength").and_then(Value::as_u64).unwrap_or(0);
+        let most = schema.get("maxLength").and_then(Value::as_u64).unwrap_or(u64::MAX);
+        if length < least || length > most {
+            found.push(words::length(length, least, most, spot));
+        } else if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
+            && !self.checker.fits(pattern, text)
+        {
+            found.push(words::pattern(pattern, spot));
+        }
+    }
+
+    fn list(self, schema: &Value, items: &[Node], spot: Spot<'_>, found: &mut Vec<Draft>) {
+        if let Some(least) = schema.get("minItems").and_then(Value::as_u64)
+            && (items.len() as u64) < least
+        {
+            found.push(words::too_few(least, spot));
+        }
+        if schema.get("uniqueItems") == Some(&Value::Bool(true)) {
+            let values: Vec<Value> = items.iter().map(Node::to_json).collect();
+            for (number, item) in items.iter().enumerate() {
+                if let Some(first) = values[..number].iter().position(|value| *value == values[number]) {
+                    found.push(words::twice(first, Spot { node: item, at: item.at, ..spot }));
+                }
+            }
+        }
+        let Some(schema) = schema.get("items") else { return };
+        for (number, node) in items.iter().enumerate() {
+            let path = format!("{}[{number}]", spot.path);
+            self.value(schema, Spot { node, at: node.at, path: &path, about: spot.about }, found);
+        }
+    }
+
+    fn map(self, schema: &Value, spot: Spot<'_>, found: &mut Vec<Draft>) {
+        let properties = schema.get("properties").and_then(Value::as_object);
+        for wanted in schema.get("required").and_then(Value::as_array).into_iter().flatten() {
+            let Some(key) = wanted.as_str() else { continue };
+            if spot.node.get(key).is_none() {
+                let about =
+                    properties.and_then(|properties| properties.get(key)?.get("description")?.as_str());
+                let known = properties.into_iter().flat_map(|map| map.keys());
+                found.push(words::missing(key, about, known.map(String::as_str), spot));
+            }
+        }
+        for (key, node) in spot.node.entries() {
+            let path = if spot.path.is_empty() {
+                words::key(&key.text)
+            } else {
+                format!("{}.{}", spot.path, words::key(&key.text))
+            };
+            let below = Spot { node, at: key.at, path: &path, about: None };
+            match properties.and_then(|properties| properties.get(&key.text)) {
+                Some(schema) => self.value(schema, below, found),
+                None => match schema.get("additionalProperties") {
+                    Some(Value::Bool(false)) => {
+                        let known = properties.into_iter().flat_map(|map| map.keys());
+                        found.push(words::unknown(&key.text, known.map(String::as_str), below));
+                    }
+                    Some(schema) => self.value(schema, below, found),
+                    None => {}
+                },
+            }
+        }
+    }
+
+    fn combinations(self, schema: &Value, spot: Spot<'_>, found: &mut Vec<Draft>) {
+        let list = |key: &str| schema.get(key).and_then(Value::as_array);
+        for schema in list("allOf").into_iter().flatten() {
+            self.value(schema, spot, found);
+        }
+        if let (Some(condition), Some(then)) = (schema.get("if"), schema.get("then"))
+            && self.tried(condition, spot).is_empty()
+        {
+            self.value(then, spot, found);
+        }
+        if let Some(options) = list("anyOf").or_else(|| list("oneOf")) {
+            let tried: Vec<Vec<Draft>> = options.iter().map(|option| self.tried(option, spot)).collect();
+            let fitting = tried.iter().filter(|found| found.is_empty()).count();
+            if fitting == 0 {
+                self.nearest(options, tried, spot, found);
+            } else if fitting > 1 && schema.get("oneOf").is_some() {
+                found.push(words::several(spot));
+            }
+        }
+    }
+
+    fn tried(self, schema: &Value, spot: Spot<'_>) -> Vec<Draft> {
+        let mut found = Vec::new();
+        self.value(schema, spot, &mut found);
+        found
+    }
+
+    /// Of forms that none fits, what is wrong with the one that was meant.
+    fn nearest(self, options: &[Value], tried: Vec<Vec<Draft>>, spot: Spot<'_>, found: &mut Vec<Draft>) {
+        let resolved: Vec<&Value> = options.iter().map(|option| self.checker.resolve(option)).collect();
+        if resolved.iter().all(|option| option.get("type").is_none() && option.get("required").is_some()) {
+            found.push(words::one_of_keys(&resolved, spot));
+            return;
+        }
+        let shaped = |option: &Value| {
+            let option = self.checker.resolve(option);
+            option.get("anyOf").is_some()
+                || option.get("type").and_then(Value::as_str).is_none_or(|name| is(name, spot.node))
+        };
+        // A key with one value says which form is meant.
+        let tag = resolved.iter().find_map(|option| {
+            let properties = option.get("properties")?.as_object()?;
+            properties.iter().find(|(_, schema)| schema.get("const").is_some()).map(|(key, _)| key.clone())
+        });
+        if let (Some(tag), Content::Map(_)) = (tag, &spot.node.content) {
+            let wanted = |option: &Value| option.get("properties")?.get(&tag)?.get("const").cloned();
+            let words: Vec<Value> = resolved.iter().filter_map(|option| wanted(option)).collect();
+            if let Some((key, node)) = spot.node.entry(&tag) {
+                let meant =
+                    resolved.iter().position(|option| wanted(option).is_some_and(|word| same(&word, node)));
+                match meant.and_then(|number| tried.get(number)) {
+                    Some(drafts) => found.extend(drafts.iter().cloned()),
+                    None => {
+                        let path = format!("{}.{tag}", spot.path);
+                        let about = Some("One of the forms of this.");
+                        found.push(words::not_one_of(&words, Spot { node, at: key.at, path: &path, about }));
+                    }
+                }
+                return;
+            }
+        }
+        let shaped: Vec<bool> = options.iter().map(shaped).collect();
+        let candidates =
+            tried.into_iter().zip(&shaped).filter(|(_, shaped)| **shaped).map(|(drafts, _)| drafts);
+        // Keys that the form does not know weigh more than what is wrong below those it knows.
+        let weight = |drafts: &Vec<Draft>| drafts.iter().map(words::weight).sum::<usize>();
+        match candidates.min_by_key(weight) {
+            Some(drafts) => found.extend(drafts),
+            None => found.push(words::form(spot)),
+        }
+    }
+}
+
+/// Whether a value is of this type.
+fn is(wanted: &str, node: &Node) -> bool {
+    match (wanted, &node.content) {
+        ("integer", Content::Number(Some(number), _)) => !number.is_f64(),
+        ("object", Content::Map(_))
+        | ("array", Content::List(_))
+        | ("string", Content::Text(_))
+        | ("boolean", Content::Bool(..))
+        | ("null", Content::Null(_))
+        | ("number", Content::Number(..)) => true,
+        _ => false,
+    }
+}
+
+fn same(value: &Value, node: &Node) -> bool {
+    match (value, &node.content) {
+        (Value::String(wanted), Content::Text(text)) => wanted == text,
+        (Value::Bool(wanted), Content::Bool(given, _)) => wanted == given,
+        _ => *value == node.to_json(),
+    }
+}
+
+fn number(schema: &Value, spot: Spot<'_>, found: &mut Vec<Draft>) {
+    let Content::Number(Some(number), _) = &spot.node.content else { return };
+    let Some(value) = number.as_f64() else { return };
+    let least = schema.get("minimum").and_then(Value::as_f64);
+    let most = schema.get("maximum").and_then(Value::as_f64);
+    if least.is_some_and(|least| value < least) || most.is_some_and(|most| value > most) {
+        found.push(words::range(least, most, spot));
+    }
+}

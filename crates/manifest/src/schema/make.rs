@@ -1,0 +1,158 @@
+//! Types to schemas, in the plain form that manifests have: no nulls, enumerations as lists.
+
+use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
+use schemars::{JsonSchema, Schema};
+use serde_json::{Map, Value, json};
+
+use crate::kind::Kind;
+use crate::types::acp::Acp;
+use crate::types::agent_cli::AgentCli;
+use crate::types::governance::Governance;
+use crate::types::operator::Operator;
+use crate::types::policy::Policy;
+use crate::types::runner::Runner;
+use crate::types::sandbox::Sandbox;
+
+/// The JSON schema of the front matter of a manifest, made from our types.
+pub fn schema(kind: Kind) -> Value {
+    match kind {
+        Kind::Acp => made::<Acp>(kind),
+        Kind::Operator => made::<Operator>(kind),
+        Kind::Governance => made::<Governance>(kind),
+        Kind::Policy => made::<Policy>(kind),
+        Kind::Sandbox => made::<Sandbox>(kind),
+        Kind::Runner => made::<Runner>(kind),
+        Kind::AgentCli => made::<AgentCli>(kind),
+    }
+}
+
+fn made<T: JsonSchema>(kind: Kind) -> Value {
+    let settings = SchemaSettings::draft2020_12().with_transform(RecursiveTransform(plain));
+    let mut schema = settings.into_generator().into_root_schema_for::<T>();
+    schema.insert("title".into(), json!(kind.file_name()));
+    schema.to_value()
+}
+
+/// One schema without what only Rust needs.
+fn plain(schema: &mut Schema) {
+    let Some(map) = schema.as_object_mut() else { return };
+    without_null(map);
+    enumeration(map);
+    // What is assumed of a map is what is assumed of its keys.
+    if map.get("default").is_some_and(|value| !value.is_boolean() && !value.is_string() && !value.is_number())
+    {
+        map.remove("default");
+    }
+    if map
+        .get("format")
+        .and_then(Value::as_str)
+        .is_some_and(|format| format.contains("int") || format == "double")
+    {
+        map.remove("format");
+    }
+    // Bounds of machine words are nobody's business.
+    for bound in ["minimum", "maximum"] {
+        if map.get(bound).and_then(Value::as_u64) == Some(u64::from(u8::MAX)) {
+            map.remove(bound);
+        }
+    }
+}
+
+/// A key that may be left out is not one that may be nothing.
+fn without_null(map: &mut Map<String, Value>) {
+    if let Some(Value::Array(types)) = map.get_mut("type") {
+        types.retain(|name| name != "null");
+        let one = if let [one] = types.as_slice() { Some(one.clone()) } else { None };
+        if let Some(one) = one {
+            map.insert("type".into(), one);
+        }
+    }
+    let Some(Value::Array(options)) = map.get_mut("anyOf") else { return };
+    options.retain(|option| option.get("type").and_then(Value::as_str) != Some("null"));
+    if options.len() == 1
+        && let Some(Value::Array(mut options)) = map.remove("anyOf")
+        && let Some(Value::Object(only)) = options.pop()
+    {
+        for (key, value) in only {
+            // What is said of the key tells more than what is said of its type.
+            map.entry(key).or_insert(value);
+        }
+    }
+}
+
+/// A choice between words is a list of them.
+fn enumeration(map: &mut Map<String, Value>) {
+    let Some(Value::Array(options)) = map.get("oneOf") else { return };
+    let words: Option<Vec<Value>> = options.iter().map(|option| option.get("const").cloned()).collect();
+    if let Some(words) = words {
+        map.remove("oneOf");
+        map.insert("type".into(), json!("string"));
+        map.insert("enum".into(), Value::Array(words));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk(value: &Value, visit: &mut impl FnMut(&Map<String, Value>)) {
+        match value {
+            Value::Object(map) => {
+                visit(map);
+                map.values().for_each(|value| walk(value, visit));
+            }
+            Value::Array(list) => list.iter().for_each(|value| walk(value, visit)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn schemas_are_plain_and_use_only_what_the_checker_knows() {
+        const KNOWN: &[&str] = &[
+            "$schema",
+            "$defs",
+            "$ref",
+            "title",
+            "description",
+            "default",
+            "type",
+            "enum",
+            "const",
+            "properties",
+            "required",
+            "additionalProperties",
+            "items",
+            "minItems",
+            "uniqueItems",
+            "minLength",
+            "maxLength",
+            "pattern",
+            "minimum",
+            "maximum",
+            "anyOf",
+            "oneOf",
+            "allOf",
+            "if",
+            "then",
+        ];
+        for kind in Kind::ALL {
+            let schema = schema(kind);
+            walk(&schema, &mut |map| {
+                assert_ne!(map.get("type"), Some(&json!("null")), "{kind}");
+                assert!(!map.get("type").is_some_and(Value::is_array), "{kind}: {map:?}");
+                if map.contains_key("type") {
+                    let stranger = map.keys().find(|key| !KNOWN.contains(&key.as_str()));
+                    // Below `properties` keys are names, and `type` is one of them.
+                    let names = map["type"].is_object();
+                    assert!(names || stranger.is_none(), "{kind}: {stranger:?}");
+                }
+                if let Some(Value::String(pattern)) = map.get("pattern") {
+                    assert!(regex::Regex::new(pattern).is_ok(), "{pattern}");
+                    assert!(pattern.starts_with('^'), "{pattern}");
+                }
+            });
+            assert_eq!(schema["title"], kind.file_name());
+        }
+    }
+}

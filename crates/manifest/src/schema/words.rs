@@ -1,0 +1,213 @@
+//! What is said about each kind of mistake.
+
+use serde_json::Value;
+
+use super::check::Spot;
+use crate::code::Code;
+use crate::finding::{Draft, shown};
+use crate::near::nearest;
+use crate::yaml::{Content, Node};
+
+/// A key as a part of a path.
+pub(super) fn key(text: &str) -> String {
+    shown(text, 64)
+}
+
+fn draft(code: Code, spot: Spot<'_>, message: String) -> Draft {
+    let draft = Draft::error(code, spot.at, message).key(spot.path);
+    match spot.node.raw() {
+        Some(raw) if !raw.is_empty() => draft.value(raw),
+        _ => draft,
+    }
+}
+
+/// The value itself is what is pointed at, not its key.
+fn at_value(spot: Spot<'_>) -> Spot<'_> {
+    Spot { at: spot.node.at, ..spot }
+}
+
+fn quoted(node: &Node) -> String {
+    match node.raw() {
+        Some("") | None => node.is_a().to_owned(),
+        Some(raw) => format!("`{}`", shown(raw, 80)),
+    }
+}
+
+/// What the key is for, as far as it is known.
+fn expected(spot: Spot<'_>) -> Option<String> {
+    let line = spot.about?.lines().next()?.trim_end_matches('.');
+    Some(format!("expected: {line}"))
+}
+
+fn with_expected(draft: Draft, spot: Spot<'_>) -> Draft {
+    match expected(spot) {
+        Some(hint) => draft.hint(hint),
+        None => draft,
+    }
+}
+
+/// The names of types, for people.
+fn type_name(wanted: &str) -> &'static str {
+    match wanted {
+        "object" => "a map",
+        "array" => "a list",
+        "string" => "a text",
+        "boolean" => "true or false",
+        "integer" => "a whole number",
+        "number" => "a number",
+        _ => "something else",
+    }
+}
+
+pub(super) fn wrong_type(wanted: &str, allowed: Option<&Value>, spot: Spot<'_>) -> Draft {
+    let spot = at_value(spot);
+    let empty = matches!(&spot.node.content, Content::Null(raw) if raw.is_empty());
+    if empty {
+        let message = format!("nothing stands here, where {} belongs", type_name(wanted));
+        return draft(Code::Type, spot, message).hint(match expected(spot) {
+            Some(expected) => format!("{expected}; or leave the key out if it may be missing"),
+            None => "write it, or leave the key out if it may be missing".to_owned(),
+        });
+    }
+    if let Some(words) = allowed.and_then(Value::as_array) {
+        return not_one_of(words, spot);
+    }
+    let scalar = matches!(&spot.node.content, Content::Null(_) | Content::Bool(..) | Content::Number(..));
+    if let (true, "string", Some(raw)) = (scalar, wanted, spot.node.raw()) {
+        let name = spot.path.rsplit('.').next().unwrap_or(spot.path);
+        let raw = shown(raw, 80);
+        let message = format!("`{raw}` without quotes is {}, and a text belongs here", spot.node.is_a());
+        return draft(Code::QuoteIt, spot, message).hint(format!("quote it: {name}: \"{raw}\""));
+    }
+    let message = format!("this is {}, and {} belongs here", spot.node.is_a(), type_name(wanted));
+    with_expected(draft(Code::Type, spot, message), spot)
+}
+
+pub(super) fn not_one_of(allowed: &[Value], spot: Spot<'_>) -> Draft {
+    let spot = at_value(spot);
+    let words: Vec<String> = allowed
+        .iter()
+        .map(|value| match value {
+            Value::String(word) => word.clone(),
+            other => other.to_string(),
+        })
+        .collect();
+    let given = quoted(spot.node);
+    let near = spot.node.text().and_then(|text| nearest(text, words.iter().map(String::as_str)));
+    let hint = match (near, words.as_slice()) {
+        (_, [only]) => format!("write {only}"),
+        (Some(near), _) => format!("did you mean {near}? It is one of {}", words.join(", ")),
+        (None, _) => format!("write one of {}", words.join(", ")),
+    };
+    draft(Code::Enum, spot, format!("{given} is not allowed here")).hint(hint)
+}
+
+pub(super) fn length(length: u64, least: u64, most: u64, spot: Spot<'_>) -> Draft {
+    let spot = at_value(spot);
+    let message = match length {
+        0 => "the text is empty".to_owned(),
+        _ if length < least => format!("the text has {length} characters, fewer than {least}"),
+        _ => format!("the text has {length} characters, more than {most}"),
+    };
+    with_expected(draft(Code::Length, spot, message), spot)
+}
+
+pub(super) fn pattern(pattern: &str, spot: Spot<'_>) -> Draft {
+    let spot = at_value(spot);
+    let draft = draft(Code::Pattern, spot, format!("{} does not have the form it needs", quoted(spot.node)));
+    match expected(spot) {
+        Some(hint) => draft.hint(hint),
+        None => draft.hint(format!("it has to match {pattern}")),
+    }
+}
+
+pub(super) fn range(least: Option<f64>, most: Option<f64>, spot: Spot<'_>) -> Draft {
+    let spot = at_value(spot);
+    let bounds = match (least, most) {
+        (Some(least), Some(most)) => format!("{least} to {most}"),
+        (Some(least), None) => format!("{least} or more"),
+        (None, Some(most)) => format!("{most} or less"),
+        (None, None) => String::new(),
+    };
+    let message = format!("{} is out of bounds", quoted(spot.node));
+    draft(Code::Range, spot, message).hint(format!("write a number of {bounds}"))
+}
+
+pub(super) fn too_few(least: u64, spot: Spot<'_>) -> Draft {
+    with_expected(draft(Code::Few, spot, format!("the list needs at least {least}")), spot)
+}
+
+pub(super) fn twice(first: usize, spot: Spot<'_>) -> Draft {
+    let message = format!("{} stands in the list already, as number {}", quoted(spot.node), first + 1);
+    draft(Code::Twice, spot, message).hint("take one of them out")
+}
+
+pub(super) fn missing<'a>(
+    wanted: &str,
+    about: Option<&str>,
+    known: impl IntoIterator<Item = &'a str>,
+    spot: Spot<'_>,
+) -> Draft {
+    let known: Vec<&str> = known.into_iter().collect();
+    let strangers = spot.node.entries().iter().map(|(key, _)| key.text.as_str());
+    let slip = nearest(wanted, strangers.filter(|key| !known.contains(key)));
+    let message = format!("`{wanted}` is missing");
+    let hint = match (slip, about.and_then(|about| about.lines().next())) {
+        (Some(slip), _) => format!("did you mean it by `{}`?", shown(slip, 64)),
+        (None, Some(about)) => format!("add {wanted}: {}", about.trim_end_matches('.')),
+        (None, None) => format!("add {wanted}"),
+    };
+    Draft::error(Code::Missing, spot.at, message).key(spot.path).hint(hint)
+}
+
+pub(super) fn unknown<'a>(given: &str, known: impl IntoIterator<Item = &'a str>, spot: Spot<'_>) -> Draft {
+    let known: Vec<&str> = known.into_iter().collect();
+    let hint = match (undeclarable(spot.path), nearest(given, known.iter().copied())) {
+        (Some(hint), _) => hint.to_owned(),
+        (None, Some(near)) => format!("did you mean {near}?"),
+        (None, None) if known.is_empty() => "take it out".to_owned(),
+        (None, None) => format!("take it out; there are {}", known.join(", ")),
+    };
+    Draft::error(Code::Unknown, spot.at, format!("nobody knows the key `{}`", key(given)))
+        .key(spot.path)
+        .value(given)
+        .hint(hint)
+}
+
+/// What the protocol has and a manifest cannot say.
+fn undeclarable(path: &str) -> Option<&'static str> {
+    match path {
+        "metadata.aip44.capabilities.agent.mcpCapabilities.acp" => {
+            Some("take it out: MCP over ACP cannot be declared, and is there wherever http or sse is")
+        }
+        "metadata.aip44.capabilities.agent.sessionCapabilities" => {
+            Some("take it out: closing, resuming and listing sessions cannot be declared")
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn form(spot: Spot<'_>) -> Draft {
+    let message = format!("{} has none of the forms allowed here", quoted(spot.node));
+    with_expected(draft(Code::Form, at_value(spot), message), spot)
+}
+
+pub(super) fn several(spot: Spot<'_>) -> Draft {
+    let message = "only one of these keys may be there".to_owned();
+    with_expected(draft(Code::Form, spot, message), spot)
+}
+
+pub(super) fn one_of_keys(options: &[&Value], spot: Spot<'_>) -> Draft {
+    let keys = options.iter().filter_map(|option| option.get("required")?.get(0)?.as_str());
+    let keys: Vec<&str> = keys.collect();
+    draft(Code::Form, spot, "a key is missing".to_owned()).hint(format!("write one of {}", keys.join(", ")))
+}
+
+/// How far from a form a finding shows a value to be.
+pub(super) fn weight(draft: &Draft) -> usize {
+    match draft.code() {
+        Code::Unknown => 3,
+        Code::Missing => 2,
+        _ => 1,
+    }
+}

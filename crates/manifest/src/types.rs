@@ -1,0 +1,68 @@
+//! The manifests as plain data. Every schema we print and check by is made from these types.
+//!
+//! The first line of a comment here is what a finding tells people to write.
+
+pub mod acp;
+pub mod agent_cli;
+pub mod cli;
+pub mod governance;
+pub mod operator;
+pub mod policy;
+pub mod runner;
+pub mod sandbox;
+pub mod storage;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+
+/// What others may put into a manifest.
+pub type Open = Map<String, Value>;
+
+/// One value, or a list of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum OneOrMany<T> {
+    /// One.
+    One(T),
+    /// Several, each once.
+    #[schemars(extend("minItems" = 1))]
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    /// All of them.
+    pub fn as_slice(&self) -> &[T] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// Where secrets come from, by name and never by value.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Secrets {
+    /// The file or name of the secrets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub r#ref: Option<String>,
+    /// Which of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<SecretState>,
+}
+
+/// Which secrets.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SecretState {
+    /// The names of variables.
+    #[serde(default)]
+    pub env: Vec<String>,
+}
+
+/// A value that is there only if it was written, and then is not nothing.
+pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}

@@ -1,0 +1,181 @@
+//! Whether the version a program prints is one that will do.
+
+use std::str::FromStr;
+
+use regex::{Regex, RegexBuilder};
+use semver::{Version, VersionReq};
+use thiserror::Error;
+
+use crate::finding::shown;
+use crate::types::cli::VersionCheck;
+
+/// Why a version will not do, or cannot be judged.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum VersionError {
+    /// The pattern cannot be used.
+    #[error("the pattern cannot be used: {0}")]
+    Pattern(String),
+    /// The range cannot be read.
+    #[error("`{0}` is not a range of versions")]
+    Range(String),
+    /// The output has no version in it.
+    #[error("no version was found in what the program printed: `{0}`")]
+    NotFound(String),
+    /// What was found is not a version.
+    #[error("`{0}` is not a version")]
+    NotOne(String),
+    /// It is another than wanted.
+    #[error("version {found} is not in {range}")]
+    Outside {
+        /// What was found.
+        found: Version,
+        /// What was wanted.
+        range: String,
+    },
+}
+
+/// The longest output that is looked at, in bytes.
+const LONGEST: usize = 64 << 10;
+
+/// Versions that will do, in the way packages of npm are asked for: `>=1.2 <2`, `^1.2`, `1.x || 2.0.0`, `1.0 - 2.0`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Range(Vec<VersionReq>);
+
+impl Range {
+    /// Whether `version` is among them.
+    pub fn contains(&self, version: &Version) -> bool {
+        self.0.iter().any(|range| range.matches(version))
+    }
+}
+
+impl FromStr for Range {
+    type Err = VersionError;
+
+    fn from_str(text: &str) -> Result<Self, VersionError> {
+        let error = || VersionError::Range(shown(text, 80));
+        let alternatives = text.split("||").map(|part| alternative(part).ok_or_else(error));
+        alternatives.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Comparisons that all have to hold.
+fn alternative(text: &str) -> Option<VersionReq> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Some(VersionReq::STAR);
+    }
+    if let Some((from, to)) = text.split_once(" - ") {
+        return VersionReq::parse(&format!(">={}, <={}", from.trim(), to.trim())).ok();
+    }
+    let mut comparisons: Vec<String> = Vec::new();
+    let mut open = String::new();
+    for word in text.split([' ', '\t', ',']).filter(|word| !word.is_empty()) {
+        open.push_str(word);
+        // An operator may stand apart from its version.
+        if open.chars().all(|letter| "<>=^~".contains(letter)) {
+            continue;
+        }
+        let comparison = std::mem::take(&mut open);
+        let comparison = comparison.strip_prefix('v').map(ToOwned::to_owned).unwrap_or(comparison);
+        // Without an operator it is that version and no other.
+        let bare = comparison.starts_with(|letter: char| letter.is_ascii_digit())
+            && !comparison.contains(['x', 'X', '*']);
+        comparisons.push(if bare { format!("={comparison}") } else { comparison });
+    }
+    if !open.is_empty() {
+        return None;
+    }
+    VersionReq::parse(&comparisons.join(", ")).ok()
+}
+
+/// The pattern that finds a version, within bounds: its first group is the version.
+pub(crate) fn pattern(text: &str) -> Result<Regex, VersionError> {
+    let regex = RegexBuilder::new(text).size_limit(1 << 18).dfa_size_limit(1 << 18).build();
+    let regex = regex.map_err(|error| {
+        let last = error.to_string();
+        VersionError::Pattern(shown(last.lines().last().unwrap_or_default(), 120))
+    })?;
+    match regex.captures_len() {
+        1 => Err(VersionError::Pattern("it has no group".into())),
+        _ => Ok(regex),
+    }
+}
+
+/// Judges what a program printed when it was asked for its version.
+pub fn judge(check: &VersionCheck, output: &str) -> Result<Version, VersionError> {
+    let range: Range = check.range.parse()?;
+    let regex = pattern(&check.parse)?;
+    let mut end = output.len().min(LONGEST);
+    while !output.is_char_boundary(end) {
+        end -= 1;
+    }
+    let output = output[..end].trim();
+    let found = regex.captures(output).and_then(|captures| captures.get(1));
+    let found = found.ok_or_else(|| VersionError::NotFound(shown(output, 80)))?.as_str();
+    let version = full(found).ok_or_else(|| VersionError::NotOne(shown(found, 80)))?;
+    if range.contains(&version) {
+        return Ok(version);
+    }
+    Err(VersionError::Outside { found: version, range: shown(&check.range, 80) })
+}
+
+/// A version of which the last numbers may be missing.
+fn full(text: &str) -> Option<Version> {
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let dots = text.split(['-', '+']).next()?.matches('.').count();
+    match dots {
+        0 => Version::parse(&format!("{text}.0.0")).ok(),
+        1 => Version::parse(&format!("{text}.0")).ok(),
+        _ => Version::parse(text).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(range: &str, fits: &[&str], not: &[&str]) {
+        let parsed: Range = range.parse().expect(range);
+        for version in fits {
+            assert!(parsed.contains(&full(version).unwrap()), "{version} is in {range}");
+        }
+        for version in not {
+            assert!(!parsed.contains(&full(version).unwrap()), "{version} is not in {range}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_those_of_packages() {
+        check(">=0.13.0 <1.0.0", &["0.13.0", "0.99.1"], &["0.12.9", "1.0.0"]);
+        check(">= 1.2", &["1.2", "3"], &["1.1.9"]);
+        check("1.2.3", &["1.2.3"], &["1.2.4", "1.3.0"]);
+        check("1.x || >=3", &["1.9.0", "3.0.0"], &["2.0.0"]);
+        check("^1.2.0", &["1.9.9"], &["2.0.0"]);
+        check("~1.2.0", &["1.2.9"], &["1.3.0"]);
+        check("1.0.0 - 2.0.0", &["1.0.0", "2.0.0"], &["2.0.1"]);
+        check("*", &["0.0.1"], &[]);
+        for wrong in [">=", "latest", "1.2.3.4", ">=1 <<2", "a || b"] {
+            assert!(wrong.parse::<Range>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_a_program_prints_is_judged() {
+        let check = |parse: &str, range: &str| VersionCheck {
+            cmd: "hermes --version".into(),
+            parse: parse.into(),
+            range: range.into(),
+            timeout_ms: 5000,
+        };
+        let hermes = check(r"^hermes\s+(\d+\.\d+\.\d+)", ">=0.13.0 <1.0.0");
+        assert_eq!(judge(&hermes, "hermes 0.13.4\n"), Ok(Version::new(0, 13, 4)));
+        assert!(matches!(judge(&hermes, "hermes 1.0.0"), Err(VersionError::Outside { .. })));
+        assert!(matches!(judge(&hermes, "command not found"), Err(VersionError::NotFound(_))));
+        assert!(matches!(judge(&check("(.*)", "*"), "new"), Err(VersionError::NotOne(_))));
+        assert!(matches!(judge(&check("(", "*"), "1"), Err(VersionError::Pattern(_))));
+        assert!(matches!(judge(&check("a", "*"), "1"), Err(VersionError::Pattern(_))));
+        assert!(matches!(judge(&check("(a{500}){500}", "*"), "1"), Err(VersionError::Pattern(_))));
+        assert!(matches!(judge(&check("(a)", "new"), "1"), Err(VersionError::Range(_))));
+    }
+}

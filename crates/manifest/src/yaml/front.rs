@@ -1,0 +1,70 @@
+//! Where the front matter of a file ends and its text begins.
+
+use super::Place;
+use crate::code::Code;
+use crate::finding::Draft;
+
+/// The two parts of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Front<'a> {
+    /// The YAML between the fences.
+    pub(crate) yaml: &'a str,
+    /// What follows.
+    pub(crate) body: &'a str,
+}
+
+/// The line of every fence.
+const FENCE: &str = "---";
+
+/// Cuts a file at its fences. The YAML starts on line 2.
+pub(crate) fn split(text: &str) -> Result<Front<'_>, Draft> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let (first, rest) = cut(text);
+    if first.trim_end() != FENCE {
+        let draft = Draft::error(Code::FrontMatter, Place::START, "the file does not begin with `---`");
+        return Err(draft.hint("put the keys between two lines of `---` at the very top"));
+    }
+    let mut end = 0;
+    loop {
+        if end == rest.len() {
+            let draft = Draft::error(Code::FrontMatter, Place::START, "the front matter has no end");
+            return Err(draft.hint("write a line of `---` below the last key"));
+        }
+        let (line, after) = cut(&rest[end..]);
+        if line.trim_end() == FENCE {
+            return Ok(Front { yaml: &rest[..end], body: after });
+        }
+        end = rest.len() - after.len();
+    }
+}
+
+/// The first line without its end, and what follows it.
+fn cut(text: &str) -> (&str, &str) {
+    let (line, rest) = text.split_once('\n').unwrap_or((text, ""));
+    (line.strip_suffix('\r').unwrap_or(line), rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<(&str, &str)>) {
+        let front = split(text).ok();
+        assert_eq!(front.map(|front| (front.yaml, front.body)), expected, "{text:?}");
+    }
+
+    #[test]
+    fn fences_are_lines_of_three_dashes() {
+        check("---\na: 1\n---\nbody\n", Some(("a: 1\n", "body\n")));
+        check("---\n---", Some(("", "")));
+        check("\u{feff}---\r\na: 1\r\n---\r\nb", Some(("a: 1\r\n", "b")));
+        check("---  \na: |\n  ---\n--- \n", Some(("a: |\n  ---\n", "")));
+        check("", None);
+        check("a: 1\n", None);
+        check("\n---\na: 1\n---\n", None);
+        check("---\na: 1\n", None);
+        check("---\na: 1\n----\n", None);
+        check("---", None);
+    }
+}

@@ -1,0 +1,181 @@
+//! Events to a tree, within bounds: nothing is expanded, nothing comes twice.
+
+use granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag};
+
+use super::scalar::resolve;
+use super::{Content, Key, Node, Place};
+use crate::code::Code;
+use crate::finding::Draft;
+
+/// How deep values may be nested.
+const DEEPEST: usize = 32;
+
+/// How many values a file may have.
+const MOST: usize = 20_000;
+
+/// Reads the YAML of a file that starts on `line`. Whatever else is wrong with it stands in `findings`; without a tree
+/// there is at least one error.
+pub(crate) fn parse(yaml: &str, line: usize, findings: &mut Vec<Draft>) -> Option<Node> {
+    let mut options = Options::default();
+    options.flow_nesting_limit = DEEPEST * 2;
+    options.block_nesting_limit = DEEPEST * 2;
+    options.disallow_directives = true;
+    let mut builder = Builder {
+        line: line - 1,
+        lines: yaml.lines().count(),
+        open: Vec::new(),
+        root: None,
+        nodes: 0,
+        findings,
+    };
+    for event in Parser::new_from_str_with_options(yaml, options) {
+        let taken = match event {
+            Ok((event, span)) => builder.take(event, span),
+            Err(error) => {
+                let at = builder.place(error.marker().line(), error.marker().col());
+                let message = format!("this is not YAML: {}", crate::finding::shown(&error.info(), 120));
+                let hint = "look at the indentation, and quote texts with `: ` or ` #` in them";
+                Err(Draft::error(Code::Syntax, at, message).hint(hint))
+            }
+        };
+        if let Err(draft) = taken {
+            findings.push(draft);
+            return None;
+        }
+    }
+    builder.root.take()
+}
+
+struct Builder<'a> {
+    /// How many lines of the file stand before the YAML.
+    line: usize,
+    /// How many lines it has.
+    lines: usize,
+    open: Vec<Open>,
+    root: Option<Node>,
+    nodes: usize,
+    findings: &'a mut Vec<Draft>,
+}
+
+/// A list or a map that is being read.
+struct Open {
+    at: Place,
+    content: Content,
+    /// The key whose value comes next, and whether it came before.
+    key: Option<(Key, bool)>,
+}
+
+impl Builder<'_> {
+    fn place(&self, line: usize, column: usize) -> Place {
+        // The end of the input is behind the last line, which is where the fence stands.
+        Place { line: self.line + line.clamp(1, self.lines + 1), column: column + 1 }
+    }
+
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Draft> {
+        let at = self.place(span.start.line(), span.start.col());
+        match event {
+            Event::Scalar(text, style, _, tag) => {
+                let content = scalar(&text, style, tag.as_deref(), at)?;
+                self.put(Node { at, content })
+            }
+            Event::SequenceStart(_, _, tag) => {
+                untagged(tag.as_deref(), at)?;
+                self.descend(at, Content::List(Vec::new()))
+            }
+            Event::MappingStart(_, _, tag) => {
+                untagged(tag.as_deref(), at)?;
+                self.descend(at, Content::Map(Vec::new()))
+            }
+            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
+                Some(open) => self.put(Node { at: open.at, content: open.content }),
+                None => Ok(()),
+            },
+            Event::Alias(_) | Event::UnresolvedAlias(_) => {
+                let draft = Draft::error(Code::Alias, at, "a reference to another value (`*name`)");
+                Err(draft.hint("write the value out, or quote the text if it begins with `*`"))
+            }
+            Event::DocumentStart(..) if self.root.is_some() => {
+                Err(Draft::error(Code::Syntax, at, "a second document begins here")
+                    .hint("put all keys into one front matter"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn descend(&mut self, at: Place, content: Content) -> Result<(), Draft> {
+        if self.open.len() == DEEPEST {
+            let message = format!("values are nested more than {DEEPEST} deep");
+            return Err(Draft::error(Code::TooDeep, at, message).hint("nothing needs that: make it flatter"));
+        }
+        if self.open.last().is_some_and(|open| matches!(open.content, Content::Map(_)) && open.key.is_none())
+        {
+            return Err(Draft::error(Code::Key, at, "a key is a list or a map").hint("write a plain word"));
+        }
+        self.open.push(Open { at, content, key: None });
+        Ok(())
+    }
+
+    fn put(&mut self, node: Node) -> Result<(), Draft> {
+        self.nodes += 1;
+        if self.nodes > MOST {
+            let message = format!("there are more than {MOST} values");
+            return Err(Draft::error(Code::TooLong, node.at, message).hint("nothing needs that many"));
+        }
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Ok(());
+        };
+        match &mut open.content {
+            Content::List(items) => items.push(node),
+            Content::Map(entries) => match open.key.take() {
+                None => open.key = Some(key(&node, entries, self.findings)?),
+                // What comes twice was said; the first counts while looking for the rest.
+                Some((_, true)) => {}
+                Some((key, false)) => {
+                    // Nothing at all stands nowhere.
+                    let empty = matches!(&node.content, Content::Null(raw) if raw.is_empty());
+                    let at = if empty { key.at } else { node.at };
+                    entries.push((key, Node { at, ..node }));
+                }
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn key(node: &Node, entries: &[(Key, Node)], findings: &mut Vec<Draft>) -> Result<(Key, bool), Draft> {
+    let Some(text) = node.raw().map(ToOwned::to_owned) else {
+        return Err(Draft::error(Code::Key, node.at, "a key is a list or a map").hint("write a plain word"));
+    };
+    if text == "<<" {
+        let draft = Draft::error(Code::Alias, node.at, "`<<` takes over the keys of another map");
+        return Err(draft.hint("write the keys out"));
+    }
+    let first = entries.iter().find(|(key, _)| key.text == text).map(|(key, _)| key.at);
+    if let Some(first) = first {
+        let message =
+            format!("`{}` comes twice, first on line {}", crate::finding::shown(&text, 80), first.line);
+        findings.push(Draft::error(Code::Duplicate, node.at, message).value(&text).hint("keep one of them"));
+    }
+    Ok((Key { text, at: node.at }, first.is_some()))
+}
+
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: Place) -> Result<Content, Draft> {
+    match tag {
+        Some(tag) if tag.is_yaml_core_schema_tag("str") => Ok(Content::Text(text.to_owned())),
+        Some(_) => untagged(tag, at).map(|()| Content::Null(String::new())),
+        None if style == ScalarStyle::Plain => Ok(resolve(text)),
+        None => Ok(Content::Text(text.to_owned())),
+    }
+}
+
+fn untagged(tag: Option<&Tag>, at: Place) -> Result<(), Draft> {
+    match tag {
+        None => Ok(()),
+        Some(tag) => {
+            let message = format!("a tag (`{}`)", crate::finding::shown(&tag.to_string(), 40));
+            Err(Draft::error(Code::Tag, at, message).hint("leave it out; quote the value if it is a text"))
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The official schemas, with an independent implementation to apply them.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use jsonschema::Validator;
+use narrows_manifest::Kind;
+use serde_json::{Value, json};
+
+/// The official verdict.
+pub(crate) struct Judge {
+    validators: HashMap<Kind, Validator>,
+    /// Every key and every word that a schema mentions, for mutations.
+    pub(crate) words: HashMap<Kind, Vec<String>>,
+}
+
+impl Judge {
+    pub(crate) fn new(folder: &Path) -> Self {
+        let read = |name: &str| -> Value {
+            let path = folder.join("schemas").join(format!("{name}.schema.json"));
+            serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+        };
+        let mut registry = jsonschema::Registry::new();
+        for name in ["aip-29.CLI", "aip-35.STORAGE", "aip-38.POLICY", "aip-7.GOVERNANCE", "aip-17.RUNNER"] {
+            let schema = read(name);
+            let id = schema["$id"].as_str().unwrap().to_owned();
+            registry = registry.add(id, schema).unwrap();
+        }
+        let registry = registry.prepare().unwrap();
+        let schema_of = |kind: Kind| match kind {
+            Kind::Acp => read("aip-44.ACP"),
+            Kind::Operator => read("aip-9.OPERATOR"),
+            Kind::Sandbox => read("aip-36.SANDBOX"),
+            Kind::AgentCli => read("aip-45.AGENT-CLI"),
+            Kind::Governance => {
+                json!({"$ref": "https://agentproto.sh/schemas/aip-7/GOVERNANCE.schema.json#/$defs/workspace"})
+            }
+            Kind::Policy => {
+                json!({"$ref": "https://agentproto.sh/schemas/aip-7/GOVERNANCE.schema.json#/$defs/policy"})
+            }
+            Kind::Runner => {
+                json!({"$ref": "https://agentproto.sh/schemas/aip-17/RUNNER.schema.json#/$defs/runner"})
+            }
+        };
+        let mut validators = HashMap::new();
+        let mut words = HashMap::new();
+        for kind in Kind::ALL {
+            let schema = schema_of(kind);
+            validators.insert(kind, jsonschema::options().with_registry(&registry).build(&schema).unwrap());
+            let mut found = Vec::new();
+            collect(&narrows_manifest::schema(kind), &mut found);
+            collect(&schema, &mut found);
+            found.sort();
+            found.dedup();
+            words.insert(kind, found);
+        }
+        Self { validators, words }
+    }
+
+    pub(crate) fn accepts(&self, kind: Kind, value: &Value) -> bool {
+        self.validators[&kind].is_valid(value)
+    }
+
+    pub(crate) fn complaints(&self, kind: Kind, value: &Value) -> Vec<String> {
+        self.validators[&kind]
+            .iter_errors(value)
+            .map(|error| format!("{}: {error}", error.instance_path()))
+            .collect()
+    }
+}
+
+fn collect(schema: &Value, found: &mut Vec<String>) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::Object(properties)) = map.get("properties") {
+                found.extend(properties.keys().cloned());
+            }
+            for words in [map.get("enum"), map.get("required")].into_iter().flatten() {
+                found.extend(
+                    words.as_array().into_iter().flatten().filter_map(|word| word.as_str().map(Into::into)),
+                );
+            }
+            map.values().for_each(|value| collect(value, found));
+        }
+        Value::Array(list) => list.iter().for_each(|value| collect(value, found)),
+        _ => {}
+    }
+}
+
+/// The front matter as another reader of YAML sees it: here the printed tree of ours is the only one at hand, so the
+/// examples are read by it and judged by the official schema.
+pub(crate) fn front_matter(bytes: &[u8]) -> Value {
+    narrows_manifest::front_matter(bytes).expect("an example has front matter")
+}

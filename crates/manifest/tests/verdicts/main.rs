@@ -1,0 +1,125 @@
+//! Our verdicts against those of the official schemas, where these are at hand: published examples and mutations of them.
+//!
+//! The folder is named by `NARROWS_AIP`; without it, a `shared/spec/aip` beside the repository is looked for.
+
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "these files are all tests")]
+
+mod judge;
+mod mutate;
+
+use std::path::{Path, PathBuf};
+
+use judge::Judge;
+use mutate::{Random, mutated};
+use narrows_manifest::{Code, Kind, Severity, check};
+use serde_json::Value;
+
+/// The folder, or a word about its absence.
+fn folder() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/spec/aip");
+    let folder = std::env::var_os("NARROWS_AIP").map_or(beside, PathBuf::from);
+    if folder.join("schemas").is_dir() {
+        return Some(folder);
+    }
+    eprintln!("skipped: there are no official schemas in {}", folder.display());
+    None
+}
+
+/// Every published example, with its kind.
+fn examples(folder: &Path) -> Vec<(Kind, PathBuf)> {
+    let mut found = Vec::new();
+    let mut open = vec![folder.join("examples")];
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            match Kind::of(&path) {
+                _ if path.is_dir() => open.push(path),
+                Some(kind) => found.push((kind, path)),
+                None => {}
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Errors but for those of points 5 to 8 and 13, which no schema has.
+fn errors(kind: Kind, path: &Path, bytes: &[u8]) -> Vec<String> {
+    let findings = check(kind, path, bytes);
+    let counts = |code: Code| code != Code::Contradiction;
+    let errors =
+        findings.iter().filter(|finding| finding.severity == Severity::Error && counts(finding.code));
+    errors.map(ToString::to_string).collect()
+}
+
+#[test]
+fn published_examples_have_their_verdicts() {
+    /// What fails as published: a placeholder for a hash, and keys that were renamed.
+    const FAIL: &[(&str, &str, usize)] =
+        &[("hermes/AGENT-CLI.md", "pattern", 1), ("SANDBOX.md", "unknown-key", 2)];
+    let Some(folder) = folder() else { return };
+    let judge = Judge::new(&folder);
+    let examples = examples(&folder);
+    assert!(examples.len() >= 24, "{examples:?}");
+    for (kind, path) in examples {
+        let bytes = std::fs::read(&path).unwrap();
+        let findings = check(kind, &path, &bytes);
+        let errors: Vec<_> = findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
+        match FAIL.iter().find(|(name, ..)| path.ends_with(name)) {
+            Some((_, code, count)) => {
+                assert_eq!(errors.len(), *count, "{}\n{findings}", path.display());
+                assert!(errors.iter().all(|finding| finding.code.name() == *code), "{findings}");
+            }
+            None => assert!(errors.is_empty(), "{}\n{findings}", path.display()),
+        }
+        let strange = findings.iter().find(|finding| {
+            !matches!(
+                finding.code,
+                Code::UnknownRevision
+                    | Code::Unbound
+                    | Code::Provider
+                    | Code::ProtocolProprietary
+                    | Code::ProtocolMcp
+            ) && finding.severity == Severity::Warning
+        });
+        assert_eq!(strange, None);
+        let value = judge::front_matter(&bytes);
+        assert_eq!(judge.accepts(kind, &value), errors.is_empty(), "{}", path.display());
+    }
+}
+
+#[test]
+fn mutations_get_the_same_verdict() {
+    let Some(folder) = folder() else { return };
+    let judge = Judge::new(&folder);
+    let seed = std::env::var("NARROWS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(44);
+    let rounds = std::env::var("NARROWS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(60);
+    let mut random = Random::new(seed);
+    let mut verdicts = [0, 0];
+    let mut sources: Vec<(Kind, PathBuf, Value)> = examples(&folder)
+        .into_iter()
+        .map(|(kind, path)| (kind, path.clone(), judge::front_matter(&std::fs::read(path).unwrap())))
+        .collect();
+    sources.extend(
+        mutate::full().into_iter().map(|(kind, value)| (kind, PathBuf::from(kind.file_name()), value)),
+    );
+    for (kind, path, source) in sources {
+        for round in 0..rounds {
+            let mut value = source.clone();
+            for _ in 0..=round % 3 {
+                value = mutated(value, &judge, kind, &mut random);
+            }
+            let text = format!("---\n{value}\n---\n");
+            let official = judge.accepts(kind, &value);
+            let errors = errors(kind, &path, text.as_bytes());
+            assert_eq!(
+                errors.is_empty(),
+                official,
+                "{kind}, seed {seed}\n{value}\nofficial: {:?}\nours: {errors:#?}",
+                judge.complaints(kind, &value)
+            );
+            verdicts[usize::from(official)] += 1;
+        }
+    }
+    assert!(verdicts[0] > 200 && verdicts[1] > 200, "one-sided: {verdicts:?}");
+}
