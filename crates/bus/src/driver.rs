@@ -36,8 +36,8 @@ use crate::nursery::{News, Orders};
 
 pub use brain::Brain;
 pub(crate) use descriptors::{
-    before as own_descriptors, cap as cap_connections, needed as needed_descriptors,
-    raise as raise_descriptors,
+    before as own_descriptors, cap as cap_connections, most as most_descriptors,
+    needed as needed_descriptors, raise as raise_descriptors,
 };
 pub(crate) use mail::Mailbox;
 pub use queues::Queues;

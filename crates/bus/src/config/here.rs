@@ -1,11 +1,13 @@
 //! What a configuration needs of the machine it is for.
 
 use std::ffi::OsString;
+use std::os::unix::fs::FileTypeExt;
 
 use narrows_process::{Controller, Limits, SpawnError};
 
 use super::notes::Notes;
 use super::{Placed, Pool};
+use crate::driver::{most_descriptors, needed_descriptors};
 
 /// The machine on which a configuration is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +23,7 @@ pub struct Here<'a> {
 pub(super) struct Spots {
     pub(super) command: usize,
     pub(super) cwd: Option<usize>,
+    pub(super) instances: Option<usize>,
     pub(super) memory: Option<usize>,
     pub(super) pids: Option<usize>,
 }
@@ -44,6 +47,21 @@ impl Here<'_> {
                     );
                 }
             }
+        }
+        for (path, at) in &placed.sockets {
+            if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+                let what = format!("{:?} exists and is not a socket", path.display().to_string());
+                let hint = "name another path, or remove that file yourself";
+                notes.mistake(*at, what, Some(hint.to_owned()));
+            }
+        }
+        let (needed, most) = (needed_descriptors(&placed.config), most_descriptors());
+        let pools = placed.config.pools.iter().zip(&placed.spots);
+        if let Some((_, spots)) = pools.max_by_key(|(pool, _)| pool.instances).filter(|_| needed > most) {
+            let what = format!(
+                "all workers need {needed} descriptors, and here there can be {most}, so the bus would not start"
+            );
+            notes.warning(spots.instances.unwrap_or(spots.command), what);
         }
     }
 

@@ -1,16 +1,18 @@
 //! From the text of a file to what a bus is told.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::here::{Here, Spots};
 use super::mistake::{Mistake, Warning};
 use super::notes::Notes;
 use super::{Config, json, settings, stdio_bus, tree};
 
-/// A configuration, and where settings of its pools stand.
+/// A configuration, and where settings stand that depend on the machine.
 pub(super) struct Placed {
     pub(super) config: Config,
     pub(super) spots: Vec<Spots>,
+    /// The paths of unix sockets, and the bytes where they stand.
+    pub(super) sockets: Vec<(PathBuf, usize)>,
 }
 
 /// All that can be said about a file.

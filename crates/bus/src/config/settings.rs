@@ -64,20 +64,31 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed
     }
     let pools = pool::unique(notes, pools);
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
-    let listen =
-        unique(tables("listen").into_iter().filter_map(|table| listen(table, base, &names)).collect());
+    let listen: Vec<_> =
+        tables("listen").into_iter().filter_map(|table| listen(table, base, &names)).collect();
+    unique(&listen);
+    let mut sockets: Vec<_> = listen
+        .iter()
+        .filter_map(|(listen, url)| match &listen.at {
+            Door::Unix(path) => Some((path.clone(), url.node.at)),
+            _ => None,
+        })
+        .collect();
+    let listen: Vec<Listen> = listen.into_iter().map(|(listen, _)| listen).collect();
     if none("listen") {
         notes.warning(0, "there is no [[listen]]: nobody can come in unless --listen says where");
     }
     let limits = table.get("limits").and_then(Item::table).map(limits).unwrap_or_default();
     let admin = table.get("admin").and_then(Item::table).map(|table| admin(table, base)).unwrap_or_default();
     if let Some(path) = &admin.socket
-        && listen.iter().any(|listen| matches!(&listen.at, Door::Unix(other) if other == path))
         && let Some(item) = table.get("admin").and_then(Item::table).and_then(|table| table.get("socket"))
     {
-        item.fail("is also where clients come in", None);
+        if sockets.iter().any(|(other, _)| other == path) {
+            item.fail("is also where clients come in", None);
+        }
+        sockets.push((path.clone(), item.node.at));
     }
-    Some(Placed { config: Config { listen, pools, limits, admin }, spots })
+    Some(Placed { config: Config { listen, pools, limits, admin }, spots, sockets })
 }
 
 const POOL_FIRST: &str = "it belongs into [[pool]]";
@@ -124,14 +135,13 @@ fn listen<'a>(table: Table<'a>, base: &Path, pools: &[&str]) -> Option<(Listen, 
 }
 
 /// Complains about places that are listened on twice. Every port 0 is another one.
-fn unique(listen: Vec<(Listen, Item<'_>)>) -> Vec<Listen> {
+fn unique(listen: &[(Listen, Item<'_>)]) {
     let free = |at: &Door| matches!(at, Door::Tcp(address) if address.ends_with(":0"));
     for (index, (one, url)) in listen.iter().enumerate() {
         if !free(&one.at) && listen[..index].iter().any(|(other, _)| other.at == one.at) {
             url.fail("is listened on already", None);
         }
     }
-    listen.into_iter().map(|(listen, _)| listen).collect()
 }
 
 fn limits(table: Table<'_>) -> Limits {

@@ -61,7 +61,11 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node) -> Option<Placed> {
         Some(table) => transport(table),
         None => vec![Listen { at: Door::Stdio, pool: None }],
     };
-    Some(Placed { config: Config { listen, pools, limits, admin: Admin::default() }, spots })
+    Some(Placed {
+        config: Config { listen, pools, limits, admin: Admin::default() },
+        spots,
+        sockets: Vec::new(),
+    })
 }
 
 /// Warns of keys that are not known; stdio Bus ignores them without a word.

@@ -412,6 +412,29 @@ pids = 7
 }
 
 #[test]
+fn what_a_bus_has_no_room_for_is_told() {
+    let place = tempfile::tempdir().unwrap();
+    std::fs::write(place.path().join("file"), "").unwrap();
+    let pool = |name: &str| {
+        format!(
+            "[[pool]]\nname = \"{name}\"\ncommand = [\"narrows\"]\ninstances = 10000\nmax_instances = 10000\n"
+        )
+    };
+    let pools: String = (0..30).map(|number| pool(&number.to_string())).collect();
+    let text = format!("[[listen]]\nurl = \"unix:file\"\n{pools}[admin]\nsocket = \"new\"\n");
+    let here = Here { environment: &[], ours: "narrows" };
+    let Inspected { mistakes, warnings, .. } = inspect(&text, &place.path().join("bus.toml"), Some(here));
+    assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+    assert_eq!(mistakes[0].place.line, 2);
+    assert!(mistakes[0].what.ends_with("exists and is not a socket"), "{mistakes:?}");
+    let needed = 30 * 10_000 * 8;
+    match rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum {
+        Some(most) if most < needed => assert!(warnings[0].what.contains("descriptors"), "{warnings:?}"),
+        _ => assert_eq!(warnings, []),
+    }
+}
+
+#[test]
 fn a_long_drain_is_warned_of() {
     let pool = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\n[limits]\ndrain_timeout = ";
     assert_eq!(toml(&format!("{pool}\"30s\"")), "");

@@ -19,6 +19,11 @@ pub(crate) fn before() -> Option<u64> {
     *FIRST.get_or_init(|| getrlimit(Resource::Nofile).current)
 }
 
+/// How many descriptors we could have if we asked for them.
+pub(crate) fn most() -> u64 {
+    getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
+}
+
 /// Raises the limit on descriptors as far as we may. Returns it.
 pub(crate) fn raise() -> u64 {
     before();

@@ -76,7 +76,8 @@ pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
     without_effect(table, &pool);
     let at_name = table.get("name").map_or(table.at, |item| item.node.at);
     let at = |key: &str| table.get(key).map(|item| item.node.at);
-    let spots = Spots { command, cwd: at("cwd"), memory: at("memory"), pids: at("pids") };
+    let spots =
+        Spots { command, cwd: at("cwd"), instances: at("instances"), memory: at("memory"), pids: at("pids") };
     Some((Named { pool, at: at_name }, spots))
 }
 
