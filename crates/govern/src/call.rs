@@ -1,0 +1,204 @@
+//! A call of a tool as an agent tells of it, bit by bit.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+
+use narrows_policy::Action;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// How far a call is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Progress {
+    /// It has not begun.
+    #[default]
+    Pending,
+    /// It is under way.
+    #[serde(rename = "in_progress")]
+    Running,
+    /// It has ended well.
+    Completed,
+    /// It has ended otherwise.
+    Failed,
+    /// Something that nobody knows: then it may have begun.
+    #[serde(other)]
+    Unknown,
+}
+
+/// What one message says about a call. A member that stands there twice makes it unreadable.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Said<'a> {
+    #[serde(borrow)]
+    pub(crate) tool_call_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    kind: Option<Cow<'a, str>>,
+    #[serde(default)]
+    pub(crate) status: Option<Progress>,
+    #[serde(borrow, default)]
+    raw_input: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    raw_output: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
+    #[serde(default)]
+    locations: Option<Vec<Location>>,
+    #[serde(rename = "_meta", borrow, default)]
+    meta: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Location {
+    path: PathBuf,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Call {
+    name: Option<String>,
+    kind: Option<String>,
+    server: Option<String>,
+    pub(crate) progress: Progress,
+    pub(crate) input: Value,
+    pub(crate) output: Value,
+    locations: Vec<PathBuf>,
+}
+
+impl Call {
+    /// A call of a known tool with all of its input.
+    pub(crate) fn known(server: Option<String>, name: &str, kind: &str, input: Value) -> Self {
+        let (name, kind) = (Some(name.to_owned()), Some(kind.to_owned()));
+        Self { name, kind, server, input, ..Self::default() }
+    }
+
+    /// Takes in what is said about it. Tells whether that changes what is to be decided.
+    pub(crate) fn hear(&mut self, said: &Said<'_>) -> bool {
+        let mut changed = false;
+        let mut keep = |kept: &mut Option<String>, new: Option<&str>| {
+            if let Some(new) = new.filter(|new| !new.is_empty())
+                && kept.as_deref() != Some(new)
+            {
+                *kept = Some(new.to_owned());
+                changed = true;
+            }
+        };
+        let known = said.name.as_deref().map(str::to_owned).or_else(|| known_name(said.meta));
+        keep(&mut self.name, known.as_deref());
+        keep(&mut self.kind, said.kind.as_deref());
+        if let Some(input) = said.raw_input.and_then(read)
+            && input != self.input
+        {
+            self.input = input;
+            changed = true;
+        }
+        if let Some(locations) = &said.locations {
+            let paths: Vec<PathBuf> = locations.iter().map(|location| location.path.clone()).collect();
+            changed |= paths != self.locations;
+            self.locations = paths;
+        }
+        if let Some(output) = said.raw_output.or(said.content).and_then(read) {
+            self.output = output;
+        }
+        if let Some(status) = said.status {
+            self.progress = self.progress.max(status);
+        }
+        changed
+    }
+
+    /// The tool: by its name, or where an agent tells none by its kind. Never by its title, which an agent words.
+    pub(crate) fn tool(&self) -> String {
+        match (&self.server, &self.name) {
+            (Some(server), Some(name)) => format!("{server}/{name}"),
+            (None, Some(name)) => name.clone(),
+            _ => format!("kind:{}", self.kind.as_deref().unwrap_or("other")),
+        }
+    }
+
+    /// The name of the tool, and the MCP server that it belongs to.
+    pub(crate) fn parts(&self) -> (Option<&str>, Option<&str>) {
+        (self.name.as_deref(), self.server.as_deref())
+    }
+
+    /// The kind it is said to be.
+    pub(crate) fn kind(&self) -> &str {
+        self.kind.as_deref().unwrap_or("other")
+    }
+
+    /// Whether nothing is known yet of what it is called with, and it has not begun.
+    pub(crate) fn is_bare(&self) -> bool {
+        let no_input = match &self.input {
+            Value::Null => true,
+            Value::Object(members) => members.is_empty(),
+            _ => false,
+        };
+        no_input && self.locations.is_empty() && self.progress == Progress::Pending
+    }
+
+    /// What it does, as far as its input shows.
+    pub(crate) fn action(&self) -> Action {
+        if let (Some(server), Some(name)) = (&self.server, &self.name) {
+            return Action::mcp(server, name, &self.input);
+        }
+        Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, &self.locations)
+    }
+}
+
+fn read(raw: &RawValue) -> Option<Value> {
+    serde_json::from_str(raw.get()).ok()
+}
+
+/// The tool's name, where agents without a place for it are known to put it.
+fn known_name(meta: Option<&RawValue>) -> Option<String> {
+    let meta = read(meta?)?;
+    let places = ["/toolName", "/tool_name", "/claudeCode/toolName"];
+    let name = places.iter().find_map(|place| meta.pointer(place)?.as_str())?;
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(texts: &[&str], tool: &str, bare: bool) {
+        let mut call = Call::default();
+        for text in texts {
+            call.hear(&serde_json::from_str(text).unwrap());
+        }
+        assert_eq!((call.tool().as_str(), call.is_bare()), (tool, bare), "{texts:?}");
+    }
+
+    #[test]
+    fn a_tool_is_known_by_name_or_kind_and_never_by_title() {
+        check(&[r#"{"toolCallId":"c","title":"rm -rf"}"#], "kind:other", true);
+        check(&[r#"{"toolCallId":"c","title":"x","kind":"edit","rawInput":{}}"#], "kind:edit", true);
+        check(&[r#"{"name":"Bash","kind":"execute","rawInput":{"a":1}}"#], "Bash", false);
+        check(&[r#"{"_meta":{"claudeCode":{"toolName":"Grep"}}}"#, r#"{"title":"y"}"#], "Grep", true);
+        check(&[r#"{"status":"in_progress"}"#], "kind:other", false);
+        check(&[r#"{"status":"_x"}"#], "kind:other", false);
+        check(&[r#"{"locations":[{"path":"/a"}]}"#], "kind:other", false);
+    }
+
+    #[test]
+    fn what_changes_a_decision_is_told() {
+        let mut call = Call::default();
+        let mut hear = |text: &str| call.hear(&serde_json::from_str(text).unwrap());
+        assert!(hear(r#"{"kind":"edit","rawInput":{"path":"/a"}}"#));
+        assert!(!hear(r#"{"kind":"edit","title":"","rawInput":{"path":"/a"},"status":"completed"}"#));
+        assert!(hear(r#"{"rawInput":{"path":"/b"}}"#));
+        assert!(hear(r#"{"name":"x"}"#));
+        assert!(!hear(r#"{"rawOutput":{"ok":true}}"#));
+        assert_eq!((call.progress, call.output), (Progress::Completed, json!({"ok": true})));
+    }
+
+    #[test]
+    fn what_stands_there_twice_is_not_read() {
+        assert!(serde_json::from_str::<Said<'_>>(r#"{"kind":"read","kind":"delete"}"#).is_err());
+    }
+}

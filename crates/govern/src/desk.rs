@@ -1,0 +1,182 @@
+//! Who decides: what the operator may use at all, what the policy says, and what was used of its budgets.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use narrows_policy::{Class, Kind, Ledger, Policy, Reason, Ruling, Scene, Usage};
+
+use crate::call::Call;
+use crate::mandate::{Autonomy, Grant, Mandate, Principal};
+
+const HOUR: u64 = 3_600;
+const DAY: u64 = 86_400;
+
+/// What was decided, in the policy's words, or because it is nothing that may be used.
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) ruling: Ruling,
+    /// Why, if not because of the policy.
+    pub(crate) because: Option<String>,
+}
+
+impl Verdict {
+    pub(crate) fn class(&self) -> Class {
+        self.ruling.class
+    }
+
+    /// Why, as one sentence.
+    pub(crate) fn reason(&self) -> String {
+        self.because.clone().unwrap_or_else(|| self.ruling.to_string())
+    }
+}
+
+/// Decides about calls, and counts what was allowed.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    policy: Policy,
+    /// What was used of each clause's budget: the hour and the day it was in, and how often.
+    used: HashMap<String, (u64, Usage)>,
+}
+
+impl Desk {
+    pub(crate) fn new(policy: Policy) -> Self {
+        Self { policy, used: HashMap::new() }
+    }
+
+    /// Decides. `at` is the time in seconds since 1970.
+    pub(crate) fn rule(
+        &self,
+        call: &Call,
+        mandate: &Mandate,
+        who: &Principal,
+        roots: &[PathBuf],
+        at: u64,
+    ) -> Verdict {
+        let action = call.action();
+        let usage = |clause: &str| self.usage(clause, at);
+        let ledger = Ledger { usage: &usage, amount_cents: None };
+        let refused = unauthorised(call, mandate, who);
+        let scene = Scene { roots, refused: refused.as_deref(), ..Scene::default() };
+        let mut ruling = self.policy.rule(&action, &scene, &ledger);
+        let supervised = mandate.autonomy == Autonomy::Supervised
+            && ruling.class == Class::Allow
+            && action.kinds().iter().any(|kind| !matches!(kind, Kind::Read | Kind::Search | Kind::Think));
+        if let Some(because) = refused {
+            ruling.class = Class::Deny;
+            return Verdict { ruling, because: Some(because) };
+        }
+        if supervised {
+            ruling.class = Class::RequireApproval;
+            ruling.reason = Reason::Default;
+            return Verdict {
+                ruling,
+                because: Some("a supervised operator asks before it changes anything".into()),
+            };
+        }
+        Verdict { ruling, because: None }
+    }
+
+    /// Something was allowed under these clauses.
+    pub(crate) fn count(&mut self, ruling: &Ruling, at: u64) {
+        for clause in &ruling.clauses {
+            let now = self.usage(clause, at);
+            let usage = Usage { hour: now.hour + 1, day: now.day + 1, ..now };
+            self.used.insert(clause.clone(), (at, usage));
+        }
+    }
+
+    fn usage(&self, clause: &str, at: u64) -> Usage {
+        let Some((last, usage)) = self.used.get(clause) else { return Usage::default() };
+        let hour = if last / HOUR == at / HOUR { usage.hour } else { 0 };
+        if last / DAY == at / DAY { Usage { hour, ..*usage } } else { Usage::default() }
+    }
+}
+
+/// Why a call is nothing that the operator, or whoever it acts for, may make.
+fn unauthorised(call: &Call, mandate: &Mandate, who: &Principal) -> Option<String> {
+    let tool = call.tool();
+    let kind = format!("kind:{}", call.kind());
+    let (name, server) = call.parts();
+    let is_granted = |grant: &Grant| match grant {
+        Grant::Tool(granted) => *granted == tool || *granted == kind && server.is_none(),
+        Grant::Server { server: granted, allow } => {
+            server == Some(granted.as_str())
+                && (allow.is_empty() || allow.iter().any(|tool| Some(tool.as_str()) == name))
+        }
+    };
+    if mandate.grants.as_ref().is_some_and(|grants| !grants.iter().any(is_granted)) {
+        return Some(format!("the operator has no tool `{tool}`"));
+    }
+    let in_scope = |scopes: &Vec<String>| scopes.iter().any(|scope| *scope == tool || *scope == kind);
+    if who.scopes.as_ref().is_some_and(|scopes| !in_scope(scopes)) {
+        return Some(format!("`{tool}` is beyond what {} may cause", who.id));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_policy::{Access, Budget, Charter, Clause, DefaultApproval, Narrowing};
+    use serde_json::json;
+
+    use super::*;
+
+    fn desk(clauses: Vec<Clause>) -> Desk {
+        let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
+        Desk::new(Policy::new(Access::High, Narrowing::default()).with_charter(charter))
+    }
+
+    fn call(name: &str, kind: &str) -> Call {
+        Call::known(None, name, kind, json!({}))
+    }
+
+    #[test]
+    fn only_what_was_granted_is_decided_by_the_policy() {
+        let desk = desk(Vec::new());
+        let grants = vec![
+            Grant::Tool("notes".into()),
+            Grant::Tool("kind:read".into()),
+            Grant::Server { server: "db".into(), allow: vec!["query".into()] },
+        ];
+        let mandate = Mandate { grants: Some(grants), ..Mandate::default() };
+        let who = Principal::default();
+        let check = |call: Call, expected: Class| {
+            assert_eq!(desk.rule(&call, &mandate, &who, &[], 0).class(), expected, "{}", call.tool());
+        };
+        check(call("notes", "think"), Class::Allow);
+        check(call("Read", "read"), Class::Allow);
+        check(call("other", "think"), Class::Deny);
+        check(Call::known(Some("db".into()), "query", "read", json!({})), Class::Allow);
+        check(Call::known(Some("db".into()), "drop", "read", json!({})), Class::Deny);
+        check(Call::known(Some("other".into()), "query", "read", json!({})), Class::Deny);
+    }
+
+    #[test]
+    fn scopes_narrow_what_an_operator_may_do_for_somebody() {
+        let desk = desk(Vec::new());
+        let mandate = Mandate::default();
+        let who =
+            Principal { id: "user:ada".into(), scopes: Some(vec!["notes".into()]), ..Principal::default() };
+        assert_eq!(desk.rule(&call("notes", "think"), &mandate, &who, &[], 0).class(), Class::Allow);
+        let verdict = desk.rule(&call("other", "think"), &mandate, &who, &[], 0);
+        assert_eq!(verdict.class(), Class::Deny);
+        assert!(verdict.reason().contains("user:ada"));
+    }
+
+    #[test]
+    fn a_budget_is_counted_by_hours_and_days_of_the_clock() {
+        let budget = Budget { per_hour: Some(2), per_day: Some(3), ..Budget::default() };
+        let mut desk = desk(vec![Clause::new("few", "tool.call", Class::Allow).up_to(4).within(budget)]);
+        let (mandate, who) = (Mandate::default(), Principal::default());
+        let mut spend = |at: u64| {
+            let verdict = desk.rule(&call("notes", "think"), &mandate, &who, &[], at);
+            if verdict.class() == Class::Allow {
+                desk.count(&verdict.ruling, at);
+            }
+            verdict.class()
+        };
+        let classes: Vec<Class> = [10, 20, 30, HOUR, HOUR + 1, DAY].into_iter().map(&mut spend).collect();
+        let asks = Class::RequireApproval;
+        assert_eq!(classes, [Class::Allow, Class::Allow, asks, Class::Allow, asks, Class::Allow]);
+    }
+}

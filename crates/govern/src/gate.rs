@@ -1,0 +1,248 @@
+//! The gate as a pure state machine between one client and one agent.
+//!
+//! Messages go in by [`Gate::client`] and [`Gate::agent`], messages and events come out through an [`Out`]. What has to be
+//! recorded first waits for [`Gate::settled`], and everything behind it on the same way waits too, so order is kept. There
+//! is no clock, no disk and no task in here but the [`Ground`] that paths are looked up on.
+
+mod answer;
+mod api;
+mod from_agent;
+mod from_client;
+mod hearing;
+mod lane;
+mod opening;
+mod permission;
+mod service;
+mod session;
+#[cfg(test)]
+mod tests;
+mod tool;
+mod turn;
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use narrows_audit::Event;
+use narrows_policy::Policy;
+use narrows_wire::View;
+
+use crate::desk::Desk;
+use crate::mandate::{Mandate, Principal};
+use crate::meta::Mark;
+use crate::record::Parties;
+use crate::roots::Ground;
+
+pub use api::{Ballot, BallotError, Open, Out, Setting, Ticket, Time};
+
+use hearing::Hearing;
+use lane::{Lane, Otherwise, Way};
+use session::{Asked, Served, Session};
+
+/// Raw JSON that waits in a table: an id.
+type Raw = Box<[u8]>;
+
+/// How many sessions, calls of one, and requests may be open.
+const MOST_OPEN: usize = 4_096;
+
+/// Why a turn is stopped whose acts could not be recorded.
+const UNRECORDED: &str = "its acts could not be recorded";
+
+/// Stands between one client and one agent.
+#[derive(Debug)]
+pub struct Gate {
+    mandate: Mandate,
+    who: Principal,
+    desk: Desk,
+    ground: Box<dyn Ground>,
+    mark: Mark,
+    setting: Setting,
+    /// Whether version 2 is spoken.
+    is_v2: bool,
+    sessions: HashMap<Box<str>, Session>,
+    /// Requests of the client that the agent has not answered, of those that matter here.
+    asked: HashMap<Raw, Asked>,
+    /// Requests of the agent that the client has not answered, of those that matter here.
+    served: HashMap<Raw, Served>,
+    /// What waits for an approval.
+    hearings: BTreeMap<u64, Hearing>,
+    to_client: Lane,
+    to_agent: Lane,
+    tickets: u64,
+    serial: u64,
+}
+
+/// One event on its way through the gate.
+struct Pass<'a, O> {
+    gate: &'a mut Gate,
+    now: Time,
+    out: &'a mut O,
+}
+
+impl Gate {
+    /// One through which nothing has gone yet.
+    #[must_use]
+    pub fn new(
+        mandate: Mandate,
+        who: Principal,
+        policy: Policy,
+        ground: Box<dyn Ground>,
+        setting: Setting,
+    ) -> Self {
+        let mark = Mark::new(&mandate);
+        Self {
+            mandate,
+            who,
+            desk: Desk::new(policy),
+            ground,
+            mark,
+            setting,
+            is_v2: false,
+            sessions: HashMap::new(),
+            asked: HashMap::new(),
+            served: HashMap::new(),
+            hearings: BTreeMap::new(),
+            to_client: Lane::default(),
+            to_agent: Lane::default(),
+            tickets: 0,
+            serial: 0,
+        }
+    }
+
+    fn pass<'a, O: Out>(&'a mut self, now: Time, out: &'a mut O) -> Pass<'a, O> {
+        Pass { gate: self, now, out }
+    }
+
+    /// The client has said something: a message, and no batch of them.
+    pub fn client<O: Out>(&mut self, now: Time, message: View<'_>, out: &mut O) {
+        self.pass(now, out).client(message);
+    }
+
+    /// The agent has said something: a message, and no batch of them.
+    pub fn agent<O: Out>(&mut self, now: Time, message: View<'_>, out: &mut O) {
+        self.pass(now, out).agent(message);
+    }
+
+    /// What was to be recorded is on the disk, or could not be written.
+    pub fn settled<O: Out>(&mut self, now: Time, ticket: Ticket, written: bool, out: &mut O) {
+        self.pass(now, out).settled(ticket, written);
+    }
+
+    /// Somebody approves or rejects from elsewhere.
+    ///
+    /// # Errors
+    /// When nothing of this name is open, or it is not theirs to approve.
+    pub fn ballot<O: Out>(&mut self, now: Time, ballot: Ballot, out: &mut O) -> Result<(), BallotError> {
+        self.pass(now, out).ballot(ballot)
+    }
+
+    /// The client is gone: its sessions are over.
+    pub fn client_gone<O: Out>(&mut self, now: Time, out: &mut O) {
+        self.pass(now, out).all_over("the client has gone");
+    }
+
+    /// The agent is gone: its sessions are over.
+    pub fn agent_gone<O: Out>(&mut self, now: Time, out: &mut O) {
+        self.pass(now, out).all_over("the agent has gone");
+    }
+
+    /// Does what is due.
+    pub fn tick<O: Out>(&mut self, now: Time, out: &mut O) {
+        self.pass(now, out).tick();
+    }
+
+    /// When something will be due.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        let hearings = self.hearings.values().map(|hearing| hearing.due);
+        hearings.chain(self.sessions.values().filter_map(|session| session.stop_by)).min()
+    }
+
+    /// What waits for an approval.
+    #[must_use]
+    pub fn open(&self) -> Vec<Open> {
+        self.hearings.iter().map(|(number, hearing)| hearing.open(&self.setting, *number)).collect()
+    }
+}
+
+impl<O: Out> Pass<'_, O> {
+    /// The time in seconds since 1970.
+    fn unix(&self) -> u64 {
+        self.gate.setting.began + self.now.as_secs()
+    }
+
+    fn parties<'a>(&'a self, session: &'a str) -> Parties<'a> {
+        Parties { mandate: &self.gate.mandate, who: &self.gate.who, session }
+    }
+
+    /// Has something recorded.
+    fn record(&mut self, event: Event) -> Ticket {
+        self.gate.tickets += 1;
+        let ticket = Ticket(self.gate.tickets);
+        self.out.record(ticket, event);
+        ticket
+    }
+
+    /// Sends a line, once what it follows from is recorded.
+    fn send(&mut self, way: Way, parts: &[&[u8]], after: Option<Ticket>, otherwise: Otherwise) {
+        let lane = match way {
+            Way::ToClient => &mut self.gate.to_client,
+            Way::ToAgent => &mut self.gate.to_agent,
+        };
+        if after.is_none() && lane.is_empty() {
+            self.write(way, parts);
+        } else {
+            lane.push(parts.concat().into(), after, otherwise);
+        }
+    }
+
+    fn write(&mut self, way: Way, parts: &[&[u8]]) {
+        match way {
+            Way::ToClient => self.out.to_client(parts),
+            Way::ToAgent => self.out.to_agent(parts),
+        }
+    }
+
+    fn settled(&mut self, ticket: Ticket, written: bool) {
+        for way in [Way::ToClient, Way::ToAgent] {
+            let lane = match way {
+                Way::ToClient => &mut self.gate.to_client,
+                Way::ToAgent => &mut self.gate.to_agent,
+            };
+            let failed = if written {
+                lane.recorded(ticket);
+                Vec::new()
+            } else {
+                lane.unrecorded(ticket)
+            };
+            for otherwise in failed {
+                self.instead(otherwise);
+            }
+            self.flush(way);
+        }
+    }
+
+    /// What is done because something could not be recorded.
+    fn instead(&mut self, otherwise: Otherwise) {
+        match otherwise {
+            Otherwise::Nothing => {}
+            Otherwise::Say(way, line) => self.send(way, &[&line], None, Otherwise::Nothing),
+            Otherwise::Halt(session) => self.halt(&session, UNRECORDED),
+            Otherwise::Fail(line, session) => {
+                self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+                self.halt(&session, UNRECORDED);
+            }
+        }
+    }
+
+    fn flush(&mut self, way: Way) {
+        loop {
+            let lane = match way {
+                Way::ToClient => &mut self.gate.to_client,
+                Way::ToAgent => &mut self.gate.to_agent,
+            };
+            let Some(line) = lane.pop() else { return };
+            let line: Bytes = line;
+            self.write(way, &[&line]);
+        }
+    }
+}

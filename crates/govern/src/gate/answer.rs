@@ -1,0 +1,168 @@
+//! The agent's answers, as far as they change what is known.
+
+use narrows_wire::{Code, RpcError, View, message};
+use serde_json::{Map, Value, json};
+
+use super::Pass;
+use super::api::{Out, Ticket};
+use super::lane::{Otherwise, Way};
+use super::opening::{read, unrecorded};
+use super::session::{Asked, Session};
+use crate::life::Life;
+
+impl<O: Out> Pass<'_, O> {
+    pub(super) fn agent_response(&mut self, message: View<'_>) {
+        let Some(id) = message.id() else { return };
+        match self.gate.asked.remove(id) {
+            None => self.show(message),
+            Some(Asked::Initialize) => self.initialized(id, message),
+            Some(Asked::Create { place }) => {
+                let name = message.session().filter(|_| message.result().is_some());
+                let Some(name) = name else { return self.show(message) };
+                if let Some(session) = self.session(&name) {
+                    session.settle(place);
+                }
+                self.invoked(id, &name, message);
+            }
+            Some(Asked::Open { session: name }) => {
+                let Some(session) = self.gate.sessions.get_mut(&*name) else {
+                    return self.show(message);
+                };
+                session.replays = session.replays.saturating_sub(1);
+                if message.result().is_some() {
+                    self.invoked(id, &name, message);
+                } else {
+                    self.gate.sessions.retain(|other, session| *other != name || !session.is_fresh());
+                    self.show(message);
+                }
+            }
+            Some(Asked::Prompt { session }) => self.turn_answered(id, &session, message),
+            Some(Asked::Close { session }) => {
+                let ticket = message.result().and_then(|_| self.over(&session, "it was closed"));
+                let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
+                self.send(Way::ToClient, &[message.bytes()], ticket, otherwise);
+            }
+        }
+    }
+
+    /// A session is open.
+    fn invoked(&mut self, id: &[u8], name: &str, message: View<'_>) {
+        if let Some(session) = self.session(name) {
+            session.life = Life::Invoked;
+        }
+        let event = self.parties(name).step(Life::Invoked, None);
+        let ticket = self.record(event);
+        self.send_marked(message, Some(ticket), Otherwise::Say(Way::ToClient, unrecorded(id)));
+    }
+
+    /// Sends a message to the client with our mark.
+    pub(super) fn send_marked(&mut self, message: View<'_>, after: Option<Ticket>, otherwise: Otherwise) {
+        if after.is_none() && self.gate.to_client.is_empty() {
+            self.out.to_client(&self.gate.mark.put(message));
+            return;
+        }
+        let line = self.gate.mark.put(message).concat();
+        self.send(Way::ToClient, &[&line], after, otherwise);
+    }
+
+    /// The agent has introduced itself: what the manifest does not declare it does not offer, and what is declared must
+    /// be there.
+    fn initialized(&mut self, id: &[u8], message: View<'_>) {
+        if message.result().is_none() {
+            return self.show(message);
+        }
+        let mut result = read(message.result());
+        self.gate.is_v2 = result["protocolVersion"] == 2;
+        let missing = self.compare(&mut result);
+        if !missing.is_empty() {
+            let words = format!("the agent lacks what the manifest declares: {}", missing.join(", "));
+            let error = RpcError::new(Code::Internal, words).with("code", json!("unmet-capability"));
+            let event =
+                self.parties("").refused("session.refused", "unmet-capability", json!({"missing": missing}));
+            let ticket = self.record(event);
+            let line = message::error(id, &error);
+            let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
+            return self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
+        }
+        let Ok(line) = message::response(id, &result) else { return };
+        self.send_marked(View::parse(&line), None, Otherwise::Nothing);
+    }
+
+    /// Takes out of an answer what is not declared, and names what is declared and not there.
+    fn compare(&self, result: &mut Value) -> Vec<&'static str> {
+        let declared = self.gate.mandate.agent;
+        let mut missing = Vec::new();
+        if self.gate.is_v2 {
+            // What can be done with sessions is the same for all agents there.
+            let Some(session) = result.pointer_mut("/capabilities/session").and_then(Value::as_object_mut)
+            else {
+                return missing;
+            };
+            for (group, name, is_declared) in [
+                ("prompt", "image", declared.image),
+                ("prompt", "audio", declared.audio),
+                ("prompt", "embeddedContext", declared.embedded),
+                ("mcp", "http", declared.http),
+                ("mcp", "acp", declared.acp),
+            ] {
+                let group = session.get_mut(group).and_then(Value::as_object_mut);
+                let is_there =
+                    group.as_ref().is_some_and(|group| group.get(name).is_some_and(|it| !it.is_null()));
+                match (is_declared, is_there) {
+                    (true, false) => missing.push(name),
+                    (false, true) => {
+                        group.map(|group| group.remove(name));
+                    }
+                    _ => {}
+                }
+            }
+            return missing;
+        }
+        let Some(offers) = result.as_object_mut().and_then(|result| {
+            let offers = result.entry("agentCapabilities").or_insert_with(|| json!({}));
+            offers.as_object_mut()
+        }) else {
+            return missing;
+        };
+        flag(offers, "loadSession", declared.load, &mut missing);
+        for (group, flags) in [
+            (
+                "promptCapabilities",
+                [
+                    ("image", declared.image),
+                    ("audio", declared.audio),
+                    ("embeddedContext", declared.embedded),
+                ],
+            ),
+            ("mcpCapabilities", [("http", declared.http), ("sse", declared.sse), ("acp", declared.acp)]),
+        ] {
+            let mut none = Map::new();
+            let group = offers.get_mut(group).and_then(Value::as_object_mut).unwrap_or(&mut none);
+            for (name, is_declared) in flags {
+                flag(group, name, is_declared, &mut missing);
+            }
+        }
+        missing
+    }
+}
+
+fn flag(
+    offers: &mut Map<String, Value>,
+    name: &'static str,
+    declared: bool,
+    missing: &mut Vec<&'static str>,
+) {
+    let is_there = offers.get(name) == Some(&Value::Bool(true));
+    if declared && !is_there {
+        missing.push(name);
+    } else if is_there && !declared {
+        offers.insert(name.to_owned(), json!(false));
+    }
+}
+
+impl Session {
+    /// Whether nothing ever happened in it.
+    fn is_fresh(&self) -> bool {
+        self.prompts.is_empty() && self.calls.is_empty() && self.replays == 0
+    }
+}

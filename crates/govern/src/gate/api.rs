@@ -1,0 +1,82 @@
+//! What goes into the gate and what comes out of it.
+
+use std::time::Duration;
+
+use narrows_audit::Event;
+use serde_json::Value;
+
+use crate::mandate::Principal;
+
+/// A moment, as the time since the gate was made: it has no clock.
+pub type Time = Duration;
+
+/// Something that is to be recorded, in the order in which it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// Where messages, events and orders go.
+pub trait Out {
+    /// One message to the client: the parts in a row, without a line end.
+    fn to_client(&mut self, parts: &[&[u8]]);
+    /// The same to the agent.
+    fn to_agent(&mut self, parts: &[&[u8]]);
+    /// Records an event. [`Gate::settled`](super::Gate::settled) tells what became of it.
+    fn record(&mut self, ticket: Ticket, event: Event);
+    /// Ends the agent, which does not do as it is told.
+    fn end_agent(&mut self, why: &str);
+}
+
+/// Where and when a gate stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Setting {
+    /// When it was made, in seconds since 1970.
+    pub began: u64,
+    /// A word that nobody can guess: ids of our own requests have it in them.
+    pub nonce: String,
+}
+
+/// Something that waits for an approval.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Its name.
+    pub id: String,
+    /// The session.
+    pub session: String,
+    /// The tool.
+    pub tool: String,
+    /// What it is to be called with.
+    pub input: Value,
+    /// Why it needs one.
+    pub reason: String,
+    /// Until when.
+    pub due: Time,
+}
+
+/// What somebody says about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ballot {
+    /// The name of what it is about.
+    pub id: String,
+    /// Who.
+    pub signer: Principal,
+    /// Whether it may be done.
+    pub approves: bool,
+    /// Why not.
+    pub reason: Option<String>,
+    /// The file of the signature.
+    pub signature: Option<String>,
+}
+
+/// Why a ballot does not count.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BallotError {
+    /// Nothing of this name is open.
+    #[error("nothing of this name waits for an approval")]
+    Unknown,
+    /// It is not theirs to approve.
+    #[error("it is not for this signer to approve")]
+    NotASigner,
+    /// They have said so already.
+    #[error("this signer has approved it already")]
+    Twice,
+}

@@ -1,0 +1,72 @@
+//! What the agent says.
+
+use narrows_acp::method;
+use narrows_wire::{Code, Kind, RpcError, View, message};
+
+use super::Pass;
+use super::api::Out;
+use super::lane::{Otherwise, Way};
+
+impl<O: Out> Pass<'_, O> {
+    pub(super) fn agent(&mut self, message: View<'_>) {
+        match message.kind() {
+            Kind::Notification => self.agent_notification(message),
+            Kind::Request => self.agent_request(message),
+            Kind::Response => self.agent_response(message),
+            Kind::Batch | Kind::Invalid(_) => {
+                if let Some(line) = message.refusal() {
+                    self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+                }
+            }
+        }
+    }
+
+    fn agent_notification(&mut self, message: View<'_>) {
+        match message.method().as_deref() {
+            Some(method::SESSION_UPDATE) => self.update(message),
+            _ => self.show(message),
+        }
+    }
+
+    fn agent_request(&mut self, message: View<'_>) {
+        let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
+        if self.gate.served.contains_key(id) || self.is_own(id) {
+            let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
+            return self.refuse_agent(id, &error);
+        }
+        let offers = self.gate.mandate.client;
+        let is_offered = match &*method {
+            method::FS_READ_TEXT_FILE => offers.read,
+            method::FS_WRITE_TEXT_FILE => offers.write,
+            method::TERMINAL_CREATE
+            | method::TERMINAL_OUTPUT
+            | method::TERMINAL_WAIT_FOR_EXIT
+            | method::TERMINAL_KILL
+            | method::TERMINAL_RELEASE => offers.terminal,
+            _ => true,
+        };
+        if !is_offered {
+            let error = RpcError::new(Code::MethodNotFound, "the manifest does not declare this capability");
+            return self.refuse_agent(id, &error);
+        }
+        match &*method {
+            method::SESSION_REQUEST_PERMISSION => self.permission(id, message),
+            method::FS_READ_TEXT_FILE | method::FS_WRITE_TEXT_FILE | method::TERMINAL_CREATE => {
+                self.service(id, &method, message);
+            }
+            method::MCP_MESSAGE => self.mcp(id, message),
+            _ => self.show(message),
+        }
+    }
+
+    /// Answers the agent with an error.
+    pub(super) fn refuse_agent(&mut self, id: &[u8], error: &RpcError) {
+        let line = message::error(id, error);
+        self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+    }
+
+    /// Passes a message on as it is.
+    pub(super) fn show(&mut self, message: View<'_>) {
+        self.send(Way::ToClient, &[message.bytes()], None, Otherwise::Nothing);
+    }
+}

@@ -1,0 +1,86 @@
+//! What the client says.
+
+use narrows_acp::method;
+use narrows_wire::{Code, Kind, RpcError, View, message};
+
+use super::Pass;
+use super::api::Out;
+use super::lane::{Otherwise, Way};
+use super::session::{Asked, Served};
+
+impl<O: Out> Pass<'_, O> {
+    pub(super) fn client(&mut self, message: View<'_>) {
+        match message.kind() {
+            Kind::Request => self.client_request(message),
+            Kind::Notification => self.client_notification(message),
+            Kind::Response => self.client_response(message),
+            Kind::Batch | Kind::Invalid(_) => {
+                if let Some(line) = message.refusal() {
+                    self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+                }
+            }
+        }
+    }
+
+    fn client_request(&mut self, message: View<'_>) {
+        let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
+        let session = || message.session().map(|name| Box::from(&*name));
+        let asked = match &*method {
+            method::INITIALIZE => return self.initialize(id, message),
+            method::SESSION_NEW => return self.create(id, message),
+            method::SESSION_FORK => return self.create(id, message),
+            method::SESSION_LOAD | method::SESSION_RESUME => return self.reopen(id, message),
+            method::SESSION_PROMPT => return self.prompt(id, message),
+            method::SESSION_CLOSE | method::SESSION_DELETE => {
+                session().map(|session| Asked::Close { session })
+            }
+            _ => None,
+        };
+        if let Some(asked) = asked
+            && !self.await_answer(id, asked)
+        {
+            return;
+        }
+        self.forward(message);
+    }
+
+    /// Remembers what an answer will be about. Not if there are too many, or another of this id is open.
+    pub(super) fn await_answer(&mut self, id: &[u8], asked: Asked) -> bool {
+        let error = if self.gate.asked.contains_key(id) {
+            RpcError::new(Code::DuplicateId, "a request with this id is still unanswered")
+        } else if self.gate.asked.len() >= super::MOST_OPEN {
+            RpcError::new(Code::Backpressure, "too many requests are unanswered")
+        } else {
+            self.gate.asked.insert(id.into(), asked);
+            return true;
+        };
+        let line = message::error(id, &error);
+        self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+        false
+    }
+
+    fn client_notification(&mut self, message: View<'_>) {
+        if message.method().is_some_and(|method| method == method::SESSION_CANCEL)
+            && let Some(name) = message.session()
+        {
+            self.cancelled_by_client(&name);
+        }
+        self.forward(message);
+    }
+
+    fn client_response(&mut self, message: View<'_>) {
+        let Some(id) = message.id() else { return };
+        match self.gate.served.remove(id) {
+            Some(Served::Service { session, call }) => self.service_done(&session, &call, message),
+            Some(Served::Question(number)) => self.answered(number, message),
+            // What nobody asked is nobody's answer, least of all one to a permission.
+            None if self.is_own(id) => {}
+            None => self.forward(message),
+        }
+    }
+
+    /// Passes a message on as it is.
+    pub(super) fn forward(&mut self, message: View<'_>) {
+        self.send(Way::ToAgent, &[message.bytes()], None, Otherwise::Nothing);
+    }
+}

@@ -1,0 +1,267 @@
+//! What waits for an approval: who may give it, how many have to, and until when.
+
+use bytes::Bytes;
+use narrows_acp::method;
+use narrows_policy::Approval;
+use narrows_wire::{View, message};
+use serde_json::{Value, json};
+
+use super::api::{Ballot, BallotError, Open, Out, Setting, Ticket, Time};
+use super::lane::{Otherwise, Way};
+use super::opening::{read, unrecorded};
+use super::session::{Origin, Served};
+use super::{Pass, Raw};
+use crate::call::Call;
+use crate::desk::Verdict;
+use crate::life::Life;
+use crate::mandate::Principal;
+use crate::record::Approved;
+
+/// How the options of our own questions are called.
+const ALLOW: &str = "allow_once";
+const REJECT: &str = "reject_once";
+
+/// Something that waits for an approval.
+#[derive(Debug)]
+pub(super) struct Hearing {
+    session: Box<str>,
+    call: Box<str>,
+    tool: String,
+    input: Value,
+    reason: String,
+    origin: Origin,
+    needs: Vec<Approval>,
+    /// Who has approved, and the files of their signatures.
+    given: Vec<(Principal, Option<String>)>,
+    /// The id of the question to the client, if it was asked.
+    question: Option<Raw>,
+    pub(super) due: Time,
+}
+
+impl Hearing {
+    pub(super) fn open(&self, setting: &Setting, number: u64) -> Open {
+        Open {
+            id: name_of(setting, number),
+            session: self.session.to_string(),
+            tool: self.tool.clone(),
+            input: self.input.clone(),
+            reason: self.reason.clone(),
+            due: self.due,
+        }
+    }
+
+    /// Whether enough of those who may have approved.
+    fn is_settled(&self) -> bool {
+        self.needs.iter().all(|need| {
+            let count = self.given.iter().filter(|(signer, _)| may_sign(need, signer)).count();
+            count >= need.quorum.max(1) as usize
+        })
+    }
+
+    fn counts(&self, signer: &Principal) -> bool {
+        self.needs.iter().any(|need| may_sign(need, signer))
+    }
+}
+
+/// Whether somebody is one of those whose approval is needed.
+fn may_sign(need: &Approval, who: &Principal) -> bool {
+    need.signers.is_empty()
+        || need.signers.iter().any(|signer| {
+            signer.user_id.as_ref().is_some_and(|user| *user == who.id)
+                || signer.role.as_ref().is_some_and(|role| who.roles.contains(role))
+        })
+}
+
+/// What an approval is called outside.
+fn name_of(setting: &Setting, number: u64) -> String {
+    format!("{}-{number}", setting.nonce)
+}
+
+impl<O: Out> Pass<'_, O> {
+    /// Whether an id is one of our own requests.
+    pub(super) fn is_own(&self, id: &[u8]) -> bool {
+        id.starts_with(format!("\"aip44:{}:", self.gate.setting.nonce).as_bytes())
+    }
+
+    pub(super) fn hearings_of(&self, session: &str) -> Vec<u64> {
+        let of = self.gate.hearings.iter().filter(|(_, hearing)| *hearing.session == *session);
+        of.map(|(number, _)| *number).collect()
+    }
+
+    /// Whether a turn of an operator that asks for each may be had: somebody has to say.
+    pub(super) fn turn_verdict(&self, call: &Call) -> Verdict {
+        let gate = &self.gate;
+        let mut verdict = gate.desk.rule(call, &gate.mandate, &gate.who, &gate.mandate.roots, self.unix());
+        verdict.ruling.class = narrows_policy::Class::RequireApproval;
+        Verdict { because: Some("a gated operator asks for every turn".to_owned()), ..verdict }
+    }
+
+    /// Opens a hearing about a call, and asks the client if it may say.
+    pub(super) fn hear(&mut self, name: &str, call: &str, origin: Origin, after: Option<Ticket>) {
+        self.gate.serial += 1;
+        let number = self.gate.serial;
+        let due = self.now + self.gate.mandate.patience.approval;
+        let Some(case) = self.gate.sessions.get(name).and_then(|session| session.calls.get(call)) else {
+            return;
+        };
+        let Some(verdict) = &case.verdict else { return };
+        let mut needs = verdict.ruling.approvals.clone();
+        if needs.is_empty() {
+            needs.push(Approval { clause: String::new(), signers: Vec::new(), quorum: 1 });
+        }
+        let hearing = Hearing {
+            session: name.into(),
+            call: call.into(),
+            tool: case.call.tool(),
+            input: case.call.input.clone(),
+            reason: verdict.reason(),
+            origin,
+            needs,
+            given: Vec::new(),
+            question: None,
+            due,
+        };
+        let kind = case.call.kind().to_owned();
+        let asks = hearing.counts(&self.gate.who);
+        let approval = name_of(&self.gate.setting, number);
+        let id = format!("\"aip44:{}:{number}\"", self.gate.setting.nonce);
+        let params = json!({
+            "sessionId": name,
+            "toolCall": {
+                "toolCallId": call, "title": hearing.tool, "kind": kind, "status": "pending",
+                "rawInput": hearing.input,
+            },
+            "options": [
+                {"optionId": ALLOW, "name": "Allow once", "kind": ALLOW},
+                {"optionId": REJECT, "name": "Reject", "kind": REJECT},
+            ],
+            "_meta": {"aip44": {"approval": approval, "reason": hearing.reason}},
+        });
+        self.gate.hearings.insert(number, hearing);
+        let ticket = self.step(name, Life::Suspended, Some(&approval)).or(after);
+        let line = message::request(id.as_bytes(), method::SESSION_REQUEST_PERMISSION, &params);
+        if let Ok(line) = line
+            && asks
+        {
+            self.gate.served.insert(id.as_bytes().into(), Served::Question(number));
+            if let Some(hearing) = self.gate.hearings.get_mut(&number) {
+                hearing.question = Some(id.as_bytes().into());
+            }
+            self.send(Way::ToClient, &[&line], ticket, Otherwise::Halt(name.into()));
+        }
+    }
+
+    /// The client has answered our question.
+    pub(super) fn answered(&mut self, number: u64, message: View<'_>) {
+        let Some(hearing) = self.gate.hearings.get_mut(&number) else { return };
+        hearing.question = None;
+        let result = read(message.result());
+        let outcome = &result["outcome"];
+        let allows = outcome["outcome"] == "selected" && outcome["optionId"] == ALLOW;
+        let who = self.gate.who.clone();
+        if allows {
+            // Whether more have to say so is found out there.
+            let _ = self.vote(number, who, None);
+        } else {
+            self.decide(number, Approved::Refused(format!("{} rejected it", who.id)));
+        }
+    }
+
+    pub(super) fn ballot(&mut self, ballot: Ballot) -> Result<(), BallotError> {
+        let setting = &self.gate.setting;
+        let number = self.gate.hearings.keys().copied().find(|number| name_of(setting, *number) == ballot.id);
+        let number = number.ok_or(BallotError::Unknown)?;
+        if !self.gate.hearings.get(&number).is_some_and(|hearing| hearing.counts(&ballot.signer)) {
+            return Err(BallotError::NotASigner);
+        }
+        if ballot.approves {
+            return self.vote(number, ballot.signer, ballot.signature);
+        }
+        let why = ballot.reason.unwrap_or_else(|| "no reason given".to_owned());
+        self.decide(number, Approved::Refused(format!("{} rejected it: {why}", ballot.signer.id)));
+        Ok(())
+    }
+
+    /// Somebody approves.
+    fn vote(&mut self, number: u64, signer: Principal, signature: Option<String>) -> Result<(), BallotError> {
+        let hearing = self.gate.hearings.get_mut(&number).ok_or(BallotError::Unknown)?;
+        if hearing.given.iter().any(|(other, _)| other.id == signer.id) {
+            return Err(BallotError::Twice);
+        }
+        hearing.given.push((signer, signature));
+        if hearing.is_settled() {
+            let approvers = hearing.given.iter().map(|(signer, _)| signer.id.clone()).collect();
+            let signatures = hearing.given.iter().filter_map(|(_, signature)| signature.clone()).collect();
+            self.decide(number, Approved::By { approvers, signatures });
+        }
+        Ok(())
+    }
+
+    /// Closes a hearing, and does what follows once that is recorded.
+    pub(super) fn decide(&mut self, number: u64, approved: Approved) {
+        let Some(hearing) = self.gate.hearings.remove(&number) else { return };
+        let Hearing { session: name, call, origin, question, .. } = hearing;
+        if let Some(question) = question {
+            self.gate.served.remove(&question);
+            self.withdraw(&question);
+        }
+        let at = self.unix();
+        if let Some(case) = self.case(&name, &call) {
+            case.approved = approved.clone();
+            case.agreed = approved.is_given().then(|| (case.call.tool(), case.call.input.clone()));
+        }
+        if approved.is_given()
+            && let Some(ruling) =
+                self.case(&name, &call).and_then(|case| case.verdict.as_ref()).map(|it| it.ruling.clone())
+        {
+            self.gate.desk.count(&ruling, at);
+        }
+        let event = self.resolved(&name, &call);
+        let mut ticket = event.map(|event| self.record(event));
+        ticket = self.step(&name, Life::Resumed, None).or(ticket);
+        match (origin, approved) {
+            (Origin::Permission { id, options }, Approved::Refused(_)) => {
+                self.answer_permission(&id, &name, options.reject.as_deref(), ticket);
+            }
+            (Origin::Permission { id, options }, _) => {
+                self.answer_permission(
+                    &id,
+                    &name,
+                    options.allow.as_deref().or(options.reject.as_deref()),
+                    ticket,
+                );
+            }
+            (Origin::Service { id, .. }, Approved::Refused(why)) => {
+                self.deny_service(&id, &name, &call, &why, ticket);
+            }
+            (Origin::Service { id, line }, _) => self.serve(&id, &name, &call, &line, ticket),
+            (Origin::Turn { id, .. }, Approved::Refused(why)) => self.refuse_turn(&id, &why, ticket),
+            (Origin::Turn { id, line }, _) => {
+                self.close_turn_case(&name, &call);
+                self.begin_turn(&id, &name, View::parse(&line));
+            }
+        }
+    }
+
+    fn close_turn_case(&mut self, name: &str, call: &str) {
+        if let Some(session) = self.gate.sessions.get_mut(name) {
+            session.calls.remove(call);
+        }
+    }
+
+    fn refuse_turn(&mut self, id: &[u8], why: &str, after: Option<Ticket>) {
+        let result = json!({"stopReason": "refusal", "_meta": {"aip44": {"interrupted": why}}});
+        if let Ok(line) = message::response(id, &result) {
+            let line: Bytes = line;
+            self.send(Way::ToClient, &[&line], after, Otherwise::Say(Way::ToClient, unrecorded(id)));
+        }
+    }
+
+    /// The client need not answer any more.
+    fn withdraw(&mut self, question: &[u8]) {
+        let id: Value = serde_json::from_slice(question).unwrap_or_default();
+        if let Ok(line) = message::notification(method::CANCEL_REQUEST, &json!({"requestId": id})) {
+            self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+        }
+    }
+}

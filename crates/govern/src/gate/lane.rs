@@ -1,0 +1,112 @@
+//! One way through the gate: lines in order, each once what it follows from is recorded.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::api::Ticket;
+use super::opening::unrecorded;
+
+/// Which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    ToClient,
+    ToAgent,
+}
+
+/// What is done instead of sending a line, if what it follows from could not be recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Otherwise {
+    #[default]
+    Nothing,
+    /// Say this.
+    Say(Way, Bytes),
+    /// End the turn of this session.
+    Halt(Box<str>),
+    /// Tell the agent that asked, and end the turn of this session.
+    Fail(Bytes, Box<str>),
+}
+
+impl Otherwise {
+    /// Tells the agent that its request `id` came to nothing, and ends the turn of `session`.
+    pub(super) fn fail(id: &[u8], session: &str) -> Self {
+        Self::Fail(unrecorded(id), session.into())
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    after: Option<Ticket>,
+    line: Bytes,
+    otherwise: Otherwise,
+}
+
+/// Lines that wait.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    waiting: VecDeque<Entry>,
+}
+
+impl Lane {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(super) fn push(&mut self, line: Bytes, after: Option<Ticket>, otherwise: Otherwise) {
+        self.waiting.push_back(Entry { after, line, otherwise });
+    }
+
+    /// Everything up to this was recorded.
+    pub(super) fn recorded(&mut self, ticket: Ticket) {
+        for entry in self.waiting.iter_mut().filter(|entry| entry.after <= Some(ticket)) {
+            entry.after = None;
+        }
+    }
+
+    /// This could not be recorded: whatever waits for it, or for more than it, is taken out, and what is to be done instead
+    /// is returned.
+    pub(super) fn unrecorded(&mut self, ticket: Ticket) -> Vec<Otherwise> {
+        let (failed, rest): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|entry| entry.after >= Some(ticket));
+        self.waiting = rest;
+        failed.into_iter().map(|entry| entry.otherwise).collect()
+    }
+
+    /// The next line whose time has come.
+    pub(super) fn pop(&mut self) -> Option<Bytes> {
+        if self.waiting.front()?.after.is_some() {
+            return None;
+        }
+        self.waiting.pop_front().map(|entry| entry.line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_keep_their_order_and_wait_for_what_they_follow_from() {
+        let mut lane = Lane::default();
+        lane.push("a".into(), Some(Ticket(1)), Otherwise::Nothing);
+        lane.push("b".into(), None, Otherwise::Nothing);
+        lane.push("c".into(), Some(Ticket(2)), Otherwise::Halt("s".into()));
+        lane.push("d".into(), Some(Ticket(2)), Otherwise::Nothing);
+        lane.push("e".into(), None, Otherwise::Nothing);
+        assert_eq!(lane.pop(), None);
+        lane.recorded(Ticket(1));
+        assert_eq!([lane.pop(), lane.pop(), lane.pop()], [Some("a".into()), Some("b".into()), None]);
+        assert_eq!(lane.unrecorded(Ticket(2)), [Otherwise::Halt("s".into()), Otherwise::Nothing]);
+        assert_eq!([lane.pop(), lane.pop()], [Some("e".into()), None]);
+        assert!(lane.is_empty());
+    }
+
+    #[test]
+    fn what_follows_from_more_than_was_recorded_is_not_sent() {
+        let mut lane = Lane::default();
+        lane.push("a".into(), Some(Ticket(2)), Otherwise::Nothing);
+        assert_eq!(lane.unrecorded(Ticket(1)).len(), 1);
+        lane.recorded(Ticket(2));
+        assert_eq!(lane.pop(), None);
+    }
+}

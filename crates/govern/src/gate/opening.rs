@@ -1,0 +1,162 @@
+//! Connections and sessions as they are opened: what may be offered, and where a session may live.
+
+use std::path::Path;
+
+use narrows_acp::method;
+use narrows_wire::{Code, RpcError, View, message};
+use serde_json::{Value, json};
+
+use super::Pass;
+use super::api::Out;
+use super::lane::{Otherwise, Way};
+use super::session::{Asked, Place, Session};
+use crate::roots::admit;
+
+/// Why a session is not opened.
+struct Refusal {
+    /// For programs.
+    code: &'static str,
+    error: RpcError,
+}
+
+impl<O: Out> Pass<'_, O> {
+    /// The client introduces itself: what the manifest does not declare it does not offer.
+    pub(super) fn initialize(&mut self, id: &[u8], message: View<'_>) {
+        if !self.await_answer(id, Asked::Initialize) {
+            return;
+        }
+        let mut params = read(message.params());
+        let declared = self.gate.mandate.client;
+        if let Some(offers) = params.get_mut("clientCapabilities").and_then(Value::as_object_mut) {
+            if let Some(files) = offers.get_mut("fs").and_then(Value::as_object_mut) {
+                keep(files, "readTextFile", declared.read);
+                keep(files, "writeTextFile", declared.write);
+            }
+            keep(offers, "terminal", declared.terminal);
+        }
+        let Ok(line) = message::request(id, method::INITIALIZE, &params) else { return };
+        let line = self.gate.mark.put(View::parse(&line)).concat();
+        self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+    }
+
+    /// A session is to be created.
+    pub(super) fn create(&mut self, id: &[u8], message: View<'_>) {
+        match self.admit_opening(&read(message.params())) {
+            Ok(place) => {
+                if self.await_answer(id, Asked::Create { place }) {
+                    self.forward(message);
+                }
+            }
+            Err(refusal) => self.refuse_opening(id, message, &refusal),
+        }
+    }
+
+    /// A stored session is to be opened.
+    pub(super) fn reopen(&mut self, id: &[u8], message: View<'_>) {
+        let Some(name) = message.session() else { return self.forward(message) };
+        match self.admit_opening(&read(message.params())) {
+            Ok(place) => {
+                if self.gate.sessions.len() >= super::MOST_OPEN && !self.gate.sessions.contains_key(&*name) {
+                    let error = RpcError::new(Code::Backpressure, "too many sessions are open");
+                    let line = message::error(id, &error);
+                    return self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+                }
+                if self.await_answer(id, Asked::Open { session: (&*name).into() }) {
+                    let session = self.gate.sessions.entry((&*name).into()).or_default();
+                    session.replays += 1;
+                    session.settle(place);
+                    self.forward(message);
+                }
+            }
+            Err(refusal) => self.refuse_opening(id, message, &refusal),
+        }
+    }
+
+    /// Where a session would live, if it may.
+    fn admit_opening(&self, params: &Value) -> Result<Place, Refusal> {
+        let mandate = &self.gate.mandate;
+        let more = params["additionalDirectories"].as_array().into_iter().flatten();
+        let named = params.get("cwd").into_iter().chain(more);
+        let mut roots = Vec::new();
+        for value in named {
+            let path = Path::new(value.as_str().unwrap_or_default());
+            let real = admit(path, &mandate.roots, &*self.gate.ground).map_err(|outside| Refusal {
+                code: "cwd_outside_root",
+                error: RpcError::new(Code::InvalidParams, outside.to_string())
+                    .with("code", json!("cwd_outside_root")),
+            })?;
+            roots.push(real);
+        }
+        if let Some(listed) = &mandate.servers {
+            for server in params["mcpServers"].as_array().into_iter().flatten() {
+                let name = server["name"].as_str().unwrap_or_default();
+                if !listed.iter().any(|listed| listed == name) {
+                    let words = format!("the operator has no MCP server `{}`", name.escape_debug());
+                    return Err(Refusal {
+                        code: "server_not_listed",
+                        error: RpcError::new(Code::PolicyDenied, words)
+                            .with("code", json!("server_not_listed")),
+                    });
+                }
+            }
+        }
+        if roots.is_empty() {
+            roots.clone_from(&mandate.roots);
+        }
+        let in_client = params["mcpServers"].as_array().into_iter().flatten();
+        let in_client = in_client.filter(|server| server["type"] == "acp");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let servers = in_client.map(|server| {
+            let id = server.get("serverId").or_else(|| server.get("id")).map(text);
+            (id.unwrap_or_default(), text(&server["name"]))
+        });
+        Ok(Place { roots, servers: servers.collect() })
+    }
+
+    fn refuse_opening(&mut self, id: &[u8], message: View<'_>, refusal: &Refusal) {
+        let params = read(message.params());
+        let session = message.session().unwrap_or_default().into_owned();
+        let input = json!({
+            "method": message.method().unwrap_or_default(),
+            "cwd": params["cwd"],
+            "additionalDirectories": params["additionalDirectories"],
+        });
+        let event = self.parties(&session).refused("session.refused", refusal.code, input);
+        let ticket = self.record(event);
+        let line = message::error(id, &refusal.error);
+        let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
+        self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
+    }
+
+    /// The session of this name, which may be told of before it is known.
+    pub(super) fn session(&mut self, name: &str) -> Option<&mut Session> {
+        if !self.gate.sessions.contains_key(name) {
+            if self.gate.sessions.len() >= super::MOST_OPEN {
+                return None;
+            }
+            let roots = self.gate.mandate.roots.clone();
+            self.gate.sessions.insert(name.into(), Session { roots, ..Session::default() });
+        }
+        self.gate.sessions.get_mut(name)
+    }
+}
+
+/// The error of whoever wanted something that could not be recorded.
+pub(super) fn unrecorded(id: &[u8]) -> bytes::Bytes {
+    message::error(
+        id,
+        &RpcError::new(Code::AuditUnavailable, "the decision could not be recorded, so nothing was done"),
+    )
+}
+
+/// An object, or an empty one.
+pub(super) fn read(params: Option<&[u8]>) -> Value {
+    params.and_then(|params| serde_json::from_slice(params).ok()).unwrap_or_else(|| json!({}))
+}
+
+/// Takes back what is offered and not declared.
+fn keep(offers: &mut serde_json::Map<String, Value>, name: &str, declared: bool) {
+    if let Some(offer) = offers.get_mut(name).filter(|_| !declared) {
+        *offer = json!(false);
+    }
+}

@@ -1,0 +1,68 @@
+//! Permission requests of the agent: answered by the policy where it can, by somebody who may where it cannot.
+
+use narrows_wire::{View, message};
+use serde_json::json;
+
+use super::Pass;
+use super::api::{Out, Ticket};
+use super::lane::{Otherwise, Way};
+use super::opening::read;
+use super::session::{Options, Origin};
+use crate::call::Said;
+use crate::record::Approved;
+
+impl<O: Out> Pass<'_, O> {
+    pub(super) fn permission(&mut self, id: &[u8], message: View<'_>) {
+        let name = message.session().unwrap_or_default();
+        let params = read(message.params());
+        let options = Options::read(&params["options"]);
+        let told = params["toolCall"].to_string();
+        let Ok(said) = serde_json::from_str::<Said<'_>>(&told) else {
+            return self.answer_permission(id, &name, options.reject.as_deref(), None);
+        };
+        let call: Box<str> = said.tool_call_id.as_deref().unwrap_or_default().into();
+        let Some(session) = self.session(&name) else { return self.answer_permission(id, &name, None, None) };
+        // Of history nothing is run, and of a turn that is to end neither.
+        if session.is_stopping() || session.replays > 0 || session.calls.len() >= super::MOST_OPEN {
+            return self.answer_permission(id, &name, None, None);
+        }
+        let case = session.calls.entry(call.clone()).or_default();
+        let changed = case.call.hear(&said);
+        let ticket = if changed || case.verdict.is_none() { self.judge(&name, &call) } else { None };
+        let Some(case) = self.case(&name, &call) else { return };
+        match &case.approved {
+            Approved::Auto | Approved::By { .. } => {
+                let held = std::mem::take(&mut case.held);
+                self.show_held(&name, &held, ticket);
+                self.answer_permission(
+                    id,
+                    &name,
+                    options.allow.as_deref().or(options.reject.as_deref()),
+                    ticket,
+                );
+            }
+            Approved::Refused(_) => self.answer_permission(id, &name, options.reject.as_deref(), ticket),
+            Approved::Pending => {
+                let held = std::mem::take(&mut case.held);
+                self.show_held(&name, &held, ticket);
+                self.hear(&name, &call, Origin::Permission { id: id.into(), options }, ticket);
+            }
+        }
+    }
+
+    /// Answers a permission request with one of its options, or with none of them.
+    pub(super) fn answer_permission(
+        &mut self,
+        id: &[u8],
+        name: &str,
+        option: Option<&str>,
+        after: Option<Ticket>,
+    ) {
+        let outcome = match option {
+            Some(option) => json!({"outcome": {"outcome": "selected", "optionId": option}}),
+            None => json!({"outcome": {"outcome": "cancelled"}}),
+        };
+        let Ok(line) = message::response(id, &outcome) else { return };
+        self.send(Way::ToAgent, &[&line], after, Otherwise::fail(id, name));
+    }
+}

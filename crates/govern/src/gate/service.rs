@@ -1,0 +1,146 @@
+//! What the agent wants of the client: files, commands, and tools of MCP servers that live there.
+
+use std::path::Path;
+
+use narrows_acp::method;
+use narrows_wire::{Code, Effects, RpcError, View, message};
+use serde_json::{Value, json};
+
+use super::Pass;
+use super::api::{Out, Ticket};
+use super::lane::{Otherwise, Way};
+use super::opening::read;
+use super::session::{Case, Origin, Served};
+use crate::call::{Call, Progress};
+use crate::record::Approved;
+use crate::roots::admit;
+
+impl<O: Out> Pass<'_, O> {
+    /// The agent wants a file or a command.
+    pub(super) fn service(&mut self, id: &[u8], method: &str, message: View<'_>) {
+        let mut params = read(message.params());
+        let Some(name) = message.session() else { return self.show(message) };
+        let (kind, place) = match method {
+            method::FS_READ_TEXT_FILE => ("read", "path"),
+            method::FS_WRITE_TEXT_FILE => ("edit", "path"),
+            _ => ("execute", "cwd"),
+        };
+        let roots = self.session(&name).map(|session| session.roots.clone()).unwrap_or_default();
+        if let Some(path) = params.get(place).filter(|path| !path.is_null()) {
+            let path = Path::new(path.as_str().unwrap_or_default());
+            if let Err(outside) = admit(path, &roots, &*self.gate.ground) {
+                let input = json!({"method": method, place: params[place]});
+                let event = self.parties(&name).refused("tool.refused", "path_outside_root", input);
+                let ticket = self.record(event);
+                let error = RpcError::new(Code::InvalidParams, outside.to_string())
+                    .with("code", json!("path_outside_root"));
+                return self.fail_service(id, &name, &error, Some(ticket));
+            }
+        }
+        if let Some(members) = params.as_object_mut() {
+            members.remove("sessionId");
+            if kind == "execute" {
+                let mut argv = vec![members.get("command").cloned().unwrap_or_default()];
+                argv.extend(
+                    members.remove("args").and_then(|args| args.as_array().cloned()).unwrap_or_default(),
+                );
+                members.insert("command".to_owned(), Value::Array(argv));
+            }
+        }
+        self.want(id, &name, Call::known(None, method, kind, params), message);
+    }
+
+    /// The agent says something to an MCP server of the client's: calls of its tools are judged, all else passes.
+    pub(super) fn mcp(&mut self, id: &[u8], message: View<'_>) {
+        let params = read(message.params());
+        if params["method"] != "tools/call" {
+            return self.show(message);
+        }
+        let Some((name, server)) = self.server_of(&params) else {
+            let error = RpcError::new(Code::PolicyDenied, "no session has such an MCP server");
+            return self.refuse_agent(id, &error);
+        };
+        let tool = params["params"]["name"].as_str().unwrap_or_default();
+        let input = params["params"].get("arguments").cloned().unwrap_or_else(|| json!({}));
+        self.want(id, &name, Call::known(Some(server), tool, "other", input), message);
+    }
+
+    /// The session and the name of the MCP server that a message means. Where an older form names only a connection, it is
+    /// the only server there is, or none.
+    fn server_of(&self, params: &Value) -> Option<(Box<str>, String)> {
+        let mut all =
+            self.gate.sessions.iter().flat_map(|(name, session)| {
+                session.servers.iter().map(move |(id, server)| (name, id, server))
+            });
+        let found = match params["serverId"].as_str().or_else(|| params["acpId"].as_str()) {
+            Some(wanted) => all.find(|(_, id, _)| *id == wanted),
+            None => all.next().filter(|_| all.next().is_none()),
+        };
+        found.map(|(name, _, server)| (name.clone(), server.clone()))
+    }
+
+    fn want(&mut self, id: &[u8], name: &str, call: Call, message: View<'_>) {
+        let key = format!("request {}", String::from_utf8_lossy(id));
+        let Some(session) = self.session(name) else { return };
+        if session.is_stopping() || session.calls.len() >= super::MOST_OPEN {
+            let error = RpcError::new(Code::Cancelled, "the turn is to end");
+            return self.refuse_agent(id, &error);
+        }
+        session.calls.insert(key.as_str().into(), Case { call, ..Case::default() });
+        let ticket = self.judge(name, &key);
+        let Some(case) = self.case(name, &key) else { return };
+        match case.approved.clone() {
+            Approved::Auto | Approved::By { .. } => self.serve(id, name, &key, message.bytes(), ticket),
+            Approved::Refused(why) => self.deny_service(id, name, &key, &why, ticket),
+            Approved::Pending => {
+                let origin = Origin::Service { line: message.bytes().to_vec().into(), id: id.into() };
+                self.hear(name, &key, origin, ticket);
+            }
+        }
+    }
+
+    /// Lets the client do it.
+    pub(super) fn serve(&mut self, id: &[u8], name: &str, key: &str, line: &[u8], after: Option<Ticket>) {
+        self.gate.served.insert(id.into(), Served::Service { session: name.into(), call: key.into() });
+        if let Some(case) = self.case(name, key) {
+            case.call.progress = Progress::Running;
+        }
+        self.send(Way::ToClient, &[line], after, Otherwise::fail(id, name));
+    }
+
+    /// Tells the agent that it is not done.
+    pub(super) fn deny_service(
+        &mut self,
+        id: &[u8],
+        name: &str,
+        key: &str,
+        why: &str,
+        after: Option<Ticket>,
+    ) {
+        if let Some(session) = self.gate.sessions.get_mut(name) {
+            session.calls.remove(key);
+        }
+        let error = RpcError::new(Code::PolicyDenied, why.to_owned())
+            .effects(Effects::None)
+            .with("code", json!("policy-denied"));
+        self.fail_service(id, name, &error, after);
+    }
+
+    fn fail_service(&mut self, id: &[u8], name: &str, error: &RpcError, after: Option<Ticket>) {
+        let line = message::error(id, error);
+        self.send(Way::ToAgent, &[&line], after, Otherwise::fail(id, name));
+    }
+
+    /// The client has done it, or could not.
+    pub(super) fn service_done(&mut self, name: &str, key: &str, message: View<'_>) {
+        let case = self.gate.sessions.get_mut(name).and_then(|session| session.calls.remove(key));
+        let output = match message.error() {
+            Some(error) => json!({"error": error}),
+            None => serde_json::from_slice(message.result().unwrap_or(b"null")).unwrap_or_default(),
+        };
+        let ticket =
+            case.and_then(|case| self.called(name, key, &case, output)).map(|event| self.record(event));
+        let id = message.id().unwrap_or(b"null");
+        self.send(Way::ToAgent, &[message.bytes()], ticket, Otherwise::fail(id, name));
+    }
+}

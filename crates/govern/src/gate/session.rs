@@ -1,0 +1,128 @@
+//! What is known of each session, each call, and each request that matters here.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::Raw;
+use super::api::Time;
+use crate::call::Call;
+use crate::desk::Verdict;
+use crate::life::Life;
+use crate::record::Approved;
+
+/// What is known of a session.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    pub(super) life: Life,
+    pub(super) roots: Vec<PathBuf>,
+    /// Its turns that have not ended, by the ids of their prompts.
+    pub(super) prompts: Vec<Raw>,
+    /// How many requests replay its history just now.
+    pub(super) replays: u32,
+    pub(super) calls: HashMap<Box<str>, Case>,
+    /// Its MCP servers in the client: their ids and their names.
+    pub(super) servers: Vec<(String, String)>,
+    /// Why its turn was stopped by us, if it was.
+    pub(super) halted: Option<String>,
+    /// When its agent is ended if it has not stopped.
+    pub(super) stop_by: Option<Time>,
+}
+
+/// A call and what was decided about it.
+#[derive(Debug, Default)]
+pub(super) struct Case {
+    pub(super) call: Call,
+    /// What was decided about it as it is now.
+    pub(super) verdict: Option<Verdict>,
+    pub(super) approved: Approved,
+    /// What somebody has approved: the tool and what it is called with.
+    pub(super) agreed: Option<(String, Value)>,
+    /// What the agent said about it before it was decided.
+    pub(super) held: Vec<Bytes>,
+    /// What came of it is recorded.
+    pub(super) is_closed: bool,
+}
+
+/// Where a session lives, and what its client has for it.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    pub(super) roots: Vec<PathBuf>,
+    pub(super) servers: Vec<(String, String)>,
+}
+
+/// A request of the client's at the agent.
+#[derive(Debug)]
+pub(super) enum Asked {
+    Initialize,
+    /// Opens a session that gets its name by the answer.
+    Create {
+        place: Place,
+    },
+    /// Opens a session of this name.
+    Open {
+        session: Box<str>,
+    },
+    Prompt {
+        session: Box<str>,
+    },
+    Close {
+        session: Box<str>,
+    },
+}
+
+/// A request of the agent's, or of our own, at the client.
+#[derive(Debug)]
+pub(super) enum Served {
+    /// Something that was allowed, whose outcome is recorded.
+    Service { session: Box<str>, call: Box<str> },
+    /// A question about this hearing.
+    Question(u64),
+}
+
+/// The options of a permission request that can be chosen here.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Options {
+    pub(super) allow: Option<String>,
+    pub(super) reject: Option<String>,
+}
+
+impl Options {
+    /// Of those that an agent offers, only what holds once.
+    pub(super) fn read(offered: &Value) -> Self {
+        let options = offered.as_array().map(Vec::as_slice).unwrap_or_default();
+        let of = |kind: &str| {
+            let mut found = options.iter().filter(|option| option["kind"] == kind);
+            let id = found.next()?.get("optionId")?.as_str()?;
+            // One that stands there twice may mean either.
+            let times = options.iter().filter(|option| option["optionId"] == id).count();
+            (times == 1).then(|| id.to_owned())
+        };
+        Self { allow: of("allow_once"), reject: of("reject_once") }
+    }
+}
+
+/// Where the answer to a hearing goes.
+#[derive(Debug)]
+pub(super) enum Origin {
+    /// The agent has asked for permission.
+    Permission { id: Raw, options: Options },
+    /// The agent wants something of the client.
+    Service { line: Bytes, id: Raw },
+    /// The client wants a turn of an operator that asks for each.
+    Turn { line: Bytes, id: Raw },
+}
+
+impl Session {
+    pub(super) fn settle(&mut self, place: Place) {
+        self.roots = place.roots;
+        self.servers = place.servers;
+    }
+
+    /// Whether we have told it to stop.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.halted.is_some()
+    }
+}

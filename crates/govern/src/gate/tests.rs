@@ -1,0 +1,195 @@
+//! Whole conversations through the gate, as what everybody gets to see.
+
+mod approvals;
+mod openings;
+mod tools;
+
+use std::time::Duration;
+
+use narrows_audit::Event;
+use narrows_policy::{Access, Charter, Class, Clause, DefaultApproval, Narrowing, Policy, Signer};
+use narrows_wire::View;
+use serde_json::{Value, json};
+
+use super::{Gate, Out, Setting, Ticket, Time};
+use crate::mandate::{AgentOffers, ClientOffers, Mandate, Principal};
+use crate::roots::Ground;
+
+/// A disk on which everything is where it is said to be.
+#[derive(Debug)]
+struct Plain;
+
+impl Ground for Plain {
+    fn real(&self, path: &std::path::Path) -> std::io::Result<std::path::PathBuf> {
+        Ok(path.to_path_buf())
+    }
+}
+
+/// A gate with nobody but the test around it.
+struct Scene {
+    gate: Gate,
+    now: Time,
+    sight: Sight,
+    /// Whether what is to be recorded is at once.
+    records: bool,
+}
+
+#[derive(Default)]
+struct Sight {
+    seen: Vec<String>,
+    events: Vec<Event>,
+    tickets: Vec<Ticket>,
+}
+
+impl Out for Sight {
+    fn to_client(&mut self, parts: &[&[u8]]) {
+        self.seen.push(format!("c < {}", plain(parts)));
+    }
+
+    fn to_agent(&mut self, parts: &[&[u8]]) {
+        self.seen.push(format!("a < {}", plain(parts)));
+    }
+
+    fn record(&mut self, ticket: Ticket, event: Event) {
+        let decision = event.policy.as_ref().and_then(|policy| Some(format!(" {}", policy.decision?)));
+        let about = &event.metadata["aip44"];
+        let more: Vec<String> = ["tool", "approval", "reason", "code"]
+            .iter()
+            .filter_map(|key| about.get(key).map(|value| format!(" {key}={value}")))
+            .collect();
+        self.seen.push(format!("log {}{}{}", event.action, decision.unwrap_or_default(), more.concat()));
+        self.tickets.push(ticket);
+        self.events.push(event);
+    }
+
+    fn end_agent(&mut self, why: &str) {
+        self.seen.push(format!("end the agent: {why}"));
+    }
+}
+
+/// A line without our mark, which is the same everywhere.
+fn plain(parts: &[&[u8]]) -> String {
+    let line = String::from_utf8(parts.concat()).unwrap();
+    let mut value: Value = serde_json::from_str(&line).unwrap();
+    for place in ["/params", "/result"] {
+        let Some(holder) = value.pointer_mut(place).and_then(Value::as_object_mut) else { continue };
+        let Some(meta) = holder.get_mut("_meta").and_then(Value::as_object_mut) else { continue };
+        if meta.get("aip44").is_some_and(|mark| mark.get("tier").is_some()) {
+            meta.remove("aip44");
+        }
+        if meta.is_empty() {
+            holder.remove("_meta");
+        }
+    }
+    value.to_string()
+}
+
+/// Reading is allowed, `Bash` needs a lead, `Rm` is denied, and of all else what changes something is asked for.
+fn policy() -> Policy {
+    let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
+    let clauses = vec![
+        Clause::new("runs", "tool.call", Class::RequireApproval).on("Bash").unwrap().signed_by(lead, 1),
+        Clause::new("never", "tool.call", Class::Deny).on("Rm").unwrap(),
+    ];
+    let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
+    Policy::new(Access::High, Narrowing::default()).with_charter(charter)
+}
+
+fn mandate() -> Mandate {
+    Mandate {
+        operator: "notes".into(),
+        tier: "governance-aware".into(),
+        revision: "abc1234".into(),
+        client: ClientOffers { read: true, write: true, terminal: false },
+        agent: AgentOffers { load: true, ..AgentOffers::default() },
+        roots: vec!["/w".into()],
+        ..Mandate::default()
+    }
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::with(mandate(), &["lead"])
+    }
+
+    fn with(mandate: Mandate, roles: &[&str]) -> Self {
+        let who = Principal {
+            id: "user:ada".into(),
+            roles: roles.iter().map(|role| (*role).to_owned()).collect(),
+            scopes: None,
+        };
+        let setting = Setting { began: 1_000_000, nonce: "n".into() };
+        let gate = Gate::new(mandate, who, policy(), Box::new(Plain), setting);
+        Self { gate, now: Time::ZERO, sight: Sight::default(), records: true }
+    }
+
+    /// One with a session and a turn in it.
+    fn at_work() -> Self {
+        let mut scene = Self::new();
+        scene.opened();
+        scene
+    }
+
+    fn opened(&mut self) {
+        self.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
+        self.answer(1, &json!({"sessionId": "s"}));
+        self.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+        self.sight.seen.clear();
+    }
+
+    fn client(&mut self, value: &Value) {
+        self.gate.client(self.now, View::parse(value.to_string().as_bytes()), &mut self.sight);
+        self.commit();
+    }
+
+    fn agent(&mut self, value: &Value) {
+        self.gate.agent(self.now, View::parse(value.to_string().as_bytes()), &mut self.sight);
+        self.commit();
+    }
+
+    fn commit(&mut self) {
+        while self.records && !self.sight.tickets.is_empty() {
+            for ticket in std::mem::take(&mut self.sight.tickets) {
+                self.gate.settled(self.now, ticket, true, &mut self.sight);
+            }
+        }
+    }
+
+    fn ask(&mut self, id: u64, method: &str, params: &Value) {
+        self.client(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+    }
+
+    fn answer(&mut self, id: u64, result: &Value) {
+        self.agent(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+    }
+
+    fn wants(&mut self, id: u64, method: &str, params: &Value) {
+        self.agent(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+    }
+
+    fn update(&mut self, update: &Value) {
+        let params = json!({"sessionId": "s", "update": update});
+        self.agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
+    }
+
+    fn tool(&mut self, id: &str, name: &str, status: &str, input: &Value) {
+        let kind = match name {
+            "Read" => "read",
+            "Bash" => "execute",
+            "Rm" => "delete",
+            _ => "edit",
+        };
+        self.update(&json!({"sessionUpdate": "tool_call", "toolCallId": id, "name": name, "kind": kind,
+            "status": status, "title": "harmless", "rawInput": input}));
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        self.now += Duration::from_secs(seconds);
+        self.gate.tick(self.now, &mut self.sight);
+        self.commit();
+    }
+
+    fn seen(&mut self) -> String {
+        std::mem::take(&mut self.sight.seen).join("\n")
+    }
+}

@@ -1,0 +1,176 @@
+//! Who approves, and what comes of it.
+
+use insta::assert_snapshot;
+
+use super::*;
+use crate::gate::{Ballot, BallotError};
+use crate::mandate::Autonomy;
+
+fn asks(scene: &mut Scene, id: u64) {
+    scene.wants(
+        id,
+        "session/request_permission",
+        &json!({"sessionId": "s", "toolCall": {"toolCallId": "1", "name": "Bash", "rawInput": {"command": "make"}},
+            "options": [{"optionId": "always", "kind": "allow_always"}, {"optionId": "y", "kind": "allow_once"},
+                {"optionId": "n", "kind": "reject_once"}]}),
+    );
+}
+
+fn says(scene: &mut Scene, option: &str) {
+    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+        {"outcome": {"outcome": "selected", "optionId": option}}}));
+}
+
+#[test]
+fn somebody_who_may_approves_once() {
+    let mut scene = Scene::at_work();
+    asks(&mut scene, 7);
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` says so"
+    log operator.suspended reason="n-1"
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"1","title":"Bash","kind":"other","status":"pending","rawInput":{"command":"make"}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `make`: policy `runs` says so"}}}}
+    "#);
+    says(&mut scene, "allow_once");
+    scene.tool("1", "Bash", "in_progress", &json!({"command": "make"}));
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` says so"
+    log operator.resumed
+    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"y"}}}
+    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` says so"
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call","toolCallId":"1","name":"Bash","kind":"execute","status":"in_progress","title":"harmless","rawInput":{"command":"make"}},"sessionId":"s"}}
+    "#);
+    // The approval was for that input.
+    scene.tool("1", "Bash", "in_progress", &json!({"command": "make install"}));
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make install`: policy `runs` says so"
+    log operator.interrupted reason="it ran `Bash` without an approval"
+    a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
+    "#);
+}
+
+#[test]
+fn a_rejection_is_one_and_so_is_anything_that_is_no_approval() {
+    for option in ["reject_once", "y", "always", ""] {
+        let mut scene = Scene::at_work();
+        asks(&mut scene, 7);
+        scene.seen();
+        says(&mut scene, option);
+        let seen = scene.seen();
+        assert!(seen.contains(r#""optionId":"n""#) && seen.contains("log policy.resolved deny"), "{seen}");
+    }
+}
+
+#[test]
+fn nobody_in_time_is_a_refusal() {
+    let mut scene = Scene::at_work();
+    asks(&mut scene, 7);
+    scene.seen();
+    assert_eq!(scene.gate.deadline(), Some(Duration::from_secs(300)));
+    scene.pass(300);
+    assert_snapshot!(scene.seen(), @r#"
+    c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"aip44:n:1"}}
+    log policy.resolved deny tool="Bash" approval={"refused":"nobody approved in time"} reason="require-approval `make`: policy `runs` says so"
+    log operator.resumed
+    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"}}}
+    "#);
+}
+
+#[test]
+fn who_may_not_approve_is_not_asked_and_does_not_count() {
+    let mut scene = Scene::with(mandate(), &["intern"]);
+    scene.opened();
+    asks(&mut scene, 7);
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` says so"
+    log operator.suspended reason="n-1"
+    "#);
+    says(&mut scene, "allow_once");
+    assert_snapshot!(scene.seen(), @"");
+    let ballot = |role: &str| Ballot {
+        id: "n-1".into(),
+        signer: Principal { id: format!("user:{role}"), roles: vec![role.into()], scopes: None },
+        approves: true,
+        reason: None,
+        signature: Some("signatures/1.signature.json".into()),
+    };
+    assert_eq!(
+        scene.gate.ballot(scene.now, ballot("intern"), &mut scene.sight),
+        Err(BallotError::NotASigner)
+    );
+    assert_eq!(scene.gate.open().len(), 1);
+    assert_eq!(scene.gate.ballot(scene.now, ballot("lead"), &mut scene.sight), Ok(()));
+    scene.commit();
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved allow tool="Bash" approval="user:lead" reason="require-approval `make`: policy `runs` says so"
+    log operator.resumed
+    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"y"}}}
+    "#);
+    assert_eq!(scene.gate.ballot(scene.now, ballot("lead"), &mut scene.sight), Err(BallotError::Unknown));
+}
+
+#[test]
+fn a_cancelled_turn_approves_nothing() {
+    let mut scene = Scene::at_work();
+    asks(&mut scene, 7);
+    scene.seen();
+    scene.client(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s"}}));
+    scene.answer(2, &json!({"stopReason": "cancelled"}));
+    assert_snapshot!(scene.seen(), @r#"
+    c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"aip44:n:1"}}
+    log policy.resolved deny tool="Bash" approval={"refused":"the turn was cancelled"} reason="require-approval `make`: policy `runs` says so"
+    log operator.resumed
+    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"}}}
+    a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
+    log operator.interrupted reason="cancelled"
+    c < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
+    "#);
+}
+
+#[test]
+fn a_gated_operator_asks_for_every_turn() {
+    let mut scene = Scene::with(Mandate { autonomy: Autonomy::Gated, ..mandate() }, &[]);
+    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    scene.answer(1, &json!({"sessionId": "s"}));
+    scene.seen();
+    scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    assert_snapshot!(scene.seen(), @r#"
+    log operator.suspended reason="n-1"
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"turn 2","title":"turn","kind":"other","status":"pending","rawInput":{}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"a gated operator asks for every turn"}}}}
+    "#);
+    says(&mut scene, "allow_once");
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved allow tool="turn" approval="user:ada" reason="require-approval: no policy matches"
+    log operator.resumed
+    a < {"jsonrpc":"2.0","id":2,"method":"session/prompt","params":{"sessionId":"s","prompt":[]}}
+    "#);
+    scene.answer(2, &json!({"stopReason": "end_turn"}));
+    scene.ask(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    scene.seen();
+    scene.client(
+        &json!({"jsonrpc": "2.0", "id": "aip44:n:2", "result": {"outcome": {"outcome": "cancelled"}}}),
+    );
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved deny tool="turn" approval={"refused":"user:ada rejected it"} reason="require-approval: no policy matches"
+    log operator.resumed
+    c < {"jsonrpc":"2.0","id":3,"result":{"stopReason":"refusal","_meta":{"aip44":{"interrupted":"user:ada rejected it"}}}}
+    "#);
+}
+
+#[test]
+fn what_could_not_be_recorded_is_not_approved() {
+    let mut scene = Scene::at_work();
+    asks(&mut scene, 7);
+    scene.seen();
+    scene.records = false;
+    says(&mut scene, "allow_once");
+    for ticket in std::mem::take(&mut scene.sight.tickets) {
+        scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+    }
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` says so"
+    log operator.resumed
+    a < {"jsonrpc":"2.0","id":7,"error":{"code":-32017,"message":"the decision could not be recorded, so nothing was done","data":{"condition":"audit_unavailable","retryable":true,"effects":"none"}}}
+    log operator.interrupted reason="its acts could not be recorded"
+    a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
+    "#);
+}

@@ -1,0 +1,114 @@
+//! What is offered, and where sessions may live.
+
+use insta::assert_snapshot;
+
+use super::*;
+
+#[test]
+fn only_what_is_declared_is_offered_to_either_side() {
+    let mut scene = Scene::new();
+    scene.ask(
+        0,
+        "initialize",
+        &json!({"protocolVersion": 1, "clientCapabilities": {"fs": {"readTextFile": true, "writeTextFile": true},
+            "terminal": true, "x": {}}, "_meta": {"their": 1}}),
+    );
+    scene.answer(
+        0,
+        &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true, "promptCapabilities":
+            {"image": true}, "mcpCapabilities": {"http": true}}, "z": 1}),
+    );
+    assert_snapshot!(scene.seen(), @r#"
+    a < {"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":false,"x":{}},"_meta":{"their":1}}}
+    c < {"jsonrpc":"2.0","id":0,"result":{"z":1,"protocolVersion":1,"agentCapabilities":{"loadSession":true,"promptCapabilities":{"image":false},"mcpCapabilities":{"http":false}}}}
+    "#);
+}
+
+#[test]
+fn what_is_declared_and_not_there_is_no_start() {
+    let mut scene = Scene::new();
+    scene.ask(0, "initialize", &json!({"protocolVersion": 1}));
+    scene.answer(0, &json!({"protocolVersion": 1, "agentCapabilities": {}}));
+    assert_snapshot!(scene.seen(), @r#"
+    a < {"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}
+    log session.refused deny code="unmet-capability"
+    c < {"jsonrpc":"2.0","id":0,"error":{"code":-32603,"message":"the agent lacks what the manifest declares: loadSession","data":{"condition":"internal_error","retryable":false,"effects":"none","code":"unmet-capability"}}}
+    "#);
+}
+
+#[test]
+fn sessions_live_in_the_roots_and_their_beginning_is_recorded() {
+    let mut scene = Scene::new();
+    scene.ask(1, "session/new", &json!({"cwd": "/etc", "mcpServers": []}));
+    scene.ask(2, "session/new", &json!({"cwd": "/w/../etc", "mcpServers": []}));
+    scene.ask(3, "session/load", &json!({"sessionId": "s", "cwd": "/w", "additionalDirectories": ["/x"]}));
+    assert_snapshot!(scene.seen(), @r#"
+    log session.refused deny code="cwd_outside_root"
+    c < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the path lies outside the directories of the operator","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
+    log session.refused deny code="cwd_outside_root"
+    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the path has `..` or a NUL in it","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
+    log session.refused deny code="cwd_outside_root"
+    c < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the path lies outside the directories of the operator","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
+    "#);
+    scene.ask(4, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
+    scene.answer(4, &json!({"sessionId": "s"}));
+    assert_snapshot!(scene.seen(), @r#"
+    a < {"jsonrpc":"2.0","id":4,"method":"session/new","params":{"cwd":"/w/a","mcpServers":[]}}
+    log operator.invoked
+    c < {"jsonrpc":"2.0","id":4,"result":{"sessionId":"s"}}
+    "#);
+}
+
+#[test]
+fn servers_are_those_of_the_operator() {
+    let mut scene = Scene::with(Mandate { servers: Some(vec!["db".into()]), ..mandate() }, &[]);
+    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": [{"name": "db"}]}));
+    scene.ask(
+        2,
+        "session/new",
+        &json!({"cwd": "/w", "mcpServers": [{"name": "db"}, {"name": "e\u{1b}vil"}]}),
+    );
+    assert_snapshot!(scene.seen(), @r#"
+    a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w","mcpServers":[{"name":"db"}]}}
+    log session.refused deny code="server_not_listed"
+    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32015,"message":"the operator has no MCP server `e\\u{1b}vil`","data":{"condition":"policy_denied","retryable":false,"effects":"none","code":"server_not_listed"}}}
+    "#);
+}
+
+#[test]
+fn nothing_is_done_that_cannot_be_recorded() {
+    let mut scene = Scene::new();
+    scene.records = false;
+    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    scene.answer(1, &json!({"sessionId": "s"}));
+    scene.gate.settled(scene.now, Ticket(1), false, &mut scene.sight);
+    assert_snapshot!(scene.seen(), @r#"
+    a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w","mcpServers":[]}}
+    log operator.invoked
+    c < {"jsonrpc":"2.0","id":1,"error":{"code":-32017,"message":"the decision could not be recorded, so nothing was done","data":{"condition":"audit_unavailable","retryable":true,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn a_session_that_is_closed_or_left_is_closed_in_the_log() {
+    let mut scene = Scene::at_work();
+    scene.tool("1", "Read", "in_progress", &json!({"path": "/w/a/b"}));
+    scene.ask(3, "session/close", &json!({"sessionId": "s"}));
+    scene.answer(3, &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved allow tool="Read" approval="auto" reason="allow `/w/a/b`: no policy matches"
+    log operator.running
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call","toolCallId":"1","name":"Read","kind":"read","status":"in_progress","title":"harmless","rawInput":{"path":"/w/a/b"}},"sessionId":"s"}}
+    a < {"jsonrpc":"2.0","id":3,"method":"session/close","params":{"sessionId":"s"}}
+    log tool.call allow tool="Read" approval="auto"
+    log operator.interrupted reason="it was closed"
+    log session.closed reason="it was closed"
+    c < {"jsonrpc":"2.0","id":3,"result":{}}
+    "#);
+    let mut scene = Scene::at_work();
+    scene.gate.client_gone(scene.now, &mut scene.sight);
+    assert_snapshot!(scene.seen(), @r#"
+    log operator.interrupted reason="the client has gone"
+    log session.closed reason="the client has gone"
+    "#);
+}

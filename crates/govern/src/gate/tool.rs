@@ -1,0 +1,209 @@
+//! Tool calls as the agent tells of them: decided before they are shown, and stopped if they run undecided.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use narrows_audit::Event;
+use narrows_policy::Class;
+use narrows_wire::{Doubled, View, member};
+use serde_json::{Value, json};
+
+use super::Pass;
+use super::api::{Out, Ticket};
+use super::lane::Otherwise;
+use super::session::Case;
+use crate::call::{Progress, Said};
+use crate::life::Life;
+use crate::record::{self, Approved};
+
+/// What is to be done with an update about a call.
+enum Course {
+    /// It may be shown.
+    Show,
+    /// It waits until more is known.
+    Hold,
+    /// It is not shown.
+    Hide,
+    /// It runs and may not.
+    Halt(String),
+}
+
+impl<O: Out> Pass<'_, O> {
+    pub(super) fn update(&mut self, message: View<'_>) {
+        let Some(name) = message.session() else { return self.show(message) };
+        let Ok((kind, update)) = kind_of(message) else {
+            return self.halt(&name, "it sent an update that can be read in two ways");
+        };
+        let Some(session) = self.session(&name) else { return };
+        if session.is_stopping() {
+            if kind == "state_update" && is_idle(update) {
+                self.idle(&name, message);
+            }
+            return;
+        }
+        if session.replays > 0 {
+            // History is shown and not acted on.
+            return self.send_marked(message, None, Otherwise::Nothing);
+        }
+        match &*kind {
+            "tool_call" | "tool_call_update" => match serde_json::from_slice::<Said<'_>>(update) {
+                Ok(said) => self.tool_said(&name, &said, message),
+                Err(_) => self.halt(&name, "it told of a tool call that can be read in two ways"),
+            },
+            "state_update" if is_idle(update) => self.idle(&name, message),
+            "agent_message_chunk" | "agent_thought_chunk" | "plan" => {
+                let ticket = self.step(&name, Life::Running, None);
+                self.send_marked(message, ticket, Otherwise::Halt((&*name).into()));
+            }
+            _ => self.send_marked(message, None, Otherwise::Nothing),
+        }
+    }
+
+    /// A turn of version 2 is over.
+    fn idle(&mut self, name: &str, message: View<'_>) {
+        let Some(reason) = self.unhalt(name) else {
+            let ticket = self.step(name, Life::Completed, None);
+            return self.send_marked(message, ticket, Otherwise::Nothing);
+        };
+        let update = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "refusal"});
+        let params =
+            json!({"sessionId": name, "update": update, "_meta": {"aip44": {"interrupted": reason}}});
+        if let Ok(line) = narrows_wire::message::notification(narrows_acp::method::SESSION_UPDATE, &params) {
+            self.show(View::parse(&line));
+        }
+    }
+
+    fn tool_said(&mut self, name: &str, said: &Said<'_>, message: View<'_>) {
+        let id: Box<str> = said.tool_call_id.as_deref().unwrap_or_default().into();
+        let Some(session) = self.session(name) else { return };
+        if session.calls.len() >= super::MOST_OPEN && !session.calls.contains_key(&id) {
+            return self.halt(name, "it has too many tool calls open");
+        }
+        let case = session.calls.entry(id.clone()).or_default();
+        let changed = case.call.hear(said);
+        let mut ticket = None;
+        if case.verdict.is_none() && case.call.is_bare() {
+            case.held.push(message.bytes().to_vec().into());
+            return;
+        }
+        if changed || case.verdict.is_none() {
+            ticket = self.judge(name, &id);
+        }
+        let Some(case) = self.case(name, &id) else { return };
+        match course(case) {
+            Course::Hold => case.held.push(message.bytes().to_vec().into()),
+            Course::Hide => {
+                self.finish(name, &id);
+            }
+            Course::Halt(reason) => self.halt(name, &reason),
+            Course::Show => {
+                let held = std::mem::take(&mut case.held);
+                ticket = self.step(name, Life::Running, None).or(ticket);
+                ticket = self.finish(name, &id).or(ticket);
+                self.show_held(name, &held, ticket);
+                self.send_marked(message, ticket, Otherwise::Halt(name.into()));
+            }
+        }
+    }
+
+    /// Shows what was kept until a call was decided.
+    pub(super) fn show_held(&mut self, name: &str, held: &[Bytes], ticket: Option<Ticket>) {
+        for line in held {
+            self.send_marked(View::parse(line), ticket, Otherwise::Halt(name.into()));
+        }
+    }
+
+    pub(super) fn case(&mut self, name: &str, id: &str) -> Option<&mut Case> {
+        self.gate.sessions.get_mut(name)?.calls.get_mut(id)
+    }
+
+    /// Decides about a call as it is known now, and has that recorded. What was approved for other input is void.
+    pub(super) fn judge(&mut self, name: &str, id: &str) -> Option<Ticket> {
+        let at = self.unix();
+        let session = self.gate.sessions.get(name)?;
+        let case = session.calls.get(id)?;
+        let verdict = self.gate.desk.rule(&case.call, &self.gate.mandate, &self.gate.who, &session.roots, at);
+        let approved = match verdict.class() {
+            Class::Allow => Approved::Auto,
+            Class::RequireApproval | Class::Escalate => Approved::Pending,
+            Class::Deny => Approved::Refused(verdict.reason()),
+        };
+        if approved == Approved::Auto {
+            self.gate.desk.count(&verdict.ruling, at);
+        }
+        let case = self.case(name, id)?;
+        let is_agreed = case
+            .agreed
+            .as_ref()
+            .is_some_and(|(tool, input)| *tool == case.call.tool() && *input == case.call.input);
+        case.verdict = Some(verdict);
+        // Somebody has agreed to just this, and only more about it became known.
+        if approved != Approved::Pending || !is_agreed {
+            case.approved = approved;
+        }
+        let event = self.resolved(name, id)?;
+        Some(self.record(event))
+    }
+
+    /// What was decided about a call, for the log.
+    pub(super) fn resolved(&self, name: &str, id: &str) -> Option<Event> {
+        let case = self.gate.sessions.get(name)?.calls.get(id)?;
+        let verdict = case.verdict.as_ref()?;
+        let (tool, input) = (case.call.tool(), &case.call.input);
+        let named = record::Case { tool: &tool, id, input };
+        Some(self.parties(name).resolved(&named, &verdict.ruling, &case.approved))
+    }
+
+    /// What came of a call, for the log.
+    pub(super) fn called(&self, name: &str, id: &str, case: &Case, output: Value) -> Option<Event> {
+        let verdict = case.verdict.as_ref()?;
+        let (tool, input) = (case.call.tool(), &case.call.input);
+        let named = record::Case { tool: &tool, id, input };
+        Some(self.parties(name).called(&named, &verdict.ruling, &case.approved, output))
+    }
+
+    /// Has what came of a call recorded, if it has ended.
+    fn finish(&mut self, name: &str, id: &str) -> Option<Ticket> {
+        let case = self.gate.sessions.get(name)?.calls.get(id)?;
+        if case.is_closed || !matches!(case.call.progress, Progress::Completed | Progress::Failed) {
+            return None;
+        }
+        let output = case.call.output.clone();
+        let output = if case.call.progress == Progress::Failed { json!({"error": output}) } else { output };
+        let event = self.called(name, id, case, output)?;
+        self.case(name, id)?.is_closed = true;
+        Some(self.record(event))
+    }
+}
+
+/// What is to be done with a call after what was said about it.
+fn course(case: &Case) -> Course {
+    let begun = !matches!(case.call.progress, Progress::Pending | Progress::Failed);
+    let tool = || case.call.tool().escape_debug().to_string();
+    match &case.approved {
+        Approved::Auto | Approved::By { .. } => Course::Show,
+        Approved::Pending if begun => Course::Halt(format!("it ran `{}` without an approval", tool())),
+        Approved::Refused(_) if begun => Course::Halt(format!("it ran `{}`, which was refused", tool())),
+        Approved::Pending if case.verdict.is_none() => Course::Hold,
+        Approved::Pending => Course::Show,
+        Approved::Refused(_) => Course::Hide,
+    }
+}
+
+/// What kind of update this is, and the update itself.
+fn kind_of<'a>(message: View<'a>) -> Result<(Cow<'a, str>, &'a [u8]), Doubled> {
+    let params = message.params().unwrap_or_default();
+    let Some(update) = member(params, "update")? else { return Ok((Cow::Borrowed(""), b"{}")) };
+    let update = &params[update];
+    let Some(kind) = member(update, "sessionUpdate")? else { return Ok((Cow::Borrowed(""), update)) };
+    let raw = &update[kind];
+    let plain = raw.strip_prefix(b"\"").and_then(|raw| raw.strip_suffix(b"\""));
+    match plain.filter(|text| !text.contains(&b'\\')).and_then(|text| std::str::from_utf8(text).ok()) {
+        Some(kind) => Ok((Cow::Borrowed(kind), update)),
+        None => Ok((Cow::Owned(serde_json::from_slice(raw).unwrap_or_default()), update)),
+    }
+}
+
+fn is_idle(update: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(update).is_ok_and(|update| update["state"] == "idle")
+}

@@ -1,0 +1,18 @@
+//! The gate between a client and an agent: who may do what, decided, recorded, and only then done.
+//!
+//! A [`Gate`] stands on one connection. It is a pure state machine: messages of both sides go in, and messages, events for
+//! the audit log and, at worst, the order to end the agent come out. What a [`Mandate`] does not grant and what the policy
+//! does not allow is neither shown nor done; whatever is, was recorded before.
+
+mod call;
+mod desk;
+mod gate;
+mod life;
+mod mandate;
+mod meta;
+mod record;
+mod roots;
+
+pub use gate::{Ballot, BallotError, Gate, Open, Out, Setting, Ticket, Time};
+pub use mandate::{AgentOffers, Autonomy, ClientOffers, Grant, Mandate, Patience, Principal};
+pub use roots::{Disk, Ground, Outside, admit};

@@ -1,0 +1,200 @@
+//! What is written into the audit log, in the words of AIP-7 with `metadata.aip44`.
+
+use narrows_audit::{Actor, Decision, Event, PolicyRef, Subject};
+use narrows_policy::{Class, Ruling};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::life::Life;
+use crate::mandate::{Mandate, Principal};
+
+/// The longest input or output that is logged as it is.
+const LONGEST: usize = 256 << 10;
+/// The name of the policy of what no clause decides.
+const UNNAMED: &str = "default";
+
+/// Who is at work, as every line of a log names them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parties<'a> {
+    pub(crate) mandate: &'a Mandate,
+    pub(crate) who: &'a Principal,
+    pub(crate) session: &'a str,
+}
+
+impl Parties<'_> {
+    fn event(&self, action: &str, subject: Subject, about: Value) -> Event {
+        let mut aip44 = json!({
+            "operator": self.mandate.operator,
+            "session": self.session,
+            "identity": self.who.id,
+            "tier": self.mandate.tier,
+        });
+        if let (Some(all), Value::Object(about)) = (aip44.as_object_mut(), about) {
+            all.extend(about);
+        }
+        Event {
+            actor: Actor {
+                id: clipped(&format!("operator:{}", self.mandate.operator), 256),
+                role: Some("operator".to_owned()),
+            },
+            action: action.to_owned(),
+            subject,
+            metadata: Map::from_iter([("aip44".to_owned(), aip44)]),
+            ..Event::default()
+        }
+    }
+
+    fn of_session(&self) -> Subject {
+        Subject { kind: "session".to_owned(), reference: Some(clipped(self.session, 256)), path: None }
+    }
+
+    /// A step in the life of the operator.
+    pub(crate) fn step(&self, life: Life, reason: Option<&str>) -> Event {
+        let about = match reason {
+            Some(reason) => json!({"kind": "state", "reason": reason}),
+            None => json!({"kind": "state"}),
+        };
+        self.event(life.action(), self.of_session(), about)
+    }
+
+    /// Something was refused before any tool was in question.
+    pub(crate) fn refused(&self, what: &str, code: &str, input: Value) -> Event {
+        let about = json!({"kind": "refusal", "code": code});
+        Event {
+            input: Some(bounded(input)),
+            policy: Some(PolicyRef { reference: UNNAMED.to_owned(), decision: Some(Decision::Deny) }),
+            ..self.event(what, self.of_session(), about)
+        }
+    }
+
+    /// The session is over.
+    pub(crate) fn closed(&self, reason: &str) -> Event {
+        self.event("session.closed", self.of_session(), json!({"kind": "state", "reason": reason}))
+    }
+
+    /// What was decided about a call, before anything of it is done or shown.
+    pub(crate) fn resolved(&self, call: &Case<'_>, ruling: &Ruling, approval: &Approved) -> Event {
+        let about = json!({
+            "kind": "decision",
+            "tool": call.tool,
+            "toolCallId": call.id,
+            "approval": approval.name(),
+            "reason": ruling.to_string(),
+            "risk": ruling.risk,
+        });
+        let decision =
+            if *approval == Approved::Pending { decision(ruling.class) } else { approval.decision() };
+        Event {
+            input: Some(bounded(call.input.clone())),
+            policy: Some(PolicyRef { reference: named(ruling), decision: Some(decision) }),
+            signatures: approval.signatures(),
+            ..self.event("policy.resolved", tool(call.tool), about)
+        }
+    }
+
+    /// What came of a call, with all that there is to know about it.
+    pub(crate) fn called(
+        &self,
+        call: &Case<'_>,
+        ruling: &Ruling,
+        approval: &Approved,
+        output: Value,
+    ) -> Event {
+        let about = json!({
+            "kind": "tool-call",
+            "tool": call.tool,
+            "toolCallId": call.id,
+            "approval": approval.name(),
+        });
+        Event {
+            input: Some(bounded(call.input.clone())),
+            output: Some(bounded(output)),
+            policy: Some(PolicyRef { reference: named(ruling), decision: Some(approval.decision()) }),
+            signatures: approval.signatures(),
+            ..self.event("tool.call", tool(call.tool), about)
+        }
+    }
+}
+
+/// A call as a line of the log names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case<'a> {
+    pub(crate) tool: &'a str,
+    pub(crate) id: &'a str,
+    pub(crate) input: &'a Value,
+}
+
+/// How it came that something may or may not be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Approved {
+    /// It is not settled yet.
+    #[default]
+    Pending,
+    /// By the policy alone.
+    Auto,
+    /// By somebody.
+    By { approvers: Vec<String>, signatures: Vec<String> },
+    /// Not at all.
+    Refused(String),
+}
+
+impl Approved {
+    pub(crate) fn is_given(&self) -> bool {
+        matches!(self, Self::Auto | Self::By { .. })
+    }
+
+    fn name(&self) -> Value {
+        match self {
+            Self::Pending => json!("pending"),
+            Self::Auto => json!("auto"),
+            Self::By { approvers, .. } => json!(approvers.join(", ")),
+            Self::Refused(why) => json!({"refused": why}),
+        }
+    }
+
+    fn decision(&self) -> Decision {
+        match self {
+            Self::Auto | Self::By { .. } => Decision::Allow,
+            Self::Pending => Decision::RequireApproval,
+            Self::Refused(_) => Decision::Deny,
+        }
+    }
+
+    fn signatures(&self) -> Vec<String> {
+        match self {
+            Self::By { signatures, .. } => signatures.clone(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn tool(name: &str) -> Subject {
+    Subject { kind: "tool".to_owned(), reference: Some(clipped(name, 256)), path: None }
+}
+
+fn decision(class: Class) -> Decision {
+    match class {
+        Class::Allow => Decision::Allow,
+        Class::RequireApproval => Decision::RequireApproval,
+        Class::Escalate => Decision::Escalate,
+        Class::Deny => Decision::Deny,
+    }
+}
+
+fn named(ruling: &Ruling) -> String {
+    ruling.clauses.first().cloned().unwrap_or_else(|| UNNAMED.to_owned())
+}
+
+fn clipped(text: &str, most: usize) -> String {
+    text.chars().take(most).collect()
+}
+
+/// A value, or what identifies it if it is too long for a log.
+fn bounded(value: Value) -> Value {
+    let text = value.to_string();
+    if text.len() <= LONGEST {
+        return value;
+    }
+    let digest: String = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
+    json!({"$truncated": true, "bytes": text.len(), "sha256": digest})
+}

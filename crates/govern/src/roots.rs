@@ -1,0 +1,150 @@
+//! Whether a path lies where everything is to happen, once its links are followed.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+/// Why a path is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Outside {
+    /// It does not start at the root.
+    #[error("the path is not absolute")]
+    Relative,
+    /// It has `..` or a NUL in it.
+    #[error("the path has `..` or a NUL in it")]
+    Crooked,
+    /// What there is of it could not be looked at.
+    #[error("the path could not be resolved")]
+    Unresolved,
+    /// It lies elsewhere.
+    #[error("the path lies outside the directories of the operator")]
+    Elsewhere,
+}
+
+/// Follows the links of a path that exists.
+pub trait Ground: fmt::Debug + Send + Sync {
+    /// The path without links.
+    ///
+    /// # Errors
+    /// When there is no such path, or it cannot be looked at.
+    fn real(&self, path: &Path) -> io::Result<PathBuf>;
+}
+
+/// The disk of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Disk;
+
+impl Ground for Disk {
+    fn real(&self, path: &Path) -> io::Result<PathBuf> {
+        path.canonicalize()
+    }
+}
+
+/// Where `path` really is, if that is in one of `roots`, which have no links in them.
+///
+/// # Errors
+/// When it is not, or nobody can tell.
+pub fn admit(path: &Path, roots: &[PathBuf], ground: &dyn Ground) -> Result<PathBuf, Outside> {
+    if !path.is_absolute() {
+        return Err(Outside::Relative);
+    }
+    let is_plain = |component| !matches!(component, Component::ParentDir);
+    if !path.components().all(is_plain) || path.as_os_str().as_encoded_bytes().contains(&0) {
+        return Err(Outside::Crooked);
+    }
+    let real = resolve(path, ground)?;
+    if roots.iter().any(|root| real.starts_with(root)) { Ok(real) } else { Err(Outside::Elsewhere) }
+}
+
+/// The longest part of `path` that exists without its links, and the rest as it is.
+fn resolve(path: &Path, ground: &dyn Ground) -> Result<PathBuf, Outside> {
+    let mut rest: Vec<OsString> = Vec::new();
+    let mut now = path;
+    loop {
+        match ground.real(now) {
+            Ok(mut real) => {
+                real.extend(rest.iter().rev());
+                return Ok(real);
+            }
+            // A link that leads nowhere exists all the same: whoever writes there writes where it leads.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link(now) => {}
+            Err(_) => return Err(Outside::Unresolved),
+        }
+        let (Some(parent), Some(name)) = (now.parent(), now.file_name()) else {
+            return Err(Outside::Unresolved);
+        };
+        rest.push(name.to_owned());
+        now = parent;
+    }
+}
+
+fn is_link(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.file_type().is_symlink())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn paths_are_admitted_by_where_they_are() {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path().canonicalize().unwrap();
+        for name in ["root/sub", "rooted", "other"] {
+            std::fs::create_dir_all(home.join(name)).unwrap();
+        }
+        symlink(home.join("other"), home.join("root/out")).unwrap();
+        symlink(home.join("root"), home.join("in")).unwrap();
+        symlink(home.join("nowhere"), home.join("root/dangling")).unwrap();
+        std::fs::write(home.join("root/file"), "").unwrap();
+        let roots = [home.join("root")];
+        let check = |path: &str, expected: Result<&str, Outside>| {
+            let found = admit(&home.join(path), &roots, &Disk);
+            assert_eq!(found, expected.map(|path| home.join(path)), "{path}");
+        };
+        check("root", Ok("root"));
+        check("root/sub", Ok("root/sub"));
+        check("root/./sub/new/deep", Ok("root/sub/new/deep"));
+        check("in/sub", Ok("root/sub"));
+        check("rooted", Err(Outside::Elsewhere));
+        check("other", Err(Outside::Elsewhere));
+        check("root/out", Err(Outside::Elsewhere));
+        check("root/out/new", Err(Outside::Elsewhere));
+        check("root/dangling", Err(Outside::Unresolved));
+        check("root/dangling/x", Err(Outside::Unresolved));
+        check("root/file/x", Err(Outside::Unresolved));
+        check("root/../root", Err(Outside::Crooked));
+        check("root/a\0b", Err(Outside::Crooked));
+        assert_eq!(admit(Path::new("root"), &roots, &Disk), Err(Outside::Relative));
+        assert_eq!(admit(Path::new("/"), &roots, &Disk), Err(Outside::Elsewhere));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        /// Whatever names and links stand in a path, what is admitted is in the root.
+        #[test]
+        fn nothing_leaves(steps in prop::collection::vec(prop_oneof![
+            Just("sub"), Just("out"), Just(".."), Just("."), Just("up"), Just("new"), Just("root"), Just("")
+        ], 0..7)) {
+            let home = tempfile::tempdir().unwrap();
+            let home = home.path().canonicalize().unwrap();
+            std::fs::create_dir_all(home.join("root/sub")).unwrap();
+            symlink("..", home.join("root/sub/up")).unwrap();
+            symlink("../..", home.join("root/sub/out")).unwrap();
+            symlink("sub/out", home.join("root/out")).unwrap();
+            let root = home.join("root");
+            let path = PathBuf::from(format!("{}/{}", root.display(), steps.join("/")));
+            if let Ok(real) = admit(&path, std::slice::from_ref(&root), &Disk) {
+                prop_assert!(real.starts_with(&root), "{path:?} {real:?}");
+                std::fs::create_dir_all(&real).unwrap();
+                prop_assert!(path.canonicalize().unwrap().starts_with(&root), "{path:?}");
+            }
+        }
+    }
+}
