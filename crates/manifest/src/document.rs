@@ -116,6 +116,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
         }
         return None;
     };
+    let node = if T::KIND == Kind::Runner { unwrapped(node, drafts) } else { node };
     drafts.extend(Checker::of(T::KIND).check(&node, ""));
     lint::lint(T::KIND, path, &node, drafts);
     let wrong = drafts.iter().any(Draft::is_error);
@@ -128,6 +129,27 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
             drafts.push(Draft::error(Code::Unusable, Place { line: 2, column: 1 }, message));
             None
         }
+    }
+}
+
+/// A runner may stand below a word for it, the one it has or the one it had earlier.
+fn unwrapped(mut node: Node, drafts: &mut Vec<Draft>) -> Node {
+    let yaml::Content::Map(entries) = &mut node.content else { return node };
+    match entries.as_slice() {
+        [(key, inner)]
+            if matches!(key.text.as_str(), "runner" | "runtime") && !inner.entries().is_empty() =>
+        {
+            if key.text == "runtime" {
+                let message = "`runtime` is what a runner was called earlier";
+                let draft = Draft::warning(Code::Legacy, key.at, message).key("runtime");
+                drafts.push(draft.hint("write runner, or put its keys at the top"));
+            }
+        }
+        _ => return node,
+    }
+    match entries.pop() {
+        Some((_, inner)) => inner,
+        None => node,
     }
 }
 

@@ -20,17 +20,22 @@ pub(crate) fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a
         .map(|(_, candidate)| candidate)
 }
 
-/// How many characters must be put in, taken out or replaced to make one from the other.
+/// How many characters must be put in, taken out, replaced or swapped with their neighbours to make one from the other.
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
+    let (mut above, mut two_above) = (row.clone(), row.clone());
+    for (i, from) in a.iter().enumerate() {
+        two_above.clone_from(&above);
+        above.clone_from(&row);
         row[0] = i + 1;
         for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+            let replaced = above[j] + usize::from(from != to);
+            let mut least = replaced.min(above[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *from == b[j - 1] && a[i - 1] == *to {
+                least = least.min(two_above[j - 1] + 1);
+            }
+            row[j + 1] = least;
         }
     }
     row[b.len()]
@@ -50,8 +55,9 @@ mod tests {
         check("govenance", Some("governance"));
         check("Governance", Some("governance"));
         check("acpRev", Some("acp_rev"));
-        check("teir", None);
-        check("tire", None);
+        check("teir", Some("tier"));
+        check("tire", Some("tier"));
+        check("rite", None);
         check("tie", Some("tier"));
         check("operators", Some("operator"));
         check("vendor", None);

@@ -35,8 +35,19 @@ fn quoted(node: &Node) -> String {
 
 /// What the key is for, as far as it is known.
 fn expected(spot: Spot<'_>) -> Option<String> {
-    let line = spot.about?.lines().next()?.trim_end_matches('.');
-    Some(format!("expected: {line}"))
+    Some(format!("expected: {}", within(spot.about?)))
+}
+
+/// The first line of a comment, to stand within a sentence.
+fn within(about: &str) -> String {
+    let line = about.lines().next().unwrap_or_default().trim_end_matches('.');
+    let mut letters = line.chars();
+    match (letters.next(), letters.next()) {
+        (Some(first), Some(second)) if second.is_lowercase() || second == ' ' => {
+            first.to_lowercase().chain(line.chars().skip(1)).collect()
+        }
+        _ => line.to_owned(),
+    }
 }
 
 fn with_expected(draft: Draft, spot: Spot<'_>) -> Draft {
@@ -77,7 +88,8 @@ pub(super) fn wrong_type(wanted: &str, allowed: Option<&Value>, spot: Spot<'_>) 
         let name = spot.path.rsplit('.').next().unwrap_or(spot.path);
         let raw = shown(raw, 80);
         let message = format!("`{raw}` without quotes is {}, and a text belongs here", spot.node.is_a());
-        return draft(Code::QuoteIt, spot, message).hint(format!("quote it: {name}: \"{raw}\""));
+        let quoted = if name.ends_with(']') { format!("\"{raw}\"") } else { format!("{name}: \"{raw}\"") };
+        return draft(Code::QuoteIt, spot, message).hint(format!("quote it: {quoted}"));
     }
     let message = format!("this is {}, and {} belongs here", spot.node.is_a(), type_name(wanted));
     with_expected(draft(Code::Type, spot, message), spot)
@@ -152,10 +164,10 @@ pub(super) fn missing<'a>(
     let strangers = spot.node.entries().iter().map(|(key, _)| key.text.as_str());
     let slip = nearest(wanted, strangers.filter(|key| !known.contains(key)));
     let message = format!("`{wanted}` is missing");
-    let hint = match (slip, about.and_then(|about| about.lines().next())) {
+    let hint = match (slip, about) {
         (Some(slip), _) => format!("did you mean it by `{}`?", shown(slip, 64)),
-        (None, Some(about)) => format!("add {wanted}: {}", about.trim_end_matches('.')),
-        (None, None) => format!("add {wanted}"),
+        (None, Some(about)) => format!("add it: {}", within(about)),
+        (None, None) => "add it".to_owned(),
     };
     Draft::error(Code::Missing, spot.at, message).key(spot.path).hint(hint)
 }

@@ -1,6 +1,6 @@
 //! Events to a tree, within bounds: nothing is expanded, nothing comes twice.
 
-use granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag};
+use granit_parser::{Event, Options, Parser, ScalarStyle, Span};
 
 use super::scalar::resolve;
 use super::{Content, Key, Node, Place};
@@ -73,19 +73,22 @@ impl Builder<'_> {
 
     fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Draft> {
         let at = self.place(span.start.line(), span.start.col());
+        if let Some(tag) = event.tag().filter(|tag| !tag.is_yaml_core_schema_tag("str")) {
+            let at = span.tag_start().map_or(at, |start| self.place(start.line(), start.col()));
+            let message = format!("a tag (`{}`)", crate::finding::shown(&tag.original(), 40));
+            let draft = Draft::error(Code::Tag, at, message);
+            return Err(draft.hint("leave it out; quote the value if it is a text"));
+        }
         match event {
             Event::Scalar(text, style, _, tag) => {
-                let content = scalar(&text, style, tag.as_deref(), at)?;
+                // Nothing at all comes with a word that nobody wrote.
+                let text = if style == ScalarStyle::Plain && span.is_empty() { "".into() } else { text };
+                let plain = style == ScalarStyle::Plain && tag.is_none();
+                let content = if plain { resolve(&text) } else { Content::Text(text.into_owned()) };
                 self.put(Node { at, content })
             }
-            Event::SequenceStart(_, _, tag) => {
-                untagged(tag.as_deref(), at)?;
-                self.descend(at, Content::List(Vec::new()))
-            }
-            Event::MappingStart(_, _, tag) => {
-                untagged(tag.as_deref(), at)?;
-                self.descend(at, Content::Map(Vec::new()))
-            }
+            Event::SequenceStart(..) => self.descend(at, Content::List(Vec::new())),
+            Event::MappingStart(..) => self.descend(at, Content::Map(Vec::new())),
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
                 Some(open) => self.put(Node { at: open.at, content: open.content }),
                 None => Ok(()),
@@ -159,23 +162,4 @@ fn key(node: &Node, entries: &[(Key, Node)], findings: &mut Vec<Draft>) -> Resul
         findings.push(Draft::error(Code::Duplicate, node.at, message).value(&text).hint("keep one of them"));
     }
     Ok((Key { text, at: node.at }, first.is_some()))
-}
-
-fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: Place) -> Result<Content, Draft> {
-    match tag {
-        Some(tag) if tag.is_yaml_core_schema_tag("str") => Ok(Content::Text(text.to_owned())),
-        Some(_) => untagged(tag, at).map(|()| Content::Null(String::new())),
-        None if style == ScalarStyle::Plain => Ok(resolve(text)),
-        None => Ok(Content::Text(text.to_owned())),
-    }
-}
-
-fn untagged(tag: Option<&Tag>, at: Place) -> Result<(), Draft> {
-    match tag {
-        None => Ok(()),
-        Some(tag) => {
-            let message = format!("a tag (`{}`)", crate::finding::shown(&tag.to_string(), 40));
-            Err(Draft::error(Code::Tag, at, message).hint("leave it out; quote the value if it is a text"))
-        }
-    }
 }

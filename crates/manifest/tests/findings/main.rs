@@ -1,0 +1,308 @@
+//! What is found in one file: where, what, and what to write instead.
+#![expect(clippy::unwrap_used, reason = "these files are all tests")]
+
+mod anything;
+
+use std::path::Path;
+
+use narrows_manifest::{Code, Kind, check};
+
+/// Checks a file below `notes/` and compares everything that is found in it, a line each.
+#[track_caller]
+fn check_file(name: &str, front: &str, expected: &[&str]) {
+    let path = Path::new("notes").join(name);
+    let findings = check(Kind::of(&path).unwrap(), &path, format!("---\n{front}\n---\nText.\n").as_bytes());
+    let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    let lines: Vec<&str> = lines.iter().map(|line| line.strip_prefix("notes/").unwrap()).collect();
+    assert_eq!(lines, expected);
+}
+
+/// A valid ACP.md, with the lines below `aip44` instead of its own if they have the same key.
+fn acp(lines: &str) -> String {
+    let given = |key: &str| lines.lines().any(|line| line.trim_start().starts_with(key));
+    let mut text = String::from(
+        "name: notes\nid: notes\ndescription: d\nversion: 1.0.0\nkind: client\ntransport: stdio\nmetadata:\n  aip44:",
+    );
+    for line in ["acp_rev: \"272bf79\"", "tier: basic"] {
+        if !given(line.split(':').next().unwrap()) {
+            text += &format!("\n    {line}");
+        }
+    }
+    lines.lines().for_each(|line| text += &format!("\n    {line}"));
+    text
+}
+
+#[track_caller]
+fn check_acp(lines: &str, expected: &[&str]) {
+    check_file("ACP.md", &acp(lines), expected);
+}
+
+#[test]
+fn a_valid_file_has_no_findings() {
+    check_acp("", &[]);
+    check_file("notes.ACP.md", &acp("tier: governance-aware"), &[]);
+}
+
+#[test]
+fn texts_that_yaml_takes_for_something_else_want_quotes() {
+    check_acp(
+        "acp_rev: 1234567",
+        &[
+            "ACP.md:11:14: error[quote-it]: metadata.aip44.acp_rev: `1234567` without quotes is a number, and a text belongs \
+           here; quote it: acp_rev: \"1234567\"",
+        ],
+    );
+    check_acp(
+        "acp_rev: 12e4567",
+        &[
+            "ACP.md:11:14: error[quote-it]: metadata.aip44.acp_rev: `12e4567` without quotes is a number, and a text belongs \
+           here; quote it: acp_rev: \"12e4567\"",
+        ],
+    );
+    check_acp(
+        "acp_rev: \"272BF79\"",
+        &[
+            "ACP.md:11:14: error[pattern]: metadata.aip44.acp_rev: `272BF79` does not have the form it needs; expected: the \
+           revision of the protocol: 7 to 40 small hexadecimal digits, in quotes",
+        ],
+    );
+    check_acp(
+        "operator: true",
+        &[
+            "ACP.md:12:15: error[quote-it]: metadata.aip44.operator: `true` without quotes is true or false, and a text \
+           belongs here; quote it: operator: \"true\"",
+        ],
+    );
+    check_acp(
+        "operator:",
+        &[
+            "ACP.md:12:5: error[type]: metadata.aip44.operator: nothing stands here, where a text belongs; expected: the path \
+           of the OPERATOR.md, such as ./OPERATOR.md; or leave the key out if it may be missing",
+        ],
+    );
+}
+
+#[test]
+fn misspelt_keys_are_recognised() {
+    check_acp(
+        "govenance: ./GOVERNANCE.md\nx-vendor: 1",
+        &[
+            "ACP.md:12:5: warning[unknown-aip44-key]: metadata.aip44.govenance: `govenance` means nothing below aip44; did \
+             you mean governance?",
+            "ACP.md:13:5: warning[unknown-aip44-key]: metadata.aip44.x-vendor: `x-vendor` means nothing below aip44; take it \
+             out, or move it beside aip44; there are acp_rev, audit, capabilities, governance, mcp_servers, operator, \
+             sandbox, tier",
+        ],
+    );
+    check_file(
+        "ACP.md",
+        &acp("").replace("kind: client", "kinds: client"),
+        &[
+            "ACP.md:2:1: error[missing-key]: `kind` is missing; did you mean it by `kinds`?",
+            "ACP.md:6:1: warning[misspelt-key]: kinds: `kinds` means nothing to us; did you mean kind?",
+        ],
+    );
+    check_acp(
+        "audit: {knd: off}",
+        &[
+            "ACP.md:12:13: error[unknown-key]: metadata.aip44.audit.knd: nobody knows the key `knd`; did you mean kind?",
+        ],
+    );
+}
+
+#[test]
+fn what_cannot_be_declared_is_said() {
+    check_acp(
+        "capabilities: {agent: {mcpCapabilities: {acp: true}, sessionCapabilities: {}}}\nmcp_servers: [{name: a, transport: acp}]",
+        &[
+            "ACP.md:12:46: error[unknown-key]: metadata.aip44.capabilities.agent.mcpCapabilities.acp: nobody knows the key \
+             `acp`; take it out: MCP over ACP cannot be declared, and is there wherever http or sse is",
+            "ACP.md:12:58: error[unknown-key]: metadata.aip44.capabilities.agent.sessionCapabilities: nobody knows the key \
+             `sessionCapabilities`; take it out: closing, resuming and listing sessions cannot be declared",
+            "ACP.md:13:40: error[enum]: metadata.aip44.mcp_servers[0].transport: `acp` is not allowed here; write one of \
+             stdio, http, sse",
+        ],
+    );
+}
+
+#[test]
+fn names_revisions_and_bindings_are_warned_about() {
+    check_file(
+        "ACP.md",
+        &acp("acp_rev: \"abc1234\"").replace("name: notes", "name: other").replace("client", "server"),
+        &[
+            "ACP.md:2:7: warning[name-mismatch]: name: the name is not that of the place it lies in, `notes`; write name: \
+             notes, or move the file",
+            "ACP.md:6:7: warning[unbound]: kind: a server without an operator describes somebody else's, and cannot be \
+             served; to serve it, add metadata.aip44.operator: ./OPERATOR.md",
+            "ACP.md:11:14: warning[unknown-acp-rev]: metadata.aip44.acp_rev: this revision of the protocol is none that we \
+             know; the version is agreed on when connecting; to be sure, write the commit of a release",
+        ],
+    );
+    check_file(
+        "slug.ACP.md",
+        &acp("").replace("client", "bridge"),
+        &[
+            "slug.ACP.md:2:7: warning[name-mismatch]: name: the name is not that of the place it lies in, `slug`; write \
+             name: slug, or move the file",
+            "slug.ACP.md:6:7: warning[unbound]: kind: a bridge without an operator and without a governance has nothing to \
+             decide by; add metadata.aip44.governance: ./GOVERNANCE.md, or an operator",
+        ],
+    );
+}
+
+#[test]
+fn contradictions_are_errors() {
+    check_acp(
+        "tier: governance-aware\ncapabilities: {agent: {loadSession: false}}",
+        &[
+            "ACP.md:12:41: error[contradiction]: metadata.aip44.capabilities.agent.loadSession: the tier governance-aware \
+           implies loadSession, and here it is false; write true, leave it out, or take the tier basic",
+        ],
+    );
+    check_acp(
+        "tier: sandboxed\nsandbox: ./S.md\ncapabilities: {agent: {mcpCapabilities: {http: false, sse: false}}}",
+        &[
+            "ACP.md:13:52: error[contradiction]: metadata.aip44.capabilities.agent.mcpCapabilities: the tier sandboxed implies \
+           MCP servers, and here all of them are false; write http: true, or take the tier governance-aware",
+        ],
+    );
+    check_acp("capabilities: {agent: {loadSession: false}}", &[]);
+    check_acp(
+        "tier: sandboxed\nsandbox: ./S.md\ncapabilities: {agent: {mcpCapabilities: {http: false, sse: true}}}",
+        &[],
+    );
+    check_acp(
+        "tier: sandboxed",
+        &["ACP.md:9:3: error[missing-key]: metadata.aip44: `sandbox` is missing; add it"],
+    );
+}
+
+#[test]
+fn yaml_is_taken_by_the_word() {
+    check_file(
+        "ACP.md",
+        "a: &x 1\nb: *x",
+        &[
+            "ACP.md:3:4: error[yaml-alias]: a reference to another value (`*name`); write the value out, or quote the text if \
+           it begins with `*`",
+        ],
+    );
+    check_file(
+        "ACP.md",
+        "<<: {a: 1}",
+        &["ACP.md:2:1: error[yaml-alias]: `<<` takes over the keys of another map; write the keys out"],
+    );
+    check_file(
+        "ACP.md",
+        "? [a]\n: 1",
+        &["ACP.md:2:3: error[yaml-key]: a key is a list or a map; write a plain word"],
+    );
+    check_file(
+        "ACP.md",
+        "a: !!python/object x",
+        &[
+            "ACP.md:2:4: error[yaml-tag]: a tag (`!!python/object`); leave it out; quote the value if it is a text",
+        ],
+    );
+    check_file(
+        "RUNNER.md",
+        "engine: sandbox\nengine: subprocess",
+        &["RUNNER.md:3:1: error[duplicate-key]: `engine` comes twice, first on line 2; keep one of them"],
+    );
+    check_file(
+        "RUNNER.md",
+        "- a",
+        &[
+            "RUNNER.md:2:1: error[type]: this is a list, and a map belongs here; expected: the front matter of a RUNNER.md, or the same inside another manifest",
+        ],
+    );
+    check_file(
+        "RUNNER.md",
+        "# nothing",
+        &[
+            "RUNNER.md:1:1: error[front-matter]: the front matter is empty; write the keys between the two lines of `---`",
+        ],
+    );
+    let deep = format!("a: {}{}", "[".repeat(40), "]".repeat(40));
+    check_file(
+        "RUNNER.md",
+        &deep,
+        &[
+            "RUNNER.md:2:35: error[yaml-depth]: values are nested more than 32 deep; nothing needs that: make it flatter",
+        ],
+    );
+}
+
+#[test]
+fn a_file_that_is_none_is_said_to_be_none() {
+    let code = |bytes: &[u8]| {
+        let findings = check(Kind::Acp, Path::new("ACP.md"), bytes);
+        findings.iter().map(|finding| finding.code).collect::<Vec<_>>()
+    };
+    assert_eq!(code(b""), [Code::FrontMatter]);
+    assert_eq!(code(b"# Title\n"), [Code::FrontMatter]);
+    assert_eq!(code(b"---\na: 1\n"), [Code::FrontMatter]);
+    assert_eq!(code(b"---\na: \xff\n---\n"), [Code::Encoding]);
+    assert_eq!(code(b"---\na: [\n---\n"), [Code::Syntax]);
+    assert_eq!(code("x".repeat(300 << 10).as_bytes()), [Code::TooLong]);
+    assert_eq!(code(format!("---\na: [{}]\n---\n", "1,".repeat(30_000)).as_bytes()), [Code::TooLong]);
+}
+
+#[test]
+fn a_form_is_recognised_by_what_it_says() {
+    let cli = |more: &str| {
+        format!(
+            "name: notes\nid: notes\ndescription: d\nversion: 1.0.0\nbin: x\nsandbox: ./S.md\nprotocol: acp\nacp: x\n\
+             version_check: {{cmd: x, parse: (x), range: '*'}}\n{more}"
+        )
+    };
+    let npm = "install: [{method: npm, package: x}]";
+    check_file(
+        "AGENT-CLI.md",
+        &cli("install: [{method: nmp, package: x}, {method: npm, pakage: x}, {method: curl}]"),
+        &[
+            "AGENT-CLI.md:11:20: error[enum]: install[0].method: `nmp` is not allowed here; did you mean npm? It is one of \
+             brew, apt, dnf, pacman, choco, scoop, npm, pip, cargo, go, curl, download, vendored",
+            "AGENT-CLI.md:11:38: error[missing-key]: install[1]: `package` is missing; did you mean it by `pakage`?",
+            "AGENT-CLI.md:11:52: error[unknown-key]: install[1].pakage: nobody knows the key `pakage`; did you mean package?",
+            "AGENT-CLI.md:11:64: error[missing-key]: install[2]: `url` is missing; add it: the address",
+        ],
+    );
+    check_file(
+        "AGENT-CLI.md",
+        &cli(&format!("{npm}\nsession: {{mode: resumable}}")),
+        &["AGENT-CLI.md:2:1: error[missing-key]: `capabilities` is missing; add it"],
+    );
+    check_file(
+        "AGENT-CLI.md",
+        &cli(&format!(
+            "{npm}\nrunner: {{limits: {{memory_mb: 0}}}}\noptions: [{{id: a, type: integer, default: x}}]"
+        ))
+        .replace("(x)", "x"),
+        &[
+            "AGENT-CLI.md:10:32: warning[unusable-value]: version_check.parse: the pattern cannot be used: it has no group; \
+             write one with a group around the version",
+            "AGENT-CLI.md:12:30: warning[range]: runner.limits.memory_mb: `0` is out of bounds; write a number of 1 or more",
+            "AGENT-CLI.md:13:34: warning[agent-cli-config]: options[0].default: this default is not allowed: a whole number \
+             belongs here; write a value the option takes",
+        ],
+    );
+    check_file(
+        "RUNNER.md",
+        "runtime: {engine: sandbox}",
+        &[
+            "RUNNER.md:2:1: warning[legacy-key]: runtime: `runtime` is what a runner was called earlier; write runner, or put its keys at the top",
+        ],
+    );
+    check_file("RUNNER.md", "runner: {engine: sandbox}", &[]);
+}
+
+#[test]
+fn strictness_turns_doubts_into_errors() {
+    let path = Path::new("notes/ACP.md");
+    let text = format!("---\n{}\n---\n", acp("govenance: x").replace("name: notes", "name: other"));
+    let findings = check(Kind::Acp, path, text.as_bytes());
+    assert!(!findings.has_errors());
+    assert!(findings.strict().has_errors());
+}
