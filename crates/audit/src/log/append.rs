@@ -38,6 +38,11 @@ impl Append {
         Self(State::Waiting(Box::pin(work)))
     }
 
+    /// Whether it has no place in the order yet: whoever keeps to an order logs nothing else before it has.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.0, State::Waiting(_))
+    }
+
     /// Waits on this thread.
     pub fn wait(self) -> Result<Receipt, AppendError> {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
