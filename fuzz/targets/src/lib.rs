@@ -4,10 +4,12 @@
 #![expect(clippy::panic, reason = "a panic is how a target reports")]
 
 mod audit;
+mod manifest;
 mod model;
 
 pub use audit::audit;
 use bytes::Bytes;
+pub use manifest::manifest;
 use model::Model;
 use narrows_model::{Completion, Event, Finish, Limits, read_recorded};
 use narrows_wire::{

@@ -123,3 +123,8 @@ fn answer() {
 fn audit() {
     run("audit", narrows_fuzz_targets::audit);
 }
+
+#[test]
+fn manifest() {
+    run("manifest", narrows_fuzz_targets::manifest);
+}

@@ -1,0 +1,4 @@
+//! The `manifest` target for cargo-fuzz.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| narrows_fuzz_targets::manifest(data));
