@@ -15,6 +15,7 @@ pub use ruling::{Approval, Considered, Note, Reason, Ruling};
 
 use crate::path::Ground;
 use crate::target::Target;
+use clause::Deed;
 
 /// The level at which a charter that names none stands.
 const USUAL_LEVEL: u8 = 2;
@@ -78,8 +79,9 @@ impl Charter {
 
     /// The verdict on one part of a request.
     pub(crate) fn judge(&self, target: &Target<'_>, ground: Ground<'_>, ledger: &Ledger<'_>) -> Ruling {
+        let deed = Deed::new(target);
         let matching: Vec<&Clause> =
-            self.clauses.iter().filter(|clause| clause.is_about(target, ground)).collect();
+            self.clauses.iter().filter(|clause| clause.is_about(&deed, ground)).collect();
         let decides = |clause: &&Clause| clause.severity == Severity::Error;
         let deciding = matching.iter().copied().filter(decides);
         let mut said: Vec<Ruling> = deciding.map(|clause| self.said(clause, target, ledger)).collect();
@@ -165,13 +167,11 @@ impl Charter {
         ground: Ground<'_>,
         ledger: &Ledger<'_>,
     ) -> Vec<Considered> {
+        let deeds: Vec<Deed<'_>> = targets.iter().map(Deed::new).collect();
         let considered = |clause: &Clause| {
-            let matched = targets.iter().any(|target| clause.is_about(target, ground));
-            let why = match targets.iter().find(|target| clause.is_about(target, ground)).or(targets.first())
-            {
-                Some(target) => clause.why(target, ground),
-                None => String::new(),
-            };
+            let about = deeds.iter().find(|deed| clause.is_about(deed, ground));
+            let matched = about.is_some();
+            let why = about.or(deeds.first()).map(|deed| clause.why(deed, ground)).unwrap_or_default();
             let (says, _) = self.effective(clause, ledger);
             Considered {
                 clause: clause.slug.clone(),

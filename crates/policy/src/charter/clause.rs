@@ -10,6 +10,7 @@ use crate::decision::{RuleName, Verdict};
 use crate::kind::Kind;
 use crate::path::{Ground, PathPattern};
 use crate::rules::{Field, Fit, Rule, fit_text};
+use crate::shape::{Case, Shape};
 use crate::target::Target;
 
 /// Somebody who may approve.
@@ -37,7 +38,7 @@ pub enum ClauseError {
 pub struct Clause {
     pub(super) slug: String,
     /// Patterns of action names that all have to match.
-    actions: Vec<String>,
+    actions: Vec<ActionPattern>,
     subject: Option<Rule>,
     risk: u8,
     pub(super) class: Class,
@@ -53,7 +54,7 @@ impl Clause {
     pub fn new(slug: impl Into<String>, action: impl Into<String>, class: Class) -> Self {
         Self {
             slug: slug.into(),
-            actions: vec![action.into()],
+            actions: vec![ActionPattern::new(&action.into())],
             subject: None,
             risk: 0,
             class,
@@ -94,7 +95,7 @@ impl Clause {
     /// Only these actions, also: what a governance binds it to.
     #[must_use]
     pub fn bound_to(mut self, action: impl Into<String>) -> Self {
-        self.actions.push(action.into());
+        self.actions.push(ActionPattern::new(&action.into()));
         self
     }
 
@@ -149,44 +150,46 @@ impl Clause {
     }
 
     /// Whether it counts for this: what permits must match with certainty, what forbids wherever it can be meant.
-    pub(super) fn is_about(&self, target: &Target<'_>, ground: Ground<'_>) -> bool {
-        match self.fit(target, ground) {
+    pub(super) fn is_about(&self, deed: &Deed<'_>, ground: Ground<'_>) -> bool {
+        match self.fit(deed, ground) {
             Fit::Firm => true,
             Fit::Loose(_) => self.class != Class::Allow,
             Fit::No(_) => false,
         }
     }
 
-    pub(super) fn why(&self, target: &Target<'_>, ground: Ground<'_>) -> String {
+    pub(super) fn why(&self, deed: &Deed<'_>, ground: Ground<'_>) -> String {
         let what = |field: Field| match field {
             Field::Kind => "action",
             Field::Path | Field::Tool => "subject",
             _ => "risk",
         };
-        match self.fit(target, ground) {
+        match self.fit(deed, ground) {
             Fit::Firm => "matches".to_owned(),
             Fit::Loose(field) => format!("may match, going by its `{}`", what(field)),
             Fit::No(field) => format!("its `{}` does not match", what(field)),
         }
     }
 
-    fn fit(&self, target: &Target<'_>, ground: Ground<'_>) -> Fit {
-        if risk(target) < self.risk {
+    fn fit(&self, deed: &Deed<'_>, ground: Ground<'_>) -> Fit {
+        if deed.risk < self.risk {
             return Fit::No(Field::Command);
         }
-        let action = self.fit_action(target);
-        match (action, self.fit_subject(target, ground)) {
-            (Fit::No(field), _) | (_, Fit::No(field)) => Fit::No(field),
+        let action = self.fit_action(deed);
+        if let Fit::No(_) = action {
+            return action;
+        }
+        match (action, self.fit_subject(deed.target, ground)) {
+            (_, Fit::No(field)) => Fit::No(field),
             (Fit::Loose(field), _) | (_, Fit::Loose(field)) => Fit::Loose(field),
-            (Fit::Firm, Fit::Firm) => Fit::Firm,
+            _ => Fit::Firm,
         }
     }
 
-    fn fit_action(&self, target: &Target<'_>) -> Fit {
-        let names = names(target);
+    fn fit_action(&self, deed: &Deed<'_>) -> Fit {
         let mut loose = false;
         for pattern in &self.actions {
-            let matching = names.iter().filter(|(name, _)| action_matches(pattern, name));
+            let matching = deed.names.iter().filter(|(name, _)| pattern.is_about(name));
             match matching.map(|(_, sure)| *sure).max() {
                 Some(true) => {}
                 Some(false) => loose = true,
@@ -202,19 +205,33 @@ impl Clause {
             return rule.fit_paths(target, ground);
         }
         let action = target.action;
-        let named = fit_text(Field::Tool, &rule.tools, action.tool.as_deref());
-        let full = match (&action.server, &action.tool) {
-            (Some(server), Some(tool)) => Some(format!("{server}/{tool}")),
-            _ => None,
+        let mut best = fit_text(Field::Tool, &rule.tools, action.tool.as_deref());
+        let mut also = |name: &str| {
+            let fit = fit_text(Field::Tool, &rule.tools, Some(name));
+            if best != Fit::Firm && fit != Fit::No(Field::Tool) {
+                best = fit;
+            }
         };
-        let in_full = fit_text(Field::Tool, &rule.tools, full.as_deref());
-        let by_kind = target.kinds.iter().map(|kind| format!("kind:{kind}"));
-        let by_kind = by_kind.map(|kind| fit_text(Field::Tool, &rule.tools, Some(&kind)));
-        let fits: Vec<Fit> = by_kind.chain([named, in_full]).collect();
-        let find = |wanted: fn(&Fit) -> bool| fits.iter().copied().find(wanted);
-        find(|fit| *fit == Fit::Firm)
-            .or_else(|| find(|fit| matches!(fit, Fit::Loose(_))))
-            .unwrap_or(Fit::No(Field::Tool))
+        if let (Some(server), Some(tool)) = (&action.server, &action.tool) {
+            also(&format!("{server}/{tool}"));
+        }
+        if rule.tools.iter().any(|pattern| pattern.starts_with(['k', '*'])) {
+            target.kinds.iter().for_each(|kind| also(&format!("kind:{kind}")));
+        }
+        best
+    }
+}
+
+/// One part of a request, with what every clause asks about it.
+pub(crate) struct Deed<'a> {
+    pub(super) target: &'a Target<'a>,
+    pub(super) risk: u8,
+    names: Vec<(&'static str, bool)>,
+}
+
+impl<'a> Deed<'a> {
+    pub(super) fn new(target: &'a Target<'a>) -> Self {
+        Self { target, risk: risk(target), names: names(target) }
     }
 }
 
@@ -243,20 +260,26 @@ fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
     names
 }
 
-/// Whether a pattern of an action is about `name`: `*` stands for any part between dots, alone or at the end for any number.
-fn action_matches(pattern: &str, name: &str) -> bool {
-    if pattern == "*" {
-        return true;
+/// A pattern of an action: `*` stands for any part between dots, and at the end for any number of them.
+#[derive(Debug, Clone)]
+struct ActionPattern {
+    parts: Vec<Shape>,
+    rest: bool,
+}
+
+impl ActionPattern {
+    fn new(text: &str) -> Self {
+        let parts = text.split('.').map(|part| Shape::glob(part, false)).collect();
+        Self { parts, rest: text == "*" || text.ends_with(".*") }
     }
-    let patterns: Vec<&str> = pattern.split('.').collect();
-    let parts: Vec<&str> = name.split('.').collect();
-    let rest = patterns.last() == Some(&"*") && parts.len() >= patterns.len();
-    let fits = |pattern: &str, part: &str| {
-        use crate::shape::{Case, Shape};
-        Shape::glob(pattern, false).meets(&Shape::exact(part), Case::Different)
-    };
-    (patterns.len() == parts.len() || rest)
-        && patterns.iter().zip(&parts).all(|(pattern, part)| fits(pattern, part))
+
+    fn is_about(&self, name: &str) -> bool {
+        let mut names = name.split('.');
+        let fits = |pattern: &Shape| {
+            names.next().is_some_and(|name| pattern.meets(&Shape::exact(name), Case::Different))
+        };
+        self.parts.iter().all(fits) && (self.rest || names.next().is_none())
+    }
 }
 
 #[cfg(test)]
@@ -266,10 +289,10 @@ mod tests {
     #[track_caller]
     fn check(pattern: &str, fits: &[&str], not: &[&str]) {
         for name in fits {
-            assert!(action_matches(pattern, name), "{pattern} is about {name}");
+            assert!(ActionPattern::new(pattern).is_about(name), "{pattern} is about {name}");
         }
         for name in not {
-            assert!(!action_matches(pattern, name), "{pattern} is not about {name}");
+            assert!(!ActionPattern::new(pattern).is_about(name), "{pattern} is not about {name}");
         }
     }
 

@@ -112,6 +112,16 @@ impl Ruling {
         Self { class, reason, about: None, risk, clauses, approvals, notes }
     }
 
+    /// The clause that decided, if one did: what a log calls the policy.
+    pub fn decided_by(&self) -> Option<&str> {
+        match &self.reason {
+            Reason::Clause { clause } | Reason::Autonomy { clause, .. } | Reason::Budget { clause, .. } => {
+                Some(clause)
+            }
+            Reason::Level { .. } | Reason::Default | Reason::Policy(_) => None,
+        }
+    }
+
     /// The first of the strictest, with everything the others have to say about who must approve.
     pub(crate) fn strictest(rulings: impl IntoIterator<Item = Self>, action: &Action) -> Self {
         let nothing = || Self::new(Class::Deny, Reason::Default, action);

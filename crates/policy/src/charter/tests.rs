@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::access::{Access, Narrowing};
 use crate::action::{Action, Command};
@@ -257,4 +259,89 @@ fn everything_that_was_looked_at_is_told() {
     let considered = policy.consider(&shell("touch a/b"), &scene, &Ledger::EMPTY);
     let told: Vec<(bool, &str)> = considered.iter().map(|one| (one.matched, one.why.as_str())).collect();
     assert_eq!(told, [(false, "its `subject` does not match"), (true, "may match, going by its `action`")]);
+}
+
+fn any_clause() -> impl Strategy<Value = Clause> {
+    let actions = prop::sample::select(vec![
+        "*",
+        "tool.call",
+        "workspace.*",
+        "workspace.write",
+        "mutates",
+        "command.run",
+    ]);
+    let subjects = prop::sample::select(vec![
+        None,
+        Some("a*"),
+        Some("bash"),
+        Some("/a/**"),
+        Some("workspace:/"),
+        Some("kind:*"),
+    ]);
+    let classes = prop::sample::select(Class::ALL.to_vec());
+    (actions, subjects, classes, 0_u8..=3, 0_u8..=4).prop_map(|(action, subject, class, risk, ceiling)| {
+        let clause = Clause::new("x", action, class).from_risk(risk).up_to(ceiling);
+        match subject {
+            Some(subject) => clause.on(subject).unwrap(),
+            None => clause,
+        }
+    })
+}
+
+fn any_action() -> impl Strategy<Value = Action> {
+    let kinds = prop::sample::select(Kind::ALL.to_vec());
+    let paths = prop::collection::vec(prop::sample::select(vec!["/ws/a/b", "a", "/ws/c", "../x"]), 0..3);
+    let commands = prop::sample::select(vec![
+        None,
+        Some("ls a"),
+        Some("rm -rf a; touch c"),
+        Some("cat c > a/b"),
+        Some("$X"),
+    ]);
+    let tools = prop::sample::select(vec![None, Some("a"), Some("abc"), Some("bash")]);
+    (kinds, paths, commands, tools).prop_map(|(kind, paths, command, tool)| Action {
+        paths: paths.into_iter().map(PathBuf::from).collect(),
+        command: command.map(|text| Command::Shell(text.to_owned())),
+        tool: tool.map(str::to_owned),
+        ..Action::new(kind)
+    })
+}
+
+fn judged(charter: Charter, action: &Action) -> Ruling {
+    let roots = roots();
+    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+    policy.rule(action, &Scene { roots: &roots, ..Scene::default() }, &Ledger::EMPTY)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn nothing_is_made_milder_by_one_more_rule(
+        clauses in prop::collection::vec(any_clause(), 0..4), more in any_clause(), action in any_action(), level in 0_u8..=4
+    ) {
+        // Where clauses already decide, or the default allows, another can only be stricter.
+        let before = judged(Charter::new(clauses.clone()).with_default(DefaultApproval::Auto), &action);
+        let both: Vec<Clause> = clauses.iter().cloned().chain([more.clone()]).collect();
+        let after = judged(Charter::new(both.clone()).with_default(DefaultApproval::Auto), &action);
+        prop_assert!(after.class >= before.class, "{before} {after}");
+        let reversed: Vec<Clause> = both.iter().rev().cloned().collect();
+        let other = judged(Charter::new(reversed).with_default(DefaultApproval::Auto), &action);
+        prop_assert_eq!(other.class, after.class, "their order means nothing");
+        let levelled = judged(Charter::new(both).with_default(DefaultApproval::Auto).with_level(Some(level)), &action);
+        let denied = levelled.class == Class::Deny;
+        prop_assert_eq!(denied, after.class == Class::Deny, "a level neither denies nor lifts a denial");
+    }
+
+    #[test]
+    fn the_policy_is_never_outvoted(clauses in prop::collection::vec(any_clause(), 0..4), action in any_action()) {
+        let roots = roots();
+        let scene = Scene { roots: &roots, ..Scene::default() };
+        for access in [Access::Low, Access::Medium, Access::High] {
+            let policy = Policy::new(access, Narrowing::default());
+            let alone = Class::of(policy.decide(&action, &scene).verdict);
+            let ruling = policy.with_charter(Charter::new(clauses.clone())).rule(&action, &scene, &Ledger::EMPTY);
+            prop_assert!(ruling.class >= alone, "{ruling}");
+        }
+    }
 }

@@ -176,6 +176,11 @@ pub(crate) fn fit_text(field: Field, patterns: &[String], text: Option<&str>) ->
         return Fit::Firm;
     }
     let Some(text) = text else { return Fit::No(field) };
+    // Most patterns are names, and most names are others.
+    let length = text.chars().count();
+    if patterns.iter().all(|pattern| !pattern.contains('*') && pattern.chars().count() != length) {
+        return Fit::No(field);
+    }
     let matches =
         |case| patterns.iter().any(|pattern| Shape::glob(pattern, false).meets(&Shape::exact(text), case));
     if matches(Case::Different) {
