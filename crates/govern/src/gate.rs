@@ -142,7 +142,7 @@ impl Gate {
 
     /// The agent is gone: its sessions are over.
     pub fn agent_gone<O: Out>(&mut self, now: Time, out: &mut O) {
-        self.pass(now, out).all_over("the agent has gone");
+        self.pass(now, out).agent_gone();
     }
 
     /// Does what is due.

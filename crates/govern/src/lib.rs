@@ -2,11 +2,13 @@
 //!
 //! A [`Gate`] stands on one connection. It is a pure state machine: messages of both sides go in, and messages, events for
 //! the audit log and, at worst, the order to end the agent come out. What a [`Mandate`] does not grant and what the policy
-//! does not allow is neither shown nor done; whatever is, was recorded before.
+//! does not allow is neither shown nor done; whatever is, was recorded before. [`stand`] puts one on two links and a log.
 
+mod batches;
 mod call;
 mod desk;
 mod gate;
+mod guard;
 mod life;
 mod mandate;
 mod meta;
@@ -14,5 +16,6 @@ mod record;
 mod roots;
 
 pub use gate::{Ballot, BallotError, Gate, Open, Out, Setting, Ticket, Time};
+pub use guard::{Ended, Inquiry, stand};
 pub use mandate::{AgentOffers, Autonomy, ClientOffers, Grant, Mandate, Patience, Principal};
 pub use roots::{Disk, Ground, Outside, admit};

@@ -40,7 +40,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         name: "client",
         may_use: Only(&["wire", "acp", "rpc", "link", "process", "policy", "audit", "mcp"]),
     },
-    Layer { name: "govern", may_use: Only(&["wire", "acp", "policy", "audit", "manifest"]) },
+    Layer { name: "govern", may_use: Only(&["wire", "acp", "link", "policy", "audit", "manifest"]) },
     Layer { name: "fake", may_use: Only(&["wire", "acp", "rpc"]) },
     Layer { name: "bus", may_use: Only(&["wire", "acp", "link", "process", "policy", "govern"]) },
     Layer { name: "narrows", may_use: All },

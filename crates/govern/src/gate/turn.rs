@@ -1,14 +1,14 @@
 //! Turns: begun, ended, cut short, and whole sessions that are over.
 
 use narrows_acp::method;
-use narrows_wire::{View, message};
+use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Value, json};
 
-use super::Pass;
 use super::api::{Out, Ticket};
 use super::lane::{Otherwise, Way};
 use super::opening::unrecorded;
 use super::session::{Asked, Case, Origin};
+use super::{Pass, Raw};
 use crate::call::Call;
 use crate::life::Life;
 use crate::mandate::Autonomy;
@@ -142,6 +142,18 @@ impl<O: Out> Pass<'_, O> {
         for name in names {
             self.over(&name, reason);
         }
+    }
+
+    /// The agent is gone: what it owes it will not answer.
+    pub(super) fn agent_gone(&mut self) {
+        let mut owed: Vec<Raw> = self.gate.asked.drain().map(|(id, _)| id).collect();
+        owed.sort_unstable();
+        let error = RpcError::new(Code::WorkerLost, "the agent has gone").effects(Effects::Possible);
+        for id in owed {
+            let line = message::error(&id, &error);
+            self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+        }
+        self.all_over("the agent has gone");
     }
 
     pub(super) fn tick(&mut self) {

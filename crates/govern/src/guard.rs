@@ -1,0 +1,293 @@
+//! A gate at work: on two links, a log and a clock.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
+use narrows_audit::{AppendError, Event, Log, Receipt};
+use narrows_link::{Link, Sender};
+use narrows_wire::{Frame, Kind};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use crate::batches::Batches;
+use crate::gate::{Ballot, BallotError, Gate, Open, Out, Ticket};
+
+/// How many events may be on their way to the disk before nothing more is read.
+const MOST_EVENTS: usize = 16;
+/// How far away a deadline is when there is none.
+const FAR: Duration = Duration::from_secs(86_400);
+
+/// How a gate came to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The client has gone.
+    Client,
+    /// The agent has gone.
+    Agent,
+    /// The agent is to be ended because it does not do as it is told.
+    Unruly(String),
+}
+
+/// Something that is asked of a gate at work.
+#[derive(Debug)]
+pub enum Inquiry {
+    /// What waits for an approval?
+    Open(oneshot::Sender<Vec<Open>>),
+    /// Somebody says something about it.
+    Ballot(Ballot, oneshot::Sender<Result<(), BallotError>>),
+}
+
+/// What comes out of the gate in one go.
+#[derive(Debug, Default)]
+struct Tray {
+    to_client: Vec<Bytes>,
+    to_agent: Vec<Bytes>,
+    events: VecDeque<(Ticket, Event)>,
+    end: Option<String>,
+}
+
+impl Out for Tray {
+    fn to_client(&mut self, parts: &[&[u8]]) {
+        self.to_client.push(parts.concat().into());
+    }
+
+    fn to_agent(&mut self, parts: &[&[u8]]) {
+        self.to_agent.push(parts.concat().into());
+    }
+
+    fn record(&mut self, ticket: Ticket, event: Event) {
+        self.events.push_back((ticket, event));
+    }
+
+    fn end_agent(&mut self, why: &str) {
+        self.end.get_or_insert_with(|| why.to_owned());
+    }
+}
+
+type Settling = std::pin::Pin<Box<dyn Future<Output = (Ticket, Result<Receipt, AppendError>)> + Send>>;
+
+/// Stands between a client and an agent until one of them has gone. What was to be recorded by then is when this returns.
+pub async fn stand(
+    gate: Gate,
+    client: Link,
+    agent: Link,
+    log: Log,
+    inquiries: mpsc::Receiver<Inquiry>,
+) -> Ended {
+    let guard = Guard {
+        gate,
+        log,
+        began: Instant::now(),
+        tray: Tray::default(),
+        client: End { sender: client.sender, batches: Batches::default() },
+        agent: End { sender: agent.sender, batches: Batches::default() },
+        events: FuturesOrdered::new(),
+        held: VecDeque::new(),
+        unplaced: 0,
+    };
+    guard.run(client.receiver, agent.receiver, inquiries).await
+}
+
+/// One end of the gate.
+#[derive(Debug)]
+struct End {
+    sender: Sender,
+    batches: Batches,
+}
+
+struct Guard {
+    gate: Gate,
+    log: Log,
+    began: Instant,
+    tray: Tray,
+    client: End,
+    agent: End,
+    /// Events on their way to the disk.
+    events: FuturesOrdered<Settling>,
+    /// Events that wait until those before them have their place.
+    held: VecDeque<(Ticket, Event)>,
+    /// How many of those on their way have no place yet.
+    unplaced: usize,
+}
+
+/// Which end something came from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum From {
+    Client,
+    Agent,
+}
+
+impl Guard {
+    async fn run(
+        mut self,
+        mut client: narrows_link::Receiver,
+        mut agent: narrows_link::Receiver,
+        mut inquiries: mpsc::Receiver<Inquiry>,
+    ) -> Ended {
+        let (mut said, mut told) = (Vec::new(), Vec::new());
+        let (mut client_has_room, mut agent_has_room, mut asks) = (true, true, true);
+        let ended = loop {
+            if let Some(why) = self.tray.end.take() {
+                break Ended::Unruly(why);
+            }
+            let due = self.gate.deadline().map_or_else(|| Instant::now() + FAR, |at| self.began + at);
+            let reads = self.events.len() + self.held.len() < MOST_EVENTS;
+            tokio::select! {
+                biased;
+                Some((ticket, outcome)) = self.events.next(), if !self.events.is_empty() => {
+                    self.unplaced = self.unplaced.saturating_sub(1);
+                    let now = self.began.elapsed();
+                    self.gate.settled(now, ticket, outcome.is_ok(), &mut self.tray);
+                    self.deal_out();
+                }
+                () = sleep_until(due) => {
+                    self.gate.tick(self.began.elapsed(), &mut self.tray);
+                    self.deal_out();
+                }
+                inquiry = inquiries.recv(), if asks => match inquiry {
+                    Some(inquiry) => self.inquire(inquiry),
+                    None => asks = false,
+                },
+                () = self.client.sender.room(), if !client_has_room => client_has_room = true,
+                () = self.agent.sender.room(), if !agent_has_room => agent_has_room = true,
+                more = client.recv_all(&mut said), if reads && agent_has_room => {
+                    if !more {
+                        break Ended::Client;
+                    }
+                    agent_has_room = false;
+                    for frame in said.drain(..) {
+                        self.take(From::Client, frame);
+                    }
+                }
+                more = agent.recv_all(&mut told), if reads && client_has_room => {
+                    if !more {
+                        break Ended::Agent;
+                    }
+                    client_has_room = false;
+                    for frame in told.drain(..) {
+                        self.take(From::Agent, frame);
+                    }
+                }
+            }
+        };
+        self.finish(&ended).await;
+        ended
+    }
+
+    /// Takes one line of one end.
+    fn take(&mut self, from: From, frame: Frame) {
+        let mut frames = VecDeque::from([frame]);
+        while let Some(frame) = frames.pop_front() {
+            if frame.kind() == Kind::Batch {
+                let end = self.end(from);
+                let outcome = end.batches.take(&frame);
+                if let Some(line) = outcome.line {
+                    // Nobody is there to hear it: then nobody is told.
+                    let _ = end.sender.push(line);
+                }
+                frames.extend(outcome.deliver);
+                continue;
+            }
+            let now = self.began.elapsed();
+            match from {
+                From::Client => self.gate.client(now, frame.view(), &mut self.tray),
+                From::Agent => self.gate.agent(now, frame.view(), &mut self.tray),
+            }
+            self.deal_out();
+        }
+    }
+
+    fn end(&mut self, which: From) -> &mut End {
+        match which {
+            From::Client => &mut self.client,
+            From::Agent => &mut self.agent,
+        }
+    }
+
+    /// Sends and records what came out of the gate.
+    fn deal_out(&mut self) {
+        loop {
+            let (to_client, to_agent) =
+                (std::mem::take(&mut self.tray.to_client), std::mem::take(&mut self.tray.to_agent));
+            let events = std::mem::take(&mut self.tray.events);
+            self.held.extend(events);
+            self.log_held();
+            if to_client.is_empty() && to_agent.is_empty() {
+                return;
+            }
+            for (which, lines) in [(From::Client, to_client), (From::Agent, to_agent)] {
+                for line in lines {
+                    self.put(which, line);
+                }
+            }
+        }
+    }
+
+    /// Sends one line, or puts it into the array that it is a part of.
+    fn put(&mut self, which: From, line: Bytes) {
+        let end = self.end(which);
+        let outcome = if end.batches.is_empty() { None } else { end.batches.answer(&line) };
+        let Some(outcome) = outcome else {
+            let _ = end.sender.push(line);
+            return;
+        };
+        if let Some(whole) = outcome.line {
+            let _ = end.sender.push(whole);
+        }
+        let now = self.began.elapsed();
+        for frame in outcome.deliver {
+            match which {
+                From::Client => self.gate.client(now, frame.view(), &mut self.tray),
+                From::Agent => self.gate.agent(now, frame.view(), &mut self.tray),
+            }
+        }
+    }
+
+    /// Logs what is to be, in order: nothing overtakes what has no place yet.
+    fn log_held(&mut self) {
+        while self.unplaced == 0
+            && let Some((ticket, event)) = self.held.pop_front()
+        {
+            let append = self.log.append(event);
+            if append.is_waiting() {
+                // It has its place when it is settled at the latest, and so has everything before it.
+                self.unplaced = self.events.len() + 1;
+            }
+            self.events.push_back(Box::pin(async move { (ticket, append.await) }));
+        }
+    }
+
+    fn inquire(&mut self, inquiry: Inquiry) {
+        match inquiry {
+            // Whoever does not wait for the answer does not need it.
+            Inquiry::Open(answer) => {
+                let _ = answer.send(self.gate.open());
+            }
+            Inquiry::Ballot(ballot, answer) => {
+                let outcome = self.gate.ballot(self.began.elapsed(), ballot, &mut self.tray);
+                self.deal_out();
+                let _ = answer.send(outcome);
+            }
+        }
+    }
+
+    /// Ends what is left, and waits until all of it is recorded.
+    async fn finish(&mut self, ended: &Ended) {
+        let now = self.began.elapsed();
+        match ended {
+            Ended::Client => self.gate.client_gone(now, &mut self.tray),
+            Ended::Agent | Ended::Unruly(_) => self.gate.agent_gone(now, &mut self.tray),
+        }
+        self.deal_out();
+        while let Some((ticket, outcome)) = self.events.next().await {
+            self.unplaced = self.unplaced.saturating_sub(1);
+            self.gate.settled(self.began.elapsed(), ticket, outcome.is_ok(), &mut self.tray);
+            self.deal_out();
+        }
+        self.client.sender.close();
+        self.agent.sender.close();
+    }
+}

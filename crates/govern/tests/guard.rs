@@ -1,0 +1,171 @@
+//! A gate on real links and a real log.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use narrows_audit::{Log, Options, verify};
+use narrows_govern::{Ballot, Disk, Ended, Gate, Inquiry, Mandate, Principal, Setting, stand};
+use narrows_link::{Link, memory};
+use narrows_policy::{Access, Charter, Class, Clause, DefaultApproval, Narrowing, Policy};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+/// A client and an agent with a gate between them.
+struct Rig {
+    client: Link,
+    agent: Link,
+    inquiries: mpsc::Sender<Inquiry>,
+    guard: JoinHandle<Ended>,
+    log: PathBuf,
+    home: tempfile::TempDir,
+}
+
+fn rig() -> Rig {
+    let home = tempfile::tempdir().unwrap();
+    let root = home.path().canonicalize().unwrap();
+    let path = root.join("audit-log.jsonl");
+    let log = Log::open(&path, Options::default()).unwrap();
+    let clauses = vec![Clause::new("asks", "tool.call", Class::RequireApproval).on("Bash").unwrap().up_to(4)];
+    let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
+    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+    let mandate = Mandate { operator: "notes".into(), roots: vec![root], ..Mandate::default() };
+    let who = Principal { id: "user:ada".into(), ..Principal::default() };
+    let setting = Setting { began: 1_700_000_000, nonce: "n".into() };
+    let gate = Gate::new(mandate, who, policy, Box::new(Disk), setting);
+    let (client, outer) = memory::pair(&narrows_link::Options::default());
+    let (inner, agent) = memory::pair(&narrows_link::Options::default());
+    let (inquiries, asked) = mpsc::channel(4);
+    let guard = tokio::spawn(stand(gate, outer, inner, log, asked));
+    Rig { client, agent, inquiries, guard, log: path, home }
+}
+
+async fn say(link: &Link, value: Value) {
+    link.sender.send(Bytes::from(value.to_string())).await.unwrap();
+}
+
+async fn hear(link: &mut Link) -> Value {
+    serde_json::from_slice(link.receiver.recv().await.unwrap().bytes()).unwrap()
+}
+
+fn actions(path: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let entries = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    entries.map(|entry| entry["action"].as_str().unwrap().to_owned()).collect()
+}
+
+impl Rig {
+    fn request(id: u64, method: &str, params: &Value) -> Value {
+        json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+    }
+
+    async fn open(&mut self) {
+        let cwd = self.home.path().canonicalize().unwrap();
+        say(&self.client, Self::request(1, "session/new", &json!({"cwd": cwd, "mcpServers": []}))).await;
+        assert_eq!(hear(&mut self.agent).await["method"], "session/new");
+        say(&self.agent, json!({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s"}})).await;
+        let answer = hear(&mut self.client).await;
+        assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "notes");
+        // It was on the disk before it was told.
+        assert_eq!(actions(&self.log), ["operator.invoked"]);
+    }
+
+    async fn over(self) -> (Ended, Vec<String>) {
+        let ended = self.guard.await.unwrap();
+        let report = verify::log(&self.log, &verify::Options::default()).unwrap();
+        assert_eq!(report.bad, None);
+        (ended, actions(&self.log))
+    }
+}
+
+#[tokio::test]
+async fn what_passes_was_recorded_and_the_log_verifies() {
+    let mut rig = rig();
+    rig.open().await;
+    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    assert_eq!(hear(&mut rig.agent).await["method"], "session/prompt");
+    let call = json!({"sessionUpdate": "tool_call", "toolCallId": "c", "name": "Read", "kind": "read",
+        "status": "completed", "rawInput": {"path": "a"}, "rawOutput": {"text": "b"}});
+    let params = json!({"sessionId": "s", "update": call});
+    say(&rig.agent, json!({"jsonrpc": "2.0", "method": "session/update", "params": params})).await;
+    assert_eq!(hear(&mut rig.client).await["params"]["update"]["toolCallId"], "c");
+    assert_eq!(actions(&rig.log)[1..], ["policy.resolved", "operator.running", "tool.call"]);
+    say(&rig.agent, json!({"jsonrpc": "2.0", "id": 2, "result": {"stopReason": "end_turn"}})).await;
+    assert_eq!(hear(&mut rig.client).await["result"]["stopReason"], "end_turn");
+    rig.client.sender.close();
+    let (ended, actions) = rig.over().await;
+    assert_eq!(ended, Ended::Client);
+    assert_eq!(actions[4..], ["operator.completed", "session.closed"]);
+}
+
+#[tokio::test]
+async fn an_approval_from_elsewhere_lets_a_call_go_on() {
+    let mut rig = rig();
+    rig.open().await;
+    let tool = json!({"toolCallId": "c", "name": "Bash", "kind": "execute", "rawInput": {"command": "ls"}});
+    let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
+    let params = json!({"sessionId": "s", "toolCall": tool, "options": options});
+    say(&rig.agent, Rig::request(9, "session/request_permission", &params)).await;
+    let question = hear(&mut rig.client).await;
+    assert_eq!(question["method"], "session/request_permission");
+    let (answer, open) = oneshot::channel();
+    rig.inquiries.send(Inquiry::Open(answer)).await.unwrap();
+    let open = open.await.unwrap();
+    assert_eq!((open.len(), open[0].tool.as_str()), (1, "Bash"));
+    let ballot = Ballot {
+        id: open[0].id.clone(),
+        signer: Principal { id: "user:lead".into(), ..Principal::default() },
+        approves: true,
+        reason: None,
+        signature: None,
+    };
+    let (answer, outcome) = oneshot::channel();
+    rig.inquiries.send(Inquiry::Ballot(ballot, answer)).await.unwrap();
+    assert_eq!(outcome.await.unwrap(), Ok(()));
+    assert_eq!(hear(&mut rig.agent).await["result"]["outcome"]["optionId"], "y");
+    assert_eq!(hear(&mut rig.client).await["method"], "$/cancel_request");
+    drop((rig.client.sender.clone(), rig.agent.sender.close()));
+    let (ended, actions) = rig.over().await;
+    assert_eq!(ended, Ended::Agent);
+    assert_eq!(
+        actions[1..],
+        [
+            "policy.resolved",
+            "operator.suspended",
+            "policy.resolved",
+            "operator.resumed",
+            "tool.call",
+            "session.closed"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn arrays_are_taken_apart_and_answered_as_one() {
+    let mut rig = rig();
+    let outside = Rig::request(1, "session/new", &json!({"cwd": "/", "mcpServers": []}));
+    say(&rig.client, json!([outside, Rig::request(2, "x", &json!({})), {"jsonrpc": "2.0", "method": "n"}]))
+        .await;
+    assert_eq!(hear(&mut rig.agent).await["method"], "x");
+    assert_eq!(hear(&mut rig.agent).await["method"], "n");
+    say(&rig.agent, json!({"jsonrpc": "2.0", "id": 2, "result": 7})).await;
+    let answers = hear(&mut rig.client).await;
+    assert_eq!(answers[0]["error"]["data"]["code"], "cwd_outside_root");
+    assert_eq!(answers[1]["result"], 7);
+    rig.client.sender.close();
+    assert_eq!(rig.over().await, (Ended::Client, vec!["session.refused".to_owned()]));
+}
+
+#[tokio::test]
+async fn who_waits_for_an_agent_that_is_gone_is_told() {
+    let mut rig = rig();
+    rig.open().await;
+    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    hear(&mut rig.agent).await;
+    rig.agent.sender.close();
+    let answer = hear(&mut rig.client).await;
+    assert_eq!((answer["id"].clone(), answer["error"]["code"].clone()), (json!(2), json!(-32010)));
+    let (_, actions) = rig.over().await;
+    assert_eq!(actions[1..], ["operator.interrupted", "session.closed"]);
+}
