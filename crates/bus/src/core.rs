@@ -42,7 +42,6 @@ use slab::Slab;
 use crate::config::{Config, Limits};
 
 pub use api::{Action, Arrival, Client, End, Identity, Note, Outlet, PoolId, Reason, Stuck, Time, Worker};
-pub use drain::LONGEST_DRAIN;
 pub use status::{Counters, PoolStatus, Status, WorkerStatus};
 
 use batch::Batches;

@@ -1,7 +1,5 @@
 //! Stopping, and going on with other settings.
 
-use std::time::Duration;
-
 use narrows_wire::{Code, Effects, Kind, RpcError, View};
 
 use crate::config::{Config, Pool};
@@ -210,6 +208,3 @@ fn is_same_kind(one: &Pool, other: &Pool) -> bool {
     Pool { instances: 0, max_instances: 0, ..one.clone() }
         == Pool { instances: 0, max_instances: 0, ..other.clone() }
 }
-
-/// The longest that a drain may take, ladders included.
-pub const LONGEST_DRAIN: Duration = Duration::from_secs(40);

@@ -386,6 +386,8 @@ impl Conn {
             -32603 => owed.fault != "both",
             -32013 => !(owed.fault == "huge" || owed.what == What::Giant),
             -32014 => owed.what != What::Duplicate,
+            // Given up on while it waited for its session.
+            -32800 => owed.then != "hold" || error["data"]["effects"] != "none",
             _ => true,
         };
         if wrong {
