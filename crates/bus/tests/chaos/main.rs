@@ -176,7 +176,8 @@ fn nothing_is_left_of_a_bus() {
             rig.status().pools.iter().flat_map(|pool| &pool.workers).map(|worker| worker.pid).collect();
         let running = workers.iter().filter(|pid| **pid != 0);
         let killed = running.step_by(2).filter(|pid| rig.signal(**pid, Signal::KILL)).count();
-        assert!(killed > 4, "{workers:?}");
+        // Those that serve somebody run for certain; spare ones may be about to.
+        assert!(killed > 2, "{workers:?}");
         no_orphans(&rig.mark).unwrap();
         // Half of them are still there when the bus goes.
         drop(conns.into_iter().step_by(2).collect::<Vec<_>>());
