@@ -136,13 +136,6 @@ codes! {
     Config = "agent-cli-config",
 }
 
-impl Code {
-    /// Whether a careful reader takes it for an error.
-    pub(crate) fn is_error_if_strict(self) -> bool {
-        matches!(self, Self::Name | Self::UnknownAip44)
-    }
-}
-
 impl fmt::Display for Code {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())

@@ -104,15 +104,23 @@ impl Findings {
         self.list.iter().any(|finding| finding.code == code)
     }
 
-    /// With what makes a manifest ambiguous counted as an error: warnings about names and unknown keys.
+    /// With every warning counted as an error.
     #[must_use]
     pub fn strict(mut self) -> Self {
-        for finding in &mut self.list {
-            if finding.code.is_error_if_strict() {
-                finding.severity = Severity::Error;
-            }
-        }
+        self.list.iter_mut().for_each(|finding| finding.severity = Severity::Error);
         self
+    }
+
+    /// Takes over what is not here yet; what is found twice is as bad as the worse of both.
+    pub(crate) fn merge(&mut self, finding: Finding) {
+        let same = |known: &&mut Finding| {
+            (known.line, known.column, known.code, &known.key)
+                == (finding.line, finding.column, finding.code, &finding.key)
+        };
+        match self.list.iter_mut().find(same) {
+            Some(known) => known.severity = known.severity.max(finding.severity),
+            None => self.list.push(finding),
+        }
     }
 
     pub(crate) fn push(&mut self, finding: Finding) {
@@ -269,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn strictness_makes_errors_of_doubts() {
+    fn what_is_found_twice_is_as_bad_as_the_worse_of_both() {
+        let at = Place { line: 1, column: 1 };
         let mut findings = Findings::default();
-        findings.push(Draft::warning(Code::Name, Place { line: 1, column: 1 }, "").of(Path::new("a")));
-        findings
-            .push(Draft::warning(Code::UnknownRevision, Place { line: 1, column: 1 }, "").of(Path::new("a")));
-        assert!(!findings.has_errors());
-        let strict = findings.strict();
-        let errors = strict.iter().filter(|finding| finding.severity == Severity::Error);
-        assert_eq!(errors.map(|finding| finding.code).collect::<Vec<_>>(), [Code::Name]);
+        findings.merge(Draft::warning(Code::Name, at, "").of(Path::new("a")));
+        findings.merge(Draft::warning(Code::Unbound, at, "").of(Path::new("a")));
+        findings.merge(Draft::error(Code::Unbound, at, "").of(Path::new("a")));
+        let found: Vec<_> = findings.iter().map(|finding| (finding.code, finding.severity)).collect();
+        assert_eq!(found, [(Code::Name, Severity::Warning), (Code::Unbound, Severity::Error)]);
+        assert!(findings.strict().iter().all(|finding| finding.severity == Severity::Error));
     }
 }

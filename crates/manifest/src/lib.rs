@@ -2,7 +2,8 @@
 //!
 //! [`check`] looks at one file by itself and finds everything that is wrong with it; each [`Finding`] says where, what,
 //! and what to write. [`read`] also returns what stands in it, as plain data of [`types`]. The schemas that files are
-//! checked by are made from those types, and [`schema`] shows them.
+//! checked by are made from those types, and [`schema`] shows them. [`check_directory`] does it for all of them, and follows
+//! each ACP.md.
 //!
 //! [`load`] starts at an ACP.md and follows it to the operator, the governance with everything it inherits, policies,
 //! sandbox, runner, agent and skills. What comes of it is a [`Bundle`]: data for whoever runs the manifest, the
@@ -22,6 +23,7 @@ mod near;
 mod resolve;
 mod revision;
 mod schema;
+mod survey;
 pub mod types;
 pub mod version;
 mod yaml;
@@ -39,3 +41,4 @@ pub use resolve::{
 };
 pub use revision::protocol_version;
 pub use schema::schema;
+pub use survey::{Checked, check_directory};

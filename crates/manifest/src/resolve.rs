@@ -132,7 +132,10 @@ fn contradictions(
         let draft = Draft::error(Code::Contradiction, at, message).key("metadata.aip44.tier").value("basic");
         reading.find(acp, draft.hint("write governance-aware, or take the governance out of the operator"));
     }
-    if tier > Tier::Basic && acp.front.kind != Role::Client && governance.is_none() {
+    // A governance that is named or would lie beside the operator was complained about with what could not be had.
+    let aip44 = &acp.front.metadata.aip44;
+    let sought = aip44.governance.is_none() && aip44.operator.is_some() == operator.is_some();
+    if tier > Tier::Basic && acp.front.kind != Role::Client && governance.is_none() && sought {
         let message = "the tier demands a governance, and there is none";
         let draft = Draft::error(Code::Unbound, at, message).key("metadata.aip44.tier").value(tier.name());
         reading.find(

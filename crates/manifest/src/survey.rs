@@ -1,0 +1,185 @@
+//! All manifests of a directory at once: each by itself, and whether they fit together.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::code::Code;
+use crate::document::{self, LONGEST};
+use crate::files::{Files, FilesError, Workspace};
+use crate::finding::{Draft, Findings};
+use crate::kind::Kind;
+use crate::resolve::resolve;
+use crate::yaml::Place;
+
+/// How deep directories are looked into.
+const DEEPEST: usize = 12;
+
+/// The most manifests of one directory.
+const MOST: usize = 1000;
+
+/// The most names that are looked at.
+const MOST_NAMES: usize = 100_000;
+
+/// Directories that are full of what others wrote.
+const SKIPPED: &[&str] = &["node_modules", "target"];
+
+/// A file that was looked at.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// Its path, from the directory on.
+    pub path: PathBuf,
+    /// Which manifest it is, by its name. Absent: another leads to it.
+    pub kind: Option<Kind>,
+    /// What was found in it.
+    pub findings: Findings,
+}
+
+/// Checks every manifest below `root`, and follows every ACP.md to what it leads to. Hidden directories are left out, and
+/// links are not followed on the way. An ACP.md that describes somebody else's runtime leads nowhere.
+pub fn check_directory(root: &Path) -> io::Result<Vec<Checked>> {
+    let workspace = Workspace::open(root)?;
+    let mut checked = Vec::new();
+    for (path, kind) in manifests(workspace.root())? {
+        let findings = match workspace.read(&path, LONGEST + 1) {
+            Ok(bytes) => document::check(kind, &path, &bytes),
+            Err(error) => unreadable(&path, &error),
+        };
+        checked.push(Checked { path, kind: Some(kind), findings });
+    }
+    let roots: Vec<PathBuf> =
+        checked.iter().filter(|file| leads_on(file)).map(|file| file.path.clone()).collect();
+    for path in roots {
+        let findings = match resolve(&workspace, &path) {
+            Ok(bundle) => bundle.warnings,
+            Err(findings) => findings,
+        };
+        for finding in findings {
+            match checked.iter_mut().find(|file| file.path == finding.file) {
+                Some(file) => file.findings.merge(finding),
+                None => {
+                    let mut findings = Findings::default();
+                    let path = finding.file.clone();
+                    findings.push(finding);
+                    checked.push(Checked { path, kind: None, findings });
+                }
+            }
+        }
+    }
+    checked.iter_mut().for_each(|file| file.findings.sort());
+    Ok(checked)
+}
+
+/// Whether a file is one to be run, as far as it shows.
+fn leads_on(file: &Checked) -> bool {
+    let plain = file.path.file_name().is_some_and(|name| name == Kind::Acp.file_name());
+    plain && !file.findings.has_errors() && !file.findings.has(Code::Unbound)
+}
+
+fn unreadable(path: &Path, error: &FilesError) -> Findings {
+    let mut findings = Findings::default();
+    let code = if *error == FilesError::TooLong { Code::TooLong } else { Code::Unreadable };
+    findings.push(Draft::error(code, Place::START, error.to_string()).of(path));
+    findings
+}
+
+/// Every manifest below `root`, in order.
+fn manifests(root: &Path) -> io::Result<Vec<(PathBuf, Kind)>> {
+    let mut found = Vec::new();
+    let mut open = vec![(PathBuf::new(), 0)];
+    let mut names = 0;
+    while let Some((directory, depth)) = open.pop() {
+        let entries = match fs::read_dir(root.join(&directory)) {
+            Ok(entries) => entries,
+            // Only the directory that was asked for must be readable.
+            Err(error) if depth == 0 => return Err(error),
+            Err(_) => continue,
+        };
+        for entry in entries {
+            let entry = entry?;
+            names += 1;
+            if names > MOST_NAMES || found.len() > MOST {
+                return Err(io::Error::new(
+                    io::ErrorKind::QuotaExceeded,
+                    "there is too much in it to be looked at",
+                ));
+            }
+            let (name, kind) = (entry.file_name(), entry.file_type()?);
+            let text = name.to_string_lossy();
+            let path = directory.join(&name);
+            if kind.is_dir() {
+                if !text.starts_with('.') && !SKIPPED.contains(&text.as_ref()) && depth < DEEPEST {
+                    open.push((path, depth + 1));
+                }
+            } else if let Some(kind) = Kind::of(&path) {
+                found.push((path, kind));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Severity;
+
+    const ACP: &str = "---\nname: notes\nid: notes\ndescription: d\nversion: 1.0.0\nkind: server\ntransport: stdio\n\
+                       metadata: {aip44: {acp_rev: \"272bf79\", tier: governance-aware, operator: ./OPERATOR.md}}\n---\n";
+
+    fn told(root: &Path) -> Vec<String> {
+        let checked = check_directory(root).unwrap();
+        let lines = checked.iter().flat_map(|file| {
+            let findings = file.findings.iter();
+            findings.map(|finding| {
+                format!("{}:{} {} {}", finding.file.display(), finding.line, finding.severity, finding.code)
+            })
+        });
+        lines.collect()
+    }
+
+    #[test]
+    fn every_manifest_is_found_and_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put("notes/ACP.md", ACP);
+        put("notes/RUNNER.md", "---\nengine: x\n---\n");
+        put("other.ACP.md", &ACP.replace("notes", "other"));
+        put("opaque/ACP.md", &ACP.replace("notes", "opaque").replace(", operator: ./OPERATOR.md", ""));
+        put(".hidden/RUNNER.md", "");
+        put("node_modules/x/RUNNER.md", "");
+        put("README.md", "");
+        assert_eq!(
+            told(root.path()),
+            [
+                "notes/ACP.md:8 error not-found",
+                "notes/RUNNER.md:2 error enum",
+                "opaque/ACP.md:6 warning unbound",
+            ]
+        );
+        put(
+            "notes/OPERATOR.md",
+            "---\nname: N\nid: notes\npersona_summary: p\nversion: 1.0.0\nprofile: {role: r, voice: v, boundaries: []}\n---\n",
+        );
+        put(
+            "notes/GOVERNANCE.md",
+            "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\naudit: {hashAlgo: blake3}\n---\n",
+        );
+        let checked = check_directory(root.path()).unwrap();
+        let governance = checked.iter().find(|file| file.kind == Some(Kind::Governance)).unwrap();
+        let severities: Vec<Severity> = governance.findings.iter().map(|finding| finding.severity).collect();
+        assert_eq!(severities, [Severity::Error], "what is a warning by itself keeps it from being run");
+    }
+
+    #[test]
+    fn a_directory_must_be_there() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(check_directory(root.path()).unwrap().is_empty());
+        assert!(check_directory(&root.path().join("none")).is_err());
+    }
+}
