@@ -1,5 +1,6 @@
 //! The head of a log, signed, to be kept elsewhere: whoever has it notices when the log is cut or written anew.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -45,8 +46,8 @@ pub struct SignedHead {
 }
 
 impl Head {
-    /// Of a log with `count` entries, the last of which has this hash.
-    pub fn new(log: impl Into<String>, count: u64, hash: impl Into<String>, ts: impl Into<String>) -> Self {
+    /// Of a log that has `count` entries now, the last of which has this hash.
+    pub fn new(log: impl Into<String>, count: u64, hash: impl Into<String>, now: Timestamp) -> Self {
         Self {
             schema: SCHEMA.to_owned(),
             doctype: DOCTYPE.to_owned(),
@@ -54,7 +55,7 @@ impl Head {
             seq: count.saturating_sub(1),
             hash: hash.into(),
             count,
-            ts: ts.into(),
+            ts: format!("{now:.3}"),
         }
     }
 
@@ -85,7 +86,7 @@ mod tests {
     #[test]
     fn a_head_is_signed_whole() {
         let key = SigningKey::generate().expect("a key");
-        let head = Head::new("aa", 3, "bb", "2026-11-15T18:00:00.000Z").sign(&key).expect("shallow");
+        let head = Head::new("aa", 3, "bb", Timestamp::UNIX_EPOCH).sign(&key).expect("shallow");
         let text = serde_json::to_string(&head).expect("JSON");
         let read: SignedHead = serde_json::from_str(&text).expect("a head");
         assert_eq!(read, head);
@@ -95,7 +96,7 @@ mod tests {
         for (from, to) in [
             ("\"count\":3", "\"count\":2"),
             ("\"aa\"", "\"ab\""),
-            ("18:00", "18:01"),
+            ("00:00:00", "00:00:01"),
             ("\"headSeq\":2", "\"headSeq\":1"),
         ] {
             let changed: SignedHead = serde_json::from_str(&text.replace(from, to)).expect("a head");

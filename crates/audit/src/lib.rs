@@ -52,6 +52,7 @@ pub use disk::{Directory, Disk, Handle, Seen};
 pub use entry::{Algorithm, DOCTYPE, Entry, GENESIS, SCHEMA};
 pub use event::{Actor, Decision, Event, EventError, MAX_DEPTH, PolicyRef, Subject, UnknownDecision};
 pub use head::{Head, SignedHead};
+pub use jiff::Timestamp;
 pub use key::{PublicKey, Signature, SigningKey};
 pub use log::{Append, AppendError, Log, OpenError, Options, Receipt};
 pub use read::{Filter, ReadError, Reader};

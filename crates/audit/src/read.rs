@@ -94,7 +94,8 @@ impl Reader {
         let mut reader = Self { directory, names, filter, open: None, next: 0 };
         reader.turn()?;
         if reader.open.is_none() {
-            return Err(told(io::ErrorKind::NotFound.into()));
+            // There is no such file, and the system says it best.
+            File::open(path).map_err(told)?;
         }
         Ok(reader)
     }

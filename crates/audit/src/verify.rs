@@ -170,7 +170,7 @@ fn against(head: &Head, outcome: &Outcome, segment: String) -> Option<Bad> {
     let (why, seq, detail) = match (outcome.found(0), outcome.found(head.seq)) {
         (Some(log), _) if log != head.log => (Why::Rewritten, 0, "its first entry is another".to_owned()),
         (_, None) => {
-            let detail = format!("it ends with {} entries, and had {}", outcome.link.next, head.count);
+            let detail = format!("{} of at least {} entries are there", outcome.link.next, head.count);
             (Why::Truncated, outcome.link.next, detail)
         }
         (_, Some(hash)) if hash != head.hash => {

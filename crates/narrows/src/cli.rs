@@ -3,6 +3,7 @@
 mod acp;
 mod agent;
 mod agents;
+mod audit;
 mod bus;
 mod chat;
 mod check;
@@ -27,6 +28,7 @@ use crate::environment;
 pub(crate) use acp::{Acp, Errors};
 pub(crate) use agent::{AgentArgs, Protocol};
 pub(crate) use agents::Agents;
+pub(crate) use audit::{Audit, AuditCommand, AuditFormat, AuditHead, AuditKeygen, AuditShow, AuditVerify};
 pub(crate) use bus::{Bus, BusCommand, BusStatus, LogFormat};
 pub(crate) use chat::Chat;
 pub(crate) use check::CheckFiles;
@@ -89,6 +91,7 @@ pub(crate) enum Command {
     Policy(Policy),
     Bus(Box<Bus>),
     Check(CheckFiles),
+    Audit(Audit),
     Acp(Box<Acp>),
     FakeAgent(FakeAgent),
     Completions(Completions),

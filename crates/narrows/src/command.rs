@@ -2,6 +2,7 @@
 
 mod acp;
 mod agents;
+mod audit;
 mod bus;
 mod chat;
 mod check;
@@ -33,6 +34,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Policy(policy) => policy::execute(&policy),
         Command::Bus(bus) => bus::execute(&bus),
         Command::Check(check) => check::execute(&check),
+        Command::Audit(audit) => audit::execute(&audit),
         Command::Acp(acp) => acp::execute(*acp),
         Command::FakeAgent(fake) => fake_agent::execute(&fake),
         Command::Completions(completions) => completions::execute(&completions),

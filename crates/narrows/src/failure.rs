@@ -1,5 +1,6 @@
 //! How a command can fail: the exit code, the words and the hints, all decided here.
 
+mod auditing;
 mod busing;
 mod denied;
 mod driving;

@@ -133,6 +133,50 @@ pub(super) const CHECK: &[Example] = &[
     ("narrows check --verbose bus.toml", "every setting, defaults included"),
 ];
 
+/// Of `narrows audit`.
+pub(super) const AUDIT: &[Example] = &[
+    ("narrows audit verify audit/audit-log.jsonl", "whether it is what was written"),
+    ("narrows audit show audit/audit-log.jsonl --decision deny", "what was refused"),
+    (
+        "narrows audit head audit/audit-log.jsonl --key me.key > head.json",
+        "what it contains today, to be kept elsewhere",
+    ),
+];
+
+/// Of `narrows audit verify`.
+pub(super) const AUDIT_VERIFY: &[Example] = &[
+    ("narrows audit verify audit/audit-log.jsonl", "whether it is what was written"),
+    (
+        "narrows audit verify audit/audit-log.jsonl --against head.json --signer me.key.pub",
+        "also whether it has been cut, or written anew",
+    ),
+];
+
+/// How `narrows audit verify` ends.
+pub(super) const AUDIT_CODES: &[(Code, &str)] = &[
+    (Code::Success, "the log is what was written"),
+    (Code::Agent, "it is not, or the head is not signed by whom it should be"),
+    (Code::Usage, "the arguments are wrong, or a file cannot be read"),
+];
+
+/// What matters to `narrows audit verify`.
+pub(super) const AUDIT_VARIABLES: &[&str] = &[environment::LOG];
+
+/// Of `narrows audit show`.
+pub(super) const AUDIT_SHOW: &[Example] = &[
+    ("narrows audit show audit/audit-log.jsonl --session ID", "what happened in a session"),
+    ("narrows audit show audit/audit-log.jsonl --follow --decision deny", "refusals, as they come"),
+    ("narrows audit show audit/audit-log.jsonl --format aip44 | jq .tool", "calls of tools, for a script"),
+];
+
+/// Of `narrows audit head`.
+pub(super) const AUDIT_HEAD: &[Example] =
+    &[("narrows audit head audit/audit-log.jsonl --key me.key > head.json", "to be kept elsewhere")];
+
+/// Of `narrows audit keygen`.
+pub(super) const AUDIT_KEYGEN: &[Example] =
+    &[("narrows audit keygen me.key", "me.key, and me.key.pub to give away")];
+
 /// Of `narrows acp`.
 pub(super) const ACP: &[Example] = &[
     ("OPENAI_API_KEY=… narrows acp", "what an editor starts, with OpenAI's gpt-4o"),

@@ -2,6 +2,7 @@
 
 mod acp;
 mod agents;
+mod audit;
 mod builtin;
 mod bus;
 mod bus_admin;

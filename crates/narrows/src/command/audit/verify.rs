@@ -1,0 +1,98 @@
+//! `narrows audit verify`: whether a log is what was written.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use narrows_audit::verify::{self, Bad, Form, Options, Report};
+use narrows_audit::{PublicKey, Secret, SignedHead, key};
+use serde_json::{Value, json};
+
+use crate::cli::AuditVerify;
+use crate::command::check;
+use crate::failure::{Code, Failure};
+use crate::output;
+use crate::terminal::line;
+
+/// Reads all of it, and says what is wrong with it first.
+pub(super) fn execute(args: &AuditVerify) -> Result<ExitCode, Failure> {
+    let path = super::file(&args.path);
+    let head = args.against.as_deref().map(|file| head(file, args.signer.as_deref())).transpose()?;
+    let options = Options {
+        form: if args.any_form { Form::Any } else { Form::Exact },
+        legacy: args.legacy_secret.as_deref().map(secret).transpose()?,
+        head: head.as_ref().map(|signed| signed.head.clone()),
+        ..Options::default()
+    };
+    let report = verify::log(&path, &options).map_err(|error| Failure::audit_log(&path, &error))?;
+    if args.json {
+        let object = object(&path, &report, head.as_ref());
+        output::print(format!("{object}\n").as_bytes())?;
+    }
+    if let Some(bad) = &report.bad {
+        return Err(Failure::bad_log(&path, &report, bad));
+    }
+    if !args.json {
+        output::print(summary(&path, &report, head.as_ref()).as_bytes())?;
+    }
+    Ok(Code::Success.exit())
+}
+
+/// A head that was kept, if it is signed by whom it should be.
+fn head(file: &Path, signer: Option<&str>) -> Result<SignedHead, Failure> {
+    let text = check::read(file).map_err(|error| Failure::unreadable("--against", file, &error))?;
+    let head: SignedHead = serde_json::from_str(&text).map_err(|error| Failure::bad_head(file, &error))?;
+    let signer = signer.map(public).transpose()?;
+    let by = head.signature.public_key_ref;
+    head.verify(signer.as_ref()).map_err(|error| Failure::unsigned_head(file, &by, error))?;
+    Ok(head)
+}
+
+/// A public key as it is, or the file with it.
+fn public(signer: &str) -> Result<PublicKey, Failure> {
+    let path = Path::new(signer);
+    signer
+        .parse()
+        .or_else(|_| key::read_public(path))
+        .map_err(|error| Failure::key_file("--signer", path, &error))
+}
+
+fn secret(file: &Path) -> Result<Secret, Failure> {
+    let text = check::read(file).map_err(|error| Failure::unreadable("--legacy-secret", file, &error))?;
+    // The end of a line belongs to the file.
+    Ok(Secret::new(text.strip_suffix('\n').unwrap_or(&text)))
+}
+
+fn summary(path: &Path, report: &Report, head: Option<&SignedHead>) -> String {
+    let entries = super::many(report.entries, "entry", "entries");
+    let files = super::many(report.segments as u64, "file", "files");
+    let head = head.map_or(String::new(), |SignedHead { head, signature }| {
+        format!("; it contains the head of {}, signed by {}", head.ts, signature.public_key_ref)
+    });
+    format!(
+        "{}\n",
+        line(&format!("{}: this is what was written, {entries} in {files}{head}", path.display()))
+    )
+}
+
+fn object(path: &Path, report: &Report, head: Option<&SignedHead>) -> Value {
+    let bad = report.bad.as_ref().map(|Bad { segment, line, offset, seq, why, detail }| {
+        json!({
+            "segment": segment,
+            "line": (*line > 0).then_some(line),
+            "offset": (*line > 0).then_some(offset),
+            "seq": seq,
+            "why": why.name(),
+            "detail": detail,
+        })
+    });
+    json!({
+        "file": path.display().to_string(),
+        "ok": report.bad.is_none(),
+        "entries": report.entries,
+        "segments": report.segments,
+        "log": report.log,
+        "hash": report.hash,
+        "head": head.map(|SignedHead { head, signature }| json!({"seq": head.seq, "signer": signature.public_key_ref})),
+        "bad": bad,
+    })
+}

@@ -1,0 +1,384 @@
+//! `narrows audit`: whether a log is whole, and what is in it.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use insta::assert_snapshot;
+use narrows_audit::{Actor, Clock, Decision, Event, Log, Options, PolicyRef, Subject, Timestamp};
+use serde_json::{Value, json};
+
+use crate::support::Place;
+
+/// Always the same time, so that hashes are the same.
+struct Stopped;
+
+impl Clock for Stopped {
+    fn now(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH
+    }
+
+    fn running(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+fn open(place: &Place, segment_bytes: u64) -> Log {
+    let options = Options { clock: Arc::new(Stopped), segment_bytes, ..Options::default() };
+    Log::open(&file(place), options).expect("a log")
+}
+
+fn file(place: &Place) -> PathBuf {
+    place.path().join("audit/audit-log.jsonl")
+}
+
+/// A call of a tool, and how it was decided.
+fn call(session: &str, tool: &str, decision: Decision) -> Event {
+    let aip44 = json!({
+        "kind": "tool-call", "operator": "notes", "session": session, "tool": tool, "toolCallId": "call_1",
+        "approval": "auto",
+    });
+    Event {
+        actor: Actor { id: "operator:notes".into(), role: Some("operator".into()) },
+        action: "tool.call".into(),
+        subject: Subject { kind: "tool".into(), reference: Some(tool.into()), path: None },
+        input: Some(json!({"line": "caf\u{e9} \u{1b}[2J"})),
+        output: Some(if decision == Decision::Deny {
+            json!({"error": "policy-denied"})
+        } else {
+            json!("done")
+        }),
+        policy: Some(PolicyRef { reference: "note-sync".into(), decision: Some(decision) }),
+        signatures: Vec::new(),
+        metadata: [("aip44".to_owned(), aip44)].into_iter().collect(),
+    }
+}
+
+fn begun(session: &str) -> Event {
+    Event {
+        actor: Actor { id: "operator:notes\u{1b}[2J".into(), role: None },
+        action: "operator.invoked".into(),
+        subject: Subject { kind: "session".into(), reference: Some(session.into()), path: None },
+        ..Event::default()
+    }
+}
+
+/// A place with a log of three entries.
+fn place() -> Place {
+    let place = Place::new();
+    let log = open(&place, 1 << 20);
+    for event in [begun("s1"), call("s1", "append", Decision::Allow), call("s2", "delete", Decision::Deny)] {
+        log.append(event).wait().expect("written");
+    }
+    log.close();
+    place
+}
+
+fn audit(place: &Place, args: &[&str]) -> String {
+    place.told(place.narrows(["audit"].iter().chain(args)))
+}
+
+/// With this in the log instead of that.
+fn change(place: &Place, from: &str, to: &str) {
+    let text = std::fs::read_to_string(file(place)).expect("readable");
+    assert!(text.contains(from), "{text}");
+    std::fs::write(file(place), text.replacen(from, to, 1)).expect("written");
+}
+
+#[test]
+fn a_good_log_is_good() {
+    let place = place();
+    assert_snapshot!(audit(&place, &["verify", "audit/audit-log.jsonl"]), @"
+    audit/audit-log.jsonl: this is what was written, 3 entries in 1 file
+    --- exit 0 ---
+    ");
+    assert_snapshot!(audit(&place, &["verify", "audit", "--json"]), @r#"
+    {"file":"audit/audit-log.jsonl","ok":true,"entries":3,"segments":1,"log":"edc8a7d37b145bc9244aff4404fb70771633a2e5c82d35fc4808e99d6e685ae9","hash":"f315ab012c1f485d3f94caadae5fea6e708f6950479d22f20206354d67f1234c","head":null,"bad":null}
+    --- exit 0 ---
+    "#);
+}
+
+#[test]
+fn the_first_bad_line_is_named() {
+    let told = |from: &str, to: &str| {
+        let place = place();
+        change(&place, from, to);
+        audit(&place, &["verify", "audit"])
+    };
+    assert_snapshot!(told("\"done\"", "\"gone\""), @"
+    --- stderr ---
+    error: audit/audit-log.jsonl:2: tampered: its hash is not that of its content
+    hint: the entry in front of it is as it was written
+    --- exit 1 ---
+    ");
+    assert_snapshot!(told("\"seq\":0", "\"seq\": 0"), @"
+    --- stderr ---
+    error: audit/audit-log.jsonl:1: not canonical: there is space between its parts (byte 246)
+    hint: a log of another program may be in another form: --any-form
+    --- exit 1 ---
+    ");
+    assert_snapshot!(told("\"prevHash\":\"GENESIS\"", "\"prevHash\":\"GENESIS"), @"
+    --- stderr ---
+    error: audit/audit-log.jsonl:1: broken: it is not JSON (byte 240)
+    --- exit 1 ---
+    ");
+    let place = place();
+    let text = std::fs::read_to_string(file(&place)).expect("readable");
+    std::fs::write(file(&place), &text[..text.len() - 30]).expect("written");
+    assert_snapshot!(audit(&place, &["verify", "audit"]), @"
+    --- stderr ---
+    error: audit/audit-log.jsonl:3: torn tail: the line is incomplete
+    hint: the 2 entries in front of it are as they were written
+    hint: this is what a crash leaves of a line that was never acknowledged; whoever writes to the log next cuts it off, and notes that
+    --- exit 1 ---
+    ");
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    std::fs::write(file(&place), [lines[0], lines[2]].concat()).expect("written");
+    assert_snapshot!(audit(&place, &["verify", "audit"]), @"
+    --- stderr ---
+    error: audit/audit-log.jsonl:2: gap: its number is 2, and 1 is next
+    hint: the entry in front of it is as it was written
+    --- exit 1 ---
+    ");
+    let told = audit(&place, &["verify", "audit", "--json"]);
+    let object: Value = serde_json::from_str(told.lines().next().expect("a line")).expect("JSON");
+    assert_eq!(
+        (&object["ok"], &object["entries"], &object["bad"]["why"]),
+        (&json!(false), &json!(1), &json!("gap"))
+    );
+    assert_eq!((&object["bad"]["segment"], &object["bad"]["line"]), (&json!("audit-log.jsonl"), &json!(2)));
+}
+
+#[test]
+fn a_log_that_is_not_there() {
+    assert_snapshot!(audit(&Place::new(), &["verify", "audit-log.jsonl"]), @r#"
+    --- stderr ---
+    error: the audit log: "audit-log.jsonl" cannot be read
+      because: No such file or directory (os error 2)
+    hint: name the file that grows, such as audit/audit-log.jsonl, or its directory
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(audit(&Place::new(), &["show", "audit-log.jsonl"]), @r#"
+    --- stderr ---
+    error: the audit log: "audit-log.jsonl" cannot be read
+      because: No such file or directory (os error 2)
+    hint: name the file that grows, such as audit/audit-log.jsonl, or its directory
+    --- exit 2 ---
+    "#);
+}
+
+#[test]
+fn entries_are_shown() {
+    let place = place();
+    assert_snapshot!(audit(&place, &["show", "audit"]), @r#"
+         0  1970-01-01T00:00:00.000Z  operator.invoked  session s1  operator:notes\u{1b}[2J
+         1  1970-01-01T00:00:00.000Z  tool.call  tool append  operator:notes  allow (note-sync)  session s1
+         2  1970-01-01T00:00:00.000Z  tool.call  tool delete  operator:notes  deny (note-sync)  session s2  error "policy-denied"
+    --- exit 0 ---
+    "#);
+    assert_snapshot!(audit(&place, &["show", "audit", "--session", "s2", "--format", "aip44"]), @r#"
+    {"approval":"auto","arguments":{"line":"café \u001b[2J"},"audit-event-kind":"tool-call","operator":"notes","result":{"error":"policy-denied"},"session":"s2","tool":"delete"}
+    --- exit 0 ---
+    "#);
+    assert_snapshot!(audit(&place, &["show", "audit", "--decision", "allow", "--tool", "append"]), @"
+         1  1970-01-01T00:00:00.000Z  tool.call  tool append  operator:notes  allow (note-sync)  session s1
+    --- exit 0 ---
+    ");
+    assert_snapshot!(audit(&place, &["show", "audit", "--decision", "escalate"]), @"--- exit 0 ---");
+    let told = audit(&place, &["show", "audit", "--format", "json"]);
+    let lines = std::fs::read_to_string(file(&place)).expect("readable");
+    assert_eq!(told, format!("{lines}--- exit 0 ---\n"));
+    assert_snapshot!(audit(&place, &["show", "audit", "--decision", "maybe"]), @"
+    --- stderr ---
+    error: invalid value 'maybe' for '--decision <DECISION>'
+      [possible values: allow, deny, require-approval, escalate]
+
+    For more information, try '--help'.
+    --- exit 2 ---
+    ");
+}
+
+#[test]
+fn a_log_is_followed() {
+    let place = Place::new();
+    let log = open(&place, 700);
+    log.append(begun("s0")).wait().expect("written");
+    let mut command = place.narrows(["audit", "show", "audit", "--follow"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    for number in 0..6 {
+        let line = lines.next().expect("a line").expect("readable");
+        assert!(line.contains(&format!("session s{number}")), "{line}");
+        log.append(begun(&format!("s{}", number + 1))).wait().expect("written");
+    }
+    child.kill().expect("ours");
+    child.wait().expect("ours");
+}
+
+#[test]
+fn a_head_shows_that_a_log_was_cut_or_written_anew() {
+    let place = place();
+    let key = audit(&place, &["keygen", "me.key"]);
+    let public = key.strip_suffix("\n--- exit 0 ---\n").expect("a key").to_owned();
+    assert!(public.starts_with("did:key:z6Mk"), "{public}");
+    let head = audit(&place, &["head", "audit", "--key", "me.key"]);
+    let head = head.strip_suffix("--- exit 0 ---\n").expect("a head");
+    place.file("head.json", head);
+    let mut object: Value = serde_json::from_str(head).expect("JSON");
+    assert_eq!((&object["headSeq"], &object["count"]), (&json!(2), &json!(3)));
+    assert_eq!(object["signature"]["publicKeyRef"], json!(public));
+
+    let time = object["pinnedAt"].as_str().expect("a time").to_owned();
+    let against = |more: &[&str]| {
+        let told = audit(&place, &[&["verify", "audit", "--against", "head.json"], more].concat());
+        let told = told.replace(&public, "[KEY]");
+        // When it was signed is another time in every run.
+        told.replace(&time, "[TIME]")
+    };
+    assert_snapshot!(against(&[]), @"
+    audit/audit-log.jsonl: this is what was written, 3 entries in 1 file; it contains the head of [TIME], signed by [KEY]
+    --- exit 0 ---
+    ");
+    assert_eq!(against(&["--signer", "me.key.pub"]), against(&[]));
+    assert_eq!(against(&["--signer", &public]), against(&[]));
+    audit(&place, &["keygen", "other.key"]);
+    assert_snapshot!(against(&["--signer", "other.key.pub"]), @r#"
+    --- stderr ---
+    error: --against: "head.json" does not count
+      because: it was signed with another key
+    hint: it was signed with [KEY]
+    --- exit 1 ---
+    "#);
+
+    // With an entry more it is still there, with two less it is not.
+    let log = open(&place, 1 << 20);
+    log.append(begun("s3")).wait().expect("written");
+    log.close();
+    assert!(against(&[]).contains("4 entries"), "{}", against(&[]));
+    let text = std::fs::read_to_string(file(&place)).expect("readable");
+    let one = text.split_inclusive('\n').next().expect("a line");
+    std::fs::write(file(&place), one).expect("written");
+    assert_snapshot!(against(&[]), @"
+    --- stderr ---
+    error: audit/audit-log.jsonl: truncated: 1 of at least 3 entries are there
+    hint: its chain is unbroken; this is an older copy, or its end was taken away
+    --- exit 1 ---
+    ");
+    let log = open(&place, 1 << 20);
+    for session in ["s1", "s2", "s3"] {
+        log.append(begun(session)).wait().expect("written");
+    }
+    log.close();
+    assert_snapshot!(against(&[]), @"
+    --- stderr ---
+    error: audit/audit-log.jsonl: rewritten: entry 2 is another than it was
+    hint: its chain is unbroken; this is another log, or it was written anew
+    --- exit 1 ---
+    ");
+    std::fs::remove_file(file(&place)).expect("removed");
+    let log = open(&place, 1 << 20);
+    for session in ["s2", "s2", "s3"] {
+        log.append(begun(session)).wait().expect("written");
+    }
+    log.close();
+    assert_snapshot!(against(&[]), @"
+    --- stderr ---
+    error: audit/audit-log.jsonl: rewritten: its first entry is another
+    hint: its chain is unbroken; this is another log, or it was written anew
+    --- exit 1 ---
+    ");
+    object["count"] = json!(2);
+    place.file("head.json", &object.to_string());
+    assert_snapshot!(against(&[]), @r#"
+    --- stderr ---
+    error: --against: "head.json" does not count
+      because: the signature is not one of this content
+    hint: it was changed after it was signed
+    --- exit 1 ---
+    "#);
+    place.file("head.json", "{}");
+    assert_snapshot!(against(&[]), @r#"
+    --- stderr ---
+    error: --against: "head.json" is no head: missing field `signature` at line 1 column 2
+    hint: `narrows audit head LOG --key FILE` prints one
+    --- exit 2 ---
+    "#);
+}
+
+#[test]
+fn keys_are_for_their_owner() {
+    let place = place();
+    audit(&place, &["keygen", "me.key"]);
+    assert_snapshot!(audit(&place, &["keygen", "me.key"]), @r#"
+    --- stderr ---
+    error: the key: "me.key" cannot be used
+      because: File exists (os error 17)
+    hint: a key is never written over; name another file
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(audit(&place, &["head", "audit", "--key", "me.key.pub"]), @r#"
+    --- stderr ---
+    error: --key: "me.key.pub" cannot be used
+      because: others can read it: its mode is 644, and must be 600
+    hint: chmod 600 me.key.pub
+    --- exit 2 ---
+    "#);
+    std::fs::set_permissions(
+        place.path().join("me.key.pub"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o600),
+    )
+    .expect("ours");
+    assert_snapshot!(audit(&place, &["head", "audit", "--key", "me.key.pub"]), @r#"
+    --- stderr ---
+    error: --key: "me.key.pub" cannot be used
+      because: it is no Ed25519 private key in PEM
+    hint: `narrows audit keygen FILE` makes one
+    --- exit 2 ---
+    "#);
+    let empty = Place::new();
+    empty.file("audit-log.jsonl", "");
+    audit(&empty, &["keygen", "me.key"]);
+    assert_snapshot!(audit(&empty, &["head", ".", "--key", "me.key"]), @r#"
+    --- stderr ---
+    error: there is no entry in "./audit-log.jsonl", and so nothing to sign
+    --- exit 2 ---
+    "#);
+}
+
+/// The older form, signed with `secret of ours`.
+const LEGACY: &str = r#"{"action":"log.initialized","actorId":null,"actorKind":"system","createdAt":"2026-01-01T00:00:00.000Z","doctype":"audit-event","entityId":"test:genesis","entityType":"audit-event","prevSignature":"0000000000000000000000000000000000000000000000000000000000000000","schema":"agentgovernance/v1","signature":"SIGNATURE"}
+"#;
+
+#[test]
+fn the_older_form_is_verified_with_its_secret() {
+    let place = Place::new();
+    let signature = "264d822aca04c4b40a4dfac86d4856c988ed6bcc0725730437511734a79c6a38";
+    place.file("log.jsonl", &LEGACY.replace("SIGNATURE", signature));
+    place.file("secret", "another\n");
+    assert_snapshot!(audit(&place, &["verify", "log.jsonl"]), @"
+    --- stderr ---
+    error: log.jsonl:1: broken: it is in the form with keyed hashes, which needs the secret
+    hint: whoever has the secret can verify it: --legacy-secret FILE
+    --- exit 1 ---
+    ");
+    assert_snapshot!(audit(&place, &["verify", "log.jsonl", "--legacy-secret", "secret"]), @"
+    --- stderr ---
+    error: log.jsonl:1: tampered: its signature is not that of its content, or the secret is another
+    --- exit 1 ---
+    ");
+    place.file("secret", "secret of ours\n");
+    assert_snapshot!(audit(&place, &["verify", "log.jsonl", "--legacy-secret", "secret"]), @"
+    log.jsonl: this is what was written, 1 entry in 1 file
+    --- exit 0 ---
+    ");
+}
+
+#[test]
+fn other_forms_are_accepted_if_that_is_wanted() {
+    let place = place();
+    change(&place, "{\"$schema\":", "{ \"$schema\":");
+    let told = audit(&place, &["verify", "audit", "--any-form"]);
+    assert!(told.contains("this is what was written"), "{told}");
+}
