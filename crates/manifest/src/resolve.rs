@@ -28,6 +28,7 @@ use crate::capabilities::Capabilities;
 use crate::code::Code;
 use crate::files::{Files, Workspace};
 use crate::finding::{Draft, Findings};
+use crate::kind::Kind as FileKind;
 use crate::types::acp::{Acp, Kind as Role, Tier};
 use crate::yaml::Place;
 use reading::Reading;
@@ -134,7 +135,8 @@ fn contradictions(
     }
     // A governance that is named or would lie beside the operator was complained about with what could not be had.
     let aip44 = &acp.front.metadata.aip44;
-    let sought = aip44.governance.is_none() && aip44.operator.is_some() == operator.is_some();
+    let invalid = reading.findings.iter().any(|finding| FileKind::of(&finding.file) == Some(FileKind::Governance));
+    let sought = aip44.governance.is_none() && aip44.operator.is_some() == operator.is_some() && !invalid;
     if tier > Tier::Basic && acp.front.kind != Role::Client && governance.is_none() && sought {
         let message = "the tier demands a governance, and there is none";
         let draft = Draft::error(Code::Unbound, at, message).key("metadata.aip44.tier").value(tier.name());
