@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use narrows_manifest::ToolSet;
 use narrows_policy::{Class, Kind, Ledger, Policy, Reason, Ruling, Scene, Usage};
 
 use crate::call::Call;
-use crate::mandate::{Autonomy, Grant, Mandate, Principal};
+use crate::mandate::{Autonomy, Mandate, Principal};
 
 const HOUR: u64 = 3_600;
 const DAY: u64 = 86_400;
@@ -97,14 +98,10 @@ fn unauthorised(call: &Call, mandate: &Mandate, who: &Principal) -> Option<Strin
     let tool = call.tool();
     let kind = format!("kind:{}", call.kind());
     let (name, server) = call.parts();
-    let is_granted = |grant: &Grant| match grant {
-        Grant::Tool(granted) => *granted == tool || *granted == kind && server.is_none(),
-        Grant::Server { server: granted, allow } => {
-            server == Some(granted.as_str())
-                && (allow.is_empty() || allow.iter().any(|tool| Some(tool.as_str()) == name))
-        }
+    let is_granted = |tools: &ToolSet| {
+        tools.has(server, name.unwrap_or(&tool)) || server.is_none() && tools.has(None, &kind)
     };
-    if mandate.grants.as_ref().is_some_and(|grants| !grants.iter().any(is_granted)) {
+    if mandate.tools.as_ref().is_some_and(|tools| !is_granted(tools)) {
         return Some(format!("the operator has no tool `{tool}`"));
     }
     let in_scope = |scopes: &Vec<String>| scopes.iter().any(|scope| *scope == tool || *scope == kind);
@@ -133,12 +130,11 @@ mod tests {
     #[test]
     fn only_what_was_granted_is_decided_by_the_policy() {
         let desk = desk(Vec::new());
-        let grants = vec![
-            Grant::Tool("notes".into()),
-            Grant::Tool("kind:read".into()),
-            Grant::Server { server: "db".into(), allow: vec!["query".into()] },
-        ];
-        let mandate = Mandate { grants: Some(grants), ..Mandate::default() };
+        let tools = ToolSet {
+            names: ["notes".to_owned(), "kind:read".to_owned()].into(),
+            servers: [("db".to_owned(), Some(["query".to_owned()].into()))].into(),
+        };
+        let mandate = Mandate { tools: Some(tools), ..Mandate::default() };
         let who = Principal::default();
         let check = |call: Call, expected: Class| {
             assert_eq!(desk.rule(&call, &mandate, &who, &[], 0).class(), expected, "{}", call.tool());

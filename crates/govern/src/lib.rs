@@ -17,5 +17,5 @@ mod roots;
 
 pub use gate::{Ballot, BallotError, Gate, Open, Out, Setting, Ticket, Time};
 pub use guard::{Ended, Inquiry, stand};
-pub use mandate::{AgentOffers, Autonomy, ClientOffers, Grant, Mandate, Patience, Principal};
+pub use mandate::{Autonomy, Mandate, Patience, Principal, policy_of};
 pub use roots::{Disk, Ground, Outside, admit};

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use narrows_manifest::{Bundle, Capabilities, ToolSet};
+use narrows_policy::{Access, Narrowing, Policy};
+
 /// As whom an agent acts, and within which bounds.
 #[derive(Clone, Debug, Default)]
 pub struct Mandate {
@@ -12,12 +15,10 @@ pub struct Mandate {
     pub tier: String,
     /// The revision of the protocol that the manifest tracks.
     pub revision: String,
-    /// What the client may offer.
-    pub client: ClientOffers,
-    /// What the agent may offer.
-    pub agent: AgentOffers,
-    /// What the operator may use. `None`: whatever the policy allows.
-    pub grants: Option<Vec<Grant>>,
+    /// What either side may offer.
+    pub capabilities: Capabilities,
+    /// The tools the operator may use, those of a kind as `kind:read`. `None`: whatever the policy allows.
+    pub tools: Option<ToolSet>,
     /// The MCP servers that a client may name. `None`: any.
     pub servers: Option<Vec<String>>,
     /// The directories in which everything happens, without links in them.
@@ -26,50 +27,6 @@ pub struct Mandate {
     pub autonomy: Autonomy,
     /// How long anything may take.
     pub patience: Patience,
-}
-
-/// What a client can do for an agent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClientOffers {
-    /// Reading files.
-    pub read: bool,
-    /// Writing files.
-    pub write: bool,
-    /// Running commands.
-    pub terminal: bool,
-}
-
-/// What an agent can do for a client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AgentOffers {
-    /// Opening stored sessions.
-    pub load: bool,
-    /// Images in prompts.
-    pub image: bool,
-    /// Sound in prompts.
-    pub audio: bool,
-    /// Embedded resources in prompts.
-    pub embedded: bool,
-    /// MCP servers over HTTP.
-    pub http: bool,
-    /// MCP servers over SSE.
-    pub sse: bool,
-    /// MCP servers in the client.
-    pub acp: bool,
-}
-
-/// Something that an operator may use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Grant {
-    /// A tool by its name, or all of a kind as `kind:read`.
-    Tool(String),
-    /// Tools of an MCP server: these, or all if there are none.
-    Server {
-        /// The name of the server.
-        server: String,
-        /// The names of the tools.
-        allow: Vec<String>,
-    },
 }
 
 /// How much is done unasked.
@@ -82,6 +39,42 @@ pub enum Autonomy {
     Supervised,
     /// Nothing: every turn is asked for.
     Gated,
+}
+
+impl Mandate {
+    /// What a manifest and all it leads to come to, for work in `roots`.
+    #[must_use]
+    pub fn of(bundle: &Bundle, roots: Vec<PathBuf>) -> Self {
+        let acp = &bundle.acp.front;
+        let operator = bundle.operator.as_ref().map(|operator| &operator.front);
+        let governance = operator.and_then(|operator| operator.governance.as_ref());
+        let autonomy = match governance.map(|binding| binding.autonomy) {
+            Some(narrows_manifest::types::operator::Autonomy::Gated) => Autonomy::Gated,
+            Some(narrows_manifest::types::operator::Autonomy::Supervised) => Autonomy::Supervised,
+            _ if bundle.per_turn_approval => Autonomy::Gated,
+            _ => Autonomy::Autonomous,
+        };
+        Self {
+            operator: operator.map_or_else(|| acp.id.clone(), |operator| operator.id.clone()),
+            tier: acp.metadata.aip44.tier.name().to_owned(),
+            revision: acp.metadata.aip44.acp_rev.clone(),
+            capabilities: bundle.capabilities,
+            tools: operator.map(|_| bundle.tools.clone()),
+            servers: Some(bundle.mcp_servers.iter().map(|binding| binding.server.name.clone()).collect()),
+            roots,
+            autonomy,
+            patience: Patience::default(),
+        }
+    }
+}
+
+/// The policy of a manifest: what its governance says, and where it has none, nothing that changes anything.
+#[must_use]
+pub fn policy_of(bundle: &Bundle) -> Policy {
+    match &bundle.governance {
+        Some(_) => Policy::new(Access::High, Narrowing::default()).with_charter(bundle.charter().clone()),
+        None => Policy::new(Access::Low, Narrowing::default()),
+    }
 }
 
 /// How long anything may take.

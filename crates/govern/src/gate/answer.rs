@@ -90,7 +90,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// Takes out of an answer what is not declared, and names what is declared and not there.
     fn compare(&self, result: &mut Value) -> Vec<&'static str> {
-        let declared = self.gate.mandate.agent;
+        let declared = self.gate.mandate.capabilities;
         let mut missing = Vec::new();
         if self.gate.is_v2 {
             // What can be done with sessions is the same for all agents there.
@@ -101,9 +101,9 @@ impl<O: Out> Pass<'_, O> {
             for (group, name, is_declared) in [
                 ("prompt", "image", declared.image),
                 ("prompt", "audio", declared.audio),
-                ("prompt", "embeddedContext", declared.embedded),
-                ("mcp", "http", declared.http),
-                ("mcp", "acp", declared.acp),
+                ("prompt", "embeddedContext", declared.embedded_context),
+                ("mcp", "http", declared.mcp_http),
+                ("mcp", "acp", declared.mcp_acp),
             ] {
                 let group = session.get_mut(group).and_then(Value::as_object_mut);
                 let is_there =
@@ -124,17 +124,20 @@ impl<O: Out> Pass<'_, O> {
         }) else {
             return missing;
         };
-        flag(offers, "loadSession", declared.load, &mut missing);
+        flag(offers, "loadSession", declared.load_session, &mut missing);
         for (group, flags) in [
             (
                 "promptCapabilities",
                 [
                     ("image", declared.image),
                     ("audio", declared.audio),
-                    ("embeddedContext", declared.embedded),
+                    ("embeddedContext", declared.embedded_context),
                 ],
             ),
-            ("mcpCapabilities", [("http", declared.http), ("sse", declared.sse), ("acp", declared.acp)]),
+            (
+                "mcpCapabilities",
+                [("http", declared.mcp_http), ("sse", declared.mcp_sse), ("acp", declared.mcp_acp)],
+            ),
         ] {
             let mut none = Map::new();
             let group = offers.get_mut(group).and_then(Value::as_object_mut).unwrap_or(&mut none);

@@ -34,10 +34,10 @@ impl<O: Out> Pass<'_, O> {
             let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
             return self.refuse_agent(id, &error);
         }
-        let offers = self.gate.mandate.client;
+        let offers = self.gate.mandate.capabilities;
         let is_offered = match &*method {
-            method::FS_READ_TEXT_FILE => offers.read,
-            method::FS_WRITE_TEXT_FILE => offers.write,
+            method::FS_READ_TEXT_FILE => offers.read_text_file,
+            method::FS_WRITE_TEXT_FILE => offers.write_text_file,
             method::TERMINAL_CREATE
             | method::TERMINAL_OUTPUT
             | method::TERMINAL_WAIT_FOR_EXIT

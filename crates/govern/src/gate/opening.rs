@@ -26,11 +26,11 @@ impl<O: Out> Pass<'_, O> {
             return;
         }
         let mut params = read(message.params());
-        let declared = self.gate.mandate.client;
+        let declared = self.gate.mandate.capabilities;
         if let Some(offers) = params.get_mut("clientCapabilities").and_then(Value::as_object_mut) {
             if let Some(files) = offers.get_mut("fs").and_then(Value::as_object_mut) {
-                keep(files, "readTextFile", declared.read);
-                keep(files, "writeTextFile", declared.write);
+                keep(files, "readTextFile", declared.read_text_file);
+                keep(files, "writeTextFile", declared.write_text_file);
             }
             keep(offers, "terminal", declared.terminal);
         }

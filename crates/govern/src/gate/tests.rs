@@ -7,12 +7,13 @@ mod tools;
 use std::time::Duration;
 
 use narrows_audit::Event;
+use narrows_manifest::{Capabilities, ToolSet};
 use narrows_policy::{Access, Charter, Class, Clause, DefaultApproval, Narrowing, Policy, Signer};
 use narrows_wire::View;
 use serde_json::{Value, json};
 
 use super::{Gate, Out, Setting, Ticket, Time};
-use crate::mandate::{AgentOffers, ClientOffers, Mandate, Principal};
+use crate::mandate::{Mandate, Principal};
 use crate::roots::Ground;
 
 /// A disk on which everything is where it is said to be.
@@ -100,8 +101,12 @@ fn mandate() -> Mandate {
         operator: "notes".into(),
         tier: "governance-aware".into(),
         revision: "abc1234".into(),
-        client: ClientOffers { read: true, write: true, terminal: false },
-        agent: AgentOffers { load: true, ..AgentOffers::default() },
+        capabilities: Capabilities {
+            read_text_file: true,
+            write_text_file: true,
+            load_session: true,
+            ..Capabilities::default()
+        },
         roots: vec!["/w".into()],
         ..Mandate::default()
     }

@@ -170,8 +170,9 @@ fn files_are_served_within_the_roots_and_the_declared_capabilities() {
 
 #[test]
 fn calls_of_tools_in_the_client_pass_the_same_gate() {
-    let grants = Some(vec![crate::Grant::Server { server: "db".into(), allow: vec!["query".into()] }]);
-    let mut scene = Scene::with(Mandate { grants, ..mandate() }, &["lead"]);
+    let allow = Some(["query".to_owned()].into());
+    let tools = Some(ToolSet { servers: [("db".to_owned(), allow)].into(), ..ToolSet::default() });
+    let mut scene = Scene::with(Mandate { tools, ..mandate() }, &["lead"]);
     let server = json!({"type": "acp", "name": "db", "serverId": "db-1"});
     scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": [server]}));
     scene.answer(1, &json!({"sessionId": "s"}));
