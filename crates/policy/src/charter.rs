@@ -91,6 +91,7 @@ impl Charter {
         said.extend(self.by_level(target));
         let mut ruling = Ruling::strictest(said, target.action);
         ruling.about.clone_from(&target.about);
+        ruling.actions.extend(deed.actions());
         let notes = matching.iter().filter(|clause| !decides(clause));
         ruling.notes.extend(notes.map(|clause| Note {
             clause: clause.slug.clone(),

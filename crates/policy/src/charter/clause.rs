@@ -233,6 +233,11 @@ impl<'a> Deed<'a> {
     pub(super) fn new(target: &'a Target<'a>) -> Self {
         Self { target, risk: risk(target), names: names(target) }
     }
+
+    /// What it certainly is.
+    pub(super) fn actions(&self) -> impl Iterator<Item = &'static str> {
+        self.names.iter().filter(|(_, sure)| *sure).map(|(name, _)| *name)
+    }
 }
 
 /// What one part of a request is called in policies, and whether it certainly is that.

@@ -22,6 +22,8 @@ pub struct Ruling {
     pub about: Option<String>,
     /// The risk of the request, 0 to 3.
     pub risk: u8,
+    /// What the request is called in policies and by those who may approve, as far as that is certain.
+    pub actions: Vec<&'static str>,
     /// Every clause that matched and counts, each once.
     pub clauses: Vec<String>,
     /// Who has to approve, if it comes to that: each of these.
@@ -108,8 +110,8 @@ pub struct Considered {
 impl Ruling {
     pub(crate) fn new(class: Class, reason: Reason, action: &Action) -> Self {
         let risk = action.kinds().iter().map(|kind| kind.risk()).max().unwrap_or(2);
-        let (clauses, approvals, notes) = (Vec::new(), Vec::new(), Vec::new());
-        Self { class, reason, about: None, risk, clauses, approvals, notes }
+        let (actions, clauses, approvals, notes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { class, reason, about: None, risk, actions, clauses, approvals, notes }
     }
 
     /// The clause that decided, if one did: what a log calls the policy.
@@ -127,11 +129,12 @@ impl Ruling {
         let nothing = || Self::new(Class::Deny, Reason::Default, action);
         let mut rulings: Vec<Self> = rulings.into_iter().collect();
         let Some(class) = rulings.iter().map(|ruling| ruling.class).max() else { return nothing() };
-        let clauses: Vec<String> = once(rulings.iter_mut().flat_map(|ruling| ruling.clauses.drain(..)));
+        let actions = once(rulings.iter_mut().flat_map(|ruling| ruling.actions.drain(..)));
+        let clauses = once(rulings.iter_mut().flat_map(|ruling| ruling.clauses.drain(..)));
         let approvals = once(rulings.iter_mut().flat_map(|ruling| ruling.approvals.drain(..)));
         let notes = once(rulings.iter_mut().flat_map(|ruling| ruling.notes.drain(..)));
         match rulings.into_iter().find(|ruling| ruling.class == class) {
-            Some(ruling) => Self { clauses, approvals, notes, ..ruling },
+            Some(ruling) => Self { actions, clauses, approvals, notes, ..ruling },
             None => nothing(),
         }
     }

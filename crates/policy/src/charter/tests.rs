@@ -242,6 +242,17 @@ fn every_approval_is_asked_for() {
 }
 
 #[test]
+fn a_ruling_tells_what_approvers_are_asked_for() {
+    let actions = |action: &Action| rule(Charter::default(), action, &Ledger::EMPTY).actions;
+    assert_eq!(actions(&Action::file(Kind::Edit, "/ws/a")), ["tool.call", "workspace.write", "mutates"]);
+    assert_eq!(actions(&tool("t", Kind::Read)), ["tool.call", "workspace.read"]);
+    assert_eq!(
+        actions(&Action::file(Kind::Delete, "/ws/a")),
+        ["tool.call", "workspace.write", "workspace.delete", "mutates", "irreversible"]
+    );
+}
+
+#[test]
 fn warnings_are_heard_and_decide_nothing() {
     let charter = auto(denies("tool.call", None).with_severity(Severity::Warn));
     let ruling = rule(charter, &tool("t", Kind::Read), &Ledger::EMPTY);
