@@ -92,6 +92,8 @@ codes! {
     Misspelt = "misspelt-key",
     /// An approval that nobody can give.
     Signers = "no-signers",
+    /// A key that has no effect here.
+    Ignored = "ignored-key",
     /// A word that was used earlier for the same.
     Legacy = "legacy-key",
     /// A policy that permits at no autonomy at all.

@@ -135,7 +135,8 @@ fn contradictions(
     }
     // A governance that is named or would lie beside the operator was complained about with what could not be had.
     let aip44 = &acp.front.metadata.aip44;
-    let invalid = reading.findings.iter().any(|finding| FileKind::of(&finding.file) == Some(FileKind::Governance));
+    let invalid =
+        reading.findings.iter().any(|finding| FileKind::of(&finding.file) == Some(FileKind::Governance));
     let sought = aip44.governance.is_none() && aip44.operator.is_some() == operator.is_some() && !invalid;
     if tier > Tier::Basic && acp.front.kind != Role::Client && governance.is_none() && sought {
         let message = "the tier demands a governance, and there is none";

@@ -44,6 +44,16 @@ pub(super) fn lint(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
             }
         }
     }
+    if let Some((key, _)) = node.entry("policy") {
+        let message = "who may use a sandbox is not enforced here";
+        let draft = Draft::blocking(Code::Unusable, key.at, message).key(below(prefix, "policy"));
+        found.push(draft.hint("take it out, and write a POLICY.md of the governance"));
+    }
+    if let Some((key, _)) = node.entry("lifecycle") {
+        let message = "a local sandbox ends with the session, whatever stands here";
+        let draft = Draft::warning(Code::Ignored, key.at, message).key(below(prefix, "lifecycle"));
+        found.push(draft.hint("take it out"));
+    }
     if let Some(cwd) = node.find(&["config", "cwd"])
         && cwd.text().is_none()
     {

@@ -308,6 +308,8 @@ fn a_sandbox_becomes_directories_and_names() {
     refused(&with("mounts: [{source: {ref: '@acme/data'}, at: /d}]"), Code::Sandbox, place);
     refused(&with("mounts: [{source: {ref: ../../x}, at: /d}]"), Code::Sandbox, place);
     refused(&with("mounts: [{source: workspace, at: /a/../b}]"), Code::Sandbox, place);
+    refused(&with("policy: {ref: x}"), Code::Unusable, place);
+    warned(&with("lifecycle: {destroy_on: x}"), Code::Ignored);
     refused(&with("network: {egress: ['https://x']}"), Code::Unusable, "notes/SANDBOX.md:4:20");
     refused(&with("").without("notes/SANDBOX.md"), Code::Sandbox, "notes/ACP.md:13:5");
     let remote = with("").with("notes/SANDBOX.md", "---\nprovider: mastra-modal\nconfig: {}\n---\n");

@@ -80,6 +80,7 @@ fn published_examples_have_their_verdicts() {
                     | Code::Provider
                     | Code::ProtocolProprietary
                     | Code::ProtocolMcp
+                    | Code::Ignored
             ) && finding.severity == Severity::Warning
         });
         assert_eq!(strange, None);
