@@ -123,6 +123,11 @@ impl Call {
         (self.name.as_deref(), self.server.as_deref())
     }
 
+    /// Whether another call can be of the same tool: one that has no name can be any.
+    pub(crate) fn is_named_like(&self, other: &Self) -> bool {
+        other.name.is_none() || other.name == self.name
+    }
+
     /// The kind it is said to be.
     pub(crate) fn kind(&self) -> &str {
         self.kind.as_deref().unwrap_or("other")

@@ -6,6 +6,7 @@
 
 mod answer;
 mod api;
+mod consult;
 mod from_agent;
 mod from_client;
 mod hearing;
@@ -19,7 +20,7 @@ mod tests;
 mod tool;
 mod turn;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
 use narrows_audit::Event;
@@ -32,7 +33,7 @@ use crate::meta::Mark;
 use crate::record::Parties;
 use crate::roots::Ground;
 
-pub use api::{Ballot, BallotError, Open, Out, Setting, Ticket, Time};
+pub use api::{Ballot, BallotError, Open, Out, Request, Setting, Ticket, Time};
 
 use hearing::Hearing;
 use lane::{Lane, Otherwise, Way};
@@ -67,6 +68,8 @@ pub struct Gate {
     hearings: BTreeMap<u64, Hearing>,
     to_client: Lane,
     to_agent: Lane,
+    /// Answers to our own agent that wait until they are recorded.
+    advice: VecDeque<consult::Advice>,
     tickets: u64,
     serial: u64,
 }
@@ -103,6 +106,7 @@ impl Gate {
             hearings: BTreeMap::new(),
             to_client: Lane::default(),
             to_agent: Lane::default(),
+            advice: VecDeque::new(),
             tickets: 0,
             serial: 0,
         }
@@ -125,6 +129,12 @@ impl Gate {
     /// What was to be recorded is on the disk, or could not be written.
     pub fn settled<O: Out>(&mut self, now: Time, ticket: Ticket, written: bool, out: &mut O) {
         self.pass(now, out).settled(ticket, written);
+    }
+
+    /// An agent of our own asks whether it may call a tool, before it tells of the call. The answer is [`Out::advise`]d once
+    /// the decision is recorded.
+    pub fn consult<O: Out>(&mut self, now: Time, number: u64, request: Request, out: &mut O) {
+        self.pass(now, out).consult(number, request);
     }
 
     /// Somebody approves or rejects from elsewhere.
@@ -203,6 +213,7 @@ impl<O: Out> Pass<'_, O> {
     }
 
     fn settled(&mut self, ticket: Ticket, written: bool) {
+        self.give_advice(ticket, written);
         for way in [Way::ToClient, Way::ToAgent] {
             let lane = match way {
                 Way::ToClient => &mut self.gate.to_client,

@@ -1,6 +1,6 @@
 //! A gate at work: on two links, a log and a clock.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::batches::Batches;
-use crate::gate::{Ballot, BallotError, Gate, Open, Out, Ticket};
+use crate::gate::{Ballot, BallotError, Gate, Open, Out, Request, Ticket};
 
 /// How many events may be on their way to the disk before nothing more is read.
 const MOST_EVENTS: usize = 16;
@@ -36,6 +36,8 @@ pub enum Ended {
 pub enum Inquiry {
     /// What waits for an approval?
     Open(oneshot::Sender<Vec<Open>>),
+    /// May an agent of our own call this? Why not, or nothing if it may.
+    Consult(Request, oneshot::Sender<Option<String>>),
     /// Somebody says something about it.
     Ballot(Ballot, oneshot::Sender<Result<(), BallotError>>),
 }
@@ -46,6 +48,7 @@ struct Tray {
     to_client: Vec<Bytes>,
     to_agent: Vec<Bytes>,
     events: VecDeque<(Ticket, Event)>,
+    advice: Vec<(u64, Option<String>)>,
     end: Option<String>,
 }
 
@@ -60,6 +63,10 @@ impl Out for Tray {
 
     fn record(&mut self, ticket: Ticket, event: Event) {
         self.events.push_back((ticket, event));
+    }
+
+    fn advise(&mut self, number: u64, refusal: Option<String>) {
+        self.advice.push((number, refusal));
     }
 
     fn end_agent(&mut self, why: &str) {
@@ -87,6 +94,8 @@ pub async fn stand(
         events: FuturesOrdered::new(),
         held: VecDeque::new(),
         unplaced: 0,
+        asking: HashMap::new(),
+        asked: 0,
     };
     guard.run(client.receiver, agent.receiver, inquiries).await
 }
@@ -111,6 +120,9 @@ struct Guard {
     held: VecDeque<(Ticket, Event)>,
     /// How many of those on their way have no place yet.
     unplaced: usize,
+    /// Who waits for advice.
+    asking: HashMap<u64, oneshot::Sender<Option<String>>>,
+    asked: u64,
 }
 
 /// Which end something came from.
@@ -215,6 +227,11 @@ impl Guard {
             let events = std::mem::take(&mut self.tray.events);
             self.held.extend(events);
             self.log_held();
+            for (number, refusal) in std::mem::take(&mut self.tray.advice) {
+                if let Some(asker) = self.asking.remove(&number) {
+                    let _ = asker.send(refusal);
+                }
+            }
             if to_client.is_empty() && to_agent.is_empty() {
                 return;
             }
@@ -265,6 +282,12 @@ impl Guard {
             // Whoever does not wait for the answer does not need it.
             Inquiry::Open(answer) => {
                 let _ = answer.send(self.gate.open());
+            }
+            Inquiry::Consult(request, answer) => {
+                self.asked += 1;
+                self.asking.insert(self.asked, answer);
+                self.gate.consult(self.began.elapsed(), self.asked, request, &mut self.tray);
+                self.deal_out();
             }
             Inquiry::Ballot(ballot, answer) => {
                 let outcome = self.gate.ballot(self.began.elapsed(), ballot, &mut self.tray);

@@ -15,7 +15,7 @@ mod meta;
 mod record;
 mod roots;
 
-pub use gate::{Ballot, BallotError, Gate, Open, Out, Setting, Ticket, Time};
+pub use gate::{Ballot, BallotError, Gate, Open, Out, Request, Setting, Ticket, Time};
 pub use guard::{Ended, Inquiry, stand};
 pub use mandate::{Autonomy, Mandate, Patience, Principal, policy_of};
 pub use roots::{Disk, Ground, Outside, admit};

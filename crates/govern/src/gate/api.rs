@@ -22,6 +22,8 @@ pub trait Out {
     fn to_agent(&mut self, parts: &[&[u8]]);
     /// Records an event. [`Gate::settled`](super::Gate::settled) tells what became of it.
     fn record(&mut self, ticket: Ticket, event: Event);
+    /// Answers a question of [`Gate::consult`](super::Gate::consult): why not, or nothing if it may.
+    fn advise(&mut self, number: u64, refusal: Option<String>);
     /// Ends the agent, which does not do as it is told.
     fn end_agent(&mut self, why: &str);
 }
@@ -33,6 +35,19 @@ pub struct Setting {
     pub began: u64,
     /// A word that nobody can guess: ids of our own requests have it in them.
     pub nonce: String,
+}
+
+/// A call of a tool that an agent of our own wants to make.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// The session.
+    pub session: String,
+    /// The MCP server, or nothing for a tool of the client's own files and terminals.
+    pub server: Option<String>,
+    /// The tool.
+    pub tool: String,
+    /// What it is called with.
+    pub arguments: Value,
 }
 
 /// Something that waits for an approval.

@@ -235,6 +235,11 @@ impl<O: Out> Pass<'_, O> {
                 self.deny_service(&id, &name, &call, &why, ticket);
             }
             (Origin::Service { id, line }, _) => self.serve(&id, &name, &call, &line, ticket),
+            (Origin::Consult { number }, approved) => {
+                if let Some(ticket) = ticket {
+                    self.advise(&name, &call, number, &approved, ticket);
+                }
+            }
             (Origin::Turn { id, .. }, Approved::Refused(why)) => self.refuse_turn(&id, &why, ticket),
             (Origin::Turn { id, line }, _) => {
                 self.close_turn_case(&name, &call);

@@ -28,7 +28,11 @@ impl<O: Out> Pass<'_, O> {
         }
         let case = session.calls.entry(call.clone()).or_default();
         let changed = case.call.hear(&said);
-        let ticket = if changed || case.verdict.is_none() { self.judge(&name, &call) } else { None };
+        let is_new = case.verdict.is_none();
+        let ticket = match is_new && self.adopt_decided(&name, &call) {
+            false if changed || is_new => self.judge(&name, &call),
+            _ => None,
+        };
         let Some(case) = self.case(&name, &call) else { return };
         match &case.approved {
             Approved::Auto | Approved::By { .. } => {

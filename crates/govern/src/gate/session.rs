@@ -25,6 +25,8 @@ pub(super) struct Session {
     pub(super) calls: HashMap<Box<str>, Case>,
     /// Its MCP servers in the client: their ids and their names.
     pub(super) servers: Vec<(String, String)>,
+    /// Calls that were decided before they are told of.
+    pub(super) decided: Vec<Case>,
     /// Why its turn was stopped by us, if it was.
     pub(super) halted: Option<String>,
     /// When its agent is ended if it has not stopped.
@@ -111,6 +113,8 @@ pub(super) enum Origin {
     Permission { id: Raw, options: Options },
     /// The agent wants something of the client.
     Service { line: Bytes, id: Raw },
+    /// Our own agent asks.
+    Consult { number: u64 },
     /// The client wants a turn of an operator that asks for each.
     Turn { line: Bytes, id: Raw },
 }

@@ -12,7 +12,7 @@ use narrows_policy::{Access, Charter, Class, Clause, DefaultApproval, Narrowing,
 use narrows_wire::View;
 use serde_json::{Value, json};
 
-use super::{Gate, Out, Setting, Ticket, Time};
+use super::{Gate, Out, Request, Setting, Ticket, Time};
 use crate::mandate::{Mandate, Principal};
 use crate::roots::Ground;
 
@@ -61,6 +61,10 @@ impl Out for Sight {
         self.seen.push(format!("log {}{}{}", event.action, decision.unwrap_or_default(), more.concat()));
         self.tickets.push(ticket);
         self.events.push(event);
+    }
+
+    fn advise(&mut self, number: u64, refusal: Option<String>) {
+        self.seen.push(format!("advice {number}: {}", refusal.unwrap_or_else(|| "go on".to_owned())));
     }
 
     fn end_agent(&mut self, why: &str) {

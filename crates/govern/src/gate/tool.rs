@@ -86,7 +86,10 @@ impl<O: Out> Pass<'_, O> {
             case.held.push(message.bytes().to_vec().into());
             return;
         }
-        if changed || case.verdict.is_none() {
+        let is_new = case.verdict.is_none();
+        if is_new && self.adopt_decided(name, &id) {
+            // It was recorded when it was decided.
+        } else if changed || is_new {
             ticket = self.judge(name, &id);
         }
         let Some(case) = self.case(name, &id) else { return };

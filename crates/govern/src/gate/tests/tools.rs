@@ -149,6 +149,48 @@ fn poisoned_output_changes_no_verdict() {
 }
 
 #[test]
+fn our_own_agent_asks_before_it_tells() {
+    let mut scene = Scene::at_work();
+    let ask = |scene: &mut Scene, number: u64, tool: &str| {
+        let request = Request {
+            session: "s".into(),
+            server: None,
+            tool: tool.into(),
+            arguments: json!({"path": "/w/a"}),
+        };
+        scene.gate.consult(scene.now, number, request, &mut scene.sight);
+        scene.commit();
+    };
+    ask(&mut scene, 1, "Rm");
+    ask(&mut scene, 2, "Bash");
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` says so"} reason="deny `/w/a`: policy `never` says so"
+    advice 1: deny `/w/a`: policy `never` says so
+    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `/w/a`: policy `runs` says so"
+    log operator.suspended reason="n-1"
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"consult 2","title":"Bash","kind":"other","status":"pending","rawInput":{"path":"/w/a"}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `/w/a`: policy `runs` says so"}}}}
+    "#);
+    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+        {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
+    scene.tool("1", "Bash", "in_progress", &json!({"path": "/w/a"}));
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `/w/a`: policy `runs` says so"
+    log operator.resumed
+    advice 2: go on
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call","toolCallId":"1","name":"Bash","kind":"execute","status":"in_progress","title":"harmless","rawInput":{"path":"/w/a"}},"sessionId":"s"}}
+    "#);
+    scene.records = false;
+    ask(&mut scene, 3, "Rm");
+    for ticket in std::mem::take(&mut scene.sight.tickets) {
+        scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+    }
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` says so"} reason="deny `/w/a`: policy `never` says so"
+    advice 3: its acts could not be recorded
+    "#);
+}
+
+#[test]
 fn files_are_served_within_the_roots_and_the_declared_capabilities() {
     let mut scene = Scene::at_work();
     scene.wants(1, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/b"}));

@@ -1,0 +1,86 @@
+//! Questions of an agent of our own: whether it may call a tool, before it tells of the call or makes it.
+
+use super::api::{Out, Request, Ticket};
+use super::session::{Case, Origin};
+use super::{Pass, UNRECORDED};
+use crate::call::Call;
+use crate::record::Approved;
+
+/// How many decided calls are remembered that were not told of yet.
+const MOST_DECIDED: usize = 256;
+
+/// An answer that waits until it is recorded.
+#[derive(Debug)]
+pub(super) struct Advice {
+    after: Ticket,
+    number: u64,
+    refusal: Option<String>,
+}
+
+impl<O: Out> Pass<'_, O> {
+    pub(super) fn consult(&mut self, number: u64, request: Request) {
+        let Request { session: name, server, tool, arguments } = request;
+        let key = format!("consult {number}");
+        let Some(session) = self.session(&name) else {
+            return self.out.advise(number, Some("too many sessions are open".to_owned()));
+        };
+        if session.is_stopping() || session.calls.len() >= super::MOST_OPEN {
+            return self.out.advise(number, Some("the turn is to end".to_owned()));
+        }
+        let call = Call::known(server, &tool, "other", arguments);
+        session.calls.insert(key.as_str().into(), Case { call, ..Case::default() });
+        let ticket = self.judge(&name, &key);
+        let (Some(ticket), Some(case)) = (ticket, self.case(&name, &key)) else { return };
+        match case.approved.clone() {
+            Approved::Pending => self.hear(&name, &key, Origin::Consult { number }, Some(ticket)),
+            approved => self.advise(&name, &key, number, &approved, ticket),
+        }
+    }
+
+    /// Answers once that is recorded, and remembers what was decided for when the call is told of.
+    pub(super) fn advise(&mut self, name: &str, key: &str, number: u64, approved: &Approved, after: Ticket) {
+        let refusal = match approved {
+            Approved::Refused(why) => Some(why.clone()),
+            _ => None,
+        };
+        if let Some(session) = self.gate.sessions.get_mut(name)
+            && let Some(case) = session.calls.remove(key)
+            && refusal.is_none()
+        {
+            session.decided.push(case);
+            if session.decided.len() > MOST_DECIDED {
+                session.decided.remove(0);
+            }
+        }
+        self.gate.advice.push_back(Advice { after, number, refusal });
+    }
+
+    /// A call is told of that was decided before: then that holds for it.
+    pub(super) fn adopt_decided(&mut self, name: &str, id: &str) -> bool {
+        let Some(session) = self.gate.sessions.get_mut(name) else { return false };
+        let Some(case) = session.calls.get(id) else { return false };
+        let is_it =
+            |decided: &Case| decided.call.input == case.call.input && decided.call.is_named_like(&case.call);
+        let Some(at) = session.decided.iter().position(is_it) else { return false };
+        let decided = session.decided.remove(at);
+        let Some(case) = session.calls.get_mut(id) else { return false };
+        let told = std::mem::replace(&mut case.call, decided.call);
+        (case.call.progress, case.call.output) = (told.progress, told.output);
+        case.agreed = Some((case.call.tool(), case.call.input.clone()));
+        case.verdict = decided.verdict;
+        case.approved = decided.approved;
+        true
+    }
+
+    /// Something was recorded or could not be: whoever waits for it is answered.
+    pub(super) fn give_advice(&mut self, ticket: Ticket, written: bool) {
+        let (due, rest) = std::mem::take(&mut self.gate.advice)
+            .into_iter()
+            .partition(|advice| if written { advice.after <= ticket } else { advice.after >= ticket });
+        self.gate.advice = rest;
+        for Advice { number, refusal, .. } in due {
+            let refusal = if written { refusal } else { Some(UNRECORDED.to_owned()) };
+            self.out.advise(number, refusal);
+        }
+    }
+}
