@@ -6,8 +6,11 @@ use super::*;
 fn check(fuse: &str, config: Config, set_off: impl FnOnce(&Rig, &mut Peer)) -> Rig {
     let rig = Rig::new(Mode::Pairs, config);
     let (mut victim, mut other) = (rig.connect(), rig.connect());
-    victim.say("[0]\n");
-    assert_eq!(victim.hear(), "[0]\n");
+    // Both have their workers before anything burns.
+    for peer in [&mut victim, &mut other] {
+        peer.say("[0]\n");
+        assert_eq!(peer.hear(), "[0]\n");
+    }
     victim.say(&format!("[\"fuse\",\"{fuse}\"]\n"));
     assert_eq!(victim.hear(), "[\"lit\"]\n");
     set_off(&rig, &mut victim);
