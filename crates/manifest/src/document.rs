@@ -1,5 +1,6 @@
 //! One file, read and checked by itself.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
@@ -61,8 +62,14 @@ pub struct Read<T> {
 
 /// Reads a manifest. `path` is what findings call it, and tells what its name should be.
 pub fn read<T: FrontMatter>(path: &Path, bytes: &[u8]) -> Read<T> {
+    read_in(None, path, bytes)
+}
+
+/// The same of a file in a workspace, whose root has a name that `path` does not tell.
+pub(crate) fn read_in<T: FrontMatter>(root: Option<&OsStr>, path: &Path, bytes: &[u8]) -> Read<T> {
     let mut drafts = Vec::new();
-    let document = attempt::<T>(path, bytes, &mut drafts);
+    let whole = root.map(|root| Path::new(root).join(path));
+    let document = attempt::<T>(whole.as_deref().unwrap_or(path), bytes, &mut drafts);
     let mut findings = Findings::default();
     drafts.into_iter().for_each(|draft| findings.push(draft.of(path)));
     findings.sort();
@@ -73,14 +80,19 @@ pub fn read<T: FrontMatter>(path: &Path, bytes: &[u8]) -> Read<T> {
 
 /// Checks a manifest of this kind.
 pub fn check(kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
+    check_in(None, kind, path, bytes)
+}
+
+/// The same of a file in a workspace.
+pub(crate) fn check_in(root: Option<&OsStr>, kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
     match kind {
-        Kind::Acp => read::<Acp>(path, bytes).findings,
-        Kind::Operator => read::<Operator>(path, bytes).findings,
-        Kind::Governance => read::<Governance>(path, bytes).findings,
-        Kind::Policy => read::<Policy>(path, bytes).findings,
-        Kind::Sandbox => read::<Sandbox>(path, bytes).findings,
-        Kind::Runner => read::<Runner>(path, bytes).findings,
-        Kind::AgentCli => read::<AgentCli>(path, bytes).findings,
+        Kind::Acp => read_in::<Acp>(root, path, bytes).findings,
+        Kind::Operator => read_in::<Operator>(root, path, bytes).findings,
+        Kind::Governance => read_in::<Governance>(root, path, bytes).findings,
+        Kind::Policy => read_in::<Policy>(root, path, bytes).findings,
+        Kind::Sandbox => read_in::<Sandbox>(root, path, bytes).findings,
+        Kind::Runner => read_in::<Runner>(root, path, bytes).findings,
+        Kind::AgentCli => read_in::<AgentCli>(root, path, bytes).findings,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Where manifests are read from: a directory that nothing leads out of.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
@@ -34,6 +35,11 @@ pub trait Files {
 
     /// Whether there is a directory.
     fn has_directory(&self, path: &Path) -> bool;
+
+    /// The name of the root, if it has one.
+    fn name(&self) -> Option<&OsStr> {
+        None
+    }
 }
 
 /// A directory on disk. Links in it count as long as they stay in it.
@@ -116,6 +122,10 @@ impl Files for Workspace {
     fn has_directory(&self, path: &Path) -> bool {
         self.find(path, OFlags::PATH | OFlags::DIRECTORY).is_ok()
     }
+
+    fn name(&self) -> Option<&OsStr> {
+        self.root.file_name()
+    }
 }
 
 /// Files that are only in memory.
@@ -160,7 +170,7 @@ pub(crate) fn join(directory: &Path, reference: &str) -> Option<PathBuf> {
     if reference.is_empty() || reference.contains('\0') {
         return None;
     }
-    let mut plain: Vec<&std::ffi::OsStr> = Vec::new();
+    let mut plain: Vec<&OsStr> = Vec::new();
     for component in directory.components().chain(Path::new(reference).components()) {
         match component {
             Component::CurDir => {}

@@ -42,7 +42,7 @@ pub fn check_directory(root: &Path) -> io::Result<Vec<Checked>> {
     let mut checked = Vec::new();
     for (path, kind) in manifests(workspace.root())? {
         let findings = match workspace.read(&path, LONGEST + 1) {
-            Ok(bytes) => document::check(kind, &path, &bytes),
+            Ok(bytes) => document::check_in(workspace.name(), kind, &path, &bytes),
             Err(error) => unreadable(&path, &error),
         };
         checked.push(Checked { path, kind: Some(kind), findings });
@@ -147,6 +147,13 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
+        put("ACP.md", "---\nname: x\n---\n");
+        let first = told(root.path());
+        assert!(
+            first.contains(&"ACP.md:2 warning name-mismatch".to_owned()),
+            "the root has a name, too: {first:?}"
+        );
+        fs::remove_file(root.path().join("ACP.md")).unwrap();
         put("notes/ACP.md", ACP);
         put("notes/RUNNER.md", "---\nengine: x\n---\n");
         put("other.ACP.md", &ACP.replace("notes", "other"));

@@ -112,7 +112,7 @@ impl<'a> Reading<'a> {
     }
 
     pub(super) fn parse<T: FrontMatter>(&mut self, path: &Path, bytes: &[u8]) -> Option<Loaded<T>> {
-        let mut read = document::read::<T>(path, bytes);
+        let mut read = document::read_in::<T>(self.files.name(), path, bytes);
         read.findings.for_running();
         self.note(read.findings);
         // What is well formed is looked at further, also if it cannot be run, so that everything is found at once.
