@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
-use narrows_audit::{AppendError, Event, Log, Receipt};
+use narrows_audit::{Event, Log};
 use narrows_link::{Link, Sender};
 use narrows_wire::{Frame, Kind};
 use tokio::sync::{mpsc, oneshot};
@@ -29,6 +29,8 @@ pub enum Ended {
     Agent,
     /// The agent is to be ended because it does not do as it is told.
     Unruly(String),
+    /// Somebody wanted it to.
+    Told,
 }
 
 /// Something that is asked of a gate at work.
@@ -40,6 +42,8 @@ pub enum Inquiry {
     Consult(Request, oneshot::Sender<Option<String>>),
     /// Somebody says something about it.
     Ballot(Ballot, oneshot::Sender<Result<(), BallotError>>),
+    /// It is to end, as if the client had gone.
+    End,
 }
 
 /// What comes out of the gate in one go.
@@ -74,19 +78,21 @@ impl Out for Tray {
     }
 }
 
-type Settling = std::pin::Pin<Box<dyn Future<Output = (Ticket, Result<Receipt, AppendError>)> + Send>>;
+/// An event on its way, and whether it got there.
+type Settling = std::pin::Pin<Box<dyn Future<Output = (Ticket, bool)> + Send>>;
 
 /// Stands between a client and an agent until one of them has gone. What was to be recorded by then is when this returns.
+/// Without a log nothing is; whether that may be is for the caller to know.
 pub async fn stand(
     gate: Gate,
     client: Link,
     agent: Link,
-    log: Log,
+    log: impl Into<Option<Log>>,
     inquiries: mpsc::Receiver<Inquiry>,
 ) -> Ended {
     let guard = Guard {
         gate,
-        log,
+        log: log.into(),
         began: Instant::now(),
         tray: Tray::default(),
         client: End { sender: client.sender, batches: Batches::default() },
@@ -109,7 +115,7 @@ struct End {
 
 struct Guard {
     gate: Gate,
-    log: Log,
+    log: Option<Log>,
     began: Instant,
     tray: Tray,
     client: End,
@@ -149,10 +155,10 @@ impl Guard {
             let reads = self.events.len() + self.held.len() < MOST_EVENTS;
             tokio::select! {
                 biased;
-                Some((ticket, outcome)) = self.events.next(), if !self.events.is_empty() => {
+                Some((ticket, written)) = self.events.next(), if !self.events.is_empty() => {
                     self.unplaced = self.unplaced.saturating_sub(1);
                     let now = self.began.elapsed();
-                    self.gate.settled(now, ticket, outcome.is_ok(), &mut self.tray);
+                    self.gate.settled(now, ticket, written, &mut self.tray);
                     self.deal_out();
                 }
                 () = sleep_until(due) => {
@@ -160,6 +166,7 @@ impl Guard {
                     self.deal_out();
                 }
                 inquiry = inquiries.recv(), if asks => match inquiry {
+                    Some(Inquiry::End) => break Ended::Told,
                     Some(inquiry) => self.inquire(inquiry),
                     None => asks = false,
                 },
@@ -268,12 +275,16 @@ impl Guard {
         while self.unplaced == 0
             && let Some((ticket, event)) = self.held.pop_front()
         {
-            let append = self.log.append(event);
+            let Some(log) = &self.log else {
+                self.events.push_back(Box::pin(std::future::ready((ticket, true))));
+                continue;
+            };
+            let append = log.append(event);
             if append.is_waiting() {
                 // It has its place when it is settled at the latest, and so has everything before it.
                 self.unplaced = self.events.len() + 1;
             }
-            self.events.push_back(Box::pin(async move { (ticket, append.await) }));
+            self.events.push_back(Box::pin(async move { (ticket, append.await.is_ok()) }));
         }
     }
 
@@ -294,6 +305,8 @@ impl Guard {
                 self.deal_out();
                 let _ = answer.send(outcome);
             }
+            // Whoever reads inquiries ends by it.
+            Inquiry::End => {}
         }
     }
 
@@ -301,13 +314,13 @@ impl Guard {
     async fn finish(&mut self, ended: &Ended) {
         let now = self.began.elapsed();
         match ended {
-            Ended::Client => self.gate.client_gone(now, &mut self.tray),
+            Ended::Client | Ended::Told => self.gate.client_gone(now, &mut self.tray),
             Ended::Agent | Ended::Unruly(_) => self.gate.agent_gone(now, &mut self.tray),
         }
         self.deal_out();
-        while let Some((ticket, outcome)) = self.events.next().await {
+        while let Some((ticket, written)) = self.events.next().await {
             self.unplaced = self.unplaced.saturating_sub(1);
-            self.gate.settled(self.began.elapsed(), ticket, outcome.is_ok(), &mut self.tray);
+            self.gate.settled(self.began.elapsed(), ticket, written, &mut self.tray);
             self.deal_out();
         }
         self.client.sender.close();

@@ -169,3 +169,15 @@ async fn who_waits_for_an_agent_that_is_gone_is_told() {
     let (_, actions) = rig.over().await;
     assert_eq!(actions[1..], ["operator.interrupted", "session.closed"]);
 }
+
+#[tokio::test]
+async fn whoever_is_told_to_end_closes_its_sessions_first() {
+    let mut rig = rig();
+    rig.open().await;
+    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    hear(&mut rig.agent).await;
+    rig.inquiries.send(Inquiry::End).await.unwrap();
+    let (ended, actions) = rig.over().await;
+    assert_eq!(ended, Ended::Told);
+    assert_eq!(actions[1..], ["operator.interrupted", "session.closed"]);
+}

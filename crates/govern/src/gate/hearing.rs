@@ -67,9 +67,14 @@ impl Hearing {
 fn may_sign(need: &Approval, who: &Principal) -> bool {
     need.signers.is_empty()
         || need.signers.iter().any(|signer| {
-            signer.user_id.as_ref().is_some_and(|user| *user == who.id)
+            signer.user_id.as_ref().is_some_and(|user| is_user(user, &who.id))
                 || signer.role.as_ref().is_some_and(|role| who.roles.contains(role))
         })
+}
+
+/// Whether a policy means this user by this name: with or without saying that it is one.
+fn is_user(named: &str, id: &str) -> bool {
+    named == id || id.strip_prefix("user:") == Some(named)
 }
 
 /// What an approval is called outside.
