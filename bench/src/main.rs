@@ -4,6 +4,7 @@
 mod agent;
 mod bus;
 mod client;
+mod govern;
 mod measure;
 mod rpc;
 mod wire;
@@ -11,7 +12,7 @@ mod wire;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: narrows-bench wire|rpc|agent|client [--json] [--peer CMD]...
+usage: narrows-bench wire|rpc|agent|client|govern [--json] [--peer CMD]...
        narrows-bench bus [--json] [--rows ROW,...] [--only CONTENDER,...] [--seconds S] [--rounds N]
                          [--peer NAME CMD CONFIG]...";
 
@@ -59,6 +60,13 @@ fn main() -> ExitCode {
                 }
             }
         }
+        Some("govern") => match govern::run() {
+            Ok(report) => report,
+            Err(problem) => {
+                eprintln!("narrows-bench: {problem}");
+                return ExitCode::FAILURE;
+            }
+        },
         Some("agent-floor") => return served(&agent::floor::serve(false)),
         Some("agent-gathering-floor") => return served(&agent::floor::serve(true)),
         // The other ends of `rpc`, which starts itself.

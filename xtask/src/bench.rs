@@ -5,7 +5,7 @@ use crate::step::{Failure, Steps};
 use crate::usage;
 
 /// What can be measured.
-pub(crate) const NAMES: [&str; 5] = ["wire", "rpc", AGENT, CLIENT, BUS];
+pub(crate) const NAMES: [&str; 6] = ["wire", "rpc", AGENT, CLIENT, BUS, "govern"];
 
 /// Those that measure a program, which has to be built.
 const AGENT: &str = "agent";

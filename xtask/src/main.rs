@@ -17,7 +17,8 @@ const HELP: &str = "\
 Narrows: the project's own commands
 
     cargo xtask test              formatting, clippy, documentation, doc tests, tests
-    cargo xtask bench NAME…       measure, optimised: wire, rpc, agent, client, bus; --json for programs;
+    cargo xtask bench NAME…       measure, optimised: wire, rpc, agent, client, bus, govern; --json for
+                                  programs;
                                   agent --peer CMD measures another agent beside ours,
                                   bus --peer NAME CMD CONFIG another router;
                                   bus --rows ROW,… --only NAME,… --seconds S --rounds N measures less, or longer

@@ -4,10 +4,10 @@
 use std::io::Write;
 
 use ring::digest::{Context, SHA256, SHA512};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::entry::{Algorithm, DOCTYPE, GENESIS, SCHEMA};
-use crate::event::{self, Event, EventError};
+use crate::event::{self, Decision, Event, EventError};
 use crate::jcs;
 use crate::redact::Redaction;
 
@@ -54,34 +54,47 @@ impl Draft {
     }
 
     fn of(event: &Event) -> Self {
-        let mut out = Vec::with_capacity(512);
+        let mut out = Vec::with_capacity(768);
         let Event { actor, action, subject, input, output, policy, signatures, metadata } = event;
-        member(&mut out, b"{\"$schema\":", &Value::from(SCHEMA));
-        member(&mut out, b",\"action\":", &Value::from(action.as_str()));
-        member(&mut out, b",\"actor\":", &object([("id", Some(&actor.id)), ("role", actor.role.as_ref())]));
-        member(&mut out, b",\"doctype\":", &Value::from(DOCTYPE));
+        texts(&mut out, b"{", &[("$schema", Some(SCHEMA)), ("action", Some(action))]);
+        out.extend_from_slice(b",\"actor\":");
+        texts(&mut out, b"{", &[("id", Some(&actor.id)), ("role", actor.role.as_deref())]);
+        out.extend_from_slice(b"}");
+        texts(&mut out, b",", &[("doctype", Some(DOCTYPE))]);
         out.push(b',');
         let hash = out.len();
-        optional(&mut out, "input", input.as_ref());
-        if !metadata.is_empty() {
-            optional(&mut out, "metadata", Some(&Value::Object(metadata.clone())));
+        // What is nested too deeply has been refused before.
+        if let Some(input) = input {
+            out.extend_from_slice(b"\"input\":");
+            let _ = jcs::write(input, &mut out);
+            out.push(b',');
         }
-        optional(&mut out, "output", output.as_ref());
+        if !metadata.is_empty() {
+            out.extend_from_slice(b"\"metadata\":");
+            let _ = jcs::write_object(metadata, &mut out);
+            out.push(b',');
+        }
+        if let Some(output) = output {
+            out.extend_from_slice(b"\"output\":");
+            let _ = jcs::write(output, &mut out);
+            out.push(b',');
+        }
         if let Some(policy) = policy {
-            let decision = policy.decision.map(|decision| decision.name().to_owned());
-            let policy = object([("ref", Some(&policy.reference)), ("decision", decision.as_ref())]);
-            optional(&mut out, "policy", Some(&policy));
+            out.extend_from_slice(b"\"policy\":");
+            let decision = policy.decision.map(Decision::name);
+            texts(&mut out, b"{", &[("decision", decision), ("ref", Some(&policy.reference))]);
+            out.extend_from_slice(b"},");
         }
         let prev = out.len();
         if !signatures.is_empty() {
-            optional(&mut out, "signatures", Some(&Value::from(signatures.clone())));
+            out.extend_from_slice(b"\"signatures\":");
+            let _ = jcs::write(&Value::from(signatures.clone()), &mut out);
+            out.push(b',');
         }
-        let subject = [
-            ("kind", Some(&subject.kind)),
-            ("ref", subject.reference.as_ref()),
-            ("path", subject.path.as_ref()),
-        ];
-        optional(&mut out, "subject", Some(&object(subject)));
+        out.extend_from_slice(b"\"subject\":");
+        let (reference, path) = (subject.reference.as_deref(), subject.path.as_deref());
+        texts(&mut out, b"{", &[("kind", Some(&subject.kind)), ("path", path), ("ref", reference)]);
+        out.extend_from_slice(b"},");
         Self { text: out, hash, prev }
     }
 
@@ -126,24 +139,18 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-fn object<const N: usize>(members: [(&str, Option<&String>); N]) -> Value {
-    let members =
-        members.into_iter().filter_map(|(key, text)| Some((key.to_owned(), Value::from(text?.as_str()))));
-    Value::Object(members.collect::<Map<_, _>>())
-}
-
-fn optional(out: &mut Vec<u8>, key: &str, value: Option<&Value>) {
-    if let Some(value) = value {
-        jcs::write_text(key, out);
-        member(out, b":", value);
-        out.push(b',');
+/// Members whose values are texts, in the order in which they must stand, as far as they are there.
+fn texts(out: &mut Vec<u8>, before: &[u8], members: &[(&str, Option<&str>)]) {
+    let mut before = before;
+    for (key, text) in members {
+        if let Some(text) = text {
+            out.extend_from_slice(before);
+            jcs::write_text(key, out);
+            out.push(b':');
+            jcs::write_text(text, out);
+            before = b",";
+        }
     }
-}
-
-fn member(out: &mut Vec<u8>, key: &[u8], value: &Value) {
-    out.extend_from_slice(key);
-    // What is nested too deeply has been refused before.
-    let _ = jcs::write(value, out);
 }
 
 #[cfg(test)]
@@ -152,7 +159,7 @@ mod tests {
 
     use super::*;
     use crate::entry::Entry;
-    use crate::event::{Actor, Decision, PolicyRef, Subject};
+    use crate::event::{Actor, PolicyRef, Subject};
 
     fn full() -> Event {
         Event {
@@ -201,7 +208,7 @@ mod tests {
             output: None,
             policy: None,
             signatures: vec![],
-            metadata: Map::new(),
+            metadata: serde_json::Map::new(),
             ..full()
         };
         check(&least, Algorithm::Sha256);

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::io::Write;
 
-use serde_json::{Number, Value};
+use serde_json::{Map, Number, Value};
 
 use crate::event::MAX_DEPTH;
 
@@ -42,22 +42,36 @@ fn write_at(value: &Value, out: &mut Vec<u8>, depth: usize) -> Result<(), TooDee
             }
             out.push(b']');
         }
-        Value::Object(members) => {
-            out.push(b'{');
-            let mut members: Vec<_> = members.iter().collect();
-            // Whether a map is ordered already is up to a feature that somebody else may have chosen.
-            members.sort_unstable_by(|(one, _), (other, _)| by_utf16(one, other));
-            for (index, (key, member)) in members.into_iter().enumerate() {
-                if index > 0 {
-                    out.push(b',');
-                }
-                write_text(key, out);
-                out.push(b':');
-                write_at(member, out, depth + 1)?;
-            }
-            out.push(b'}');
-        }
+        Value::Object(members) => write_members(members, out, depth)?,
     }
+    Ok(())
+}
+
+/// An object, behind what is in `out`.
+pub(crate) fn write_object(members: &Map<String, Value>, out: &mut Vec<u8>) -> Result<(), TooDeep> {
+    write_members(members, out, 0)
+}
+
+fn write_members(members: &Map<String, Value>, out: &mut Vec<u8>, depth: usize) -> Result<(), TooDeep> {
+    out.push(b'{');
+    let mut first = true;
+    let mut write = |key: &str, member: &Value| {
+        if !std::mem::take(&mut first) {
+            out.push(b',');
+        }
+        write_text(key, out);
+        out.push(b':');
+        write_at(member, out, depth + 1)
+    };
+    // Whether a map is ordered already is up to a feature that somebody else may have chosen.
+    if members.keys().is_sorted_by(|one, other| by_utf16(one, other) == Ordering::Less) {
+        members.iter().try_for_each(|(key, member)| write(key, member))?;
+    } else {
+        let mut members: Vec<_> = members.iter().collect();
+        members.sort_unstable_by(|(one, _), (other, _)| by_utf16(one, other));
+        members.into_iter().try_for_each(|(key, member)| write(key, member))?;
+    }
+    out.push(b'}');
     Ok(())
 }
 

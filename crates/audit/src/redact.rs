@@ -64,15 +64,26 @@ pub struct Redaction {
     names: Vec<String>,
     tokens: Vec<(String, usize)>,
     known: Vec<Secret>,
+    /// The bytes with which tokens begin.
+    starts: [bool; 256],
+    /// No secret is shorter, unless it is known.
+    shortest: usize,
 }
 
 impl Default for Redaction {
     fn default() -> Self {
-        Self {
+        let mut redaction = Self {
             names: NAMES.map(str::to_owned).to_vec(),
-            tokens: TOKENS.map(|(start, least)| (start.to_owned(), least)).to_vec(),
+            tokens: Vec::new(),
             known: Vec::new(),
+            starts: [false; 256],
+            shortest: look::SHORTEST,
+        };
+        for start in look::SCHEMES.iter().flat_map(|scheme| scheme.bytes().next()) {
+            redaction.starts[usize::from(start)] = true;
+            redaction.starts[usize::from(start.to_ascii_uppercase())] = true;
         }
+        TOKENS.into_iter().fold(redaction, |redaction, (start, least)| redaction.token(start, least))
     }
 }
 
@@ -87,7 +98,9 @@ impl Redaction {
     /// Also whatever begins like this, with at least so many characters behind.
     #[must_use]
     pub fn token(mut self, start: &str, least: usize) -> Self {
-        if !start.is_empty() {
+        if let Some(first) = start.bytes().next() {
+            self.starts[usize::from(first)] = true;
+            self.shortest = self.shortest.min(start.len() + least);
             self.tokens.push((start.to_owned(), least));
         }
         self
@@ -137,6 +150,7 @@ impl Redaction {
     }
 
     fn members(&self, members: &mut Map<String, Value>) {
+        // Mostly there is none, and nothing to collect.
         let speaking: Vec<String> = members.keys().filter(|key| self.why(key).is_some()).cloned().collect();
         for (index, key) in speaking.into_iter().enumerate() {
             if let Some(value) = members.remove(&key) {
@@ -158,8 +172,7 @@ impl Redaction {
     }
 
     fn is_name(&self, name: &str) -> bool {
-        let name = look::plain(name);
-        self.names.iter().any(|secret| name.ends_with(secret.as_str()))
+        look::ends_like(name, &self.names)
     }
 
     /// Why a text cannot be shown.
@@ -167,9 +180,12 @@ impl Redaction {
         if self.known.iter().any(|secret| text.contains(secret.expose())) {
             return Some(reason::KNOWN);
         }
+        if text.len() < self.shortest {
+            return None;
+        }
         let secret = look::has_private_key(text)
             || look::has_login(text)
-            || look::has_token(text, &self.tokens)
+            || look::has_token(text, &self.tokens, &self.starts)
             || look::has_assignment(text, |name| self.is_name(name));
         secret.then_some(reason::TOKEN)
     }

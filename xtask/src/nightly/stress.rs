@@ -24,6 +24,9 @@ pub(super) fn run() -> Result<(), Failure> {
     steps.run("build what tests start", cargo(&["build", "--package", "narrows-mcp", "--examples"]))?;
     // By cargo itself, which has no limit of time for each.
     steps.run("long tests", cargo(&[&["test"], &packages[..], &["--", "--ignored"]].concat()))?;
+    // They break a log tens of thousands of times, which is a matter of speed.
+    let audit = ["test", "--release", "--package", "narrows-audit", "--", "--ignored"];
+    steps.run("long tests of the audit log", cargo(&audit))?;
     if tools::has_nextest() {
         let words =
             [&["nextest", "run", "--profile", "ci", "--stress-count", ROUNDS], &packages[..]].concat();

@@ -62,14 +62,8 @@ impl Committer {
             notes: Vec::new(),
             watch: Watch::default(),
         };
-        committer.locked(|committer| {
-            let sealing = committer.names.sealing();
-            if committer.disk.look(&sealing)?.is_some() {
-                // A copy that was not finished.
-                committer.disk.remove(&sealing)?;
-            }
-            committer.catch_up()
-        })?;
+        committer.survey()?;
+        committer.locked(Self::catch_up)?;
         Ok(committer)
     }
 
@@ -103,7 +97,10 @@ impl Committer {
         Ok(receipts)
     }
 
-    fn locked<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, Trouble>) -> Result<T, Trouble> {
+    pub(super) fn locked<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
         self.disk.lock(self.options.lock_patience).map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => Trouble::Locked,
             _ => Trouble::Io(error),

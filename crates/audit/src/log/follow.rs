@@ -36,6 +36,22 @@ impl Source for Part {
 }
 
 impl Committer {
+    /// Reads and verifies what is there, which may take a while, and others may write meanwhile.
+    pub(super) fn survey(&mut self) -> Result<(), Trouble> {
+        let mut parts = self.locked(|committer| {
+            let sealing = committer.names.sealing();
+            if committer.disk.look(&sealing)?.is_some() {
+                // A copy that was not finished.
+                committer.disk.remove(&sealing)?;
+            }
+            let now = committer.disk.look(committer.names.current())?;
+            committer.parts(now)
+        })?;
+        let end = self.read(&mut parts, false)?;
+        self.id = parts.get(end).filter(|part| part.first.is_none()).map(|part| part.seen.file);
+        Ok(())
+    }
+
     /// Makes sure that the end of the log is where we think it is, and otherwise goes there.
     pub(super) fn catch_up(&mut self) -> Result<(), Trouble> {
         let now = self.disk.look(self.names.current())?;
@@ -59,7 +75,7 @@ impl Committer {
         if first.seen.length < self.length {
             return Err(self.damaged(first.name.clone(), "the file became shorter"));
         }
-        self.read(&mut parts)?;
+        self.read(&mut parts, true)?;
         if let Some(part) = parts.pop().filter(|part| part.first.is_none()) {
             // Whoever made it may not have lived to see its name on the disk.
             self.renamed |= self.id != Some(part.seen.file);
@@ -90,32 +106,38 @@ impl Committer {
         Ok(parts)
     }
 
-    /// Verifies what is behind our place, and goes there. What a crash left of a line is cut.
-    fn read(&mut self, parts: &mut [Part]) -> Result<(), Trouble> {
+    /// Verifies what is behind our place, and goes there; returns the number of the part where that is. What a crash
+    /// left of a line is cut, if that is wanted.
+    fn read(&mut self, parts: &mut [Part], cut: bool) -> Result<usize, Trouble> {
         let ts = self.ts.map(|ts| i128::from(ts) * 1_000_000);
         let link = Link { next: self.place.seq, hash: self.place.prev.clone(), ts };
         let start = Start { link, offset: self.length };
         let sources: Vec<&dyn Source> = parts.iter().map(|part| part as &dyn Source).collect();
         let outcome = verify::check(&sources, &start, &verify::Options::default())?;
+        let mut extents = outcome.extents;
         if let Some(bad) = outcome.bad {
             if bad.why != Why::TornTail {
                 return Err(Trouble::Damaged(bad));
             }
-            let part = &mut parts[outcome.bad_source];
-            part.handle.cut(bad.offset)?;
-            let bytes = part.seen.length - bad.offset;
-            self.note(note::cut(&bad, bytes));
+            if cut {
+                let part = &mut parts[outcome.bad_source];
+                part.handle.cut(bad.offset)?;
+                let bytes = part.seen.length - bad.offset;
+                self.note(note::cut(&bad, bytes));
+                // There is nothing in the files behind it.
+                extents.resize(parts.len(), (outcome.link.next, 0));
+            }
         }
         let Link { next, hash, ts } = outcome.link;
         self.place = Place { seq: next, prev: hash };
         // Others may be more exact than we are.
         self.ts = ts.and_then(|ts| i64::try_from((ts + 999_999).div_euclid(1_000_000)).ok());
-        if let Some(&(first, length)) = outcome.extents.last() {
-            if parts.len() > 1 || start.offset == 0 {
+        if let Some(&(first, length)) = extents.last() {
+            if extents.len() > 1 || start.offset == 0 {
                 self.first = first;
             }
             self.length = length;
         }
-        Ok(())
+        Ok(extents.len().saturating_sub(1))
     }
 }

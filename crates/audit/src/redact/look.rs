@@ -3,9 +3,36 @@
 /// How long a value must be to pass for a secret where only its name speaks for it.
 const VALUE: usize = 8;
 
+/// The shortest text that can be a secret by its look: `a://b:c@`.
+pub(super) const SHORTEST: usize = 8;
+
+/// What stands in front of a credential in a header, in lower case.
+pub(super) const SCHEMES: [&str; 2] = ["bearer ", "basic "];
+
+/// How long the token behind it is at least.
+const CREDENTIAL: usize = 16;
+
+/// Whether a name ends like one of these, which are plain.
+pub(super) fn ends_like(name: &str, ends: &[String]) -> bool {
+    if !name.is_ascii() {
+        let name = plain(name);
+        return ends.iter().any(|end| name.ends_with(end.as_str()));
+    }
+    ends.iter().any(|end| {
+        let letters =
+            name.bytes().rev().filter(|byte| !is_separator(*byte)).map(|byte| byte.to_ascii_lowercase());
+        let mut letters = letters;
+        end.bytes().rev().all(|wanted| letters.next() == Some(wanted))
+    })
+}
+
+fn is_separator(byte: u8) -> bool {
+    matches!(byte, b'-' | b'_' | b'.' | b' ')
+}
+
 /// A name without case and separators.
 pub(super) fn plain(name: &str) -> String {
-    let letters = name.chars().filter(|letter| !matches!(letter, '-' | '_' | '.' | ' '));
+    let letters = name.chars().filter(|letter| !u8::try_from(*letter).is_ok_and(is_separator));
     letters.flat_map(char::to_lowercase).collect()
 }
 
@@ -28,12 +55,12 @@ pub(super) fn has_login(text: &str) -> bool {
     })
 }
 
-/// Whether a token that begins like one of these stands in it.
-pub(super) fn has_token(text: &str, tokens: &[(String, usize)]) -> bool {
+/// Whether a token that begins like one of these stands in it; `first` has the bytes with which they begin.
+pub(super) fn has_token(text: &str, tokens: &[(String, usize)], first: &[bool; 256]) -> bool {
     let bytes = text.as_bytes();
     let mut inside = false;
     for (at, &byte) in bytes.iter().enumerate() {
-        let begins = !inside;
+        let begins = !inside && first[usize::from(byte)];
         inside = byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
         if begins && (is_scheme(&bytes[at..]) || tokens.iter().any(|token| starts(&bytes[at..], token))) {
             return true;
@@ -48,10 +75,10 @@ fn starts(rest: &[u8], (start, least): &(String, usize)) -> bool {
 
 /// `Bearer …` and `Basic …`, as headers have them.
 fn is_scheme(rest: &[u8]) -> bool {
-    [(&b"bearer "[..], 16), (b"basic ", 16)].iter().any(|(scheme, least)| {
+    SCHEMES.iter().any(|scheme| {
         rest.len() > scheme.len()
-            && rest[..scheme.len()].eq_ignore_ascii_case(scheme)
-            && run(&rest[scheme.len()..]) >= *least
+            && rest[..scheme.len()].eq_ignore_ascii_case(scheme.as_bytes())
+            && run(&rest[scheme.len()..]) >= CREDENTIAL
     })
 }
 

@@ -73,7 +73,7 @@ fn the_first_bad_line_is_named() {
     );
     check(
         &changed(2, "tool.call", "tool\u{0}call"),
-        "log:3: broken: there is a control character in a text (byte 48)",
+        "log:3: broken: there is a control character in a text (byte 47)",
     );
     check(&changed(0, "GENESIS", "GENESES"), "log:1: tampered: its hash is not that of its content");
 

@@ -95,3 +95,38 @@ fn a_link_is_not_followed() {
     std::os::unix::fs::symlink("other", &path).expect("linked");
     assert!(matches!(Log::open(&path, Options::default()), Err(OpenError::Io(_))));
 }
+
+/// What a crash left may be in a file that is sealed already, if it came between sealing and beginning another.
+#[test]
+fn a_torn_tail_of_a_sealed_file_is_cut() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let options = Options { segment_bytes: 1000, ..Options::default() };
+    let log = Log::open(&path, options.clone()).expect("a log");
+    for number in 0..2 {
+        log.append(event(number, 10)).wait().expect("written");
+    }
+    log.close();
+    let sealed = directory.path().join("audit-log.000000000000.jsonl");
+    std::fs::rename(&path, &sealed).expect("renamed");
+    for empty in [false, true] {
+        let whole = std::fs::read(&sealed).expect("readable");
+        std::fs::write(&sealed, [&whole[..], b"{\"$sch"].concat()).expect("written");
+        if empty {
+            std::fs::write(&path, "").expect("written");
+        }
+        let log = Log::open(&path, options.clone()).expect("it opens");
+        log.append(event(0, 10)).wait().expect("written");
+        log.append(event(0, 10)).wait().expect("written");
+        log.close();
+        assert_eq!(verified(&path), (5, None));
+        // As it was.
+        std::fs::remove_file(&path).expect("removed");
+        for name in std::fs::read_dir(directory.path()).expect("readable") {
+            let name = name.expect("an entry").path();
+            if name != sealed && name.extension().is_some_and(|ending| ending == "jsonl") {
+                std::fs::remove_file(name).expect("removed");
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The audit log: how fast events go to the disk and come to be acknowledged, and how fast a log is verified.
+
+mod append;
+mod verify;
+
+use std::io;
+
+use crate::measure::{Bar, Demand, Report};
+
+/// What is demanded of appends, in events per second.
+const APPENDS: f64 = 50_000.0;
+/// How long the verification of a million lines may take, in seconds.
+const VERIFICATION: f64 = 5.0;
+
+/// Appends to a log from many sessions, and verifies a long one.
+pub(crate) fn run() -> io::Result<Report> {
+    // On the disk that has the target directory; what is in memory is no measure of a disk.
+    let directory = tempfile::tempdir_in(std::env::current_exe()?.parent().ok_or(io::ErrorKind::NotFound)?)?;
+    let appended = append::measure(directory.path())?;
+    let handed = append::handed_over(directory.path())?;
+    let verified = verify::measure(directory.path())?;
+    let row = |name: &str, seconds: f64, events: u64, bytes: u64, processor: f64| {
+        let (each, all) = (1e6 / events as f64, events as f64);
+        (name.to_owned(), vec![all / seconds, bytes as f64 / seconds / 1e6, processor * each])
+    };
+    let append::Appended { log, floor, events, bytes, commits } = appended;
+    let verify::Verified { all, hashing, lines, length } = verified;
+    Ok(Report {
+        title: "govern: the audit log, beside the least that the same disk and processor need",
+        columns: ["per s", "MB/s", "µs of cpu each"].map(str::to_owned).to_vec(),
+        rows: vec![
+            row("append, group commit of 1 ms", log.seconds, events, bytes, log.processor),
+            ("append, in the caller's thread".to_owned(), vec![1e6 / handed, f64::NAN, handed]),
+            row("write and fdatasync, as many commits", floor.seconds, events, bytes, floor.processor),
+            row("verify 1,000,000 lines", all.seconds, lines, length, all.processor),
+            row("read and hash the same bytes", hashing.seconds, lines, length, hashing.processor),
+        ],
+        bars: vec![
+            Bar {
+                name: format!("append: events per second ({commits} commits)"),
+                value: events as f64 / log.seconds,
+                demand: Demand::AtLeast(APPENDS),
+            },
+            Bar {
+                name: "verify 1,000,000 lines: seconds".to_owned(),
+                value: all.seconds,
+                demand: Demand::AtMost(VERIFICATION),
+            },
+        ],
+    })
+}
+
+/// What something took.
+#[derive(Clone, Copy, Debug)]
+struct Took {
+    /// By the clock.
+    seconds: f64,
+    /// Of processors, all threads together.
+    processor: f64,
+}
+
+impl Took {
+    const FOREVER: Self = Self { seconds: f64::INFINITY, processor: f64::INFINITY };
+
+    /// What `work` takes.
+    fn by(work: impl FnOnce() -> io::Result<()>) -> io::Result<Self> {
+        let (start, used) = (std::time::Instant::now(), processor());
+        work()?;
+        Ok(Self { seconds: start.elapsed().as_secs_f64(), processor: processor() - used })
+    }
+
+    /// The quicker of two.
+    fn or(self, other: Self) -> Self {
+        if other.seconds < self.seconds { other } else { self }
+    }
+}
+
+/// The processor time of this process in seconds.
+fn processor() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

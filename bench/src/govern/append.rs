@@ -1,0 +1,158 @@
+//! Many sessions that log what they do, each waiting for the disk before it goes on.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::Path;
+
+use narrows_audit::{Actor, Decision, Event, Log, Options, PolicyRef, Subject};
+use serde_json::json;
+
+use super::Took;
+
+/// How many sessions there are, and how many calls each has under way.
+const SESSIONS: usize = 8;
+const UNDER_WAY: usize = 256;
+/// How many events each logs in a round.
+const EVENTS: usize = 12_800;
+/// How often it is repeated; the best counts, as the least disturbed.
+const ROUNDS: usize = 3;
+
+/// How many are handed over without waiting.
+const HANDED: usize = 4000;
+
+/// What appending took, and what the disk alone needs.
+pub(super) struct Appended {
+    pub(super) log: Took,
+    pub(super) floor: Took,
+    pub(super) events: u64,
+    pub(super) bytes: u64,
+    /// How many groups were committed at most, by the number of times in the log.
+    pub(super) commits: usize,
+}
+
+/// Logs, and then writes the same bytes in as many pieces.
+pub(super) fn measure(directory: &Path) -> io::Result<Appended> {
+    let mut best = Appended {
+        log: Took::FOREVER,
+        floor: Took::FOREVER,
+        events: (SESSIONS * EVENTS) as u64,
+        bytes: 0,
+        commits: 1,
+    };
+    for round in 0..ROUNDS {
+        let path = directory.join(format!("append-{round}.jsonl"));
+        let log = Log::open(&path, Options { segment_bytes: u64::MAX, ..Options::default() })
+            .map_err(io::Error::other)?;
+        let took = Took::by(|| sessions(&log))?;
+        log.close();
+        let written = std::fs::read(&path)?;
+        std::fs::remove_file(&path)?;
+        let groups = groups(&written);
+        if took.seconds < best.log.seconds {
+            (best.log, best.bytes, best.commits) = (took, written.len() as u64, groups.len());
+        }
+        best.floor = best.floor.or(Took::by(|| bare(&path, &written, &groups))?);
+        std::fs::remove_file(&path)?;
+    }
+    Ok(best)
+}
+
+/// Every session waits for its oldest event before it logs another.
+fn sessions(log: &Log) -> io::Result<()> {
+    std::thread::scope(|scope| {
+        let sessions: Vec<_> = (0..SESSIONS)
+            .map(|session| {
+                scope.spawn(move || {
+                    let mut waiting = std::collections::VecDeque::with_capacity(UNDER_WAY);
+                    for number in 0..EVENTS {
+                        if waiting.len() == UNDER_WAY {
+                            settle(waiting.pop_front())?;
+                        }
+                        waiting.push_back(log.append(event(session, number)));
+                    }
+                    waiting.into_iter().try_for_each(|append| settle(Some(append)))
+                })
+            })
+            .collect();
+        let mut outcomes = sessions.into_iter().map(std::thread::ScopedJoinHandle::join);
+        outcomes
+            .try_for_each(|outcome| outcome.unwrap_or_else(|_| Err(io::Error::other("a session has died"))))
+    })
+}
+
+fn settle(append: Option<narrows_audit::Append>) -> io::Result<()> {
+    append.map_or(Ok(()), |append| append.wait().map(drop).map_err(io::Error::other))
+}
+
+/// The line of a tool call as the gate writes it.
+pub(super) fn event(session: usize, number: usize) -> Event {
+    let aip44 = json!({
+        "kind": "tool-call",
+        "operator": "notes-operator",
+        "session": format!("sess_{session:03}"),
+        "tool": "append-to-notes",
+        "toolCallId": format!("call_{number}"),
+        "approval": "auto",
+        "identity": "user:1000",
+    });
+    Event {
+        actor: Actor { id: "operator:notes-operator".into(), role: Some("operator".into()) },
+        action: "tool.call".into(),
+        subject: Subject { kind: "tool".into(), reference: Some("append-to-notes".into()), path: None },
+        input: Some(json!({"filename": "/notes/a.md", "line": "bring the café its beans", "number": number})),
+        output: Some(json!({"ok": true})),
+        policy: Some(PolicyRef { reference: "note-sync".into(), decision: Some(Decision::Allow) }),
+        signatures: Vec::new(),
+        metadata: [("aip44".to_owned(), aip44)].into_iter().collect(),
+    }
+}
+
+/// What it costs whoever logs an event to hand it over, in microseconds of its own processor time.
+pub(super) fn handed_over(directory: &Path) -> io::Result<f64> {
+    let log = Log::open(&directory.join("hand.jsonl"), Options::default()).map_err(io::Error::other)?;
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        let events: Vec<_> = (0..HANDED).map(|number| event(0, number)).collect();
+        let start = thread_time();
+        let appends: Vec<_> = events.into_iter().map(|event| log.append(event)).collect();
+        best = best.min((thread_time() - start) * 1e6 / HANDED as f64);
+        appends.into_iter().try_for_each(|append| settle(Some(append)))?;
+    }
+    log.close();
+    Ok(best)
+}
+
+/// The processor time of this thread in seconds.
+fn thread_time() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Where the lines of one time end, which is those of one commit.
+fn groups(written: &[u8]) -> Vec<usize> {
+    let mut ends = Vec::new();
+    let (mut at, mut last) = (0, &written[..0]);
+    for line in written.split_inclusive(|byte| *byte == b'\n') {
+        // `"ts":"…"}` and the end of the line.
+        let time = &line[line.len().saturating_sub(28)..];
+        if !last.is_empty() && time != last {
+            ends.push(at);
+        }
+        last = time;
+        at += line.len();
+    }
+    ends.push(at);
+    ends
+}
+
+/// The same bytes in the same pieces, each written and synced, and nothing else.
+fn bare(path: &Path, bytes: &[u8], ends: &[usize]) -> io::Result<()> {
+    let mut file = OpenOptions::new().append(true).create_new(true).open(path)?;
+    let mut start = 0;
+    for &end in ends {
+        file.write_all(&bytes[start..end])?;
+        file.sync_data()?;
+        start = end;
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! A log of a million lines, verified from the first to the last.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::Duration;
+
+use narrows_audit::{Log, Options, verify};
+
+use super::Took;
+use super::append::event;
+
+/// How many lines there are.
+const LINES: u64 = 1_000_000;
+/// How often it is repeated; the best counts, as the least disturbed.
+const ROUNDS: usize = 3;
+/// How many events are under way while the log is made.
+const GROUP: usize = 4000;
+
+/// What verifying took, and what reading and hashing alone need.
+pub(super) struct Verified {
+    pub(super) all: Took,
+    pub(super) hashing: Took,
+    pub(super) lines: u64,
+    pub(super) length: u64,
+}
+
+/// Makes a log, and verifies it on all processors.
+pub(super) fn measure(directory: &Path) -> io::Result<Verified> {
+    let path = directory.join("verify.jsonl");
+    // In several files, as a log of this size is.
+    let log = Log::open(&path, Options { window: Duration::ZERO, ..Options::default() })
+        .map_err(io::Error::other)?;
+    for start in (0..LINES as usize).step_by(GROUP) {
+        let group: Vec<_> =
+            (start..start + GROUP).map(|number| log.append(event(number % 100, number))).collect();
+        group.into_iter().try_for_each(|append| append.wait().map(drop)).map_err(io::Error::other)?;
+    }
+    log.close();
+    let (mut all, mut hashing) = (Took::FOREVER, Took::FOREVER);
+    for _ in 0..ROUNDS {
+        all = all.or(Took::by(|| {
+            let report = verify::log(&path, &verify::Options::default())?;
+            match report.bad {
+                None if report.entries == LINES => Ok(()),
+                bad => Err(io::Error::other(format!("{} lines, then {bad:?}", report.entries))),
+            }
+        })?);
+        hashing = hashing.or(Took::by(|| hashed(directory))?);
+    }
+    let length = files(directory)?
+        .iter()
+        .map(|file| file.metadata().map(|found| found.len()))
+        .sum::<io::Result<u64>>()?;
+    Ok(Verified { all, hashing, lines: LINES, length })
+}
+
+fn files(directory: &Path) -> io::Result<Vec<File>> {
+    let paths =
+        std::fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    paths
+        .iter()
+        .filter(|path| path.extension().is_some_and(|ending| ending == "jsonl"))
+        .map(File::open)
+        .collect()
+}
+
+/// Every byte read and hashed, on all processors, and nothing looked at.
+fn hashed(directory: &Path) -> io::Result<()> {
+    let files = std::sync::Mutex::new(files(directory)?);
+    let work = || -> io::Result<()> {
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            let next = files.lock().map_or(None, |mut files| files.pop());
+            let Some(mut file) = next else { return Ok(()) };
+            let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
+            loop {
+                match file.read(&mut buffer)? {
+                    0 => break,
+                    count => digest.update(&buffer[..count]),
+                }
+            }
+            std::hint::black_box(digest.finish());
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut outcomes = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
+        outcomes
+            .try_for_each(|outcome| outcome.unwrap_or_else(|_| Err(io::Error::other("a thread has died"))))
+    })
+}
