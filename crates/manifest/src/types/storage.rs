@@ -353,7 +353,7 @@ pub struct Grant {
 #[serde(untagged)]
 pub enum Principal {
     /// In full.
-    Identity(Identity),
+    Identity(Box<Identity>),
     /// By name.
     Name(#[schemars(length(min = 1))] String),
 }
