@@ -84,10 +84,13 @@ mod tests {
         check(&[], "a command is missing; see `cargo xtask help`");
         check(&["tset"], "there is no command `tset`; see `cargo xtask help`");
         check(&["test", "wire"], "`wire` is one word too many; see `cargo xtask help`");
-        check(&["bench"], "name what to measure: wire, rpc, agent, client, bus; see `cargo xtask help`");
+        check(
+            &["bench"],
+            "name what to measure: wire, rpc, agent, client, bus, govern; see `cargo xtask help`",
+        );
         check(
             &["bench", "--json"],
-            "name what to measure: wire, rpc, agent, client, bus; see `cargo xtask help`",
+            "name what to measure: wire, rpc, agent, client, bus, govern; see `cargo xtask help`",
         );
         check(&["bench", "wire", "wine"], "there is no measurement `wine`; see `cargo xtask help`");
         check(&["bench", "agent", "--peer"], "`--peer` needs a command; see `cargo xtask help`");
