@@ -31,7 +31,7 @@ pub(crate) use agents::Agents;
 pub(crate) use audit::{Audit, AuditCommand, AuditFormat, AuditHead, AuditKeygen, AuditShow, AuditVerify};
 pub(crate) use bus::{Bus, BusCommand, BusStatus, LogFormat};
 pub(crate) use chat::Chat;
-pub(crate) use check::CheckFiles;
+pub(crate) use check::{CheckFiles, CheckFormat};
 pub(crate) use model::ModelArgs;
 pub(crate) use policy::{Check, Circumstances, Explain, Policy, PolicyCommand, Test, Wanted};
 pub(crate) use session::SessionArgs;

@@ -2,27 +2,51 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use narrows_manifest::Kind;
 
 use super::help;
 
-/// Say whether configurations can be used, and what is wrong with them
+/// Say whether files can be used, and what is wrong with them
 ///
-/// A file is a bus.toml, or the JSON configuration of stdio Bus. Every mistake is told with its line; then the exit code
-/// is 2. The programs of its pools must be there, and so must the directories in which they run. What can be lived with,
-/// or may be otherwise on another machine, is a warning. Nothing is started.
+/// A file is a bus.toml, the JSON configuration of stdio Bus, or a manifest: ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md,
+/// SANDBOX.md, RUNNER.md or AGENT-CLI.md. Every mistake is told with its line; then the exit code is 2. A manifest is looked
+/// at by itself; of a directory all manifests are, and every ACP.md is followed to what it leads to. The programs of pools
+/// must be there, and so must the directories in which they run. What can be lived with, or may be otherwise on another
+/// machine, is a warning. Nothing is started.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::CHECK))]
 pub(crate) struct CheckFiles {
-    /// The files
-    #[arg(value_name = "FILE", required = true)]
+    /// The files, or directories of manifests
+    #[arg(value_name = "FILE|DIR", required_unless_present = "print_schema")]
     pub(crate) files: Vec<PathBuf>,
 
-    /// Print every setting, defaults included; the values of variables are left out
+    /// Count warnings as mistakes
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// Print every setting of a bus, defaults included; the values of variables are left out
     #[arg(long, short)]
     pub(crate) verbose: bool,
 
-    /// Print a JSON object for each file
+    /// How to say it
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = CheckFormat::Text)]
+    pub(crate) format: CheckFormat,
+
+    /// The same as --format json
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Print the JSON schema of a kind of manifest: acp, operator, governance, policy, sandbox, runner or agent-cli
+    #[arg(long, value_name = "KIND", conflicts_with = "files")]
+    pub(crate) print_schema: Option<Kind>,
+}
+
+/// How `narrows check` says what it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckFormat {
+    /// Sentences for people
+    Text,
+    /// A JSON object for each file
+    Json,
 }

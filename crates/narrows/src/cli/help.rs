@@ -131,6 +131,8 @@ pub(super) const BUS_STATUS: &[Example] = &[
 pub(super) const CHECK: &[Example] = &[
     ("narrows check bus.toml", "what is wrong with it, and where"),
     ("narrows check --verbose bus.toml", "every setting, defaults included"),
+    ("narrows check notes/", "whether its manifests are right, and fit together"),
+    ("narrows check --print-schema operator", "what may stand in an OPERATOR.md"),
 ];
 
 /// Of `narrows audit`.

@@ -1,5 +1,7 @@
 //! `narrows check`: whether files can be used.
 
+mod manifests;
+
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::Path;
@@ -8,7 +10,7 @@ use std::process::ExitCode;
 use narrows_bus::config::{self, Config, Here, Inspected, Mistake, Warning};
 use serde_json::{Value, json};
 
-use crate::cli::CheckFiles;
+use crate::cli::{CheckFiles, CheckFormat};
 use crate::environment;
 use crate::failure::{Code, Failure};
 use crate::output;
@@ -19,15 +21,26 @@ const LONGEST: u64 = 1 << 20;
 
 /// Reads every file, also behind one that is wrong, and says what is in it or what is wrong with it.
 pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
+    if let Some(kind) = args.print_schema {
+        output::print(format!("{:#}\n", narrows_manifest::schema(kind)).as_bytes())?;
+        return Ok(Code::Success.exit());
+    }
+    let json = args.json || args.format == CheckFormat::Json;
     let environment: Vec<_> = environment::variables().collect();
     let mut code = Code::Success;
     for path in &args.files {
+        if manifests::are_at(path) {
+            if !manifests::check(path, args.strict, json)? {
+                code = Code::Usage;
+            }
+            continue;
+        }
         let outcome = check(path, &environment);
-        if !outcome.as_ref().is_ok_and(|inspected| inspected.config.is_some()) {
+        if !outcome.as_ref().is_ok_and(|inspected| is_usable(inspected, args.strict)) {
             code = Code::Usage;
         }
-        if args.json {
-            let object = object(path, &outcome, args.verbose);
+        if json {
+            let object = object(path, &outcome, args);
             output::print(format!("{object}\n").as_bytes())?;
         } else {
             complain(&outcome);
@@ -37,6 +50,11 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
         }
     }
     Ok(code.exit())
+}
+
+/// Whether a bus would start with it, and with nothing to be said against it if that counts.
+fn is_usable(inspected: &Inspected, strict: bool) -> bool {
+    inspected.config.is_some() && !(strict && !inspected.warnings.is_empty())
 }
 
 /// All there is to be said about a file, unless it cannot be read.
@@ -86,7 +104,7 @@ fn summary(path: &Path, config: &Config, verbose: bool) -> String {
     }
 }
 
-fn object(path: &Path, outcome: &Result<Inspected, Failure>, verbose: bool) -> Value {
+fn object(path: &Path, outcome: &Result<Inspected, Failure>, args: &CheckFiles) -> Value {
     let file = path.display().to_string();
     let inspected = match outcome {
         Ok(inspected) => inspected,
@@ -99,12 +117,12 @@ fn object(path: &Path, outcome: &Result<Inspected, Failure>, verbose: bool) -> V
     };
     let mut object = json!({
         "file": file,
-        "ok": true,
+        "ok": is_usable(inspected, args.strict),
         "warnings": warnings,
         "pools": config.pools.len(),
         "listeners": config.listen.len(),
     });
-    if verbose {
+    if args.verbose {
         object["settings"] = config::shown::json(config);
     }
     object

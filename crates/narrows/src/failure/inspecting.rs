@@ -5,6 +5,7 @@ use std::path::Path;
 
 use narrows_bus::config::Mistake;
 use narrows_client::{ClientError, Problem};
+use narrows_manifest::Finding;
 use narrows_policy::RulesError;
 use narrows_process::SpawnError;
 
@@ -71,6 +72,22 @@ impl Failure {
             Some(hint) => failure.hint(line(hint)),
             None => failure,
         }
+    }
+
+    /// A manifest has a mistake; the hint is a line of its own.
+    pub(crate) fn finding(what: String, finding: &Finding) -> Self {
+        let failure = Self::new(Code::Usage, what);
+        match &finding.hint {
+            Some(hint) => failure.hint(line(hint)),
+            None => failure,
+        }
+    }
+
+    /// A directory to be checked has no manifest in it.
+    pub(crate) fn no_manifests(path: &Path) -> Self {
+        let message = format!("check: there are no manifests in {:?}", path.display().to_string());
+        Self::new(Code::Usage, line(&message))
+            .hint("a manifest is called ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md, SANDBOX.md, RUNNER.md or AGENT-CLI.md")
     }
 
     /// The record of a run cannot be read.

@@ -37,7 +37,7 @@ fn the_short_help() {
       sessions     List the sessions that an agent keeps, the one used last first
       policy       Check rules, and see what they say about a request
       bus          Route many clients to pools of supervised agents
-      check        Say whether configurations can be used, and what is wrong with them
+      check        Say whether files can be used, and what is wrong with them
       audit        Verify and read the log of what was decided
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included
@@ -77,7 +77,7 @@ fn the_long_help() {
       sessions     List the sessions that an agent keeps, the one used last first
       policy       Check rules, and see what they say about a request
       bus          Route many clients to pools of supervised agents
-      check        Say whether configurations can be used, and what is wrong with them
+      check        Say whether files can be used, and what is wrong with them
       audit        Verify and read the log of what was decided
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included

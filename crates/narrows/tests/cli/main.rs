@@ -13,6 +13,7 @@ mod bus_page;
 mod bus_support;
 mod chat;
 mod check;
+mod check_manifests;
 mod client_page;
 mod events;
 mod failures;

@@ -1,0 +1,121 @@
+//! Manifests: a file by itself, or all of a directory and whether they fit together.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use narrows_manifest::{Checked, Finding, Findings, Kind, LONGEST, Severity};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::output;
+use crate::terminal::{Colour, line};
+
+/// Whether `path` is a manifest, or a directory that may have some.
+pub(super) fn are_at(path: &Path) -> bool {
+    Kind::of(path).is_some() || path.is_dir()
+}
+
+/// Tells everything about the manifests at `path`, and whether they can be used.
+pub(super) fn check(path: &Path, strict: bool, json: bool) -> Result<bool, Failure> {
+    let files = match look(path) {
+        Ok(files) => files,
+        Err(failure) => {
+            match json {
+                true => print(&json!({"file": shown(path), "ok": false, "error": failure.message()}))?,
+                false => output::complain(&failure.render(Colour::of_stderr())),
+            }
+            return Ok(false);
+        }
+    };
+    let mut usable = true;
+    for Checked { path, kind, findings } in files {
+        let findings = if strict { findings.strict() } else { findings };
+        let ok = !findings.has_errors();
+        usable &= ok;
+        match json {
+            true => print(&object(&path, kind, &findings))?,
+            false => tell(&path, &findings)?,
+        }
+    }
+    Ok(usable)
+}
+
+/// The files at `path`, with what is wrong with each.
+fn look(path: &Path) -> Result<Vec<Checked>, Failure> {
+    let unreadable = |error: io::Error| Failure::unreadable("check", path, &error);
+    if path.is_dir() {
+        let mut files = narrows_manifest::check_directory(path).map_err(unreadable)?;
+        if files.is_empty() {
+            return Err(Failure::no_manifests(path));
+        }
+        files.iter_mut().for_each(|file| file.path = path.join(&file.path));
+        return Ok(files);
+    }
+    let kind = Kind::of(path);
+    let findings =
+        kind.map(|kind| read(path).map(|bytes| narrows_manifest::check(kind, &place(path), &bytes)));
+    let findings = findings.transpose().map_err(unreadable)?.unwrap_or_default();
+    Ok(vec![Checked { path: path.to_owned(), kind, findings }])
+}
+
+/// Where a file is, so far as its name depends on it: also for one that is named from within its directory.
+fn place(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// As much of a file as it takes to see that it is too long.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(LONGEST + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn tell(path: &Path, findings: &Findings) -> Result<(), Failure> {
+    let colour = Colour::of_stderr();
+    for finding in findings {
+        let place = format!("{}:{}:{}", path.display(), finding.line, finding.column);
+        let about = if finding.key.is_empty() { String::new() } else { format!("{}: ", finding.key) };
+        let what = line(&format!("{place}: {about}{}", finding.message));
+        match finding.severity {
+            Severity::Error => output::complain(&Failure::finding(what, finding).render(colour)),
+            Severity::Warning => {
+                let hint =
+                    finding.hint.as_ref().map_or(String::new(), |hint| format!("hint: {}\n", line(hint)));
+                output::complain(&format!("warning: {what}\n{hint}"));
+            }
+        }
+    }
+    if findings.has_errors() {
+        return Ok(());
+    }
+    output::print(format!("{}\n", line(&format!("{}: valid", path.display()))).as_bytes())
+}
+
+fn object(path: &Path, kind: Option<Kind>, findings: &Findings) -> Value {
+    let those = |severity: Severity| -> Vec<Value> {
+        findings.iter().filter(|finding| finding.severity == severity).map(entry).collect()
+    };
+    json!({
+        "file": shown(path),
+        "ok": !findings.has_errors(),
+        "kind": kind,
+        "mistakes": those(Severity::Error),
+        "warnings": those(Severity::Warning),
+    })
+}
+
+fn entry(finding: &Finding) -> Value {
+    let Finding { code, line, column, key, value, message, hint, .. } = finding;
+    json!({
+        "line": line, "column": column, "code": code, "key": key, "value": value, "message": message, "hint": hint,
+    })
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn print(object: &Value) -> Result<(), Failure> {
+    output::print(format!("{object}\n").as_bytes())
+}

@@ -1,0 +1,194 @@
+//! `narrows check` of manifests: one by itself, and all of a directory.
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use crate::support::Place;
+
+const ACP: &str = r#"---
+name: notes
+id: notes
+description: Notes over ACP.
+version: 1.0.0
+kind: server
+transport: stdio
+metadata:
+  aip44:
+    acp_rev: "272bf79"
+    tier: governance-aware
+    operator: ./OPERATOR.md
+---
+"#;
+
+const OPERATOR: &str = r#"---
+name: Notes
+id: notes
+persona_summary: Keeps notes.
+version: 1.0.0
+profile: {role: Keep notes., voice: Short., boundaries: []}
+governance: {audit_log: "audit:default", autonomy: supervised}
+---
+"#;
+
+const GOVERNANCE: &str = r#"---
+schema: governance.workspace/v1
+name: home
+title: Home
+description: Rules.
+version: 1.0.0
+---
+"#;
+
+fn check(place: &Place, args: &[&str]) -> String {
+    place.told(place.narrows(["check"].iter().chain(args)))
+}
+
+/// A directory `notes` with these files.
+fn notes(files: &[(&str, &str)]) -> Place {
+    let place = Place::new();
+    std::fs::create_dir(place.path().join("notes")).expect("a directory");
+    for (name, text) in files {
+        place.file(&format!("notes/{name}"), text);
+    }
+    place
+}
+
+#[test]
+fn every_finding_has_its_place_and_what_to_write() {
+    let bad = ACP
+        .replace("\"272bf79\"", "1234567")
+        .replace("kind: server", "kind: sever")
+        .replace("    operator", "    govenance: x\n    operator");
+    let place = notes(&[("ACP.md", &bad)]);
+    assert_snapshot!(check(&place, &["notes/ACP.md"]), @r#"
+    --- stderr ---
+    error: notes/ACP.md:6:7: kind: `sever` is not allowed here
+    hint: did you mean server? It is one of client, server, bridge
+    error: notes/ACP.md:10:14: metadata.aip44.acp_rev: `1234567` without quotes is a number, and a text belongs here
+    hint: quote it: acp_rev: "1234567"
+    warning: notes/ACP.md:12:5: metadata.aip44.govenance: `govenance` means nothing below aip44
+    hint: did you mean governance?
+    --- exit 2 ---
+    "#);
+}
+
+#[test]
+fn a_directory_is_looked_at_as_a_whole() {
+    let place = notes(&[("ACP.md", ACP), ("OPERATOR.md", OPERATOR), ("GOVERNANCE.md", GOVERNANCE)]);
+    assert_snapshot!(check(&place, &["notes"]), @r"
+    notes/ACP.md: valid
+    notes/GOVERNANCE.md: valid
+    notes/OPERATOR.md: valid
+    --- exit 0 ---
+    ");
+    // By itself it is right; what it leads to is not there.
+    let place = notes(&[("ACP.md", ACP), ("GOVERNANCE.md", GOVERNANCE)]);
+    assert_snapshot!(check(&place, &["notes/ACP.md", "notes"]), @r"
+    notes/ACP.md: valid
+    notes/GOVERNANCE.md: valid
+    --- stderr ---
+    error: notes/ACP.md:12:5: metadata.aip44.operator: the file cannot be had: there is no such file
+    hint: write a path from the directory of this file on, such as ./FILE.md
+    --- exit 2 ---
+    ");
+    std::fs::create_dir(place.path().join("empty")).expect("a directory");
+    assert_snapshot!(check(&place, &["empty", "missing/ACP.md"]), @r#"
+    --- stderr ---
+    error: check: there are no manifests in "empty"
+    hint: a manifest is called ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md, SANDBOX.md, RUNNER.md or AGENT-CLI.md
+    error: check: "missing/ACP.md" cannot be read
+      because: No such file or directory (os error 2)
+    --- exit 2 ---
+    "#);
+}
+
+#[test]
+fn doubts_are_mistakes_if_strictness_is_wanted() {
+    let other = ACP.replace("name: notes", "name: other");
+    let place = notes(&[("ACP.md", &other)]);
+    assert_snapshot!(check(&place, &["notes/ACP.md"]), @r"
+    notes/ACP.md: valid
+    --- stderr ---
+    warning: notes/ACP.md:2:7: name: the name is not that of the place it lies in, `notes`
+    hint: write name: notes, or move the file
+    --- exit 0 ---
+    ");
+    assert_snapshot!(check(&place, &["--strict", "notes/ACP.md"]), @r"
+    --- stderr ---
+    error: notes/ACP.md:2:7: name: the name is not that of the place it lies in, `notes`
+    hint: write name: notes, or move the file
+    --- exit 2 ---
+    ");
+    // Also of a bus.
+    place.file(
+        "bus.toml",
+        "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"sh\"]\nmix_identities = true\n",
+    );
+    assert!(check(&place, &["bus.toml"]).ends_with("--- exit 0 ---\n"));
+    assert!(check(&place, &["--strict", "bus.toml"]).ends_with("--- exit 2 ---\n"));
+}
+
+#[test]
+fn a_name_is_known_from_within_its_directory() {
+    let place = notes(&[("ACP.md", ACP)]);
+    let mut command = place.narrows(["check", "ACP.md"]);
+    command.current_dir(place.path().join("notes"));
+    assert_snapshot!(place.told(command), @r"
+    ACP.md: valid
+    --- exit 0 ---
+    ");
+}
+
+#[test]
+fn a_script_gets_objects() {
+    let bad = ACP.replace("\"272bf79\"", "12e4567").replace("name: notes", "name: other");
+    let place = notes(&[("ACP.md", &bad), ("GOVERNANCE.md", GOVERNANCE)]);
+    for format in [&["--json"][..], &["--format", "json"]] {
+        let told = check(&place, &[format, &["notes", "missing/ACP.md"]].concat());
+        let lines: Vec<&str> = told.lines().collect();
+        assert_eq!((lines.len(), lines[3]), (4, "--- exit 2 ---"), "{told}");
+        let objects: Vec<Value> =
+            lines[..3].iter().map(|line| serde_json::from_str(line).expect(line)).collect();
+        let expected = json!({
+            "file": "notes/ACP.md",
+            "ok": false,
+            "kind": "acp",
+            "mistakes": [{
+                "line": 10,
+                "column": 14,
+                "code": "quote-it",
+                "key": "metadata.aip44.acp_rev",
+                "value": "12e4567",
+                "message": "`12e4567` without quotes is a number, and a text belongs here",
+                "hint": "quote it: acp_rev: \"12e4567\"",
+            }],
+            "warnings": [{
+                "line": 2,
+                "column": 7,
+                "code": "name-mismatch",
+                "key": "name",
+                "value": "other",
+                "message": "the name is not that of the place it lies in, `notes`",
+                "hint": "write name: notes, or move the file",
+            }],
+        });
+        assert_eq!(objects[0], expected);
+        assert_eq!((&objects[1]["kind"], &objects[1]["ok"]), (&"governance".into(), &true.into()));
+        assert!(objects[2]["error"].as_str().is_some_and(|error| error.contains("missing/ACP.md")), "{told}");
+    }
+}
+
+#[test]
+fn schemas_are_printed() {
+    let place = Place::new();
+    for kind in ["acp", "operator", "governance", "policy", "sandbox", "runner", "agent-cli", "ACP.md"] {
+        let told = check(&place, &["--print-schema", kind]);
+        let schema = told.strip_suffix("--- exit 0 ---\n").expect(&told);
+        let schema: Value = serde_json::from_str(schema).expect(kind);
+        assert_eq!(schema["type"], "object", "{kind}");
+    }
+    let told = check(&place, &["--print-schema", "agent"]);
+    assert!(told.contains("there are acp, operator,") && told.ends_with("--- exit 2 ---\n"), "{told}");
+    assert!(check(&place, &["--print-schema", "acp", "x"]).ends_with("--- exit 2 ---\n"));
+    assert!(check(&place, &[]).ends_with("--- exit 2 ---\n"));
+}
