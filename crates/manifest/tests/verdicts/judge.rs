@@ -42,11 +42,20 @@ impl Judge {
                 json!({"$ref": "https://agentproto.sh/schemas/aip-17/RUNNER.schema.json#/$defs/runner"})
             }
         };
+        Self::by(schema_of, &|schema| jsonschema::options().with_registry(&registry).build(schema).unwrap())
+    }
+
+    /// The verdict of the schemas that we print.
+    pub(crate) fn of_ours() -> Self {
+        Self::by(narrows_manifest::schema, &|schema| jsonschema::options().build(schema).unwrap())
+    }
+
+    fn by(schema_of: impl Fn(Kind) -> Value, build: &dyn Fn(&Value) -> Validator) -> Self {
         let mut validators = HashMap::new();
         let mut words = HashMap::new();
         for kind in Kind::ALL {
             let schema = schema_of(kind);
-            validators.insert(kind, jsonschema::options().with_registry(&registry).build(&schema).unwrap());
+            validators.insert(kind, build(&schema));
             let mut found = Vec::new();
             collect(&narrows_manifest::schema(kind), &mut found);
             collect(&schema, &mut found);

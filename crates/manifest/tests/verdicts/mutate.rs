@@ -1,9 +1,7 @@
 //! Small changes to a value, by a seed.
 
 use narrows_manifest::Kind;
-use serde_json::{Map, Value, json};
-
-use crate::judge::Judge;
+use serde_json::{Value, json};
 
 /// Numbers from a seed.
 pub(crate) struct Random(u64);
@@ -30,11 +28,10 @@ impl Random {
 }
 
 /// One change somewhere in `value`.
-pub(crate) fn mutated(mut value: Value, judge: &Judge, kind: Kind, random: &mut Random) -> Value {
+pub(crate) fn mutated(mut value: Value, words: &[String], random: &mut Random) -> Value {
     let mut paths = Vec::new();
     pointers(&value, String::new(), &mut paths);
     let path = random.pick(&paths).clone();
-    let words = &judge.words[&kind];
     let target = value.pointer_mut(&path).unwrap();
     match (random.below(5), &mut *target) {
         (0, Value::Object(map)) if !map.is_empty() => {
@@ -130,7 +127,6 @@ fn pointers(value: &Value, path: String, found: &mut Vec<String>) {
 
 /// Valid values with every key that there is, so that mutations reach them all.
 pub(crate) fn full() -> Vec<(Kind, Value)> {
-    let object = |value: Value| value.as_object().cloned().unwrap_or_else(Map::new);
     let policy = json!({
         "schema": "policy/v1", "id": "@a/b", "version": "1.0.0", "default": "deny",
         "grants": [{
@@ -227,8 +223,23 @@ pub(crate) fn full() -> Vec<(Kind, Value)> {
         "signers": [{"role": "r"}, {"userId": "u"}, {"role": "r", "userId": "u"}], "quorum": 1, "autonomy": 4,
         "budget": {"max_per_hour": 1, "max_per_day": 2, "max_amount_cents": 3, "currency": "EUR"}, "metadata": {},
     });
-    assert!(!object(rule.clone()).is_empty());
+    let acp = json!({
+        "name": "full", "id": "full", "description": "d", "version": "1.0.0", "kind": "bridge", "transport": ["stdio", "websocket"],
+        "tags": ["a"], "other": 1,
+        "metadata": {"x": 1, "aip44": {
+            "acp_rev": "abc1234", "tier": "sandboxed", "operator": "o", "governance": "g", "sandbox": "s",
+            "capabilities": {
+                "client": {"fs": {"readTextFile": true, "writeTextFile": false}, "terminal": true},
+                "agent": {
+                    "loadSession": true, "promptCapabilities": {"image": true, "audio": false, "embeddedContext": true},
+                    "mcpCapabilities": {"http": true, "sse": false},
+                },
+            },
+            "audit": {"ref": "r", "kind": "external"}, "mcp_servers": [{"name": "n", "transport": "http", "ref": "r"}],
+        }},
+    });
     vec![
+        (Kind::Acp, acp),
         (Kind::Sandbox, sandbox),
         (Kind::Runner, runner),
         (Kind::AgentCli, agent_cli),
