@@ -66,7 +66,9 @@ pub(super) fn load(
             match reading.optional::<AgentCli>(&path) {
                 Some(cli) => cli,
                 None => {
-                    if reading.findings.len() == errors {
+                    // An operator that could not be had might have named one.
+                    let lost = acp.front.metadata.aip44.operator.is_some() && operator.is_none();
+                    if reading.findings.len() == errors && !lost {
                         missing(reading, acp);
                     }
                     return None;
