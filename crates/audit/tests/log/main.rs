@@ -5,6 +5,7 @@ mod faults;
 mod follow;
 mod kill;
 mod memory;
+mod schema;
 mod secrets;
 mod shared;
 mod time;
