@@ -41,6 +41,16 @@ impl EffectiveGovernance {
         self.config.approvers.iter().filter(may).collect()
     }
 
+    /// The file with the public keys of those who sign, from the root of the workspace on: where the lowest that names one says.
+    pub fn keyring(&self) -> Option<PathBuf> {
+        let named = |source: &Loaded<Governance>| {
+            let keyring = source.front.signing.as_ref()?.keyring.clone()?;
+            Some((source.directory(), keyring))
+        };
+        let (directory, keyring) = self.sources.iter().find_map(named)?;
+        join(&directory, &keyring)
+    }
+
     /// The file that a policy of this id comes from: the lowest that has it.
     pub(super) fn source_of(&self, id: &str) -> Option<&Loaded<Governance>> {
         let has = |source: &&Loaded<Governance>| source.front.policies.iter().any(|entry| entry.id == id);
@@ -68,9 +78,26 @@ pub(super) fn load(
     applies(reading, &first, operator);
     let sources = chain(reading, first);
     let config = merged(reading, &sources)?;
+    keyrings(reading, &sources);
     let scope = sources.first()?.directory();
     let chain = sources.iter().map(|source| source.path.clone()).collect();
     Some(EffectiveGovernance { config, chain, scope, sources })
+}
+
+/// Keys are files of this workspace.
+fn keyrings(reading: &mut Reading<'_>, sources: &[Loaded<Governance>]) {
+    for source in sources {
+        let keyring = source.front.signing.as_ref().and_then(|signing| signing.keyring.as_deref());
+        if let Some(keyring) = keyring.filter(|keyring| join(&source.directory(), keyring).is_none()) {
+            let at = source.place(&["signing", "keyring"]);
+            let draft =
+                Draft::error(Code::Outside, at, "the keys lie outside the workspace").key("signing.keyring");
+            reading.find(
+                source,
+                draft.value(keyring).hint("write a path in it such as ./.well-known/governance-keys.json"),
+            );
+        }
+    }
 }
 
 /// A view whose addressee does not exist is refused.

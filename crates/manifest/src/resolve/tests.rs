@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use narrows_policy::{Access, Action, Class, DefaultApproval, Kind, Ledger, Narrowing, Policy, Scene};
+use proptest::prelude::*;
 
 use super::*;
 use crate::files::Memory;
@@ -369,4 +370,40 @@ fn a_manifest_is_loaded_from_disk_and_stays_in_its_root() {
     assert_eq!(bundle.governance.unwrap().chain, [PathBuf::from("GOVERNANCE.md")]);
     assert!(load(&path, Some(Path::new("/usr"))).expect_err("another root").has(Code::Outside));
     assert!(load(&directory.join("NONE.md"), None).expect_err("nothing").has(Code::NotFound));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn whatever_the_files_say_is_resolved_or_refused(
+        changes in prop::collection::vec((0_usize..6, any::<prop::sample::Index>(), "[a-z:{}./\\[\\]\\n -]{0,9}"), 1..5)
+    ) {
+        let mut texts: Vec<(&str, String)> = vec![
+            ("notes/ACP.md", acp("bridge", "sandboxed", "operator: ./OPERATOR.md\nsandbox: ./SANDBOX.md")),
+            ("notes/OPERATOR.md", operator(BOUND)),
+            ("notes/GOVERNANCE.md", governance("extends: ../org/GOVERNANCE.md\npolicies: [{id: p, ref: ./POLICY.md}]")),
+            ("org/GOVERNANCE.md", governance("audit: {appendOnly: true}")),
+            ("notes/POLICY.md", policy("p-q", "match: {action: tool.call}\ndecision: deny")),
+            ("notes/AGENT-CLI.md", agent_cli("sandbox: ./SANDBOX.md\nrunner: {limits: {}}")),
+            ("notes/SANDBOX.md", "---\nprovider: local\nconfig: {}\nmounts: [{source: workspace, at: /w}]\n---\n".into()),
+        ];
+        for (file, place, piece) in changes {
+            let text = &mut texts[file].1;
+            let at = place.index(text.len());
+            let to = (at + piece.len()).min(text.len());
+            text.replace_range(at..to, &piece);
+        }
+        let files = texts.iter().fold(Memory::default(), |files, (path, text)| files.with(*path, text.clone()));
+        match resolve(&files, Path::new("notes/ACP.md")) {
+            Ok(bundle) => prop_assert!(!bundle.warnings.has_errors() && bundle.pins.len() >= 7),
+            Err(findings) => {
+                prop_assert!(findings.has_errors());
+                for finding in &findings {
+                    let text = texts.iter().find(|(path, _)| Path::new(path) == finding.file);
+                    prop_assert!(text.is_some_and(|(_, text)| finding.line <= text.lines().count()), "{finding}");
+                }
+            }
+        }
+    }
 }

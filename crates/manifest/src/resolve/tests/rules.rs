@@ -225,3 +225,14 @@ fn a_policy_that_cannot_be_is_refused() {
         &format!("{place}:6:28"),
     );
 }
+
+#[test]
+fn keys_lie_where_the_file_that_names_them_says() {
+    let keyring = |files: &Memory| bundle(files).governance.unwrap().keyring();
+    assert_eq!(keyring(&server()), None);
+    let above = extending("", "signing: {keyring: ./keys.json}");
+    assert_eq!(keyring(&above), Some("org/keys.json".into()));
+    let both = extending("signing: {keyring: keys/a.json}", "signing: {keyring: ./keys.json}");
+    assert_eq!(keyring(&both), Some("notes/keys/a.json".into()));
+    refused(&extending("signing: {keyring: ../../keys}", ""), Code::Outside, "notes/GOVERNANCE.md:8:11");
+}
