@@ -70,7 +70,7 @@ pub(super) fn has_token(text: &str, tokens: &[(String, usize)], first: &[bool; 2
 }
 
 fn starts(rest: &[u8], (start, least): &(String, usize)) -> bool {
-    rest.strip_prefix(start.as_bytes()).is_some_and(|rest| run(rest) >= *least)
+    rest.strip_prefix(start.as_bytes()).is_some_and(|rest| runs(rest, *least))
 }
 
 /// `Bearer …` and `Basic …`, as headers have them.
@@ -78,7 +78,7 @@ fn is_scheme(rest: &[u8]) -> bool {
     SCHEMES.iter().any(|scheme| {
         rest.len() > scheme.len()
             && rest[..scheme.len()].eq_ignore_ascii_case(scheme.as_bytes())
-            && run(&rest[scheme.len()..]) >= CREDENTIAL
+            && runs(&rest[scheme.len()..], CREDENTIAL)
     })
 }
 
@@ -92,7 +92,7 @@ pub(super) fn has_assignment(text: &str, is_name: impl Fn(&str) -> bool) -> bool
         let rest = &bytes[at + 1..];
         let blank =
             rest.iter().take_while(|byte| matches!(byte, b' ' | b'"' | b'\'' | b'\\')).take(4).count();
-        if run(&rest[blank..]) < VALUE {
+        if !runs(&rest[blank..], VALUE) {
             return false;
         }
         let before = text[..at].trim_end_matches(['"', '\'', ' ', '\\']);
@@ -104,10 +104,11 @@ pub(super) fn has_assignment(text: &str, is_name: impl Fn(&str) -> bool) -> bool
     })
 }
 
-/// How many characters of a token these bytes begin with.
-fn run(bytes: &[u8]) -> usize {
-    let is_token = |byte: &&u8| {
+/// Whether these bytes begin with so many characters of a token. No more are looked at: whoever writes the text may
+/// have made it long.
+fn runs(bytes: &[u8], least: usize) -> bool {
+    let is_token = |byte: &u8| {
         byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'+' | b'/' | b'=' | b'~')
     };
-    bytes.iter().take_while(is_token).count()
+    bytes.get(..least).is_some_and(|bytes| bytes.iter().all(is_token))
 }

@@ -68,8 +68,8 @@ fn the_first_bad_line_is_named() {
     );
     check(&changed(2, "}\n", "\n"), "log:3: broken: it ends too early (byte 380)");
     check(
-        &changed(2, "\"subject\":", "\"subjekt\":"),
-        "log:3: broken: it has a field `subjekt`, which an entry has not",
+        &changed(2, "\"subject\":", "\"subjects\":"),
+        "log:3: broken: it has a field `subjects`, which an entry has not",
     );
     check(
         &changed(2, "tool.call", "tool\u{0}call"),

@@ -46,6 +46,23 @@ fn an_event_waits_for_room() {
     assert!(!error.is_retryable());
 }
 
+#[tokio::test]
+async fn an_event_is_awaited_on_a_runtime() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    // There is room for one at a time.
+    let options = Options { queue_bytes: 2048, max_line: 2048, ..Options::default() };
+    let log = Log::open(&path, options).expect("a log");
+    let tasks: Vec<_> = (0..20).map(|number| tokio::spawn(log.append(event(number, 700)))).collect();
+    for task in tasks {
+        task.await.expect("alive").expect("written");
+    }
+    drop(log.append(event(20, 10)));
+    log.close();
+    // What has its place is written, whether or not anybody waits.
+    assert_eq!(verified(&path), (21, None));
+}
+
 #[test]
 fn a_closed_log_takes_nothing_more() {
     let directory = tempfile::tempdir().expect("a directory");
