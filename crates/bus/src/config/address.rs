@@ -1,7 +1,7 @@
 //! Where to listen, as people write it: `tcp://127.0.0.1:9000`, `unix:/path` or `stdio:`.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use super::{Door, Listen};
@@ -40,7 +40,7 @@ impl Door {
     /// # Errors
     /// When it is something else.
     pub fn tcp(address: &str) -> Result<Self, &'static str> {
-        loopback(address)?;
+        loopback(address, FOR_CLIENTS)?;
         Ok(Self::Tcp(address.to_owned()))
     }
 
@@ -63,8 +63,16 @@ impl fmt::Display for Door {
     }
 }
 
-/// Checks that `address` is a host of this machine and a port.
-pub(super) fn loopback(address: &str) -> Result<(), &'static str> {
+/// Why clients come from this machine only.
+const FOR_CLIENTS: &str =
+    "only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents";
+
+/// Why operators do.
+pub(super) const FOR_OPERATORS: &str =
+    "only 127.0.0.1, [::1] and localhost are possible, because whoever connects sees how the bus is";
+
+/// Checks that `address` is a host of this machine and a port. Another machine's is refused in the words of `far`.
+pub(super) fn loopback(address: &str, far: &'static str) -> Result<(), &'static str> {
     let (host, port) = address.rsplit_once(':').ok_or("the port is missing: HOST:PORT")?;
     if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.parse::<u16>().is_err() {
         return Err("the port must be a number from 0 to 65535");
@@ -76,10 +84,18 @@ pub(super) fn loopback(address: &str) -> Result<(), &'static str> {
         Some(IpAddr::V4(_)) if bare.is_some() => Err("an IPv4 address stands in no brackets"),
         Some(ip) if ip.is_loopback() => Ok(()),
         None if host == "localhost" => Ok(()),
-        _ => Err(
-            "only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents",
-        ),
+        _ => Err(far),
     }
+}
+
+/// Whether two addresses are one, however they are written. Every port 0 is another one.
+pub(super) fn is_same(one: &str, other: &str) -> bool {
+    let read = |text: &str| text.parse::<SocketAddr>().ok();
+    let same = match (read(one), read(other)) {
+        (Some(one), Some(other)) => one == other,
+        _ => one == other,
+    };
+    same && !one.ends_with(":0")
 }
 
 /// The path of a unix socket; a relative one is meant from `base`.
@@ -150,6 +166,20 @@ mod tests {
         check(&format!("unix:/{}", "a".repeat(107)), "107");
         check("stdio:x", "nothing may follow");
         check("ws://127.0.0.1:1", "yet");
+    }
+
+    #[test]
+    fn an_address_can_be_written_in_several_ways() {
+        for (one, other, same) in [
+            ("127.0.0.1:9000", "127.0.0.1:9000", true),
+            ("[::1]:9000", "[0:0::1]:9000", true),
+            ("localhost:9000", "localhost:9000", true),
+            ("127.0.0.1:9000", "127.0.0.1:9001", false),
+            ("127.0.0.1:9000", "[::1]:9000", false),
+            ("127.0.0.1:0", "127.0.0.1:0", false),
+        ] {
+            assert_eq!(is_same(one, other), same, "{one} {other}");
+        }
     }
 
     proptest! {

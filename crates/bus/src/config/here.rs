@@ -5,6 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 
 use narrows_process::{Controller, Limits, SpawnError};
 
+use super::item::shown;
 use super::notes::Notes;
 use super::{Placed, Pool};
 use crate::driver::{most_descriptors, needed_descriptors};
@@ -66,28 +67,66 @@ impl Here<'_> {
     }
 
     fn programs(self, notes: &Notes<'_>, pool: &Pool, spots: Spots) {
-        let Some(program) = pool.command.first() else { return };
-        let found = match pool.program(self.environment) {
-            Err(SpawnError::Cwd { path, source }) => {
-                let what = format!("`cwd` cannot be used: {:?}: {source}", path.display().to_string());
-                notes.mistake(spots.cwd.unwrap_or(spots.command), what, None);
-                // Where a relative path leads is not known then.
-                if program.contains('/') && !program.starts_with('/') {
-                    return;
-                }
-                Pool { cwd: None, ..pool.clone() }.program(self.environment)
-            }
-            // A `cwd` that could not be read is another mistake.
-            _ if spots.cwd.is_some() && pool.cwd.is_none() => return,
-            found => found,
-        };
-        if let Err(error) = found
-            && *program != self.ours
-        {
-            let hint =
-                "install it, or give the path to it; a relative path is meant from `cwd`, or else from here";
-            let what = format!("`command` cannot be started: {error}");
-            notes.mistake(spots.command, what, Some(hint.to_owned()));
+        let mut found = pool.program(self.environment);
+        // One that could not be read is another mistake.
+        let mut cwd_known = spots.cwd.is_none() || pool.cwd.is_some();
+        if let Err(SpawnError::Cwd { path, source }) = &found {
+            let what = format!("`cwd` cannot be used: {:?}: {source}", path.display().to_string());
+            notes.mistake(spots.cwd.unwrap_or(spots.command), what, None);
+            cwd_known = false;
+            found = Pool { cwd: None, ..pool.clone() }.program(self.environment);
         }
+        let (Err(error), Some(program)) = (found, pool.command.first()) else { return };
+        let is_relative = program.contains('/') && !program.starts_with('/');
+        if *program == self.ours || (is_relative && !cwd_known) {
+            return;
+        }
+        let hint = match program.split_whitespace().count() {
+            ..=1 => {
+                "install it, or give the path to it; a relative path is meant from `cwd`, or else from here"
+                    .to_owned()
+            }
+            _ => {
+                let words: Vec<_> =
+                    program.split_whitespace().map(|word| format!("\"{}\"", shown(word))).collect();
+                format!("each word stands by itself: command = [{}]", words.join(", "))
+            }
+        };
+        notes.mistake(spots.command, format!("`command` cannot be started: {error}"), Some(hint));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::inspect;
+    use super::*;
+
+    #[test]
+    fn a_wrong_directory_hides_no_wrong_command_and_none_is_hidden_by_one() {
+        #[track_caller]
+        fn check(command: &str, cwd: &str, expected: &[(usize, &str)]) {
+            let text = format!("[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = {command}\ncwd = {cwd}\n");
+            let here = Here { environment: &[], ours: "narrows" };
+            let mistakes = inspect(&text, Path::new("bus.toml"), Some(here)).mistakes;
+            assert_eq!(mistakes.len(), expected.len(), "{mistakes:?}");
+            for (mistake, (line, words)) in mistakes.iter().zip(expected) {
+                assert_eq!(mistake.place.line, *line, "{mistake}");
+                assert!(mistake.to_string().contains(words), "{mistake}");
+            }
+        }
+        let (missing, nowhere) = ((4, "cannot be started"), (5, "`cwd` cannot be used"));
+        let (form, tilde) = ((4, "must be a list"), (5, "`~`"));
+        check("[\"/no/such\"]", "\"/no/place\"", &[missing, nowhere]);
+        check("[\"no-such\"]", "\"~/place\"", &[missing, tilde]);
+        check("\"no-such\"", "\"/no/place\"", &[form, nowhere]);
+        check("[\"narrows\"]", "\"/no/place\"", &[nowhere]);
+        // Where that would be is not known.
+        check("[\"./no-such\"]", "\"/no/place\"", &[nowhere]);
+        check("[\"./no-such\"]", "\"~/place\"", &[tilde]);
+        check("[\"./no-such\"]", "\"/\"", &[missing]);
+        let words = "each word stands by itself: command = [\"narrows\", \"acp\"]";
+        check("[\"narrows acp\"]", "\"/\"", &[(4, words)]);
     }
 }

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::address::{loopback, plain, socket};
+use super::address::{FOR_OPERATORS, is_same, loopback, plain, socket};
 use super::item::{Item, Table, shown};
 use super::nearest::nearest;
 use super::tree::{Kind, Node};
-use super::unit::{duration, shown_duration, size};
+use super::unit::{duration, shown_duration, shown_size, size};
 use super::{Admin, Config, Door, LADDER, Limits, Listen, Protocol, Share};
 use super::{Notes, Placed};
 
@@ -45,6 +45,9 @@ pub(super) const LINE: (u64, u64) = (1 << 10, 1 << 30);
 /// The least and the most that may wait for a peer.
 pub(super) const QUEUE: (u64, u64) = (1 << 10, 1 << 32);
 
+/// What the bus itself needs, about: with a smaller budget it would let nobody in.
+const ITSELF: u64 = 16 << 20;
+
 /// The most workers that may be lost in a window.
 pub(super) const BUDGET: u64 = 1_000_000;
 
@@ -75,13 +78,22 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed
         })
         .collect();
     let listen: Vec<Listen> = listen.into_iter().map(|(listen, _)| listen).collect();
+    let taken = |port: &str| {
+        listen.iter().any(|listen| matches!(&listen.at, Door::Tcp(address) if is_same(address, port)))
+    };
     if none("listen") {
         notes.warning(0, "there is no [[listen]]: nobody can come in unless --listen says where");
     }
     let limits = table.get("limits").and_then(Item::table).map(limits).unwrap_or_default();
     let admin = table.get("admin").and_then(Item::table).map(|table| admin(table, base)).unwrap_or_default();
+    let of_admin = |key| table.get("admin").and_then(Item::table).and_then(|table| table.get(key));
+    if admin.port.as_deref().is_some_and(taken)
+        && let Some(item) = of_admin("port")
+    {
+        item.fail("is also where clients come in", None);
+    }
     if let Some(path) = &admin.socket
-        && let Some(item) = table.get("admin").and_then(Item::table).and_then(|table| table.get("socket"))
+        && let Some(item) = of_admin("socket")
     {
         if sockets.iter().any(|(other, _)| other == path) {
             item.fail("is also where clients come in", None);
@@ -136,9 +148,12 @@ fn listen<'a>(table: Table<'a>, base: &Path, pools: &[&str]) -> Option<(Listen, 
 
 /// Complains about places that are listened on twice. Every port 0 is another one.
 fn unique(listen: &[(Listen, Item<'_>)]) {
-    let free = |at: &Door| matches!(at, Door::Tcp(address) if address.ends_with(":0"));
+    let same = |one: &Door, other: &Door| match (one, other) {
+        (Door::Tcp(one), Door::Tcp(other)) => is_same(one, other),
+        _ => one == other,
+    };
     for (index, (one, url)) in listen.iter().enumerate() {
-        if !free(&one.at) && listen[..index].iter().any(|(other, _)| other.at == one.at) {
+        if listen[..index].iter().any(|(other, _)| same(&other.at, &one.at)) {
             url.fail("is listened on already", None);
         }
     }
@@ -154,6 +169,12 @@ fn limits(table: Table<'_>) -> Limits {
         });
     }
     set(table, "memory", &mut limits.memory, |item| bytes(item, 0, u64::MAX));
+    if let Some(item) = table.get("memory").filter(|_| (1..ITSELF).contains(&limits.memory)) {
+        let needs = shown_size(ITSELF);
+        item.warn(&format!(
+            "is less than the bus itself needs, which is about {needs}: it may let nobody in"
+        ));
+    }
     let counts = [
         ("max_batch", 100_000, &mut limits.max_batch),
         ("max_connections", 1_000_000, &mut limits.max_connections),
@@ -206,7 +227,7 @@ fn bytes(item: Item<'_>, least: u64, most: u64) -> Option<u64> {
     };
     let fits = bytes.filter(|bytes| (least..=most).contains(bytes));
     if fits.is_none() {
-        let (least, most) = (super::unit::shown_size(least), super::unit::shown_size(most));
+        let (least, most) = (shown_size(least), shown_size(most));
         item.fail(&format!("must be from {least} to {most}"), None);
     }
     fits
@@ -229,10 +250,56 @@ fn admin(table: Table<'_>, base: &Path) -> Admin {
     table.only(ADMIN, &[("url", "write socket = \"/path\" or port = 9090")]);
     let port = |item: Item<'_>| match item.node.kind {
         Kind::Whole(_) => item.count(0, u64::from(u16::MAX)).map(|port| format!("127.0.0.1:{port}")),
-        _ => item.parsed(|text| loopback(text).map(|()| text.to_owned())),
+        _ => item.parsed(|text| loopback(text, FOR_OPERATORS).map(|()| text.to_owned())),
     };
     Admin {
         socket: table.get("socket").and_then(|item| item.parsed(|text| socket(text, base))),
         port: table.get("port").and_then(port),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::inspect;
+    use super::*;
+
+    /// What is said about a bus with these places and these settings.
+    fn told(url: &str, rest: &str) -> String {
+        let text = format!("[[listen]]\nurl = \"{url}\"\n[[pool]]\ncommand = [\"a\"]\n{rest}\n");
+        let inspected = inspect(&text, Path::new("bus.toml"), None);
+        let mistakes = inspected.mistakes.iter().map(ToString::to_string);
+        let warnings = inspected.warnings.iter().map(|warning| format!("warning {warning}"));
+        mistakes.chain(warnings).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn operators_and_clients_do_not_share_a_port() {
+        #[track_caller]
+        fn check(url: &str, port: &str, clash: bool) {
+            let expected = if clash { "bus.toml:6:8: `port` is also where clients come in" } else { "" };
+            assert_eq!(told(url, &format!("[admin]\nport = {port}")), expected, "{url} {port}");
+        }
+        check("tcp://127.0.0.1:9000", "9000", true);
+        check("tcp://127.0.0.1:9000/default", "\"127.0.0.1:9000\"", true);
+        check("tcp://[::1]:9000", "\"[0::1]:9000\"", true);
+        check("tcp://[::1]:9000", "9000", false);
+        check("tcp://127.0.0.1:9000", "9001", false);
+        check("tcp://127.0.0.1:0", "0", false);
+        check("unix:/s", "9000", false);
+    }
+
+    #[test]
+    fn a_bus_needs_some_memory_itself() {
+        #[track_caller]
+        fn check(memory: &str, warned: bool) {
+            let told = told("stdio:", &format!("[limits]\nmemory = {memory}"));
+            let expected = "warning bus.toml:6:10: `memory` is less than the bus itself needs, which is about 16MiB: \
+                            it may let nobody in";
+            assert_eq!(told, if warned { expected } else { "" }, "{memory}");
+        }
+        check("0", false);
+        check("1", true);
+        check("\"15MiB\"", true);
+        check("\"16MiB\"", false);
     }
 }

@@ -11,11 +11,30 @@ use super::{Config, Limits, Pool, Protocol, Share};
 /// What stands in place of the value of a variable.
 const HIDDEN: &str = "(hidden)";
 
-/// Every setting with its value, defaults included, as a `bus.toml` would say it. The values of variables are left out.
+/// Every setting with its value, defaults included, as a `bus.toml` would say it. The values of variables are left out:
+/// each stands there as a comment, so that nobody takes what stands in its place for the value.
 #[must_use]
 pub fn toml(config: &Config) -> String {
-    // Neither can fail for what is in there; a broken text would be seen by the tests.
-    toml::to_string(&Settings::new(config)).unwrap_or_default()
+    // Nothing of it can fail for what is in there; a broken text would be seen by the tests.
+    fn part(value: &impl Serialize) -> String {
+        toml::to_string(value).unwrap_or_default()
+    }
+    let Settings { listen, pool, limits, admin } = Settings::new(config);
+    let mut parts = Vec::new();
+    // Nowhere to listen is said by saying nothing.
+    if !listen.is_empty() {
+        parts.push(part(&BTreeMap::from([("listen", listen)])));
+    }
+    for mut workers in pool {
+        let env = workers.env.take().unwrap_or_default();
+        parts.push(part(&BTreeMap::from([("pool", [workers])])));
+        // A name stands on one line whatever is in it.
+        let comments: String = part(&env).lines().map(|line| format!("# {line}\n")).collect();
+        parts.push(format!("[pool.env]\n{comments}"));
+    }
+    parts.push(part(&BTreeMap::from([("limits", limits)])));
+    parts.push(part(&BTreeMap::from([("admin", admin)])));
+    parts.join("\n")
 }
 
 /// The same as an object.
@@ -56,7 +75,9 @@ struct Workers<'a> {
     memory: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pids: Option<u64>,
-    env: BTreeMap<&'a str, &'static str>,
+    /// Left out where each has a comment instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    env: Option<BTreeMap<&'a str, &'static str>>,
     client_capabilities: &'a Value,
 }
 
@@ -126,7 +147,7 @@ impl<'a> Workers<'a> {
             mix_identities: pool.mix_identities,
             memory: pool.memory.map(shown_size),
             pids: pool.pids,
-            env: pool.env.keys().map(|name| (name.as_str(), HIDDEN)).collect(),
+            env: Some(pool.env.keys().map(|name| (name.as_str(), HIDDEN)).collect()),
             client_capabilities: &pool.client_capabilities,
         }
     }
@@ -149,5 +170,26 @@ impl Bounds {
             restart_window: shown_duration(limits.restart_window),
             memory: shown_size(limits.memory),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::read;
+    use super::*;
+
+    #[test]
+    fn values_that_are_hidden_are_comments_and_nothing_else_is() {
+        let text = "[[pool]]\ncommand = ['a', \"x\\n[pool.env]\\nA = 1\"]\nenv = { KEY = 'k', 'odd key' = 'o' }\n\
+            client_capabilities = { env = { A = '(hidden)' } }\n[[pool]]\nname = 'b'\ncommand = ['b']\n";
+        let (mut config, _) = read(text, Path::new("bus.toml")).unwrap();
+        let shown = toml(&config);
+        let comments: Vec<&str> = shown.lines().filter(|line| line.starts_with('#')).collect();
+        assert_eq!(comments, ["# KEY = \"(hidden)\"", "# \"odd key\" = \"(hidden)\""], "{shown}");
+        assert!(shown.starts_with("[[pool]]\n"), "{shown}");
+        config.pools[0].env.clear();
+        assert_eq!(read(&shown, Path::new("bus.toml")).unwrap().0, config, "{shown}");
     }
 }

@@ -20,7 +20,7 @@ pub fn size(text: &str) -> Result<u64, &'static str> {
         "kib" => 1 << 10,
         "mib" => 1 << 20,
         "gib" => 1 << 30,
-        _ => return Err("the unit must be `B`, `KiB`, `MiB` or `GiB`"),
+        _ => return Err("the unit must be `B`, `KiB`, `MiB` or `GiB`, or `kB`, `MB` or `GB` by thousands"),
     };
     number.checked_mul(bytes).ok_or("it is too much for any machine")
 }
