@@ -16,10 +16,10 @@ use narrows_process::{Controller, Limits, SpawnError, Unenforceable};
 use standing::Standing;
 use tokio::sync::watch;
 
-use crate::config::{self, Config, Door};
+use crate::config::{Config, Door};
 use crate::core::Core;
 use crate::driver::{self, Brain, Driver, Mailbox, Parts, Queues};
-use crate::listen::{self, ListenError};
+use crate::listen::{self, ListenError, Made};
 use crate::nursery::{self, Teller};
 
 /// How much news of processes can be under way.
@@ -78,6 +78,7 @@ pub struct NoAnswer;
 pub struct Bus<B: Brain = Core> {
     handle: Handle<B>,
     addresses: Vec<Door>,
+    files: Vec<Made>,
 }
 
 impl Bus {
@@ -109,11 +110,13 @@ impl<B: Brain> Bus<B> {
         cap(&mut config)?;
         let mut entries = Vec::with_capacity(config.listen.len());
         let mut addresses = Vec::with_capacity(config.listen.len());
+        let mut files = Vec::new();
         if config.listen.iter().filter(|listen| listen.at == Door::Stdio).count() > 1 {
             return Err(ListenError::StdioTwice.into());
         }
         for listen in &config.listen {
             let (entry, door) = listen::open(&listen.at, config.limits.stall_timeout)?;
+            files.extend(entry.file().cloned());
             entries.push(entry);
             addresses.push(door);
         }
@@ -154,10 +157,15 @@ impl<B: Brain> Bus<B> {
             }
             tell_end.send_replace(Some(end));
         })?;
-        Ok(Self { handle, addresses })
+        Ok(Self { handle, addresses, files })
     }
 
-    /// Where it listens, in the order of the settings; a port 0 has become a real one.
+    /// Removes its sockets from where they are, for whoever ends without waiting for it.
+    pub fn forsake(&self) {
+        self.files.iter().for_each(Made::remove);
+    }
+
+    /// Where it listens, in the order of the settings; a port 0 has become a real one, and paths are whole.
     #[must_use]
     pub fn addresses(&self) -> &[Door] {
         &self.addresses
@@ -318,13 +326,32 @@ fn cap(config: &mut Config) -> Result<(), StartError> {
     }
     if let Some(room) = driver::cap_connections(config, limit) {
         let wanted = config.limits.max_connections;
-        // Nobody asked for the default, so nobody needs a warning that it is more than there can be.
-        if wanted == config::Limits::default().max_connections {
-            tracing::info!(room, descriptors = limit, "as many connections as descriptors allow");
+        let what = "there are descriptors for fewer connections than `max_connections`";
+        if is_much_less(room, wanted) {
+            tracing::warn!(wanted, room, descriptors = limit, "{what}");
         } else {
-            tracing::warn!(wanted, room, descriptors = limit, "fewer connections than allowed can be had");
+            tracing::info!(wanted, room, descriptors = limit, "{what}");
         }
         config.limits.max_connections = room;
     }
     Ok(())
+}
+
+/// Whether more than a tenth of what was wanted is missing, by default or by the file: then somebody should know.
+fn is_much_less(room: usize, wanted: usize) -> bool {
+    room < wanted - wanted / 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_little_less_is_no_matter() {
+        for (room, wanted, much) in
+            [(17_999, 20_000, true), (18_000, 20_000, false), (1, 2, true), (9, 10, false), (1, 1, false)]
+        {
+            assert_eq!(is_much_less(room, wanted), much, "{room} of {wanted}");
+        }
+    }
 }

@@ -74,7 +74,33 @@ pub(crate) enum Entry {
 pub(crate) struct Listener {
     pub(crate) fd: OwnedFd,
     pub(crate) family: Family,
-    file: Option<(PathBuf, (u64, u64))>,
+    file: Option<Made>,
+}
+
+/// The file of a unix socket that was made here.
+#[derive(Clone, Debug)]
+pub(crate) struct Made {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Made {
+    /// Removes it, unless another has its place by now.
+    pub(crate) fn remove(&self) {
+        if identity(&self.path) == Some(self.identity) {
+            _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Entry {
+    /// The file that goes with it.
+    pub(crate) fn file(&self) -> Option<&Made> {
+        match self {
+            Self::Socket(listener) => listener.file.as_ref(),
+            Self::Stdio(_) => None,
+        }
+    }
 }
 
 impl Listener {
@@ -86,15 +112,13 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some((path, made)) = &self.file
-            && identity(path) == Some(*made)
-        {
-            _ = std::fs::remove_file(path);
+        if let Some(made) = &self.file {
+            made.remove();
         }
     }
 }
 
-/// Opens a door. Also tells where it is: a port 0 has become a real one.
+/// Opens a door. Also tells where it is: a port 0 has become a real one, and a path is whole.
 ///
 /// # Errors
 /// When that is not possible, or not safe.
@@ -108,7 +132,12 @@ pub(crate) fn open(door: &Door, stall_timeout: Duration) -> Result<(Entry, Door)
             let (listener, at) = tcp(host, stall_timeout)?;
             Ok((Entry::Socket(listener), Door::Tcp(at.to_string())))
         }
-        Door::Unix(path) => Ok((Entry::Socket(unix(path)?), door.clone())),
+        Door::Unix(path) => {
+            let listener = unix(path)?;
+            // What is told must be of use elsewhere; what is bound is as short as it was written.
+            let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            Ok((Entry::Socket(listener), Door::Unix(whole)))
+        }
     }
 }
 
@@ -156,7 +185,7 @@ fn unix(path: &Path) -> Result<Listener, ListenError> {
     let failed = failed(&place);
     remove_stale(path, &place)?;
     let fd = bind_private(path).map_err(failed)?;
-    let file = identity(path).map(|made| (path.to_owned(), made));
+    let file = identity(path).map(|identity| Made { path: path.to_owned(), identity });
     Ok(Listener { fd, family: Family::Unix, file })
 }
 
@@ -252,6 +281,24 @@ mod tests {
 
         std::fs::write(dir.path().join("plain"), "").unwrap();
         assert!(matches!(unix(&dir.path().join("plain")), Err(ListenError::NotASocket(_))));
+    }
+
+    #[test]
+    fn what_is_told_of_a_socket_is_its_whole_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = std::env::current_dir().unwrap();
+        let up: PathBuf = here.components().skip(1).map(|_| "..").collect();
+        let path = up.join(dir.path().strip_prefix("/").unwrap()).join("s");
+        let (entry, door) = open(&Door::Unix(path.clone()), Duration::ZERO).unwrap();
+        assert_eq!(door, Door::Unix(here.join(&path)));
+        // Whoever does not wait for the end of the listener removes it before.
+        let file = entry.file().cloned().unwrap();
+        file.remove();
+        assert!(!path.exists());
+        std::fs::write(&path, "another's").unwrap();
+        file.remove();
+        drop(entry);
+        assert!(path.exists());
     }
 
     #[test]
