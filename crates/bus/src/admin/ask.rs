@@ -16,9 +16,15 @@ pub enum AskError {
     /// Nobody is there.
     #[error("no bus listens there: {0}")]
     Nobody(io::Error),
+    /// It has said nothing for so long.
+    #[error("no answer within {} s", .0.as_secs())]
+    Late(Duration),
     /// The conversation broke off.
     #[error("the bus does not answer: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
+    /// What answered speaks to clients.
+    #[error("clients come in there, and operators elsewhere")]
+    Clients,
     /// It said something else.
     #[error("the bus answers with {0}")]
     Refused(String),
@@ -32,13 +38,30 @@ pub enum AskError {
 /// # Errors
 /// When there is no bus, or it does not give it.
 pub fn ask(path: &Path, page: &str) -> Result<String, AskError> {
+    ask_within(path, page, PATIENCE)
+}
+
+fn ask_within(path: &Path, page: &str, patience: Duration) -> Result<String, AskError> {
     let mut stream = UnixStream::connect(path).map_err(AskError::Nobody)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Late(patience),
+        _ => AskError::Io(error),
+    };
+    stream.set_read_timeout(Some(patience)).map_err(failed)?;
+    stream.set_write_timeout(Some(patience)).map_err(failed)?;
     // An old version of HTTP is answered in one piece, whose end is the end of the connection.
-    stream.write_all(format!("GET {page} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(LONGEST).read_to_end(&mut answer)?;
+    stream.write_all(format!("GET {page} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).map_err(failed)?;
+    let mut first = [0];
+    stream.read_exact(&mut first).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => AskError::Stranger,
+        _ => failed(error),
+    })?;
+    // A bus tells a client that this is no message, and waits for the next.
+    if first == *b"{" {
+        return Err(AskError::Clients);
+    }
+    let mut answer = first.to_vec();
+    stream.take(LONGEST).read_to_end(&mut answer).map_err(failed)?;
     read(&answer)
 }
 
@@ -57,6 +80,8 @@ fn read(answer: &[u8]) -> Result<String, AskError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -77,6 +102,35 @@ mod tests {
         for stranger in ["", "\r\n\r\n", "HTTP/1.0 200 OK\r\n", "SSH-2.0-x\r\n\r\n", "HTTP/1.ä\r\n\r\n"] {
             check(stranger, Err("what answers there is no bus"));
         }
+    }
+
+    #[test]
+    fn who_says_something_else_or_nothing_is_told_apart() {
+        #[track_caller]
+        fn check(answer: Option<&'static str>, expected: &str) {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("s");
+            let listener = UnixListener::bind(&path).unwrap();
+            let other = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut asked = [0; 64];
+                assert!(stream.read(&mut asked).unwrap() > 0);
+                if let Some(answer) = answer {
+                    stream.write_all(answer.as_bytes()).unwrap();
+                }
+                // It stays until the other side has gone, but for one that has nothing to say.
+                if answer != Some("") {
+                    while stream.read(&mut asked).is_ok_and(|read| read > 0) {}
+                }
+            });
+            let patience = Duration::from_millis(if answer.is_some() { 10_000 } else { 1 });
+            let found = ask_within(&path, "/status", patience).unwrap_err();
+            assert_eq!(found.to_string(), expected);
+            other.join().unwrap();
+        }
+        check(Some("{\"jsonrpc\":\"2.0\"}\n"), "clients come in there, and operators elsewhere");
+        check(Some(""), "what answers there is no bus");
+        check(None, "no answer within 0 s");
     }
 
     proptest! {

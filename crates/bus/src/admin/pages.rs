@@ -21,6 +21,12 @@ use crate::driver::Queues;
 /// How long the loop may take to tell how it is.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What there is, for those who ask for something else.
+const PAGES: &str = "there are /health, /ready, /status and /metrics\n";
+/// Why somebody is sent away.
+const THIS_MACHINE: &str =
+    "this port is for this machine: ask for it as 127.0.0.1, [::1] or localhost, also in the Host header\n";
+
 /// What answers are made of.
 #[derive(Debug)]
 pub(super) struct Pages {
@@ -35,6 +41,10 @@ pub(super) fn private(pages: Arc<Pages>) -> Router {
         .route("/ready", get(ready))
         .route("/status", get(status))
         .route("/metrics", get(figures))
+        .fallback(|| async { (StatusCode::NOT_FOUND, format!("there is no such page; {PAGES}")) })
+        .method_not_allowed_fallback(|| async {
+            (StatusCode::METHOD_NOT_ALLOWED, format!("pages can only be got; {PAGES}"))
+        })
         .with_state(pages)
 }
 
@@ -47,7 +57,7 @@ pub(super) fn local(pages: Arc<Pages>) -> Router {
 async fn only_this_machine(request: Request, next: Next) -> Response {
     match request.headers().get(header::HOST).and_then(|host| host.to_str().ok()) {
         Some(host) if is_this_machine(host) => next.run(request).await,
-        _ => (StatusCode::FORBIDDEN, "only for this machine\n").into_response(),
+        _ => (StatusCode::FORBIDDEN, THIS_MACHINE).into_response(),
     }
 }
 

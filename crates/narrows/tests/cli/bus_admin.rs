@@ -1,5 +1,6 @@
 //! A bus as operators see it.
 
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixListener;
 
@@ -118,11 +119,21 @@ fn health_readiness_and_figures() {
     for (page, first, last) in [
         ("/health", "HTTP/1.1 200 OK", "\r\n\r\nalive\n"),
         ("/ready", "HTTP/1.1 200 OK", "\r\n\r\nready\n"),
-        ("/none", "HTTP/1.1 404 Not Found", "\r\n\r\n"),
+        (
+            "/none",
+            "HTTP/1.1 404 Not Found",
+            "\r\n\r\nthere is no such page; there are /health, /ready, /status and /metrics\n",
+        ),
     ] {
         let answer = bus.page(page);
         assert!(answer.starts_with(first) && answer.ends_with(last), "{page}: {answer}");
     }
+    let mut stream = std::os::unix::net::UnixStream::connect(&bus.admin).expect("it is there");
+    stream.write_all(b"POST /status HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("UTF-8");
+    assert!(answer.starts_with("HTTP/1.0 405 Method Not Allowed"), "{answer}");
+    assert!(answer.ends_with("only be got; there are /health, /ready, /status and /metrics\n"), "{answer}");
     let figures = bus.page("/metrics");
     assert!(figures.contains("content-type: text/plain; version=0.0.4"), "{figures}");
     for line in [
@@ -159,6 +170,7 @@ fn a_pool_that_cannot_work_is_not_ready() {
         let answer = http(&mut stream, host, "/health");
         let expected = if allowed { "HTTP/1.1 200 OK" } else { "HTTP/1.1 403 Forbidden" };
         assert!(answer.starts_with(expected), "{host}: {answer}");
+        assert_eq!(answer.contains("as 127.0.0.1, [::1] or localhost"), !allowed, "{host}: {answer}");
     }
     bus.stop();
 }
