@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{Pool, Share};
+use crate::config::{Pool, Protocol, Share};
 use crate::core::{Note, PoolId, Worker};
 
 /// What pools are called, and whose the workers are: operators do not know our numbers of pools.
@@ -12,11 +12,17 @@ pub(super) struct Names {
     workers: Vec<Name>,
 }
 
-/// Of a pool.
+/// Of a pool, or of one of its workers.
 #[derive(Clone, Debug, Default)]
 struct Name {
     name: Arc<str>,
     shared: bool,
+    /// Its workers are spoken to before they are ready.
+    greeted: bool,
+    /// Of a worker, its pool.
+    pool: usize,
+    /// Of a worker that has ended, its last words, if they are for the log alone; of a pool, why its last worker was lost.
+    last: Option<String>,
 }
 
 impl Names {
@@ -29,10 +35,12 @@ impl Names {
             }
         }
         if *self.pools[pool].name != *settings.name {
+            let shared = settings.share == Share::All;
+            let greeted = shared && settings.protocol != Protocol::JsonRpc;
             self.pools[pool] =
-                Name { name: settings.name.as_str().into(), shared: settings.share == Share::All };
+                Name { name: settings.name.as_str().into(), shared, greeted, pool, last: None };
         }
-        self.workers[worker] = self.pools[pool].clone();
+        self.workers[worker] = Name { last: None, ..self.pools[pool].clone() };
     }
 
     /// The pool of a worker.
@@ -45,29 +53,48 @@ impl Names {
     }
 
     /// How a worker ended, for whoever has to do with it. Where all share one, its last words may be about somebody else:
-    /// they stand in the log alone.
-    pub(super) fn end(&self, worker: u32, reason: String, stderr: &str) -> String {
-        if stderr.is_empty() {
-            return reason;
+    /// they stand in the log alone, and as a warning only if it was lost.
+    pub(super) fn end(&mut self, worker: u32, reason: String, stderr: &str) -> String {
+        tracing::debug!(pool = self.of(worker), worker, reason, stderr, "a worker has ended");
+        match self.workers.get_mut(worker as usize) {
+            _ if stderr.is_empty() => reason,
+            Some(name) if name.shared => {
+                name.last = Some(stderr.to_owned());
+                reason
+            }
+            _ => format!("{reason}; stderr: {stderr}"),
         }
-        if !self.workers.get(worker as usize).is_some_and(|name| name.shared) {
-            return format!("{reason}; stderr: {stderr}");
+    }
+
+    /// What was said last by a worker that was lost, if that is for the log alone. Its pool remembers why it was.
+    fn lose(&mut self, worker: Worker, reason: &str) -> Option<String> {
+        let name = self.workers.get_mut(worker.0 as usize)?;
+        let words = name.last.take();
+        let reason =
+            words.as_ref().map_or_else(|| reason.to_owned(), |words| format!("{reason}; stderr: {words}"));
+        if let Some(pool) = self.pools.get_mut(name.pool) {
+            pool.last = Some(reason);
         }
-        tracing::warn!(pool = self.of(worker), worker, stderr, "the last words of a worker");
-        reason
+        words
     }
 
     /// Writes a note to the log.
-    pub(super) fn tell(&self, note: &Note) {
+    pub(super) fn tell(&mut self, note: &Note) {
+        if let Note::Lost { worker, reason, requests, sessions } = note {
+            let stderr = self.lose(*worker, reason);
+            let (pool, stderr) = (self.of(worker.0), stderr.as_deref());
+            tracing::warn!(pool, worker = worker.0, reason, stderr, requests, sessions, "a worker is gone");
+            return;
+        }
         let of = |worker: &Worker| self.of(worker.0);
         match note {
             Note::Ready(worker) => {
-                tracing::info!(pool = of(worker), worker = worker.0, "a worker is ready");
+                let greeted = self.workers.get(worker.0 as usize).is_some_and(|name| name.greeted);
+                // Whether one works that nobody has spoken to is not known.
+                let what = if greeted { "a worker is ready" } else { "a worker was started" };
+                tracing::info!(pool = of(worker), worker = worker.0, "{what}");
             }
-            Note::Lost { worker, reason, requests, sessions } => {
-                let pool = of(worker);
-                tracing::warn!(pool, worker = worker.0, reason, requests, sessions, "a worker is gone");
-            }
+            Note::Lost { .. } => {}
             Note::Strike { worker, what } => {
                 tracing::warn!(pool = of(worker), worker = worker.0, what, "a worker misbehaves");
             }
@@ -76,7 +103,13 @@ impl Names {
                 tracing::debug!(pool, worker = worker.0, why, "a message of a worker was dropped");
             }
             Note::CircuitOpened(pool) => {
-                tracing::error!(pool = self.pool(*pool), "a pool's workers were lost too often");
+                let last = self.pools.get(pool.0 as usize).and_then(|name| name.last.as_deref());
+                tracing::error!(
+                    pool = self.pool(*pool),
+                    reason = last,
+                    "a pool's workers were lost too often: it rests, for a minute at most, and is then tried again. \
+                     Mend what the reason says; `narrows bus status` tells when it is tried"
+                );
             }
             Note::CircuitClosed(pool) => {
                 tracing::info!(pool = self.pool(*pool), "a pool works again");
@@ -98,12 +131,37 @@ mod tests {
         names.learn(0, PoolId(0), &shared);
         assert_eq!((names.of(3), names.of(0), names.of(1), names.of(9)), ("own", "shared", "", ""));
         assert_eq!((names.pool(PoolId(1)), names.pool(PoolId(2))), ("own", ""));
-        let end = |worker, stderr| names.end(worker, "exit status 1".to_owned(), stderr);
+        let mut end = |worker, stderr| names.end(worker, "exit status 1".to_owned(), stderr);
         assert_eq!(end(3, "oh"), "exit status 1; stderr: oh");
         assert_eq!(end(3, ""), "exit status 1");
         assert_eq!(end(0, "oh"), "exit status 1");
+        // They are told when it turns out that it was lost, once.
+        assert_eq!(names.lose(Worker(3), "exit status 1; stderr: oh"), None);
+        assert_eq!(names.lose(Worker(0), "exit status 1").as_deref(), Some("oh"));
+        assert_eq!(names.lose(Worker(0), "exit status 2"), None);
+        assert_eq!(names.lose(Worker(9), "exit status 2"), None);
+        let last: Vec<_> = names.pools.iter().map(|pool| pool.last.as_deref()).collect();
+        assert_eq!(last, [Some("exit status 2"), Some("exit status 1; stderr: oh")]);
         // Another pool has its slot now.
+        names.end(0, "exit status 1".to_owned(), "oh");
         names.learn(0, PoolId(1), &own);
         assert_eq!(names.of(0), "own");
+        assert_eq!(names.lose(Worker(0), "exit status 1"), None);
+    }
+
+    #[test]
+    fn only_who_was_greeted_is_known_to_be_ready() {
+        let mut names = Names::default();
+        let pool =
+            |name: &str, share, protocol| Pool { share, protocol, ..Pool::new(name, vec!["a".to_owned()]) };
+        for (number, pool, greeted) in [
+            (0, pool("a", Share::All, Protocol::V1), true),
+            (1, pool("b", Share::All, Protocol::V2), true),
+            (2, pool("c", Share::All, Protocol::JsonRpc), false),
+            (3, pool("d", Share::Session, Protocol::V1), false),
+        ] {
+            names.learn(number, PoolId(number), &pool);
+            assert_eq!(names.workers[number as usize].greeted, greeted, "{pool:?}");
+        }
     }
 }
