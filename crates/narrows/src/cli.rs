@@ -10,6 +10,7 @@ mod check;
 mod help;
 mod model;
 mod policy;
+mod serve;
 mod session;
 mod sessions;
 mod tolerate;
@@ -34,6 +35,7 @@ pub(crate) use chat::Chat;
 pub(crate) use check::{CheckFiles, CheckFormat};
 pub(crate) use model::ModelArgs;
 pub(crate) use policy::{Check, Circumstances, Explain, Policy, PolicyCommand, Test, Wanted};
+pub(crate) use serve::Serve;
 pub(crate) use session::SessionArgs;
 pub(crate) use sessions::{Delete, Sessions, SessionsCommand};
 pub(crate) use value::Variable;
@@ -92,6 +94,7 @@ pub(crate) enum Command {
     Bus(Box<Bus>),
     Check(CheckFiles),
     Audit(Audit),
+    Serve(Serve),
     Acp(Box<Acp>),
     FakeAgent(FakeAgent),
     Completions(Completions),

@@ -10,6 +10,7 @@ mod completions;
 mod fake_agent;
 mod policy;
 mod run;
+mod serve;
 mod sessions;
 
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Bus(bus) => bus::execute(&bus),
         Command::Check(check) => check::execute(&check),
         Command::Audit(audit) => audit::execute(&audit),
+        Command::Serve(serve) => serve::execute(&serve),
         Command::Acp(acp) => acp::execute(*acp),
         Command::FakeAgent(fake) => fake_agent::execute(&fake),
         Command::Completions(completions) => completions::execute(&completions),

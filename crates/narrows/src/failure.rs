@@ -6,6 +6,7 @@ mod denied;
 mod driving;
 mod inspecting;
 mod running;
+mod serving;
 mod setting;
 
 use std::fmt::Write;

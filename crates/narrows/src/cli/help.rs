@@ -179,6 +179,14 @@ pub(super) const AUDIT_HEAD: &[Example] =
 pub(super) const AUDIT_KEYGEN: &[Example] =
     &[("narrows audit keygen me.key", "me.key, and me.key.pub to give away")];
 
+/// Of `narrows serve`.
+pub(super) const SERVE: &[Example] = &[
+    ("narrows serve governed/ACP.md", "what an editor starts in place of the agent"),
+    ("narrows serve --approve governed/ACP.md", "after its files were changed on purpose"),
+    ("narrows check governed", "what is wrong with the manifest, without starting anything"),
+    ("narrows audit verify governed/audit/audit-log.jsonl", "whether its log is as it was written"),
+];
+
 /// Of `narrows acp`.
 pub(super) const ACP: &[Example] = &[
     ("OPENAI_API_KEY=… narrows acp", "what an editor starts, with OpenAI's gpt-4o"),

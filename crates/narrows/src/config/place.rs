@@ -75,7 +75,7 @@ fn read(path: &Path) -> io::Result<(String, bool)> {
 }
 
 /// Where sessions are kept unless something else is said.
-pub(super) fn data_dir(variables: &Variables) -> Option<PathBuf> {
+pub(crate) fn data_dir(variables: &Variables) -> Option<PathBuf> {
     below(variables, env::DATA_HOME, ".local/share")
 }
 

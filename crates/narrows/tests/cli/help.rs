@@ -39,6 +39,7 @@ fn the_short_help() {
       bus          Route many clients to pools of supervised agents
       check        Say whether files can be used, and what is wrong with them
       audit        Verify and read the log of what was decided
+      serve        Serve an agent behind a gate, as a manifest says
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell
@@ -79,6 +80,7 @@ fn the_long_help() {
       bus          Route many clients to pools of supervised agents
       check        Say whether files can be used, and what is wrong with them
       audit        Verify and read the log of what was decided
+      serve        Serve an agent behind a gate, as a manifest says
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell

@@ -71,6 +71,30 @@ impl<'a> Talk<'a> {
         }
     }
 
+    /// The same, where what is asked of us is answered with what `answer` makes of it.
+    pub(crate) fn ask_and_answer(
+        &mut self,
+        method: &str,
+        params: &Value,
+        mut answer: impl FnMut(&Value) -> Value,
+    ) -> Value {
+        self.send(method, params);
+        loop {
+            let message = self.read();
+            if message["method"].is_null() {
+                assert_eq!(message["id"], json!(self.last), "{message}");
+                return message;
+            }
+            if let Some(id) = message.get("id") {
+                let response = json!({"jsonrpc": "2.0", "id": id, "result": answer(&message)});
+                let input = self.input.as_mut().expect("its input is open");
+                input.write_all(format!("{response}\n").as_bytes()).expect("it reads");
+            } else {
+                self.updates.push(message);
+            }
+        }
+    }
+
     /// Sends a request and waits for nothing.
     pub(crate) fn send(&mut self, method: &str, params: &Value) {
         self.last += 1;

@@ -1,0 +1,37 @@
+//! The arguments of `narrows serve`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::help;
+
+/// Serve an agent behind a gate, as a manifest says
+///
+/// The manifest is an ACP.md with the OPERATOR.md, GOVERNANCE.md, policies and AGENT-CLI.md that it leads to. Of the kind
+/// `bridge` it starts the agent of its AGENT-CLI.md and speaks for it on stdin and stdout, as editors expect it.
+///
+/// Every call of a tool is decided by the policies before it is shown or run, and every decision is in the audit log
+/// before it takes effect. Where nothing can be recorded nothing is done. `narrows audit verify` proves the log.
+///
+/// The first start trusts the manifest and every file it leads to. If one of them changes after that nothing is served
+/// until --approve trusts it anew.
+#[derive(Args, Debug)]
+#[command(after_help = help::examples(help::SERVE))]
+pub(crate) struct Serve {
+    /// The ACP.md, or the directory it lies in
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+
+    /// The workspace: nothing outside is read, and no session may work outside [default: where the ACP.md lies]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Option<PathBuf>,
+
+    /// Trust the manifest as it is now, after it has changed, and serve nothing
+    #[arg(long)]
+    pub(crate) approve: bool,
+
+    /// Where it is kept what is trusted [default: narrows in your data directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}

@@ -1,0 +1,84 @@
+//! What is to be served: a manifest with all it leads to, and the workspace it is for.
+
+use std::path::{Path, PathBuf};
+
+use narrows_manifest::types::acp::Tier;
+use narrows_manifest::{Bundle, Finding, Findings, Kind, Severity};
+
+use crate::cli::Serve;
+use crate::drive;
+use crate::failure::Failure;
+use crate::output;
+use crate::terminal::{Colour, line};
+
+/// A manifest that can be served.
+pub(super) struct Charge {
+    pub(super) bundle: Bundle,
+    /// The root of the workspace: absolute and without links.
+    pub(super) root: PathBuf,
+}
+
+impl Charge {
+    /// Loads it and tells what is wrong with it. `None`: it cannot be used.
+    pub(super) fn load(args: &Serve) -> Result<Option<Self>, Failure> {
+        let manifest = manifest_at(&args.path);
+        // As the user wrote it, so that what is said about files leads there.
+        let shown = args.root.as_deref().unwrap_or_else(|| parent(&manifest));
+        let bundle = match narrows_manifest::load(&manifest, args.root.as_deref()) {
+            Ok(bundle) => bundle,
+            Err(findings) => {
+                tell(shown, &findings);
+                return Ok(None);
+            }
+        };
+        tell(shown, &bundle.warnings);
+        // What is not enforced is not claimed either.
+        if bundle.acp.front.metadata.aip44.tier == Tier::Sandboxed {
+            return Err(Failure::no_sandbox_yet());
+        }
+        let root = drive::directory(shown)?;
+        Ok(Some(Self { bundle, root }))
+    }
+}
+
+/// The ACP.md that is meant by a path.
+fn manifest_at(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(Kind::Acp.file_name()) } else { path.to_owned() }
+}
+
+/// The directory of a file, also of one that is named from within it.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
+}
+
+/// Says what is wrong with the files below `base`, and what is strange.
+fn tell(base: &Path, findings: &Findings) {
+    for finding in findings {
+        let Finding { line: row, column, key, message, .. } = finding;
+        let file = base.join(&finding.file);
+        let about = if key.is_empty() { String::new() } else { format!("{key}: ") };
+        let what = line(&format!("{}:{row}:{column}: {about}{message}", file.display()));
+        match finding.severity {
+            Severity::Error => {
+                output::complain(&Failure::finding(what, finding).render(Colour::of_stderr()));
+            }
+            Severity::Warning => {
+                let hint = finding.hint.as_ref().map(|hint| format!("hint: {}\n", line(hint)));
+                output::complain(&format!("warning: {what}\n{}", hint.unwrap_or_default()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_means_the_manifest_in_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        assert_eq!(manifest_at(directory.path()), directory.path().join("ACP.md"));
+        assert_eq!(manifest_at(Path::new("x/MY.md")), Path::new("x/MY.md"));
+        assert_eq!((parent(Path::new("ACP.md")), parent(Path::new("a/b"))), (Path::new("."), Path::new("a")));
+    }
+}

@@ -1,0 +1,34 @@
+//! The audit log of a manifest, opened before anything is served.
+
+use narrows_audit::{Algorithm, Log, Options};
+use narrows_govern::{Disk, admit};
+use narrows_manifest::AuditTarget;
+use narrows_manifest::types::acp::Tier;
+use narrows_manifest::types::governance::HashAlgorithm;
+
+use super::charge::Charge;
+use crate::failure::Failure;
+
+/// Opens it. `None`: nothing is governed, and nothing is recorded.
+pub(super) fn open(charge: &Charge) -> Result<Option<Log>, Failure> {
+    let Charge { bundle, root } = charge;
+    let path = match &bundle.audit {
+        AuditTarget::Log(path) => root.join(path),
+        AuditTarget::Off => {
+            let is_basic = bundle.acp.front.metadata.aip44.tier == Tier::Basic;
+            let is_free = is_basic && bundle.governance.is_none();
+            return if is_free { Ok(None) } else { Err(Failure::unaudited()) };
+        }
+    };
+    // A link in the workspace must not lead the log out of it.
+    let real = admit(&path, std::slice::from_ref(root), &Disk)
+        .map_err(|outside| Failure::stray_log(&path, &outside))?;
+    let audit = bundle.governance.as_ref().and_then(|governance| governance.config.audit.as_ref());
+    let algorithm = match audit.and_then(|audit| audit.hash_algo) {
+        Some(HashAlgorithm::Sha512) => Algorithm::Sha512,
+        // BLAKE3 is no algorithm of an entry.
+        Some(HashAlgorithm::Sha256 | HashAlgorithm::Blake3) | None => Algorithm::Sha256,
+    };
+    let options = Options { algorithm, ..Options::default() };
+    Log::open(&real, options).map(Some).map_err(|error| Failure::unopened_log(&path, &error))
+}

@@ -1,0 +1,87 @@
+//! Who has started us: the user of this process, and what they are in the governance.
+
+use narrows_govern::Principal;
+use narrows_manifest::EffectiveGovernance;
+use narrows_manifest::types::governance::Approver;
+
+/// Where users have their names.
+const USERS: &str = "/etc/passwd";
+
+/// The user of this process. It is asked of the system and not of the environment, which anybody can set.
+pub(super) fn principal(governance: Option<&EffectiveGovernance>) -> Principal {
+    let uid = rustix::process::geteuid().as_raw();
+    let users = std::fs::read_to_string(USERS).unwrap_or_default();
+    let approvers = governance.map(|governance| governance.config.approvers.as_slice()).unwrap_or_default();
+    known_as(uid, name_of(uid, &users), approvers)
+}
+
+fn known_as(uid: u32, name: Option<&str>, approvers: &[Approver]) -> Principal {
+    let Some(name) = name else { return Principal { id: format!("uid:{uid}"), ..Principal::default() } };
+    Principal { id: format!("user:{name}"), roles: roles_of(name, approvers), scopes: None }
+}
+
+/// What somebody is in a governance: the approver of their name has a role, or is one by its name.
+pub(super) fn roles_of(name: &str, approvers: &[Approver]) -> Vec<String> {
+    let them = approvers.iter().filter(|approver| {
+        approver.id == name || approver.id.strip_prefix("user:").is_some_and(|user| user == name)
+    });
+    them.flat_map(|approver| [Some(approver.id.clone()), approver.role.clone()]).flatten().collect()
+}
+
+fn name_of(uid: u32, users: &str) -> Option<&str> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        (number.parse() == Ok(uid) && !name.is_empty()).then_some(name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const USERS: &str =
+        "root:x:0:0::/root:/bin/sh\n+nis\nada:x:1000:1000:Ada:/home/ada:/bin/sh\n:x:7:7::/:/\n";
+
+    #[test]
+    fn a_user_is_known_by_name_or_number() {
+        let check = |uid, expected: Option<&str>| assert_eq!(name_of(uid, USERS), expected, "{uid}");
+        check(0, Some("root"));
+        check(1000, Some("ada"));
+        check(7, None);
+        check(9, None);
+        assert_eq!(known_as(9, None, &[]).id, "uid:9");
+    }
+
+    #[test]
+    fn roles_are_those_of_the_approver_of_that_name() {
+        let approver = |id: &str, role: Option<&str>| Approver {
+            id: id.to_owned(),
+            role: role.map(str::to_owned),
+            can_approve: None,
+            quorum: None,
+        };
+        let approvers = [approver("ada", Some("lead")), approver("user:bob", None), approver("cfo", None)];
+        let check = |name: &str, roles: &[&str]| {
+            let who = known_as(1, Some(name), &approvers);
+            assert_eq!(
+                (who.id, who.roles),
+                (format!("user:{name}"), roles.iter().map(|r| (*r).to_owned()).collect())
+            );
+        };
+        check("ada", &["ada", "lead"]);
+        check("bob", &["user:bob"]);
+        check("eve", &[]);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_stands_there_is_no_harm(users in "[a-z:0-9\n]{0,80}", uid: u32) {
+            if let Some(name) = name_of(uid, &users) {
+                prop_assert!(!name.is_empty() && users.contains(name));
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What to say when a manifest cannot be served, or what it serves goes wrong.
+
+use std::io;
+use std::path::Path;
+
+use narrows_audit::{AppendError, OpenError};
+use narrows_govern::Outside;
+use narrows_link::CloseReason;
+use narrows_manifest::version::VersionError;
+
+use super::{Code, Failure};
+use crate::terminal::line;
+
+impl Failure {
+    /// A manifest is of a kind that is not served.
+    pub(crate) fn unserved(kind: &str) -> Self {
+        Self::new(Code::Usage, format!("a manifest of the kind {kind} cannot be served yet"))
+    }
+
+    /// A manifest demands a sandbox.
+    pub(crate) fn no_sandbox_yet() -> Self {
+        Self::new(
+            Code::Usage,
+            "the tier sandboxed demands a sandbox, and `narrows serve` cannot enforce it yet",
+        )
+        .hint("write tier: governance-aware, if the agent may run without one")
+    }
+
+    /// Something that is governed would be recorded nowhere.
+    pub(crate) fn unaudited() -> Self {
+        Self::new(Code::Usage, "a governed manifest is not served without an audit log")
+            .hint("take metadata.aip44.audit.kind: off out of the ACP.md")
+    }
+
+    /// The log would not be in the workspace.
+    pub(crate) fn stray_log(path: &Path, outside: &Outside) -> Self {
+        Self::new(
+            Code::Usage,
+            line(&format!("the audit log {:?} cannot be used", path.display().to_string())),
+        )
+        .because(outside)
+        .hint("a log lies in the workspace, and no link leads out of it")
+    }
+
+    /// The log cannot be opened.
+    pub(crate) fn unopened_log(path: &Path, error: &OpenError) -> Self {
+        let message =
+            format!("nothing is served, because {:?} cannot be written", path.display().to_string());
+        let failure = Self::new(Code::Internal, line(&message)).because(error);
+        match error {
+            OpenError::Damaged(_) => failure
+                .hint(line(&format!("see what is wrong with it: narrows audit verify {}", path.display()))),
+            OpenError::Io(_) | OpenError::Locked => failure,
+        }
+    }
+
+    /// Something could not be recorded, and so is not done.
+    pub(crate) fn unrecorded(error: &AppendError) -> Self {
+        Self::new(Code::Internal, "nothing is served, because it cannot be recorded").because(error)
+    }
+
+    /// There is no place to keep what is trusted.
+    pub(crate) fn no_data_dir() -> Self {
+        Self::new(
+            Code::Usage,
+            "there is no place to keep what is trusted: neither XDG_DATA_HOME nor HOME says one",
+        )
+        .hint("name one: --data-dir DIR")
+    }
+
+    /// A manifest is not what was trusted.
+    pub(crate) fn changed(manifest: &Path, files: &[String]) -> Self {
+        let message = format!("{} is not what was trusted: {}", manifest.display(), files.join(", "));
+        let command = format!("narrows serve --approve {}", manifest.display());
+        Self::new(Code::Usage, line(&message))
+            .hint(line(&format!("look at what has changed, then: {command}")))
+    }
+
+    /// What is trusted cannot be kept.
+    pub(crate) fn unpinned(path: &Path, error: &io::Error) -> Self {
+        let message = format!("what is trusted cannot be kept in {:?}", path.display().to_string());
+        Self::new(Code::Internal, line(&message)).because(error)
+    }
+
+    /// A manifest that needs an agent has none.
+    pub(crate) fn no_agent() -> Self {
+        Self::new(Code::Usage, "there is no agent to be served")
+            .hint("put an AGENT-CLI.md beside the ACP.md, or name one in the operator's runtime.ref")
+    }
+
+    /// The command that prints a version is none.
+    pub(crate) fn unreadable_check(command: &str) -> Self {
+        Self::new(Code::Usage, line(&format!("version_check.cmd is no command: {command:?}")))
+    }
+
+    /// The command that prints a version does not end.
+    pub(crate) fn silent_check(command: &str, millis: u64) -> Self {
+        Self::new(Code::Timeout, line(&format!("{command:?} did not print a version within {millis} ms")))
+    }
+
+    /// The agent that is installed is not one that the manifest is about.
+    pub(crate) fn unfit_version(agent: &str, command: &str, error: &VersionError) -> Self {
+        Self::new(
+            Code::Start,
+            line(&format!("the agent {agent:?} is not started: {command:?} tells against it")),
+        )
+        .because(error)
+        .hint("install a version that its AGENT-CLI.md names in version_check.range")
+    }
+
+    /// The agent has gone by itself.
+    pub(crate) fn agent_gone(agent: &str, reason: &CloseReason) -> Self {
+        let mut failure =
+            Self::new(Code::Agent, line(&format!("the agent {agent:?} has gone"))).because(reason);
+        if let CloseReason::Exited { stderr, .. } = reason {
+            failure.stderr.clone_from(stderr);
+        }
+        failure
+    }
+
+    /// The agent had to be ended.
+    pub(crate) fn unruly(agent: &str, why: &str) -> Self {
+        Self::new(Code::Agent, line(&format!("the agent {agent:?} was ended: {why}")))
+            .hint("what it did is in the audit log: narrows audit show")
+    }
+}

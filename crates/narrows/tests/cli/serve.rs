@@ -1,0 +1,196 @@
+//! `narrows serve` of a bridge: real processes on both sides of the gate, and the log they leave.
+
+use serde_json::{Value, json};
+
+use crate::serve_support::{Governed, open, session};
+
+const READ: &str = r#"
+[[turn]]
+steps = [
+  { tool = { id = "c", title = "Look", kind = "read", path = "a.txt" } },
+  { tool_update = { id = "c", status = "completed", text = "seen" } },
+  { say = "done" },
+]
+"#;
+
+const FAIL: &str = r#"
+[[turn]]
+steps = [
+  { tool = { id = "c", title = "Look", kind = "read", path = "a.txt" } },
+  { tool_update = { id = "c", status = "failed", text = "gone" } },
+  { say = "done" },
+]
+"#;
+
+/// Asks before it acts, and says what it was told.
+fn asks(kind: &str) -> String {
+    format!(
+        r#"
+[[turn]]
+steps = [
+  {{ tool = {{ id = "c", title = "Do it", kind = "{kind}", path = "a.txt" }} }},
+  {{ ask = {{ tool = "c", title = "Do it?", options = ["allow_once", "reject_once"], on_allow = [
+    {{ tool_update = {{ id = "c", status = "completed", text = "did" }} }},
+    {{ say = "allowed" }},
+  ], on_reject = [
+    {{ tool_update = {{ id = "c", status = "failed", text = "no" }} }},
+    {{ say = "rejected" }},
+  ] }} }},
+]
+"#
+    )
+}
+
+/// One turn; what is asked of the client is answered with `choice`. What was asked, and the answer to the prompt.
+fn turn(governed: &Governed, choice: &str) -> (String, Vec<Value>, Value) {
+    let mut talk = governed.talk();
+    let session = session(&mut talk, governed);
+    let mut asked = Vec::new();
+    let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "go"}]});
+    let answer = talk.ask_and_answer("session/prompt", &prompt, |request| {
+        asked.push(request.clone());
+        json!({"outcome": {"outcome": "selected", "optionId": choice}})
+    });
+    let said = talk.said();
+    let ended = talk.end();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+    (said, asked, answer)
+}
+
+/// The last entry of the log about a call.
+fn call(governed: &Governed) -> Value {
+    let entries = governed.entries();
+    entries.into_iter().rfind(|entry| entry["action"] == "tool.call").unwrap_or_default()
+}
+
+#[test]
+fn an_allowed_tool_runs_and_is_recorded() {
+    let governed = Governed::bridge(READ);
+    let (said, asked, answer) = turn(&governed, "");
+    assert_eq!((said.as_str(), asked.len()), ("done", 0));
+    assert_eq!(answer["result"]["stopReason"], "end_turn");
+    assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "tidy");
+    assert_eq!(
+        governed.actions(),
+        [
+            "manifest.pinned",
+            "operator.invoked",
+            "policy.resolved",
+            "operator.running",
+            "tool.call",
+            "operator.completed",
+            "session.closed"
+        ]
+    );
+    let call = call(&governed);
+    assert_eq!(call["policy"], json!({"ref": "looking", "decision": "allow"}));
+    assert_eq!(call["metadata"]["aip44"]["approval"], "auto");
+    let who = call["metadata"]["aip44"]["identity"].as_str().expect("somebody");
+    assert!(who.starts_with("user:"), "{who}");
+}
+
+#[test]
+fn a_denied_tool_is_neither_asked_for_nor_shown() {
+    let governed = Governed::bridge(&asks("execute"));
+    let mut talk = governed.talk();
+    let session = session(&mut talk, &governed);
+    let answer = talk.prompt(&session, "go");
+    assert_eq!(answer["result"]["stopReason"], "end_turn");
+    assert_eq!(talk.said(), "rejected");
+    let kinds = talk.updates.iter().map(|update| &update["params"]["update"]["sessionUpdate"]);
+    assert!(kinds.clone().all(|kind| kind == "agent_message_chunk"), "{:?}", talk.updates);
+    talk.end();
+    let actions = governed.actions();
+    assert!(actions.contains(&"policy.resolved".to_owned()), "{actions:?}");
+    let resolved = governed.entries().into_iter().find(|entry| entry["action"] == "policy.resolved");
+    assert_eq!(resolved.expect("one")["policy"], json!({"ref": "shell", "decision": "deny"}));
+}
+
+#[test]
+fn a_tool_that_runs_although_it_is_denied_ends_the_turn() {
+    let governed = Governed::bridge(
+        "[[turn]]\nsteps = [\n  { tool = { id = \"c\", title = \"x\", kind = \"execute\", status = \"in_progress\", \
+         input = { command = \"rm\" } } },\n  { wait_cancel = true },\n]\n",
+    );
+    let (_, asked, answer) = turn(&governed, "");
+    assert_eq!((asked.len(), &answer["result"]["stopReason"]), (0, &json!("refusal")));
+    let actions = governed.actions();
+    assert!(actions.contains(&"operator.interrupted".to_owned()), "{actions:?}");
+}
+
+#[test]
+fn an_approved_tool_runs_once_somebody_who_may_has_agreed() {
+    let governed = Governed::bridge(&asks("delete"));
+    let (said, asked, _) = turn(&governed, "allow_once");
+    assert_eq!((said.as_str(), asked.len()), ("allowed", 1));
+    assert!(asked[0]["params"]["_meta"]["aip44"]["approval"].is_string(), "{asked:?}");
+    let actions = governed.actions();
+    for action in ["operator.suspended", "operator.resumed", "tool.call"] {
+        assert!(actions.contains(&action.to_owned()), "{actions:?}");
+    }
+    let approval = &call(&governed)["metadata"]["aip44"]["approval"];
+    assert!(approval.to_string().contains("user:"), "{approval}");
+}
+
+#[test]
+fn a_rejected_tool_does_not_run() {
+    let governed = Governed::bridge(&asks("delete"));
+    let (said, asked, _) = turn(&governed, "reject_once");
+    assert_eq!((said.as_str(), asked.len()), ("rejected", 1));
+    governed.actions();
+}
+
+#[test]
+fn a_failed_tool_is_recorded_with_its_error() {
+    let governed = Governed::bridge(FAIL);
+    turn(&governed, "");
+    governed.actions();
+    assert!(call(&governed)["output"]["error"].to_string().contains("gone"));
+}
+
+#[test]
+fn a_session_outside_the_workspace_is_refused() {
+    let governed = Governed::bridge(READ);
+    let mut talk = governed.talk();
+    for outside in [governed.place.path().to_owned(), "/".into(), governed.root().join("../data")] {
+        let answer = open(&mut talk, &outside);
+        assert_eq!(answer["error"]["data"]["code"], "cwd_outside_root", "{answer}");
+        assert_eq!(answer["error"]["code"], -32602);
+    }
+    std::os::unix::fs::symlink("/", governed.root().join("out")).expect("a link");
+    let answer = open(&mut talk, &governed.root().canonicalize().expect("it is there").join("out"));
+    assert_eq!(answer["error"]["data"]["code"], "cwd_outside_root", "{answer}");
+    talk.end();
+    let refused = governed.actions().into_iter().filter(|action| action == "session.refused").count();
+    assert_eq!(refused, 4);
+}
+
+#[test]
+fn what_the_manifest_does_not_declare_is_not_there() {
+    // The tier declares no files of the client, and the agent wants one.
+    let governed = Governed::bridge("[[turn]]\nsteps = [{ read = \"a.txt\" }, { say = \"got {last}\" }]\n");
+    let mut talk = crate::talk::Talk::start(&governed.place, governed.serve(&[]));
+    let offers = json!({"fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true});
+    talk.ask("initialize", &json!({"protocolVersion": 1, "clientCapabilities": offers}));
+    let session = session(&mut talk, &governed);
+    let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "go"}]});
+    let mut asked = 0;
+    talk.ask_and_answer("session/prompt", &prompt, |_| {
+        asked += 1;
+        json!({"content": "secret"})
+    });
+    assert_eq!(asked, 0, "it never reaches the client");
+    assert!(!talk.said().contains("secret"));
+    talk.end();
+    governed.actions();
+}
+
+#[test]
+fn a_log_goes_on_where_the_last_one_ended() {
+    let governed = Governed::bridge(READ);
+    turn(&governed, "");
+    turn(&governed, "");
+    let actions = governed.actions();
+    assert_eq!(actions.iter().filter(|action| *action == "manifest.pinned").count(), 1);
+    assert_eq!(actions.iter().filter(|action| *action == "session.closed").count(), 2);
+}

@@ -1,0 +1,198 @@
+//! `narrows serve` when something is wrong: with the manifest, its agent, its log, or what it was trusted with.
+
+use std::os::unix::fs::PermissionsExt;
+
+use insta::assert_snapshot;
+use rustix::process::Signal;
+
+use crate::serve_support::{Governed, acp, session};
+use crate::support::Place;
+
+const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
+
+/// What is said when it does not start.
+fn told(governed: &Governed, args: &[&str]) -> String {
+    governed.place.told(governed.serve(args))
+}
+
+#[test]
+fn a_manifest_with_mistakes_is_not_served() {
+    let place = Place::new();
+    std::fs::create_dir(place.path().join("ws")).expect("a directory");
+    place.file("ws/ACP.md", &acp("brige", "basic", ""));
+    assert_snapshot!(place.told(place.narrows(["serve", "ws"])), @r"
+    --- stderr ---
+    error: ws/ACP.md:6:7: kind: `brige` is not allowed here
+    hint: did you mean bridge? It is one of client, server, bridge
+    --- exit 2 ---
+    ");
+    let nowhere = place.told(place.narrows(["serve", "nowhere/ACP.md"]));
+    assert!(
+        nowhere.contains("nowhere/ACP.md:1:1: this cannot be read") && nowhere.ends_with("--- exit 2 ---\n"),
+        "{nowhere}"
+    );
+}
+
+#[test]
+fn what_has_changed_is_refused_until_it_is_approved() {
+    let governed = Governed::bridge(QUIET);
+    assert_snapshot!(told(&governed, &[]), @r"
+    --- stderr ---
+    [DIR]/ws/ACP.md and what it leads to, 7 files, are trusted from now on; whatever changes is to be approved
+    warning: the agent is not confined: the sandbox of its manifest is not enforced
+    --- exit 0 ---
+    ");
+    // The same again is trusted.
+    assert_snapshot!(told(&governed, &[]), @r"
+    --- stderr ---
+    warning: the agent is not confined: the sandbox of its manifest is not enforced
+    --- exit 0 ---
+    ");
+    let path = governed.root().join("OPERATOR.md");
+    let text = std::fs::read_to_string(&path).expect("it is there");
+    governed.file("OPERATOR.md", &text.replace("Short.", "Shorx."));
+    assert_snapshot!(told(&governed, &[]), @r"
+    --- stderr ---
+    error: [DIR]/ws/ACP.md is not what was trusted: [DIR]/ws/OPERATOR.md has changed
+    hint: look at what has changed, then: narrows serve --approve [DIR]/ws/ACP.md
+    --- exit 2 ---
+    ");
+    assert_snapshot!(told(&governed, &["--approve"]), @r"
+    --- stderr ---
+    approved: [DIR]/ws/OPERATOR.md has changed
+    [DIR]/ws/ACP.md is trusted as it is, 7 files
+    --- exit 0 ---
+    ");
+    assert!(told(&governed, &[]).contains("--- exit 0 ---"));
+    assert_eq!(governed.actions(), ["manifest.pinned", "manifest.approved"]);
+    let entries = governed.entries();
+    assert!(entries[1]["input"]["changed"][0].as_str().expect("a text").ends_with("OPERATOR.md has changed"));
+}
+
+#[test]
+fn pins_that_cannot_be_read_are_not_pins() {
+    let governed = Governed::bridge(QUIET);
+    told(&governed, &[]);
+    let pins = governed.place.path().join("data/pins");
+    let file = std::fs::read_dir(pins).expect("pins").next().expect("one").expect("one").path();
+    std::fs::write(file, "{}").expect("it is ours");
+    let told = told(&governed, &[]);
+    assert!(told.contains("the pins of this manifest") && told.contains("--- exit 2 ---"), "{told}");
+}
+
+#[test]
+fn a_log_that_cannot_be_written_keeps_everything_from_starting() {
+    let governed = Governed::bridge(QUIET);
+    // A directory where the log would be: also root cannot write there.
+    std::fs::create_dir_all(governed.log()).expect("a directory");
+    let said = told(&governed, &[]);
+    assert!(said.contains("nothing is served, because") && said.contains("--- exit 70 ---"), "{said}");
+    assert!(!governed.place.path().join("data/pins").exists(), "nothing is trusted that was not recorded");
+}
+
+#[test]
+fn a_disk_that_is_full_keeps_everything_from_starting() {
+    let governed = Governed::bridge(QUIET);
+    let serve = governed.serve(&[]);
+    // No file may have a byte, and whoever writes one is told so as if there were no room.
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh"]);
+    command.arg(serve.get_program()).args(serve.get_args()).current_dir(governed.place.path());
+    command.env_clear().envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.stdin(std::process::Stdio::null());
+    let said = governed.place.told(command);
+    assert!(said.contains("the disk is full") && said.contains("--- exit 70 ---"), "{said}");
+    assert!(!governed.place.path().join("data/pins").exists(), "nothing is trusted that was not recorded");
+}
+
+#[test]
+fn a_damaged_log_keeps_everything_from_starting() {
+    let governed = Governed::bridge(QUIET);
+    told(&governed, &[]);
+    let text = std::fs::read_to_string(governed.log()).expect("a log");
+    std::fs::write(governed.log(), text.replace("manifest.pinned", "manifest.pinnex")).expect("it is ours");
+    let said = told(&governed, &[]);
+    assert!(said.contains("the audit log is damaged") && said.contains("narrows audit verify"), "{said}");
+}
+
+#[test]
+fn a_log_outside_the_workspace_is_refused() {
+    let governed = Governed::bridge(QUIET);
+    std::os::unix::fs::symlink(governed.place.path(), governed.root().join("audit")).expect("a link");
+    let said = told(&governed, &[]);
+    assert!(said.contains("lies outside") && said.contains("--- exit 2 ---"), "{said}");
+    assert!(!governed.place.path().join("audit-log.jsonl").exists());
+}
+
+#[test]
+fn what_is_governed_is_not_served_without_a_log() {
+    let governed = Governed::bridge(QUIET);
+    let more = "    operator: ./OPERATOR.md\n    audit: {kind: 'off'}\n";
+    governed.file("ACP.md", &acp("bridge", "governance-aware", more));
+    let said = told(&governed, &[]);
+    assert!(said.contains("--- exit 2 ---"), "{said}");
+}
+
+#[test]
+fn an_agent_of_another_version_is_not_started() {
+    let governed = Governed::bridge(QUIET);
+    governed.demand(">=99.0.0");
+    assert_snapshot!(told(&governed, &[]), @r#"
+    --- stderr ---
+    [DIR]/ws/ACP.md and what it leads to, 7 files, are trusted from now on; whatever changes is to be approved
+    warning: the agent is not confined: the sandbox of its manifest is not enforced
+    error: the agent "tidy-agent" is not started: "narrows --version" tells against it
+      because: version [VERSION] is not in >=99.0.0
+    hint: install a version that its AGENT-CLI.md names in version_check.range
+    --- exit 5 ---
+    "#);
+}
+
+#[test]
+fn an_agent_that_goes_is_told_of() {
+    let governed = Governed::bridge("[[turn]]\nsteps = [{ exit = 3 }]\n");
+    let mut talk = governed.talk();
+    let session = session(&mut talk, &governed);
+    let answer = talk.prompt(&session, "go");
+    assert_eq!(answer["error"]["code"], -32010, "{answer}");
+    let ended = talk.wait();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the agent \"tidy-agent\" has gone"), "{}", ended.stderr);
+    assert_eq!(governed.actions().last().map(String::as_str), Some("session.closed"));
+}
+
+#[test]
+fn an_agent_that_does_not_stop_is_ended() {
+    let governed = Governed::bridge(
+        "[[turn]]\nsteps = [\n  { ignore_cancel = true },\n  { tool = { id = \"c\", title = \"x\", kind = \"execute\", \
+         status = \"in_progress\", input = { command = \"rm\" } } },\n  { hang = true },\n]\n",
+    );
+    let mut talk = governed.talk();
+    let session = session(&mut talk, &governed);
+    let answer = talk.prompt(&session, "go");
+    assert_eq!(answer["error"]["code"], -32010, "{answer}");
+    let ended = talk.wait();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("it went on with a turn that was stopped"), "{}", ended.stderr);
+    governed.actions();
+}
+
+#[test]
+fn a_signal_closes_the_log_in_good_order() {
+    let governed = Governed::bridge(QUIET);
+    let mut talk = governed.talk();
+    session(&mut talk, &governed);
+    talk.signal(Signal::TERM);
+    assert_eq!(talk.wait().status.code(), Some(143));
+    assert_eq!(governed.actions(), ["manifest.pinned", "operator.invoked", "session.closed"]);
+}
+
+#[test]
+fn pins_are_for_their_owner_only() {
+    let governed = Governed::bridge(QUIET);
+    told(&governed, &[]);
+    let pins = governed.place.path().join("data/pins");
+    let file = std::fs::read_dir(&pins).expect("pins").next().expect("one").expect("one").path();
+    let mode = |path: &std::path::Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
+    assert_eq!((mode(&pins), mode(&file)), (0o700, 0o600));
+}

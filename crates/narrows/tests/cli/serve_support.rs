@@ -1,0 +1,153 @@
+//! A governed workspace for the tests: a bridge to the scripted agent, with policies for every verdict.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::{MARK, Place};
+use crate::talk::Talk;
+
+/// A workspace with a manifest in it, and a place for what is trusted.
+pub(crate) struct Governed {
+    pub(crate) place: Place,
+}
+
+/// The manifest of a kind with more keys below `aip44`.
+pub(crate) fn acp(kind: &str, tier: &str, more: &str) -> String {
+    format!(
+        "---\nname: ws\nid: tidy\ndescription: d\nversion: 1.0.0\nkind: {kind}\ntransport: stdio\n\
+         metadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: {tier}\n{more}---\n"
+    )
+}
+
+fn operator(tools: &str, more: &str) -> String {
+    format!(
+        "---\nname: Tidy\nid: tidy\npersona_summary: p\nversion: 1.0.0\n\
+         profile: {{role: Tidy up., voice: Short., boundaries: [Never shout.]}}\ntools: [{tools}]\n{more}\n---\nbody\n"
+    )
+}
+
+/// Everything the scripted agent may use at all.
+const TOOLS: &str = "{id: 'kind:read'}, {id: 'kind:edit'}, {id: 'kind:delete'}, {id: 'kind:execute'}, \
+    {id: 'kind:search'}, {id: fs/read_text_file}, {id: fs/write_text_file}";
+
+/// Whoever runs the tests owns the workspace.
+fn governance() -> String {
+    let id = Command::new("id").arg("-un").output().expect("there is a user");
+    let name = String::from_utf8(id.stdout).expect("a name");
+    let approver = format!("approvers: [{{id: {}, role: owner}}]\n---\n", name.trim());
+    format!("{GOVERNANCE}{approver}")
+}
+
+const GOVERNANCE: &str = "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\n\
+    autonomy: {level: 2, defaultApproval: on-mutate}\npolicies:\n\
+    - {id: looking, ref: ./policies/looking/POLICY.md}\n\
+    - {id: removing, ref: ./policies/removing/POLICY.md}\n\
+    - {id: shell, ref: ./policies/shell/POLICY.md}\n";
+
+fn policy(slug: &str, subject: &str, more: &str) -> String {
+    format!(
+        "---\nschema: agentgovernance/v1\ndoctype: policy\nslug: {slug}\nversion: 1.0.0\n\
+         match: {{action: tool.call, subject: '{subject}'}}\n{more}\n---\n"
+    )
+}
+
+/// The script is the only argument of the scripted agent.
+fn agent_cli(range: &str) -> String {
+    format!(
+        "---\nname: ws\nid: tidy-agent\ndescription: d\nversion: 1.0.0\nbin: narrows\nbin_args: [fake-agent, agent.toml]\n\
+         install: [{{method: cargo, package: narrows}}]\nprotocol: acp\nacp: ./ACP.md\n\
+         version_check: {{cmd: narrows --version, parse: '(\\d+\\.\\d+\\.\\d+)', range: '{range}'}}\n\
+         sandbox: {{provider: local, config: {{}}, env: {{passthrough: [{MARK}]}}}}\n---\n"
+    )
+}
+
+impl Governed {
+    /// A bridge to an agent that plays this script.
+    pub(crate) fn bridge(script: &str) -> Self {
+        let governed = Self::of("bridge");
+        governed.file("AGENT-CLI.md", &agent_cli(">=0.1.0"));
+        governed.file("agent.toml", script);
+        governed
+    }
+
+    /// A manifest of this kind.
+    pub(crate) fn of(kind: &str) -> Self {
+        let governed = Self { place: Place::new() };
+        for slug in ["looking", "removing", "shell"] {
+            std::fs::create_dir_all(governed.root().join("policies").join(slug)).expect("a directory");
+        }
+        governed.file("ACP.md", &acp(kind, "governance-aware", "    operator: ./OPERATOR.md\n"));
+        governed.file(
+            "OPERATOR.md",
+            &operator(TOOLS, "governance: {audit_log: 'audit:default', autonomy: autonomous}"),
+        );
+        governed.file("GOVERNANCE.md", &governance());
+        governed.file("policies/looking/POLICY.md", &policy("looking", "kind:read", "decision: allow"));
+        let signers = "decision: require-approval\nautonomy: 4\nquorum: 1\nsigners: [{role: owner}]";
+        governed.file("policies/removing/POLICY.md", &policy("removing", "kind:delete", signers));
+        governed.file("policies/shell/POLICY.md", &policy("shell", "kind:execute", "decision: deny"));
+        governed
+    }
+
+    /// The workspace.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.place.path().join("ws")
+    }
+
+    /// Where the log is.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.root().join("audit/audit-log.jsonl")
+    }
+
+    /// Writes a file of the workspace.
+    pub(crate) fn file(&self, name: &str, text: &str) {
+        std::fs::write(self.root().join(name), text).expect("a file");
+    }
+
+    /// The agent must be of this version.
+    pub(crate) fn demand(&self, range: &str) {
+        self.file("AGENT-CLI.md", &agent_cli(range));
+    }
+
+    /// `narrows serve` with these arguments behind the manifest.
+    pub(crate) fn serve(&self, args: &[&str]) -> Command {
+        let mut command = self.place.narrows(["serve", "ws"].iter().chain(args));
+        command.env("NARROWS_DATA_DIR", self.place.path().join("data"));
+        command
+    }
+
+    /// A client of it that has introduced itself.
+    pub(crate) fn talk(&self) -> Talk<'_> {
+        Talk::initialized(&self.place, self.serve(&[]))
+    }
+
+    /// The actions in the log, which must verify.
+    #[track_caller]
+    pub(crate) fn actions(&self) -> Vec<String> {
+        let verified =
+            self.place.told_of(self.place.narrows(["audit", "verify", "ws/audit/audit-log.jsonl"]));
+        assert!(verified.contains("--- exit 0 ---"), "{verified}");
+        self.entries().iter().map(|entry| entry["action"].as_str().expect("a text").to_owned()).collect()
+    }
+
+    /// The entries of the log.
+    pub(crate) fn entries(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.log()).expect("there is a log");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+}
+
+/// Opens a session in this directory and returns the answer.
+pub(crate) fn open(talk: &mut Talk<'_>, cwd: &Path) -> Value {
+    talk.ask("session/new", &json!({"cwd": cwd, "mcpServers": []}))
+}
+
+/// Opens a session in the workspace and returns its id.
+pub(crate) fn session(talk: &mut Talk<'_>, governed: &Governed) -> String {
+    let cwd = governed.root().canonicalize().expect("it is there");
+    let answer = open(talk, &cwd);
+    assert!(answer["result"]["sessionId"].is_string(), "{answer}");
+    answer["result"]["sessionId"].as_str().expect("a text").to_owned()
+}
