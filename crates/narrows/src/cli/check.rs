@@ -15,7 +15,7 @@ use super::help;
 /// must be there, and so must the directories in which they run. What can be lived with, or may be otherwise on another
 /// machine, is a warning. Nothing is started.
 #[derive(Args, Debug)]
-#[command(after_help = help::examples(help::CHECK))]
+#[command(after_help = help::examples(help::CHECK), after_long_help = help::with_codes(help::CHECK, help::CHECK_CODES))]
 pub(crate) struct CheckFiles {
     /// The files, or directories of manifests
     #[arg(value_name = "FILE|DIR", required_unless_present = "print_schema")]

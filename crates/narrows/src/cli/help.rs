@@ -135,6 +135,15 @@ pub(super) const CHECK: &[Example] = &[
     ("narrows check --print-schema operator", "what may stand in an OPERATOR.md"),
 ];
 
+/// How `narrows check` ends.
+pub(super) const CHECK_CODES: &[(Code, &str)] = &[
+    (Code::Success, "every file can be used"),
+    (
+        Code::Usage,
+        "one has a mistake in it, or a warning with --strict, or cannot be read, or the arguments are wrong",
+    ),
+];
+
 /// Of `narrows audit`.
 pub(super) const AUDIT: &[Example] = &[
     ("narrows audit verify audit/audit-log.jsonl", "whether it is what was written"),
@@ -226,6 +235,11 @@ pub(super) fn reference(of: &[Example]) -> String {
 /// The same of a command that ends in few ways and reads few variables.
 pub(super) fn short_reference(of: &[Example], codes: &[(Code, &str)], names: &[&str]) -> String {
     examples(of) + &exits(codes) + &variables(|name| names.contains(&name))
+}
+
+/// The sections of the long help of a command that no variable changes.
+pub(super) fn with_codes(of: &[Example], codes: &[(Code, &str)]) -> String {
+    examples(of) + &exits(codes)
 }
 
 /// The sections of the long help of an agent, whose exit code hardly matters.

@@ -54,7 +54,7 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
 
 /// Whether a bus would start with it, and with nothing to be said against it if that counts.
 fn is_usable(inspected: &Inspected, strict: bool) -> bool {
-    inspected.config.is_some() && !(strict && !inspected.warnings.is_empty())
+    inspected.config.is_some() && (!strict || inspected.warnings.is_empty())
 }
 
 /// All there is to be said about a file, unless it cannot be read.
