@@ -1,8 +1,10 @@
 //! `narrows bus`: many clients, many agents, and how they are.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use narrows_bus::config::{self, Door, Listen};
 
@@ -24,7 +26,6 @@ const WORKERS: &str = "Workers";
 #[command(
     arg_required_else_help = true,
     args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
     override_usage = "narrows bus --config <FILE> [OPTIONS]\n       narrows bus --listen <URL> [OPTIONS] -- <COMMAND>...\n       narrows bus status [OPTIONS]",
     after_help = help::examples(help::BUS),
     after_long_help = help::short_reference(help::BUS, help::BUS_CODES, help::BUS_VARIABLES)
@@ -34,10 +35,13 @@ pub(crate) struct Bus {
     pub(crate) subcommand: Option<BusCommand>,
 
     /// The configuration: a bus.toml, or the JSON of stdio Bus
-    #[arg(long, value_name = "FILE", required_unless_present = "command", conflicts_with = "command")]
+    #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) config: Option<PathBuf>,
 
     /// Where clients come in: tcp://127.0.0.1:9000, unix:PATH or stdio:; wins over the file
+    ///
+    /// A PATH is written out: behind `unix:` no shell makes a directory of `~`, and neither does the bus. What is missing of
+    /// the directories to it is made, for this user alone.
     #[arg(long, value_name = "URL", value_parser = listen)]
     pub(crate) listen: Vec<Listen>,
 
@@ -58,22 +62,28 @@ pub(crate) struct Bus {
     pub(crate) log_format: LogFormat,
 
     /// How many workers are kept ready [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "command", conflicts_with = "config", help_heading = WORKERS)]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), conflicts_with = "config", help_heading = WORKERS)]
     pub(crate) instances: Option<u32>,
 
     /// Who shares a worker [default: connection]
-    #[arg(long, value_enum, value_name = "WHO", requires = "command", conflicts_with = "config", help_heading = WORKERS)]
+    #[arg(long, value_enum, value_name = "WHO", conflicts_with = "config", help_heading = WORKERS)]
     pub(crate) share: Option<Share>,
 
     /// What workers speak: version 1 or 2 of the protocol, or any JSON-RPC [default: 1]
-    #[arg(long, value_enum, value_name = "PROTOCOL", requires = "command", conflicts_with = "config", help_heading = WORKERS)]
+    #[arg(long, value_enum, value_name = "PROTOCOL", conflicts_with = "config", help_heading = WORKERS)]
     pub(crate) protocol: Option<Spoken>,
 
     /// What their pool is called [default: default]
-    #[arg(long, value_name = "NAME", value_parser = pool_name, requires = "command", conflicts_with = "config", help_heading = WORKERS)]
+    #[arg(long, value_name = "NAME", value_parser = pool_name, conflicts_with = "config", help_heading = WORKERS)]
     pub(crate) name: Option<String>,
 
+    /// Words that stand before `--`, where no agent is looked for; taken so that this can be said
+    #[arg(hide = true)]
+    pub(crate) stray: Vec<String>,
+
     /// An agent and its arguments; it gets the whole environment
+    ///
+    /// It stands behind `--`, a word for each argument. `narrows` is this very program, wherever it lies.
     #[arg(last = true, value_name = "COMMAND", help_heading = WORKERS)]
     pub(crate) command: Vec<String>,
 }
@@ -94,8 +104,8 @@ pub(crate) enum BusCommand {
     after_long_help = help::short_reference(help::BUS_STATUS, help::BUS_STATUS_CODES, help::BUS_VARIABLES)
 )]
 pub(crate) struct BusStatus {
-    /// The admin socket of the bus, which it names when it starts
-    #[arg(long, value_name = "PATH")]
+    /// The admin socket of the bus, as it names it when it starts: unix:PATH, or PATH alone
+    #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().try_map(socket))]
     pub(crate) socket: Option<PathBuf>,
 
     /// Print a JSON object
@@ -158,6 +168,20 @@ impl From<Spoken> for config::Protocol {
             Spoken::V2 => Self::V2,
             Spoken::Jsonrpc => Self::JsonRpc,
         }
+    }
+}
+
+/// Reads where the admin socket is.
+fn socket(text: OsString) -> Result<PathBuf, &'static str> {
+    match text.to_str() {
+        Some(text) if text.starts_with("tcp:") => {
+            Err("it is asked through its unix socket; a port answers `curl` and Prometheus")
+        }
+        Some(text) => {
+            let path = text.strip_prefix("unix:").map(|rest| rest.strip_prefix("//").unwrap_or(rest));
+            Ok(path.unwrap_or(text).into())
+        }
+        None => Ok(text.into()),
     }
 }
 

@@ -21,7 +21,18 @@ impl Failure {
     /// There is neither a file nor a command.
     pub(crate) fn nothing_to_serve() -> Self {
         Self::new(Code::Usage, "nothing says which agents to start")
-            .hint("name a file with --config, or an agent behind `--`")
+            .hint("put an agent behind everything else: `-- narrows acp`; or name a file: --config bus.toml")
+    }
+
+    /// Words stand before `--`, or there is none.
+    pub(crate) fn stray_words(words: &[String]) -> Self {
+        let first = words.first().map_or("", String::as_str);
+        let failure = Self::new(Code::Usage, line(&format!("{first:?} stands where no agent is looked for")));
+        match nearest(first, ["status"]) {
+            Some(near) => failure.hint(format!("did you mean `narrows bus {near}`?")),
+            None => failure
+                .hint(line(&format!("an agent and its arguments stand behind `--`: -- {}", words.join(" ")))),
+        }
     }
 
     /// Whoever comes in somewhere is to be served by nobody.
@@ -58,6 +69,9 @@ impl Failure {
                 let failure =
                     Self::new(Code::Start, format!("the agents of pool {pool:?} cannot be started"));
                 match source {
+                    SpawnError::NotFound { program, .. } if program.to_string_lossy().contains(' ') => failure
+                        .because(source)
+                        .hint("no shell takes it apart: write it as words, `-- narrows acp` or command = [\"narrows\", \"acp\"]"),
                     SpawnError::NotFound { .. } => failure
                         .because(source)
                         .hint("install it, or give the path to it; `narrows check` looks for all of them"),
@@ -102,6 +116,10 @@ impl Failure {
             AskError::Nobody(_) => {
                 failure.hint("start one with `narrows bus`, which says where its socket is")
             }
+            AskError::Clients => failure.hint(
+                "the bus says where operators come in when it starts; without --socket it is looked for",
+            ),
+            AskError::Late(_) => failure.hint("its process may be stopped, or the machine too busy"),
             _ => failure,
         }
     }

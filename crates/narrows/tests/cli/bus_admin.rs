@@ -101,10 +101,39 @@ fn several_are_told_apart() {
     assert!(told.contains("error: several buses run\nhint: narrows bus status --socket "), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
     let socket = second.admin.to_str().expect("UTF-8").to_owned();
-    assert!(second.status(&["--socket", &socket]).contains(&second.at[0]));
+    for socket in [socket.clone(), format!("unix:{socket}"), format!("unix://{socket}")] {
+        assert!(second.status(&["--socket", &socket]).contains(&second.at[0]), "{socket}");
+    }
     second.signal(Signal::TERM);
     first.signal(Signal::TERM);
     assert_eq!((second.wait().code, first.wait().code), (Some(0), Some(0)));
+}
+
+#[test]
+fn where_clients_come_in_is_no_place_for_operators() {
+    let place = Place::new();
+    let bus = Bus::start(&place, &["--unix", "in.sock", "--", "narrows", "fake-agent", "echo"]);
+    let path = place.path().join("in.sock").canonicalize().expect("it is there");
+    assert_eq!(bus.at[0], format!("unix:{}", path.display()), "it can be used from elsewhere");
+    let told = place.told_of(command(&place, &["status", "--socket", &bus.at[0]]));
+    assert!(told.contains("in.sock: clients come in there, and operators elsewhere\nhint: "), "{told}");
+    assert!(told.ends_with("--- exit 1 ---\n"), "{told}");
+    let told = place.told_of(command(&place, &["status", "--socket", "tcp://127.0.0.1:9"]));
+    assert!(told.contains("it is asked through its unix socket"), "{told}");
+    assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
+    bus.stop();
+}
+
+#[test]
+fn without_a_place_for_an_admin_socket_it_warns() {
+    let place = Place::new();
+    let args = ["--stdio", "--", "narrows", "fake-agent", "echo"];
+    let mut command = place.narrows(["bus"].iter().chain(&args));
+    command.env_remove("HOME").env_remove("XDG_RUNTIME_DIR");
+    let told = place.told(command);
+    let warned =
+        told.lines().any(|line| line.contains(" WARN ") && line.contains("there is no admin socket"));
+    assert!(warned && told.ends_with("--- exit 0 ---\n"), "{told}");
 }
 
 fn echo_second(place: &Place) -> Bus<'_> {

@@ -44,6 +44,30 @@ fn what_is_wrong_is_said_before_anything_is_started() {
     hint: say where: --listen tcp://127.0.0.1:9000, --listen unix:/PATH or --stdio
     --- exit 2 ---
     ");
+    assert_snapshot!(told(&["--tcp", "127.0.0.1:0", "--share", "all"]), @"
+    --- stderr ---
+    error: nothing says which agents to start
+    hint: put an agent behind everything else: `-- narrows acp`; or name a file: --config bus.toml
+    --- exit 2 ---
+    ");
+    assert_snapshot!(told(&["--tcp", "127.0.0.1:0", "narrows", "acp"]), @r#"
+    --- stderr ---
+    error: "narrows" stands where no agent is looked for
+    hint: an agent and its arguments stand behind `--`: -- narrows acp
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["statsu"]), @r#"
+    --- stderr ---
+    error: "statsu" stands where no agent is looked for
+    hint: did you mean `narrows bus status`?
+    --- exit 2 ---
+    "#);
+    let quoted = told(&["--tcp", "127.0.0.1:0", "--", "narrows acp"]);
+    assert!(
+        quoted.contains("hint: no shell takes it apart: write it as words, `-- narrows acp` or "),
+        "{quoted}"
+    );
+    assert!(quoted.ends_with("--- exit 5 ---\n"), "{quoted}");
     assert_snapshot!(told(&["--tcp", "127.0.0.1:0", "--", "./no-such-agent"]), @r#"
     --- stderr ---
     error: the agents of pool "default" cannot be started
@@ -118,7 +142,8 @@ fn sigterm_lets_a_turn_end() {
     peer.prompt(&json!(2), &session, "Hi");
     peer.hears("So");
     bus.signal(Signal::TERM);
-    bus.hears("stopping: running turns have 30s to end");
+    // Nobody pressed anything.
+    assert_eq!(bus.hears("stopping: running turns have 30s to end"), "");
     let refused = peer.ask(&json!(3), "session/new", &json!({"cwd": place.path(), "mcpServers": []}));
     assert_eq!(refused["error"]["code"], -32016, "{refused}");
     assert_eq!(refused["error"]["data"]["effects"], "none", "{refused}");
@@ -158,7 +183,10 @@ fn a_turn_that_does_not_end_is_told_so() {
 #[test]
 fn a_second_ctrl_c_leaves_at_once() {
     let place = Place::new();
-    let mut bus = Bus::of_file(&place, &file("stubborn", ""));
+    let mut bus =
+        Bus::of_file(&place, &format!("{}[[listen]]\nurl = 'unix:in.sock'\n", file("stubborn", "")));
+    let sockets = [bus.admin.clone(), place.path().join("in.sock")];
+    assert!(sockets.iter().all(|socket| socket.exists()));
     let mut peer = bus.client();
     let session = peer.session(&place);
     peer.prompt(&json!(2), &session, "Hi");
@@ -167,6 +195,7 @@ fn a_second_ctrl_c_leaves_at_once() {
     bus.hears("press Ctrl-C again to leave at once");
     bus.signal(Signal::INT);
     assert_eq!(bus.wait().code, Some(130));
+    assert!(sockets.iter().all(|socket| !socket.exists()), "it takes its sockets along");
 }
 
 #[test]
@@ -221,6 +250,45 @@ fn the_file_is_read_again_without_a_failed_request() {
     assert_eq!(old.said(), "So it is", "the old one has finished");
     assert_eq!(bus.state()["max_connections"], 7);
     bus.wait_for(|state| state["pools"].as_array().is_some_and(|pools| pools.len() == 1));
+    bus.stop();
+}
+
+#[test]
+fn where_operators_come_in_stays_and_the_log_says_so() {
+    let place = Place::new();
+    let text = file("echo", "");
+    let mut bus = Bus::of_file(&place, &text);
+    // Each time, not only when it changes.
+    for name in ["one.sock", "one.sock", "two.sock"] {
+        write(&place, &format!("{text}[admin]\nsocket = '{name}'\nport = 7\n"));
+        bus.signal(Signal::HUP);
+        let told = "operators come in at the usual socket until the bus is started again, and then at ";
+        bus.hears_all(&[told, &format!("{name} and 127.0.0.1:7"), "the settings were read again"]);
+    }
+    bus.stop();
+}
+
+#[test]
+fn a_program_that_was_replaced_goes_on_starting_itself() {
+    let place = Place::new();
+    let program = place.path().join("narrows");
+    let install = || {
+        if std::fs::hard_link(NARROWS, &program).is_err() {
+            std::fs::copy(NARROWS, &program).expect("a copy");
+        }
+    };
+    install();
+    let usual = command(&place, &[]);
+    let mut command = std::process::Command::new(&program);
+    command.args(["bus", "--config", &write(&place, &file("echo", ""))]).env_clear();
+    command.envs(usual.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(place.path());
+    let mut bus = Bus::started(&place, command);
+    std::fs::remove_file(&program).expect("it is there");
+    install();
+    write(&place, &file("echo", "").replace("'echo'", "'hello'"));
+    bus.signal(Signal::HUP);
+    bus.hears("the settings were read again");
+    bus.client().session(&place);
     bus.stop();
 }
 

@@ -7,31 +7,34 @@ use std::path::{Path, PathBuf};
 use narrows_bus::admin::Admin;
 use narrows_bus::config;
 
-use super::serve::Voice;
 use crate::failure::Failure;
+use crate::terminal::line;
 
 /// The usual name.
 const USUAL: &str = "admin.sock";
 
 /// Opens them. A bus whose settings name no socket can do without one.
-pub(super) fn open(
-    settings: &config::Admin,
-    directory: Option<&Path>,
-    voice: &Voice,
-) -> Result<Admin, Failure> {
+pub(super) fn open(settings: &config::Admin, directory: Option<&Path>) -> Result<Admin, Failure> {
     if settings.socket.is_some() {
         return Admin::bind(settings).map_err(|error| Failure::door(&error));
     }
     let Some(directory) = directory else {
-        voice.say("there is no admin socket: neither XDG_RUNTIME_DIR nor HOME says where it could be");
+        tracing::warn!("there is no admin socket: neither XDG_RUNTIME_DIR nor HOME says where it could be");
         return Admin::bind(settings).map_err(|error| Failure::door(&error));
     };
     let usual = config::Admin { socket: Some(free(directory)), port: settings.port.clone() };
     Admin::bind(&usual).or_else(|error| {
         let without = Admin::bind(settings).map_err(|error| Failure::door(&error))?;
-        voice.say(&format!("there is no admin socket: {error}"));
+        tracing::warn!("there is no admin socket: {}", line(&error.to_string()));
         Ok(without)
     })
+}
+
+/// Where operators come in by these settings, in words.
+pub(super) fn named(settings: &config::Admin) -> String {
+    let socket =
+        settings.socket.as_ref().map_or("the usual socket".to_owned(), |path| path.display().to_string());
+    settings.port.iter().fold(socket, |named, port| format!("{named} and {port}"))
 }
 
 /// The usual socket, or another if a bus of this user has it.
@@ -69,6 +72,14 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+
+    #[test]
+    fn settings_have_words() {
+        let mut settings = config::Admin::default();
+        assert_eq!(named(&settings), "the usual socket");
+        settings = config::Admin { socket: Some("/a".into()), port: Some("127.0.0.1:1".to_owned()) };
+        assert_eq!(named(&settings), "/a and 127.0.0.1:1");
+    }
 
     #[test]
     fn what_runs_is_found_and_its_place_is_left_to_it() {

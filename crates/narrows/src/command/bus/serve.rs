@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use narrows_bus::admin::Facts;
-use narrows_bus::config::{Config, LADDER, Protocol, Warning};
+use narrows_bus::config::{Admin, Config, LADDER, Protocol, Warning};
 use narrows_bus::core::Status;
 use narrows_bus::{Bus as Running, Ended, Handle};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -60,8 +60,9 @@ async fn serve(
     let mut interrupts = interrupts.map_err(|error| Failure::setup("get ready", &error))?;
     let voice = Voice(args.log_format);
     let directory = runtime_dir(&Variables::of_process());
-    let admin = doors::open(&config.admin, directory.as_deref(), &voice)?;
-    let mut serving = Serving { args, voice, drain: config.limits.drain_timeout, config: config.clone() };
+    let admin = doors::open(&config.admin, directory.as_deref())?;
+    let drain = config.limits.drain_timeout;
+    let mut serving = Serving { args, voice, drain, admin: config.admin.clone(), config: config.clone() };
     // What a killed guardian leaves is ended by us; we start nothing else that could be taken for it.
     if let Err(error) = narrows_process::adopt_orphans() {
         tracing::warn!(%error, "processes whose guardian is killed may go on");
@@ -107,16 +108,20 @@ async fn serve(
             signal = interrupts.next() => match signal {
                 Signal::HangUp if args.config.is_some() => serving.reload(&bus.handle()),
                 // Somebody who has said so twice does not want to wait.
-                Signal::Interrupt if deadline.is_some() => return Err(Failure::left(signal)),
+                Signal::Interrupt if deadline.is_some() => {
+                    bus.forsake();
+                    return Err(Failure::left(signal));
+                }
                 _ if deadline.is_some() => {}
                 _ => {
                     deadline = Some(Instant::now() + serving.drain + LADDER);
-                    serving.drain(&bus.handle()).await;
+                    serving.drain(&bus.handle(), signal).await;
                 }
             },
             () = too_long => {
                 // Everybody was told; what is left of agents ends with us.
                 tracing::warn!("not everything has ended in time");
+                bus.forsake();
                 return Ok(Code::Success.exit());
             }
             () = &mut admin => {}
@@ -129,11 +134,13 @@ struct Serving<'a> {
     args: &'a Bus,
     voice: Voice,
     drain: Duration,
+    /// Where operators come in, whatever the settings say by now.
+    admin: Admin,
     config: Config,
 }
 
 impl Serving<'_> {
-    async fn drain(&self, bus: &Handle) {
+    async fn drain(&self, bus: &Handle, signal: Signal) {
         let status = timeout(ASKING, bus.status()).await;
         bus.drain();
         // Of turns of version 2 only their sessions are known.
@@ -143,9 +150,11 @@ impl Serving<'_> {
             return self.voice.say("stopping: nothing is under way");
         }
         let drain = self.drain;
-        self.voice.say(&format!(
-            "stopping: running turns have {drain:?} to end; press Ctrl-C again to leave at once"
-        ));
+        let again = match signal {
+            Signal::Interrupt => "; press Ctrl-C again to leave at once",
+            Signal::Terminate | Signal::HangUp => "",
+        };
+        self.voice.say(&format!("stopping: running turns have {drain:?} to end{again}"));
     }
 
     /// Reads the file again. Whatever is wrong with it, the bus goes on.
@@ -161,8 +170,11 @@ impl Serving<'_> {
             }
         };
         tell(&warnings);
-        if config.admin != self.config.admin {
-            tracing::warn!("where operators come in stays as it is until the bus is started again");
+        if config.admin != self.admin {
+            let (old, new) = (doors::named(&self.admin), doors::named(&config.admin));
+            let what =
+                format!("operators come in at {old} until the bus is started again, and then at {new}");
+            tracing::warn!("{}", line(&what));
         }
         match bus.reload(config.clone()) {
             Ok(unmoved) => {

@@ -1,5 +1,7 @@
 //! What a bus is told: by a file, by flags, or by a command that is its only pool.
 
+use std::path::Path;
+
 use narrows_bus::config::{self, Config, Door, Limits, Listen, Mistake, Pool, Warning};
 
 use crate::cli::Bus;
@@ -41,12 +43,16 @@ impl Wrong {
 
 /// Reads the settings.
 pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Warning>), Wrong> {
+    if !args.stray.is_empty() {
+        return Err(Wrong::Else(Failure::stray_words(&args.stray)));
+    }
     let (mut config, mut warnings) = match &args.config {
         Some(path) => {
             let text = check::read(path)
                 .map_err(|error| Wrong::Else(Failure::unreadable("--config", path, &error)))?;
             config::read(&text, path).map_err(Wrong::Mistaken)?
         }
+        None if args.command.is_empty() => return Err(Wrong::Else(Failure::nothing_to_serve())),
         None => (of_command(args), Vec::new()),
     };
     let flags = flags(args);
@@ -65,9 +71,7 @@ pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Warning>), Wrong> {
         let names = config.pools.iter().map(|pool| pool.name.as_str());
         return Err(Wrong::Else(Failure::unknown_pool(listen, names)));
     }
-    for pool in &mut config.pools {
-        ourselves(pool).map_err(Wrong::Else)?;
-    }
+    config.pools.iter_mut().for_each(ourselves);
     Ok((config, warnings))
 }
 
@@ -99,17 +103,19 @@ fn flags(args: &Bus) -> Vec<Listen> {
     args.listen.iter().cloned().chain(doors.map(|at| Listen { at, pool: None })).collect()
 }
 
-/// `narrows` is ourselves, installed or not.
-fn ourselves(pool: &mut Pool) -> Result<(), Failure> {
-    let Some(program) = pool.command.first_mut().filter(|program| *program == "narrows") else {
-        return Ok(());
-    };
-    let path = std::env::current_exe().map_err(|error| Failure::setup("find this program", &error))?;
-    // Then it is looked for like any other.
-    if let Some(path) = path.to_str() {
+/// `narrows` is ourselves, installed or not. If we are not to be found, it is looked for like any other.
+fn ourselves(pool: &mut Pool) {
+    let Some(program) = pool.command.first_mut().filter(|program| *program == "narrows") else { return };
+    if let Some(path) = std::env::current_exe().ok().as_deref().and_then(as_it_stands) {
         path.clone_into(program);
     }
-    Ok(())
+}
+
+/// Where our program is, or what has replaced it since we were started: the system still tells of the file that was
+/// there then.
+fn as_it_stands(path: &Path) -> Option<&str> {
+    let path = path.to_str()?;
+    [Some(path), path.strip_suffix(" (deleted)")].into_iter().flatten().find(|path| Path::new(path).is_file())
 }
 
 #[cfg(test)]
@@ -170,9 +176,26 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_was_replaced_is_found_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("narrows");
+        let deleted = directory.path().join("narrows (deleted)");
+        assert_eq!((as_it_stands(&path), as_it_stands(&deleted)), (None, None));
+        std::fs::write(&path, "new").unwrap();
+        assert_eq!((as_it_stands(&path), as_it_stands(&deleted)), (path.to_str(), path.to_str()));
+        // It may also be called so.
+        std::fs::write(&deleted, "odd").unwrap();
+        assert_eq!(as_it_stands(&deleted), deleted.to_str());
+    }
+
+    #[test]
     fn somebody_must_be_able_to_come_in_and_be_served() {
         for (words, reason) in [
             (&["--", "a"][..], "nobody can come in"),
+            (&["--stdio"], "nothing says which agents to start"),
+            (&["--stdio", "--instances", "4"], "nothing says which agents to start"),
+            (&["--stdio", "a", "b"], "\"a\" stands where no agent is looked for"),
+            (&["--stdio", "a", "--", "b"], "\"a\" stands where no agent is looked for"),
             (&["--listen", "tcp://127.0.0.1:1/x", "--", "a"], "no pool \"x\""),
             (&["--config", "/nowhere/bus.toml"], "cannot be read"),
         ] {
