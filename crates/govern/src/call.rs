@@ -123,9 +123,13 @@ impl Call {
         (self.name.as_deref(), self.server.as_deref())
     }
 
-    /// Whether another call can be of the same tool: one that has no name can be any.
-    pub(crate) fn is_named_like(&self, other: &Self) -> bool {
-        other.name.is_none() || other.name == self.name
+    /// Whether another call, as it is told of, can be of the same tool: one that has no name can be any, and a tool of an
+    /// MCP server is told of by a name that has both in it.
+    pub(crate) fn is_named_like(&self, told: &Self) -> bool {
+        let (Some(name), Some(told)) = (self.name.as_deref(), told.name.as_deref()) else {
+            return told.name.is_none();
+        };
+        told == name || self.server.as_deref().is_some_and(|server| is_joined(server, name, told))
     }
 
     /// The kind it is said to be.
@@ -150,6 +154,24 @@ impl Call {
         }
         Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, &self.locations)
     }
+}
+
+/// Whether `told` is what our own agent offers a tool of a server as: both names in plain letters, cut to what endpoints
+/// take, and with a number behind it if others have the same.
+fn is_joined(server: &str, tool: &str, told: &str) -> bool {
+    const LONGEST: usize = 64;
+    let plain = |text: &str| {
+        let plain = |letter: char| if letter.is_ascii_alphanumeric() || letter == '-' { letter } else { '_' };
+        text.chars().map(plain).collect::<String>()
+    };
+    let mut joined = format!("{}__{}", plain(server), plain(tool));
+    joined.truncate(LONGEST);
+    if told == joined {
+        return true;
+    }
+    let Some((head, number)) = told.rsplit_once('_') else { return false };
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number && (head == joined || told.len() == LONGEST && joined.starts_with(head))
 }
 
 fn read(raw: &RawValue) -> Option<Value> {
@@ -188,6 +210,26 @@ mod tests {
         check(&[r#"{"status":"in_progress"}"#], "kind:other", false);
         check(&[r#"{"status":"_x"}"#], "kind:other", false);
         check(&[r#"{"locations":[{"path":"/a"}]}"#], "kind:other", false);
+    }
+
+    #[test]
+    fn a_tool_of_a_server_is_known_by_both_names() {
+        let check = |server: Option<&str>, tool: &str, told: &str, same: bool| {
+            let decided = Call::known(server.map(str::to_owned), tool, "other", json!({}));
+            let told = Call::known(None, told, "other", json!({}));
+            assert_eq!(decided.is_named_like(&told), same, "{server:?} {tool}");
+        };
+        check(Some("notes"), "add", "notes__add", true);
+        check(Some("my notes"), "add.one", "my_notes__add_one", true);
+        check(Some("notes"), "add", "notes__add_2", true);
+        check(Some("notes"), "add", "notes__added", false);
+        check(Some("notes"), "add", "other__add", false);
+        check(None, "add", "notes__add", false);
+        check(None, "read_file", "read_file", true);
+        let long = "x".repeat(80);
+        check(Some("notes"), &long, &format!("notes__{}", &long[..57]), true);
+        check(Some("notes"), &long, &format!("notes__{}_2", &long[..55]), true);
+        check(Some("notes"), &long, &format!("notes__{}_2", &long[..20]), false);
     }
 
     #[test]

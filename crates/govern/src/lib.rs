@@ -17,5 +17,5 @@ mod roots;
 
 pub use gate::{Ballot, BallotError, Gate, Open, Out, Request, Setting, Ticket, Time};
 pub use guard::{Ended, Inquiry, stand};
-pub use mandate::{Autonomy, Mandate, Patience, Principal, policy_of};
+pub use mandate::{Autonomy, Mandate, Patience, Principal, policy_of, provided};
 pub use roots::{Disk, Ground, Outside, admit};

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use narrows_manifest::{Bundle, Capabilities, ToolSet};
+use narrows_manifest::types::acp::McpTransport;
+use narrows_manifest::{Bundle, Capabilities, McpBinding, ToolSet};
 use narrows_policy::{Access, Narrowing, Policy};
+use serde_json::{Value, json};
 
 /// As whom an agent acts, and within which bounds.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +23,9 @@ pub struct Mandate {
     pub tools: Option<ToolSet>,
     /// The MCP servers that a client may name. `None`: any.
     pub servers: Option<Vec<String>>,
+    /// MCP servers that every session gets, as `session/new` takes them. They stand in for those of the same name that a
+    /// client describes.
+    pub provides: Vec<Value>,
     /// The directories in which everything happens, without links in them.
     pub roots: Vec<PathBuf>,
     /// How much is done unasked.
@@ -61,9 +66,37 @@ impl Mandate {
             capabilities: bundle.capabilities,
             tools: operator.map(|_| bundle.tools.clone()),
             servers: Some(bundle.mcp_servers.iter().map(|binding| binding.server.name.clone()).collect()),
+            provides: bundle.mcp_servers.iter().filter_map(provided).collect(),
             roots,
             autonomy,
             patience: Patience::default(),
+        }
+    }
+}
+
+/// How a session gets an MCP server, if its description says how it is started or reached.
+#[must_use]
+pub fn provided(binding: &McpBinding) -> Option<Value> {
+    let description = binding.description.as_ref()?;
+    let name = &binding.server.name;
+    let pairs = |key: &str| -> Vec<Value> {
+        let members = description[key].as_object().into_iter().flatten();
+        members
+            .filter(|(_, value)| value.is_string())
+            .map(|(name, value)| json!({"name": name, "value": value}))
+            .collect()
+    };
+    let remote = |kind: &str| {
+        let url = description["url"].as_str()?;
+        Some(json!({"type": kind, "name": name, "url": url, "headers": pairs("headers")}))
+    };
+    match binding.server.transport {
+        McpTransport::Http => remote("http"),
+        McpTransport::Sse => remote("sse"),
+        McpTransport::Stdio => {
+            let command = description["command"].as_str()?;
+            let args = description["args"].as_array().cloned().unwrap_or_default();
+            Some(json!({"name": name, "command": command, "args": args, "env": pairs("env")}))
         }
     }
 }

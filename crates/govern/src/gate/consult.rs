@@ -9,6 +9,16 @@ use crate::record::Approved;
 /// How many decided calls are remembered that were not told of yet.
 const MOST_DECIDED: usize = 256;
 
+/// What our own agent's tools for the files and terminals of its client do.
+fn kind_of(tool: &str) -> &'static str {
+    match tool {
+        "read_file" => "read",
+        "write_file" | "edit_file" => "edit",
+        "run_command" => "execute",
+        _ => "other",
+    }
+}
+
 /// An answer that waits until it is recorded.
 #[derive(Debug)]
 pub(super) struct Advice {
@@ -27,7 +37,8 @@ impl<O: Out> Pass<'_, O> {
         if session.is_stopping() || session.calls.len() >= super::MOST_OPEN {
             return self.out.advise(number, Some("the turn is to end".to_owned()));
         }
-        let call = Call::known(server, &tool, "other", arguments);
+        let kind = if server.is_none() { kind_of(&tool) } else { "other" };
+        let call = Call::known(server, &tool, kind, arguments);
         session.calls.insert(key.as_str().into(), Case { call, ..Case::default() });
         let ticket = self.judge(&name, &key);
         let (Some(ticket), Some(case)) = (ticket, self.case(&name, &key)) else { return };

@@ -44,7 +44,7 @@ impl<O: Out> Pass<'_, O> {
         match self.admit_opening(&read(message.params())) {
             Ok(place) => {
                 if self.await_answer(id, Asked::Create { place }) {
-                    self.forward(message);
+                    self.forward_opening(id, message);
                 }
             }
             Err(refusal) => self.refuse_opening(id, message, &refusal),
@@ -65,11 +65,33 @@ impl<O: Out> Pass<'_, O> {
                     let session = self.gate.sessions.entry((&*name).into()).or_default();
                     session.replays += 1;
                     session.settle(place);
-                    self.forward(message);
+                    self.forward_opening(id, message);
                 }
             }
             Err(refusal) => self.refuse_opening(id, message, &refusal),
         }
+    }
+
+    /// Sends on that a session is to be opened, with the MCP servers that it gets from us.
+    fn forward_opening(&mut self, id: &[u8], message: View<'_>) {
+        let gate = &self.gate;
+        if gate.mandate.provides.is_empty() {
+            return self.forward(message);
+        }
+        let mut params = read(message.params());
+        let mut servers = params["mcpServers"].as_array().cloned().unwrap_or_default();
+        for provided in &gate.mandate.provides {
+            servers.retain(|server| server["name"] != provided["name"]);
+            let mut provided = provided.clone();
+            if gate.is_v2 && provided.get("type").is_none() {
+                provided["type"] = json!("stdio");
+            }
+            servers.push(provided);
+        }
+        params["mcpServers"] = Value::Array(servers);
+        let method = message.method().unwrap_or_default();
+        let Ok(line) = message::request(id, &method, &params) else { return };
+        self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
     }
 
     /// Where a session would live, if it may.

@@ -112,3 +112,13 @@ fn a_session_that_is_closed_or_left_is_closed_in_the_log() {
     log session.closed reason="the client has gone"
     "#);
 }
+
+#[test]
+fn sessions_get_the_servers_of_the_manifest_and_not_what_a_client_calls_so() {
+    let ours = json!({"name": "db", "command": "db", "args": [], "env": []});
+    let servers = Some(vec!["db".into(), "web".into()]);
+    let mut scene = Scene::with(Mandate { servers, provides: vec![ours], ..mandate() }, &[]);
+    let theirs = json!([{"name": "db", "command": "rm"}, {"name": "web", "command": "w"}]);
+    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": theirs}));
+    assert_snapshot!(scene.seen(), @r#"a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w","mcpServers":[{"name":"web","command":"w"},{"name":"db","command":"db","args":[],"env":[]}]}}"#);
+}
