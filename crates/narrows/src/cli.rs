@@ -94,7 +94,7 @@ pub(crate) enum Command {
     Bus(Box<Bus>),
     Check(CheckFiles),
     Audit(Audit),
-    Serve(Serve),
+    Serve(Box<Serve>),
     Acp(Box<Acp>),
     FakeAgent(FakeAgent),
     Completions(Completions),

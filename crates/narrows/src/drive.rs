@@ -64,6 +64,13 @@ pub(crate) struct Wanted {
     pub(crate) start: Start,
 }
 
+impl Chosen {
+    /// One that is known already.
+    pub(crate) fn of(agent: Agent, cwd: PathBuf) -> Self {
+        Self { agent, demo: false, cwd, model: None, usual: Usual::default() }
+    }
+}
+
 /// The agent that the arguments mean. `output` is how its answer will be shown.
 pub(crate) fn choose(args: &AgentArgs, output: Output) -> Result<Chosen, Failure> {
     let cwd = directory(args.cwd.as_deref().unwrap_or(Path::new(".")))?;

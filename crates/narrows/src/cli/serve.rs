@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::help;
+use super::{ModelArgs, help};
 
 /// Serve an agent behind a gate, as a manifest says
 ///
 /// The manifest is an ACP.md with the OPERATOR.md, GOVERNANCE.md, policies and AGENT-CLI.md that it leads to. Of the kind
-/// `bridge` it starts the agent of its AGENT-CLI.md and speaks for it on stdin and stdout, as editors expect it.
+/// `bridge` it starts the agent of its AGENT-CLI.md and speaks for it on stdin and stdout, as editors expect it. Of the kind
+/// `server` the agent that is built in plays the operator, with the model that narrows.toml, the OPENAI_ variables or the
+/// flags below name. Of the kind `client` one turn is run with the agent of its AGENT-CLI.md, and its answer printed.
 ///
 /// Every call of a tool is decided by the policies before it is shown or run, and every decision is in the audit log
 /// before it takes effect. Where nothing can be recorded nothing is done. `narrows audit verify` proves the log.
@@ -31,7 +33,14 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) approve: bool,
 
-    /// Where it is kept what is trusted [default: narrows in your data directory]
+    /// Where it is kept what is trusted, and the sessions of the built-in agent [default: narrows in your data directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+
+    /// For a manifest of the kind `client`: the prompt of its one turn
+    #[arg(value_name = "PROMPT", last = true)]
+    pub(crate) prompt: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
 }

@@ -84,7 +84,8 @@ async fn finish(peer: &Peer, output: &Sender) -> bool {
     timeout(PATIENCE, all_written).await.unwrap_or(false)
 }
 
-fn settings(args: Acp) -> Result<Settings, Failure> {
+/// What the agent is told when it starts.
+pub(super) fn settings(args: Acp) -> Result<Settings, Failure> {
     let variables = Variables::of_process();
     let loaded = config::load(args.model.config.as_deref(), &variables)?;
     let Acp { model, errors, data_dir, no_store, .. } = args;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_client::{Decide, Runtime, Session};
+use narrows_link::Link;
 use narrows_process::Ladder;
 use tokio::sync::mpsc;
 
@@ -39,7 +40,7 @@ pub(super) fn execute(args: &Run) -> Result<ExitCode, Failure> {
     let format = args.output;
     // The titles of tools stand there, for whoever watches.
     wanted.config.raw = args.raw || (format == Output::Text && std::io::stderr().is_terminal());
-    let settings = Settings { chosen, wanted, request, format, answers, questions };
+    let settings = Settings { link: None, chosen, wanted, request, format, answers, questions };
     let (outcome, summary) = super::block_on(run(settings))?;
     match (format, &outcome) {
         (Output::Json, _) => summary.print(outcome.as_ref().err())?,
@@ -50,8 +51,23 @@ pub(super) fn execute(args: &Run) -> Result<ExitCode, Failure> {
     outcome.map(|()| Code::Success.exit())
 }
 
+/// One turn with an agent that runs already, at the other end of `link`, printed as text.
+pub(super) async fn over(
+    link: Link,
+    chosen: Chosen,
+    mut wanted: Wanted,
+    request: narrows_client::RunRequest,
+    questions: mpsc::Receiver<Asked>,
+) -> Result<(), Failure> {
+    wanted.config.raw = std::io::stderr().is_terminal();
+    let format = Output::Text;
+    run(Settings { link: Some(link), chosen, wanted, request, format, answers: None, questions }).await.0
+}
+
 /// What a turn needs.
 struct Settings {
+    /// The way to an agent that runs already.
+    link: Option<Link>,
     chosen: Chosen,
     wanted: Wanted,
     request: narrows_client::RunRequest,
@@ -127,11 +143,16 @@ async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
 impl Conversation {
     /// Starts the agent, talks to it and ends it.
     async fn run(&mut self, settings: Settings) -> Result<(), Trouble> {
-        let Settings { chosen, wanted, request, questions, .. } = settings;
+        let Settings { link, chosen, wanted, request, questions, .. } = settings;
         if chosen.demo {
             self.interruptible(drive::introduce_demo()).await?;
         }
-        let started = Runtime::start(chosen.agent, wanted.offer);
+        let started = async {
+            match link {
+                Some(link) => Runtime::connect(chosen.agent, link, wanted.offer).await,
+                None => Runtime::start(chosen.agent, wanted.offer).await,
+            }
+        };
         let runtime = self.interruptible(started).await?.map_err(Failure::from)?;
         self.summary.introduce(runtime.introduced());
         let outcome = match self.interruptible(open(&runtime, &wanted)).await {

@@ -3,9 +3,12 @@
 mod agent;
 mod bridge;
 mod charge;
+mod client;
 mod ledger;
 mod person;
+mod persona;
 mod pins;
+mod server;
 mod stand;
 mod version;
 
@@ -16,7 +19,7 @@ use narrows_audit::Log;
 use narrows_govern::Principal;
 use narrows_manifest::types::acp::Kind;
 
-use crate::cli::Serve;
+use crate::cli::{ModelArgs, Serve};
 use crate::config::{self, Variables};
 use crate::environment;
 use crate::failure::{Code, Failure};
@@ -33,6 +36,11 @@ struct Post {
 /// Serves until the client or the agent has gone.
 pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     let Some(charge) = Charge::load(args)? else { return Ok(Code::Usage.exit()) };
+    match (charge.bundle.role, args.prompt.is_empty()) {
+        (Kind::Client, true) if !args.approve => return Err(Failure::unprompted()),
+        (Kind::Bridge | Kind::Server, false) => return Err(Failure::prompt_for(charge.bundle.role.name())),
+        _ => {}
+    }
     let data = data_dir(args)?;
     let book = Book::open(&data, &charge)?;
     if !args.approve {
@@ -48,9 +56,23 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     book.pin(log.as_ref(), &who.id, id)?;
     let post = Post { charge, log, who };
     match post.charge.bundle.role {
-        Kind::Bridge => bridge::serve(post),
-        other => Err(Failure::unserved(other.name())),
+        // An operator may have an agent that plays it.
+        Kind::Server if post.charge.bundle.agent.is_none() => server::serve(post, args),
+        Kind::Bridge | Kind::Server => {
+            no_model(args)?;
+            bridge::serve(post)
+        }
+        Kind::Client => {
+            no_model(args)?;
+            client::run(post, &args.prompt)
+        }
     }
+}
+
+/// Another agent has its own model.
+fn no_model(args: &Serve) -> Result<(), Failure> {
+    let about_it = ModelArgs { config: None, ..args.model.clone() };
+    if about_it == ModelArgs::default() { Ok(()) } else { Err(Failure::model_of_another(&about_it)) }
 }
 
 /// Where pins are kept: with the sessions, whether those are kept or not.
@@ -58,7 +80,7 @@ fn data_dir(args: &Serve) -> Result<PathBuf, Failure> {
     let variables = Variables::of_process();
     let named = args.data_dir.clone().or_else(|| variables.get(environment::DATA_DIR).map(PathBuf::from));
     let of_file = || -> Result<Option<PathBuf>, Failure> {
-        Ok(config::load(None, &variables)?.file.and_then(|file| file.data_dir))
+        Ok(config::load(args.model.config.as_deref(), &variables)?.file.and_then(|file| file.data_dir))
     };
     let found = match named {
         Some(named) => Some(named),

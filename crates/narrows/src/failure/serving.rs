@@ -12,9 +12,26 @@ use super::{Code, Failure};
 use crate::terminal::line;
 
 impl Failure {
-    /// A manifest is of a kind that is not served.
-    pub(crate) fn unserved(kind: &str) -> Self {
-        Self::new(Code::Usage, format!("a manifest of the kind {kind} cannot be served yet"))
+    /// There is nothing to say to an agent.
+    pub(crate) fn unprompted() -> Self {
+        Self::new(Code::Usage, "a manifest of the kind client needs a prompt")
+            .hint("write it behind two hyphens: narrows serve ACP.md -- \"Hello\"")
+    }
+
+    /// A prompt is given to what is asked by its client.
+    pub(crate) fn prompt_for(kind: &str) -> Self {
+        Self::new(Code::Usage, format!("a manifest of the kind {kind} takes no prompt: its client has it"))
+    }
+
+    /// A server has nobody to be.
+    pub(crate) fn no_operator() -> Self {
+        Self::new(Code::Usage, "a manifest of the kind server needs an operator")
+            .hint("write an OPERATOR.md, and metadata.aip44.operator: ./OPERATOR.md in the ACP.md")
+    }
+
+    /// The built-in agent has ended by itself.
+    pub(crate) fn operator_gone() -> Self {
+        Self::new(Code::Internal, "the built-in agent has ended by itself")
     }
 
     /// A manifest demands a sandbox.

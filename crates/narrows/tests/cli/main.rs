@@ -29,6 +29,7 @@ mod run;
 mod sdk;
 mod serve;
 mod serve_faults;
+mod serve_operator;
 mod serve_support;
 mod sessions;
 mod signals;

@@ -194,3 +194,34 @@ fn a_log_goes_on_where_the_last_one_ended() {
     assert_eq!(actions.iter().filter(|action| *action == "manifest.pinned").count(), 1);
     assert_eq!(actions.iter().filter(|action| *action == "session.closed").count(), 2);
 }
+
+#[test]
+fn a_client_runs_one_turn_through_the_gate() {
+    let governed = Governed::with_agent("client", READ);
+    let told = governed.place.told(governed.serve(&["--", "go", "on"]));
+    assert!(told.starts_with("done") && told.contains("--- exit 0 ---"), "{told}");
+    let actions = governed.actions();
+    assert_eq!(actions[1..3], ["operator.invoked", "policy.resolved"], "{actions:?}");
+    assert_eq!(actions.last().map(String::as_str), Some("session.closed"));
+}
+
+#[test]
+fn a_client_with_nobody_to_ask_refuses_what_needs_an_approval() {
+    let governed = Governed::with_agent("client", &asks("delete"));
+    let told = governed.place.told(governed.serve(&["--", "go"]));
+    assert!(told.starts_with("rejected"), "{told}");
+    governed.actions();
+    let denied = Governed::with_agent("client", &asks("execute"));
+    let told = denied.place.told(denied.serve(&["--", "go"]));
+    assert!(told.starts_with("rejected"), "{told}");
+}
+
+#[test]
+fn only_a_client_takes_a_prompt() {
+    let governed = Governed::bridge(READ);
+    let told = governed.place.told(governed.serve(&["--", "go"]));
+    assert!(told.contains("takes no prompt") && told.contains("--- exit 2 ---"), "{told}");
+    let client = Governed::with_agent("client", READ);
+    let told = client.place.told(client.serve(&[]));
+    assert!(told.contains("needs a prompt") && told.contains("--- exit 2 ---"), "{told}");
+}

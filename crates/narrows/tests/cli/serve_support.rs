@@ -30,7 +30,7 @@ fn operator(tools: &str, more: &str) -> String {
 
 /// Everything the scripted agent may use at all.
 const TOOLS: &str = "{id: 'kind:read'}, {id: 'kind:edit'}, {id: 'kind:delete'}, {id: 'kind:execute'}, \
-    {id: 'kind:search'}, {id: fs/read_text_file}, {id: fs/write_text_file}";
+    {id: 'kind:search'}, {id: fs/read_text_file}, {id: read_file}, {id: run_command}";
 
 /// Whoever runs the tests owns the workspace.
 fn governance() -> String {
@@ -66,7 +66,12 @@ fn agent_cli(range: &str) -> String {
 impl Governed {
     /// A bridge to an agent that plays this script.
     pub(crate) fn bridge(script: &str) -> Self {
-        let governed = Self::of("bridge");
+        Self::with_agent("bridge", script)
+    }
+
+    /// A manifest of this kind whose agent plays this script.
+    pub(crate) fn with_agent(kind: &str, script: &str) -> Self {
+        let governed = Self::of(kind);
         governed.file("AGENT-CLI.md", &agent_cli(">=0.1.0"));
         governed.file("agent.toml", script);
         governed
@@ -79,10 +84,7 @@ impl Governed {
             std::fs::create_dir_all(governed.root().join("policies").join(slug)).expect("a directory");
         }
         governed.file("ACP.md", &acp(kind, "governance-aware", "    operator: ./OPERATOR.md\n"));
-        governed.file(
-            "OPERATOR.md",
-            &operator(TOOLS, "governance: {audit_log: 'audit:default', autonomy: autonomous}"),
-        );
+        governed.tools(TOOLS);
         governed.file("GOVERNANCE.md", &governance());
         governed.file("policies/looking/POLICY.md", &policy("looking", "kind:read", "decision: allow"));
         let signers = "decision: require-approval\nautonomy: 4\nquorum: 1\nsigners: [{role: owner}]";
@@ -104,6 +106,12 @@ impl Governed {
     /// Writes a file of the workspace.
     pub(crate) fn file(&self, name: &str, text: &str) {
         std::fs::write(self.root().join(name), text).expect("a file");
+    }
+
+    /// The operator has these tools.
+    pub(crate) fn tools(&self, tools: &str) {
+        let bound = "governance: {audit_log: 'audit:default', autonomy: autonomous}";
+        self.file("OPERATOR.md", &operator(tools, bound));
     }
 
     /// The agent must be of this version.
