@@ -23,7 +23,7 @@ pub(super) fn written(number: f64) -> String {
     let sign = if number < 0.0 { "-" } else { "" };
     let scientific = format!("{:e}", number.abs());
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    let digits = mantissa.replace('.', "");
+    let digits = even(mantissa.replace('.', ""), number.abs());
     let exponent: i32 = exponent.parse().unwrap_or_default();
     // Where the point is, counted from the first digit.
     let point = exponent + 1;
@@ -42,6 +42,30 @@ pub(super) fn written(number: f64) -> String {
     let (first, rest) = digits.split_at(1);
     let rest = if rest.is_empty() { String::new() } else { format!(".{rest}") };
     format!("{sign}{first}{rest}e{}{}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
+}
+
+/// The same digits, or others: of two that are as short and as near, the one that is even counts, and the standard
+/// library takes the larger.
+fn even(digits: String, number: f64) -> String {
+    /// As many digits as any number of this type has, and more.
+    const ALL: usize = 800;
+    let count = digits.len();
+    // One digit more, which is a five where there are two that are as near.
+    let mantissa = |places: usize| {
+        let text = format!("{number:.places$e}");
+        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        (mantissa.replace('.', ""), exponent.to_owned())
+    };
+    if !mantissa(count).0.ends_with('5') {
+        return digits;
+    }
+    let (exact, exponent) = mantissa(ALL);
+    let (below, behind) = exact.split_at(count);
+    let half = behind.strip_prefix('5').is_some_and(|rest| rest.bytes().all(|digit| digit == b'0'));
+    let is_even = below.bytes().last().is_some_and(|digit| digit.is_multiple_of(2));
+    let (first, rest) = below.split_at(1);
+    let same = format!("{first}.{rest}e{exponent}").parse() == Ok(number);
+    if half && is_even && same { below.to_owned() } else { digits }
 }
 
 #[cfg(test)]
@@ -97,7 +121,30 @@ mod tests {
         }
     }
 
+    /// Of two numbers that are as short and as near, the even one.
+    #[test]
+    fn ties_are_even() {
+        for (bits, expected) in [
+            (4_828_031_428_893_366_714, "584528497445687.2"),
+            (570_000_000_000_000.25_f64.to_bits(), "570000000000000.2"),
+            (570_000_000_000_000.75_f64.to_bits(), "570000000000000.8"),
+            (9_007_199_254_740_993_f64.to_bits(), "9007199254740992"),
+        ] {
+            assert_eq!(written(f64::from_bits(bits)), expected);
+            assert_eq!(theirs(f64::from_bits(bits)), expected);
+        }
+    }
+
     proptest! {
+        /// The halves and quarters between large integers, where ties are.
+        #[test]
+        fn ties_are_those_of_the_writer(integer in 0_u64..1 << 53, quarters in 0_u64..4) {
+            for scale in [1.0, 0.25, 0.125, 8.0] {
+                let number = integer as f64 * scale + quarters as f64 * 0.25;
+                prop_assert_eq!(written(number), theirs(number));
+            }
+        }
+
         /// The writer's numbers come from elsewhere.
         #[test]
         fn any_number_is_written_as_the_writer_does(bits: u64) {
