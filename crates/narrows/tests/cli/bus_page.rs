@@ -2,9 +2,9 @@
 
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 use narrows_wire::Code;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::bus_support::{Bus, write};
+use crate::bus_support::{Bus, command, write};
 use crate::support::Place;
 
 const PAGE: &str = include_str!("../../../../docs/bus.md");
@@ -28,6 +28,65 @@ fn the_codes_of_errors_are_ours() {
         documented += 1;
     }
     assert!(documented >= 15, "{documented}");
+}
+
+/// The first command is run as it stands there, and answers without a key and a network.
+#[test]
+fn the_first_command_answers() {
+    let lines = section("Start").lines().filter_map(|line| line.strip_prefix("$ "));
+    let words: Vec<&str> = lines.clone().next().expect("a command").split(' ').collect();
+    let (variable, value) = words[0].split_once('=').expect("a variable");
+    assert_eq!(words[1..3], ["narrows", "bus"]);
+    let args: Vec<String> = words[3..].iter().map(|word| word.replace(":9000", ":0")).collect();
+    let place = Place::new();
+    let mut start = command(&place, &args.iter().map(String::as_str).collect::<Vec<_>>());
+    start.env(variable, value).env("HOME", place.path());
+    let bus = Bus::started(&place, start);
+    let mut peer = bus.client();
+    let session = peer.session(&place);
+    peer.prompt(&json!(2), &session, "Hello, who are you?");
+    let answer = peer.answer(&json!(2));
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    assert!(peer.said().starts_with("I am the demo model"), "{}", peer.said());
+    bus.stop();
+    let readme = include_str!("../../../../README.md");
+    assert!(readme.contains(&format!("    {}\n", words.join(" "))), "it stands in README.md too");
+}
+
+/// Every field of the state has its place in the table, and nothing else has.
+#[test]
+fn the_fields_of_the_state_are_documented() {
+    let place = Place::new();
+    let bus = Bus::start(&place, &["--tcp", "127.0.0.1:0", "--", "narrows", "fake-agent", "echo"]);
+    bus.wait_for_workers(1);
+    let state = bus.state();
+    bus.stop();
+    let table =
+        PAGE.split("\n| field | |\n").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a table");
+    let row = |name: &str| {
+        let row = table.lines().find(|line| line.starts_with(&format!("| `{name}` |"))).expect(name);
+        row.split('`').skip(3).step_by(2).collect::<Vec<_>>()
+    };
+    let keys = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+    for (name, value) in [
+        ("pools[]", &state["pools"][0]),
+        ("pools[].workers[]", &state["pools"][0]["workers"][0]),
+        ("queues", &state["queues"]),
+        ("counters", &state["counters"]),
+    ] {
+        let documented = row(name);
+        for key in keys(value) {
+            assert!(documented.contains(&key.as_str()), "`{key}` of {name}: {documented:?}");
+        }
+    }
+    let first = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let documented: Vec<&str> = first.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    let mut keys = keys(&state);
+    keys.retain(|key| key != "pools");
+    for key in &keys {
+        assert!(documented.contains(&key.as_str()), "`{key}`: {documented:?}");
+    }
+    assert_eq!(documented.len(), keys.len() + 2, "{documented:?}");
 }
 
 /// The recipe is run as it stands there, with a server of ours in place of the model.
