@@ -124,14 +124,15 @@ mod tests {
     /// Of two numbers that are as short and as near, the even one.
     #[test]
     fn ties_are_even() {
-        for (bits, expected) in [
-            (4_828_031_428_893_366_714, "584528497445687.2"),
-            (570_000_000_000_000.25_f64.to_bits(), "570000000000000.2"),
-            (570_000_000_000_000.75_f64.to_bits(), "570000000000000.8"),
-            (9_007_199_254_740_993_f64.to_bits(), "9007199254740992"),
+        // In quarters.
+        for (quarters, expected) in [
+            (2_280_000_000_000_001_u64, "570000000000000.2"),
+            (2_280_000_000_000_003, "570000000000000.8"),
+            (2_338_113_989_782_749, "584528497445687.2"),
         ] {
-            assert_eq!(written(f64::from_bits(bits)), expected);
-            assert_eq!(theirs(f64::from_bits(bits)), expected);
+            let number = quarters as f64 / 4.0;
+            assert_eq!(written(number), expected);
+            assert_eq!(theirs(number), expected);
         }
     }
 
