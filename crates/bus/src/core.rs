@@ -5,8 +5,8 @@
 //!
 //! The way of a request: `from_client` finds out where it belongs (`route`), `forward` gives it an id of ours and
 //! remembers whom the answer is for; `from_worker` finds that again by the id and restores the client's own bytes. What a
-//! worker asks of a client goes the same way with the roles exchanged. `supervise` keeps pools at strength and settles
-//! what a dead worker owed, `revive` takes its sessions up elsewhere, and `timer` is what happens later.
+//! worker asks of a client goes the same way with the roles exchanged. `supervise` keeps pools at strength, `loss`
+//! settles what a dead worker owed, `revive` takes its sessions up elsewhere, and `timer` is what happens later.
 
 mod api;
 mod batch;
@@ -20,6 +20,7 @@ mod from_worker;
 mod greet;
 mod hold;
 mod line;
+mod loss;
 mod number;
 mod opening;
 mod progress;
@@ -207,10 +208,10 @@ impl Core {
         &self.pools[pool.0 as usize].settings
     }
 
-    /// Whether a worker owes answers, so that one that does nothing is worth a look.
+    /// Whether a worker owes answers or takes nothing of what it caused, so that one that does nothing is worth a look.
     #[must_use]
     pub fn owes(&self, worker: Worker) -> bool {
-        self.workers.get(worker.0 as usize).is_some_and(|worker| !worker.pending.is_empty())
+        self.workers.get(worker.0 as usize).is_some_and(|worker| !worker.pending.is_empty() || worker.clogged)
     }
 
     fn next_serial(&mut self) -> u64 {

@@ -52,6 +52,8 @@ const READ: usize = 512 << 10;
 const EVENTS: usize = 1024;
 /// How long a client that is hung up on may take for what waits for it.
 const LINGER: Duration = Duration::from_secs(1);
+/// The same when the bus stops.
+const LAST_LINGER: Duration = Duration::from_secs(5);
 /// How much longer than it should a brain may take to stop if it has failed before, and may wait for what never comes.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// How often writing is repeated because it made the core say more, before anything is read again.

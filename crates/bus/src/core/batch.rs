@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use narrows_acp::method;
-use narrows_wire::{Batch, Code, Frame, Kind, RpcError, Step, View, message};
+use narrows_wire::{Batch, Code, Effects, Frame, Kind, RpcError, Step, View, message};
 use slab::Slab;
 
 use super::Pass;
@@ -35,6 +35,8 @@ struct Open {
     /// Ids of requests among the rest.
     reserved: Vec<Box<[u8]>>,
     answered: bool,
+    /// How long the answers are so far.
+    bytes: usize,
     /// Its entries are being acted on: what lifts the barrier need not go on with them.
     working: bool,
 }
@@ -72,6 +74,7 @@ impl<O: Outlet> Pass<'_, O> {
             ids: Vec::new(),
             reserved: Vec::new(),
             answered: false,
+            bytes: 0,
             working: false,
         };
         let key = BatchKey(self.core.batches.slab.insert(open) as u32);
@@ -157,8 +160,18 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// One answer of a batch; the last sends all of them. Answers name the id they are for, which may be a barrier.
-    pub(super) fn answer_in_batch(&mut self, key: BatchKey, answer: Bytes) {
+    pub(super) fn answer_in_batch(&mut self, key: BatchKey, mut answer: Bytes) {
+        let limit = self.core.limits.max_line;
         let Some(open) = self.core.batches.slab.get_mut(key.0 as usize) else { return };
+        open.bytes += answer.len();
+        if open.bytes > limit
+            && let Some(id) = View::parse(&answer).id()
+        {
+            // The array is one line, and is not kept longer than one may be.
+            let words = "the answers to this array are too long together; ask for them one by one";
+            let error = RpcError::new(Code::MessageTooLarge, words).effects(Effects::Possible);
+            answer = message::error(id, &error);
+        }
         let sender = open.sender;
         if let Sender::Client(client) = sender
             && let Some(id) = View::parse(&answer).id()

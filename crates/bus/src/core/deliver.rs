@@ -47,7 +47,7 @@ impl<O: Outlet> Pass<'_, O> {
                 state.pausing.push(worker);
                 self.pause_worker(worker);
             }
-        } else if parts.len() > limit && waiting - parts.len() <= limit {
+        } else if parts.len() > limit && waiting.saturating_sub(parts.len()) <= limit {
             // One that is too long by itself is let in once, or it could never come through.
             state.oversize = parts.len();
         } else if waiting > limit + state.oversize {
@@ -113,7 +113,14 @@ impl<O: Outlet> Pass<'_, O> {
         }
         state.queued += parts.iter().map(|part| part.len() as u64).sum::<u64>() + 1;
         self.core.counters.to_workers += 1;
-        self.out.to_worker(worker, parts);
+        let waiting = self.out.to_worker(worker, parts);
+        // What it is told by us it has mostly caused itself: until it takes that, it causes no more.
+        if waiting > self.core.limits.queue_bytes
+            && let Some(state) = self.core.worker(worker)
+            && !std::mem::replace(&mut state.clogged, true)
+        {
+            self.pause_worker(worker);
+        }
     }
 
     /// Puts a line of `client`'s into a worker's queue. Full: the client is paused.
@@ -139,6 +146,10 @@ impl<O: Outlet> Pass<'_, O> {
     pub(super) fn worker_drained(&mut self, worker: Worker) {
         let Some(state) = self.core.worker(worker) else { return };
         state.full = false;
+        if std::mem::take(&mut state.clogged) {
+            self.resume_worker(worker);
+        }
+        let Some(state) = self.core.worker(worker) else { return };
         for client in std::mem::take(&mut state.pausing) {
             self.resume_client(client);
         }

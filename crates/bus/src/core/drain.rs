@@ -140,10 +140,22 @@ impl<O: Outlet> Pass<'_, O> {
             }
             if self.core.pools[index].successor.is_none() {
                 self.core.pools[index].removed = true;
+                self.refuse_removed(PoolId(index as u32));
             }
             self.wind_down(PoolId(index as u32));
         }
         self.fill_all();
+    }
+
+    /// Whoever waits for a worker of a pool that is no more, and has none in its place, waits in vain.
+    fn refuse_removed(&mut self, pool: PoolId) {
+        let error = RpcError::new(Code::NotFound, "the pool of this connection is no longer there");
+        for client in std::mem::take(&mut self.core.pool_mut(pool).waiting) {
+            self.refuse_held(client, &error);
+        }
+        for key in std::mem::take(&mut self.core.pool_mut(pool).revivals) {
+            self.fail_revival(key, &error);
+        }
     }
 
     /// Whoever waits for a worker of a pool that is no more waits for one of its successor.
@@ -164,7 +176,7 @@ impl<O: Outlet> Pass<'_, O> {
         let shared = self.core.pool_of(pool).is_shared();
         for worker in self.core.pool_of(pool).workers.clone() {
             let Some(state) = self.core.worker(worker) else { continue };
-            if !state.claimed {
+            if !state.claimed && (state.stage != Stage::Ready || state.pending.is_empty()) {
                 self.stop_worker(worker, false);
             } else if shared {
                 self.let_go(worker);
@@ -189,16 +201,27 @@ impl<O: Outlet> Pass<'_, O> {
             })
             .collect();
         let surplus = live.len().saturating_sub(state.settings.instances as usize);
-        for worker in live.into_iter().rev().take(surplus) {
+        // Those first that nobody would miss.
+        let mut live: Vec<Worker> = live.into_iter().rev().collect();
+        live.sort_by_key(|worker| {
+            self.core
+                .workers
+                .get(worker.0 as usize)
+                .map_or(0, |state| state.sessions.len() + state.pending.len())
+        });
+        for worker in live.into_iter().take(surplus) {
             self.let_go(worker);
         }
     }
 
-    /// Lets a worker go that has done nothing wrong.
+    /// Lets a worker go that has done nothing wrong, when nobody needs it any more, however long that takes.
     fn let_go(&mut self, worker: Worker) {
-        self.retire(worker, "was no longer wanted");
-        if let Some(state) = self.core.worker(worker) {
-            state.fault = None;
+        let Some(state) = self.core.worker(worker) else { return };
+        if !matches!(state.stage, Stage::Retiring | Stage::Stopping) {
+            state.stage = Stage::Retiring;
+            state.unwanted = true;
+            self.refresh_answer(worker);
+            self.if_retired(worker);
         }
     }
 }

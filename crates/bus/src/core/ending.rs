@@ -48,7 +48,7 @@ impl<O: Outlet> Pass<'_, O> {
         let pool = session.pool;
         let is_v2 = self.core.pool_of(pool).settings.protocol == Protocol::V2;
         for number in prompts {
-            self.cancel_for(worker, number);
+            self.cancel_for(worker, key, number);
         }
         if is_v2
             && idles
@@ -60,9 +60,12 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Answers a prompt in its worker's place. The worker's own answer will be nobody's.
-    fn cancel_for(&mut self, worker: Worker, number: u64) {
+    fn cancel_for(&mut self, worker: Worker, key: SessionKey, number: u64) {
         let Some(state) = self.core.worker(worker) else { return };
         let Some(pending) = state.pending.get_mut(&number) else { return };
+        if pending.session != Some(key) {
+            return;
+        }
         let asker = std::mem::replace(&mut pending.asker, Asker::Gone);
         pending.session = None;
         let tag = pending.tag.take();
@@ -113,6 +116,11 @@ impl<O: Outlet> Pass<'_, O> {
     /// Ends the turn of a session whose client has been gone for long enough.
     pub(super) fn abandon(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
+        let grace = self.core.limits.disconnect_grace;
+        // One that left and came back has its time from when it left again.
+        if session.ownerless.is_some_and(|since| self.now < since + grace) {
+            return;
+        }
         let owner = session.owner;
         let is_back = owner.and_then(|owner| self.core.client(owner)).is_some_and(|owner| !owner.eof);
         if !is_back {
@@ -142,7 +150,7 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(since) = session.ownerless else { return };
         let abilities = self.core.pool_of(session.pool).abilities;
         let limits = &self.core.limits;
-        let can_return = abilities.load || abilities.resume;
+        let can_return = abilities.load || abilities.resume || !self.core.pool_of(session.pool).is_acp();
         let grace = if can_return { limits.session_grace } else { limits.disconnect_grace };
         let (serial, worker) = (session.serial, session.worker());
         if self.now < since + grace {
@@ -164,6 +172,9 @@ impl<O: Outlet> Pass<'_, O> {
         }
         self.drop_session(key);
         self.stop_idle();
+        if let Some(worker) = worker {
+            self.if_retired(worker);
+        }
     }
 
     /// What an answer means for its session.
@@ -184,7 +195,7 @@ impl<O: Outlet> Pass<'_, O> {
                     && let Some(worker) = session.worker()
                 {
                     for prompt in std::mem::take(&mut session.prompts) {
-                        self.cancel_for(worker, prompt);
+                        self.cancel_for(worker, key, prompt);
                     }
                 }
                 self.drop_session(key);

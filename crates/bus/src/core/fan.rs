@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, HashSet};
 
 use narrows_acp::method;
-use narrows_wire::{Code, RpcError, View, message};
+use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Map, Value, json};
 
 use super::Pass;
 use super::api::{Client, Outlet, PoolId, Worker};
 use super::batch::BatchKey;
+use super::route::Route;
 use super::state::{Asker, Raw, Stage, What};
 use super::timer::Timer;
 
@@ -63,9 +64,9 @@ impl<O: Outlet> Pass<'_, O> {
             self.refuse(client, id, batch, message.tag(), &error);
             return;
         }
-        let pool = self.core.pool_of(pool);
-        let mixes = pool.settings.mix_identities;
-        let asked: Vec<(Worker, Option<Value>)> = pool
+        let state = self.core.pool_of(pool);
+        let mixes = state.settings.mix_identities;
+        let asked: Vec<(Worker, Option<Value>)> = state
             .workers
             .iter()
             .filter_map(|worker| Some((*worker, self.core.workers.get(worker.0 as usize)?)))
@@ -78,6 +79,14 @@ impl<O: Outlet> Pass<'_, O> {
                 }
             })
             .collect();
+        if asked.is_empty() && cursors.is_none() {
+            // Nobody there is no empty list.
+            match self.wait_for(pool) {
+                Route::Refuse(error) => self.refuse(client, id, batch, message.tag(), &error),
+                _ => self.hold(client, message.bytes(), batch),
+            }
+            return;
+        }
         let serial = self.core.next_serial();
         let fan = Fan {
             serial,
@@ -126,7 +135,9 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(fan) = self.core.fans.get_mut(key as usize).filter(|fan| fan.serial == serial) else {
             return;
         };
-        fan.error.get_or_insert(RpcError::new(Code::Deadline, "an agent did not answer in time"));
+        let effects = if fan.what == What::List { Effects::None } else { Effects::Possible };
+        fan.error
+            .get_or_insert(RpcError::new(Code::Deadline, "an agent did not answer in time").effects(effects));
         for (_, worker) in &mut self.core.workers {
             for pending in worker.pending.values_mut() {
                 if matches!(pending.asker, Asker::Fan(of) if of == key) {
@@ -200,7 +211,13 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         };
         state.inflight.remove(&fan.id);
-        if !fan.succeeded {
+        // A list without those of a worker that is gone or silent is no list; what one has deleted is deleted.
+        let is_whole = fan.what != What::List
+            || !fan
+                .error
+                .as_ref()
+                .is_some_and(|error| error.is(Code::WorkerLost) || error.is(Code::Deadline));
+        if !fan.succeeded || !is_whole {
             let error = fan.error.unwrap_or_else(|| RpcError::new(Code::WorkerLost, "no agent answered"));
             self.refuse(fan.client, &fan.id, fan.batch, fan.tag.as_deref(), &error);
             return;

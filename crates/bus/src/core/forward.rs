@@ -3,7 +3,7 @@
 use narrows_wire::{Code, Doubled, Effects, Part, RpcError, View};
 
 use super::Pass;
-use super::api::{Client, Outlet, Worker};
+use super::api::{Client, Identity, Outlet, Worker};
 use super::batch::BatchKey;
 use super::line::Parts;
 use super::number::{self, Digits};
@@ -11,6 +11,9 @@ use super::progress;
 use super::session::{SessionKey, Waiting, quoted};
 use super::state::{Asker, Errand, Opening, Pending, What, Whereabouts};
 use super::timer::Timer;
+
+/// The longest request to open a session that is kept until it is answered.
+const MOST_OPENING: usize = 256 << 10;
 
 impl<O: Outlet> Pass<'_, O> {
     pub(super) fn forward(
@@ -43,8 +46,11 @@ impl<O: Outlet> Pass<'_, O> {
             None if what.reopens() => self.enter_provisionally(client, worker, message),
             known => known,
         };
+        let identity = self.core.client(client).map_or(Identity::ANYONE, |state| state.identity);
+        // One that is too long to be kept is not tried elsewhere, nor taken up again.
+        let line = if message.bytes().len() <= MOST_OPENING { message.bytes() } else { b"" };
         let opening = (what.creates() || what.reopens())
-            .then(|| Box::new(Opening { line: message.bytes().into(), tried: vec![worker] }));
+            .then(|| Box::new(Opening { line: line.into(), identity, tried: vec![worker] }));
         if what == What::Initialize || what == What::Authenticate {
             self.remember(client, message, what);
         }
@@ -172,9 +178,9 @@ impl<O: Outlet> Pass<'_, O> {
         if pending.opening.is_some() {
             self.opened(worker, pending, message);
         } else {
-            self.enter_unknowing(worker, &pending, message);
+            let alias = self.alias_in(worker, &pending, message);
             self.settle_session(&pending, number, message.result().is_some());
-            self.pass_answer(worker, pending, message, None);
+            self.pass_answer(worker, pending, message, alias.as_deref());
         }
         self.if_retired(worker);
     }

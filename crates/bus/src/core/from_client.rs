@@ -30,6 +30,7 @@ impl<O: Outlet> Pass<'_, O> {
             listener: from.listener,
             ends_bus: from.ends_bus,
             pool: None,
+            astray: false,
             worker: None,
             initialize: None,
             authenticate: None,
@@ -191,6 +192,12 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(raw) = message.request_id() else { return };
         match state.inflight.get(raw).copied() {
             Some(Whereabouts::At(worker, id)) => {
+                // A turn that is given up on has its time to end, like one that is cancelled.
+                let pending = self.core.worker(worker).and_then(|state| state.pending.get(&id));
+                let turn = pending.filter(|pending| pending.what == What::Prompt);
+                if let Some(session) = turn.and_then(|pending| pending.session) {
+                    self.cancelling(session);
+                }
                 let digits = Digits::of(id);
                 // MCP's has no session, ACP's neither: nothing else to change.
                 self.hand(worker, client, &Parts::of(message, &[(Part::RequestId, digits.as_bytes())]));

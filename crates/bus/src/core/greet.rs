@@ -96,7 +96,7 @@ impl<O: Outlet> Pass<'_, O> {
         match errand {
             Errand::Initialize => self.greeted(worker, message),
             Errand::Authenticate => match message.error() {
-                Some(error) => self.fail_backlog(worker, &error),
+                Some(error) => self.fail_backlog(worker, &error, None),
                 None => self.introduced(worker),
             },
             Errand::Revive(key, serial) => {
@@ -131,7 +131,7 @@ impl<O: Outlet> Pass<'_, O> {
         let answer = message.result().and_then(|result| serde_json::from_slice::<Value>(result).ok());
         let Some(answer) = answer else {
             match (client, message.error()) {
-                (Some(_), Some(error)) => self.fail_backlog(worker, &error),
+                (Some(_), Some(error)) => self.fail_backlog(worker, &error, None),
                 _ => self.ungreeted(worker, "refused initialize"),
             }
             return;
@@ -175,6 +175,8 @@ impl<O: Outlet> Pass<'_, O> {
             self.forget_elsewhere(waiting.client, &waiting.line);
             self.send_backlog(worker, waiting.client, View::parse(&waiting.line), waiting.batch);
         }
+        // What it was wanted for may have been given up on.
+        self.stop_idle();
     }
 
     fn send_backlog(&mut self, worker: Worker, client: Client, message: View<'_>, batch: Option<BatchKey>) {
@@ -189,7 +191,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Answers what waited for a worker that will not serve it.
-    fn fail_backlog(&mut self, worker: Worker, error: &RpcError) {
+    fn fail_backlog(&mut self, worker: Worker, error: &RpcError, fault: Option<&'static str>) {
         let Some(state) = self.core.worker(worker) else { return };
         let backlog = std::mem::take(&mut state.backlog);
         let revivals = std::mem::take(&mut state.revivals);
@@ -202,19 +204,18 @@ impl<O: Outlet> Pass<'_, O> {
         for key in revivals {
             self.fail_revival(key, error);
         }
+        // That it refuses what its client says is not its fault.
         if let Some(state) = self.core.worker(worker) {
-            state.fault.get_or_insert("could not be set up as its client wants");
+            state.fault = fault;
         }
         self.stop_worker(worker, false);
     }
 
     /// A worker is of no use because it was not greeted as it should be.
     pub(super) fn ungreeted(&mut self, worker: Worker, why: &'static str) {
-        let Some(state) = self.core.worker(worker) else { return };
-        state.fault = Some(why);
         let error = RpcError::new(Code::Deadline, format!("the agent {why}"));
         self.fail_all(worker, &error);
-        self.fail_backlog(worker, &error);
+        self.fail_backlog(worker, &error, Some(why));
     }
 
     /// Keeps what a client says in `initialize` and `authenticate`, to say it to further workers.

@@ -68,7 +68,9 @@ impl<O: Outlet> Pass<'_, O> {
     /// Lets clients go on that wait for a worker of `pool`, the longest waiting first, until one has to wait again.
     pub(super) fn serve_waiting(&mut self, pool: PoolId) {
         while let Some(client) = self.core.pool_mut(pool).waiting.pop_front() {
-            if !self.release(client) {
+            let waits_here = !self.release(client)
+                && self.core.client(client).is_some_and(|state| state.pool == Some(pool));
+            if waits_here {
                 // It waits in front again: whoever came first goes first.
                 let waiting = &mut self.core.pool_mut(pool).waiting;
                 waiting.retain(|other| *other != client);

@@ -76,13 +76,13 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Gives a session without a client its time.
     pub(super) fn expire_later(&mut self, key: SessionKey) {
-        let abilities = match self.core.sessions.get(key) {
-            Some(session) => self.core.pool_of(session.pool).abilities,
+        let (abilities, is_acp) = match self.core.sessions.get(key).map(|session| session.pool) {
+            Some(pool) => (self.core.pool_of(pool).abilities, self.core.pool_of(pool).is_acp()),
             None => return,
         };
         let limits = &self.core.limits;
         // Nobody can come back to a session that cannot be opened again.
-        let can_return = abilities.load || abilities.resume;
+        let can_return = abilities.load || abilities.resume || !is_acp;
         let grace = if can_return { limits.session_grace } else { limits.disconnect_grace };
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.owner = None;
@@ -113,8 +113,21 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
+    /// An answer that opens nothing by its method, and how clients call the session in it if its worker calls it otherwise.
+    pub(super) fn alias_in(
+        &mut self,
+        worker: Worker,
+        pending: &Pending,
+        message: View<'_>,
+    ) -> Option<Box<[u8]>> {
+        let name = message.session()?;
+        self.enter_unknowing(worker, pending, message);
+        let session = self.core.sessions.get(self.session_of(worker, &name)?)?;
+        session.wire.as_ref().map(|_| quoted(&session.name))
+    }
+
     /// In a pool of which nothing is known but `sessionId`, any answer that names a session tells of one.
-    pub(super) fn enter_unknowing(&mut self, worker: Worker, pending: &Pending, message: View<'_>) {
+    fn enter_unknowing(&mut self, worker: Worker, pending: &Pending, message: View<'_>) {
         if self.core.pool_of(self.pool_of_worker(worker)).is_acp() {
             return;
         }
@@ -152,7 +165,8 @@ impl<O: Outlet> Pass<'_, O> {
             // The worker has given out the same session twice. It must not become two clients'.
             let same = self.core.sessions.get(known).is_some_and(|session| session.owner == owner);
             if same {
-                self.pass_answer(worker, pending, message, None);
+                let alias = self.alias_in(worker, &pending, message);
+                self.pass_answer(worker, pending, message, alias.as_deref());
             } else {
                 self.strike(worker, "gave out a session twice");
                 let error = RpcError::new(Code::Internal, "the agent gave out a session that is in use");
@@ -163,6 +177,9 @@ impl<O: Outlet> Pass<'_, O> {
         let request = View::parse(&opening.line);
         let params = request.params().unwrap_or(b"{}");
         let key = self.enter(&name, worker, owner, pending.tag.clone(), params, false);
+        if let Some(session) = self.core.sessions.get_mut(key) {
+            session.identity = opening.identity;
+        }
         self.introduce_strangers(worker, &name, key);
         let alias = self
             .core
@@ -198,11 +215,16 @@ impl<O: Outlet> Pass<'_, O> {
             session.unsure = false;
             let before = self.core.sessions.keep_params(key, params);
             self.leave_servers(worker, &before);
-            self.pass_answer(worker, pending, message, None);
+            let alias = self.alias_in(worker, &pending, message);
+            self.pass_answer(worker, pending, message, alias.as_deref());
             return;
         }
         let unknown = message.error().is_some_and(|error| error.is(Code::NotFound));
-        if provisional && unknown && self.core.pool_of(self.pool_of_worker(worker)).is_shared() {
+        if provisional
+            && unknown
+            && !opening.line.is_empty()
+            && self.core.pool_of(self.pool_of_worker(worker)).is_shared()
+        {
             let client = match &pending.asker {
                 Asker::Client { client, .. } => Some(*client),
                 _ => None,
@@ -233,6 +255,14 @@ impl<O: Outlet> Pass<'_, O> {
     fn give_back(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get_mut(key).filter(|session| session.unsure) else { return };
         session.unsure = false;
+        let (owner, worker) = (session.owner, session.worker());
+        if let Some(state) = worker.and_then(|worker| self.core.worker(worker))
+            && state.inherited
+            && state.client == owner
+        {
+            state.client = None;
+        }
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
         if let Some(owner) = session.owner.and_then(|owner| self.core.client(owner)) {
             owner.sessions.remove(&key);
         }
@@ -243,7 +273,7 @@ impl<O: Outlet> Pass<'_, O> {
     fn unuse(&mut self, worker: Worker) {
         let Some(state) = self.core.worker(worker) else { return };
         let opens = state.pending.values().any(|pending| pending.opening.is_some());
-        state.used = opens || !state.sessions.is_empty() || !state.former.is_empty();
+        state.used = opens || !state.sessions.is_empty() || state.had;
     }
 
     /// Sends the same request to the next worker that may know the session.
@@ -278,10 +308,16 @@ impl<O: Outlet> Pass<'_, O> {
         let from = session.worker();
         let (owner, params) = (session.owner, session.params.clone());
         session.place = Place::On(to);
+        // Numbers of the one mean nothing to the other.
+        session.prompts.clear();
+        session.stopped = 0;
         let wire = session.wire.clone();
         let name: Option<Box<str>> = wire.and_then(|wire| serde_json::from_slice(&wire).ok());
         if let Some(from) = from.and_then(|from| self.core.worker(from)) {
             from.sessions.remove(&key);
+            for pending in from.pending.values_mut().filter(|pending| pending.session == Some(key)) {
+                pending.session = None;
+            }
             if let Some(name) = &name {
                 from.aliases.remove(name);
             }
@@ -314,13 +350,12 @@ impl<O: Outlet> Pass<'_, O> {
             self.leave_servers(worker, &session.params);
         }
         if let Some(worker) = session.worker().and_then(|worker| self.core.worker(worker)) {
-            if !session.provisional {
-                let own = session.wire.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());
-                worker.former.push_back(own.unwrap_or(session.name));
-                if worker.former.len() > MOST_FORMER {
-                    worker.former.pop_front();
-                }
+            let own = session.wire.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());
+            worker.former.push_back(own.unwrap_or(session.name));
+            if worker.former.len() > MOST_FORMER {
+                worker.former.pop_front();
             }
+            worker.had |= !session.provisional;
             worker.sessions.remove(&key);
             worker.aliases.retain(|_, other| *other != key);
             worker.revivals.retain(|other| *other != key);

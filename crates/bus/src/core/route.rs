@@ -15,6 +15,12 @@ use super::{Pass, millis};
 /// The key in `_meta` by which a client names a pool.
 const POOL: &str = "narrows/pool";
 
+/// The longest name of a session, as long as that of a request may be.
+pub(super) const MOST_NAME: usize = 4_096;
+
+/// The longest `initialize`, which is kept to be said again.
+const MOST_GREETING: usize = 1 << 20;
+
 /// How many sessions one connection may have.
 const MOST_SESSIONS: usize = 65_536;
 
@@ -42,6 +48,13 @@ pub(super) enum Route {
 impl<O: Outlet> Pass<'_, O> {
     pub(super) fn route(&mut self, client: Client, message: View<'_>, what: What) -> Route {
         let name = message.session();
+        let longest = name.as_ref().map_or(0, |name| name.len()).max(message.tag().map_or(0, <[u8]>::len));
+        if longest > MOST_NAME {
+            return Route::Refuse(RpcError::new(Code::InvalidParams, "the name of the session is too long"));
+        }
+        if matches!(what, What::Initialize | What::Authenticate) && message.bytes().len() > MOST_GREETING {
+            return Route::Refuse(RpcError::new(Code::MessageTooLarge, "this is too long to be kept"));
+        }
         let known = name.as_deref().and_then(|name| self.core.sessions.find(name));
         if let Some(key) = known
             && let Some(route) = self.route_session(client, key, what)
@@ -54,7 +67,17 @@ impl<O: Outlet> Pass<'_, O> {
         if self.core.client(client).is_some_and(|state| state.sessions.len() >= MOST_SESSIONS) {
             return Route::Refuse(RpcError::new(Code::Backpressure, "this connection has too many sessions"));
         }
-        let pool = match self.choose_pool(client, message, what) {
+        let chosen = self.choose_pool(client, message, what);
+        if let Some(state) = self.core.client(client)
+            && what == What::Initialize
+        {
+            state.astray = chosen.is_err();
+        }
+        let pool = match chosen {
+            Ok(_) if self.core.client(client).is_some_and(|state| state.astray) => {
+                let words = "initialize was refused: name a pool that is there first";
+                return Route::Refuse(RpcError::new(Code::InvalidRequest, words));
+            }
             Ok(pool) => pool,
             Err(error) => return Route::Refuse(error),
         };
@@ -94,10 +117,15 @@ impl<O: Outlet> Pass<'_, O> {
         }
         match self.core.sessions.get(key)?.place {
             Place::On(worker) => {
+                let moves_on = self.moves_on(key);
                 let state = self.core.worker(worker)?;
                 match state.stage {
                     Stage::Greeting => Some(Route::Backlog(worker)),
                     _ if state.deaf => self.route_deaf(client, key, worker, what),
+                    Stage::Retiring if state.unwanted && moves_on => {
+                        self.uproot(worker, key, &"its agent was exchanged".into());
+                        self.route_session(client, key, what)
+                    }
                     _ => Some(Route::Worker { worker, session: Some(key) }),
                 }
             }
@@ -113,12 +141,19 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
+    /// Whether a session can go on in another worker, and nothing of it goes on in this one.
+    fn moves_on(&self, key: SessionKey) -> bool {
+        let Some(session) = self.core.sessions.get(key) else { return false };
+        let abilities = self.core.pool_of(session.pool).abilities;
+        !session.is_busy() && !session.provisional && (abilities.load || abilities.resume)
+    }
+
     /// Of a session whose worker hears nothing any more: its turn goes on there, all else goes on elsewhere.
     fn route_deaf(&mut self, client: Client, key: SessionKey, worker: Worker, what: What) -> Option<Route> {
         if self.core.sessions.get(key)?.is_busy() {
             return Some(Route::Refuse(deaf()));
         }
-        self.lose_session(worker, key, &"its agent has closed its input".into());
+        self.uproot(worker, key, &"its agent has closed its input".into());
         self.route_session(client, key, what)
     }
 
@@ -219,7 +254,7 @@ impl<O: Outlet> Pass<'_, O> {
             What::Initialize if ready => Route::Initialize,
             What::List | What::Delete if ready => Route::Everywhere,
             What::Initialize | What::List | What::Delete => self.wait_for(pool),
-            What::Authenticate => {
+            What::Authenticate | What::Logout => {
                 Route::Refuse(RpcError::new(Code::InvalidParams, "this pool has no ways to log in"))
             }
             What::New | What::Load | What::Resume => match self.place(pool, client, &[]) {
@@ -373,15 +408,41 @@ impl<O: Outlet> Pass<'_, O> {
             self.core.workers.get(worker.0 as usize).is_some_and(|state| state.stage == Stage::Stopping)
         });
         let exhausted = !any_coming && !any_going && total >= state.settings.max_instances as usize;
+        let rest_until = state.rest_until;
+        if exhausted && !hopeless && self.make_room(pool) {
+            return Route::Hold;
+        }
         if (hopeless && !any_coming) || exhausted {
             return Route::Refuse(self.no_worker(pool, Code::Backpressure));
         }
         if !any_coming {
             // Whoever closed the circuit meanwhile has not started one.
-            let at = state.rest_until.max(self.now);
+            let at = rest_until.max(self.now);
             self.core.timers.set(at, Timer::Respawn(pool));
         }
         Route::Hold
+    }
+
+    /// Ends the worker of the session that has been without a client for the longest, where each client has its own. Tells
+    /// whether there is one.
+    fn make_room(&mut self, pool: PoolId) -> bool {
+        let state = self.core.pool_of(pool);
+        if state.is_shared() {
+            return false;
+        }
+        let workers = state.workers.iter().filter_map(|worker| {
+            let state = self.core.workers.get(worker.0 as usize)?;
+            let left = state.stage == Stage::Ready && state.client.is_none() && state.pending.is_empty();
+            let sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
+            let since = sessions.map(|session| session.ownerless.filter(|_| !session.is_busy()));
+            // All of them, or it is of use to somebody; the last that was left counts.
+            let since = since.collect::<Option<Vec<_>>>()?.into_iter().max()?;
+            left.then_some((since, *worker))
+        });
+        let Some((_, oldest)) = workers.min() else { return false };
+        self.lose_sessions(oldest, &"its agent made room for another client".into());
+        self.stop_worker(oldest, false);
+        true
     }
 
     /// What whoever needs a worker is told when there is none.
@@ -407,6 +468,7 @@ pub(super) fn unknown_session() -> RpcError {
 pub(super) fn session_in_use() -> RpcError {
     RpcError::new(Code::InvalidParams, "the session is in use by another connection")
         .with("condition", json!("session_in_use"))
+        .with("retryable", json!(true))
 }
 
 /// `params._meta["narrows/pool"]`.

@@ -111,6 +111,8 @@ pub(super) struct Pending {
 pub(super) struct Opening {
     /// The request as the client sent it.
     pub(super) line: Raw,
+    /// Who that is, who may be gone by the time it is answered.
+    pub(super) identity: Identity,
     /// The workers that do not know the session.
     pub(super) tried: Vec<Worker>,
 }
@@ -151,6 +153,8 @@ pub(super) struct ClientState {
     pub(super) listener: usize,
     pub(super) ends_bus: bool,
     pub(super) pool: Option<PoolId>,
+    /// It asked for a pool that is not there, and for none since.
+    pub(super) astray: bool,
     /// Its own worker, its first, or the one for what belongs to no session.
     pub(super) worker: Option<Worker>,
     /// The params of its `initialize`, to be said again to further workers.
@@ -230,6 +234,8 @@ pub(super) struct WorkerState {
     pub(super) sessions: FxHashSet<SessionKey>,
     /// Sessions whose name here is not the one clients use.
     pub(super) aliases: HashMap<Box<str>, SessionKey>,
+    /// It had a session that is no more.
+    pub(super) had: bool,
     /// Names of sessions that it may still speak of, the last ones.
     pub(super) former: VecDeque<Box<str>>,
     /// The session it spoke of last.
@@ -248,11 +254,17 @@ pub(super) struct WorkerState {
     /// Of MCP servers that live in clients, whose they are.
     pub(super) servers: HashMap<Box<str>, Client>,
     pub(super) strikes: Vec<Time>,
+    /// It is being given its time to answer what nobody waits for.
+    pub(super) forsaken: bool,
+    /// It goes because it is not wanted any more, and not for anything it did.
+    pub(super) unwanted: bool,
     /// It has closed its input: nothing can be said to it any more.
     pub(super) deaf: bool,
     /// Why it has to go, if that is its own fault.
     pub(super) fault: Option<&'static str>,
     pub(super) full: bool,
+    /// It is not read from because it does not read what it is told.
+    pub(super) clogged: bool,
     pub(super) pausing: Vec<Client>,
     /// How many full queues keep it from being read.
     pub(super) paused: u32,
@@ -260,6 +272,15 @@ pub(super) struct WorkerState {
 }
 
 impl WorkerState {
+    /// Whether it was somebody's, and has nothing left but what it owes nobody.
+    pub(super) fn is_forsaken(&self) -> bool {
+        self.claimed
+            && self.client.is_none()
+            && self.sessions.is_empty()
+            && !self.pending.is_empty()
+            && matches!(self.stage, Stage::Greeting | Stage::Ready)
+    }
+
     /// Whether anything can be said to it.
     pub(super) fn hears(&self) -> bool {
         !self.deaf && !matches!(self.stage, Stage::Starting | Stage::Stopping)

@@ -142,7 +142,12 @@ impl Core {
                 })
             })
             .collect();
-        let any_ready = workers.iter().any(|worker| matches!(worker.state, "ready" | "busy"));
+        // Where workers are for one client each, one that is somebody's is of no use to the next.
+        let any_ready = pool.workers.iter().any(|worker| {
+            self.workers
+                .get(worker.0 as usize)
+                .is_some_and(|state| state.stage == Stage::Ready && (pool.is_shared() || !state.claimed))
+        });
         PoolStatus {
             name: pool.settings.name.clone(),
             state: match () {

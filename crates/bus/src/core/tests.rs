@@ -1,5 +1,6 @@
 //! Whole conversations through the core, as what everybody gets to see.
 
+mod corners;
 mod edges;
 mod faults;
 mod lives;

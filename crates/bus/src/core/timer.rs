@@ -17,6 +17,8 @@ pub(super) enum Timer {
     Unanswered(Worker, u64, u64),
     /// A worker that is to go has had its time to finish.
     Retired(Worker, u64),
+    /// A worker that owes nothing to anybody who is there has had its time.
+    Forsaken(Worker, u64),
     /// A session that was told to stop has had its time.
     Cancelled(SessionKey, u64),
     /// The client of a session has been gone for long enough for its turn to end.
@@ -88,6 +90,11 @@ impl<O: Outlet> Pass<'_, O> {
                     .is_some_and(|state| state.serial == serial && state.stage == Stage::Retiring)
                 {
                     self.end_retired(worker);
+                }
+            }
+            Timer::Forsaken(worker, serial) => {
+                if self.core.worker(worker).is_some_and(|state| state.serial == serial) {
+                    self.end_forsaken(worker);
                 }
             }
             Timer::Cancelled(key, serial) => {

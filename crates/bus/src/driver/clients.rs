@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use narrows_wire::{Code, Fault, RpcError, Splitter, message};
 use rustix::io::Errno;
@@ -190,23 +191,27 @@ impl<B: Brain> Driver<B> {
         for slot in closing {
             let Some(conn) = self.ports.client(slot) else { continue };
             let Some(hangup) = &mut conn.hangup else { continue };
-            let until = hangup.until;
-            let stuck = conn.outflow.blocked && now >= conn.outflow.progress + LINGER;
+            // Whoever is owed something and takes it, however slowly, gets all of it.
+            let patience = if hangup.until.is_none() { self.limits.stall_timeout } else { LINGER };
+            let stuck_at = conn.outflow.progress + patience;
+            let stuck = conn.outflow.blocked && now >= stuck_at;
             if conn.outflow.outbox.waiting() == 0 && !hangup.shut {
                 hangup.shut = true;
+                hangup.until = Some(hangup.until.unwrap_or(Time::MAX).min(now + LINGER));
                 conn.output().shut();
                 conn.intake.paused = false;
                 self.ports.list_client(slot);
             }
             let Some(conn) = self.ports.client(slot) else { continue };
             let shut = conn.hangup.is_some_and(|hangup| hangup.shut);
+            let until = conn.hangup.and_then(|hangup| hangup.until);
             // Two descriptors: there is no telling without closing.
             let done = shut && (conn.intake.ended || conn.output.is_some());
-            if done || stuck || now >= until {
+            if done || stuck || until.is_some_and(|until| now >= until) {
                 self.drop_client(now, slot);
             } else {
                 self.ports.closing.push(slot);
-                self.check_by(until);
+                self.check_by(until.unwrap_or(stuck_at.max(now + Duration::from_millis(10))));
             }
         }
     }

@@ -5,14 +5,14 @@ use std::io::{self, IoSlice};
 use mio::{Interest, Registry};
 use narrows_wire::{RpcError, message};
 
-use crate::core::{Action, Client, Outlet, PoolId, Time, Worker};
+use crate::core::{Action, Client, Outlet, PoolId, Reason, Time, Worker};
 use crate::nursery::Ended;
 
-use super::LINGER;
 use super::notes::Names;
 use super::outbox::{Outbox, Spare};
 use super::place::Place;
 use super::stream::Stream;
+use super::{LAST_LINGER, LINGER};
 
 /// From which length on a line is written from where it stands, if it can be: a copy costs more than a write of its own.
 const LONG: usize = 16 << 10;
@@ -142,8 +142,8 @@ pub(super) struct Conn {
 /// How far a hang-up has come.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hangup {
-    /// When it ends in any case.
-    pub(super) until: Time,
+    /// When it ends in any case. Absent: as long as it takes what it is owed.
+    pub(super) until: Option<Time>,
     /// Everything was written and the peer was told so.
     pub(super) shut: bool,
     /// It was told why, and that was the last.
@@ -389,11 +389,16 @@ impl Ports {
     }
 
     /// Hangs up on a client once it has what waits for it.
-    pub(super) fn hang_up(&mut self, slot: u32) {
+    pub(super) fn hang_up(&mut self, slot: u32, reason: Reason) {
+        let until = match reason {
+            Reason::Served => None,
+            Reason::Draining => Some(self.now + LAST_LINGER),
+            Reason::SlowReader => Some(self.now + LINGER),
+        };
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
             && conn.hangup.is_none()
         {
-            conn.hangup = Some(Hangup { until: self.now + LINGER, shut: false, told: false });
+            conn.hangup = Some(Hangup { until, shut: false, told: false });
             self.closing.push(slot);
         }
     }
@@ -401,7 +406,7 @@ impl Ports {
     /// Hangs up on a client for a reason of our own, which is the last it is told if it takes what waits before.
     pub(super) fn dismiss(&mut self, slot: u32, reason: &RpcError) {
         self.to_client(Client(slot), &[&message::error(b"null", reason)]);
-        self.hang_up(slot);
+        self.hang_up(slot, Reason::SlowReader);
         let now = self.now;
         if let Some(conn) = self.client(slot) {
             conn.outflow.progress = now;
@@ -537,7 +542,7 @@ impl Outlet for Ports {
             }
             Action::Close { client, reason } => {
                 tracing::debug!(client = client.0, ?reason, "hanging up");
-                self.hang_up(client.0);
+                self.hang_up(client.0, reason);
             }
             Action::Tell(note) => self.names.tell(&note),
             Action::Finished => self.finished = true,

@@ -152,7 +152,7 @@ fn a_list_does_not_wait_for_ever_and_does_not_go_on_without_a_worker() {
     scene.pass(30.0);
     scene.answer(1, 2, &json!({"sessions": [{"sessionId": "late"}]}));
     assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"result":{"sessions":[{"sessionId":"a"}],"nextCursor":"{\"1\":\"n\"}"}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"an agent did not answer in time","data":{"condition":"deadline","retryable":true,"effects":"none"}}}
     "#);
     scene.dies(0);
     scene.seen();
@@ -207,6 +207,7 @@ fn a_turn_begun_since_is_not_taken_for_the_one_that_was_cancelled() {
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"cancelled"}}
     Spawn { worker: Worker(1), pool: PoolId(0) }
     c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"end_turn"}}
+    Stop { worker: Worker(0), kill: false }
     "#);
 }
 

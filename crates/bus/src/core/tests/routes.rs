@@ -97,7 +97,7 @@ fn a_session_goes_to_its_worker_and_everything_about_it_to_its_client() {
     c0 < {"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":{"sessionId":"a"}}
     w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":"mine"}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}
-    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}
+    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
     c1 < {"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     "#);
 }

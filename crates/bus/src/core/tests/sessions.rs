@@ -78,7 +78,7 @@ fn what_is_wanted_before_it_is_there_belongs_to_whom_it_was_made_for() {
     assert_snapshot!(scene.seen(), @r#"
     c1 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"hello"}}
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
     "#);
 }
 
@@ -125,7 +125,9 @@ fn what_waited_for_a_worker_goes_only_where_it_still_may() {
     scene.answer(1, id, &json!({"sessionId": "a"}));
     scene.seen();
     scene.answer(2, 1, &json!({"protocolVersion": 1}));
-    assert_snapshot!(scene.seen(), @r#"c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}"#);
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
+    "#);
 }
 
 #[test]
@@ -142,8 +144,8 @@ fn a_session_is_not_reached_by_its_workers_name_for_it() {
     scene.ask(one, 2, "session/load", &json!({"sessionId": "a"}));
     scene.ask(one, 3, "session/delete", &json!({"sessionId": "a"}));
     assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}
-    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
     "#);
 }
 
