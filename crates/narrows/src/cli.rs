@@ -35,7 +35,7 @@ pub(crate) use chat::Chat;
 pub(crate) use check::{CheckFiles, CheckFormat};
 pub(crate) use model::ModelArgs;
 pub(crate) use policy::{Check, Circumstances, Explain, Policy, PolicyCommand, Test, Wanted};
-pub(crate) use serve::Serve;
+pub(crate) use serve::{Approve, Serve};
 pub(crate) use session::SessionArgs;
 pub(crate) use sessions::{Delete, Sessions, SessionsCommand};
 pub(crate) use value::Variable;
@@ -95,6 +95,7 @@ pub(crate) enum Command {
     Check(CheckFiles),
     Audit(Audit),
     Serve(Box<Serve>),
+    Approve(Approve),
     Acp(Box<Acp>),
     FakeAgent(FakeAgent),
     Completions(Completions),

@@ -36,6 +36,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Bus(bus) => bus::execute(&bus),
         Command::Check(check) => check::execute(&check),
         Command::Audit(audit) => audit::execute(&audit),
+        Command::Approve(approve) => serve::approve::execute(&approve),
         Command::Serve(serve) => serve::execute(&serve),
         Command::Acp(acp) => acp::execute(*acp),
         Command::FakeAgent(fake) => fake_agent::execute(&fake),

@@ -196,6 +196,13 @@ pub(super) const SERVE: &[Example] = &[
     ("narrows audit verify governed/audit/audit-log.jsonl", "whether its log is as it was written"),
 ];
 
+/// Of `narrows approve`.
+pub(super) const APPROVE: &[Example] = &[
+    ("narrows approve --list", "what waits, and why"),
+    ("narrows approve ID --key lead.key", "approving it"),
+    ("narrows approve ID --reject \"not on a Friday\" --key lead.key", "rejecting it"),
+];
+
 /// Of `narrows acp`.
 pub(super) const ACP: &[Example] = &[
     ("OPENAI_API_KEY=… narrows acp", "what an editor starts, with OpenAI's gpt-4o"),

@@ -1,4 +1,4 @@
-//! The arguments of `narrows serve`.
+//! The arguments of `narrows serve` and `narrows approve`.
 
 use std::path::PathBuf;
 
@@ -43,4 +43,32 @@ pub(crate) struct Serve {
 
     #[command(flatten)]
     pub(crate) model: ModelArgs,
+}
+
+/// Approve what a served agent wants to do, or reject it
+///
+/// For calls that a policy lets nobody but its signers approve. The word is signed with a key that `narrows audit keygen`
+/// made, over exactly the tool and what it is called with, and counts if the governance names the key in its keyring.
+#[derive(Args, Debug)]
+#[command(after_help = help::examples(help::APPROVE))]
+pub(crate) struct Approve {
+    /// What waits, as --list tells it
+    #[arg(value_name = "ID", required_unless_present = "list", requires = "key")]
+    pub(crate) id: Option<String>,
+
+    /// Tell what waits for an approval
+    #[arg(long, conflicts_with_all = ["id", "reject", "key"])]
+    pub(crate) list: bool,
+
+    /// Reject it, and say why
+    #[arg(long, value_name = "WHY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) reject: Option<String>,
+
+    /// The private key to sign with
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+
+    /// The admin socket of the serving process [default: those of all that run]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
 }

@@ -1,9 +1,13 @@
 //! `narrows serve`: an agent behind a gate, as a manifest says.
 
 mod agent;
+pub(super) mod approve;
 mod bridge;
+mod case;
 mod charge;
 mod client;
+mod door;
+mod keys;
 mod ledger;
 mod person;
 mod persona;

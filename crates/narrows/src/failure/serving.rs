@@ -99,6 +99,35 @@ impl Failure {
         Self::new(Code::Internal, line(&message)).because(error)
     }
 
+    /// The keys of a governance cannot be used.
+    pub(crate) fn bad_keys(path: &Path, error: &dyn std::error::Error) -> Self {
+        let message = format!("the keys in {:?} cannot be used", path.display().to_string());
+        Self::new(Code::Usage, line(&message)).because(error)
+    }
+
+    /// A gate cannot be asked.
+    pub(crate) fn no_gate(socket: &Path, error: &io::Error) -> Self {
+        let message = format!("nobody who serves answers at {:?}", socket.display().to_string());
+        Self::new(Code::Start, line(&message)).because(error)
+    }
+
+    /// Nobody knows where gates are.
+    pub(crate) fn no_runtime_dir() -> Self {
+        Self::new(Code::Usage, "neither XDG_RUNTIME_DIR nor HOME says where the sockets are")
+            .hint("name one: --socket PATH")
+    }
+
+    /// There is nothing of this name to approve.
+    pub(crate) fn nothing_waits(id: &str) -> Self {
+        Self::new(Code::Usage, line(&format!("nothing called {id:?} waits for an approval")))
+            .hint("see what does: narrows approve --list")
+    }
+
+    /// Somebody's word does not count.
+    pub(crate) fn not_approved(why: &str) -> Self {
+        Self::new(Code::Denied, line(&format!("it does not count: {why}")))
+    }
+
     /// A manifest that needs an agent has none.
     pub(crate) fn no_agent() -> Self {
         Self::new(Code::Usage, "there is no agent to be served")

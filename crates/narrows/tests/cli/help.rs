@@ -40,6 +40,7 @@ fn the_short_help() {
       check        Say whether files can be used, and what is wrong with them
       audit        Verify and read the log of what was decided
       serve        Serve an agent behind a gate, as a manifest says
+      approve      Approve what a served agent wants to do, or reject it
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell
@@ -81,6 +82,7 @@ fn the_long_help() {
       check        Say whether files can be used, and what is wrong with them
       audit        Verify and read the log of what was decided
       serve        Serve an agent behind a gate, as a manifest says
+      approve      Approve what a served agent wants to do, or reject it
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell

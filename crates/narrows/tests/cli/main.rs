@@ -28,6 +28,7 @@ mod policy;
 mod run;
 mod sdk;
 mod serve;
+mod serve_approve;
 mod serve_faults;
 mod serve_operator;
 mod serve_support;

@@ -23,7 +23,7 @@ steps = [
 "#;
 
 /// Asks before it acts, and says what it was told.
-fn asks(kind: &str) -> String {
+pub(crate) fn asks(kind: &str) -> String {
     format!(
         r#"
 [[turn]]

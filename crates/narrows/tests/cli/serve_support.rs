@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use narrows_audit::SigningKey;
 use serde_json::{Value, json};
 
 use crate::support::{MARK, Place};
@@ -123,7 +124,37 @@ impl Governed {
     pub(crate) fn serve(&self, args: &[&str]) -> Command {
         let mut command = self.place.narrows(["serve", "ws"].iter().chain(args));
         command.env("NARROWS_DATA_DIR", self.place.path().join("data"));
+        command.env("XDG_RUNTIME_DIR", self.place.path());
         command
+    }
+
+    /// `narrows approve` with these arguments.
+    pub(crate) fn approve(&self, args: &[&str]) -> Command {
+        let mut command = self.place.narrows(["approve"].iter().chain(args));
+        command.env("XDG_RUNTIME_DIR", self.place.path());
+        command
+    }
+
+    /// What removes something needs the words of so many leads.
+    pub(crate) fn leads(&self, quorum: u32) {
+        let signers =
+            format!("decision: require-approval\nautonomy: 4\nquorum: {quorum}\nsigners: [{{role: lead}}]");
+        self.file("policies/removing/POLICY.md", &policy("removing", "kind:delete", &signers));
+    }
+
+    /// Makes keys of these people, all of whom are leads, and names them in the governance.
+    pub(crate) fn keys(&self, people: &[&str]) {
+        let mut ring = Vec::new();
+        for person in people {
+            let key = SigningKey::generate().expect("a key");
+            narrows_audit::key::write_new(&self.place.path().join(format!("{person}.key")), &key)
+                .expect("a file");
+            let subject = json!({"id": person, "role": "lead"});
+            ring.push(json!({"id": key.public().to_string(), "alg": "Ed25519", "subject": subject}));
+        }
+        std::fs::create_dir_all(self.root().join(".well-known")).expect("a directory");
+        let ring = json!({"$schema": "agentgovernance/v1", "doctype": "keyring", "keys": ring});
+        self.file(".well-known/governance-keys.json", &ring.to_string());
     }
 
     /// A client of it that has introduced itself.

@@ -76,9 +76,14 @@ impl<'a> Talk<'a> {
         &mut self,
         method: &str,
         params: &Value,
-        mut answer: impl FnMut(&Value) -> Value,
+        answer: impl FnMut(&Value) -> Value,
     ) -> Value {
         self.send(method, params);
+        self.hear(answer)
+    }
+
+    /// Waits for the answer to the last request; what is asked of us meanwhile is answered.
+    pub(crate) fn hear(&mut self, mut answer: impl FnMut(&Value) -> Value) -> Value {
         loop {
             let message = self.read();
             if message["method"].is_null() {

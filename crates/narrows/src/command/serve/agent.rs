@@ -13,7 +13,7 @@ use crate::output;
 
 /// How the agent is started, once its version is known to be one that will do.
 pub(super) async fn prepare(charge: &Charge) -> Result<Spec, Failure> {
-    let Charge { bundle, root } = charge;
+    let Charge { bundle, root, .. } = charge;
     let agent = bundle.agent.as_ref().ok_or_else(Failure::no_agent)?;
     doubts(agent);
     let beside = root.join(agent.cli.directory());

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::charge::Charge;
 use super::stand::{self, Outcome, QUESTIONS};
-use super::{Post, agent};
+use super::{Post, agent, door};
 use crate::failure::{Code, Failure};
 use crate::interrupt::Interrupts;
 
@@ -42,7 +42,9 @@ async fn bridge(post: Post) -> Result<ExitCode, Failure> {
     let (output, input) = (client.sender.clone(), agent.sender.clone());
     let gate = stand::gate(&charge, who)?;
     let questions = mpsc::channel(QUESTIONS);
+    let door = door::open(&charge, questions.0.clone())?;
     let outcome = stand::stand(gate, client, agent, log.clone(), questions, &mut interrupts).await;
+    drop(door);
     stand::drain(&output).await;
     let reason = input.reason();
     let ladder = if matches!(outcome, Outcome::Ended(Ended::Unruly(_))) { AT_ONCE } else { LADDER };

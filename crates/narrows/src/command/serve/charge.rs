@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::{Bundle, Finding, Findings, Kind, Severity};
 
+use super::keys::KeyFiles;
 use crate::cli::Serve;
 use crate::drive;
 use crate::failure::Failure;
@@ -16,6 +17,8 @@ pub(super) struct Charge {
     pub(super) bundle: Bundle,
     /// The root of the workspace: absolute and without links.
     pub(super) root: PathBuf,
+    /// The keys of those who approve from elsewhere.
+    pub(super) keys: KeyFiles,
 }
 
 impl Charge {
@@ -37,7 +40,8 @@ impl Charge {
             return Err(Failure::no_sandbox_yet());
         }
         let root = drive::directory(shown)?;
-        Ok(Some(Self { bundle, root }))
+        let keys = KeyFiles::read(&root, &bundle)?;
+        Ok(Some(Self { bundle, root, keys }))
     }
 }
 

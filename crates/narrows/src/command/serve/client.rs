@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::bridge::{AT_ONCE, LADDER, agent_name};
 use super::stand::{self, QUESTIONS};
-use super::{Post, agent};
+use super::{Post, agent, door};
 use crate::ask;
 use crate::cli::Output;
 use crate::command::run;
@@ -74,12 +74,14 @@ async fn turn(post: Post, request: RunRequest, policy: Policy) -> Result<ExitCod
     let gate = stand::gate(&charge, who)?;
     let (inner, outer) = memory::pair(&options);
     let (ask, asked) = mpsc::channel(QUESTIONS);
+    let door = door::open(&charge, ask.clone())?;
     let input = behind.sender.clone();
     let standing = tokio::spawn(narrows_govern::stand(gate, outer, behind, log.clone(), asked));
     let outcome = run::over(inner, chosen, wanted, request, questions).await;
     // It has ended already if its client has.
     let _ = ask.send(Inquiry::End).await;
     let ended = standing.await.unwrap_or(Ended::Told);
+    drop(door);
     let reason = input.reason();
     process.stop(if matches!(ended, Ended::Unruly(_)) { AT_ONCE } else { LADDER }).await;
     if let Some(log) = log {

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 /// Opens it. `None`: nothing is governed, and nothing is recorded.
 pub(super) fn open(charge: &Charge) -> Result<Option<Log>, Failure> {
-    let Charge { bundle, root } = charge;
+    let Charge { bundle, root, .. } = charge;
     let path = match &bundle.audit {
         AuditTarget::Log(path) => root.join(path),
         AuditTarget::Off => {

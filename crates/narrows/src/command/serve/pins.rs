@@ -49,7 +49,8 @@ impl Book {
     /// Looks up what a manifest was pinned with, below the data directory.
     pub(super) fn open(data: &Path, charge: &Charge) -> Result<Self, Failure> {
         let now = Pins::of(charge);
-        let path = data.join("pins").join(format!("{}.json", digest(&now.manifest)));
+        let path =
+            data.join("pins").join(format!("{}.json", digest(now.manifest.as_os_str().as_encoded_bytes())));
         let kept = match std::fs::read(&path) {
             Ok(bytes) => serde_json::from_slice::<Pins>(&bytes).map(Some).map_err(io::Error::from),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -138,9 +139,11 @@ impl Book {
 
 impl Pins {
     fn of(charge: &Charge) -> Self {
-        let Charge { bundle, root, .. } = charge;
+        let Charge { bundle, root, keys } = charge;
         let files = bundle.pins.iter().map(|pin| (root.join(&pin.path), pin.sha256.clone()));
-        Self { manifest: root.join(&bundle.acp.path), files: files.collect() }
+        // Whose signature counts is as much a part of it as what they sign for.
+        let keys = keys.files.iter().map(|(path, bytes)| (root.join(path), digest(bytes)));
+        Self { manifest: root.join(&bundle.acp.path), files: files.chain(keys).collect() }
     }
 
     /// What is different from what was pinned.
@@ -160,8 +163,8 @@ impl Pins {
     }
 }
 
-fn digest(path: &Path) -> String {
-    Sha256::digest(path.as_os_str().as_encoded_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -8,9 +8,8 @@ use narrows_govern::{Ended, Inquiry, Request, provided};
 use narrows_link::memory;
 use tokio::sync::{mpsc, oneshot};
 
-use super::Post;
-use super::persona;
 use super::stand::{self, Outcome, QUESTIONS};
+use super::{Post, door, persona};
 use crate::cli::{Acp, Serve};
 use crate::failure::{Code, Failure};
 use crate::interrupt::Interrupts;
@@ -65,6 +64,7 @@ async fn run(post: Post, settings: Settings) -> Result<ExitCode, Failure> {
     let (ask, asked) = mpsc::channel(QUESTIONS);
     let settings = Settings { gate: Arc::new(Counsel(ask.clone())), ..settings };
     let gate = stand::gate(&charge, who)?;
+    let door = door::open(&charge, ask.clone())?;
     let client = narrows_link::stdio::take(&options)
         .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
     let output = client.sender.clone();
@@ -72,6 +72,7 @@ async fn run(post: Post, settings: Settings) -> Result<ExitCode, Failure> {
     let (peer, inbox) = narrows_rpc::start(inner, narrows_agent::options());
     let agent = tokio::spawn(narrows_agent::run(peer, inbox, settings));
     let outcome = stand::stand(gate, client, outer, log.clone(), (ask, asked), &mut interrupts).await;
+    drop(door);
     stand::drain(&output).await;
     // The gate has closed its link, so it ends; what it has done is to be stored.
     let played = agent.await;

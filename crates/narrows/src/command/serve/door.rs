@@ -1,0 +1,213 @@
+//! The admin socket of a gate: where those come in who approve from elsewhere.
+
+use std::fs::{DirBuilder, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use narrows_audit::{Approval, Timestamp, Verdict};
+use narrows_govern::{Ballot, Inquiry};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::case::{Answer, Ask, Case, LONGEST};
+use super::charge::Charge;
+use super::keys::Keys;
+use crate::config::{Variables, runtime_dir};
+use crate::failure::Failure;
+
+/// How long somebody may take to say something.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many are let in at once.
+const VISITORS: usize = 8;
+
+/// How long nobody is let in after the system had no room for one.
+const REST: Duration = Duration::from_millis(200);
+
+/// The directory of signatures, in that of the governance.
+const SIGNATURES: &str = "signatures";
+
+/// An open door. It closes when this is dropped.
+#[derive(Debug)]
+pub(super) struct Door {
+    path: PathBuf,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.task.abort();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Who decides whether a signature counts.
+struct Porter {
+    ask: mpsc::Sender<Inquiry>,
+    keys: Option<Keys>,
+    approvers: Vec<narrows_manifest::types::governance::Approver>,
+    root: PathBuf,
+    /// Where signatures are kept, from the root on.
+    signatures: PathBuf,
+}
+
+/// Opens the door of a gate that can be asked this way. `None`: nothing is governed, or there is no place for it.
+pub(super) fn open(charge: &Charge, ask: mpsc::Sender<Inquiry>) -> Result<Option<Door>, Failure> {
+    let Some(governance) = &charge.bundle.governance else { return Ok(None) };
+    let keys = charge.keys.keys(&charge.root)?;
+    let Some(directory) = runtime_dir(&Variables::of_process()) else {
+        tracing::warn!(
+            "nobody can approve from elsewhere: neither XDG_RUNTIME_DIR nor HOME says where a socket could be"
+        );
+        return Ok(None);
+    };
+    let porter = Porter {
+        ask,
+        keys,
+        approvers: governance.config.approvers.clone(),
+        root: charge.root.clone(),
+        signatures: governance.scope.join(SIGNATURES),
+    };
+    let path = directory.join(format!("serve-{}.sock", std::process::id()));
+    match bind(&directory, &path) {
+        Ok(listener) => {
+            let task = tokio::spawn(welcome(listener, Arc::new(porter)));
+            Ok(Some(Door { path, task }))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "nobody can approve from elsewhere: the admin socket cannot be opened");
+            Ok(None)
+        }
+    }
+}
+
+/// A socket for its owner only, in a directory for its owner only.
+fn bind(directory: &Path, path: &Path) -> io::Result<UnixListener> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    if directory.metadata()?.permissions().mode() & 0o077 != 0 {
+        std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        // One of a process that had our number.
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+async fn welcome(listener: UnixListener, porter: Arc<Porter>) {
+    let slots = Arc::new(Semaphore::new(VISITORS));
+    loop {
+        // Never closed.
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(REST).await;
+            continue;
+        };
+        let ours = rustix::process::geteuid().as_raw();
+        if !stream.peer_cred().is_ok_and(|peer| peer.uid() == ours || peer.uid() == 0) {
+            continue;
+        }
+        let porter = Arc::clone(&porter);
+        tokio::spawn(async move {
+            // Whoever says nothing, or does not listen, is no longer waited for.
+            let _ = timeout(PATIENCE, porter.attend(stream)).await;
+            drop(slot);
+        });
+    }
+}
+
+impl Porter {
+    async fn attend(&self, stream: UnixStream) -> io::Result<()> {
+        let (input, mut output) = stream.into_split();
+        let mut line = String::new();
+        BufReader::new(input.take(LONGEST)).read_line(&mut line).await?;
+        let answer = match serde_json::from_str::<Ask>(&line) {
+            Ok(Ask::List) => Answer::Open(self.waiting().await),
+            Ok(Ask::Approval(approval)) => match self.count(&approval).await {
+                Ok(()) => Answer::Counted,
+                Err(why) => Answer::Refused(why),
+            },
+            Err(error) => Answer::Refused(format!("this is no question: {error}")),
+        };
+        let mut text = serde_json::to_vec(&answer)?;
+        text.push(b'\n');
+        output.write_all(&text).await?;
+        output.shutdown().await
+    }
+
+    /// What waits for an approval.
+    async fn waiting(&self) -> Vec<Case> {
+        let (answer, open) = oneshot::channel();
+        let _ = self.ask.send(Inquiry::Open(answer)).await;
+        open.await.unwrap_or_default().into_iter().map(Case::from).collect()
+    }
+
+    /// Counts an approval, or says why it does not count.
+    async fn count(&self, approval: &Approval) -> Result<(), String> {
+        let keys = self.keys.as_ref().ok_or(
+            "the governance has no keys, so nobody can approve from elsewhere; they belong into \
+             .well-known/governance-keys.json",
+        )?;
+        let signature = approval.signature.as_ref().ok_or("it is not signed")?;
+        let key = signature.public_key_ref;
+        approval.verify(&key).map_err(|error| error.to_string())?;
+        let signer =
+            keys.holder(&key, Timestamp::now(), &self.approvers).map_err(|stranger| stranger.to_string())?;
+        let waiting = self.waiting().await;
+        let is_meant = |case: &&Case| case.artifact().is_ok_and(|artifact| artifact == approval.artifact);
+        let case = waiting.iter().find(is_meant).ok_or("nothing that was signed waits for an approval")?;
+        let approves = match approval.decision {
+            Verdict::Approve => true,
+            Verdict::Reject => false,
+            Verdict::Abstain => return Err("an abstention changes nothing".to_owned()),
+        };
+        let file = self
+            .keep(&case.id, approval)
+            .map_err(|error| format!("the signature cannot be kept: {error}"))?;
+        let ballot = Ballot {
+            id: case.id.clone(),
+            signer,
+            approves,
+            reason: approval.reason.clone(),
+            signature: Some(file.display().to_string()),
+        };
+        let (answer, counted) = oneshot::channel();
+        let _ = self.ask.send(Inquiry::Ballot(ballot, answer)).await;
+        let counted = match counted.await {
+            Ok(counted) => counted.map_err(|error| error.to_string()),
+            Err(_) => Err("nothing is served any more".to_owned()),
+        };
+        if counted.is_err() {
+            // It counts for nothing.
+            let _ = std::fs::remove_file(self.root.join(&file));
+        }
+        counted
+    }
+
+    /// Keeps a signature beside the governance. Its path from the root on.
+    fn keep(&self, id: &str, approval: &Approval) -> io::Result<PathBuf> {
+        let directory = self.root.join(&self.signatures);
+        let outside = |error| io::Error::new(io::ErrorKind::PermissionDenied, error);
+        let real = narrows_govern::admit(&directory, std::slice::from_ref(&self.root), &narrows_govern::Disk)
+            .map_err(outside)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&real)?;
+        let file = tempfile::Builder::new()
+            .prefix(&format!("{id}-"))
+            .suffix(".signature.json")
+            .tempfile_in(&real)?;
+        serde_json::to_writer_pretty(file.as_file(), approval)?;
+        file.as_file().write_all(b"\n")?;
+        file.as_file().sync_all()?;
+        let (_, path) = file.keep()?;
+        Ok(self.signatures.join(path.file_name().unwrap_or_default()))
+    }
+}

@@ -1,0 +1,133 @@
+//! `narrows approve`: a word from elsewhere, over the admin socket of a gate.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use crate::serve::asks;
+use crate::serve_support::{Governed, session};
+use crate::talk::Talk;
+
+/// Begins a turn that waits for an approval from elsewhere. Its id.
+fn waiting<'a>(governed: &'a Governed) -> (Talk<'a>, String) {
+    let mut talk = governed.talk();
+    let session = session(&mut talk, governed);
+    talk.send("session/prompt", &json!({"sessionId": session, "prompt": [{"type": "text", "text": "go"}]}));
+    let list = || governed.place.told_of(governed.approve(&["--list"]));
+    governed.place.wait_for(|| list().contains("kind:delete"));
+    let id = list().split_whitespace().next().expect("an id").to_owned();
+    (talk, id)
+}
+
+/// What becomes of the turn: what the agent said, if nothing was asked of the client.
+fn outcome(mut talk: Talk<'_>) -> String {
+    let answer = talk.hear(|request| json!({"outcome": {"outcome": "cancelled", "asked": request["id"]}}));
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    let said = talk.said();
+    assert_eq!(talk.end().status.code(), Some(0));
+    said
+}
+
+fn told(governed: &Governed, args: &[&str]) -> String {
+    governed.place.told_of(governed.approve(args))
+}
+
+fn socket(governed: &Governed) -> PathBuf {
+    let entries = std::fs::read_dir(governed.place.path().join("narrows")).expect("a directory");
+    entries.map(|entry| entry.expect("an entry").path()).next().expect("a socket")
+}
+
+#[test]
+fn a_signature_of_somebody_who_may_lets_a_call_go_on() {
+    let governed = Governed::bridge(&asks("delete"));
+    governed.leads(1);
+    governed.keys(&["ada"]);
+    let (talk, id) = waiting(&governed);
+    let socket = socket(&governed);
+    let mode = |path: &std::path::Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
+    assert_eq!((mode(&socket), mode(socket.parent().expect("a directory"))), (0o600, 0o700));
+    let said = told(&governed, &[&id, "--key", "ada.key"]);
+    assert!(said.starts_with("approved: kind:delete") && said.contains("--- exit 0 ---"), "{said}");
+    assert_eq!(outcome(talk), "allowed");
+    assert!(!socket.exists(), "it goes with its process");
+    governed.actions();
+    let call = governed.entries().into_iter().rfind(|entry| entry["action"] == "tool.call").expect("a call");
+    let file = call["signatures"][0].as_str().expect("a signature");
+    let text = std::fs::read_to_string(governed.root().join(file)).expect("it is kept");
+    assert!(text.contains("Ed25519") && text.contains(&id), "{text}");
+    assert!(call["metadata"]["aip44"]["approval"].to_string().contains("user:ada"), "{call}");
+}
+
+#[test]
+fn a_rejection_ends_it_and_says_why() {
+    let governed = Governed::bridge(&asks("delete"));
+    governed.leads(2);
+    governed.keys(&["ada"]);
+    let (talk, id) = waiting(&governed);
+    let said = told(&governed, &[&id, "--reject", "not today", "--key", "ada.key"]);
+    assert!(said.starts_with("rejected: ") && said.contains("--- exit 0 ---"), "{said}");
+    assert_eq!(outcome(talk), "rejected");
+    governed.actions();
+    let text = std::fs::read_to_string(governed.log()).expect("a log");
+    assert!(text.contains("not today"), "{text}");
+}
+
+#[test]
+fn a_quorum_counts_people_and_not_words() {
+    let governed = Governed::bridge(&asks("delete"));
+    governed.leads(2);
+    governed.keys(&["ada", "bob"]);
+    let (talk, id) = waiting(&governed);
+    assert!(told(&governed, &[&id, "--key", "ada.key"]).contains("--- exit 0 ---"));
+    let again = told(&governed, &[&id, "--key", "ada.key"]);
+    assert!(again.contains("has approved it already") && again.contains("--- exit 9 ---"), "{again}");
+    assert!(told(&governed, &["--list"]).contains(&id), "one is not enough");
+    assert!(told(&governed, &[&id, "--key", "bob.key"]).contains("--- exit 0 ---"));
+    assert_eq!(outcome(talk), "allowed");
+    governed.actions();
+    let kept = std::fs::read_dir(governed.root().join("signatures")).expect("signatures").count();
+    assert_eq!(kept, 2, "of what did not count nothing is kept");
+}
+
+#[test]
+fn a_key_that_nobody_named_does_not_count() {
+    let governed = Governed::bridge(&asks("delete"));
+    governed.leads(1);
+    governed.keys(&["eve"]);
+    std::fs::rename(governed.place.path().join("eve.key"), governed.place.path().join("old.key"))
+        .expect("ours");
+    std::fs::remove_file(governed.place.path().join("eve.key.pub")).ok();
+    governed.keys(&["ada"]);
+    let (talk, id) = waiting(&governed);
+    let said = told(&governed, &[&id, "--key", "old.key"]);
+    assert!(said.contains("knows no such key") && said.contains("--- exit 9 ---"), "{said}");
+    let said = told(&governed, &["nothing", "--key", "ada.key"]);
+    assert!(said.contains("nothing called \"nothing\" waits") && said.contains("--- exit 2 ---"), "{said}");
+    told(&governed, &[&id, "--reject", "enough", "--key", "ada.key"]);
+    assert_eq!(outcome(talk), "rejected");
+}
+
+#[test]
+fn without_keys_nobody_approves_from_elsewhere() {
+    let governed = Governed::bridge(&asks("delete"));
+    governed.leads(1);
+    let (talk, id) = waiting(&governed);
+    let other = Governed::bridge("");
+    other.keys(&["ada"]);
+    let key = other.place.path().join("ada.key");
+    let said = told(&governed, &[&id, "--key", key.to_str().expect("UTF-8")]);
+    assert!(said.contains("the governance has no keys") && said.contains("--- exit 9 ---"), "{said}");
+    talk.end();
+    governed.actions();
+}
+
+#[test]
+fn keys_are_trusted_with_the_manifest() {
+    let governed = Governed::bridge("[[turn]]\nsteps = []\n");
+    governed.keys(&["ada"]);
+    assert!(governed.place.told(governed.serve(&[])).contains("--- exit 0 ---"));
+    governed.keys(&["eve"]);
+    let said = governed.place.told(governed.serve(&[]));
+    assert!(said.contains("governance-keys.json has changed") && said.contains("--- exit 2 ---"), "{said}");
+}
