@@ -29,6 +29,7 @@ mod run;
 mod sdk;
 mod serve;
 mod serve_approve;
+mod serve_example;
 mod serve_faults;
 mod serve_operator;
 mod serve_support;
