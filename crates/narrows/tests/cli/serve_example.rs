@@ -51,6 +51,11 @@ fn the_example_runs_and_its_log_verifies() {
         told[0]
     );
     assert!(
+        told[0].contains("I have left the old notes where they are."),
+        "nobody could be asked: {}",
+        told[0]
+    );
+    assert!(
         told[1].contains("this is what was written") && told[1].contains("--- exit 0 ---"),
         "{}",
         told[1]
