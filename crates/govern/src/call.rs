@@ -78,6 +78,12 @@ impl Call {
     /// Takes in what is said about it. Tells whether that changes what is to be decided.
     pub(crate) fn hear(&mut self, said: &Said<'_>) -> bool {
         let mut changed = false;
+        let known = said.name.as_deref().map(str::to_owned).or_else(|| known_name(said.meta));
+        // By whichever of its names a tool of a server is told of, it is the same.
+        let known = known.filter(|told| match (&self.server, &self.name) {
+            (Some(server), Some(name)) => !is_joined(server, name, told),
+            _ => true,
+        });
         let mut keep = |kept: &mut Option<String>, new: Option<&str>| {
             if let Some(new) = new.filter(|new| !new.is_empty())
                 && kept.as_deref() != Some(new)
@@ -86,7 +92,6 @@ impl Call {
                 changed = true;
             }
         };
-        let known = said.name.as_deref().map(str::to_owned).or_else(|| known_name(said.meta));
         keep(&mut self.name, known.as_deref());
         keep(&mut self.kind, said.kind.as_deref());
         if let Some(input) = said.raw_input.and_then(read)
@@ -107,6 +112,11 @@ impl Call {
             self.progress = self.progress.max(status);
         }
         changed
+    }
+
+    /// Goes on with a call that was decided before it is told of: what is told is how far it is, and where.
+    pub(crate) fn go_on(&mut self, told: Self) {
+        (self.progress, self.output, self.locations) = (told.progress, told.output, told.locations);
     }
 
     /// The tool: by its name, or where an agent tells none by its kind. Never by its title, which an agent words.

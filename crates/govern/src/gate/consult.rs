@@ -76,7 +76,7 @@ impl<O: Out> Pass<'_, O> {
         let decided = session.decided.remove(at);
         let Some(case) = session.calls.get_mut(id) else { return false };
         let told = std::mem::replace(&mut case.call, decided.call);
-        (case.call.progress, case.call.output) = (told.progress, told.output);
+        case.call.go_on(told);
         case.agreed = Some((case.call.tool(), case.call.input.clone()));
         case.verdict = decided.verdict;
         case.approved = decided.approved;
