@@ -1,5 +1,6 @@
 //! `narrows serve` of an operator: the built-in agent behind the gate, with the demo model.
 
+use narrows_testkit::model::{ModelServer, Plan, Reply};
 use serde_json::{Value, json};
 
 use crate::serve_support::{Governed, acp, session};
@@ -16,7 +17,19 @@ fn server() -> Governed {
 
 /// One turn with the demo model. What it said, what it asked of the client, and the updates.
 fn turn(governed: &Governed, prompt: &str) -> (String, Vec<Value>, Vec<Value>) {
-    let mut talk = Talk::start(&governed.place, governed.serve(&["--base-url", "builtin:demo"]));
+    turn_with(governed, "builtin:demo", prompt, &json!({"content": "what is in it"}))
+}
+
+/// The same with the model at `url`, where what is asked is answered with `reply`.
+fn turn_with(
+    governed: &Governed,
+    url: &str,
+    prompt: &str,
+    reply: &Value,
+) -> (String, Vec<Value>, Vec<Value>) {
+    let mut command = governed.serve(&["--base-url", url, "--model", "m"]);
+    command.env("OPENAI_API_KEY", "sk-test");
+    let mut talk = Talk::start(&governed.place, command);
     let offers = json!({"fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true});
     let answer = talk.ask("initialize", &json!({"protocolVersion": 1, "clientCapabilities": offers}));
     assert_eq!(answer["result"]["_meta"]["aip44"]["tier"], "governance-aware", "{answer}");
@@ -25,7 +38,7 @@ fn turn(governed: &Governed, prompt: &str) -> (String, Vec<Value>, Vec<Value>) {
     let mut asked = Vec::new();
     let answer = talk.ask_and_answer("session/prompt", &prompt, |request| {
         asked.push(request.clone());
-        json!({"content": "what is in it"})
+        reply.clone()
     });
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
     let said = talk.said();
@@ -81,4 +94,64 @@ fn what_changes_something_is_asked_for_before_it_is_announced() {
     assert_eq!(asked[0]["params"]["toolCall"]["title"], "write_file");
     let actions = governed.actions();
     assert!(actions.contains(&"operator.suspended".to_owned()), "{actions:?}");
+}
+
+/// An MCP server with one tool.
+const SERVER: &str = r#"while read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+  case "$line" in
+    *'"initialize"'*) result='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"n","version":"1"}}' ;;
+    *'"tools/list"'*) result='{"tools":[{"name":"add","description":"Adds.","inputSchema":{"type":"object"}}]}' ;;
+    *'"tools/call"'*) echo called >> "$0.calls"; result='{"content":[{"type":"text","text":"added"}]}' ;;
+    *) continue ;;
+  esac
+  printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$result"
+done
+"#;
+
+/// A server whose manifest has an MCP server, and how often its tool was called.
+fn with_notes(tools: &str) -> (Governed, impl Fn() -> usize) {
+    let governed = server();
+    let script = governed.place.file("notes.sh", SERVER);
+    governed.tools(tools);
+    let more =
+        "    operator: ./OPERATOR.md\n    mcp_servers: [{name: notes, transport: stdio, ref: ./NOTES.md}]\n";
+    governed.file("ACP.md", &acp("server", "governance-aware", more));
+    governed.file("NOTES.md", &format!("---\ncommand: sh\nargs: ['{}']\n---\n", script.display()));
+    let calls = script.with_file_name("notes.sh.calls");
+    (governed, move || std::fs::read_to_string(&calls).map_or(0, |text| text.lines().count()))
+}
+
+fn model() -> ModelServer {
+    let call = Reply::tool_call("notes__add", json!({"text": "milk"}));
+    ModelServer::start(Plan::new([call, Reply::text("noted")]).models(Reply::models(&["m"])))
+}
+
+#[test]
+fn a_server_of_the_manifest_is_there_and_its_tools_pass_the_gate() {
+    let (governed, calls_made) = with_notes("{kind: mcp, server: notes, allow: [add]}");
+    let allow = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
+    let model = model();
+    let (said, asked, updates) = turn_with(&governed, &model.base_url(), "note milk", &allow);
+    assert_eq!((said.as_str(), calls_made()), ("noted", 1), "{updates:?}");
+    // Once, by the gate: what the agent asks for is what was decided.
+    assert_eq!((asked.len(), calls(&updates)), (1, 1), "{asked:?}");
+    assert_eq!(asked[0]["params"]["toolCall"]["title"], "notes/add");
+    governed.actions();
+    let call = governed.entries().into_iter().rfind(|entry| entry["action"] == "tool.call").expect("a call");
+    assert_eq!((&call["subject"]["ref"], &call["input"]["text"]), (&json!("notes/add"), &json!("milk")));
+    assert!(call["metadata"]["aip44"]["approval"].to_string().contains("user:"), "{call}");
+}
+
+#[test]
+fn a_tool_of_a_server_that_the_operator_does_not_have_is_not_called() {
+    let (governed, calls_made) = with_notes("{kind: mcp, server: notes, allow: [remove]}");
+    let model = model();
+    let (said, asked, updates) = turn_with(&governed, &model.base_url(), "note milk", &json!({}));
+    assert_eq!(
+        (said.as_str(), calls_made(), asked.len(), calls(&updates)),
+        ("noted", 0, 0, 0),
+        "{updates:?}"
+    );
+    governed.actions();
 }
