@@ -56,6 +56,11 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     fn worker_notification(&mut self, worker: Worker, message: View<'_>) {
+        if let Some((client, session)) = self.recent_target(worker, message) {
+            self.follow(worker, Some(session), message);
+            self.show(worker, client, Some(session), message, None);
+            return;
+        }
         if self.show_progress(worker, message) {
             return;
         }
@@ -201,6 +206,26 @@ impl<O: Outlet> Pass<'_, O> {
             },
             _ => None,
         }
+    }
+
+    /// The client of the session that a worker spoke of last, if it speaks of it again: most lines are such, and are known
+    /// by the bytes of its name.
+    #[inline]
+    fn recent_target(&self, worker: Worker, message: View<'_>) -> Option<(Client, SessionKey)> {
+        let state = self.core.workers.get(worker.0 as usize)?;
+        let key = state.recent?;
+        let session = self.core.sessions.get(key)?;
+        let raw = message.bytes().get(message.place(Part::Session)?)?;
+        let named = match &session.wire {
+            Some(wire) => **wire == *raw,
+            // A name with a backslash is never written as it is.
+            None => raw.strip_prefix(b"\"")?.strip_suffix(b"\"")? == session.name.as_bytes(),
+        };
+        let lives = matches!(session.place, Place::On(at) if at == worker);
+        let plain = message.request_id().is_none()
+            && !session.name.contains('\\')
+            && self.core.pool_of(session.pool).is_acp();
+        (named && lives && plain).then_some((session.owner?, key))
     }
 
     fn target(&self, worker: Worker, message: View<'_>) -> Target {

@@ -38,6 +38,10 @@ impl<'a> Parts<'a> {
 
     fn after(bytes: &'a [u8], mut at: usize, message: View<'a>, edits: &[(Part, &'a [u8])]) -> Self {
         let mut parts = Self { parts: [b""; MOST], count: 0 };
+        if edits.is_empty() {
+            parts.push(&bytes[at..]);
+            return parts;
+        }
         let mut holes: [Option<(Range<usize>, &'a [u8])>; 3] = [None, None, None];
         for (hole, (part, value)) in holes.iter_mut().zip(edits) {
             *hole = message.place(*part).map(|place| (place, *value));
