@@ -36,7 +36,9 @@ fn misspelt(node: &Node, found: &mut Vec<Draft>) {
 }
 
 fn unknown(aip44: &Node, found: &mut Vec<Draft>) {
-    let known = Checker::of(Kind::Acp).keys(&["metadata", "aip44"]);
+    let mut known = Checker::of(Kind::Acp).keys(&["metadata", "aip44"]);
+    // In whatever order a schema is kept.
+    known.sort_unstable();
     for (key, _) in aip44.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
         let shown = shown(&key.text, 64);
         let hint = match nearest(&key.text, known.iter().copied()) {

@@ -396,7 +396,7 @@ proptest! {
         }
         let files = texts.iter().fold(Memory::default(), |files, (path, text)| files.with(*path, text.clone()));
         match resolve(&files, Path::new("notes/ACP.md")) {
-            Ok(bundle) => prop_assert!(!bundle.warnings.has_errors() && bundle.pins.len() >= 7),
+            Ok(bundle) => prop_assert!(!bundle.warnings.has_errors() && !bundle.pins.is_empty()),
             Err(findings) => {
                 prop_assert!(findings.has_errors());
                 for finding in &findings {

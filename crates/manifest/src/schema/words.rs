@@ -173,7 +173,8 @@ pub(super) fn missing<'a>(
 }
 
 pub(super) fn unknown<'a>(given: &str, known: impl IntoIterator<Item = &'a str>, spot: Spot<'_>) -> Draft {
-    let known: Vec<&str> = known.into_iter().collect();
+    let mut known: Vec<&str> = known.into_iter().collect();
+    known.sort_unstable();
     let hint = match (undeclarable(spot.path), nearest(given, known.iter().copied())) {
         (Some(hint), _) => hint.to_owned(),
         (None, Some(near)) => format!("did you mean {near}?"),
