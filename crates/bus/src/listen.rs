@@ -4,7 +4,7 @@ mod stdio;
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -183,8 +183,12 @@ fn tcp(host: &str, stall_timeout: Duration) -> Result<(Listener, SocketAddr), Li
 fn unix(path: &Path) -> Result<Listener, ListenError> {
     let place = format!("unix:{}", path.display());
     let failed = failed(&place);
+    let parent = parent_of(path).map_err(&failed)?;
+    // Two that start at once look one after the other, or the second would remove what the first has just made.
+    let alone = std::fs::File::open(&parent).map_err(&failed)?;
+    alone.lock().map_err(&failed)?;
     remove_stale(path, &place)?;
-    let fd = bind_private(path).map_err(failed)?;
+    let fd = bind_private(path, &parent).map_err(failed)?;
     let file = identity(path).map(|identity| Made { path: path.to_owned(), identity });
     Ok(Listener { fd, family: Family::Unix, file })
 }
@@ -209,25 +213,33 @@ fn remove_stale(path: &Path, place: &str) -> Result<(), ListenError> {
     }
 }
 
-/// A socket at `path` that only its owner can connect to, from its first moment on.
-fn bind_private(path: &Path) -> io::Result<OwnedFd> {
+/// The directory of `path`, which is made for us alone if it is not there.
+fn parent_of(path: &Path) -> io::Result<PathBuf> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.exists() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
     }
-    // Bound under a name in a private directory and moved into place, it never stands there with another mode.
+    Ok(parent.to_owned())
+}
+
+/// A socket at `path` that only its owner can connect to, from its first moment on. Whatever stands there stays.
+fn bind_private(path: &Path, parent: &Path) -> io::Result<OwnedFd> {
+    // Bound under a name in a private directory and linked into place, it never stands there with another mode.
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
     let private = parent.join(format!(".narrows-bus-{}-{next}", std::process::id()));
     std::fs::DirBuilder::new().mode(0o700).create(&private)?;
     let bind = || {
         let inner = private.join("s");
+        // By its descriptor: a path that is short enough itself need not be with another name behind it.
+        let directory = std::fs::File::open(&private)?;
+        let name = format!("/proc/self/fd/{}/s", directory.as_raw_fd());
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        rustix::net::bind(&fd, &SocketAddrUnix::new(&inner)?)?;
+        rustix::net::bind(&fd, &SocketAddrUnix::new(name)?)?;
         std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o600))?;
         rustix::net::listen(&fd, BACKLOG)?;
-        std::fs::rename(&inner, path)?;
+        std::fs::hard_link(&inner, path)?;
         Ok(fd)
     };
     let result = bind();
@@ -238,6 +250,34 @@ fn bind_private(path: &Path) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_comes_second_takes_nothing_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        // The first finds something stale, and the others find the first.
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| unix(&path))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(made.iter().filter(|made| made.is_ok()).count(), 1);
+        assert!(UnixStream::connect(&path).is_ok());
+        std::fs::write(directory.path().join("file"), "mine").unwrap();
+        assert!(unix(&directory.path().join("file")).is_err());
+        assert_eq!(std::fs::read(directory.path().join("file")).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn a_path_may_be_as_long_as_a_socket_can_have() {
+        let directory = tempfile::tempdir().unwrap();
+        let start = directory.path().as_os_str().len();
+        let path = directory.path().join("x".repeat(107 - start - 1));
+        let listener = unix(&path).unwrap();
+        assert!(UnixStream::connect(&path).is_ok());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+        drop(listener);
+    }
 
     #[test]
     fn a_port_is_for_this_machine_and_its_settings_are_inherited() {
