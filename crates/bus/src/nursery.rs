@@ -1,5 +1,7 @@
 //! Where processes are started and ended: a thread of its own, so that no fork holds up a message.
 
+mod heard;
+
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
@@ -9,6 +11,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use heard::Heard;
 use mio::Waker;
 use narrows_process::{AllowList, Child, Environment, Ladder, Limits, SpawnError, Spec};
 use rustc_hash::FxHashMap;
@@ -39,7 +42,7 @@ const AT_ONCE: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration
 /// What the loop wants. A serial number is a worker's own, whoever has its slot later.
 #[derive(Debug)]
 pub(crate) enum Order {
-    Spawn { slot: u32, serial: u64, spec: Box<Spec> },
+    Spawn { slot: u32, serial: u64, pool: String, spec: Box<Spec> },
     Stop { serial: u64, kill: bool },
 }
 
@@ -136,11 +139,11 @@ async fn run(mut orders: Receiver<Order>, teller: Teller) {
         tokio::select! {
             order = orders.recv() => match order {
                 None => break,
-                Some(Order::Spawn { slot, serial, spec }) => {
+                Some(Order::Spawn { slot, serial, pool, spec }) => {
                     // A stop and a kill; what comes after changes nothing.
                     let (stop, stops) = channel(2);
                     cribs.insert(serial, stop);
-                    tasks.spawn(raise(slot, serial, *spec, stops, teller.clone()));
+                    tasks.spawn(raise(slot, serial, pool, *spec, stops, teller.clone()));
                 }
                 Some(Order::Stop { serial, kill }) => {
                     if let Some(stop) = cribs.get(&serial) {
@@ -160,7 +163,14 @@ async fn run(mut orders: Receiver<Order>, teller: Teller) {
 }
 
 /// Follows one worker from its start to the end of its tree.
-async fn raise(slot: u32, serial: u64, spec: Spec, mut stops: Receiver<bool>, teller: Teller) -> u64 {
+async fn raise(
+    slot: u32,
+    serial: u64,
+    pool: String,
+    spec: Spec,
+    mut stops: Receiver<bool>,
+    teller: Teller,
+) -> u64 {
     let spawned = narrows_process::spawn(spec).await.map_err(|error| (because(&error), error.is_shortage()));
     let child = match spawned.and_then(|child| part(child).map_err(|reason| (reason, false))) {
         Ok((child, stdin, stdout)) => {
@@ -172,12 +182,14 @@ async fn raise(slot: u32, serial: u64, spec: Spec, mut stops: Receiver<bool>, te
             return serial;
         }
     };
+    let mut heard = heard::is_wanted().then(|| Heard::new(pool, slot, child.stderr()));
     let mut stopping = JoinSet::new();
     let ended = child.worker_ended();
     tokio::pin!(ended);
     let exit = loop {
         tokio::select! {
             exit = &mut ended => break exit,
+            () = follow(&mut heard) => {}
             order = stops.recv(), if !stops.is_closed() || !stops.is_empty() => {
                 let child = Arc::clone(&child);
                 if order.unwrap_or(true) {
@@ -194,6 +206,9 @@ async fn raise(slot: u32, serial: u64, spec: Spec, mut stops: Receiver<bool>, te
         }
     };
     let exit = timeout(LAST_STDERR, child.wait()).await.unwrap_or(exit);
+    if let Some(heard) = &mut heard {
+        heard.tell();
+    }
     let how = Ended { reason: exit.to_string(), stderr: last_words(&child), oom: exit.oom, ours: false };
     teller.tell(News::Gone { slot, serial, how });
     stopping.abort_all();
@@ -206,6 +221,13 @@ async fn raise(slot: u32, serial: u64, spec: Spec, mut stops: Receiver<bool>, te
         );
     }
     serial
+}
+
+async fn follow(heard: &mut Option<Heard>) {
+    match heard {
+        Some(heard) => heard.follow().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Takes the pipes out of a child, for a loop that is not tokio's.

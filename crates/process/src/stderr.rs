@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
+use tokio::sync::Notify;
 
 /// A view of the end of a worker's stderr; clones share it, and it outlives the worker.
 #[derive(Debug, Clone)]
 pub struct StderrTail {
     ring: Arc<Mutex<Ring>>,
+    news: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -22,7 +24,8 @@ struct Ring {
 
 impl StderrTail {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { ring: Arc::new(Mutex::new(Ring { bytes: VecDeque::new(), limit, seen: 0 })) }
+        let ring = Ring { bytes: VecDeque::new(), limit, seen: 0 };
+        Self { ring: Arc::new(Mutex::new(ring)), news: Arc::new(Notify::new()) }
     }
 
     /// At most the last `max_lines` lines, as far as they are kept.
@@ -53,6 +56,47 @@ impl StderrTail {
         out
     }
 
+    /// The whole lines behind the first `from` bytes, as far as they are kept, and behind how many bytes the next begins.
+    ///
+    /// They are as safe as those of [`tail`](Self::tail). One whose beginning was dropped starts with `…`; one that has no end
+    /// counts once it is as long as all that is kept.
+    pub fn lines_after(&self, from: u64) -> (Vec<String>, u64) {
+        let (kept, first, full) = {
+            let ring = self.lock();
+            let first = ring.seen - ring.bytes.len() as u64;
+            let skipped = usize::try_from(from.saturating_sub(first)).unwrap_or(usize::MAX);
+            let kept: Vec<u8> = ring.bytes.iter().skip(skipped).copied().collect();
+            (kept, first, ring.bytes.len() == ring.limit)
+        };
+        let end = match kept.iter().rposition(|byte| *byte == b'\n') {
+            Some(last) => last + 1,
+            None if full && first >= from => kept.len(),
+            None => return (Vec::new(), from),
+        };
+        let cut = if first > from { "…" } else { "" };
+        let text = String::from_utf8_lossy(&kept[..end]);
+        let lines = text.lines().enumerate().map(|(number, line)| {
+            let mut out = if number == 0 { cut.to_owned() } else { String::new() };
+            push_escaped(&mut out, line);
+            out
+        });
+        (lines.collect(), first.max(from) + end as u64)
+    }
+
+    /// Waits until more than `seen` bytes were written. Safe to cancel.
+    pub async fn grown(&self, seen: u64) {
+        loop {
+            let news = self.news.notified();
+            let mut news = std::pin::pin!(news);
+            // From here on nothing is missed.
+            news.as_mut().enable();
+            if self.bytes_seen() > seen {
+                return;
+            }
+            news.await;
+        }
+    }
+
     /// How many bytes the worker has written to stderr, kept or not.
     pub fn bytes_seen(&self) -> u64 {
         self.lock().seen
@@ -66,6 +110,8 @@ impl StderrTail {
         let excess = (bytes.len() + chunk.len()).saturating_sub(*limit);
         bytes.drain(..excess);
         bytes.extend(chunk);
+        drop(ring);
+        self.news.notify_waiters();
     }
 
     /// Reads until end-of-file, so that the worker never blocks on stderr however much it writes.
@@ -129,6 +175,46 @@ mod tests {
         assert_eq!(tail.tail(10), "a\nbb\n\nc");
         assert_eq!(tail.tail(2), "\nc");
         assert_eq!(tail.tail(0), "");
+    }
+
+    #[test]
+    fn lines_are_told_once_and_whole() {
+        #[track_caller]
+        fn check(tail: &StderrTail, from: u64, lines: &[&str], next: u64) -> u64 {
+            let (found, found_next) = tail.lines_after(from);
+            assert_eq!(
+                (found.iter().map(String::as_str).collect::<Vec<_>>().as_slice(), found_next),
+                (lines, next)
+            );
+            next
+        }
+        let tail = tail_of(8, &[b"a\nb"]);
+        let mut at = check(&tail, 0, &["a"], 2);
+        at = check(&tail, at, &[], 2);
+        tail.push(b"c\n\x1b\n");
+        at = check(&tail, at, &["bc", "\\u{1b}"], 7);
+        // More than is kept came at once.
+        tail.push(b"0123456789\nx\n");
+        at = check(&tail, at, &["…56789", "x"], 20);
+        // A line that does not end.
+        tail.push(b"abcd");
+        at = check(&tail, at, &[], 20);
+        tail.push(b"efgh");
+        at = check(&tail, at, &["abcdefgh"], 28);
+        tail.push(b"\xff\n");
+        check(&tail, at, &["\u{fffd}"], 30);
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_more_is_told() {
+        let tail = tail_of(8, &[b"a"]);
+        tail.grown(0).await;
+        let other = tail.clone();
+        let waiting = tokio::spawn(async move { other.grown(1).await });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        tail.push(b"b");
+        waiting.await.unwrap();
     }
 
     #[test]

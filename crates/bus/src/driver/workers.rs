@@ -52,13 +52,13 @@ impl<B: Brain> Driver<B> {
         let spec = catch_unwind(AssertUnwindSafe(|| {
             let settings = self.brain.pool(pool)?;
             names.learn(worker.0, pool, settings);
-            Some(nursery::spec(settings, environment))
+            Some((settings.name.clone(), nursery::spec(settings, environment)))
         }));
-        let Ok(Some(spec)) = spec else {
+        let Ok(Some((pool, spec))) = spec else {
             let how = Ended { reason: "its pool is gone".into(), ..Ended::default() };
             return self.worker_ended(now, worker.0, serial, how);
         };
-        self.orders.put(Order::Spawn { slot: worker.0, serial, spec: Box::new(spec) });
+        self.orders.put(Order::Spawn { slot: worker.0, serial, pool, spec: Box::new(spec) });
     }
 
     fn stop(&mut self, worker: Worker, serial: u64, kill: bool) {

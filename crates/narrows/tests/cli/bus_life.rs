@@ -293,6 +293,20 @@ fn a_program_that_was_replaced_goes_on_starting_itself() {
 }
 
 #[test]
+fn what_workers_write_to_stderr_can_be_followed() {
+    let place = Place::new();
+    let script = r"printf 'one\n\033[2Jtwo\n' >&2; cat; echo last >&2";
+    let args = ["--log", "narrows_bus::worker=debug,warn", "--tcp", "127.0.0.1:0", "--", "sh", "-c", script];
+    let mut bus = Bus::start(&place, &args);
+    // While it runs, and once more when it ends.
+    bus.hears_all(&["DEBUG narrows_bus::worker: one pool=\"default\" worker=0", "\\u{1b}[2Jtwo"]);
+    let said = bus.stop();
+    assert!(said.contains("narrows_bus::worker: last pool="), "{said}");
+    assert_eq!(said.matches("worker: one ").count(), 1, "{said}");
+    assert!(!said.contains("WARN"), "{said}");
+}
+
+#[test]
 fn the_file_is_also_read_again_under_nohup() {
     let place = Place::new();
     let file = write(&place, &file("echo", ""));
