@@ -34,7 +34,7 @@ impl<O: Out> Pass<'_, O> {
         let Some(session) = self.session(&name) else {
             return self.out.advise(number, Some("too many sessions are open".to_owned()));
         };
-        if session.is_stopping() || session.calls.len() >= super::MOST_OPEN {
+        if session.is_stopping() || !session.has_room_for(&key) {
             return self.out.advise(number, Some("the turn is to end".to_owned()));
         }
         let kind = if server.is_none() { kind_of(&tool) } else { "other" };

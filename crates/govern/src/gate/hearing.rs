@@ -245,7 +245,10 @@ impl<O: Out> Pass<'_, O> {
                     self.advise(&name, &call, number, &approved, ticket);
                 }
             }
-            (Origin::Turn { id, .. }, Approved::Refused(why)) => self.refuse_turn(&id, &why, ticket),
+            (Origin::Turn { id, .. }, Approved::Refused(why)) => {
+                self.close_turn_case(&name, &call);
+                self.refuse_turn(&id, &why, ticket);
+            }
             (Origin::Turn { id, line }, _) => {
                 self.close_turn_case(&name, &call);
                 self.begin_turn(&id, &name, View::parse(&line));

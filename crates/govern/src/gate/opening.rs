@@ -112,7 +112,12 @@ impl<O: Out> Pass<'_, O> {
         if let Some(listed) = &mandate.servers {
             for server in params["mcpServers"].as_array().into_iter().flatten() {
                 let name = server["name"].as_str().unwrap_or_default();
-                if !listed.iter().any(|listed| listed == name) {
+                // One in the client is the client's; any other is ours to describe, or a name would be enough to run anything.
+                let is_known = match server["type"] == "acp" {
+                    true => listed.iter().any(|listed| listed == name),
+                    false => mandate.provides.iter().any(|provided| provided["name"] == name),
+                };
+                if !is_known {
                     let words = format!("the operator has no MCP server `{}`", name.escape_debug());
                     return Err(Refusal {
                         code: "server_not_listed",

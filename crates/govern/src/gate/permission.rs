@@ -23,7 +23,7 @@ impl<O: Out> Pass<'_, O> {
         let call: Box<str> = said.tool_call_id.as_deref().unwrap_or_default().into();
         let Some(session) = self.session(&name) else { return self.answer_permission(id, &name, None, None) };
         // Of history nothing is run, and of a turn that is to end neither.
-        if session.is_stopping() || session.replays > 0 || session.calls.len() >= super::MOST_OPEN {
+        if session.is_stopping() || session.replays > 0 || !session.has_room_for(&call) {
             return self.answer_permission(id, &name, None, None);
         }
         let case = session.calls.entry(call.clone()).or_default();

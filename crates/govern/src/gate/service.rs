@@ -82,7 +82,7 @@ impl<O: Out> Pass<'_, O> {
     fn want(&mut self, id: &[u8], name: &str, call: Call, message: View<'_>) {
         let key = format!("request {}", String::from_utf8_lossy(id));
         let Some(session) = self.session(name) else { return };
-        if session.is_stopping() || session.calls.len() >= super::MOST_OPEN {
+        if session.is_stopping() || !session.has_room_for(&key) {
             let error = RpcError::new(Code::Cancelled, "the turn is to end");
             return self.refuse_agent(id, &error);
         }

@@ -6,12 +6,15 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::Raw;
 use super::api::Time;
+use super::{MOST_OPEN, Raw};
 use crate::call::Call;
 use crate::desk::Verdict;
 use crate::life::Life;
 use crate::record::Approved;
+
+/// How much of what is said about a call is kept until it is decided.
+const MOST_HELD: usize = 1 << 20;
 
 /// What is known of a session.
 #[derive(Debug, Default)]
@@ -46,6 +49,23 @@ pub(super) struct Case {
     pub(super) held: Vec<Bytes>,
     /// What came of it is recorded.
     pub(super) is_closed: bool,
+}
+
+impl Case {
+    /// Whether it can be forgotten: if it is told of again it is decided again.
+    fn is_over(&self) -> bool {
+        self.is_closed || matches!(self.approved, Approved::Refused(_))
+    }
+
+    /// Keeps what was said about it until it is decided. Tells whether there was room for it.
+    pub(super) fn hold(&mut self, line: &[u8]) -> bool {
+        let held: usize = self.held.iter().map(Bytes::len).sum();
+        if held + line.len() > MOST_HELD {
+            return false;
+        }
+        self.held.push(Bytes::copy_from_slice(line));
+        true
+    }
 }
 
 /// Where a session lives, and what its client has for it.
@@ -123,6 +143,15 @@ impl Session {
     pub(super) fn settle(&mut self, place: Place) {
         self.roots = place.roots;
         self.servers = place.servers;
+    }
+
+    /// Whether there is room for a call of this id: those that are over give way.
+    pub(super) fn has_room_for(&mut self, id: &str) -> bool {
+        if self.calls.len() < MOST_OPEN || self.calls.contains_key(id) {
+            return true;
+        }
+        self.calls.retain(|_, case| !case.is_over());
+        self.calls.len() < MOST_OPEN
     }
 
     /// Whether we have told it to stop.

@@ -20,8 +20,6 @@ use crate::record::{self, Approved};
 enum Course {
     /// It may be shown.
     Show,
-    /// It waits until more is known.
-    Hold,
     /// It is not shown.
     Hide,
     /// It runs and may not.
@@ -50,6 +48,17 @@ impl<O: Out> Pass<'_, O> {
                 Ok(said) => self.tool_said(&name, &said, message),
                 Err(_) => self.halt(&name, "it told of a tool call that can be read in two ways"),
             },
+            // More of what a call shows: as hidden as the call, and nothing that is to be decided.
+            "tool_call_content_chunk" => {
+                let id = serde_json::from_slice::<Said<'_>>(update).ok().and_then(|said| said.tool_call_id);
+                let case = self.case(&name, id.as_deref().unwrap_or_default());
+                match case.filter(|case| case.verdict.is_some()) {
+                    Some(case) if !matches!(case.approved, Approved::Refused(_)) => {
+                        self.send_marked(message, None, Otherwise::Nothing);
+                    }
+                    _ => {}
+                }
+            }
             "state_update" if is_idle(update) => self.idle(&name, message),
             "agent_message_chunk" | "agent_thought_chunk" | "plan" => {
                 let ticket = self.step(&name, Life::Running, None);
@@ -76,14 +85,16 @@ impl<O: Out> Pass<'_, O> {
     fn tool_said(&mut self, name: &str, said: &Said<'_>, message: View<'_>) {
         let id: Box<str> = said.tool_call_id.as_deref().unwrap_or_default().into();
         let Some(session) = self.session(name) else { return };
-        if session.calls.len() >= super::MOST_OPEN && !session.calls.contains_key(&id) {
+        if !session.has_room_for(&id) {
             return self.halt(name, "it has too many tool calls open");
         }
         let case = session.calls.entry(id.clone()).or_default();
         let changed = case.call.hear(said);
         let mut ticket = None;
         if case.verdict.is_none() && case.call.is_bare() {
-            case.held.push(message.bytes().to_vec().into());
+            if !case.hold(message.bytes()) {
+                self.halt(name, "it says too much about a tool call before it says what that is");
+            }
             return;
         }
         let is_new = case.verdict.is_none();
@@ -94,7 +105,6 @@ impl<O: Out> Pass<'_, O> {
         }
         let Some(case) = self.case(name, &id) else { return };
         match course(case) {
-            Course::Hold => case.held.push(message.bytes().to_vec().into()),
             Course::Hide => {
                 self.finish(name, &id);
             }
@@ -187,7 +197,6 @@ fn course(case: &Case) -> Course {
         Approved::Auto | Approved::By { .. } => Course::Show,
         Approved::Pending if begun => Course::Halt(format!("it ran `{}` without an approval", tool())),
         Approved::Refused(_) if begun => Course::Halt(format!("it ran `{}`, which was refused", tool())),
-        Approved::Pending if case.verdict.is_none() => Course::Hold,
         Approved::Pending => Course::Show,
         Approved::Refused(_) => Course::Hide,
     }

@@ -62,14 +62,16 @@ fn sessions_live_in_the_roots_and_their_beginning_is_recorded() {
 #[test]
 fn servers_are_those_of_the_operator() {
     let mut scene = Scene::with(Mandate { servers: Some(vec!["db".into()]), ..mandate() }, &[]);
-    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": [{"name": "db"}]}));
-    scene.ask(
-        2,
-        "session/new",
-        &json!({"cwd": "/w", "mcpServers": [{"name": "db"}, {"name": "e\u{1b}vil"}]}),
-    );
+    let own = json!({"type": "acp", "name": "db", "serverId": "1"});
+    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": [own.clone()]}));
+    // A name does not make a command one of ours.
+    scene.ask(3, "session/new", &json!({"cwd": "/w", "mcpServers": [{"name": "db", "command": "rm"}]}));
+    let evil = json!({"type": "acp", "name": "e\u{1b}vil", "serverId": "2"});
+    scene.ask(2, "session/new", &json!({"cwd": "/w", "mcpServers": [own, evil]}));
     assert_snapshot!(scene.seen(), @r#"
-    a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w","mcpServers":[{"name":"db"}]}}
+    a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w","mcpServers":[{"type":"acp","name":"db","serverId":"1"}]}}
+    log session.refused deny code="server_not_listed"
+    c < {"jsonrpc":"2.0","id":3,"error":{"code":-32015,"message":"the operator has no MCP server `db`","data":{"condition":"policy_denied","retryable":false,"effects":"none","code":"server_not_listed"}}}
     log session.refused deny code="server_not_listed"
     c < {"jsonrpc":"2.0","id":2,"error":{"code":-32015,"message":"the operator has no MCP server `e\\u{1b}vil`","data":{"condition":"policy_denied","retryable":false,"effects":"none","code":"server_not_listed"}}}
     "#);
@@ -118,7 +120,9 @@ fn sessions_get_the_servers_of_the_manifest_and_not_what_a_client_calls_so() {
     let ours = json!({"name": "db", "command": "db", "args": [], "env": []});
     let servers = Some(vec!["db".into(), "web".into()]);
     let mut scene = Scene::with(Mandate { servers, provides: vec![ours], ..mandate() }, &[]);
-    let theirs = json!([{"name": "db", "command": "rm"}, {"name": "web", "command": "w"}]);
+    let theirs = json!([{"name": "db", "command": "rm"}, {"type": "acp", "name": "web", "serverId": "1"}]);
     scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": theirs}));
-    assert_snapshot!(scene.seen(), @r#"a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w","mcpServers":[{"name":"web","command":"w"},{"name":"db","command":"db","args":[],"env":[]}]}}"#);
+    assert_snapshot!(scene.seen(), @r#"
+    a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w","mcpServers":[{"type":"acp","name":"web","serverId":"1"},{"name":"db","command":"db","args":[],"env":[]}]}}
+    "#);
 }

@@ -41,6 +41,9 @@ fn a_denied_call_is_not_announced_and_one_that_runs_all_the_same_ends_the_turn()
     assert_snapshot!(scene.seen(), @r#"
     log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a/b`: policy `never` says so"} reason="deny `/w/a/b`: policy `never` says so"
     "#);
+    let chunk = json!({"sessionUpdate": "tool_call_content_chunk", "toolCallId": "1", "content": {"x": 1}});
+    scene.update(&chunk);
+    assert_eq!(scene.seen(), "");
     scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "in_progress"}));
     scene.update(
         &json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "done"}}),
@@ -81,6 +84,21 @@ fn what_is_called_is_decided_when_it_is_known() {
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call","toolCallId":"1","name":"Write","kind":"edit","status":"pending","title":"harmless","rawInput":{}},"sessionId":"s"}}
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call_update","toolCallId":"1","kind":"edit","rawInput":{"path":"/w/a/b"}},"sessionId":"s"}}
     "#);
+}
+
+#[test]
+fn calls_that_are_over_give_way_and_what_is_not_known_yet_has_an_end() {
+    let mut scene = Scene::at_work();
+    for number in 0..5_000 {
+        scene.tool(&number.to_string(), "Read", "completed", &json!({"path": "/w/a"}));
+        scene.tool(&format!("no {number}"), "Rm", "pending", &json!({"path": "/w/a"}));
+    }
+    assert!(!scene.seen().contains("interrupted"));
+    for _ in 0..40 {
+        let bare = json!({"sessionUpdate": "tool_call", "toolCallId": "x", "title": "y".repeat(32 << 10)});
+        scene.update(&bare);
+    }
+    assert!(scene.seen().contains("operator.interrupted"));
 }
 
 #[test]
