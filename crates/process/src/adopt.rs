@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use rustix::event::{Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, child_subreaper, getpid, getsid, set_child_subreaper, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, child_subreaper, getpid, set_child_subreaper, waitid,
 };
 
 use crate::tree::{self, Orphan};
@@ -30,13 +30,12 @@ pub fn adopt_orphans() -> io::Result<()> {
 /// Kills what has fallen to us, and returns how many resist.
 pub(crate) fn end_orphans() -> u32 {
     let me = getpid();
-    let (Ok(Some(_)), Ok(session), Ok(proc)) = (child_subreaper(), getsid(None), tree::open_proc()) else {
-        return 0;
-    };
+    let (Ok(Some(_)), Ok(proc)) = (child_subreaper(), tree::open_proc()) else { return 0 };
+    let Some(session) = tree::session(proc.as_fd(), me.as_raw_pid()) else { return 0 };
     let mut left = 0;
     for _ in 0..ROUNDS {
         left = 0;
-        tree::orphans(proc.as_fd(), me.as_raw_pid(), session.as_raw_pid(), |orphan: Orphan| {
+        tree::orphans(proc.as_fd(), me.as_raw_pid(), session, |orphan: Orphan| {
             orphan.kill(Signal::KILL);
             if !reap(orphan.pid) {
                 left += 1;

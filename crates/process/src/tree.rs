@@ -211,6 +211,12 @@ fn stat(proc: BorrowedFd<'_>, pid: i32) -> Option<Stat> {
     Stat::parse(text.get(..len)?)
 }
 
+/// The session of a process: 0 where its leader is outside our PID namespace, as in a container that was entered, for
+/// which `getsid` has no type.
+pub(crate) fn session(proc: BorrowedFd<'_>, pid: i32) -> Option<i32> {
+    Some(stat(proc, pid)?.session)
+}
+
 /// Kills every process of a session, which a process leaves only by `setsid`: the best that can be done for
 /// a tree whose subreaper is gone. The session's leader must not have been reaped, so that its id is still
 /// this session's.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use ring::digest::{self, Context};
 
 use super::canonical::{self, Member};
+use super::render::Tree;
 use super::{Form, Why, time};
 use crate::entry::{DOCTYPE, SCHEMA};
 
@@ -57,6 +58,10 @@ impl Reader {
             }
         };
         canonical::read(line, &mut self.members).map_err(|flaw| {
+            // Lines of that form are seldom canonical, and this helps more.
+            if is_keyed(line) {
+                return keyed();
+            }
             let why = if flaw.broken { Why::Broken } else { Why::NotCanonical };
             Flaw::new(why, format!("{} (byte {})", flaw.what, flaw.at + 1))
         })?;
@@ -64,8 +69,18 @@ impl Reader {
     }
 }
 
+fn keyed() -> Flaw {
+    Flaw::new(Why::Broken, "it is in the form with keyed hashes, which needs the secret")
+}
+
+/// Whether a line is of a log that is chained by keyed hashes.
+fn is_keyed(line: &[u8]) -> bool {
+    serde_json::from_slice::<Tree>(line)
+        .is_ok_and(|tree| ["signature", "prevSignature"].iter().all(|name| tree.get(name).is_some()))
+}
+
 fn canonical_form(line: &[u8]) -> Result<Vec<u8>, Flaw> {
-    let tree: super::render::Tree = serde_json::from_slice(line)
+    let tree: Tree = serde_json::from_slice(line)
         .map_err(|error| Flaw::new(Why::Broken, format!("it is not JSON: {error}")))?;
     Ok(tree.to_string().into_bytes())
 }
@@ -86,7 +101,7 @@ fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
             b"signatures" => Kind::Array,
             b"seq" => Kind::Number,
             _ if members.iter().any(|member| &line[member.key.clone()] == b"prevSignature") => {
-                return Err(broken("it is in the form with keyed hashes, which needs the secret".into()));
+                return Err(keyed());
             }
             _ => return Err(broken(format!("it has a field `{}`, which an entry has not", shown(name)))),
         };

@@ -350,6 +350,18 @@ fn the_keyed_form_is_verified_by_whoever_has_the_secret() {
     assert!(report.bad.expect("bad").detail.contains("keyed hashes"));
 }
 
+#[test]
+fn the_keyed_form_is_named_whatever_the_order_of_its_fields() {
+    for line in [
+        r#"{"action":"a","prevSignature":"0","signature":"1"}"#,
+        r#"{"signature": "1", "prevSignature": "0", "action": "a"}"#,
+    ] {
+        let report = bytes(format!("{line}\n").as_bytes(), &Options::default());
+        let bad = report.bad.expect("bad");
+        assert_eq!((bad.why, bad.detail.contains("keyed hashes")), (Why::Broken, true), "{line}");
+    }
+}
+
 /// Any value.
 fn values() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
