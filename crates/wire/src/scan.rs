@@ -25,7 +25,8 @@ pub enum Check {
 
 /// What `text` is and where its fields are. Never fails: what is wrong becomes [`Kind::Invalid`].
 ///
-/// UTF-8 is the caller's to check (see [`crate::Frame::parse`]). Of a text that is not JSON no fields are given.
+/// Bytes that are not UTF-8 are no JSON either ([`crate::Frame::parse`] tells which of the two it is). Of a text that is not
+/// JSON no fields are given.
 #[must_use]
 #[inline]
 pub fn scan(text: &[u8], check: Check) -> (Kind, Envelope) {
@@ -66,9 +67,8 @@ pub(crate) fn scan_head(text: &[u8]) -> Envelope {
     // The outcome is that of a message cut short; what was found before the cut is what counts.
     let _ = skip::run(Scan::<true> { text, found: &mut found });
     let Found { mut envelope, repeated } = found;
-    let id = envelope.id.of(text).unwrap_or_default();
     // A number that touches the cut may go on after it.
-    if repeated || std::str::from_utf8(id).is_err() || envelope.id.range().end == text.len() {
+    if repeated || envelope.id.range().end == text.len() {
         envelope.id = Span::default();
     }
     envelope

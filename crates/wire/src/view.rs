@@ -26,11 +26,20 @@ impl<'a> View<'a> {
     /// Scans a line and checks all of it. Never fails: what is wrong becomes [`Kind::Invalid`].
     #[must_use]
     pub fn parse(line: &'a [u8]) -> Self {
-        if !is_utf8(line) {
-            return Self { bytes: line, kind: Kind::Invalid(Fault::Utf8), envelope: Envelope::default() };
-        }
         let (kind, envelope) = scan(line, Check::Grammar);
+        if matches!(kind, Kind::Invalid(_)) {
+            return Self::invalid(line, kind, envelope);
+        }
         Self { bytes: line, kind, envelope }
+    }
+
+    /// A line with something wrong, and the worst if that is not all.
+    #[cold]
+    fn invalid(bytes: &'a [u8], kind: Kind, envelope: Envelope) -> Self {
+        match is_utf8(bytes) {
+            true => Self { bytes, kind, envelope },
+            false => Self { bytes, kind: Kind::Invalid(Fault::Utf8), envelope: Envelope::default() },
+        }
     }
 
     /// What is left of a line that was longer than allowed: its first bytes, scanned for its id.

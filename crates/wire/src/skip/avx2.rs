@@ -11,6 +11,7 @@ use core::arch::x86_64::{
 };
 
 use super::{ContainerFault, Job, Scalar, Skip, StringEnd, four_hex};
+use crate::utf8::is_utf8;
 
 /// The proof that this processor has AVX2 and what came with it: only [`Avx2::detect`] makes one.
 #[derive(Clone, Copy)]
@@ -77,6 +78,13 @@ fn load(text: &[u8], at: usize) -> __m256i {
 #[inline]
 fn equal(vector: __m256i, byte: u8) -> u32 {
     _mm256_movemask_epi8(_mm256_cmpeq_epi8(vector, _mm256_set1_epi8(byte.cast_signed()))).cast_unsigned()
+}
+
+/// One bit per byte of `vector` that is not ASCII.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn wide(vector: __m256i) -> u32 {
+    _mm256_movemask_epi8(vector).cast_unsigned()
 }
 
 /// All bits of each byte of `vector` that is below 0x20.
@@ -216,9 +224,11 @@ fn inside(quotes: u64) -> u64 {
 fn string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
     // Most strings end in their first vector. This much is inlined wherever a string is skipped.
     if text.len().checked_sub(at)? >= LANE {
-        let stops = string_stops::<STRICT>(load(text, at));
+        let vector = load(text, at);
+        let stops = string_stops::<STRICT>(vector);
         let stop = at + stops.trailing_zeros() as usize;
-        if stops != 0 && text[stop] == b'"' {
+        let plain = !STRICT || wide(vector) & (stops ^ stops.wrapping_sub(1)) == 0;
+        if stops != 0 && text[stop] == b'"' && plain {
             return Some(StringEnd { quote: stop, escaped: false });
         }
     }
@@ -227,40 +237,48 @@ fn string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
 
 #[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
 #[inline(never)]
-fn long_string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
-    let mut at = at;
-    loop {
+fn long_string<const STRICT: bool>(text: &[u8], start: usize) -> Option<StringEnd> {
+    let mut at = start;
+    // The bits of all bytes together, of some beside the string too.
+    let mut all = _mm256_setzero_si256();
+    let end = loop {
         let (stops, width) = if text.len().checked_sub(at)? >= LANE {
-            (string_stops::<STRICT>(load(text, at)), LANE)
+            let vector = load(text, at);
+            all = _mm256_or_si256(all, vector);
+            (string_stops::<STRICT>(vector), LANE)
         } else if text.len() >= LANE && at < text.len() {
             // The last bytes: look at the last whole vector and drop what came before `at`.
-            let start = text.len() - LANE;
-            (string_stops::<STRICT>(load(text, start)) >> (at - start), text.len() - at)
+            let last = text.len() - LANE;
+            let vector = load(text, last);
+            all = _mm256_or_si256(all, vector);
+            (string_stops::<STRICT>(vector) >> (at - last), text.len() - at)
         } else {
             return if STRICT { Scalar.strict_string(text, at) } else { Scalar.string(text, at) };
         };
         if stops != 0 {
             let stop = at + stops.trailing_zeros() as usize;
-            return match text[stop] {
-                b'"' => Some(StringEnd { quote: stop, escaped: false }),
-                b'\\' => escaped_string::<STRICT>(text, stop),
-                _ => None,
+            break match text[stop] {
+                b'"' => StringEnd { quote: stop, escaped: false },
+                b'\\' => escaped_string::<STRICT>(text, stop, &mut all)?,
+                _ => return None,
             };
         }
         at += width;
-    }
+    };
+    (!STRICT || wide(all) == 0 || is_utf8(&text[start..end.quote])).then_some(end)
 }
 
-/// The rest of a string from its first backslash on, a block at a time.
+/// The rest of a string from its first backslash on, a block at a time, with the bits of its bytes put into `all`.
 ///
 /// With `STRICT`, control characters and malformed escapes make it `None`.
 #[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
 #[inline]
-fn escaped_string<const STRICT: bool>(text: &[u8], backslash: usize) -> Option<StringEnd> {
+fn escaped_string<const STRICT: bool>(text: &[u8], backslash: usize, all: &mut __m256i) -> Option<StringEnd> {
     let mut at = backslash;
     let mut carry = 0;
     while at < text.len() {
         let block = Block::load(text, at);
+        *all = _mm256_or_si256(*all, _mm256_or_si256(block.low, block.high));
         let escaped = escaped(block.equal(b'\\'), &mut carry);
         let quotes = block.equal(b'"') & !escaped;
         if STRICT {

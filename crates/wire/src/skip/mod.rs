@@ -36,7 +36,7 @@ pub(crate) trait Skip: Copy {
     /// The end of the string whose first inner byte is at `at`. Contents are not checked.
     fn string(self, text: &[u8], at: usize) -> Option<StringEnd>;
 
-    /// Like [`Skip::string`], but control characters and malformed escapes make it `None`.
+    /// Like [`Skip::string`], but control characters, malformed escapes and what is not UTF-8 make it `None`.
     fn strict_string(self, text: &[u8], at: usize) -> Option<StringEnd>;
 
     /// The index after the bracket that closes the container whose first inner byte is at `at`.

@@ -1,6 +1,7 @@
 //! Skipping without vector instructions, for every processor.
 
 use super::{ContainerFault, Job, Skip, StringEnd, four_hex};
+use crate::utf8::is_utf8;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Scalar;
@@ -21,13 +22,13 @@ impl Skip for Scalar {
     }
 
     #[inline]
-    fn strict_string(self, text: &[u8], at: usize) -> Option<StringEnd> {
-        let mut at = at;
+    fn strict_string(self, text: &[u8], start: usize) -> Option<StringEnd> {
+        let mut at = start;
         let mut escaped = false;
         loop {
             at = stop(text, at)?;
             match text[at] {
-                b'"' => return Some(StringEnd { quote: at, escaped }),
+                b'"' => return is_utf8(&text[start..at]).then_some(StringEnd { quote: at, escaped }),
                 b'\\' => {
                     escaped = true;
                     match *text.get(at + 1)? {

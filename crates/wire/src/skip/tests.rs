@@ -8,6 +8,7 @@ fn naive_string(text: &[u8], at: usize, strict: bool) -> Option<StringEnd> {
     let mut escaped = false;
     loop {
         match bytes.next()? {
+            (quote, b'"') if strict && std::str::from_utf8(&text[at..quote]).is_err() => return None,
             (quote, b'"') => return Some(StringEnd { quote, escaped }),
             (_, b'\\') => {
                 escaped = true;
@@ -172,6 +173,28 @@ fn every_byte_alone_and_after_a_backslash_and_as_a_hexadecimal_digit() {
 }
 
 #[test]
+fn a_character_of_several_bytes_at_every_place() {
+    for length in [1, 31, 32, 33, 63, 64, 65, 100] {
+        for character in ["ä", "€", "😀"] {
+            for escape in [&b""[..], b"\\n", b"\\u00e9"] {
+                for before in 0..length {
+                    let mut text = vec![b'a'; before];
+                    text.extend_from_slice(character.as_bytes());
+                    text.extend_from_slice(escape);
+                    text.extend(std::iter::repeat_n(b'a', length - before));
+                    text.extend_from_slice(b"\", \"\xff\"]");
+                    check(&text, 0);
+                    // From within it, and without its last byte.
+                    check(&text, before + 1);
+                    text.remove(before + character.len() - 1);
+                    check(&text, 0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn depth_is_counted_to_the_bracket() {
     for depth in 1..200 {
         for gap in [0, 1, 13] {
@@ -192,9 +215,13 @@ fn depth_is_counted_to_the_bracket() {
 #[test]
 fn any_bytes_at_every_alignment() {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
-    for alphabet in
-        [&b"\"\\[]{}a"[..], b"\"\\aaaaaaaau0", b"[]{}\" ,:", b"\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\x01"]
-    {
+    for alphabet in [
+        &b"\"\\[]{}a"[..],
+        b"\"\\aaaaaaaau0",
+        b"[]{}\" ,:",
+        b"\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\x01",
+        b"\"\\naaaaaaaaaaaaaaaaaaaaaaaaaaaaa\xc3",
+    ] {
         for _ in 0..1500 {
             let text: Vec<u8> = (0..dice.below(200)).map(|_| alphabet[dice.below(alphabet.len())]).collect();
             check(&text, 0);
