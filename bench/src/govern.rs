@@ -1,21 +1,29 @@
-//! The audit log: how fast events go to the disk and come to be acknowledged, and how fast a log is verified.
+//! Governance: what the gate adds to a frame, how fast events go to the disk, and how fast a log is verified.
 
 mod append;
+mod gate;
 mod verify;
 
 use std::io;
 
 use crate::measure::{Bar, Demand, Report};
 
+/// What the gate may add to a frame that it has nothing to say about, and to an event of a call that it decides and records, in
+/// microseconds of processor time.
+const UNGOVERNED: f64 = 3.0;
+const GOVERNED: f64 = 15.0;
 /// What is demanded of appends, in events per second.
 const APPENDS: f64 = 50_000.0;
 /// How long the verification of a million lines may take, in seconds.
 const VERIFICATION: f64 = 5.0;
 
-/// Appends to a log from many sessions, and verifies a long one.
+/// Lets frames pass a gate, appends to a log from many sessions, and verifies a long one.
 pub(crate) fn run() -> io::Result<Report> {
     // On the disk that has the target directory; what is in memory is no measure of a disk.
     let directory = tempfile::tempdir_in(std::env::current_exe()?.parent().ok_or(io::ErrorKind::NotFound)?)?;
+    // In memory, where a sync costs nothing.
+    let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
+    let gate::Gated { frame, call } = gate::measure(memory.path())?;
     let appended = append::measure(directory.path())?;
     let handed = append::handed_over(directory.path())?;
     let verified = verify::measure(directory.path())?;
@@ -26,9 +34,13 @@ pub(crate) fn run() -> io::Result<Report> {
     let append::Appended { log, floor, events, bytes, commits } = appended;
     let verify::Verified { all, hashing, lines, length } = verified;
     Ok(Report {
-        title: "govern: the audit log, beside the least that the same disk and processor need",
+        title: "govern: the gate beside a relay that copies, and the audit log beside the least that the same disk and processor need",
         columns: ["per s", "MB/s", "µs of cpu each"].map(str::to_owned).to_vec(),
         rows: vec![
+            ("relay a chunk of text".to_owned(), vec![1e6 / frame.0, f64::NAN, frame.0]),
+            ("the gate lets it pass: added".to_owned(), vec![1e6 / frame.1, f64::NAN, frame.1]),
+            ("relay an event of a tool call".to_owned(), vec![1e6 / call.0, f64::NAN, call.0]),
+            ("the gate decides and records it: added".to_owned(), vec![1e6 / call.1, f64::NAN, call.1]),
             row("append, group commit of 1 ms", log.seconds, events, bytes, log.processor),
             ("append, in the caller's thread".to_owned(), vec![1e6 / handed, f64::NAN, handed]),
             row("write and fdatasync, as many commits", floor.seconds, events, bytes, floor.processor),
@@ -36,6 +48,16 @@ pub(crate) fn run() -> io::Result<Report> {
             row("read and hash the same bytes", hashing.seconds, lines, length, hashing.processor),
         ],
         bars: vec![
+            Bar {
+                name: "gate: added to an ungoverned frame, µs of cpu".to_owned(),
+                value: frame.1,
+                demand: Demand::AtMost(UNGOVERNED),
+            },
+            Bar {
+                name: "gate: added to an event of a governed call, µs of cpu".to_owned(),
+                value: call.1,
+                demand: Demand::AtMost(GOVERNED),
+            },
             Bar {
                 name: format!("append: events per second ({commits} commits)"),
                 value: events as f64 / log.seconds,
