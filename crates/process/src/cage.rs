@@ -3,20 +3,35 @@
 //! As in the guardian, nothing here allocates, locks or panics.
 
 use core::ffi::CStr;
+use core::mem::MaybeUninit;
+use core::net::{Ipv4Addr, SocketAddrV4};
+use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::{Errno, FdFlags, fcntl_setfd, write};
 use rustix::mount::{
-    MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
+    unmount,
 };
-use rustix::process::{DumpableBehavior, chdir, dumpable_behavior, set_dumpable_behavior};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, bind,
+    listen, sendmsg, socket_with,
+};
+use rustix::process::{DumpableBehavior, chdir, dumpable_behavior, pivot_root, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities, set_no_new_privs};
 
 use crate::sys::{self, StringArray};
 
 /// How many places may be writable where mounts have to be made for them.
 pub(crate) const MOST_WRITABLE: usize = 64;
+/// Of how many pieces a root may consist.
+pub(crate) const MOST_MOUNTS: usize = 256;
+/// Where the gateway listens, in a network in which nobody else does.
+pub(crate) const GATEWAY_PORT: u16 = 3128;
+/// How many may wait for it.
+const BACKLOG: i32 = 128;
 
 /// How the worker gets into its sandbox, if it has one.
 #[derive(Clone, Copy)]
@@ -24,7 +39,13 @@ pub(crate) enum CagePlan<'a> {
     /// It has none.
     None,
     /// It confines itself.
-    Landlock { ruleset: BorrowedFd<'a>, filter: &'a [sys::Instruction], view: Option<ViewPlan<'a>> },
+    Landlock {
+        ruleset: BorrowedFd<'a>,
+        filter: &'a [sys::Instruction],
+        view: Option<ViewPlan<'a>>,
+        /// Where the listener of its own network goes, if it has one.
+        gateway: Option<BorrowedFd<'a>>,
+    },
     /// Its program is a launcher that reads these.
     Launcher { options: BorrowedFd<'a>, filter: BorrowedFd<'a> },
 }
@@ -35,12 +56,33 @@ pub(crate) enum CagePlan<'a> {
 pub(crate) struct ViewPlan<'a> {
     /// The lines of a user namespace that leaves the worker who it is, if it needs one in order to mount.
     pub(crate) identity: Option<IdentityPlan<'a>>,
-    /// What stays writable, at most [`MOST_WRITABLE`]; the rest becomes read-only. If there are none, nothing does.
-    pub(crate) writable: StringArray<'a>,
-    /// Directories that are not to be moved away.
-    pub(crate) pinned: StringArray<'a>,
-    /// What is read-only within the writable places.
-    pub(crate) sealed: StringArray<'a>,
+    pub(crate) shape: ShapePlan<'a>,
+}
+
+/// What is mounted.
+#[derive(Clone, Copy)]
+pub(crate) enum ShapePlan<'a> {
+    /// Everything.
+    All {
+        /// What stays writable, at most [`MOST_WRITABLE`]; the rest becomes read-only. If there are none, nothing does.
+        writable: StringArray<'a>,
+        /// Directories that are not to be moved away.
+        pinned: StringArray<'a>,
+        /// What is read-only within the writable places.
+        sealed: StringArray<'a>,
+    },
+    /// A root of its own.
+    Pieces {
+        root: &'a CStr,
+        /// Where the processes are shown, in the root.
+        proc: &'a CStr,
+        /// What is mounted, at most [`MOST_MOUNTS`].
+        sources: StringArray<'a>,
+        /// Where, in the root.
+        places: StringArray<'a>,
+        /// Which of these can be changed.
+        writable: &'a [u8],
+    },
 }
 
 /// Who the worker is in its user namespace: the same as outside.
@@ -55,7 +97,7 @@ impl<'a> CagePlan<'a> {
     pub(crate) fn descriptors(self) -> [Option<BorrowedFd<'a>>; 2] {
         match self {
             Self::None => [None, None],
-            Self::Landlock { ruleset, .. } => [Some(ruleset), None],
+            Self::Landlock { ruleset, gateway, .. } => [Some(ruleset), gateway],
             Self::Launcher { options, filter } => [Some(options), Some(filter)],
         }
     }
@@ -64,11 +106,11 @@ impl<'a> CagePlan<'a> {
     pub(crate) fn enter(self, cwd: Option<&CStr>) -> Result<(), Errno> {
         match self {
             Self::None => Ok(()),
-            Self::Landlock { ruleset, filter, view } => {
+            Self::Landlock { ruleset, filter, view, gateway } => {
                 let powers = capabilities(None)?.permitted;
                 // Once Landlock holds, nothing can be mounted any more.
                 if let Some(view) = view {
-                    view.make()?;
+                    view.make(gateway)?;
                     // The directory we are in lies below the new mounts, and they do not cover it from inside.
                     if let Some(cwd) = cwd {
                         chdir(cwd)?;
@@ -104,38 +146,118 @@ fn drop_capabilities(had: CapabilitySet) -> Result<(), Errno> {
 }
 
 impl ViewPlan<'_> {
-    fn make(self) -> Result<(), Errno> {
+    fn make(self, gateway: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        let network = if gateway.is_some() { UnshareFlags::NEWNET } else { UnshareFlags::empty() };
         match self.identity {
-            Some(identity) => identity.assume()?,
-            None => sys::unshare(UnshareFlags::NEWNS)?,
+            Some(identity) => identity.assume(network)?,
+            None => sys::unshare(UnshareFlags::NEWNS | network)?,
+        }
+        if let Some(gateway) = gateway {
+            open_gateway(gateway)?;
         }
         // Nothing we mount is seen outside. What is unmounted there goes here too, so that no disk stays busy.
         mount_change(c"/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
-        let mut trees = [const { None::<OwnedFd> }; MOST_WRITABLE];
-        for (tree, path) in trees.iter_mut().zip(self.writable.iter()) {
-            *tree = Some(copy(place(path)?.as_fd())?);
+        match self.shape {
+            ShapePlan::All { writable, pinned, sealed } => show_all(writable, pinned, sealed),
+            ShapePlan::Pieces { root, proc, sources, places, writable } => {
+                show_pieces(root, proc, sources, places, writable)
+            }
         }
-        if trees.first().is_some_and(Option::is_some) {
-            sys::make_read_only(place(c"/")?.as_fd())?;
-        }
-        for (tree, path) in trees.iter().flatten().zip(self.writable.iter()) {
-            attach(tree.as_fd(), place(path)?.as_fd())?;
-        }
-        for path in self.pinned.iter() {
-            cover(path, false)?;
-        }
-        for path in self.sealed.iter() {
-            cover(path, true)?;
-        }
-        Ok(())
     }
 }
 
+/// Makes everything read-only but what is named.
+fn show_all(
+    writable: StringArray<'_>,
+    pinned: StringArray<'_>,
+    sealed: StringArray<'_>,
+) -> Result<(), Errno> {
+    let mut trees = [const { None::<OwnedFd> }; MOST_WRITABLE];
+    for (tree, path) in trees.iter_mut().zip(writable.iter()) {
+        *tree = Some(copy(place(path)?.as_fd())?);
+    }
+    if trees.first().is_some_and(Option::is_some) {
+        sys::make_read_only(place(c"/")?.as_fd())?;
+    }
+    for (tree, path) in trees.iter().flatten().zip(writable.iter()) {
+        attach(tree.as_fd(), place(path)?.as_fd())?;
+    }
+    for path in pinned.iter() {
+        cover(path, false)?;
+    }
+    for path in sealed.iter() {
+        cover(path, true)?;
+    }
+    Ok(())
+}
+
+/// Puts a root together and moves into it. Nothing else of this machine can be reached from there.
+fn show_pieces(
+    root: &CStr,
+    proc: &CStr,
+    sources: StringArray<'_>,
+    places: StringArray<'_>,
+    writable: &[u8],
+) -> Result<(), Errno> {
+    let mut trees = [const { None::<OwnedFd> }; MOST_MOUNTS];
+    for ((tree, path), writable) in trees.iter_mut().zip(sources.iter()).zip(writable) {
+        let copied = copy(place(path)?.as_fd())?;
+        if *writable == 0 {
+            sys::make_read_only(copied.as_fd())?;
+        }
+        *tree = Some(copied);
+    }
+    let processes = match own_processes() {
+        Ok(processes) => processes,
+        // Only who made the namespace of the processes may show them anew. Landlock keeps others from being looked into.
+        Err(Errno::PERM) => copy(place(c"/proc")?.as_fd())?,
+        Err(errno) => return Err(errno),
+    };
+    let whole = copy(place(root)?.as_fd())?;
+    sys::make_read_only(whole.as_fd())?;
+    attach(whole.as_fd(), place(root)?.as_fd())?;
+    for (tree, path) in trees.iter().flatten().zip(places.iter()) {
+        attach(tree.as_fd(), place(path)?.as_fd())?;
+    }
+    attach(processes.as_fd(), place(proc)?.as_fd())?;
+    chdir(root)?;
+    // The old root comes to lie on the new one, and is taken away.
+    pivot_root(c".", c".")?;
+    unmount(c".", UnmountFlags::DETACH)?;
+    chdir(c"/")
+}
+
+/// A view of the processes in which those are missing that may not be looked into.
+fn own_processes() -> Result<OwnedFd, Errno> {
+    let processes = fsopen(c"proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(processes.as_fd(), c"hidepid", c"ptraceable")?;
+    fsconfig_create(processes.as_fd())?;
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(processes.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
+}
+
+/// Listens in the network of this process, and hands the listener to whoever lets connections through.
+fn open_gateway(to: BorrowedFd<'_>) -> Result<(), Errno> {
+    sys::start_loopback()?;
+    let listener = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&listener, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, GATEWAY_PORT))?;
+    listen(&listener, BACKLOG)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [listener.as_fd()];
+    if !message.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(Errno::NOBUFS);
+    }
+    sendmsg(to, &[IoSlice::new(b"g")], &mut message, SendFlags::NOSIGNAL).map(|_| ())
+}
+
 impl IdentityPlan<'_> {
-    /// Makes a user namespace, and with it a mount namespace, in which this process is who it was.
-    fn assume(self) -> Result<(), Errno> {
+    /// Makes a user namespace, and with it a mount namespace and more, in which this process is who it was.
+    fn assume(self, more: UnshareFlags) -> Result<(), Errno> {
         let before = dumpable_behavior()?;
-        sys::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)?;
+        sys::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS | more)?;
         // The files below belong to root as long as nobody may look into this process.
         set_dumpable_behavior(DumpableBehavior::Dumpable)?;
         let written = [

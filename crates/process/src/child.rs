@@ -1,5 +1,6 @@
 //! The handle of a running worker.
 
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,6 +39,7 @@ pub struct Child {
     stdin: Mutex<Option<pipe::Sender>>,
     stdout: Option<pipe::Receiver>,
     stderr: StderrTail,
+    pub(crate) gateway: Option<TcpListener>,
 }
 
 impl Child {
@@ -62,6 +64,7 @@ impl Child {
             stdin: Mutex::new(Some(stdin)),
             stdout: Some(stdout),
             stderr,
+            gateway: None,
         }
     }
 
@@ -83,6 +86,11 @@ impl Child {
     /// Our end of the worker's stdout.
     pub fn take_stdout(&mut self) -> Option<pipe::Receiver> {
         self.stdout.take()
+    }
+
+    /// The listener in the worker's own network, if its sandbox has a gateway. It does not block.
+    pub fn take_gateway(&mut self) -> Option<TcpListener> {
+        self.gateway.take()
     }
 
     /// The end of what the worker wrote to stderr, which is read all the time.

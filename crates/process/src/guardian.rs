@@ -60,6 +60,8 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) groups: [Option<BorrowedFd<'a>>; 2],
     /// How many descriptors it may have, if not as many as we.
     pub(crate) descriptors: Option<u64>,
+    /// How many seconds each process may use of the processor.
+    pub(crate) processor: Option<u64>,
     /// Filled in by the guardian, for the worker to check that it still is its parent.
     pub(crate) guardian: i32,
 }
@@ -129,6 +131,11 @@ impl WorkerPlan<'_> {
             // Last, as what comes before may need more. It fails only where less is allowed anyway.
             let limit = Rlimit { current: Some(descriptors), maximum: getrlimit(Resource::Nofile).maximum };
             _ = setrlimit(Resource::Nofile, limit);
+        }
+        if let Some(seconds) = self.processor {
+            // A signal that can be handled, and one that cannot a second later.
+            let limit = Rlimit { current: Some(seconds), maximum: Some(seconds.saturating_add(1)) };
+            at(Stage::Limit, setrlimit(Resource::Cpu, limit))?;
         }
         sys::unblock_signals();
         Ok(())

@@ -66,7 +66,7 @@ pub use error::SpawnError;
 pub use exit::{Exit, ExitClass};
 pub use limits::{Controller, Limits, Unenforceable};
 pub use lookup::program as find;
-pub use sandbox::{Confined, Sandbox, Support};
+pub use sandbox::{Confined, Mount, Sandbox, Support};
 pub use spawn::spawn;
 pub use spec::{Ladder, Spec};
 pub use stderr::StderrTail;

@@ -6,6 +6,7 @@ mod landlock;
 pub(crate) mod mounts;
 mod places;
 pub(crate) mod scratch;
+mod view;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -15,11 +16,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::getuid;
 
 use self::filter::Families;
 use self::mounts::{Mounts, Right};
 use self::scratch::Scratch;
+pub use self::view::Mount;
+use self::view::{HOME, Layout};
+use crate::cage::GATEWAY_PORT;
 use crate::spawn::{Start, above_stdio};
 use crate::sys::Instruction;
 use crate::{ExitClass, SpawnError, Spec, sys};
@@ -51,20 +56,33 @@ pub struct Sandbox {
     /// Places within these that may not be changed, as far as they exist now and as far as the mechanism can
     /// ([`Confined::protected`]).
     pub protected: Vec<PathBuf>,
+    /// What is seen besides the system's programs and libraries, instead of everything. Then this says what can be
+    /// changed, nothing may be `writable`, there is a private `/tmp` with a private home in it, and of processes only those
+    /// of the tree can be looked into.
+    pub view: Option<Vec<Mount>>,
     /// Whether the network may be used.
     pub network: bool,
+    /// Whether there is a network of its own with nothing in it but a listener at [`Sandbox::GATEWAY`], which is ours
+    /// ([`Child::take_gateway`](crate::Child::take_gateway)): the only way out is what we let through there.
+    pub gateway: bool,
     /// Where the private temporary directory is made, unless it is in memory.
     pub temp: PathBuf,
 }
 
 impl Sandbox {
+    /// Where the gateway listens, for whoever is inside.
+    pub const GATEWAY: std::net::SocketAddrV4 =
+        std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, GATEWAY_PORT);
+
     /// Nothing may be changed, and there is no network.
     pub fn new(support: Support) -> Self {
         Self {
             support,
             writable: Vec::new(),
             protected: Vec::new(),
+            view: None,
             network: false,
+            gateway: false,
             temp: PathBuf::from("/tmp"),
         }
     }
@@ -85,6 +103,14 @@ impl Sandbox {
             return kernel;
         }
         Support { mechanism: Mechanism::None { why: format!("{launcher}, {kernel}") } }
+    }
+
+    /// Whether this sandbox can be had, by starting a program in it that does nothing.
+    ///
+    /// # Errors
+    /// When it cannot: why.
+    pub async fn try_out(&self, cwd: impl Into<PathBuf>) -> Result<(), String> {
+        try_out(self.clone(), cwd.into(), "").await
     }
 }
 
@@ -114,6 +140,10 @@ pub struct Confined {
     pub protected: bool,
     /// The guardian can be neither stopped nor killed by what it guards.
     pub guardian: bool,
+    /// There can be a [`Sandbox::view`].
+    pub view: bool,
+    /// There can be a [`Sandbox::gateway`].
+    pub gateway: bool,
 }
 
 impl Support {
@@ -172,14 +202,21 @@ impl Support {
     /// What holds in a sandbox of this kind; nothing does if there is none.
     pub fn confined(&self) -> Confined {
         match self.mechanism {
-            Mechanism::Bubblewrap { .. } => {
-                Confined { files: true, network: true, protected: true, guardian: true }
-            }
+            Mechanism::Bubblewrap { .. } => Confined {
+                files: true,
+                network: true,
+                protected: true,
+                guardian: true,
+                view: true,
+                gateway: false,
+            },
             Mechanism::Landlock { version, mounts } => Confined {
                 files: true,
                 network: true,
                 protected: mounts.is_some(),
                 guardian: version >= landlock::SIGNALS_SINCE,
+                view: mounts.is_some(),
+                gateway: mounts.is_some(),
             },
             Mechanism::None { .. } => Confined::default(),
         }
@@ -241,9 +278,30 @@ async fn try_out(sandbox: Sandbox, cwd: PathBuf, script: &str) -> Result<(), Str
 #[derive(Debug)]
 pub(crate) enum Cage {
     /// The worker confines itself before its exec.
-    Landlock { ruleset: OwnedFd, filter: Vec<Instruction>, scratch: Scratch, mounts: Option<Mounts> },
+    Landlock {
+        ruleset: OwnedFd,
+        filter: Vec<Instruction>,
+        scratch: Scratch,
+        mounts: Option<Mounts>,
+        gateway: Option<Gateway>,
+    },
     /// The worker executes a launcher, which reads these.
     Launcher { options: OwnedFd, filter: OwnedFd },
+}
+
+/// The two ends of what a listener comes through: the worker's, and ours.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    pub(crate) worker: OwnedFd,
+    pub(crate) ours: OwnedFd,
+}
+
+impl Gateway {
+    fn new() -> io::Result<Self> {
+        let (worker, ours) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok(Self { worker: above_stdio(worker)?, ours: above_stdio(ours)? })
+    }
 }
 
 impl Cage {
@@ -260,24 +318,104 @@ impl Sandbox {
     /// Makes the sandbox, and changes what is started so that it starts in there.
     pub(crate) fn prepare(&self, start: &mut Start) -> Result<Cage, SpawnError> {
         let writable = places::outermost(&self.writable)?;
+        let pieces = match &self.view {
+            Some(view) => Some(view::pieces(view, &self.protected)?),
+            None => None,
+        };
+        let can = self.support.confined();
+        if (pieces.is_some() && !can.view) || (self.gateway && !can.gateway) {
+            return Err(SpawnError::NoSandbox { why: self.lacking() });
+        }
+        if let Some(pieces) = &pieces {
+            self.see(pieces, start)?;
+        }
         match self.mechanism() {
             Mechanism::Landlock { version, mounts } => {
-                let scratch = Scratch::new(&self.temp)
-                    .map_err(|source| SpawnError::SandboxPlace { path: self.temp.clone(), source })?;
-                let places = writable.iter().map(PathBuf::as_path).chain([scratch.path()]);
-                let ruleset = landlock::ruleset(*version, places, self.network)?;
-                let ruleset = above_stdio(ruleset).map_err(setup("keep the Landlock ruleset"))?;
-                let mounts = mounts
-                    .map(|right| Mounts::new(right, &writable, scratch.path(), &self.protected))
-                    .transpose()
-                    .map_err(setup("prepare the mounts"))?;
-                let families = if self.network { Families::Network } else { Families::None };
-                set_temp(start, scratch.path());
-                Ok(Cage::Landlock { ruleset, filter: filter::program(families), scratch, mounts })
+                self.confine_to(*version, *mounts, &writable, pieces.as_deref(), start)
             }
-            Mechanism::Bubblewrap { program } => self.launch_in(program, &writable, start),
+            Mechanism::Bubblewrap { program } => self.launch_in(program, &writable, pieces.as_deref(), start),
             Mechanism::None { why } => Err(SpawnError::NoSandbox { why: why.clone() }),
         }
+    }
+
+    /// Why there can be no view or no gateway.
+    fn lacking(&self) -> String {
+        match self.mechanism() {
+            Mechanism::Bubblewrap { .. } => "bubblewrap cannot have a gateway in its network".to_owned(),
+            Mechanism::Landlock { .. } => {
+                "this machine lets us have no mount and network namespace, and Landlock alone cannot do it"
+                    .to_owned()
+            }
+            Mechanism::None { why } => why.clone(),
+        }
+    }
+
+    /// Makes sure that what is started can be seen inside, and is told where it is at home.
+    fn see(&self, pieces: &[Mount], start: &mut Start) -> Result<(), SpawnError> {
+        if !self.writable.is_empty() {
+            return Err(setup("show a part of this machine")(io::Error::other(
+                "its mounts say what is writable",
+            )));
+        }
+        let program = start.program.canonicalize().unwrap_or_else(|_| start.program.clone());
+        for path in [&start.program, &program].into_iter().chain(&start.cwd) {
+            if !view::shows(pieces, path) {
+                return Err(SpawnError::SandboxPlace {
+                    path: path.clone(),
+                    source: io::Error::other("the sandbox does not show it"),
+                });
+            }
+        }
+        if start.cwd.is_none() {
+            return Err(setup("show a part of this machine")(io::Error::other("it starts nowhere in it")));
+        }
+        start.env.set("HOME", HOME);
+        Ok(())
+    }
+
+    fn confine_to(
+        &self,
+        version: i32,
+        right: Option<Right>,
+        writable: &[PathBuf],
+        pieces: Option<&[Mount]>,
+        start: &mut Start,
+    ) -> Result<Cage, SpawnError> {
+        let scratch = Scratch::new(&self.temp)
+            .map_err(|source| SpawnError::SandboxPlace { path: self.temp.clone(), source })?;
+        let network = self.network || self.gateway;
+        let prepare = setup("prepare the mounts");
+        let (ruleset, mounts) = match (pieces, right) {
+            (Some(pieces), Some(right)) => {
+                let layout = Layout::new(scratch.path(), pieces).map_err(&prepare)?;
+                let changed =
+                    pieces.iter().filter(|piece| piece.writable).map(|piece| piece.source.as_path());
+                let changed = changed.chain(layout.temporary.iter().map(PathBuf::as_path));
+                set_temp(start, Path::new("/tmp"));
+                (
+                    landlock::ruleset(version, &layout.root, changed, network)?,
+                    Some(Mounts::of(right, &layout).map_err(&prepare)?),
+                )
+            }
+            (_, right) => {
+                let places = writable.iter().map(PathBuf::as_path).chain([scratch.path()]);
+                set_temp(start, scratch.path());
+                let mounts = right
+                    .map(|right| Mounts::new(right, writable, scratch.path(), &self.protected))
+                    .transpose()
+                    .map_err(&prepare)?;
+                (landlock::ruleset(version, Path::new("/"), places, network)?, mounts)
+            }
+        };
+        let ruleset = above_stdio(ruleset).map_err(setup("keep the Landlock ruleset"))?;
+        let families = match (self.gateway, self.network) {
+            (true, _) => Families::OwnNetwork,
+            (false, true) => Families::Network,
+            (false, false) => Families::None,
+        };
+        let gateway =
+            self.gateway.then(Gateway::new).transpose().map_err(setup("make a gateway for the sandbox"))?;
+        Ok(Cage::Landlock { ruleset, filter: filter::program(families), scratch, mounts, gateway })
     }
 
     fn mechanism(&self) -> &Mechanism {
@@ -288,6 +426,7 @@ impl Sandbox {
         &self,
         launcher: &Path,
         writable: &[PathBuf],
+        pieces: Option<&[Mount]>,
         start: &mut Start,
     ) -> Result<Cage, SpawnError> {
         set_temp(start, Path::new("/tmp"));
@@ -301,7 +440,9 @@ impl Sandbox {
             bubblewrap::PRIVATE.into_iter().filter(|path| Path::new(path).is_dir()).collect();
         let families = if self.network { Families::Network } else { Families::OwnNetwork };
         let filter = descriptor(&filter::bytes(&filter::program(families)))?;
+        let system = pieces.map(|_| view::system()).unwrap_or_default();
         let view = bubblewrap::View {
+            pieces: pieces.map(|pieces| (&*system, pieces)),
             writable,
             protected: &protected,
             private: &private,

@@ -2,13 +2,18 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
+use std::mem::MaybeUninit;
+use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg,
+    socketpair,
+};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use tokio::io::AsyncReadExt;
@@ -19,7 +24,7 @@ use crate::child::{Child, Lifeline};
 use crate::guardian::{GuardPlan, WorkerPlan};
 use crate::limits::Group;
 use crate::record::{RECORD_LEN, Record, Stage};
-use crate::sandbox::Cage;
+use crate::sandbox::{Cage, Gateway};
 use crate::sys::{self, Arena};
 use crate::tree::Member;
 use crate::watch::{Guardian, Watcher};
@@ -69,9 +74,13 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
     }
     let guardian = launched.guardian;
     let guardian_pid = guardian.pid;
-    let child = Child::new(launched.lifeline, progress, asked, pid, guardian, stdin, stdout, tail);
+    let mut child = Child::new(launched.lifeline, progress, asked, pid, guardian, stdin, stdout, tail);
     let error = match failure {
         None if pid.is_some() => {
+            if let Some(gateway) = launched.gateway {
+                // It was sent before the program ran.
+                child.gateway = Some(take_listener(&gateway).map_err(SpawnError::setup("take the gateway"))?);
+            }
             tracing::debug!(?program, pid, guardian = guardian_pid, "worker started");
             return Ok(child);
         }
@@ -103,6 +112,8 @@ struct Launched {
     stdout: OwnedFd,
     /// Unless it goes where stdout goes.
     stderr: Option<OwnedFd>,
+    /// Where the listener of a network of its own comes from.
+    gateway: Option<OwnedFd>,
     path: PathBuf,
     cwd: Option<PathBuf>,
 }
@@ -160,6 +171,10 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
             cage: plan_cage(&arena, cage.as_ref())?,
             groups: group.entries(),
             descriptors: spec.descriptors,
+            processor: spec
+                .processor
+                .map(|time| time.as_millis().div_ceil(1000))
+                .map(|seconds| u64::try_from(seconds).unwrap_or(u64::MAX)),
             guardian: 0,
         })?;
         let guard = arena.value(GuardPlan {
@@ -176,9 +191,9 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
     let (stack, guard) = plan().map_err(&memory)?;
     let (pid, pidfd) = sys::fork_guardian(stack, guard).map_err(SpawnError::setup("fork the guardian"))?;
 
-    let scratch = match cage {
-        Some(Cage::Landlock { scratch, .. }) => Some(scratch),
-        Some(Cage::Launcher { .. }) | None => None,
+    let (scratch, gateway) = match cage {
+        Some(Cage::Landlock { scratch, gateway, .. }) => (Some(scratch), gateway),
+        Some(Cage::Launcher { .. }) | None => (None, None),
     };
     let group = (!group.is_empty()).then_some(group);
     let control = Arc::new(control);
@@ -191,9 +206,27 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
         stdin,
         stdout,
         stderr,
+        gateway: gateway.map(|Gateway { ours, .. }| ours),
         path: start.program,
         cwd: start.cwd,
     })
+}
+
+/// The listener that a worker has sent.
+fn take_listener(from: &OwnedFd) -> io::Result<TcpListener> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0; 1];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    recvmsg(from, &mut [io::IoSliceMut::new(&mut byte)], &mut message, flags)?;
+    let mut descriptors = message.drain().filter_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let listener = descriptors.next().and_then(|mut descriptors| descriptors.next());
+    let listener = TcpListener::from(above_stdio(listener.ok_or(io::ErrorKind::UnexpectedEof)?)?);
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Room in the arena for the plans, alignment and the guard pages, also where pages have 64 KiB.
@@ -203,11 +236,12 @@ const SLACK: usize = 512 << 10;
 fn plan_cage<'a>(arena: &'a Arena, cage: Option<&'a Cage>) -> io::Result<CagePlan<'a>> {
     Ok(match cage {
         None => CagePlan::None,
-        Some(Cage::Landlock { ruleset, filter, mounts, .. }) => {
+        Some(Cage::Landlock { ruleset, filter, mounts, gateway, .. }) => {
             let copy = arena.zeroed(filter.len())?;
             copy.copy_from_slice(filter);
             let view = mounts.as_ref().map(|mounts| mounts.plan(arena)).transpose()?;
-            CagePlan::Landlock { ruleset: ruleset.as_fd(), filter: copy, view }
+            let gateway = gateway.as_ref().map(|gateway| gateway.worker.as_fd());
+            CagePlan::Landlock { ruleset: ruleset.as_fd(), filter: copy, view, gateway }
         }
         Some(Cage::Launcher { options, filter }) => {
             CagePlan::Launcher { options: options.as_fd(), filter: filter.as_fd() }

@@ -29,6 +29,9 @@ pub struct Spec {
     /// How many descriptors the worker may have until it asks for more; `None` is as many as we may. Programs that use
     /// `select` break with many, and some that close all there could be take long.
     pub descriptors: Option<u64>,
+    /// How much time of the processor each process of the tree may use, in whole seconds, rounded up. Who needs more is
+    /// ended by the kernel. It is not counted for the tree as a whole.
+    pub processor: Option<Duration>,
     /// How long processes that outlive the worker, the [`Child`](crate::Child) or the supervisor have
     /// between `SIGTERM` and `SIGKILL`.
     pub orphan_grace: Duration,
@@ -48,6 +51,7 @@ impl Spec {
             sandbox: None,
             limits: Limits::default(),
             descriptors: None,
+            processor: None,
             orphan_grace: Duration::from_secs(2),
         }
     }

@@ -399,6 +399,28 @@ pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     unsafe { unshare_unsafe(flags) }
 }
 
+/// Switches the loopback device of this process's network on.
+pub(crate) fn start_loopback() -> Result<(), Errno> {
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let mut request = libc::ifreq {
+        ifr_name: [0; libc::IFNAMSIZ],
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: libc::IFF_UP as libc::c_short },
+    };
+    for (place, byte) in request.ifr_name.iter_mut().zip(b"lo") {
+        *place = c_char::from_ne_bytes([*byte]);
+    }
+    // SAFETY: the request is a structure of the kind that this call reads, and outlives it.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
 /// Makes the mounts of a tree read-only; what is so already stays so.
 pub(crate) fn make_read_only(tree: BorrowedFd<'_>) -> Result<(), Errno> {
     let attributes =

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::places;
+use super::view::{self, HOME, Mount, Place};
 use crate::Environment;
 
 /// Where bubblewrap is looked for. Not in the worker's `PATH`, which may be an agent's choice.
@@ -23,6 +24,8 @@ const KEPT_BY_ROOT: [&str; 4] = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", 
 
 /// All that the arguments depend on. Every path is absolute and has no links in it.
 pub(crate) struct View<'a> {
+    /// What is seen instead of everything: the places of the system, and the mounts.
+    pub(crate) pieces: Option<(&'a [Place], &'a [Mount])>,
     /// Directories that may be changed.
     pub(crate) writable: &'a [PathBuf],
     /// Existing places within them that may not.
@@ -40,6 +43,9 @@ pub(crate) struct View<'a> {
 impl View<'_> {
     /// Whether something at this path can be seen from inside.
     pub(crate) fn shows(&self, path: &Path) -> bool {
+        if let Some((_, pieces)) = self.pieces {
+            return view::shows(pieces, path);
+        }
         let hidden = self.private.iter().any(|place| path.starts_with(place));
         let shown = SHOWN.iter().map(Path::new).chain(self.writable.iter().map(PathBuf::as_path));
         !hidden || shown.into_iter().any(|place| path.starts_with(place))
@@ -48,6 +54,29 @@ impl View<'_> {
     /// The options, to be read from a descriptor: on the command line everybody could read the environment.
     pub(crate) fn options(&self) -> Vec<OsString> {
         let mut options = Options(Vec::new());
+        match self.pieces {
+            Some((system, pieces)) => options.show(system, pieces),
+            None => self.show_all(&mut options),
+        }
+        options.push(["--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-session"]);
+        if !self.network {
+            options.push(["--unshare-net"]);
+        }
+        options.push(["--cap-drop", "ALL"]);
+        if self.root {
+            for capability in KEPT_BY_ROOT {
+                options.push(["--cap-add", capability]);
+            }
+        }
+        options.push(["--seccomp", &self.filter.to_string()]);
+        options.0.extend(["--chdir".into(), self.cwd.into()]);
+        for (name, value) in self.env.iter() {
+            options.0.extend(["--setenv".into(), name.into(), value.into()]);
+        }
+        options.0
+    }
+
+    fn show_all(&self, options: &mut Options) {
         let everything = Path::new("/");
         let (outermost, roots): (Vec<&PathBuf>, Vec<&PathBuf>) =
             self.writable.iter().partition(|path| *path == everything);
@@ -68,22 +97,6 @@ impl View<'_> {
         for path in sorted(self.protected.iter().collect()) {
             options.mount("--ro-bind", path);
         }
-        options.push(["--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-session"]);
-        if !self.network {
-            options.push(["--unshare-net"]);
-        }
-        options.push(["--cap-drop", "ALL"]);
-        if self.root {
-            for capability in KEPT_BY_ROOT {
-                options.push(["--cap-add", capability]);
-            }
-        }
-        options.push(["--seccomp", &self.filter.to_string()]);
-        options.0.extend(["--chdir".into(), self.cwd.into()]);
-        for (name, value) in self.env.iter() {
-            options.0.extend(["--setenv".into(), name.into(), value.into()]);
-        }
-        options.0
     }
 }
 
@@ -99,6 +112,23 @@ struct Options(Vec<OsString>);
 impl Options {
     fn push<const N: usize>(&mut self, words: [&str; N]) {
         self.0.extend(words.map(OsString::from));
+    }
+
+    /// A root of pieces.
+    fn show(&mut self, system: &[Place], pieces: &[Mount]) {
+        for place in system {
+            match place {
+                Place::Same(path) => self.mount("--ro-bind", path),
+                Place::Link { at, to } => self.0.extend(["--symlink".into(), to.into(), at.into()]),
+            }
+        }
+        self.push(["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", HOME]);
+        for Mount { source, at, writable } in pieces {
+            let how = if *writable { "--bind" } else { "--ro-bind" };
+            self.0.extend([how.into(), source.into(), at.into()]);
+        }
+        // What is left of it is what the launcher made to mount on.
+        self.push(["--remount-ro", "/"]);
     }
 
     /// The same place inside as outside.
@@ -141,6 +171,7 @@ mod tests {
         let mut env = Environment::empty();
         env.extend([("A", "1 2"), ("LD_PRELOAD", "x")]);
         let view = View {
+            pieces: None,
             writable: &paths(case.writable),
             protected: &paths(case.protected),
             private: case.private,
@@ -248,8 +279,34 @@ mod tests {
     }
 
     #[test]
+    fn a_view_has_the_system_and_its_pieces_in_their_places() {
+        let system = [Place::Link { at: "/bin".into(), to: "usr/bin".into() }, Place::Same("/usr".into())];
+        let pieces = [
+            Mount::here("/home/me/a", true),
+            Mount { source: "/home/me/a".into(), at: "/work".into(), writable: true },
+            Mount { source: "/home/me/a/docs".into(), at: "/work/docs".into(), writable: false },
+        ];
+        let mut options = Options(Vec::new());
+        options.show(&system, &pieces);
+        let words: Vec<String> = options.0.into_iter().map(|word| word.into_string().unwrap()).collect();
+        let expected = "\
+--symlink usr/bin /bin
+--ro-bind /usr /usr
+--dev /dev
+--proc /proc
+--tmpfs /tmp
+--dir /tmp/home
+--bind /home/me/a /home/me/a
+--bind /home/me/a /work
+--ro-bind /home/me/a/docs /work/docs
+--remount-ro /";
+        assert_eq!(words.join(" ").replace(" --", "\n--"), expected);
+    }
+
+    #[test]
     fn what_is_hidden_is_known_beforehand() {
         let view = View {
+            pieces: None,
             writable: &paths(&["/tmp/work"]),
             protected: &[],
             private: &PRIVATE,

@@ -21,9 +21,10 @@ const NEWEST: i32 = 7;
 /// Devices that are no way out and that programs expect to be able to write.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// The ruleset for a kernel of this version: everything readable, `writable` directories writable.
+/// The ruleset for a kernel of this version: everything below `root` readable, `writable` directories writable.
 pub(crate) fn ruleset<'a>(
     version: i32,
+    root: &Path,
     writable: impl IntoIterator<Item = &'a Path>,
     network: bool,
 ) -> Result<OwnedFd, SpawnError> {
@@ -45,7 +46,7 @@ pub(crate) fn ruleset<'a>(
         (&mut rules).add_rule(PathBeneath::new(place, access)).map_err(refused)?;
         Ok(())
     };
-    allow(Path::new("/"), AccessFs::from_read(abi))?;
+    allow(root, AccessFs::from_read(abi))?;
     // A device made inside would be one outside.
     let change = AccessFs::from_all(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     for path in writable {

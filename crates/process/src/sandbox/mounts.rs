@@ -9,7 +9,8 @@ use rustix::process::{getegid, geteuid};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::places;
-use crate::cage::{IdentityPlan, MOST_WRITABLE, ViewPlan};
+use super::view::Layout;
+use crate::cage::{IdentityPlan, MOST_MOUNTS, MOST_WRITABLE, ShapePlan, ViewPlan};
 use crate::sys::Arena;
 
 /// How a worker comes by the right to mount.
@@ -34,9 +35,15 @@ impl Right {
 pub(crate) struct Mounts {
     /// The user and the group, as the kernel reads them.
     identity: Option<[CString; 2]>,
-    writable: Vec<CString>,
-    pinned: Vec<CString>,
-    sealed: Vec<CString>,
+    shape: Shape,
+}
+
+#[derive(Debug)]
+enum Shape {
+    /// Everything, of which only some can be changed.
+    All { writable: Vec<CString>, pinned: Vec<CString>, sealed: Vec<CString> },
+    /// A root of its own.
+    Pieces { root: CString, proc: CString, sources: Vec<CString>, places: Vec<CString>, writable: Vec<u8> },
 }
 
 impl Mounts {
@@ -60,26 +67,39 @@ impl Mounts {
         if writable.len() > MOST_WRITABLE {
             return Err(io::Error::other(format!("there are more than {MOST_WRITABLE} places to write to")));
         }
-        let identity = match right {
-            Right::Own => None,
-            Right::UserNamespace => {
-                let [user, group] = [geteuid().as_raw(), getegid().as_raw()];
-                Some([CString::new(format!("{user} {user} 1"))?, CString::new(format!("{group} {group} 1"))?])
-            }
-        };
+        let sealed = sealed.iter().map(|path| text(path)).collect::<io::Result<_>>()?;
+        Ok(Self { identity: identity(right)?, shape: Shape::All { writable, pinned, sealed } })
+    }
+
+    /// For a root that is made of pieces.
+    pub(crate) fn of(right: Right, layout: &Layout) -> io::Result<Self> {
+        if layout.mounts.len() > MOST_MOUNTS {
+            return Err(io::Error::other(format!("there are more than {MOST_MOUNTS} places to show")));
+        }
+        let (mut sources, mut places, mut writable) = (Vec::new(), Vec::new(), Vec::new());
+        for mount in &layout.mounts {
+            sources.push(text(&mount.source)?);
+            places.push(text(&mount.at)?);
+            writable.push(u8::from(mount.writable));
+        }
+        let (root, proc) = (text(&layout.root)?, text(&layout.root.join("proc"))?);
         Ok(Self {
-            identity,
-            writable,
-            pinned,
-            sealed: sealed.iter().map(|path| text(path)).collect::<io::Result<_>>()?,
+            identity: identity(right)?,
+            shape: Shape::Pieces { root, proc, sources, places, writable },
         })
     }
 
     /// Bytes and pointers in the arena.
     pub(crate) fn size(&self) -> usize {
-        let lists = [&self.writable, &self.pinned, &self.sealed];
+        let (lists, more, bytes): ([&[CString]; 3], [Option<&CString>; 2], usize) = match &self.shape {
+            Shape::All { writable, pinned, sealed } => ([writable, pinned, sealed], [None, None], 0),
+            Shape::Pieces { root, proc, sources, places, writable } => {
+                ([sources, places, &[]], [Some(root), Some(proc)], writable.len())
+            }
+        };
         let strings = lists.into_iter().flatten().chain(self.identity.iter().flatten());
-        strings.map(|string| string.count_bytes() + 1 + 2 * size_of::<usize>()).sum()
+        let strings = strings.chain(more.into_iter().flatten());
+        bytes + strings.map(|string| string.count_bytes() + 1 + 2 * size_of::<usize>()).sum::<usize>()
     }
 
     /// The same in the arena.
@@ -90,12 +110,35 @@ impl Mounts {
             }
             None => None,
         };
-        Ok(ViewPlan {
-            identity,
-            writable: arena.strings(&self.writable)?,
-            pinned: arena.strings(&self.pinned)?,
-            sealed: arena.strings(&self.sealed)?,
-        })
+        let shape = match &self.shape {
+            Shape::All { writable, pinned, sealed } => ShapePlan::All {
+                writable: arena.strings(writable)?,
+                pinned: arena.strings(pinned)?,
+                sealed: arena.strings(sealed)?,
+            },
+            Shape::Pieces { root, proc, sources, places, writable } => {
+                let modes = arena.zeroed(writable.len())?;
+                modes.copy_from_slice(writable);
+                ShapePlan::Pieces {
+                    root: arena.string(root)?,
+                    proc: arena.string(proc)?,
+                    sources: arena.strings(sources)?,
+                    places: arena.strings(places)?,
+                    writable: modes,
+                }
+            }
+        };
+        Ok(ViewPlan { identity, shape })
+    }
+}
+
+fn identity(right: Right) -> io::Result<Option<[CString; 2]>> {
+    match right {
+        Right::Own => Ok(None),
+        Right::UserNamespace => {
+            let [user, group] = [geteuid().as_raw(), getegid().as_raw()];
+            Ok(Some([CString::new(format!("{user} {user} 1"))?, CString::new(format!("{group} {group} 1"))?]))
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 //! Sandboxes of every kind that can be had here, and scripts in them.
+#![allow(dead_code, reason = "every test file uses another part of it")]
 
 use std::fs;
 use std::path::Path;

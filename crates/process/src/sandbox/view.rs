@@ -1,0 +1,347 @@
+//! A file system of pieces: what a worker sees where it does not see all of this machine.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Component, Path, PathBuf};
+
+use super::places;
+use crate::SpawnError;
+
+/// A directory or file of this machine, and where a sandbox shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// What is shown. It exists, and its path is absolute and leads through no links.
+    pub source: PathBuf,
+    /// Where. Nothing of the system's own may be there.
+    pub at: PathBuf,
+    /// Whether it can be changed there.
+    pub writable: bool,
+}
+
+impl Mount {
+    /// Something where it lies.
+    pub fn here(path: impl Into<PathBuf>, writable: bool) -> Self {
+        let path = path.into();
+        Self { source: path.clone(), at: path, writable }
+    }
+}
+
+/// What programs, libraries and certificates are found in. No homes, nothing temporary, no data of services.
+const SYSTEM: [&str; 15] = [
+    "/bin",
+    "/etc",
+    "/gnu",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix",
+    "/opt",
+    "/run/current-system",
+    "/run/opengl-driver",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/lib/ca-certificates",
+];
+
+/// What every view has of its own, and nothing else can be in.
+const OWN: [&str; 4] = ["/dev", "/proc", "/sys", "/tmp"];
+
+/// The private home, in the private temporary directory.
+pub(super) const HOME: &str = "/tmp/home";
+
+/// A place of the system as it is on disk.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Shown as it is, read-only.
+    Same(PathBuf),
+    /// A link to another place.
+    Link { at: PathBuf, to: PathBuf },
+}
+
+/// The places of the system that are there.
+pub(crate) fn system() -> Vec<Place> {
+    let found = SYSTEM.iter().map(PathBuf::from).filter_map(|path| {
+        let metadata = path.symlink_metadata().ok()?;
+        Some(match metadata.is_symlink() {
+            true => Place::Link { to: fs::read_link(&path).ok()?, at: path },
+            false => Place::Same(path),
+        })
+    });
+    found.collect()
+}
+
+/// The mounts in the order in which they are made, with what is protected within them.
+pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Mount>, SpawnError> {
+    let mut pieces: Vec<Mount> = Vec::new();
+    for mount in mounts {
+        check(mount)?;
+        match pieces.iter_mut().find(|piece| piece.at == mount.at) {
+            Some(piece) if piece.source == mount.source => piece.writable &= mount.writable,
+            Some(_) => return Err(unusable(&mount.at, "two different things are to be shown there")),
+            None => pieces.push(mount.clone()),
+        }
+    }
+    for mount in pieces.clone().iter().filter(|mount| mount.writable) {
+        let source = std::slice::from_ref(&mount.source);
+        let mut sealed = places::protected(protected, source);
+        sealed.extend(places::links(protected, source));
+        sealed.sort();
+        let pinned: Vec<PathBuf> = places::pinned(&sealed, source).into_iter().map(Path::to_owned).collect();
+        let inner = pinned
+            .into_iter()
+            .map(|path| (path, true))
+            .chain(sealed.iter().cloned().map(|path| (path, false)));
+        for (path, writable) in inner {
+            let Ok(rest) = path.strip_prefix(&mount.source) else { continue };
+            let at = mount.at.join(rest);
+            match pieces.iter_mut().find(|piece| piece.at == at) {
+                Some(piece) => piece.writable &= writable,
+                None => pieces.push(Mount { source: path, at, writable }),
+            }
+        }
+    }
+    // Outer ones before inner ones: a later mount covers an earlier one.
+    pieces.sort_by(|a, b| a.at.cmp(&b.at));
+    for (index, piece) in pieces.iter().enumerate() {
+        // Where something is shown within something else, that has to have a place for it.
+        let outer = pieces[..index].iter().rfind(|outer| piece.at.starts_with(&outer.at));
+        let host = match outer {
+            Some(outer) => piece.at.strip_prefix(&outer.at).ok().map(|rest| outer.source.join(rest)),
+            None => is_system(&piece.at).then(|| piece.at.clone()),
+        };
+        if let Some(host) = host.filter(|host| *host != piece.source)
+            && !host
+                .symlink_metadata()
+                .is_ok_and(|found| found.is_dir() == piece.source.is_dir() && !found.is_symlink())
+        {
+            return Err(unusable(&piece.at, "there is nothing on disk that it could be mounted on"));
+        }
+    }
+    Ok(pieces)
+}
+
+fn check(mount: &Mount) -> Result<(), SpawnError> {
+    places::outermost(std::slice::from_ref(&mount.source))?;
+    let mut components = mount.at.components();
+    let is_plain = components.next() == Some(Component::RootDir)
+        && components.all(|component| matches!(component, Component::Normal(_)));
+    if !is_plain || mount.at == Path::new("/") {
+        return Err(unusable(&mount.at, "its place is not an absolute and plain path below the root"));
+    }
+    let covers = SYSTEM.iter().chain(&OWN).any(|place| Path::new(place).starts_with(&mount.at));
+    let is_within = OWN.iter().any(|own| mount.at.starts_with(own)) && !mount.at.starts_with("/tmp");
+    if covers || is_within {
+        return Err(unusable(&mount.at, "the system has its own files there"));
+    }
+    Ok(())
+}
+
+fn is_system(path: &Path) -> bool {
+    SYSTEM.iter().any(|place| path.starts_with(place))
+}
+
+/// Whether something at this path of this machine is at the same path inside.
+pub(crate) fn shows(pieces: &[Mount], path: &Path) -> bool {
+    let innermost = pieces.iter().rfind(|piece| path.starts_with(&piece.at));
+    match innermost {
+        Some(piece) => piece.source == piece.at,
+        None => is_system(path),
+    }
+}
+
+fn unusable(path: &Path, why: &'static str) -> SpawnError {
+    SpawnError::SandboxPlace { path: path.to_owned(), source: io::Error::other(why) }
+}
+
+/// Devices that are no way out, and that programs expect.
+const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+
+/// The root of a view on disk, with a place for everything that is mounted there.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    /// The directory that becomes the root.
+    pub(crate) root: PathBuf,
+    /// What can be changed besides the pieces: everything temporary.
+    pub(crate) temporary: [PathBuf; 2],
+    /// What is mounted, outer ones first; places are those on disk, below the root.
+    pub(crate) mounts: Vec<Mount>,
+}
+
+impl Layout {
+    /// Makes it in a directory that nobody else uses.
+    pub(crate) fn new(scratch: &Path, pieces: &[Mount]) -> io::Result<Self> {
+        let [root, temp, shm] = ["root", "tmp", "shm"].map(|name| scratch.join(name));
+        for path in [&root, &temp, &shm, &root.join("dev/shm"), &root.join("proc"), &root.join("tmp")] {
+            fs::create_dir_all(path)?;
+        }
+        fs::create_dir(temp.join("home"))?;
+        let inside = |at: &Path| root.join(at.strip_prefix("/").unwrap_or(at));
+        let mut mounts = Vec::new();
+        for place in system() {
+            match place {
+                Place::Same(path) => {
+                    fs::create_dir_all(inside(&path))?;
+                    mounts.push(Mount { at: inside(&path), source: path, writable: false });
+                }
+                Place::Link { at, to } => {
+                    fs::create_dir_all(inside(&at).parent().unwrap_or(&root))?;
+                    symlink(to, inside(&at))?;
+                }
+            }
+        }
+        for (name, to) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
+            symlink(format!("/proc/self/fd{to}"), root.join("dev").join(name))?;
+        }
+        for name in DEVICES {
+            let (source, at) = (Path::new("/dev").join(name), root.join("dev").join(name));
+            if source.exists() {
+                fs::write(&at, "")?;
+                // Devices work on whatever is mounted, and what they do harms nobody.
+                mounts.push(Mount { source, at, writable: true });
+            }
+        }
+        mounts.push(Mount { source: shm.clone(), at: root.join("dev/shm"), writable: true });
+        mounts.push(Mount { source: temp.clone(), at: root.join("tmp"), writable: true });
+        for (index, piece) in pieces.iter().enumerate() {
+            let within =
+                pieces[..index].iter().any(|outer| piece.at.starts_with(&outer.at)) || is_system(&piece.at);
+            if !within {
+                // What is temporary lies in a mount of its own.
+                let place = match piece.at.strip_prefix("/tmp") {
+                    Ok(rest) => temp.join(rest),
+                    Err(_) => inside(&piece.at),
+                };
+                prepare(&place, piece.source.is_dir())?;
+            }
+            mounts.push(Mount { at: inside(&piece.at), ..piece.clone() });
+        }
+        mounts.sort_by(|a, b| a.at.cmp(&b.at));
+        Ok(Self { root, temporary: [temp, shm], mounts })
+    }
+}
+
+/// Something to mount on.
+fn prepare(place: &Path, is_directory: bool) -> io::Result<()> {
+    if is_directory {
+        return fs::create_dir_all(place);
+    }
+    if let Some(parent) = place.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(place, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(source: &Path, at: &str, writable: bool) -> Mount {
+        Mount { source: source.to_owned(), at: at.into(), writable }
+    }
+
+    /// The pieces of a workspace in which `lib/keep` is protected.
+    fn told(mounts: &dyn Fn(&Path) -> Vec<Mount>) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().canonicalize().unwrap();
+        fs::create_dir_all(top.join("lib/keep")).unwrap();
+        fs::create_dir_all(top.join("docs")).unwrap();
+        match pieces(&mounts(&top), &[top.join("lib/keep"), top.join("lib/none")]) {
+            Ok(pieces) => {
+                let name = |path: &Path| path.display().to_string().replace(&*top.to_string_lossy(), "WS");
+                let line = |Mount { source, at, writable }: &Mount| {
+                    format!("{} {} {}", name(source), name(at), if *writable { "rw" } else { "ro" })
+                };
+                pieces.iter().map(line).collect::<Vec<_>>().join("\n")
+            }
+            Err(error) => {
+                std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
+            }
+        }
+    }
+
+    #[test]
+    fn inner_places_come_later_and_what_is_protected_stays_so_everywhere() {
+        let both = |top: &Path| {
+            vec![
+                mount(top, "/work", true),
+                Mount::here(top, true),
+                mount(&top.join("docs"), "/work/docs", false),
+            ]
+        };
+        assert_eq!(
+            told(&both),
+            "WS WS rw\nWS/lib WS/lib rw\nWS/lib/keep WS/lib/keep ro\nWS /work rw\nWS/docs /work/docs ro\nWS/lib /work/lib rw\n\
+             WS/lib/keep /work/lib/keep ro"
+        );
+        let read_only = |top: &Path| vec![mount(top, "/work", false), mount(top, "/work", true)];
+        assert_eq!(told(&read_only), "WS /work ro", "the stricter of two holds");
+    }
+
+    #[test]
+    fn places_that_cannot_be_had_are_refused() {
+        let system = "the system has its own files there";
+        for (at, expected) in [
+            ("/", "its place is not an absolute and plain path below the root"),
+            ("work", "its place is not an absolute and plain path below the root"),
+            ("/work/../etc", "its place is not an absolute and plain path below the root"),
+            ("/usr", system),
+            ("/var", system),
+            ("/tmp", system),
+            ("/proc/self", system),
+            ("/dev/shm", system),
+            ("/sys/fs", system),
+            ("/usr/no/such/directory", "there is nothing on disk that it could be mounted on"),
+        ] {
+            assert_eq!(told(&|top| vec![mount(top, at, true)]), expected, "{at}");
+        }
+        let nowhere =
+            |top: &Path| vec![mount(top, "/work", true), mount(&top.join("docs"), "/work/new", false)];
+        assert_eq!(told(&nowhere), "there is nothing on disk that it could be mounted on");
+        let twice = |top: &Path| vec![mount(top, "/work", true), mount(&top.join("docs"), "/work", false)];
+        assert_eq!(told(&twice), "two different things are to be shown there");
+        assert_eq!(
+            told(&|top| vec![mount(&top.join("none"), "/work", true)]),
+            "No such file or directory (os error 2)"
+        );
+    }
+
+    #[test]
+    fn what_is_shown_is_known_beforehand() {
+        let pieces = [Mount::here("/home/me/ws", true), mount(Path::new("/home/me/ws"), "/work", true)];
+        for (path, expected) in [
+            ("/usr/bin/env", true),
+            ("/home/me/ws/tool", true),
+            ("/home/me/tool", false),
+            ("/work/tool", false),
+            ("/tmp/tool", false),
+            ("/var/tool", false),
+        ] {
+            assert_eq!(shows(&pieces, Path::new(path)), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_layout_has_a_place_for_everything() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().canonicalize().unwrap();
+        let [scratch, source] = ["scratch", "source"].map(|name| top.join(name));
+        fs::create_dir_all(&scratch).unwrap();
+        fs::create_dir_all(&source).unwrap();
+        fs::write(top.join("file"), "x").unwrap();
+        let pieces = [
+            mount(&source, "/a/b", true),
+            mount(&top.join("file"), "/c/file", false),
+            mount(&source, "/tmp/x/y", false),
+        ];
+        let layout = Layout::new(&scratch, &pieces).unwrap();
+        assert!(layout.root.join("a/b").is_dir() && layout.root.join("c/file").is_file());
+        assert!(layout.temporary[0].join("x/y").is_dir() && layout.temporary[0].join("home").is_dir());
+        let at =
+            |path: &str| layout.mounts.iter().position(|mount| mount.at == layout.root.join(path)).unwrap();
+        assert!(at("tmp") < at("tmp/x/y"));
+        assert!(!layout.mounts[at("usr")].writable && layout.mounts[at("a/b")].writable);
+    }
+}

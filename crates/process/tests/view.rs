@@ -1,0 +1,243 @@
+//! What a tree sees that does not see everything, and that its only way out is the gateway.
+#![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
+#![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+
+#[path = "common/cage.rs"]
+mod cage;
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::time::Duration;
+
+use cage::{PLACE, directory, mechanisms, output};
+use common::{Mark, PATIENCE, read_all};
+use narrows_process::{ExitClass, Mount, Sandbox, SpawnError, Spec, Support, spawn};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+const ROLE: &str = "NARROWS_TEST_ROLE";
+
+/// All that can have a view here.
+async fn viewers() -> Vec<Support> {
+    mechanisms().await.into_iter().filter(|support| support.confined().view).collect()
+}
+
+/// A script in a view, in the first of its mounts.
+fn seeing(support: &Support, mounts: Vec<Mount>, script: &str) -> Spec {
+    let mut spec = Mark::new().shell(script);
+    spec.cwd = mounts.first().map(|mount| mount.source.clone());
+    spec.merge_stderr = true;
+    spec.sandbox = Some(Sandbox { view: Some(mounts), ..Sandbox::new(support.clone()) });
+    spec
+}
+
+fn at(source: &Path, at: &str, writable: bool) -> Mount {
+    Mount { source: source.to_owned(), at: at.into(), writable }
+}
+
+#[tokio::test]
+async fn mounts_are_where_they_are_to_be_and_what_they_are_to_be() {
+    for support in viewers().await {
+        let root = directory();
+        let top = root.path();
+        fs::create_dir_all(top.join("docs")).unwrap();
+        fs::create_dir_all(top.join("keep/log")).unwrap();
+        fs::write(top.join("docs/text"), "text\n").unwrap();
+        let mounts = vec![
+            Mount::here(top, true),
+            at(top, "/work", true),
+            at(&top.join("docs"), "/work/docs", false),
+            at(&top.join("docs"), "/deep/down", true),
+        ];
+        let script =
+            "cat /work/docs/text; echo one > /work/new; cat new; echo two >> /deep/down/text; cat docs/text
+            (echo x > /work/docs/text) 2>/dev/null && echo escaped
+            (echo x > keep/log/x) 2>/dev/null && echo escaped
+            (mv /work/keep /work/kept) 2>/dev/null && echo escaped
+            (rm -rf /work/keep) 2>/dev/null; test -d keep/log || echo escaped; exit 0";
+        let mut spec = seeing(&support, mounts, script);
+        spec.sandbox.as_mut().unwrap().protected = vec![top.join("keep/log")];
+        assert_eq!(output(spec).await, "text\none\ntext\ntwo\n", "{support}");
+        assert_eq!(fs::read_to_string(top.join("docs/text")).unwrap(), "text\ntwo\n");
+        assert_eq!(fs::read_to_string(top.join("new")).unwrap(), "one\n");
+    }
+}
+
+#[tokio::test]
+async fn nothing_else_of_this_machine_is_there() {
+    for support in viewers().await {
+        let (root, outside) = (directory(), directory());
+        fs::write(outside.path().join("secret"), "secret").unwrap();
+        let out = outside.path().display();
+        let me = std::process::id();
+        let attempts = [
+            format!("cat {out}/secret"),
+            format!("echo x > {out}/new"),
+            "echo x > /etc/narrows-test".to_owned(),
+            "echo x > /narrows-test".to_owned(),
+            "ls /root".to_owned(),
+            "ls /home".to_owned(),
+            "ls /var/log".to_owned(),
+            format!("cat /proc/{me}/environ"),
+            format!("readlink /proc/{me}/fd/0"),
+            format!("cat /proc/{me}/root{out}/secret"),
+            format!("cat /proc/$PPID/root{out}/secret"),
+            "cat /proc/1/environ".to_owned(),
+            format!("kill -0 {me}"),
+            "mkdir m && mount -t tmpfs none m".to_owned(),
+            "chroot / true".to_owned(),
+            "umount /proc".to_owned(),
+            "echo core > /proc/sys/kernel/core_pattern".to_owned(),
+            "mknod disk b 8 0".to_owned(),
+        ];
+        for attempt in attempts {
+            let script = format!("if ({attempt}) >/dev/null 2>&1; then echo escaped; else echo held; fi");
+            let text = output(seeing(&support, vec![Mount::here(root.path(), true)], &script)).await;
+            assert_eq!(text, "held\n", "{support}: {attempt}");
+        }
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+        // What programs need is.
+        let script = "cd $HOME && echo x > y && cat y && echo z > $TMPDIR/z && echo null > /dev/null && cat /dev/fd/0 < y
+            cat /proc/self/comm; test -e /dev/shm && ls /usr/bin > list && test -s list && pwd";
+        let text = output(seeing(&support, vec![Mount::here(root.path(), false)], script)).await;
+        assert_eq!(text, "x\nx\ncat\n/tmp/home\n", "{support}");
+        // Others can be seen only where the kernel does not let us hide them.
+        let script = format!("test -d /proc/{me} && echo seen || echo hidden");
+        let text = output(seeing(&support, vec![Mount::here(root.path(), true)], &script)).await;
+        assert!(text == "hidden\n" || !rustix::process::geteuid().is_root(), "{support}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_shown_is_an_error() {
+    let (root, outside) = (directory(), directory());
+    for support in viewers().await {
+        let mounts = vec![Mount::here(root.path(), true)];
+        let mut spec = seeing(&support, mounts.clone(), "exit");
+        spec.cwd = Some(outside.path().to_owned());
+        let error = spawn(spec).await.unwrap_err();
+        assert!(
+            matches!(&error, SpawnError::SandboxPlace { path, .. } if path == outside.path()),
+            "{error:?}"
+        );
+        let mut spec = seeing(&support, mounts.clone(), "exit");
+        spec.program = std::env::current_exe().unwrap().into();
+        assert!(matches!(spawn(spec).await.unwrap_err(), SpawnError::SandboxPlace { .. }));
+        let mut spec = seeing(&support, mounts, "exit");
+        spec.sandbox.as_mut().unwrap().writable = vec![root.path().to_owned()];
+        assert!(matches!(spawn(spec).await.unwrap_err(), SpawnError::Sandbox { .. }));
+    }
+    let alone = Support::landlock();
+    if alone.confined().files {
+        let error =
+            spawn(seeing(&alone, vec![Mount::here(root.path(), true)], "touch ran")).await.unwrap_err();
+        assert!(matches!(error, SpawnError::NoSandbox { .. }), "{error:?}");
+        let gateway = Sandbox { gateway: true, ..Sandbox::new(alone) };
+        assert!(gateway.try_out("/").await.is_err());
+    }
+    assert!(!root.path().join("ran").exists());
+}
+
+/// Not a test unless asked to play a role: tries to reach somebody, and says what came of it.
+#[test]
+fn role() {
+    let Some(role) = std::env::var_os(ROLE) else { return };
+    let role = role.into_string().unwrap();
+    let [tcp, udp] = role.split(' ').map(|text| text.parse::<SocketAddr>().unwrap()).collect::<Vec<_>>()[..]
+    else {
+        panic!("unknown role {role}")
+    };
+    let mut lines = String::from("\n");
+    let mut say = |name: &str, what: &str| lines.push_str(&format!("@{name} {what}\n"));
+    say("tcp", if TcpStream::connect(tcp).is_ok() { "true" } else { "false" });
+    // In a network of its own this goes nowhere, and nobody says so.
+    let _ = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b"x", udp));
+    say("unix", if std::os::unix::net::UnixStream::connect("/x").is_ok() { "true" } else { "false" });
+    let through = TcpStream::connect(Sandbox::GATEWAY).and_then(|mut stream| {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"hello\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).map(|_| text)
+    });
+    say("gateway", through.as_deref().unwrap_or("none").trim());
+    std::io::stdout().write_all(lines.as_bytes()).unwrap();
+}
+
+#[tokio::test]
+async fn the_gateway_is_the_only_way_out() {
+    for support in mechanisms().await.into_iter().filter(|support| support.confined().gateway) {
+        let root = directory();
+        let program = root.path().join("program");
+        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut spec = Spec::new(&program);
+        spec.args = ["--exact", "role", "--nocapture"].map(Into::into).to_vec();
+        spec.env.set(ROLE, format!("{} {}", tcp.local_addr().unwrap(), udp.local_addr().unwrap()));
+        spec.cwd = Some(root.path().to_owned());
+        let view = Some(vec![Mount::here(root.path(), true)]);
+        spec.sandbox = Some(Sandbox { view, gateway: true, ..Sandbox::new(support.clone()) });
+        let mut child = spawn(spec).await.unwrap();
+        let gateway = tokio::net::TcpListener::from_std(child.take_gateway().unwrap()).unwrap();
+        assert!(child.take_gateway().is_none());
+        let (mut stream, _) = timeout(PATIENCE, gateway.accept()).await.unwrap().unwrap();
+        let mut hello = [0; 6];
+        stream.read_exact(&mut hello).await.unwrap();
+        assert_eq!(&hello, b"hello\n");
+        stream.write_all(b"through\n").await.unwrap();
+        drop(stream);
+        let text = read_all(&mut child).await;
+        let said: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix('@')).collect();
+        assert_eq!(said, ["tcp false", "unix false", "gateway through"], "{support}: {text}");
+        udp.set_nonblocking(true).unwrap();
+        assert!(udp.recv(&mut [0; 8]).is_err(), "nothing has arrived");
+        timeout(PATIENCE, child.wait()).await.unwrap();
+    }
+}
+
+/// The same by somebody who is not root, and so needs a user namespace.
+#[tokio::test]
+async fn a_plain_user_has_views_and_gateways_too() {
+    const NOBODY: u32 = 65534;
+    let setpriv = Path::new("/usr/bin/setpriv");
+    if !rustix::process::geteuid().is_root() || !setpriv.exists() {
+        eprintln!("not tried: it takes root, and setpriv");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let [program, home] = ["program", "home"].map(|name| place.path().join(name));
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(&home).unwrap();
+    chown(&home, Some(NOBODY), Some(NOBODY)).unwrap();
+    let mut spec = Mark::new().shell("");
+    spec.program = setpriv.into();
+    let id = |name: &str| format!("--{name}={NOBODY}").into();
+    spec.args = vec![id("reuid"), id("regid"), "--clear-groups".into(), program.into()];
+    let tests = [
+        "mounts_are_where_they_are_to_be_and_what_they_are_to_be",
+        "nothing_else_of_this_machine_is_there",
+        "the_gateway_is_the_only_way_out",
+    ];
+    spec.args.extend(tests.map(Into::into));
+    spec.args.extend(["--exact", "--nocapture"].map(Into::into));
+    spec.env.set(PLACE, &home);
+    spec.cwd = Some(home);
+    spec.merge_stderr = true;
+    let text = output(spec).await;
+    assert!(text.contains("3 passed"), "{text}");
+}
+
+#[tokio::test]
+async fn who_uses_the_processor_too_long_is_ended() {
+    let mut spec = Mark::new().shell("while :; do :; done");
+    spec.processor = Some(Duration::from_millis(300));
+    let child = spawn(spec).await.unwrap();
+    let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+    assert_eq!(exit.class, ExitClass::Crashed, "{exit:?}");
+}
