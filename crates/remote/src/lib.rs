@@ -1,0 +1,4 @@
+//! Frames over a network: WebSocket and Streamable HTTP on one port, TLS, who is at the other end, and connections that
+//! outlive their sockets.
+
+pub mod resume;
