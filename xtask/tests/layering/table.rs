@@ -25,6 +25,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer { name: "process", may_use: Only(&[]) },
     Layer { name: "policy", may_use: Only(&[]) },
     Layer { name: "audit", may_use: Only(&[]) },
+    Layer { name: "egress", may_use: Only(&[]) },
     Layer { name: "model", may_use: Only(&[]) },
     Layer { name: "store", may_use: Only(&[]) },
     Layer { name: "mcp", may_use: Only(&["process"]) },

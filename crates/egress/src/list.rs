@@ -1,0 +1,266 @@
+//! What may be reached: names, patterns and addresses, each with a port or with those of the web.
+
+use std::net::IpAddr;
+
+use crate::host::{Host, Target, read_port};
+
+/// The ports of an entry that names none.
+const USUAL: [u16; 2] = [80, 443];
+
+/// What may be reached. The empty list lets nothing through.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct List {
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    who: Who,
+    port: Option<u16>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Who {
+    /// This host.
+    Host(Host),
+    /// Every host below this name, which is not itself.
+    Below(String),
+}
+
+/// An entry that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a host that can be reached")]
+pub struct EntryError(pub String);
+
+impl List {
+    /// Reads entries such as `api.example.com`, `*.example.com`, `api.example.com:8443` and `10.0.0.1:80`.
+    ///
+    /// # Errors
+    /// When one of them is none.
+    pub fn parse<S: AsRef<str>>(entries: impl IntoIterator<Item = S>) -> Result<Self, EntryError> {
+        let entries = entries.into_iter().map(|text| Entry::parse(text.as_ref()));
+        Ok(Self { entries: entries.collect::<Result<_, _>>()? })
+    }
+
+    /// Whether it lets nothing through.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether this may be reached.
+    pub fn permits(&self, target: &Target) -> bool {
+        self.entries.iter().any(|entry| entry.permits(target))
+    }
+
+    /// Whether `host` may be found at this address: addresses of this machine and of private networks only by those who
+    /// named them literally, and this machine also by its own name.
+    pub(crate) fn permits_address(host: &Host, address: IpAddr) -> bool {
+        match host {
+            Host::Address(literal) => *literal == address,
+            Host::Name(name) if name == "localhost" => address.to_canonical().is_loopback(),
+            Host::Name(_) => is_public(address.to_canonical()),
+        }
+    }
+}
+
+impl Entry {
+    fn parse(text: &str) -> Result<Self, EntryError> {
+        let none = || EntryError(text.to_owned());
+        if let Some(below) = text.strip_prefix("*.") {
+            let (name, port) = match below.split_once(':') {
+                Some((name, port)) => (name, Some(read_port(port).ok_or_else(none)?)),
+                None => (below, None),
+            };
+            return match name.parse() {
+                Ok(Host::Name(name)) => Ok(Self { who: Who::Below(format!(".{name}")), port }),
+                _ => Err(none()),
+            };
+        }
+        if let Ok(host) = text.parse() {
+            return Ok(Self { who: Who::Host(host), port: None });
+        }
+        let target = Target::parse(text, None).map_err(|_| none())?;
+        Ok(Self { who: Who::Host(target.host), port: Some(target.port) })
+    }
+
+    fn permits(&self, target: &Target) -> bool {
+        let port = match self.port {
+            Some(port) => port == target.port,
+            None => USUAL.contains(&target.port),
+        };
+        port && match (&self.who, &target.host) {
+            (Who::Host(host), asked) => host == asked,
+            (Who::Below(below), Host::Name(name)) => {
+                name.ends_with(below.as_str()) && name.len() > below.len()
+            }
+            // An address is below nothing, whatever it looks like.
+            (Who::Below(_), Host::Address(_)) => false,
+        }
+    }
+}
+
+/// Whether an address is neither of this machine, nor of a network of somebody's own, nor of no use at all.
+fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let [first, second, third, _] = address.octets();
+            !(address.is_private()
+                || address.is_loopback()
+                || address.is_link_local()
+                || address.is_broadcast()
+                || address.is_multicast()
+                || address.is_documentation()
+                || first == 0
+                || first >= 240
+                // Shared by the customers of a carrier, for protocols, and for benchmarks.
+                || (first == 100 && (64..128).contains(&second))
+                || (first == 192 && second == 0 && third == 0)
+                || (first == 198 && (18..20).contains(&second)))
+        }
+        IpAddr::V6(address) => {
+            let [first, second, ..] = address.segments();
+            // Global addresses, without those in which others are hidden: of 6to4, Teredo and the documentation.
+            first & 0xe000 == 0x2000
+                && first != 0x2002
+                && !(first == 0x2001 && (second < 0x200 || second == 0xdb8))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn list(entries: &[&str]) -> List {
+        List::parse(entries).unwrap()
+    }
+
+    #[test]
+    fn a_list_permits_what_it_names() {
+        let list = list(&[
+            "api.example.com",
+            "*.Example.org",
+            "other.example:8443",
+            "*.deep.example:99",
+            "10.0.0.1:5",
+            "localhost",
+        ]);
+        let check = |target: &str, expected: bool| {
+            assert_eq!(list.permits(&Target::parse(target, None).unwrap()), expected, "{target}");
+        };
+        for target in [
+            "api.example.com:443",
+            "API.EXAMPLE.COM:80",
+            "a.example.org:443",
+            "a.b.example.org:80",
+            "other.example:8443",
+            "x.deep.example:99",
+            "10.0.0.1:5",
+            "localhost:80",
+        ] {
+            check(target, true);
+        }
+        for target in [
+            "api.example.com:22",
+            "example.com:443",
+            "evil-api.example.com:443",
+            "api.example.com.evil:443",
+            "example.org:443",
+            "evilexample.org:443",
+            "other.example:443",
+            "deep.example:99",
+            "10.0.0.1:443",
+            "10.0.0.2:5",
+            "[::1]:80",
+            "127.0.0.1:80",
+        ] {
+            check(target, false);
+        }
+        assert!(!List::default().permits(&Target::parse("api.example.com:443", None).unwrap()));
+    }
+
+    #[test]
+    fn entries_that_are_none_are_named() {
+        for entry in [
+            "",
+            "*",
+            "*.",
+            "**.a",
+            "https://a.b",
+            "a.b/c",
+            "*.0.0.1",
+            "*.a:0",
+            "a:x",
+            "a b",
+            "*.a:443:1",
+            "*.1",
+        ] {
+            assert_eq!(List::parse([entry]), Err(EntryError(entry.to_owned())));
+        }
+    }
+
+    #[test]
+    fn private_addresses_are_for_those_who_name_them() {
+        let check = |host: &str, address: &str, expected: bool| {
+            let permitted = List::permits_address(&host.parse().unwrap(), address.parse().unwrap());
+            assert_eq!(permitted, expected, "{host} {address}");
+        };
+        for public in ["93.184.215.14", "1.1.1.1", "2606:4700::1", "2001:4860::8"] {
+            check("api.example.com", public, true);
+            check("localhost", public, false);
+        }
+        for private in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "100.64.0.1",
+            "192.0.0.1",
+            "198.18.0.1",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "fe80::1",
+            "fd00::1",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "2002:7f00:1::",
+            "2001:0:1::",
+            "64:ff9b::7f00:1",
+        ] {
+            check("api.example.com", private, false);
+        }
+        check("localhost", "127.0.0.1", true);
+        check("localhost", "::1", true);
+        check("localhost", "10.0.0.1", false);
+        check("10.0.0.1", "10.0.0.1", true);
+        check("10.0.0.1", "10.0.0.2", false);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        /// A pattern permits nothing but what ends with its name.
+        #[test]
+        fn patterns_do_not_leak(target in "[a-z.-]{1,12}(example)?[.]?(com|org)?:(80|443|22)") {
+            let list = list(&["*.example.com"]);
+            if let Ok(target) = Target::parse(&target, None) && list.permits(&target) {
+                let host = target.host.to_string();
+                prop_assert!(host.ends_with(".example.com") && host.len() > ".example.com".len());
+                prop_assert!(target.port != 22);
+            }
+        }
+
+        #[test]
+        fn whatever_is_written_is_no_harm(entry in "[*a-z0-9.:\\[\\]-]{0,16}") {
+            let _ = List::parse([entry]);
+        }
+    }
+}

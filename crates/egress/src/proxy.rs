@@ -1,0 +1,313 @@
+//! The proxy at work: one task for each connection, each with its deadlines.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, copy, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::head::{self, Ask, HeadError};
+use crate::host::{Host, Target};
+use crate::list::List;
+
+/// How long nobody is let in after the system had no room for one.
+const REST: Duration = Duration::from_millis(200);
+/// How long what is left of a refused request is read, so that its answer is, too.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Whoever knows where names lead.
+pub trait Resolve: Send + Sync {
+    /// The addresses of a name.
+    fn resolve<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
+}
+
+/// This machine, by its own settings.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct System;
+
+impl Resolve for System {
+    fn resolve<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>> {
+        Box::pin(async move {
+            Ok(tokio::net::lookup_host((name, 0)).await?.map(|address| address.ip()).collect())
+        })
+    }
+}
+
+/// Patience and room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// How many may be connected at once; others wait.
+    pub connections: usize,
+    /// How long a head may take.
+    pub head: Duration,
+    /// How long it may take to find and reach a host.
+    pub connect: Duration,
+}
+
+impl Default for Options {
+    /// 64 connections, ten seconds for a head, twenty to connect.
+    fn default() -> Self {
+        Self { connections: 64, head: Duration::from_secs(10), connect: Duration::from_secs(20) }
+    }
+}
+
+/// Somebody was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denial {
+    /// What was asked for, as far as that could be read.
+    pub target: Option<Target>,
+    /// Why not.
+    pub reason: Reason,
+}
+
+/// Why somebody was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Reason {
+    /// The list does not name it.
+    #[error("it is not in the list of hosts that may be reached")]
+    Unlisted,
+    /// Its name leads to this machine or into a private network.
+    #[error("its name leads to an address of this machine or of a private network")]
+    Private,
+    /// What was asked was no request.
+    #[error("what was asked is no request to a proxy")]
+    Malformed,
+    /// The head was too long.
+    #[error("the head of the request is too long")]
+    TooLong,
+    /// The head took too long.
+    #[error("the head of the request took too long")]
+    TooSlow,
+}
+
+impl Reason {
+    /// Its name, for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Unlisted => "egress_denied",
+            Self::Private => "egress_private_address",
+            Self::Malformed => "egress_malformed",
+            Self::TooLong => "egress_head_too_long",
+            Self::TooSlow => "egress_head_too_slow",
+        }
+    }
+}
+
+/// What comes of one connection, if it is not let through.
+enum Trouble {
+    Denied(Denial),
+    /// It may be reached, and cannot be.
+    Unreachable(Target, io::Error),
+    /// Whoever asked has gone.
+    Gone,
+}
+
+/// All that connections share.
+struct Porter {
+    list: List,
+    options: Options,
+    resolver: Arc<dyn Resolve>,
+    denials: mpsc::Sender<Denial>,
+}
+
+/// Lets through what the list names until it is dropped, and with it every connection. Denials that nobody takes in time
+/// are lost.
+pub async fn serve(
+    listener: TcpListener,
+    list: List,
+    options: Options,
+    resolver: Arc<dyn Resolve>,
+    denials: mpsc::Sender<Denial>,
+) {
+    let slots = Arc::new(Semaphore::new(options.connections));
+    let porter = Arc::new(Porter { list, options, resolver, denials });
+    let mut visitors = JoinSet::new();
+    loop {
+        // Never closed.
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        while visitors.try_join_next().is_some() {}
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(REST).await;
+            continue;
+        };
+        let porter = Arc::clone(&porter);
+        visitors.spawn(async move {
+            porter.attend(stream).await;
+            drop(slot);
+        });
+    }
+}
+
+impl Porter {
+    async fn attend(&self, mut stream: TcpStream) {
+        let (status, words) = match self.lead(&mut stream).await {
+            Ok(()) | Err(Trouble::Gone) => return,
+            Err(Trouble::Denied(denial)) => {
+                let target = denial.target.as_ref().map(ToString::to_string).unwrap_or_default();
+                tracing::warn!(target, reason = %denial.reason, "a sandbox wanted out");
+                let status = match denial.reason {
+                    Reason::Unlisted | Reason::Private => "403 Forbidden",
+                    Reason::Malformed => "400 Bad Request",
+                    Reason::TooLong => "431 Request Header Fields Too Large",
+                    Reason::TooSlow => "408 Request Timeout",
+                };
+                let words = format!("{target} cannot be reached from this sandbox: {}\n", denial.reason);
+                // Full: whoever reads them knows enough.
+                let _ = self.denials.try_send(denial);
+                (status, words)
+            }
+            Err(Trouble::Unreachable(target, error)) => {
+                ("502 Bad Gateway", format!("{target} cannot be reached: {error}\n"))
+            }
+        };
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            words.len()
+        );
+        let farewell = async {
+            stream.write_all(format!("{head}{words}").as_bytes()).await?;
+            stream.shutdown().await?;
+            // Closed with something unread it would be reset, and the answer lost.
+            let mut rest = (&mut stream).take(head::LONGEST as u64);
+            copy(&mut rest, &mut tokio::io::sink()).await
+        };
+        let _ = timeout(FAREWELL, farewell).await;
+    }
+
+    /// Reads what somebody wants and does it.
+    async fn lead(&self, stream: &mut TcpStream) -> Result<(), Trouble> {
+        let denied = |target, reason| Err(Trouble::Denied(Denial { target, reason }));
+        let (bytes, end) = match timeout(self.options.head, read_head(stream)).await {
+            Ok(Ok(Some(read))) => read,
+            Ok(Ok(None)) => return denied(None, Reason::TooLong),
+            Ok(Err(_)) => return Err(Trouble::Gone),
+            Err(_) => return denied(None, Reason::TooSlow),
+        };
+        let (head, rest) = bytes.split_at(end);
+        let ask = match head::read(head) {
+            Ok(ask) => ask,
+            Err(HeadError::Malformed | HeadError::Target | HeadError::Scheme | HeadError::Length) => {
+                return denied(None, Reason::Malformed);
+            }
+        };
+        let (Ask::Tunnel(target) | Ask::Request { target, .. }) = &ask;
+        if !self.list.permits(target) {
+            return denied(Some(target.clone()), Reason::Unlisted);
+        }
+        let mut server = match timeout(self.options.connect, self.reach(target)).await {
+            Ok(Ok(server)) => server,
+            Ok(Err(Missed::Private)) => return denied(Some(target.clone()), Reason::Private),
+            Ok(Err(Missed::Io(error))) => return Err(Trouble::Unreachable(target.clone(), error)),
+            Err(_) => return Err(Trouble::Unreachable(target.clone(), io::ErrorKind::TimedOut.into())),
+        };
+        tracing::debug!(%target, "a sandbox is let out");
+        let gone = |_| Trouble::Gone;
+        match &ask {
+            Ask::Tunnel(_) => {
+                stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.map_err(gone)?;
+                server.write_all(rest).await.map_err(gone)?;
+                copy_bidirectional(stream, &mut server).await.map_err(gone)?;
+            }
+            Ask::Request { head, body, .. } => {
+                pass_on(stream, &mut server, head, rest, *body).await.map_err(gone)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds a host and connects to what was found.
+    async fn reach(&self, target: &Target) -> Result<TcpStream, Missed> {
+        let found = match &target.host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => self.resolver.resolve(name).await?,
+        };
+        if found.is_empty() {
+            return Err(Missed::Io(io::ErrorKind::NotFound.into()));
+        }
+        let mut missed = Missed::Private;
+        for address in found.into_iter().filter(|address| List::permits_address(&target.host, *address)) {
+            match TcpStream::connect(SocketAddr::new(address, target.port)).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => missed = Missed::Io(error),
+            }
+        }
+        Err(missed)
+    }
+}
+
+/// Why a host was not reached.
+enum Missed {
+    Private,
+    Io(io::Error),
+}
+
+impl From<io::Error> for Missed {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// What was read, and where the head in it ends. `None`: it is too long.
+async fn read_head(stream: &mut TcpStream) -> io::Result<Option<(Vec<u8>, usize)>> {
+    let mut bytes = Vec::with_capacity(1024);
+    loop {
+        if let Some(end) = head::end(&bytes) {
+            return Ok(Some((bytes, end)));
+        }
+        if bytes.len() >= head::LONGEST {
+            return Ok(None);
+        }
+        let room = head::LONGEST - bytes.len();
+        if (&mut *stream).take(room as u64).read_buf(&mut bytes).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// One request and its answer. What comes behind the request is not read.
+async fn pass_on(
+    stream: &mut TcpStream,
+    server: &mut TcpStream,
+    head: &[u8],
+    rest: &[u8],
+    body: u64,
+) -> io::Result<()> {
+    let (mut from_client, mut to_client) = stream.split();
+    let (mut from_server, mut to_server) = server.split();
+    let sending = async {
+        to_server.write_all(head).await?;
+        let mut whole = AsyncReadExt::chain(rest, &mut from_client).take(body);
+        copy(&mut whole, &mut to_server).await
+    };
+    let answering = answer(&mut from_server, &mut to_client);
+    tokio::pin!(sending);
+    tokio::pin!(answering);
+    tokio::select! {
+        sent = &mut sending => {
+            sent?;
+            answering.await
+        }
+        // A server need not read all of it.
+        answered = &mut answering => answered,
+    }
+}
+
+async fn answer(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl tokio::io::AsyncWrite + Unpin),
+) -> io::Result<()> {
+    copy(from, to).await?;
+    to.shutdown().await
+}
