@@ -197,6 +197,7 @@ pub(crate) fn introduction(version: Version, script: &Script) -> Value {
     let auth: Vec<Value> = script.auth.iter().map(|auth| auth_method(version, auth)).collect();
     let can = &script.capabilities;
     let marker = |on: bool| if on { json!({}) } else { Value::Null };
+    let flag = |on: bool| if on { json!(true) } else { Value::Null };
     let mut answer = match version {
         Version::V1 => json!({
             "protocolVersion": 1,
@@ -205,7 +206,7 @@ pub(crate) fn introduction(version: Version, script: &Script) -> Value {
                 "loadSession": can.load,
                 "promptCapabilities":
                     {"image": can.image, "audio": can.audio, "embeddedContext": can.embedded_context},
-                "mcpCapabilities": {"http": can.mcp_http},
+                "mcpCapabilities": {"http": can.mcp_http, "sse": flag(can.mcp_sse), "acp": flag(can.mcp_acp)},
                 "sessionCapabilities": {
                     "list": marker(can.list),
                     "resume": marker(can.resume),
@@ -226,7 +227,7 @@ pub(crate) fn introduction(version: Version, script: &Script) -> Value {
                         "audio": marker(can.audio),
                         "embeddedContext": marker(can.embedded_context),
                     },
-                    "mcp": {"stdio": {}, "http": marker(can.mcp_http)},
+                    "mcp": {"stdio": {}, "http": marker(can.mcp_http), "acp": marker(can.mcp_acp)},
                     "delete": marker(can.delete),
                 },
             },

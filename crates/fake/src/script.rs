@@ -73,6 +73,8 @@ pub(crate) struct Capabilities {
     pub(crate) audio: bool,
     pub(crate) embedded_context: bool,
     pub(crate) mcp_http: bool,
+    pub(crate) mcp_sse: bool,
+    pub(crate) mcp_acp: bool,
 }
 
 impl Default for Capabilities {
@@ -87,6 +89,9 @@ impl Default for Capabilities {
             audio: true,
             embedded_context: true,
             mcp_http: true,
+            // Hardly any agent has these.
+            mcp_sse: false,
+            mcp_acp: false,
         }
     }
 }

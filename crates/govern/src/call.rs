@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use narrows_policy::Action;
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 /// How far a call is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -63,6 +63,8 @@ pub(crate) struct Call {
     kind: Option<String>,
     server: Option<String>,
     pub(crate) progress: Progress,
+    /// Whether it was ever said to run, whatever was said about it before or after.
+    began: bool,
     pub(crate) input: Value,
     pub(crate) output: Value,
     locations: Vec<PathBuf>,
@@ -73,6 +75,11 @@ impl Call {
     pub(crate) fn known(server: Option<String>, name: &str, kind: &str, input: Value) -> Self {
         let (name, kind) = (Some(name.to_owned()), Some(kind.to_owned()));
         Self { name, kind, server, input, ..Self::default() }
+    }
+
+    /// A call as another agent would tell of it: by a name if it tells one, and by its kind.
+    pub(crate) fn told(name: Option<&str>, kind: &str, input: Value) -> Self {
+        Self { name: name.map(str::to_owned), kind: Some(kind.to_owned()), input, ..Self::default() }
     }
 
     /// Takes in what is said about it. Tells whether that changes what is to be decided.
@@ -110,13 +117,30 @@ impl Call {
         }
         if let Some(status) = said.status {
             self.progress = self.progress.max(status);
+            self.began |= !matches!(status, Progress::Pending | Progress::Failed);
         }
         changed
     }
 
+    /// The call that this is if something is said about one that has ended: a call of the same tool that has not begun, if
+    /// what is said is another or says that it runs. An id that is used again does not make two calls one.
+    pub(crate) fn again(&self, said: &Said<'_>) -> Option<Self> {
+        let mut fresh =
+            Self { progress: Progress::Pending, began: false, output: Value::Null, ..self.clone() };
+        let changed = fresh.hear(said);
+        let runs = matches!(said.status, Some(Progress::Pending | Progress::Running));
+        (changed || runs).then_some(fresh)
+    }
+
+    /// Whether it was ever said to run.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.began
+    }
+
     /// Goes on with a call that was decided before it is told of: what is told is how far it is, and where.
     pub(crate) fn go_on(&mut self, told: Self) {
-        (self.progress, self.output, self.locations) = (told.progress, told.output, told.locations);
+        (self.progress, self.began) = (told.progress, told.began);
+        (self.output, self.locations) = (told.output, told.locations);
     }
 
     /// The tool: by its name, or where an agent tells none by its kind. Never by its title, which an agent words.
@@ -149,12 +173,24 @@ impl Call {
 
     /// Whether nothing is known yet of what it is called with, and it has not begun.
     pub(crate) fn is_bare(&self) -> bool {
-        let no_input = match &self.input {
+        self.has_no_input() && self.locations.is_empty() && self.progress == Progress::Pending
+    }
+
+    fn has_no_input(&self) -> bool {
+        match &self.input {
             Value::Null => true,
             Value::Object(members) => members.is_empty(),
             _ => false,
-        };
-        no_input && self.locations.is_empty() && self.progress == Progress::Pending
+        }
+    }
+
+    /// What it is called with, as it is approved and recorded. Where an agent tells no input the places it is about are all
+    /// there is.
+    pub(crate) fn matter(&self) -> Value {
+        if self.has_no_input() && !self.locations.is_empty() {
+            return json!({"locations": self.locations});
+        }
+        self.input.clone()
     }
 
     /// What it does, as far as its input shows.
@@ -198,8 +234,6 @@ fn known_name(meta: Option<&RawValue>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[track_caller]
@@ -252,6 +286,55 @@ mod tests {
         assert!(hear(r#"{"name":"x"}"#));
         assert!(!hear(r#"{"rawOutput":{"ok":true}}"#));
         assert_eq!((call.progress, call.output), (Progress::Completed, json!({"ok": true})));
+    }
+
+    #[test]
+    fn what_has_run_has_begun_whatever_was_said_before() {
+        let check = |statuses: &[&str], begun: bool| {
+            let mut call = Call::default();
+            for status in statuses {
+                call.hear(&serde_json::from_str(&format!(r#"{{"status":"{status}"}}"#)).unwrap());
+            }
+            assert_eq!(call.has_begun(), begun, "{statuses:?}");
+        };
+        check(&["pending"], false);
+        check(&["failed"], false);
+        check(&["failed", "completed"], true);
+        check(&["in_progress", "failed"], true);
+        check(&["_levitating"], true);
+    }
+
+    #[test]
+    fn a_call_that_has_ended_is_another_if_it_runs_again() {
+        let mut call = Call::default();
+        call.hear(
+            &serde_json::from_str(r#"{"kind":"edit","rawInput":{"path":"/a"},"status":"completed"}"#)
+                .unwrap(),
+        );
+        let check = |text: &str, is_another: bool| {
+            let again = call.again(&serde_json::from_str(text).unwrap());
+            assert_eq!(again.is_some(), is_another, "{text}");
+            assert!(again.is_none_or(|again| again.output.is_null()));
+        };
+        check(r#"{"status":"completed"}"#, false);
+        check(r#"{"content":[]}"#, false);
+        check(r#"{"rawInput":{"path":"/a"},"status":"completed"}"#, false);
+        check(r#"{"rawInput":{"path":"/b"},"status":"completed"}"#, true);
+        check(r#"{"status":"in_progress"}"#, true);
+        check(r#"{"status":"pending"}"#, true);
+    }
+
+    #[test]
+    fn where_there_is_no_input_the_places_are_what_it_is_about() {
+        let check = |text: &str, expected: Value| {
+            let mut call = Call::default();
+            call.hear(&serde_json::from_str(text).unwrap());
+            assert_eq!(call.matter(), expected, "{text}");
+        };
+        check(r#"{"locations":[{"path":"/a"}]}"#, json!({"locations": ["/a"]}));
+        check(r#"{"locations":[{"path":"/a"}],"rawInput":{}}"#, json!({"locations": ["/a"]}));
+        check(r#"{"locations":[{"path":"/a"}],"rawInput":{"x":1}}"#, json!({"x": 1}));
+        check("{}", Value::Null);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use narrows_manifest::ToolSet;
 use narrows_policy::{Class, Kind, Ledger, Policy, Reason, Ruling, Scene, Usage};
+use serde_json::Value;
 
 use crate::call::Call;
 use crate::mandate::{Autonomy, Mandate, Principal};
@@ -91,6 +92,35 @@ impl Desk {
         let hour = if last / HOUR == at / HOUR { usage.hour } else { 0 };
         if last / DAY == at / DAY { Usage { hour, ..*usage } } else { Usage::default() }
     }
+}
+
+/// What a gate would say to a call that an agent tells of by `name`, if it has one, and `kind`, in the first of the
+/// mandate's roots and with nothing used of any budget.
+///
+/// ```
+/// use narrows_govern::{Mandate, Principal, foresee};
+/// use narrows_policy::{Access, Charter, Class, Clause, Narrowing, Policy};
+/// use serde_json::json;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let clause = Clause::new("shell", "tool.call", Class::Deny).on("kind:execute")?;
+/// let policy = Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![clause]));
+/// let (mandate, who) = (Mandate::default(), Principal::default());
+/// let ruling = foresee(&mandate, &who, &policy, (None, "execute"), &json!({"command": "ls"}));
+/// assert_eq!((ruling.class, ruling.decided_by()), (Class::Deny, Some("shell")));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+pub fn foresee(
+    mandate: &Mandate,
+    who: &Principal,
+    policy: &Policy,
+    (name, kind): (Option<&str>, &str),
+    input: &Value,
+) -> Ruling {
+    let call = Call::told(name, kind, input.clone());
+    Desk::new(policy.clone()).rule(&call, mandate, who, &mandate.roots, 0).ruling
 }
 
 /// Why a call is nothing that the operator, or whoever it acts for, may make.

@@ -59,6 +59,8 @@ pub struct Gate {
     setting: Setting,
     /// Whether version 2 is spoken.
     is_v2: bool,
+    /// What the client said it does for the agent.
+    offered: Option<opening::Offered>,
     sessions: HashMap<Box<str>, Session>,
     /// Requests of the client that the agent has not answered, of those that matter here.
     asked: HashMap<Raw, Asked>,
@@ -100,6 +102,7 @@ impl Gate {
             mark,
             setting,
             is_v2: false,
+            offered: None,
             sessions: HashMap::new(),
             asked: HashMap::new(),
             served: HashMap::new(),

@@ -12,9 +12,11 @@ mod guard;
 mod life;
 mod mandate;
 mod meta;
+mod once;
 mod record;
 mod roots;
 
+pub use desk::foresee;
 pub use gate::{Ballot, BallotError, Gate, Open, Out, Request, Setting, Ticket, Time};
 pub use guard::{Ended, Inquiry, stand};
 pub use mandate::{Autonomy, Mandate, Patience, Principal, policy_of, provided};

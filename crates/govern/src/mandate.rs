@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use narrows_manifest::types::acp::McpTransport;
+use narrows_manifest::types::governance::Approver;
 use narrows_manifest::{Bundle, Capabilities, McpBinding, ToolSet};
 use narrows_policy::{Access, Narrowing, Policy};
 use serde_json::{Value, json};
@@ -28,6 +29,8 @@ pub struct Mandate {
     pub provides: Vec<Value>,
     /// The directories in which everything happens, without links in them.
     pub roots: Vec<PathBuf>,
+    /// Who may approve what, where a policy does not say. Nobody: whoever is asked.
+    pub approvers: Vec<Approver>,
     /// How much is done unasked.
     pub autonomy: Autonomy,
     /// How long anything may take.
@@ -68,6 +71,7 @@ impl Mandate {
             servers: Some(bundle.mcp_servers.iter().map(|binding| binding.server.name.clone()).collect()),
             provides: bundle.mcp_servers.iter().filter_map(provided).collect(),
             roots,
+            approvers: bundle.governance.as_ref().map(|it| it.config.approvers.clone()).unwrap_or_default(),
             autonomy,
             patience: Patience::default(),
         }

@@ -182,7 +182,7 @@ fn decision(class: Class) -> Decision {
 }
 
 fn named(ruling: &Ruling) -> String {
-    ruling.clauses.first().cloned().unwrap_or_else(|| UNNAMED.to_owned())
+    ruling.decided_by().unwrap_or(UNNAMED).to_owned()
 }
 
 fn clipped(text: &str, most: usize) -> String {

@@ -77,6 +77,8 @@ fn capabilities(node: Node<'_>) -> Read<Capabilities> {
         ("audio", &mut capabilities.audio),
         ("embedded_context", &mut capabilities.embedded_context),
         ("mcp_http", &mut capabilities.mcp_http),
+        ("mcp_sse", &mut capabilities.mcp_sse),
+        ("mcp_acp", &mut capabilities.mcp_acp),
     ];
     let fields = node.table()?;
     fields.only(&slots.each_ref().map(|(name, _)| *name))?;

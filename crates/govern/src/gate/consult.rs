@@ -77,7 +77,8 @@ impl<O: Out> Pass<'_, O> {
         let Some(case) = session.calls.get_mut(id) else { return false };
         let told = std::mem::replace(&mut case.call, decided.call);
         case.call.go_on(told);
-        case.agreed = Some((case.call.tool(), case.call.input.clone()));
+        case.agreed = Some((case.call.tool(), case.call.matter()));
+        case.counted = decided.counted;
         case.verdict = decided.verdict;
         case.approved = decided.approved;
         true

@@ -6,6 +6,8 @@ use narrows_wire::{Code, Kind, RpcError, View, message};
 use super::Pass;
 use super::api::Out;
 use super::lane::{Otherwise, Way};
+use super::opening::UNDECLARED;
+use crate::once;
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn agent(&mut self, message: View<'_>) {
@@ -24,6 +26,7 @@ impl<O: Out> Pass<'_, O> {
     fn agent_notification(&mut self, message: View<'_>) {
         match message.method().as_deref() {
             Some(method::SESSION_UPDATE) => self.update(message),
+            Some(method) if is_wish(method, message) => {}
             _ => self.show(message),
         }
     }
@@ -34,7 +37,7 @@ impl<O: Out> Pass<'_, O> {
             let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
             return self.refuse_agent(id, &error);
         }
-        let offers = self.gate.mandate.capabilities;
+        let offers = self.gate.offers();
         let is_offered = match &*method {
             method::FS_READ_TEXT_FILE => offers.read_text_file,
             method::FS_WRITE_TEXT_FILE => offers.write_text_file,
@@ -46,7 +49,7 @@ impl<O: Out> Pass<'_, O> {
             _ => true,
         };
         if !is_offered {
-            let error = RpcError::new(Code::MethodNotFound, "the manifest does not declare this capability");
+            let error = RpcError::new(Code::MethodNotFound, UNDECLARED);
             return self.refuse_agent(id, &error);
         }
         match &*method {
@@ -68,5 +71,23 @@ impl<O: Out> Pass<'_, O> {
     /// Passes a message on as it is.
     pub(super) fn show(&mut self, message: View<'_>) {
         self.send(Way::ToClient, &[message.bytes()], None, Otherwise::Nothing);
+    }
+}
+
+/// Whether a notification names what is only ever asked for: nobody could answer it, so nobody has decided about it.
+fn is_wish(method: &str, message: View<'_>) -> bool {
+    match method {
+        method::SESSION_REQUEST_PERMISSION
+        | method::FS_READ_TEXT_FILE
+        | method::FS_WRITE_TEXT_FILE
+        | method::TERMINAL_CREATE
+        | method::TERMINAL_OUTPUT
+        | method::TERMINAL_WAIT_FOR_EXIT
+        | method::TERMINAL_KILL
+        | method::TERMINAL_RELEASE => true,
+        method::MCP_MESSAGE => {
+            once::read(message.params()).is_none_or(|params| params["method"] == "tools/call")
+        }
+        _ => false,
     }
 }

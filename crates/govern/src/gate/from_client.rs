@@ -54,12 +54,31 @@ impl<O: Out> Pass<'_, O> {
             self.gate.asked.insert(id.into(), asked);
             return true;
         };
-        let line = message::error(id, &error);
-        self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+        self.refuse_client(id, &error);
         false
     }
 
+    /// Answers the client with an error.
+    pub(super) fn refuse_client(&mut self, id: &[u8], error: &RpcError) {
+        let line = message::error(id, error);
+        self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+    }
+
     fn client_notification(&mut self, message: View<'_>) {
+        // What opens something or begins a turn is only ever asked for: without an id nobody has decided about it.
+        let is_wish = message.method().is_some_and(|method| {
+            matches!(
+                &*method,
+                method::SESSION_NEW
+                    | method::SESSION_FORK
+                    | method::SESSION_LOAD
+                    | method::SESSION_RESUME
+                    | method::SESSION_PROMPT
+            )
+        });
+        if is_wish {
+            return;
+        }
         if message.method().is_some_and(|method| method == method::SESSION_CANCEL)
             && let Some(name) = message.session()
         {

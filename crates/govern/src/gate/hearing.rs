@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use narrows_acp::method;
-use narrows_policy::Approval;
+use narrows_manifest::types::governance::Approver;
+use narrows_policy::{Ruling, Signer};
 use narrows_wire::{View, message};
 use serde_json::{Value, json};
 
@@ -10,6 +11,7 @@ use super::api::{Ballot, BallotError, Open, Out, Setting, Ticket, Time};
 use super::lane::{Otherwise, Way};
 use super::opening::{read, unrecorded};
 use super::session::{Origin, Served};
+use super::turn::CANCELLED;
 use super::{Pass, Raw};
 use crate::call::Call;
 use crate::desk::Verdict;
@@ -30,7 +32,7 @@ pub(super) struct Hearing {
     input: Value,
     reason: String,
     origin: Origin,
-    needs: Vec<Approval>,
+    needs: Vec<Need>,
     /// Who has approved, and the files of their signatures.
     given: Vec<(Principal, Option<String>)>,
     /// The id of the question to the client, if it was asked.
@@ -53,23 +55,72 @@ impl Hearing {
     /// Whether enough of those who may have approved.
     fn is_settled(&self) -> bool {
         self.needs.iter().all(|need| {
-            let count = self.given.iter().filter(|(signer, _)| may_sign(need, signer)).count();
-            count >= need.quorum.max(1) as usize
+            need.0.iter().any(|board| {
+                let count = self.given.iter().filter(|(signer, _)| board.has(signer)).count();
+                count >= board.quorum.max(1) as usize
+            })
         })
     }
 
     fn counts(&self, signer: &Principal) -> bool {
-        self.needs.iter().any(|need| may_sign(need, signer))
+        self.needs.iter().flat_map(|need| &need.0).any(|board| board.has(signer))
+    }
+
+    /// Whether those who would have to approve cannot, because there are none.
+    fn is_hopeless(&self) -> bool {
+        self.needs.iter().any(|need| need.0.is_empty())
     }
 }
 
-/// Whether somebody is one of those whose approval is needed.
-fn may_sign(need: &Approval, who: &Principal) -> bool {
-    need.signers.is_empty()
-        || need.signers.iter().any(|signer| {
-            signer.user_id.as_ref().is_some_and(|user| is_user(user, &who.id))
-                || signer.role.as_ref().is_some_and(|role| who.roles.contains(role))
-        })
+/// An approval that is needed: of any of these boards.
+#[derive(Debug)]
+struct Need(Vec<Board>);
+
+/// Some people of whom so many have to approve.
+#[derive(Debug)]
+struct Board {
+    /// Who. None: anybody who is asked.
+    signers: Vec<Signer>,
+    quorum: u32,
+}
+
+impl Board {
+    fn has(&self, who: &Principal) -> bool {
+        self.signers.is_empty()
+            || self.signers.iter().any(|signer| {
+                signer.user_id.as_ref().is_some_and(|user| is_user(user, &who.id))
+                    || signer.role.as_ref().is_some_and(|role| who.roles.contains(role))
+            })
+    }
+}
+
+/// Who has to approve: those whom the policies name, and where they name nobody those who are responsible for the action.
+fn needs(ruling: &Ruling, approvers: &[Approver]) -> Vec<Need> {
+    let responsible = |quorum: u32| {
+        if approvers.is_empty() {
+            return Need(vec![Board { signers: Vec::new(), quorum }]);
+        }
+        let may = |approver: &&Approver| match &approver.can_approve {
+            Some(known) => known.iter().any(|known| ruling.actions.iter().any(|action| known == action)),
+            None => true,
+        };
+        let board = |approver: &Approver| {
+            let role = |role: String| Signer { role: Some(role), user_id: None };
+            let mut signers = vec![Signer { role: None, user_id: Some(approver.id.clone()) }];
+            signers.push(role(approver.id.clone()));
+            signers.extend(approver.role.clone().map(role));
+            Board { signers, quorum: quorum.max(approver.needed()) }
+        };
+        Need(approvers.iter().filter(may).map(board).collect())
+    };
+    if ruling.approvals.is_empty() {
+        return vec![responsible(1)];
+    }
+    let need = |approval: &narrows_policy::Approval| match approval.signers.is_empty() {
+        true => responsible(approval.quorum),
+        false => Need(vec![Board { signers: approval.signers.clone(), quorum: approval.quorum }]),
+    };
+    ruling.approvals.iter().map(need).collect()
 }
 
 /// Whether a policy means this user by this name: with or without saying that it is one.
@@ -110,15 +161,12 @@ impl<O: Out> Pass<'_, O> {
             return;
         };
         let Some(verdict) = &case.verdict else { return };
-        let mut needs = verdict.ruling.approvals.clone();
-        if needs.is_empty() {
-            needs.push(Approval { clause: String::new(), signers: Vec::new(), quorum: 1 });
-        }
+        let needs = needs(&verdict.ruling, &self.gate.mandate.approvers);
         let hearing = Hearing {
             session: name.into(),
             call: call.into(),
             tool: case.call.tool(),
-            input: case.call.input.clone(),
+            input: case.call.matter(),
             reason: verdict.reason(),
             origin,
             needs,
@@ -128,6 +176,7 @@ impl<O: Out> Pass<'_, O> {
         };
         let kind = case.call.kind().to_owned();
         let asks = hearing.counts(&self.gate.who);
+        let hopeless = hearing.is_hopeless();
         let approval = name_of(&self.gate.setting, number);
         let id = format!("\"aip44:{}:{number}\"", self.gate.setting.nonce);
         let params = json!({
@@ -144,6 +193,9 @@ impl<O: Out> Pass<'_, O> {
         });
         self.gate.hearings.insert(number, hearing);
         let ticket = self.step(name, Life::Suspended, Some(&approval)).or(after);
+        if hopeless {
+            return self.decide(number, Approved::Refused("nobody may approve it".to_owned()));
+        }
         let line = message::request(id.as_bytes(), method::SESSION_REQUEST_PERMISSION, &params);
         if let Ok(line) = line
             && asks
@@ -213,12 +265,13 @@ impl<O: Out> Pass<'_, O> {
         let at = self.unix();
         if let Some(case) = self.case(&name, &call) {
             case.approved = approved.clone();
-            case.agreed = approved.is_given().then(|| (case.call.tool(), case.call.input.clone()));
+            case.agreed = approved.is_given().then(|| (case.call.tool(), case.call.matter()));
         }
-        if approved.is_given()
-            && let Some(ruling) =
-                self.case(&name, &call).and_then(|case| case.verdict.as_ref()).map(|it| it.ruling.clone())
+        let uncounted = self.case(&name, &call).filter(|case| approved.is_given() && !case.counted);
+        if let Some(case) = uncounted
+            && let Some(ruling) = case.verdict.as_ref().map(|verdict| verdict.ruling.clone())
         {
+            case.counted = true;
             self.gate.desk.count(&ruling, at);
         }
         let event = self.resolved(&name, &call);
@@ -247,7 +300,7 @@ impl<O: Out> Pass<'_, O> {
             }
             (Origin::Turn { id, .. }, Approved::Refused(why)) => {
                 self.close_turn_case(&name, &call);
-                self.refuse_turn(&id, &why, ticket);
+                self.refuse_turn(&id, &name, &why);
             }
             (Origin::Turn { id, line }, _) => {
                 self.close_turn_case(&name, &call);
@@ -262,8 +315,11 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
-    fn refuse_turn(&mut self, id: &[u8], why: &str, after: Option<Ticket>) {
-        let result = json!({"stopReason": "refusal", "_meta": {"aip44": {"interrupted": why}}});
+    /// Answers a prompt that never began: whoever has cancelled it is told that, and nobody that it failed.
+    fn refuse_turn(&mut self, id: &[u8], name: &str, why: &str) {
+        let after = self.step(name, Life::Interrupted, Some(why));
+        let stop = if why == CANCELLED { "cancelled" } else { "refusal" };
+        let result = json!({"stopReason": stop, "_meta": {"aip44": {"interrupted": why}}});
         if let Ok(line) = message::response(id, &result) {
             let line: Bytes = line;
             self.send(Way::ToClient, &[&line], after, Otherwise::Say(Way::ToClient, unrecorded(id)));

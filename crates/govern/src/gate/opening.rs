@@ -3,14 +3,44 @@
 use std::path::Path;
 
 use narrows_acp::method;
+use narrows_manifest::Capabilities;
 use narrows_wire::{Code, RpcError, View, message};
 use serde_json::{Value, json};
 
-use super::Pass;
 use super::api::Out;
 use super::lane::{Otherwise, Way};
 use super::session::{Asked, Place, Session};
+use super::{Gate, Pass};
+use crate::once;
 use crate::roots::admit;
+
+/// What is said to whoever uses what is not declared.
+pub(super) const UNDECLARED: &str = "the manifest does not declare this capability";
+
+/// What is said of parameters in which a key stands twice.
+pub(super) const AMBIGUOUS: &str = "the parameters can be read in two ways";
+
+/// What the client said it does for the agent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offered {
+    read: bool,
+    write: bool,
+    terminal: bool,
+}
+
+impl Gate {
+    /// What the client does for the agent: what is declared, and what it said itself.
+    pub(super) fn offers(&self) -> Capabilities {
+        let declared = self.mandate.capabilities;
+        let Some(Offered { read, write, terminal }) = self.offered else { return declared };
+        Capabilities {
+            read_text_file: declared.read_text_file && read,
+            write_text_file: declared.write_text_file && write,
+            terminal: declared.terminal && terminal,
+            ..declared
+        }
+    }
+}
 
 /// Why a session is not opened.
 struct Refusal {
@@ -27,6 +57,12 @@ impl<O: Out> Pass<'_, O> {
         }
         let mut params = read(message.params());
         let declared = self.gate.mandate.capabilities;
+        let says = |place: &str| params.pointer(place) == Some(&Value::Bool(true));
+        self.gate.offered = Some(Offered {
+            read: says("/clientCapabilities/fs/readTextFile"),
+            write: says("/clientCapabilities/fs/writeTextFile"),
+            terminal: says("/clientCapabilities/terminal"),
+        });
         if let Some(offers) = params.get_mut("clientCapabilities").and_then(Value::as_object_mut) {
             if let Some(files) = offers.get_mut("fs").and_then(Value::as_object_mut) {
                 keep(files, "readTextFile", declared.read_text_file);
@@ -41,7 +77,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// A session is to be created.
     pub(super) fn create(&mut self, id: &[u8], message: View<'_>) {
-        match self.admit_opening(&read(message.params())) {
+        match self.admit_opening(message) {
             Ok(place) => {
                 if self.await_answer(id, Asked::Create { place }) {
                     self.forward_opening(id, message);
@@ -53,13 +89,16 @@ impl<O: Out> Pass<'_, O> {
 
     /// A stored session is to be opened.
     pub(super) fn reopen(&mut self, id: &[u8], message: View<'_>) {
-        let Some(name) = message.session() else { return self.forward(message) };
-        match self.admit_opening(&read(message.params())) {
+        let Some(name) = message.session() else { return self.refuse_client(id, &unnamed()) };
+        let is_load = message.method().is_some_and(|method| method == method::SESSION_LOAD);
+        if is_load && !self.gate.mandate.capabilities.load_session {
+            return self.refuse_client(id, &RpcError::new(Code::MethodNotFound, UNDECLARED));
+        }
+        match self.admit_opening(message) {
             Ok(place) => {
                 if self.gate.sessions.len() >= super::MOST_OPEN && !self.gate.sessions.contains_key(&*name) {
                     let error = RpcError::new(Code::Backpressure, "too many sessions are open");
-                    let line = message::error(id, &error);
-                    return self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+                    return self.refuse_client(id, &error);
                 }
                 if self.await_answer(id, Asked::Open { session: (&*name).into() }) {
                     let session = self.gate.sessions.entry((&*name).into()).or_default();
@@ -95,7 +134,11 @@ impl<O: Out> Pass<'_, O> {
     }
 
     /// Where a session would live, if it may.
-    fn admit_opening(&self, params: &Value) -> Result<Place, Refusal> {
+    fn admit_opening(&self, message: View<'_>) -> Result<Place, Refusal> {
+        let params = once::read(message.params()).ok_or_else(|| Refusal {
+            code: "ambiguous_params",
+            error: RpcError::new(Code::InvalidParams, AMBIGUOUS),
+        })?;
         let mandate = &self.gate.mandate;
         let more = params["additionalDirectories"].as_array().into_iter().flatten();
         let named = params.get("cwd").into_iter().chain(more);
@@ -174,6 +217,11 @@ pub(super) fn unrecorded(id: &[u8]) -> bytes::Bytes {
         id,
         &RpcError::new(Code::AuditUnavailable, "the decision could not be recorded, so nothing was done"),
     )
+}
+
+/// The error of whoever does not say which session is meant.
+pub(super) fn unnamed() -> RpcError {
+    RpcError::new(Code::InvalidParams, "`sessionId` must be a string")
 }
 
 /// An object, or an empty one.

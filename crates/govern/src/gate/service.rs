@@ -9,17 +9,20 @@ use serde_json::{Value, json};
 use super::Pass;
 use super::api::{Out, Ticket};
 use super::lane::{Otherwise, Way};
-use super::opening::read;
+use super::opening::{AMBIGUOUS, unnamed};
 use super::session::{Case, Origin, Served};
 use crate::call::{Call, Progress};
+use crate::once;
 use crate::record::Approved;
 use crate::roots::admit;
 
 impl<O: Out> Pass<'_, O> {
     /// The agent wants a file or a command.
     pub(super) fn service(&mut self, id: &[u8], method: &str, message: View<'_>) {
-        let mut params = read(message.params());
-        let Some(name) = message.session() else { return self.show(message) };
+        let Some(mut params) = once::read(message.params()) else {
+            return self.refuse_agent(id, &ambiguous());
+        };
+        let Some(name) = message.session() else { return self.refuse_agent(id, &unnamed()) };
         let (kind, place) = match method {
             method::FS_READ_TEXT_FILE => ("read", "path"),
             method::FS_WRITE_TEXT_FILE => ("edit", "path"),
@@ -52,7 +55,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// The agent says something to an MCP server of the client's: calls of its tools are judged, all else passes.
     pub(super) fn mcp(&mut self, id: &[u8], message: View<'_>) {
-        let params = read(message.params());
+        let Some(params) = once::read(message.params()) else { return self.refuse_agent(id, &ambiguous()) };
         if params["method"] != "tools/call" {
             return self.show(message);
         }
@@ -143,4 +146,9 @@ impl<O: Out> Pass<'_, O> {
         let id = message.id().unwrap_or(b"null");
         self.send(Way::ToAgent, &[message.bytes()], ticket, Otherwise::fail(id, name));
     }
+}
+
+/// The error of whoever says something that two readers may take for different things.
+fn ambiguous() -> RpcError {
+    RpcError::new(Code::InvalidParams, AMBIGUOUS)
 }

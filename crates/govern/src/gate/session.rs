@@ -45,6 +45,8 @@ pub(super) struct Case {
     pub(super) approved: Approved,
     /// What somebody has approved: the tool and what it is called with.
     pub(super) agreed: Option<(String, Value)>,
+    /// It is counted in the budgets of its clauses.
+    pub(super) counted: bool,
     /// What the agent said about it before it was decided.
     pub(super) held: Vec<Bytes>,
     /// What came of it is recorded.

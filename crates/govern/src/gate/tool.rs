@@ -28,7 +28,8 @@ enum Course {
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn update(&mut self, message: View<'_>) {
-        let Some(name) = message.session() else { return self.show(message) };
+        // An update about nothing is shown to nobody: what it tells of could not be decided.
+        let Some(name) = message.session() else { return };
         let Ok((kind, update)) = kind_of(message) else {
             return self.halt(&name, "it sent an update that can be read in two ways");
         };
@@ -89,6 +90,11 @@ impl<O: Out> Pass<'_, O> {
             return self.halt(name, "it has too many tool calls open");
         }
         let case = session.calls.entry(id.clone()).or_default();
+        if case.is_closed
+            && let Some(call) = case.call.again(said)
+        {
+            *case = Case { call, ..Case::default() };
+        }
         let changed = case.call.hear(said);
         let mut ticket = None;
         if case.verdict.is_none() && case.call.is_bare() {
@@ -141,14 +147,16 @@ impl<O: Out> Pass<'_, O> {
             Class::RequireApproval | Class::Escalate => Approved::Pending,
             Class::Deny => Approved::Refused(verdict.reason()),
         };
-        if approved == Approved::Auto {
+        let counts = approved == Approved::Auto && !case.counted;
+        if counts {
             self.gate.desk.count(&verdict.ruling, at);
         }
         let case = self.case(name, id)?;
+        case.counted |= counts;
         let is_agreed = case
             .agreed
             .as_ref()
-            .is_some_and(|(tool, input)| *tool == case.call.tool() && *input == case.call.input);
+            .is_some_and(|(tool, input)| *tool == case.call.tool() && *input == case.call.matter());
         case.verdict = Some(verdict);
         // Somebody has agreed to just this, and only more about it became known.
         if approved != Approved::Pending || !is_agreed {
@@ -162,16 +170,16 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn resolved(&self, name: &str, id: &str) -> Option<Event> {
         let case = self.gate.sessions.get(name)?.calls.get(id)?;
         let verdict = case.verdict.as_ref()?;
-        let (tool, input) = (case.call.tool(), &case.call.input);
-        let named = record::Case { tool: &tool, id, input };
+        let (tool, input) = (case.call.tool(), case.call.matter());
+        let named = record::Case { tool: &tool, id, input: &input };
         Some(self.parties(name).resolved(&named, &verdict.ruling, &case.approved))
     }
 
     /// What came of a call, for the log.
     pub(super) fn called(&self, name: &str, id: &str, case: &Case, output: Value) -> Option<Event> {
         let verdict = case.verdict.as_ref()?;
-        let (tool, input) = (case.call.tool(), &case.call.input);
-        let named = record::Case { tool: &tool, id, input };
+        let (tool, input) = (case.call.tool(), case.call.matter());
+        let named = record::Case { tool: &tool, id, input: &input };
         Some(self.parties(name).called(&named, &verdict.ruling, &case.approved, output))
     }
 
@@ -191,7 +199,7 @@ impl<O: Out> Pass<'_, O> {
 
 /// What is to be done with a call after what was said about it.
 fn course(case: &Case) -> Course {
-    let begun = !matches!(case.call.progress, Progress::Pending | Progress::Failed);
+    let begun = case.call.has_begun();
     let tool = || case.call.tool().escape_debug().to_string();
     match &case.approved {
         Approved::Auto | Approved::By { .. } => Course::Show,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::api::{Out, Ticket};
 use super::lane::{Otherwise, Way};
-use super::opening::unrecorded;
+use super::opening::{unnamed, unrecorded};
 use super::session::{Asked, Case, Origin};
 use super::{Pass, Raw};
 use crate::call::Call;
@@ -14,10 +14,13 @@ use crate::life::Life;
 use crate::mandate::Autonomy;
 use crate::record;
 
+/// Why what waits for an approval in a turn is not done once its client has cancelled it.
+pub(super) const CANCELLED: &str = "the turn was cancelled";
+
 impl<O: Out> Pass<'_, O> {
     /// The client wants a turn.
     pub(super) fn prompt(&mut self, id: &[u8], message: View<'_>) {
-        let Some(name) = message.session() else { return self.forward(message) };
+        let Some(name) = message.session() else { return self.refuse_client(id, &unnamed()) };
         if self.gate.mandate.autonomy != Autonomy::Gated {
             return self.begin_turn(id, &name, message);
         }
@@ -44,7 +47,7 @@ impl<O: Out> Pass<'_, O> {
     /// The client stops a turn: what waits for an approval in it is not done.
     pub(super) fn cancelled_by_client(&mut self, name: &str) {
         for number in self.hearings_of(name) {
-            self.decide(number, record::Approved::Refused("the turn was cancelled".to_owned()));
+            self.decide(number, record::Approved::Refused(CANCELLED.to_owned()));
         }
     }
 

@@ -152,6 +152,7 @@ fn a_gated_operator_asks_for_every_turn() {
     assert_snapshot!(scene.seen(), @r#"
     log policy.resolved deny tool="turn" approval={"refused":"user:ada rejected it"} reason="require-approval: no policy matches"
     log operator.resumed
+    log operator.interrupted reason="user:ada rejected it"
     c < {"jsonrpc":"2.0","id":3,"result":{"stopReason":"refusal","_meta":{"aip44":{"interrupted":"user:ada rejected it"}}}}
     "#);
 }
@@ -173,4 +174,106 @@ fn what_could_not_be_recorded_is_not_approved() {
     log operator.interrupted reason="its acts could not be recorded"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     "#);
+}
+
+#[test]
+fn a_turn_that_is_cancelled_before_it_began_was_cancelled_and_not_refused() {
+    let mut scene = Scene::with(Mandate { autonomy: Autonomy::Gated, ..mandate() }, &[]);
+    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    scene.answer(1, &json!({"sessionId": "s"}));
+    scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    scene.seen();
+    scene.client(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s"}}));
+    let seen = scene.seen();
+    assert!(seen.contains(r#""id":2,"result":{"stopReason":"cancelled""#), "{seen}");
+    assert!(seen.contains("log operator.interrupted"), "{seen}");
+}
+
+#[test]
+fn an_approval_is_for_the_places_too_where_they_are_all_there_is() {
+    let mut scene = Scene::at_work();
+    let tell = |scene: &mut Scene, path: &str, status: &str| {
+        scene.update(
+            &json!({"sessionUpdate": "tool_call", "toolCallId": "1", "kind": "edit", "status": status,
+            "locations": [{"path": path}]}),
+        );
+    };
+    tell(&mut scene, "/w/a/one", "pending");
+    scene.wants(
+        7,
+        "session/request_permission",
+        &json!({"sessionId": "s", "toolCall": {"toolCallId": "1"},
+            "options": [{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]}),
+    );
+    assert!(scene.seen().contains(r#""rawInput":{"locations":["/w/a/one"]}"#));
+    says(&mut scene, "allow_once");
+    tell(&mut scene, "/w/a/one", "pending");
+    assert!(!scene.seen().contains("interrupted"));
+    tell(&mut scene, "/w/a/two", "in_progress");
+    assert!(scene.seen().contains("it ran `kind:edit` without an approval"));
+}
+
+#[test]
+fn an_approval_is_for_one_call_and_not_for_its_id() {
+    let mut scene = Scene::at_work();
+    asks(&mut scene, 7);
+    says(&mut scene, "allow_once");
+    scene.tool("1", "Bash", "in_progress", &json!({"command": "make"}));
+    scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "completed"}));
+    assert!(scene.seen().contains("log tool.call allow"));
+    scene.tool("1", "Bash", "in_progress", &json!({"command": "make"}));
+    assert!(scene.seen().contains("it ran `Bash` without an approval"));
+}
+
+#[test]
+fn where_no_policy_names_signers_those_who_are_responsible_approve() {
+    use narrows_manifest::types::governance::Approver;
+    let approver = |id: &str, can: Option<&[&str]>, quorum: Option<&str>| Approver {
+        id: id.into(),
+        role: Some(format!("{id}s")),
+        can_approve: can.map(|can| can.iter().map(|action| (*action).to_owned()).collect()),
+        quorum: quorum.map(str::to_owned),
+    };
+    let check = |approvers: Vec<Approver>,
+                 roles: &[&str],
+                 votes: &[(&str, Result<(), BallotError>)],
+                 allowed: bool| {
+        let mut scene = Scene::with(Mandate { approvers, ..mandate() }, roles);
+        scene.opened();
+        let write =
+            json!({"toolCallId": "1", "name": "Write", "kind": "edit", "rawInput": {"path": "/w/a/b"}});
+        let options =
+            json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
+        scene.wants(
+            7,
+            "session/request_permission",
+            &json!({"sessionId": "s", "toolCall": write, "options": options}),
+        );
+        for (number, (role, counts)) in votes.iter().enumerate() {
+            let signer =
+                Principal { id: format!("user:{number}"), roles: vec![(*role).into()], scopes: None };
+            let ballot = Ballot { id: "n-1".into(), signer, approves: true, reason: None, signature: None };
+            assert_eq!(scene.gate.ballot(scene.now, ballot, &mut scene.sight), *counts, "{role}");
+            scene.commit();
+        }
+        let seen = scene.seen();
+        assert_eq!(seen.contains(r#""optionId":"y"}"#), allowed, "{seen}");
+        seen.contains("session/request_permission")
+    };
+    let not = Err(BallotError::NotASigner);
+    assert!(check(Vec::new(), &[], &[("anybody", Ok(()))], true), "without approvers whoever is asked");
+    let board = || {
+        vec![
+            approver("board", Some(&["workspace.write"]), Some("2-of-3")),
+            approver("cook", Some(&["dinner"]), None),
+        ]
+    };
+    assert!(!check(board(), &[], &[("cooks", not.clone()), ("boards", Ok(())), ("boards", Ok(()))], true));
+    assert!(!check(board(), &[], &[("boards", Ok(()))], false), "one of two is not enough");
+    assert!(check(vec![approver("lead", None, None)], &["leads"], &[], false), "who is responsible is asked");
+    let unknown = Err(BallotError::Unknown);
+    assert!(
+        !check(vec![approver("lead", Some(&[]), None)], &["leads"], &[("leads", unknown)], false),
+        "nobody may"
+    );
 }

@@ -126,3 +126,13 @@ fn sessions_get_the_servers_of_the_manifest_and_not_what_a_client_calls_so() {
     a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w","mcpServers":[{"type":"acp","name":"web","serverId":"1"},{"name":"db","command":"db","args":[],"env":[]}]}}
     "#);
 }
+
+#[test]
+fn what_is_not_declared_of_the_agent_is_not_asked_of_it() {
+    let mut undeclared = mandate();
+    undeclared.capabilities.load_session = false;
+    let mut scene = Scene::with(undeclared, &[]);
+    scene.ask(1, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
+    let seen = scene.seen();
+    assert!(seen.contains("-32601") && !seen.contains("a < "), "{seen}");
+}

@@ -255,3 +255,103 @@ fn calls_of_tools_in_the_client_pass_the_same_gate() {
     c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"request 3","title":"db/query","kind":"other","status":"pending","rawInput":{"q":1}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval: no policy matches"}}}}
     "#);
 }
+
+#[test]
+fn what_says_that_it_failed_and_then_runs_has_run() {
+    let mut scene = Scene::at_work();
+    scene.tool("1", "Bash", "failed", &json!({"command": "make"}));
+    assert!(!scene.seen().contains("interrupted"));
+    scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "completed"}));
+    assert!(scene.seen().contains("it ran `Bash` without an approval"));
+}
+
+#[test]
+fn an_id_that_is_used_again_is_another_call_in_the_log() {
+    let mut scene = Scene::at_work();
+    for path in ["/w/a", "/w/b", "/w/b"] {
+        scene.tool("1", "Read", "in_progress", &json!({"path": path}));
+        scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "completed"}));
+    }
+    let seen = scene.seen();
+    let count = |what: &str| seen.lines().filter(|line| line.starts_with(what)).count();
+    assert_eq!((count("log policy.resolved"), count("log tool.call")), (3, 3), "{seen}");
+}
+
+#[test]
+fn the_policy_that_decided_is_the_one_that_is_named() {
+    let clauses = vec![
+        Clause::new("mild", "tool.call", Class::Allow).up_to(4),
+        Clause::new("strict", "tool.call", Class::Deny).on("Rm").unwrap(),
+    ];
+    let policy = Policy::new(Access::High, Narrowing::default())
+        .with_charter(Charter::new(clauses).with_level(Some(2)));
+    let mut scene = Scene::new();
+    scene.gate.desk = crate::desk::Desk::new(policy);
+    scene.opened();
+    scene.tool("1", "Rm", "pending", &json!({"path": "/w/a"}));
+    scene.tool("2", "Read", "pending", &json!({"path": "/w/a"}));
+    // No clause decides what the level forbids.
+    scene.tool("3", "Drop", "pending", &json!({"command": "rm -r /w/a"}));
+    let refs: Vec<&str> = scene
+        .sight
+        .events
+        .iter()
+        .filter_map(|event| Some(event.policy.as_ref()?.reference.as_str()))
+        .collect();
+    assert_eq!(refs, ["strict", "mild", "mild"]);
+}
+
+#[test]
+fn what_cannot_be_decided_is_passed_to_nobody() {
+    let mut scene = Scene::at_work();
+    let tool = json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Rm", "rawInput": {"a": 1}});
+    for params in [json!({"update": tool}), json!({"sessionId": 7, "update": tool})] {
+        scene.agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
+    }
+    for method in ["fs/read_text_file", "fs/write_text_file", "session/request_permission", "terminal/create"]
+    {
+        let params = json!({"sessionId": "s", "path": "/w/a/b", "content": "x"});
+        scene.agent(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+    }
+    let call = json!({"serverId": "x", "method": "tools/call", "params": {"name": "drop"}});
+    scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": call}));
+    for method in ["session/prompt", "session/new"] {
+        scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s", "cwd": "/"}}));
+    }
+    assert_eq!(scene.seen(), "");
+    scene.wants(1, "fs/read_text_file", &json!({"path": "/w/a/b"}));
+    scene.ask(9, "session/prompt", &json!({"prompt": []}));
+    let seen = scene.seen();
+    assert_eq!(seen.matches("-32602").count(), 2, "{seen}");
+    assert!(!seen.contains("read_text_file") && !seen.contains("session/prompt"), "{seen}");
+    // What an MCP server is told and not asked passes.
+    let told = json!({"serverId": "x", "method": "notifications/cancelled"});
+    scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": told}));
+    assert!(scene.seen().contains("notifications/cancelled"));
+}
+
+#[test]
+fn parameters_that_can_be_read_in_two_ways_are_refused() {
+    let mut scene = Scene::at_work();
+    let read = r#"{"jsonrpc":"2.0","id":1,"method":"fs/read_text_file","params":{"sessionId":"s","path":"/etc/passwd","path":"/w/a/b"}}"#;
+    scene.gate.agent(scene.now, View::parse(read.as_bytes()), &mut scene.sight);
+    let new = r#"{"jsonrpc":"2.0","id":8,"method":"session/new","params":{"cwd":"/etc","cwd":"/w","mcpServers":[]}}"#;
+    scene.gate.client(scene.now, View::parse(new.as_bytes()), &mut scene.sight);
+    scene.commit();
+    let seen = scene.seen();
+    assert_eq!(seen.matches("can be read in two ways").count(), 2, "{seen}");
+    assert!(!seen.contains("/etc/passwd"), "{seen}");
+}
+
+#[test]
+fn what_the_client_did_not_offer_is_not_asked_of_it() {
+    let mut scene = Scene::new();
+    let offers = json!({"fs": {"readTextFile": true, "writeTextFile": false}});
+    scene.ask(0, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": offers}));
+    scene.answer(0, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
+    scene.opened();
+    scene.wants(1, "fs/write_text_file", &json!({"sessionId": "s", "path": "/w/a/b", "content": "x"}));
+    assert!(scene.seen().contains("-32601"));
+    scene.wants(2, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/b"}));
+    assert!(scene.seen().contains("c < "));
+}

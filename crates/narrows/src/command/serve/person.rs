@@ -22,7 +22,9 @@ fn known_as(uid: u32, name: Option<&str>, approvers: &[Approver]) -> Principal {
 
 /// What somebody is in a governance: the approver of their name has a role, or is one by its name.
 pub(super) fn roles_of(name: &str, approvers: &[Approver]) -> Vec<String> {
-    let them = approvers.iter().filter(|approver| {
+    // Whose list of actions is empty has been taken the right away, and what they were with it.
+    let is_one = |approver: &&Approver| !approver.can_approve.as_ref().is_some_and(Vec::is_empty);
+    let them = approvers.iter().filter(is_one).filter(|approver| {
         approver.id == name || approver.id.strip_prefix("user:").is_some_and(|user| user == name)
     });
     them.flat_map(|approver| [Some(approver.id.clone()), approver.role.clone()]).flatten().collect()
@@ -63,7 +65,9 @@ mod tests {
             can_approve: None,
             quorum: None,
         };
-        let approvers = [approver("ada", Some("lead")), approver("user:bob", None), approver("cfo", None)];
+        let revoked = Approver { can_approve: Some(Vec::new()), ..approver("zoe", Some("lead")) };
+        let approvers =
+            [approver("ada", Some("lead")), approver("user:bob", None), approver("cfo", None), revoked];
         let check = |name: &str, roles: &[&str]| {
             let who = known_as(1, Some(name), &approvers);
             assert_eq!(
@@ -74,6 +78,7 @@ mod tests {
         check("ada", &["ada", "lead"]);
         check("bob", &["user:bob"]);
         check("eve", &[]);
+        check("zoe", &[]);
     }
 
     proptest! {
