@@ -1,0 +1,228 @@
+//! The first message on a new socket of a connection that is taken up again, and its answer.
+
+use bytes::Bytes;
+use narrows_wire::{Code, Kind, RpcError, View, message};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::mark::{Connection, asks};
+
+/// The method of the request.
+pub const METHOD: &str = "_narrows/resume";
+
+/// The condition of the error that says that something is lost for good.
+const GAP: &str = "cursor_gap";
+
+/// What the first message of a socket means.
+#[derive(Debug)]
+pub enum First {
+    /// Nothing special: a connection that ends with its socket.
+    Plain,
+    /// `initialize` of a client that can resume.
+    Marked,
+    /// An earlier connection is to go on here.
+    Resume(Ask),
+    /// That was meant, but cannot be read; the answer.
+    Broken(Bytes),
+}
+
+/// What the first message of a socket means.
+#[must_use]
+pub fn first(view: &View<'_>) -> First {
+    if asks(view) {
+        return First::Marked;
+    }
+    if view.kind() != Kind::Request || view.method().as_deref() != Some(METHOD) {
+        return First::Plain;
+    }
+    match Ask::read(view) {
+        Ok(ask) => First::Resume(ask),
+        Err(error) => First::Broken(message::error(view.id().unwrap_or(b"null"), &error)),
+    }
+}
+
+/// The request to go on with a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Its id, as it stands on the wire.
+    pub id: Bytes,
+    /// Which connection.
+    pub connection: Connection,
+    /// How many messages the asker has taken on it.
+    pub received: u64,
+}
+
+impl Ask {
+    fn read(view: &View<'_>) -> Result<Self, RpcError> {
+        #[derive(Deserialize)]
+        struct Params {
+            connection: Connection,
+            received: u64,
+        }
+
+        let Params { connection, received } = serde_json::from_slice(view.params().unwrap_or(b"null"))
+            .map_err(|error| RpcError::new(Code::InvalidParams, format!("{METHOD}: {error}")))?;
+        let id = Bytes::copy_from_slice(view.id().unwrap_or(b"null"));
+        Ok(Self { id, connection, received })
+    }
+
+    /// As a message.
+    #[must_use]
+    pub fn line(&self) -> Bytes {
+        let params = json!({"connection": self.connection.as_str(), "received": self.received});
+        // Plain data with string keys can always be written.
+        message::request(&self.id, METHOD, &params).unwrap_or_default()
+    }
+
+    /// The answer to it.
+    #[must_use]
+    pub fn answer(&self, answer: &Answer) -> Bytes {
+        let error = match answer {
+            Answer::Resumed { received } => {
+                return message::response(&self.id, &json!({"received": received})).unwrap_or_default();
+            }
+            Answer::Unknown => RpcError::new(Code::NotFound, "there is no such connection to resume"),
+            Answer::Gap => RpcError::new(Code::NotFound, "what you have not received is no longer kept")
+                .with("condition", json!(GAP)),
+            Answer::Refused(error) => error.clone(),
+        };
+        message::error(&self.id, &error)
+    }
+}
+
+/// What comes of an [`Ask`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// It goes on.
+    Resumed {
+        /// How many messages the answerer has taken.
+        received: u64,
+    },
+    /// No such connection, or none of this asker's.
+    Unknown,
+    /// What the asker has not taken is lost.
+    Gap,
+    /// Something else is wrong.
+    Refused(RpcError),
+}
+
+impl Answer {
+    /// What the first message that came back means; `None` if it is no answer to the request with this id.
+    #[must_use]
+    pub fn read(view: &View<'_>, id: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Resumed {
+            received: u64,
+        }
+
+        if view.kind() != Kind::Response || view.id().is_some_and(|found| found != id) {
+            return None;
+        }
+        if let Some(result) = view.result() {
+            let Resumed { received } = serde_json::from_slice(result).ok()?;
+            return view.id().map(|_| Self::Resumed { received });
+        }
+        let error = view.error()?;
+        let condition = error.data.as_ref().and_then(|data| data.get("condition"));
+        Some(if condition.is_some_and(|condition| condition == GAP) {
+            Self::Gap
+        } else if error.is(Code::NotFound) || error.is(Code::MethodNotFound) {
+            Self::Unknown
+        } else {
+            Self::Refused(error)
+        })
+    }
+}
+
+/// What a socket is told before it is closed because a newer one has its connection.
+#[must_use]
+pub fn fence() -> Bytes {
+    message::error(b"null", &RpcError::new(Code::ConnectionFenced, "a newer connection has taken over"))
+}
+
+/// Whether a message is that, which is not counted.
+#[must_use]
+pub fn is_fence(view: &View<'_>) -> bool {
+    view.kind() == Kind::Response
+        && view.id().is_none()
+        && view.error().is_some_and(|error| error.is(Code::ConnectionFenced))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Ask {
+        Ask { id: Bytes::from_static(b"\"r\""), connection: Connection::new([1; 16]), received: 7 }
+    }
+
+    #[test]
+    fn an_ask_is_read_as_it_was_written() {
+        let line = example().line();
+        let expected = format!(
+            r#"{{"jsonrpc":"2.0","id":"r","method":"_narrows/resume","params":{{"connection":"{}","received":7}}}}"#,
+            "01".repeat(16)
+        );
+        assert_eq!(line, expected);
+        match first(&View::parse(&line)) {
+            First::Resume(ask) => assert_eq!(ask, example()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn check_broken(params: &str) {
+        let line = format!(r#"{{"jsonrpc":"2.0","id":5,"method":"_narrows/resume"{params}}}"#);
+        match first(&View::parse(line.as_bytes())) {
+            First::Broken(answer) => {
+                let answer = View::parse(&answer);
+                assert_eq!(answer.id(), Some(b"5".as_slice()));
+                assert!(answer.error().unwrap().is(Code::InvalidParams));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_broken_ask_is_answered() {
+        check_broken("");
+        check_broken(r#","params":{"connection":"a"}"#);
+        check_broken(r#","params":{"connection":"","received":1}"#);
+        check_broken(r#","params":{"connection":"a","received":-1}"#);
+        check_broken(r#","params":["a",1.5]"#);
+    }
+
+    #[test]
+    fn anything_else_is_plain_or_marked() {
+        for plain in [
+            r#"{"jsonrpc":"2.0","method":"_narrows/resume","params":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#,
+            "[]",
+            "",
+        ] {
+            assert!(matches!(first(&View::parse(plain.as_bytes())), First::Plain), "{plain}");
+        }
+        let marked =
+            r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"_meta":{"narrows":{"resume":1}}}}"#;
+        assert!(matches!(first(&View::parse(marked.as_bytes())), First::Marked));
+    }
+
+    #[test]
+    fn an_answer_is_read_as_it_was_written() {
+        let refused = Answer::Refused(RpcError::new(Code::Backpressure, "later"));
+        for answer in [Answer::Resumed { received: 3 }, Answer::Unknown, Answer::Gap, refused] {
+            let line = example().answer(&answer);
+            let view = View::parse(&line);
+            assert_eq!(Answer::read(&view, b"\"r\""), Some(answer));
+            assert_eq!(Answer::read(&view, b"1"), None);
+            assert!(!is_fence(&view));
+        }
+    }
+
+    #[test]
+    fn a_fence_is_known() {
+        let fence = fence();
+        assert!(is_fence(&View::parse(&fence)));
+        assert!(matches!(Answer::read(&View::parse(&fence), b"1"), Some(Answer::Refused(_))));
+    }
+}

@@ -1,0 +1,243 @@
+//! The mark in `initialize`: who can take a connection up again says so there, and gets a name for it.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use narrows_wire::{Kind, Span, View, member};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::splice;
+
+/// Where the mark stands in `params` and in `result`.
+const PATH: [&str; 3] = ["_meta", "narrows", "resume"];
+
+/// The longest name of a connection that is believed.
+const LONGEST: usize = 128;
+
+/// The name of a connection that can be taken up again. Who knows it, and is who made it, has the connection, so it is
+/// never shown.
+#[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Connection(String);
+
+impl Connection {
+    /// The one that random bytes make.
+    #[must_use]
+    pub fn new(random: [u8; 16]) -> Self {
+        Self(format!("{:032x}", u128::from_be_bytes(random)))
+    }
+
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Connection {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        match (1..=LONGEST).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(Self(text)),
+            false => Err("that is no name of a connection"),
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection(…)")
+    }
+}
+
+/// What a server that can resume says in the result of `initialize`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The name to resume by.
+    pub connection: Connection,
+    /// How long the connection is held without a socket.
+    pub grace: Duration,
+}
+
+/// The `initialize` of a client with the mark in it. `None` if `line` is no such request, or has no place for the mark.
+#[must_use]
+pub fn ask(line: &[u8]) -> Option<Bytes> {
+    let view = View::parse(line);
+    if !is_initialize(&view) || view.params().is_none_or(|params| params == b"null") {
+        return None;
+    }
+    within(line, view.envelope().params, |params| splice::put(params, &PATH, b"1"))
+}
+
+/// Whether `view` is an `initialize` with the mark in it.
+#[must_use]
+pub fn asks(view: &View<'_>) -> bool {
+    is_initialize(view) && view.params().and_then(marked).is_some_and(|mark| mark == b"1")
+}
+
+/// The `initialize` of a client without the mark, as it was before [`ask`]; `None` if it is not in it.
+#[must_use]
+pub fn forget_asked(line: &[u8]) -> Option<Bytes> {
+    let view = View::parse(line);
+    if !asks(&view) {
+        return None;
+    }
+    within(line, view.envelope().params, |params| splice::cut(params, &PATH))
+}
+
+/// The answer to `initialize` with what was granted in it. `None` if it is none that has a place for it.
+#[must_use]
+pub fn grant(line: &[u8], granted: &Granted) -> Option<Bytes> {
+    let view = View::parse(line);
+    if view.kind() != Kind::Response {
+        return None;
+    }
+    let value = json!({"connection": granted.connection.as_str(), "graceSeconds": granted.grace.as_secs()})
+        .to_string();
+    within(line, view.envelope().result, |result| splice::put(result, &PATH, value.as_bytes()))
+}
+
+/// What was granted in an answer to `initialize`, and the answer without it, as it was before [`grant`].
+#[must_use]
+pub fn granted(line: &[u8]) -> Option<(Granted, Bytes)> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Mark {
+        connection: Connection,
+        grace_seconds: u64,
+    }
+
+    let view = View::parse(line);
+    if view.kind() != Kind::Response {
+        return None;
+    }
+    let Mark { connection, grace_seconds } = serde_json::from_slice(view.result().and_then(marked)?).ok()?;
+    let granted = Granted { connection, grace: Duration::from_secs(grace_seconds) };
+    let plain = within(line, view.envelope().result, |result| splice::cut(result, &PATH));
+    // A mark that somebody wrote in another form stays where it is, which does no harm.
+    Some((granted, plain.unwrap_or_else(|| Bytes::copy_from_slice(line))))
+}
+
+fn is_initialize(view: &View<'_>) -> bool {
+    view.kind() == Kind::Request && view.method().as_deref() == Some("initialize")
+}
+
+/// The mark in `params` or a `result`.
+fn marked(object: &[u8]) -> Option<&[u8]> {
+    PATH.iter().try_fold(object, |text, key| text.get(member(text, key).ok()??))
+}
+
+/// `line` with the stretch `span` changed.
+fn within(line: &[u8], span: Span, change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> Option<Bytes> {
+    let new = change(span.of(line)?)?;
+    Some(splice::replace(line, &span.range(), &new).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(bytes: &[u8]) -> &str {
+        std::str::from_utf8(bytes).unwrap()
+    }
+
+    #[track_caller]
+    fn check_ask(line: &str, expected: Option<&str>) {
+        let asked = ask(line.as_bytes());
+        assert_eq!(asked.as_deref().map(text), expected);
+        if let Some(asked) = asked {
+            assert!(asks(&View::parse(&asked)));
+            assert_eq!(ask(&asked).as_ref(), Some(&asked), "once is enough");
+            let before = forget_asked(&asked).unwrap();
+            if !line.contains("\"_meta\":{}") {
+                assert_eq!(text(&before), line);
+            }
+        } else {
+            assert!(!asks(&View::parse(line.as_bytes())));
+        }
+    }
+
+    #[test]
+    fn a_client_marks_its_initialize_and_nothing_else() {
+        check_ask(
+            r#" {"jsonrpc":"2.0","id":"q","method":"initialize","params":{"protocolVersion":1}}"#,
+            Some(
+                r#" {"jsonrpc":"2.0","id":"q","method":"initialize","params":{"_meta":{"narrows":{"resume":1}},"protocolVersion":1}}"#,
+            ),
+        );
+        check_ask(
+            r#"{"params":{"_meta":{"x": 1}},"id":1,"method":"initialize","jsonrpc":"2.0"}"#,
+            Some(
+                r#"{"params":{"_meta":{"narrows":{"resume":1},"x": 1}},"id":1,"method":"initialize","jsonrpc":"2.0"}"#,
+            ),
+        );
+        check_ask(
+            r#"{"params":{"_meta":{}},"id":1,"method":"initialize","jsonrpc":"2.0"}"#,
+            Some(
+                r#"{"params":{"_meta":{"narrows":{"resume":1}}},"id":1,"method":"initialize","jsonrpc":"2.0"}"#,
+            ),
+        );
+        for other in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"initialized","params":{}}"#,
+            r#"{"jsonrpc":"2.0","method":"initialize","params":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":[]}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"_meta":[]}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":null}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#,
+            r#"[{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}]"#,
+            "{",
+        ] {
+            check_ask(other, None);
+        }
+    }
+
+    #[track_caller]
+    fn check_grant(line: &str) {
+        let given = Granted { connection: Connection::new([7; 16]), grace: Duration::from_secs(300) };
+        let marked = grant(line.as_bytes(), &given).unwrap();
+        let (read, plain) = granted(&marked).unwrap();
+        assert_eq!((read, text(&plain)), (given, line));
+    }
+
+    #[test]
+    fn a_server_grants_in_the_answer_and_the_answer_comes_back_as_it_was() {
+        check_grant(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        check_grant(r#"{"result":{ "protocolVersion":1 },"jsonrpc":"2.0","id":"x"}"#);
+        check_grant(r#"{"result":{"_meta":{"narrows":{"pool":"a"}}},"jsonrpc":"2.0","id":"x"}"#);
+        check_grant(r#"{"result":{"protocolVersion":1,"_meta":{"a":{}}},"jsonrpc":"2.0","id":"x"}"#);
+        let given = Granted { connection: Connection::new([0; 16]), grace: Duration::ZERO };
+        for other in [
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":null}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"x","params":{}}"#,
+        ] {
+            assert_eq!(grant(other.as_bytes(), &given), None);
+            assert_eq!(granted(other.as_bytes()), None);
+        }
+    }
+
+    #[test]
+    fn a_mark_that_is_none_is_none() {
+        for mark in [
+            r#"1"#,
+            r#"{"connection":"","graceSeconds":1}"#,
+            r#"{"connection":"a b","graceSeconds":1}"#,
+            r#"{"connection":"a","graceSeconds":-1}"#,
+            r#"{"connection":"a"}"#,
+        ] {
+            let line = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"result":{{"_meta":{{"narrows":{{"resume":{mark}}}}}}}}}"#
+            );
+            assert_eq!(granted(line.as_bytes()), None, "{mark}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_connection_is_never_shown() {
+        assert_eq!(Connection::new([0xab; 16]).as_str(), "ab".repeat(16));
+        assert_eq!(format!("{:?}", Connection::new([0xab; 16])), "Connection(…)");
+    }
+}

@@ -1,0 +1,235 @@
+//! Any sequence of sends, cuts and reconnects delivers each message once and in order, or says that there is a gap.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::{Gap, Held, Keep};
+
+/// What can happen; `ours` is the end that connects.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// An end has something to say.
+    Send { ours: bool, length: usize },
+    /// An end writes up to so many messages to the socket.
+    Write { ours: bool, count: usize },
+    /// So many messages arrive.
+    Arrive { ours: bool, count: usize },
+    /// The socket is lost with everything in it.
+    Cut,
+    /// A request to resume is made, over a new socket; we no longer listen to the one before.
+    Ask,
+    /// The other end reads the request made `back` requests before the last; it may be late and of no use any more.
+    Answer { back: usize },
+    /// The answer arrives.
+    Resume,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (any::<bool>(), 0..40_usize).prop_map(|(ours, length)| Step::Send { ours, length }),
+        4 => (any::<bool>(), 1..6_usize).prop_map(|(ours, count)| Step::Write { ours, count }),
+        4 => (any::<bool>(), 1..6_usize).prop_map(|(ours, count)| Step::Arrive { ours, count }),
+        1 => Just(Step::Cut),
+        2 => Just(Step::Ask),
+        2 => (0..3_usize).prop_map(|back| Step::Answer { back }),
+        2 => Just(Step::Resume),
+    ]
+}
+
+/// One end: what it has sent, and what it got.
+struct End {
+    held: Held,
+    said: Vec<Bytes>,
+    got: Vec<Bytes>,
+    /// What it wrote and has not arrived, and the socket it was written to.
+    pipe: VecDeque<Bytes>,
+    socket: usize,
+    /// The most bytes that were ever on the way.
+    most: usize,
+}
+
+impl End {
+    fn new(keep: Keep) -> Self {
+        let held = Held::new(keep);
+        Self { held, said: Vec::new(), got: Vec::new(), pipe: VecDeque::new(), socket: 0, most: 0 }
+    }
+
+    fn write(&mut self, socket: usize, count: usize, now: Instant) {
+        self.change(socket);
+        self.pipe.extend(std::iter::from_fn(|| self.held.next(now)).take(count));
+        self.most = self.most.max(self.pipe.iter().map(|line| line.len() + 1).sum());
+    }
+
+    /// Writes to another socket from now on.
+    fn change(&mut self, socket: usize) {
+        if self.socket != socket {
+            self.socket = socket;
+            self.pipe.clear();
+        }
+    }
+}
+
+struct World {
+    /// The end that connects.
+    ours: End,
+    theirs: End,
+    /// The socket of each end. One end may know of a newer one before the other does.
+    our_socket: Option<usize>,
+    their_socket: Option<usize>,
+    /// Our socket has been answered on.
+    ready: bool,
+    /// Requests by socket, until they are read: what they say was received. The first socket has none.
+    asks: Vec<Option<u64>>,
+    /// The answer on our socket, on its way.
+    answer: Option<Result<u64, Gap>>,
+    /// The number of messages sent so far makes each distinct.
+    next: usize,
+    now: Instant,
+}
+
+impl World {
+    /// Does it; an error is a gap that an end was told of.
+    fn step(&mut self, step: Step) -> Result<(), Gap> {
+        let now = self.now;
+        match step {
+            Step::Send { ours, length } => {
+                let line = Bytes::from(format!("{}:{}", self.next, "x".repeat(length)));
+                self.next += 1;
+                let end = if ours { &mut self.ours } else { &mut self.theirs };
+                end.said.push(line.clone());
+                end.held.send(line);
+            }
+            Step::Write { ours: true, count } => {
+                if let Some(socket) = self.our_socket.filter(|_| self.ready) {
+                    self.ours.write(socket, count, now);
+                }
+            }
+            Step::Write { ours: false, count } => {
+                if let Some(socket) = self.their_socket {
+                    self.theirs.write(socket, count, now);
+                }
+            }
+            Step::Arrive { ours, count } => {
+                let (from, to) = if ours {
+                    (&mut self.ours, &mut self.theirs)
+                } else {
+                    (&mut self.theirs, &mut self.ours)
+                };
+                let listens = if ours { self.their_socket } else { self.our_socket.filter(|_| self.ready) };
+                if listens == Some(from.socket) {
+                    for line in from.pipe.drain(..count.min(from.pipe.len())) {
+                        to.held.took();
+                        to.got.push(line);
+                    }
+                }
+            }
+            Step::Cut => {
+                self.ours.pipe.clear();
+                self.theirs.pipe.clear();
+                (self.our_socket, self.their_socket, self.answer, self.ready) = (None, None, None, false);
+            }
+            Step::Ask => {
+                self.our_socket = Some(self.asks.len());
+                self.asks.push(Some(self.ours.held.counts().taken));
+                (self.answer, self.ready) = (None, false);
+            }
+            Step::Answer { back } => {
+                let Some(socket) = self.asks.len().checked_sub(back + 1) else { return Ok(()) };
+                let Some(received) = self.asks[socket].take() else { return Ok(()) };
+                let answer = self.theirs.held.resume(received);
+                if answer.is_ok() {
+                    self.their_socket = Some(socket);
+                    self.theirs.change(socket);
+                }
+                if self.our_socket == Some(socket) {
+                    self.answer = Some(answer);
+                }
+            }
+            Step::Resume => {
+                let Some(answer) = self.answer.take() else { return Ok(()) };
+                self.ours.held.resume(answer?)?;
+                self.ready = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// All that is missing comes over one more socket.
+    fn settle(&mut self) -> Result<(), Gap> {
+        self.step(Step::Ask)?;
+        self.step(Step::Answer { back: 0 })?;
+        self.step(Step::Resume)?;
+        for ours in [true, false] {
+            self.step(Step::Write { ours, count: usize::MAX })?;
+            self.step(Step::Arrive { ours, count: usize::MAX })?;
+        }
+        Ok(())
+    }
+}
+
+/// Plays `steps` with rings of `bytes`; `true` if all went well, `false` if a gap was told.
+fn play(steps: Vec<Step>, bytes: usize) -> Result<bool, TestCaseError> {
+    let keep = Keep { bytes, time: Duration::from_secs(300) };
+    let mut world = World {
+        ours: End::new(keep),
+        theirs: End::new(keep),
+        our_socket: Some(0),
+        their_socket: Some(0),
+        ready: true,
+        asks: vec![None],
+        answer: None,
+        next: 0,
+        now: Instant::now(),
+    };
+    let mut played = Ok(());
+    for step in steps {
+        played = world.step(step);
+        if played.is_err() {
+            break;
+        }
+    }
+    let whole = played.and_then(|()| world.settle());
+    for (from, to) in [(&world.ours, &world.theirs), (&world.theirs, &world.ours)] {
+        // Whatever happened, what came is a beginning of what was said, each once and in order.
+        prop_assert_eq!(Some(to.got.as_slice()), from.said.get(..to.got.len()));
+        if whole.is_ok() {
+            prop_assert_eq!(to.got.len(), from.said.len());
+        }
+    }
+    if whole.is_err() {
+        let most = world.ours.most.max(world.theirs.most);
+        prop_assert!(most > bytes, "a gap though no more than {most} bytes were on the way");
+    }
+    Ok(whole.is_ok())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn with_rings_that_suffice_each_message_comes_once_and_in_order(
+        steps in prop::collection::vec(any_step(), 0..120)
+    ) {
+        prop_assert!(play(steps, 1 << 20)?);
+    }
+
+    #[test]
+    fn with_small_rings_the_same_or_a_gap_is_told(
+        steps in prop::collection::vec(any_step(), 0..120),
+        bytes in 1..200_usize,
+    ) {
+        play(steps, bytes)?;
+    }
+}
+
+#[test]
+fn a_gap_happens_where_too_much_was_on_the_way() {
+    let mut steps: Vec<Step> = (0..8).map(|_| Step::Send { ours: false, length: 20 }).collect();
+    steps.push(Step::Write { ours: false, count: 8 });
+    steps.push(Step::Cut);
+    assert!(!play(steps.clone(), 50).unwrap());
+    assert!(play(steps, 500).unwrap());
+}
