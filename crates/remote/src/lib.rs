@@ -1,4 +1,8 @@
 //! Frames over a network: WebSocket and Streamable HTTP on one port, TLS, who is at the other end, and connections that
 //! outlive their sockets.
 
+pub mod identity;
 pub mod resume;
+pub mod server;
+pub mod tls;
+pub mod tokens;

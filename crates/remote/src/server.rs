@@ -1,0 +1,348 @@
+//! The front: HTTP/1.1, HTTP/2 and WebSocket on one port, who may come in, and a line to the agents for each who does.
+//!
+//! A [`Front`] is bound at once and then served on a runtime of the caller's. For each logical connection it asks its
+//! [`Backend`] for one end of a socket pair that carries lines, one message each; what is behind the other end it does not know. Socket
+//! and connection are two things: over HTTP a connection has many requests, and one that can be resumed has one socket after another.
+//!
+//! Checks come in this order, and what fails one sees nothing of the next: the number of sockets, the host that was meant (403), the
+//! page that asks (403), who asks (401, 429), the path and the method (404, 405), and only then what is asked.
+
+mod accept;
+mod carry;
+mod channel;
+mod codec;
+mod door;
+mod events;
+mod exchange;
+mod frames;
+mod guard;
+mod guest;
+mod io;
+mod lockout;
+mod logical;
+mod post;
+mod reply;
+mod route;
+mod shared;
+mod socket;
+mod visit;
+mod websocket;
+
+pub use door::ReloadError;
+
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener, TcpStream as StdTcpStream};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::identity::Identity;
+use crate::resume::Keep;
+use crate::tls::TlsFiles;
+use codec::Codec;
+use door::Door;
+use guest::{Credential, Guest};
+use io::Io;
+use shared::Shared;
+use socket::Socket;
+
+/// How often files are looked at.
+const LOOKING: Duration = Duration::from_secs(2);
+
+/// How many sockets may wait to be adopted.
+const ADOPTING: usize = 256;
+
+/// How long connections may take to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(3);
+
+/// Where and how clients come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// The address; port 0 becomes a real one.
+    pub address: SocketAddr,
+    /// The one path there is, such as `/acp`.
+    pub path: String,
+    /// Who is let in.
+    pub auth: Auth,
+    /// The origins whose pages may ask, each exactly as a browser writes it.
+    pub origins: Vec<String>,
+    /// The hosts that may be meant besides localhost, 127.0.0.1, [::1] and the address itself.
+    pub hosts: Vec<String>,
+    /// Its certificate; without, it is cleartext.
+    pub tls: Option<TlsFiles>,
+}
+
+/// Who is let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// Everybody on this machine, as [`Identity::local`].
+    None,
+    /// Who has a token of this file.
+    Token(PathBuf),
+    /// Who has a certificate of the authorities in [`TlsFiles::client_ca`].
+    Mtls,
+}
+
+/// How much there may be of everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest message of a client.
+    pub max_message: usize,
+    /// How long a client may take for the head of its first request, and for each part of a body.
+    pub header_timeout: Duration,
+    /// Within which time it is noticed that nobody is there, or nobody reads.
+    pub idle_timeout: Duration,
+    /// How many sockets there may be; more wait.
+    pub max_sockets: usize,
+    /// How many connections one identity may have.
+    pub max_connections_per_identity: usize,
+    /// How many requests over HTTP, upgrades among them, one identity may make.
+    pub max_requests_per_second: u32,
+    /// How many wrong tokens an address may show before it is not looked at; one is forgotten every six seconds.
+    pub max_failures: u32,
+    /// How many bytes of each stream or resumable connection are kept to be sent again.
+    pub replay_bytes: usize,
+    /// For how long.
+    pub replay_time: Duration,
+    /// How long a connection is held while nobody is there.
+    pub grace: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_message: 16 << 20,
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(45),
+            max_sockets: 16_384,
+            max_connections_per_identity: 1000,
+            max_requests_per_second: 2000,
+            max_failures: 10,
+            replay_bytes: 4 << 20,
+            replay_time: Duration::from_secs(300),
+            grace: Duration::from_secs(300),
+        }
+    }
+}
+
+impl Limits {
+    fn keep(&self) -> Keep {
+        Keep { bytes: self.replay_bytes, time: self.replay_time }
+    }
+}
+
+/// What [`Backend::open`] returns.
+pub type Opening<'a> = Pin<Box<dyn Future<Output = std::io::Result<StdUnixStream>> + Send + 'a>>;
+
+/// Where connections lead.
+pub trait Backend: Send + Sync {
+    /// One end of a socket pair for a new connection of `identity`. Each line is one message, both ways; either end may close it.
+    fn open(&self, identity: Identity) -> Opening<'_>;
+}
+
+/// Why nobody can come in.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The address cannot be had.
+    #[error("{address}: {error}")]
+    Address {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// Others than this machine could come in without being asked who they are.
+    #[error("{0}: without authentication only a loopback address may be used")]
+    Open(SocketAddr),
+    /// Others than this machine could come in, and others could listen.
+    #[error("{0}: without TLS only a loopback address may be used")]
+    Cleartext(SocketAddr),
+    /// Certificates are asked for, and none can be verified.
+    #[error("{0}: authentication by certificate needs TLS with a client_ca")]
+    NoAuthority(SocketAddr),
+    /// The path is none.
+    #[error("{0:?} is not a path")]
+    Path(String),
+    /// A file cannot be used.
+    #[error(transparent)]
+    File(#[from] ReloadError),
+}
+
+/// A socket that somebody else let in.
+#[derive(Debug)]
+pub enum Adopted {
+    /// Over TCP.
+    Tcp(StdTcpStream),
+    /// Of a unix socket.
+    Unix(StdUnixStream),
+}
+
+/// A socket that was not adopted: the front is gone, or too many wait.
+#[derive(Debug, thiserror::Error)]
+#[error("the front takes no more connections")]
+pub struct NotAdopted(pub Adopted);
+
+/// Listeners that are bound, and everything behind them.
+pub struct Front {
+    shared: Arc<Shared>,
+    doors: Vec<(Arc<Door>, TcpListener)>,
+    addresses: Vec<SocketAddr>,
+    adopted: mpsc::Receiver<(Adopted, Bytes, Identity)>,
+    handle: Handle,
+}
+
+/// What can be done with a front while it is served.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+    doors: Arc<[Arc<Door>]>,
+    adopt: mpsc::Sender<(Adopted, Bytes, Identity)>,
+}
+
+impl Front {
+    /// Binds all listeners and reads all their files. Nobody is let in before it is served.
+    ///
+    /// # Errors
+    /// When one of them cannot be had, or would let in those who should not come in; then none is.
+    pub fn bind(
+        listeners: Vec<Listener>,
+        limits: Limits,
+        backend: Arc<dyn Backend>,
+    ) -> Result<Self, BindError> {
+        let mut doors = Vec::new();
+        let mut addresses = Vec::new();
+        for listener in listeners {
+            check(&listener)?;
+            let address = listener.address;
+            let failed = |error| BindError::Address { address, error };
+            let socket = TcpListener::bind(address).map_err(failed)?;
+            socket.set_nonblocking(true).map_err(failed)?;
+            let bound = socket.local_addr().map_err(failed)?;
+            doors.push((Arc::new(Door::new(listener, bound)?), socket));
+            addresses.push(bound);
+        }
+        let shared = Shared::new(limits, backend);
+        let (adopt, adopted) = mpsc::channel(ADOPTING);
+        let known = doors.iter().map(|(door, _)| Arc::clone(door)).collect();
+        let handle = Handle { shared: Arc::clone(&shared), doors: known, adopt };
+        Ok(Self { shared, doors, addresses, adopted, handle })
+    }
+
+    /// Where the listeners are, in their order; a port 0 has become a real one.
+    #[must_use]
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// For whoever is not the one who serves.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Serves until [`Handle::shutdown`]. Must be polled inside a runtime.
+    ///
+    /// # Errors
+    /// When a listener cannot be used on this runtime.
+    pub async fn serve(self) -> std::io::Result<()> {
+        let Self { shared, doors, mut adopted, handle, .. } = self;
+        // Dropping the set ends the tasks.
+        let mut accepting = JoinSet::new();
+        for (door, socket) in doors {
+            let socket = tokio::net::TcpListener::from_std(socket)?;
+            accepting.spawn(accept::accept(Arc::clone(&shared), door, socket));
+        }
+        let mut looking = interval(LOOKING);
+        looking.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = shared.stopping() => break,
+                Some((stream, head, identity)) = adopted.recv() => adopt(&shared, stream, head, identity),
+                _ = looking.tick() => handle.look(false),
+            }
+        }
+        // Whoever has a connection is told; what is left after that is not waited for.
+        let all = u32::try_from(shared.limits.max_sockets).unwrap_or(u32::MAX);
+        _ = tokio::time::timeout(GOODBYE, shared.sockets.acquire_many(all)).await;
+        Ok(())
+    }
+}
+
+impl Handle {
+    /// Lets everything end: nobody is let in, WebSockets are closed with 1001, streams of events end.
+    pub fn shutdown(&self) {
+        self.shared.stop();
+    }
+
+    /// Reads all files of all listeners now. Connections stay, but for those whose token is gone.
+    ///
+    /// # Errors
+    /// When one cannot be used; what it is for stays as it was, and so does what comes after.
+    pub fn reload(&self) -> Result<(), ReloadError> {
+        self.doors.iter().try_for_each(|door| door.reload(true))
+    }
+
+    fn look(&self, all: bool) {
+        for door in &*self.doors {
+            if let Err(error) = door.reload(all) {
+                tracing::warn!(%error, "a file has changed and cannot be used; what it said before still holds");
+            }
+        }
+    }
+
+    /// Takes a socket over that carries lines and was let in elsewhere as `identity`. `head` is what was read from it already.
+    ///
+    /// # Errors
+    /// When there is no room now; the socket comes back.
+    pub fn adopt(&self, stream: Adopted, head: Bytes, identity: Identity) -> Result<(), NotAdopted> {
+        let sent = self.adopt.try_send((stream, head, identity));
+        sent.map_err(|error| NotAdopted(error.into_inner().0))
+    }
+}
+
+fn check(listener: &Listener) -> Result<(), BindError> {
+    let address = listener.address;
+    if !listener.path.starts_with('/') || listener.path.contains(['?', '#', ' ']) {
+        return Err(BindError::Path(listener.path.clone()));
+    }
+    if listener.auth == Auth::Mtls && listener.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none()) {
+        return Err(BindError::NoAuthority(address));
+    }
+    if address.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    match (&listener.auth, &listener.tls) {
+        (Auth::None, _) => Err(BindError::Open(address)),
+        (_, None) => Err(BindError::Cleartext(address)),
+        _ => Ok(()),
+    }
+}
+
+fn adopt(shared: &Arc<Shared>, stream: Adopted, head: Bytes, identity: Identity) {
+    let io = match stream {
+        Adopted::Tcp(stream) => {
+            stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)).map(Io::Tcp)
+        }
+        Adopted::Unix(stream) => {
+            stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream)).map(Io::Unix)
+        }
+    };
+    let limits = &shared.limits;
+    let io = match io.and_then(|io| io.tune(limits.idle_timeout).map(|()| io)) {
+        Ok(io) => io,
+        Err(error) => return tracing::warn!(%error, "a socket that was handed over cannot be used"),
+    };
+    let Some(seat) = shared.seats.take(identity) else {
+        return tracing::warn!("a socket that was handed over is one too many of its identity");
+    };
+    let socket = Socket::new(io, Codec::lines(limits.max_message), head, limits.idle_timeout, None);
+    tokio::spawn(logical::serve(Arc::clone(shared), socket, Guest::new(seat, Credential::Place)));
+}

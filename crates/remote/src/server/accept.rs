@@ -1,0 +1,141 @@
+//! Sockets that come in: how many, with TLS or without, and how long they may say nothing.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::door::Door;
+use super::io::{Io, tune};
+use super::shared::Shared;
+use super::visit::Visit;
+use crate::identity::Identity;
+use crate::tls;
+
+/// How long nobody is let in after the system had no room for one.
+const REST: Duration = Duration::from_millis(200);
+
+/// The longest head of a request.
+const MAX_HEAD: usize = 32 << 10;
+
+/// How many streams of HTTP/2 a client may have at once.
+const MAX_STREAMS: u32 = 200;
+
+/// How long a connection may take to end when all do.
+const LAST: Duration = Duration::from_secs(2);
+
+/// Lets in who comes, until the front stops.
+pub(super) async fn accept(shared: Arc<Shared>, door: Arc<Door>, listener: TcpListener) {
+    let mut stopping = pin!(shared.stopping());
+    loop {
+        let come = async {
+            // Never closed.
+            let place = Arc::clone(&shared.sockets).acquire_owned().await.map_err(io::Error::other)?;
+            let (stream, peer) = listener.accept().await?;
+            io::Result::Ok((place, stream, peer))
+        };
+        let come = tokio::select! {
+            come = come => come,
+            () = &mut stopping => return,
+        };
+        match come {
+            Ok((place, stream, peer)) => {
+                tokio::spawn(serve(Arc::clone(&shared), Arc::clone(&door), stream, peer, place));
+            }
+            Err(error) => {
+                tracing::debug!(%error, "somebody could not be let in");
+                sleep(REST).await;
+            }
+        }
+    }
+}
+
+async fn serve(
+    shared: Arc<Shared>,
+    door: Arc<Door>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    place: OwnedSemaphorePermit,
+) {
+    let limits = &shared.limits;
+    if let Err(error) = tune(&stream, limits.idle_timeout) {
+        tracing::debug!(%error, "a socket stays as it is");
+    }
+    let began = tokio::time::Instant::now();
+    let Ok(Ok((io, certificate))) = timeout(limits.header_timeout, secure(&door, stream)).await else {
+        return tracing::debug!("somebody did not come in");
+    };
+    let visit = Arc::new(Visit {
+        shared: Arc::clone(&shared),
+        door,
+        peer: peer.ip(),
+        certificate,
+        greeted: AtomicBool::new(false),
+        refused: Notify::new(),
+        place: Arc::new(place),
+    });
+    let service = service_fn({
+        let visit = Arc::clone(&visit);
+        move |request| Arc::clone(&visit).answer(request)
+    });
+    let builder = builder(limits.idle_timeout.max(limits.header_timeout), limits.idle_timeout);
+    let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(io), service));
+    let mut unseen = pin!(tokio::time::sleep_until(began + limits.header_timeout));
+    let mut waiting = true;
+    let mut ending = false;
+    loop {
+        tokio::select! {
+            ended = &mut connection => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a socket is at its end");
+                }
+                break;
+            }
+            () = &mut unseen, if waiting => {
+                waiting = false;
+                if ending || !visit.greeted.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            () = visit.refused.notified(), if !ending => connection.as_mut().graceful_shutdown(),
+            () = shared.stopping(), if !ending => {
+                ending = true;
+                waiting = true;
+                unseen.set(tokio::time::sleep_until(tokio::time::Instant::now() + LAST));
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// The socket as it is spoken on, and whom its certificate names.
+async fn secure(door: &Door, stream: TcpStream) -> io::Result<(Io, Option<Identity>)> {
+    let Some(config) = door.tls() else { return Ok((Io::Tcp(stream), None)) };
+    let stream = TlsAcceptor::from(config).accept(stream).await?;
+    let certificates = stream.get_ref().1.peer_certificates();
+    let certificate = certificates.and_then(|chain| chain.first()).and_then(|leaf| tls::identity(leaf));
+    Ok((Io::Tls(Box::new(stream)), certificate))
+}
+
+fn builder(between: Duration, idle: Duration) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(between).max_buf_size(MAX_HEAD);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(16 << 10)
+        .keep_alive_interval(idle / 3)
+        .keep_alive_timeout(idle / 3);
+    builder
+}

@@ -1,0 +1,283 @@
+//! The hot path: messages of a socket to the lines of a backend, and back, in one task and without buffers of its own.
+//!
+//! Everything that one read brings goes on in one write. What cannot be written now waits, and while it waits nothing more is read
+//! from where it came from.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use narrows_wire::{Kind, Piece, Splitter, View};
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+
+use super::codec::{self, Heard};
+use super::io::{Outbox, Scratch};
+use super::socket::{Socket, SocketEnd};
+use crate::resume::{self, Granted, Held};
+
+/// How much is put before a socket at a time.
+const HELPING: usize = 64 << 10;
+
+/// How often a task goes round before it lets others have their turn.
+const ROUNDS: usize = 16;
+
+/// Why nothing is carried any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CarryEnd {
+    /// The socket is at its end.
+    Socket(SocketEnd),
+    /// The backend is, and the client has all that it sent.
+    Backend,
+}
+
+/// What can be taken up again with another socket.
+#[derive(Debug)]
+struct Memory {
+    held: Held,
+    /// What to grant in the answer to `initialize`, and the id of that, until it comes.
+    granting: Option<(Bytes, Granted)>,
+    granted: bool,
+}
+
+/// The backend's side of a connection, which may see several sockets.
+#[derive(Debug)]
+pub(super) struct Line {
+    backend: UnixStream,
+    splitter: Splitter,
+    to_backend: Outbox,
+    /// The backend has said all it will.
+    ended: bool,
+    /// It does not listen any more.
+    deaf: bool,
+    memory: Option<Memory>,
+}
+
+impl Line {
+    /// To a backend.
+    pub(super) fn new(backend: UnixStream) -> Self {
+        let splitter = Splitter::new(narrows_wire::MAX_LINE);
+        Self { backend, splitter, to_backend: Outbox::default(), ended: false, deaf: false, memory: None }
+    }
+
+    /// From now on what is sent is kept, and counted. `id` is that of `initialize`, in whose answer `granted` is told.
+    pub(super) fn remember(&mut self, held: Held, id: Bytes, granted: Granted) {
+        self.memory = Some(Memory { held, granting: Some((id, granted)), granted: false });
+    }
+
+    /// Whether the client has been told that it can come back.
+    pub(super) fn is_granted(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.granted)
+    }
+
+    /// What was sent and taken, if that is kept.
+    pub(super) fn held(&mut self) -> Option<&mut Held> {
+        self.memory.as_mut().map(|memory| &mut memory.held)
+    }
+
+    /// Takes a message of the client. The answer that it demands at once, if it is none.
+    pub(super) fn take(&mut self, message: &[u8], scratch: &Scratch) -> Option<Bytes> {
+        if let Some(memory) = &mut self.memory {
+            memory.held.took();
+        }
+        if codec::is_blank(message) {
+            return View::parse(message).refusal();
+        }
+        if !self.deaf {
+            codec::put_line(self.to_backend.open(scratch), message);
+        }
+        None
+    }
+
+    /// Says something to the client that the backend has not said.
+    pub(super) fn say(&mut self, message: Bytes, socket: &mut Socket, scratch: &Scratch) {
+        match &mut self.memory {
+            Some(memory) => memory.held.send(message),
+            None => socket.put(&message, scratch),
+        }
+    }
+
+    /// Carries until either side is at its end.
+    pub(super) fn poll_carry(
+        &mut self,
+        cx: &mut Context<'_>,
+        socket: &mut Socket,
+        scratch: &Scratch,
+    ) -> Poll<CarryEnd> {
+        for _ in 0..ROUNDS {
+            let up = match self.poll_up(cx, socket, scratch) {
+                Ok(moved) => moved,
+                Err(end) => return Poll::Ready(CarryEnd::Socket(end)),
+            };
+            let down = match self.poll_down(cx, socket, scratch) {
+                Ok(moved) => moved,
+                Err(end) => return Poll::Ready(end),
+            };
+            if !up && !down {
+                return socket.poll_tick(cx, scratch).map(CarryEnd::Socket);
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// From the client to the backend; whether anything moved.
+    fn poll_up(
+        &mut self,
+        cx: &mut Context<'_>,
+        socket: &mut Socket,
+        scratch: &Scratch,
+    ) -> Result<bool, SocketEnd> {
+        if !self.poll_backend(cx, scratch) {
+            return Ok(false);
+        }
+        let mut answers = Vec::new();
+        let read = socket.poll_read(cx, scratch, |heard| match heard {
+            Heard::Message(message) => answers.extend(self.take(message, scratch)),
+            Heard::TooLong(view) => {
+                if let Some(memory) = &mut self.memory {
+                    memory.held.took();
+                }
+                answers.extend(view.refusal());
+            }
+            Heard::Ping(_) | Heard::Close(_) => {}
+        });
+        for answer in answers {
+            self.say(answer, socket, scratch);
+        }
+        self.poll_backend(cx, scratch);
+        match read {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(_)) => Ok(true),
+            Poll::Ready(Err(end)) => Err(end),
+        }
+    }
+
+    /// Writes what waits for the backend; whether nothing does any more.
+    fn poll_backend(&mut self, cx: &mut Context<'_>, scratch: &Scratch) -> bool {
+        match self.to_backend.poll_write(cx, &mut self.backend, scratch) {
+            Poll::Pending => false,
+            Poll::Ready(Ok(_)) => true,
+            Poll::Ready(Err(_)) => {
+                // What it still has to say is read all the same.
+                self.deaf = true;
+                self.to_backend.clear(scratch);
+                true
+            }
+        }
+    }
+
+    /// From the backend to the client; whether anything moved.
+    fn poll_down(
+        &mut self,
+        cx: &mut Context<'_>,
+        socket: &mut Socket,
+        scratch: &Scratch,
+    ) -> Result<bool, CarryEnd> {
+        let mut moved = self.serve(socket, scratch);
+        match socket.poll_write(cx, scratch) {
+            Poll::Pending => return Ok(false),
+            Poll::Ready(written) => moved |= written.map_err(CarryEnd::Socket)?,
+        }
+        if self.is_full() {
+            return Ok(moved);
+        }
+        if self.ended {
+            let drained = self.memory.as_ref().is_none_or(|memory| memory.held.ring().is_drained());
+            return if drained { Err(CarryEnd::Backend) } else { Ok(true) };
+        }
+        match self.poll_lines(cx, scratch, Some(&mut *socket)) {
+            Poll::Pending => return Ok(moved),
+            Poll::Ready(()) => moved = true,
+        }
+        self.serve(socket, scratch);
+        match socket.poll_write(cx, scratch) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(_)) => Ok(moved),
+            Poll::Ready(Err(end)) => Err(CarryEnd::Socket(end)),
+        }
+    }
+
+    /// Puts a helping of what is kept before the socket.
+    fn serve(&mut self, socket: &mut Socket, scratch: &Scratch) -> bool {
+        let Some(memory) = &mut self.memory else { return false };
+        if memory.held.ring().is_drained() {
+            return false;
+        }
+        let now = Instant::now().into_std();
+        let mut moved = false;
+        while socket.waiting() < HELPING
+            && let Some(message) = memory.held.next(now)
+        {
+            socket.put(&message, scratch);
+            moved = true;
+        }
+        moved
+    }
+
+    fn is_full(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.held.ring().is_full())
+    }
+
+    /// Keeps what the backend says while there is no socket, as far as there is room. Ready when there is no more to come.
+    pub(super) fn poll_collect(&mut self, cx: &mut Context<'_>, scratch: &Scratch) -> Poll<()> {
+        self.poll_backend(cx, scratch);
+        while !self.ended && !self.is_full() {
+            if self.poll_lines(cx, scratch, None).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        // Full, or over: either way the next thing to happen is a socket, or the end of the grace.
+        if self.ended { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Reads once from the backend. Lines go to what is kept, or else to the socket.
+    fn poll_lines(
+        &mut self,
+        cx: &mut Context<'_>,
+        scratch: &Scratch,
+        socket: Option<&mut Socket>,
+    ) -> Poll<()> {
+        let Self { backend, splitter, memory, .. } = self;
+        let mut socket = socket;
+        let polled = scratch.poll_read(cx, backend, |read| {
+            splitter.feed(read, |piece| {
+                // Longer than any line may be: nobody could read it.
+                let Piece::Whole(line) = piece else { return };
+                match (&mut *memory, &mut socket) {
+                    (Some(memory), _) => memory.keep(line),
+                    (None, Some(socket)) => socket.put(line, scratch),
+                    (None, None) => {}
+                }
+            });
+        });
+        match polled {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(count)) if count > 0 => Poll::Ready(()),
+            Poll::Ready(_) => {
+                self.ended = true;
+                Poll::Ready(())
+            }
+        }
+    }
+}
+
+impl Memory {
+    /// Keeps a line of the backend, with the grant in it if it is the answer to `initialize`.
+    fn keep(&mut self, line: &[u8]) {
+        let line = match &self.granting {
+            None => Bytes::copy_from_slice(line),
+            Some((id, granted)) => {
+                let view = View::parse(line);
+                if view.kind() == Kind::Response && view.id() == Some(&**id) {
+                    let marked = resume::grant(line, granted);
+                    self.granted = marked.is_some();
+                    self.granting = None;
+                    marked.unwrap_or_else(|| Bytes::copy_from_slice(line))
+                } else {
+                    Bytes::copy_from_slice(line)
+                }
+            }
+        };
+        self.held.send(line);
+    }
+}

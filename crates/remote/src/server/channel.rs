@@ -1,0 +1,195 @@
+//! One connection over HTTP: a line to the agents, and the streams on which their messages are read.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+
+use bytes::Bytes;
+use narrows_wire::{Line, MAX_LINE, Splitter};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::exchange::{Exchange, Next, OpenFault, TooMany, Waits};
+use super::guest::Guest;
+use super::shared::Shared;
+
+/// How many messages may wait for the agents; whoever posts more waits.
+const WAITING: usize = 4;
+
+/// A connection over HTTP.
+#[derive(Debug)]
+pub(super) struct Channel {
+    /// What clients know it by.
+    pub(super) name: String,
+    owner: String,
+    exchange: Mutex<Exchange>,
+    /// When somebody last did something.
+    touched: Mutex<Instant>,
+    /// Somebody has read something.
+    room: Notify,
+    to_backend: mpsc::Sender<Bytes>,
+    end: Notify,
+}
+
+impl Channel {
+    /// Opens one for `guest`.
+    pub(super) async fn open(shared: &Arc<Shared>, guest: Guest) -> io::Result<Arc<Self>> {
+        let backend = shared.open(guest.identity()).await?;
+        let name = shared.name().ok_or(io::ErrorKind::Other)?;
+        let (to_backend, messages) = mpsc::channel(WAITING);
+        let channel = Arc::new(Self {
+            name: name.clone(),
+            owner: guest.identity().name.clone(),
+            exchange: Mutex::new(Exchange::new(shared.limits.keep())),
+            touched: Mutex::new(Instant::now()),
+            room: Notify::new(),
+            to_backend,
+            end: Notify::new(),
+        });
+        shared.channels(|channels| channels.insert(name, Arc::clone(&channel)));
+        tokio::spawn(run(Arc::clone(shared), Arc::clone(&channel), guest, backend, messages));
+        Ok(channel)
+    }
+
+    /// The one that `who` knows as `name`. That of somebody else is as unknown as one that is not there.
+    pub(super) fn find(shared: &Shared, name: &str, who: &str) -> Option<Arc<Self>> {
+        let found = shared.channels(|channels| channels.get(name).cloned())?;
+        (found.owner == who).then_some(found)
+    }
+
+    /// Lets it end.
+    pub(super) fn end(&self) {
+        self.end.notify_one();
+    }
+
+    /// Sends a message on; all of it, even if whoever posted it is gone meanwhile.
+    ///
+    /// `asked` is the id of a request, and where its answer goes.
+    pub(super) async fn send(&self, line: Bytes, asked: Option<(&[u8], Waits)>) -> Result<(), SendFault> {
+        self.touch();
+        let place = self.to_backend.reserve().await.map_err(|_| SendFault::Gone)?;
+        if let Some((id, waits)) = asked {
+            self.with(|exchange| exchange.asked(id, waits))?;
+        }
+        place.send(line);
+        Ok(())
+    }
+
+    /// As [`Exchange::open`].
+    pub(super) fn subscribe(
+        &self,
+        session: Option<&str>,
+        cursor: Option<u64>,
+    ) -> Result<(u64, Option<Bytes>), OpenFault> {
+        self.touch();
+        self.with(|exchange| exchange.open(session, cursor))
+    }
+
+    /// As [`Exchange::next`].
+    pub(super) fn next(&self, session: Option<&str>, reader: u64, waker: &Waker) -> Next {
+        let next = self.with(|exchange| exchange.next(session, reader, Instant::now().into_std(), waker));
+        if let Next::Events(_) = next {
+            self.room.notify_one();
+        }
+        next
+    }
+
+    /// As [`Exchange::close`].
+    pub(super) fn unsubscribe(&self, session: Option<&str>, reader: u64) {
+        self.touch();
+        self.with(|exchange| exchange.close(session, reader));
+        // Whoever made the agent wait may have been this one.
+        self.room.notify_one();
+    }
+
+    fn touch(&self) {
+        *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Exchange) -> T) -> T {
+        act(&mut self.exchange.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads what the agents say, as fast as those who listen let it.
+    async fn listen(&self, shared: &Shared, mut backend: OwnedReadHalf) {
+        let mut splitter = Splitter::new(MAX_LINE);
+        loop {
+            while self.with(|exchange| exchange.is_full()) {
+                if timeout(shared.limits.idle_timeout, self.room.notified()).await.is_err() {
+                    self.with(Exchange::drop_slow);
+                }
+            }
+            match backend.read_buf(splitter.buffer()).await {
+                Ok(count) if count > 0 => {}
+                _ => return,
+            }
+            let now = Instant::now().into_std();
+            self.with(|exchange| {
+                while let Some(line) = splitter.next_line() {
+                    if let Line::Whole(line) = line {
+                        exchange.said(&line, now);
+                    }
+                }
+            });
+        }
+    }
+
+    /// Ends when nobody has read or sent anything for the time of grace.
+    async fn quiet(&self, shared: &Shared) {
+        let grace = shared.limits.grace;
+        loop {
+            if self.with(|exchange| exchange.is_read()) {
+                sleep(grace).await;
+                continue;
+            }
+            let until = *self.touched.lock().unwrap_or_else(PoisonError::into_inner) + grace;
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+}
+
+/// Why a message cannot be sent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SendFault {
+    /// The connection is at its end.
+    #[error("the connection is at its end")]
+    Gone,
+    /// There are too many requests on it.
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
+}
+
+async fn run(
+    shared: Arc<Shared>,
+    channel: Arc<Channel>,
+    mut guest: Guest,
+    backend: UnixStream,
+    messages: mpsc::Receiver<Bytes>,
+) {
+    let (from, to) = backend.into_split();
+    tokio::select! {
+        () = channel.listen(&shared, from) => {}
+        () = speak(to, messages) => {}
+        () = channel.quiet(&shared) => {}
+        () = channel.end.notified() => {}
+        () = shared.stopping() => {}
+        () = guest.revoked() => {}
+    }
+    shared.channels(|channels| channels.remove(&channel.name));
+    channel.with(Exchange::end);
+}
+
+/// Sends on what is posted. Never ends by itself: what the agents still have to say is heard to its end.
+async fn speak(mut backend: OwnedWriteHalf, mut messages: mpsc::Receiver<Bytes>) {
+    let mut deaf = false;
+    while let Some(message) = messages.recv().await {
+        deaf = deaf || backend.write_all(&message).await.is_err();
+    }
+    std::future::pending::<()>().await;
+}

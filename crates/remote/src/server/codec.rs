@@ -1,0 +1,160 @@
+//! How messages stand on a socket: one per frame, or one per line.
+
+use narrows_wire::{Piece, Splitter, View};
+
+use super::frames::{self, Decoder, FrameEvent, FrameFault};
+
+/// Either of both ways.
+#[derive(Debug)]
+pub(super) enum Codec {
+    /// WebSocket.
+    Frames(Decoder),
+    /// What TCP and unix sockets have.
+    Lines(Splitter),
+}
+
+/// What came.
+#[derive(Debug)]
+pub(super) enum Heard<'a> {
+    /// A message; it may have raw line ends between its parts.
+    Message(&'a [u8]),
+    /// The beginning of a line that was too long. Its sender counts it as a message.
+    TooLong(View<'a>),
+    /// To be answered.
+    Ping(&'a [u8]),
+    /// The end that the other side wants.
+    Close(Option<u16>),
+}
+
+impl Codec {
+    /// Frames with messages of up to `limit` bytes.
+    pub(super) fn frames(limit: usize) -> Self {
+        Self::Frames(Decoder::new(limit))
+    }
+
+    /// Lines of up to `limit` bytes.
+    pub(super) fn lines(limit: usize) -> Self {
+        Self::Lines(Splitter::new(limit))
+    }
+
+    /// Shows everything that `read` completes.
+    pub(super) fn feed(
+        &mut self,
+        read: &mut [u8],
+        mut each: impl FnMut(Heard<'_>),
+    ) -> Result<(), FrameFault> {
+        match self {
+            Self::Frames(decoder) => decoder.feed(read, |event| match event {
+                FrameEvent::Message(text) => each(Heard::Message(text)),
+                FrameEvent::Ping(payload) => each(Heard::Ping(payload)),
+                FrameEvent::Pong => {}
+                FrameEvent::Close(code) => each(Heard::Close(code)),
+            }),
+            Self::Lines(splitter) => {
+                splitter.feed(read, |piece| match piece {
+                    Piece::Whole(line) => each(Heard::Message(line)),
+                    Piece::TooLong(head) => each(Heard::TooLong(View::too_long(head))),
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// Appends a message.
+    #[inline]
+    pub(super) fn put(&self, out: &mut Vec<u8>, message: &[u8]) {
+        match self {
+            Self::Frames(_) => frames::put_text(out, message),
+            Self::Lines(_) => {
+                out.extend_from_slice(message);
+                out.push(b'\n');
+            }
+        }
+    }
+
+    /// Appends what makes a live peer say something; nothing where there is no such thing.
+    pub(super) fn put_ping(&self, out: &mut Vec<u8>) {
+        if let Self::Frames(_) = self {
+            frames::put_ping(out);
+        }
+    }
+
+    /// Appends the end, where an end can be told.
+    pub(super) fn put_close(&self, out: &mut Vec<u8>, code: u16, reason: &str) {
+        if let Self::Frames(_) = self {
+            frames::put_close(out, code, reason);
+        }
+    }
+
+    /// Whether a live peer says something when it is asked to.
+    pub(super) fn has_pings(&self) -> bool {
+        matches!(self, Self::Frames(_))
+    }
+}
+
+/// Appends a message of a client as one line.
+///
+/// A frame may hold line ends. Between the parts of a message a carriage return is as blank as they are, and within a string it
+/// is as wrong, so one takes the place of the other: what was JSON still is, and what was not is not.
+pub(super) fn put_line(out: &mut Vec<u8>, message: &[u8]) {
+    let start = out.len();
+    out.extend_from_slice(message);
+    if memchr::memchr(b'\n', message).is_some() {
+        for byte in &mut out[start..] {
+            if *byte == b'\n' {
+                *byte = b'\r';
+            }
+        }
+    }
+    out.push(b'\n');
+}
+
+/// Whether a message has nothing in it, so that it would be no line.
+pub(super) fn is_blank(message: &[u8]) -> bool {
+    message.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'))
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_wire::Kind;
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn line(message: &str) -> Vec<u8> {
+        let mut out = b"before\n".to_vec();
+        put_line(&mut out, message.as_bytes());
+        out.split_off(7)
+    }
+
+    #[test]
+    fn line_ends_within_a_message() {
+        assert_eq!(line("{\n  \"a\": 1\r\n}\n"), b"{\r  \"a\": 1\r\r}\r\n");
+        assert_eq!(line("{}"), b"{}\n");
+        assert_eq!(line("\"a\nb\""), b"\"a\rb\"\n");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        #[test]
+        fn a_message_is_as_valid_on_a_line_as_it_was_in_its_frame(text in "[{}\\[\\]\",:a1\\\\\n\r\t ]{0,24}") {
+            let line = line(&text);
+            prop_assert_eq!(memchr::memchr_iter(b'\n', &line).count(), 1);
+            let before = serde_json::from_str::<Value>(&text).ok();
+            let after = serde_json::from_slice::<Value>(&line).ok();
+            prop_assert_eq!(before, after);
+        }
+
+        #[test]
+        fn pretty_messages_mean_the_same(id: i32, text: String) {
+            let value = serde_json::json!({"jsonrpc": "2.0", "id": id, "method": "x", "params": {"sessionId": text, "a": [text]}});
+            let line = line(&format!("{value:#}\n"));
+            let line = line.strip_suffix(b"\n").unwrap();
+            let line = line.strip_suffix(b"\r").unwrap();
+            prop_assert_eq!(View::parse(line).kind(), Kind::Request);
+            prop_assert_eq!(serde_json::from_slice::<Value>(line).unwrap(), value);
+        }
+    }
+}

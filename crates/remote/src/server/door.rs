@@ -1,0 +1,137 @@
+//! One listener: what it asks of those who come, and the files it knows them by.
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use rustls::ServerConfig;
+use tokio::sync::watch;
+
+use super::{Auth, BindError, Listener};
+use crate::tls::{self, TlsError, TlsFiles};
+use crate::tokens::{TokenError, Tokens};
+
+/// Why a listener goes on with what it knew.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// The file of tokens cannot be used.
+    #[error(transparent)]
+    Tokens(#[from] TokenError),
+    /// Certificate, key or authorities cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// A listener that is bound.
+#[derive(Debug)]
+pub(super) struct Door {
+    pub(super) path: String,
+    pub(super) origins: Vec<String>,
+    pub(super) hosts: Vec<String>,
+    pub(super) admits: Admits,
+    tls: Option<(TlsFiles, RwLock<Arc<ServerConfig>>)>,
+    /// What the files looked like when they were read.
+    stamps: Mutex<HashMap<PathBuf, Option<Stamp>>>,
+}
+
+/// Whom a listener lets in.
+#[derive(Debug)]
+pub(super) enum Admits {
+    /// Everybody who reaches it.
+    Everybody,
+    /// Who has a token of this file.
+    Tokens(PathBuf, watch::Sender<Arc<Tokens>>),
+    /// Who has a certificate.
+    Certificates,
+}
+
+/// When a file was changed, how long it is, and which one it is.
+type Stamp = (i64, i64, u64, u64);
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let about = fs::metadata(path).ok()?;
+    Some((about.mtime(), about.mtime_nsec(), about.len(), about.ino()))
+}
+
+impl Door {
+    /// Reads all its files. `bound` is where it really is.
+    pub(super) fn new(listener: Listener, bound: SocketAddr) -> Result<Self, BindError> {
+        let Listener { path, auth, origins, hosts, tls, .. } = listener;
+        let mut known: Vec<String> = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).to_vec();
+        if !bound.ip().is_unspecified() {
+            known.push(literal(bound));
+        }
+        known.extend(hosts.into_iter().map(|host| host.to_ascii_lowercase()));
+        let admits = match auth {
+            Auth::None => Admits::Everybody,
+            Auth::Mtls => Admits::Certificates,
+            Auth::Token(file) => {
+                let tokens = Tokens::read(&file).map_err(ReloadError::from)?;
+                Admits::Tokens(file, watch::Sender::new(Arc::new(tokens)))
+            }
+        };
+        let tls = match tls {
+            None => None,
+            Some(files) => {
+                let config = tls::server_config(&files).map_err(ReloadError::from)?;
+                Some((files, RwLock::new(config)))
+            }
+        };
+        let door = Self { path, origins, hosts: known, admits, tls, stamps: Mutex::default() };
+        for path in door.files() {
+            door.has_changed(&path);
+        }
+        Ok(door)
+    }
+
+    /// What to begin TLS with, if there is any.
+    pub(super) fn tls(&self) -> Option<Arc<ServerConfig>> {
+        let (_, config) = self.tls.as_ref()?;
+        Some(Arc::clone(&config.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let tokens = match &self.admits {
+            Admits::Tokens(file, _) => Some(file.clone()),
+            Admits::Everybody | Admits::Certificates => None,
+        };
+        let tls = self.tls.iter().flat_map(|(files, _)| files.paths()).map(Path::to_owned);
+        tokens.into_iter().chain(tls).collect()
+    }
+
+    /// Whether a file is another than it was the last time this was asked.
+    fn has_changed(&self, path: &Path) -> bool {
+        let now = stamp(path);
+        let mut stamps = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
+        stamps.insert(path.to_owned(), now) != Some(now)
+    }
+
+    /// Reads what has changed, or everything if `all`. What cannot be read stays as it was.
+    pub(super) fn reload(&self, all: bool) -> Result<(), ReloadError> {
+        let changed: Vec<PathBuf> =
+            self.files().into_iter().filter(|path| self.has_changed(path) || all).collect();
+        if let Admits::Tokens(file, sender) = &self.admits
+            && changed.contains(file)
+        {
+            sender.send_replace(Arc::new(Tokens::read(file)?));
+        }
+        if let Some((files, config)) = &self.tls
+            && files.paths().any(|path| changed.iter().any(|changed| changed == path))
+        {
+            let new = tls::server_config(files)?;
+            *config.write().unwrap_or_else(PoisonError::into_inner) = new;
+        }
+        Ok(())
+    }
+}
+
+/// An address as it stands in a URL.
+fn literal(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V4(address) => address.ip().to_string(),
+        SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    }
+}

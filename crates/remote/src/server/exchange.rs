@@ -1,0 +1,332 @@
+//! Which message of an agent goes on which stream of a client over HTTP, and what is kept of each.
+//!
+//! A connection has a stream of its own and one for each session. Messages that name a session go on its stream, answers on that of
+//! the session of their request if the client ever opened it, and everything else on the stream of the connection. No I/O: whoever
+//! reads a stream leaves a waker.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::io::Write;
+use std::task::Waker;
+use std::time::Instant;
+
+use bytes::Bytes;
+use narrows_wire::{Kind, View, message};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use crate::resume::{Keep, Ring};
+
+/// How many sessions that no agent has confirmed may have a stream.
+pub(super) const MAX_UNCONFIRMED: usize = 16;
+
+/// How many sessions may have one at all; what belongs to others goes on the stream of the connection.
+const MAX_STREAMS: usize = 1024;
+
+/// How many requests of a client may be open.
+const MAX_PENDING: usize = 4096;
+
+/// How much is handed to a reader at a time.
+const HELPING: usize = 64 << 10;
+
+/// Where the answer to a request goes.
+#[derive(Debug)]
+pub(super) enum Waits {
+    /// Into the body of the request's own response.
+    Body(oneshot::Sender<Bytes>),
+    /// On the stream of this session, or of the connection.
+    Stream(Option<String>),
+}
+
+/// Too many requests are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many requests are open")]
+pub(super) struct TooMany;
+
+/// Why a stream cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum OpenFault {
+    /// Somebody reads it.
+    #[error("the stream is being read")]
+    Taken,
+    /// No such session, and no room for one that may come to be.
+    #[error("there is no such session")]
+    Unknown,
+    /// What comes after the last event is no longer kept.
+    #[error("what comes after that event is no longer kept")]
+    Gap,
+}
+
+/// What a reader gets.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// One event or several.
+    Events(Bytes),
+    /// Nothing now; the waker is kept.
+    Wait,
+    /// Nothing ever again.
+    Ended,
+}
+
+#[derive(Debug)]
+struct Stream {
+    ring: Ring,
+    /// The number of the last event that a reader got.
+    delivered: u64,
+    reader: Option<u64>,
+    waker: Option<Waker>,
+    /// It has been read at some time.
+    opened: bool,
+    /// An agent has spoken of its session.
+    confirmed: bool,
+}
+
+impl Stream {
+    fn new(keep: Keep, confirmed: bool) -> Self {
+        Self { ring: Ring::new(keep), delivered: 0, reader: None, waker: None, opened: false, confirmed }
+    }
+
+    fn push(&mut self, line: Bytes, now: Instant) {
+        self.ring.push(line);
+        // Nobody reads it, so nobody can be slowed down: what is oldest goes, and whoever comes is told.
+        while self.reader.is_none() && self.ring.is_full() {
+            self.ring.next(now);
+        }
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Begins behind the event `cursor`, or behind the last one that was read. How many are missing, if it must be told.
+    fn begin(&mut self, cursor: Option<u64>) -> Result<u64, OpenFault> {
+        if let Some(cursor) = cursor {
+            if cursor > self.delivered || self.ring.rewind(cursor).is_err() {
+                return Err(OpenFault::Gap);
+            }
+            return Ok(0);
+        }
+        let from = self.delivered.max(self.ring.dropped());
+        self.ring.rewind(from).map_err(|_| OpenFault::Gap)?;
+        Ok(from - self.delivered)
+    }
+}
+
+/// The streams of one connection.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    keep: Keep,
+    connection: Stream,
+    sessions: HashMap<String, Stream>,
+    pending: HashMap<Bytes, Waits>,
+    readers: u64,
+    ended: bool,
+}
+
+impl Exchange {
+    /// Before anything was said.
+    pub(super) fn new(keep: Keep) -> Self {
+        Self {
+            keep,
+            connection: Stream::new(keep, true),
+            sessions: HashMap::new(),
+            pending: HashMap::new(),
+            readers: 0,
+            ended: false,
+        }
+    }
+
+    /// A request of the client goes to the agent.
+    pub(super) fn asked(&mut self, id: &[u8], waits: Waits) -> Result<(), TooMany> {
+        if self.pending.len() >= MAX_PENDING {
+            return Err(TooMany);
+        }
+        self.pending.insert(Bytes::copy_from_slice(id), waits);
+        Ok(())
+    }
+
+    /// The agent said something.
+    pub(super) fn said(&mut self, line: &[u8], now: Instant) {
+        let view = View::parse(line);
+        let mut session = None;
+        match view.kind() {
+            Kind::Request | Kind::Notification => {
+                session = view.session().map(Cow::into_owned);
+                self.confirm(session.as_deref());
+            }
+            Kind::Response => match view.id().and_then(|id| self.pending.remove(id)) {
+                Some(Waits::Body(asker)) => {
+                    // Whoever asked may be gone; then nobody wants it.
+                    _ = asker.send(Bytes::copy_from_slice(line));
+                    return;
+                }
+                Some(Waits::Stream(asked_in)) => {
+                    if view.result().is_some() {
+                        self.confirm(view.session().as_deref());
+                        self.confirm(asked_in.as_deref());
+                    }
+                    let read = |name: &String| self.sessions.get(name).is_some_and(|stream| stream.opened);
+                    session = asked_in.filter(read);
+                }
+                None => {}
+            },
+            Kind::Batch | Kind::Invalid(_) => {}
+        }
+        self.stream(session.as_deref()).push(one_line(line), now);
+    }
+
+    /// An agent knows this session, so it may have a stream.
+    fn confirm(&mut self, session: Option<&str>) {
+        let Some(session) = session else { return };
+        if let Some(stream) = self.sessions.get_mut(session) {
+            stream.confirmed = true;
+        } else if self.make_room() {
+            self.sessions.insert(session.to_owned(), Stream::new(self.keep, true));
+        }
+    }
+
+    /// Whether there is room for one more stream. One that nobody reads and that has nothing to say makes some.
+    fn make_room(&mut self) -> bool {
+        if self.sessions.len() >= MAX_STREAMS {
+            let idle = |stream: &Stream| stream.reader.is_none() && stream.ring.is_drained();
+            let idle = self.sessions.iter().find(|(_, stream)| idle(stream)).map(|(name, _)| name.clone());
+            if let Some(name) = idle {
+                self.sessions.remove(&name);
+            }
+        }
+        self.sessions.len() < MAX_STREAMS
+    }
+
+    fn stream(&mut self, session: Option<&str>) -> &mut Stream {
+        match session.and_then(|session| self.sessions.get_mut(session)) {
+            Some(stream) => stream,
+            None => &mut self.connection,
+        }
+    }
+
+    /// Somebody reads a stream from now on. `cursor` is the last event that the client got; who says that comes back, and takes
+    /// the place of whoever it was before.
+    ///
+    /// Returns the reader's number, and an event that must come first.
+    pub(super) fn open(
+        &mut self,
+        session: Option<&str>,
+        cursor: Option<u64>,
+    ) -> Result<(u64, Option<Bytes>), OpenFault> {
+        if let Some(name) = session
+            && !self.sessions.contains_key(name)
+        {
+            let unconfirmed = self.sessions.values().filter(|stream| !stream.confirmed).count();
+            if unconfirmed >= MAX_UNCONFIRMED || !self.make_room() {
+                return Err(OpenFault::Unknown);
+            }
+            self.sessions.insert(name.to_owned(), Stream::new(self.keep, false));
+        }
+        self.readers += 1;
+        let reader = self.readers;
+        let stream = self.stream(session);
+        if stream.reader.is_some() && cursor.is_none() {
+            return Err(OpenFault::Taken);
+        }
+        let missing = stream.begin(cursor)?;
+        stream.wake();
+        stream.reader = Some(reader);
+        stream.opened = true;
+        Ok((reader, (missing > 0).then(|| gap(session, missing))))
+    }
+
+    /// What a reader gets next.
+    pub(super) fn next(&mut self, session: Option<&str>, reader: u64, now: Instant, waker: &Waker) -> Next {
+        let ended = self.ended;
+        let stream = self.stream(session);
+        if stream.reader != Some(reader) {
+            return Next::Ended;
+        }
+        let mut events = Vec::new();
+        while events.len() < HELPING
+            && let Some((number, line)) = stream.ring.next(now)
+        {
+            stream.delivered = number;
+            event(&mut events, Some(number), &line);
+        }
+        if !events.is_empty() {
+            return Next::Events(events.into());
+        }
+        if ended {
+            return Next::Ended;
+        }
+        stream.waker = Some(waker.clone());
+        Next::Wait
+    }
+
+    /// A reader is gone.
+    pub(super) fn close(&mut self, session: Option<&str>, reader: u64) {
+        let stream = self.stream(session);
+        if stream.reader == Some(reader) {
+            stream.reader = None;
+            stream.waker = None;
+        }
+    }
+
+    /// Whether anybody reads anything.
+    pub(super) fn is_read(&self) -> bool {
+        self.streams().any(|stream| stream.reader.is_some())
+    }
+
+    /// Whether somebody reads so slowly that the agent must wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.streams().any(|stream| stream.reader.is_some() && stream.ring.is_full())
+    }
+
+    /// Does without those who made the agent wait for too long.
+    pub(super) fn drop_slow(&mut self) {
+        for stream in self.sessions.values_mut().chain([&mut self.connection]) {
+            if stream.ring.is_full() && stream.reader.take().is_some() {
+                stream.wake();
+            }
+        }
+    }
+
+    /// The agent will say nothing more.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+        self.pending.clear();
+        for stream in self.sessions.values_mut().chain([&mut self.connection]) {
+            stream.wake();
+        }
+    }
+
+    fn streams(&self) -> impl Iterator<Item = &Stream> {
+        self.sessions.values().chain([&self.connection])
+    }
+}
+
+/// The event that says that some before it are lost.
+fn gap(session: Option<&str>, missing: u64) -> Bytes {
+    let params = json!({"sessionId": session, "missing": missing, "condition": "cursor_gap"});
+    let mut events = Vec::new();
+    // Plain data with string keys can always be written.
+    event(&mut events, None, &message::notification("_narrows/cursor_gap", &params).unwrap_or_default());
+    events.into()
+}
+
+fn event(out: &mut Vec<u8>, number: Option<u64>, line: &[u8]) {
+    if let Some(number) = number {
+        // Writing to memory does not fail.
+        _ = writeln!(out, "id: {number}");
+    }
+    out.extend_from_slice(b"data: ");
+    out.extend_from_slice(line);
+    out.extend_from_slice(b"\n\n");
+}
+
+/// A carriage return ends a line of an event. In a message it can only stand between its parts.
+fn one_line(line: &[u8]) -> Bytes {
+    if memchr::memchr(b'\r', line).is_none() {
+        return Bytes::copy_from_slice(line);
+    }
+    line.iter().map(|&byte| if byte == b'\r' { b' ' } else { byte }).collect()
+}

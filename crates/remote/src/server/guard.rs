@@ -1,0 +1,121 @@
+//! Who may ask, in this order: the host that was meant, the page it comes from, and who it is.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use hyper::HeaderMap;
+use hyper::header::{AUTHORIZATION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL};
+use hyper::http::request::Parts;
+use tokio::time::Instant;
+
+use super::door::{Admits, Door};
+use super::guest::Credential;
+use super::shared::Shared;
+use crate::identity::Identity;
+use crate::tokens::Digest;
+
+/// The protocol of a WebSocket here.
+pub(super) const PROTOCOL: &str = "acp";
+
+/// What stands before a token among the protocols of a WebSocket, the only place where a browser can put one.
+const BEARER_PROTOCOL: &str = "narrows.bearer.";
+
+/// Why somebody is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Denied {
+    /// Another host was meant.
+    Host,
+    /// The page is not of an origin that is allowed.
+    Origin,
+    /// Nobody who is known.
+    Unknown,
+    /// Too many were unknown; look again after this time.
+    Locked(Duration),
+    /// Too much was asked.
+    Rate,
+}
+
+/// Somebody who may ask.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) identity: Identity,
+    pub(super) credential: Credential,
+}
+
+/// Whether this host was meant. A name that leads here by somebody else's doing is not on the list.
+pub(super) fn host(door: &Door, parts: &Parts) -> Result<(), Denied> {
+    let mut named = parts.headers.get_all(HOST).into_iter();
+    let header = named.next();
+    if named.next().is_some() {
+        return Err(Denied::Host);
+    }
+    let authority = parts.uri.authority().map(hyper::http::uri::Authority::as_str);
+    let header = header.map(|host| host.to_str().unwrap_or_default());
+    let names: Vec<&str> = authority.into_iter().chain(header).collect();
+    let known = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        let bare = match name.rsplit_once(':') {
+            Some((bare, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => bare,
+            _ => &name,
+        };
+        door.hosts.iter().any(|host| *host == name || host == bare)
+    };
+    if !names.is_empty() && names.into_iter().all(known) { Ok(()) } else { Err(Denied::Host) }
+}
+
+/// The origin of the page that asks, if it is one. Whoever has none is no page.
+pub(super) fn origin<'a>(door: &Door, headers: &'a HeaderMap) -> Result<Option<&'a str>, Denied> {
+    let mut named = headers.get_all(ORIGIN).into_iter();
+    match (named.next().map(|origin| origin.to_str().unwrap_or_default()), named.next()) {
+        (None, _) => Ok(None),
+        (Some(origin), None) if door.origins.iter().any(|allowed| allowed == origin) => Ok(Some(origin)),
+        _ => Err(Denied::Origin),
+    }
+}
+
+/// Who asks.
+pub(super) fn caller(
+    shared: &Shared,
+    door: &Door,
+    peer: IpAddr,
+    certificate: Option<&Identity>,
+    headers: &HeaderMap,
+) -> Result<Caller, Denied> {
+    let caller = match &door.admits {
+        Admits::Everybody => Caller { identity: Identity::local(), credential: Credential::Place },
+        Admits::Certificates => match certificate {
+            Some(identity) => Caller { identity: identity.clone(), credential: Credential::Certificate },
+            None => return Err(Denied::Unknown),
+        },
+        Admits::Tokens(_, tokens) => {
+            let now = Instant::now();
+            let Some(shown) = token(headers).map(Digest::of) else { return Err(Denied::Unknown) };
+            if let Some(wait) = shared.lockout(|lockout| lockout.locked(peer, &shown, now)) {
+                return Err(Denied::Locked(wait));
+            }
+            let found = tokens.borrow().find(&shown).cloned();
+            shared.lockout(|lockout| match &found {
+                Some(_) => lockout.passed(shown),
+                None => lockout.failed(peer, now),
+            });
+            let Some(identity) = found else { return Err(Denied::Unknown) };
+            Caller { identity, credential: Credential::Token(shown, tokens.subscribe()) }
+        }
+    };
+    if shared.seats.ask(&caller.identity.name) { Ok(caller) } else { Err(Denied::Rate) }
+}
+
+/// The token that was shown, if any was.
+fn token(headers: &HeaderMap) -> Option<&str> {
+    if let Some(value) = headers.get(AUTHORIZATION) {
+        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+        return scheme.eq_ignore_ascii_case("bearer").then(|| token.trim());
+    }
+    protocols(headers).find_map(|protocol| protocol.strip_prefix(BEARER_PROTOCOL))
+}
+
+/// The protocols that a WebSocket may have.
+pub(super) fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim)
+}

@@ -1,0 +1,178 @@
+//! Who has been let in, what for, and how many of the same there may be.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::identity::Identity;
+use crate::tokens::{Digest, Tokens};
+
+/// What somebody was let in for.
+#[derive(Clone, Debug)]
+pub(super) enum Credential {
+    /// Being on this machine, or known to whoever handed the connection over.
+    Place,
+    /// A certificate, which was verified with the socket.
+    Certificate,
+    /// A token, which may be taken back.
+    Token(Digest, watch::Receiver<Arc<Tokens>>),
+}
+
+/// Somebody who has a connection.
+#[derive(Debug)]
+pub(super) struct Guest {
+    seat: Seat,
+    credential: Credential,
+}
+
+impl Guest {
+    /// With a place among its identity's connections.
+    pub(super) fn new(seat: Seat, credential: Credential) -> Self {
+        Self { seat, credential }
+    }
+
+    /// Who it is.
+    pub(super) fn identity(&self) -> &Identity {
+        &self.seat.identity
+    }
+
+    /// Ends when what it was let in for is no longer good.
+    pub(super) async fn revoked(&mut self) {
+        if let Credential::Token(digest, tokens) = &mut self.credential {
+            // Ends also with the front itself, which is no reason to throw anybody out.
+            while tokens.changed().await.is_ok() {
+                let known =
+                    tokens.borrow_and_update().find(digest).is_some_and(|now| *now == self.seat.identity);
+                if !known {
+                    return;
+                }
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+}
+
+/// How many connections each identity has, and how much it asks.
+#[derive(Debug)]
+pub(super) struct Seats {
+    most: usize,
+    /// Requests a second.
+    rate: u32,
+    taken: Mutex<HashMap<String, Use>>,
+}
+
+#[derive(Debug)]
+struct Use {
+    connections: usize,
+    /// How many requests are left now.
+    left: f64,
+    at: Instant,
+}
+
+/// How many identities are remembered that have no connection.
+const REMEMBERED: usize = 1024;
+
+impl Seats {
+    /// At most `most` connections and `rate` requests a second for each identity.
+    pub(super) fn new(most: usize, rate: u32) -> Arc<Self> {
+        Arc::new(Self { most, rate, taken: Mutex::default() })
+    }
+
+    /// A place for one more connection, if there is one.
+    pub(super) fn take(self: &Arc<Self>, identity: Identity) -> Option<Seat> {
+        self.with(&identity.name, |of| {
+            let free = of.connections < self.most;
+            of.connections += usize::from(free);
+            free
+        })
+        .then(|| Seat { seats: Arc::clone(self), identity })
+    }
+
+    /// Whether `name` may ask once more now.
+    pub(super) fn ask(&self, name: &str) -> bool {
+        self.with(name, |of| {
+            let now = Instant::now();
+            let rate = f64::from(self.rate);
+            of.left = (of.left + now.duration_since(of.at).as_secs_f64() * rate).min(rate);
+            of.at = now;
+            let may = of.left >= 1.0;
+            of.left -= f64::from(u8::from(may));
+            may
+        })
+    }
+
+    fn with<T>(&self, name: &str, act: impl FnOnce(&mut Use) -> T) -> T {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if !taken.contains_key(name) && taken.len() >= REMEMBERED {
+            taken.retain(|_, of| of.connections > 0);
+        }
+        let fresh = || Use { connections: 0, left: f64::from(self.rate), at: Instant::now() };
+        act(taken.entry(name.to_owned()).or_insert_with(fresh))
+    }
+}
+
+/// A place among the connections of an identity, given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Seat {
+    seats: Arc<Seats>,
+    identity: Identity,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut taken = self.seats.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut entry) = taken.entry(self.identity.name.clone()) {
+            let of = entry.get_mut();
+            of.connections = of.connections.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn named(name: &str) -> Identity {
+        Identity { name: name.to_owned(), scopes: None }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn seats_are_given_back() {
+        let seats = Seats::new(2, 1);
+        let one = seats.take(named("a")).unwrap();
+        let _two = seats.take(named("a")).unwrap();
+        assert!(seats.take(named("a")).is_none());
+        assert!(seats.take(named("b")).is_some(), "others have their own");
+        drop(one);
+        assert!(seats.take(named("a")).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_are_counted_by_the_second() {
+        let seats = Seats::new(1, 3);
+        assert_eq!([(); 5].map(|()| seats.ask("a")), [true, true, true, false, false]);
+        assert!(seats.ask("b"));
+        advance(Duration::from_millis(400)).await;
+        assert_eq!([seats.ask("a"), seats.ask("a")], [true, false]);
+        advance(Duration::from_secs(60)).await;
+        assert_eq!([(); 5].map(|()| seats.ask("a")), [true, true, true, false, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_names_are_not_remembered_for_ever() {
+        let seats = Seats::new(1, 3);
+        let _kept = seats.take(named("kept")).unwrap();
+        for number in 0..10 * REMEMBERED {
+            seats.ask(&number.to_string());
+        }
+        assert!(seats.taken.lock().unwrap().len() <= REMEMBERED);
+        assert!(seats.take(named("kept")).is_none());
+    }
+}

@@ -1,0 +1,216 @@
+//! The sockets of clients, whatever they are made of, and memory that they share.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
+
+/// How much is read at a time.
+const CHUNK: usize = 64 << 10;
+
+/// How many buffers wait for their next use.
+const SPARE: usize = 8;
+
+/// The kernel's buffers of a connection that can be resumed: what is on the way must be less than what is kept.
+const ON_THE_WAY: usize = 256 << 10;
+
+/// A client's socket.
+#[derive(Debug)]
+pub(super) enum Io {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+impl Io {
+    fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Tcp(stream) => Some(stream),
+            Self::Tls(stream) => Some(stream.get_ref().0),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Bounds what the system holds of a connection that can be resumed.
+    pub(super) fn bound(&self) -> io::Result<()> {
+        let fd = match self {
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.get_ref().0.as_fd(),
+        };
+        sockopt::set_socket_send_buffer_size(fd, ON_THE_WAY)?;
+        sockopt::set_socket_recv_buffer_size(fd, ON_THE_WAY)?;
+        Ok(())
+    }
+
+    /// Has the system notice a peer that is gone without a word, and sends without waiting for more.
+    pub(super) fn tune(&self, idle: Duration) -> io::Result<()> {
+        match self.tcp() {
+            Some(stream) => tune(stream, idle),
+            None => Ok(()),
+        }
+    }
+}
+
+/// As [`Io::tune`], for a socket that has just come in.
+pub(super) fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let third = (idle / 3).max(Duration::from_secs(1));
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, third)?;
+    sockopt::set_tcp_keepintvl(stream, third)?;
+    sockopt::set_tcp_keepcnt(stream, 2)?;
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(idle.as_millis()).unwrap_or(u32::MAX))?;
+    Ok(())
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, into),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, into),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, into),
+        }
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut *self {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, from),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, from),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, from),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// Buffers that whoever reads or writes borrows for a moment, so that a connection on which nothing moves has none.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    spare: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Scratch {
+    /// An empty one with room.
+    pub(super) fn take(&self) -> Vec<u8> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| Vec::with_capacity(CHUNK))
+    }
+
+    /// Gives one back.
+    pub(super) fn give(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        if buffer.capacity() < CHUNK || buffer.capacity() > 4 * CHUNK {
+            return;
+        }
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < SPARE {
+            spare.push(buffer);
+        }
+    }
+
+    /// Reads what is there, up to a good read, and shows it. `0` is the end.
+    pub(super) fn poll_read<T: AsyncRead + Unpin>(
+        &self,
+        cx: &mut Context<'_>,
+        from: &mut T,
+        see: impl FnOnce(&mut [u8]),
+    ) -> Poll<io::Result<usize>> {
+        let mut buffer = self.take();
+        let mut read = ReadBuf::uninit(buffer.spare_capacity_mut());
+        let polled = Pin::new(from).poll_read(cx, &mut read);
+        let filled = read.filled_mut();
+        let count = filled.len();
+        if matches!(polled, Poll::Ready(Ok(()))) && count > 0 {
+            see(filled);
+        }
+        self.give(buffer);
+        polled.map_ok(|()| count)
+    }
+}
+
+/// What waits to be written.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Outbox {
+    /// How much waits.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    /// Whether nothing does.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where to append.
+    pub(super) fn open(&mut self, scratch: &Scratch) -> &mut Vec<u8> {
+        if self.bytes.capacity() == 0 {
+            self.bytes = scratch.take();
+        }
+        &mut self.bytes
+    }
+
+    /// Forgets it all.
+    pub(super) fn clear(&mut self, scratch: &Scratch) {
+        self.at = 0;
+        let bytes = std::mem::take(&mut self.bytes);
+        if bytes.capacity() > 0 {
+            scratch.give(bytes);
+        }
+    }
+
+    /// Writes as much as goes. Ready when nothing waits any more, with whether anything was written.
+    pub(super) fn poll_write<T: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut T,
+        scratch: &Scratch,
+    ) -> Poll<io::Result<bool>> {
+        let mut moved = false;
+        while !self.is_empty() {
+            let count = match Pin::new(&mut *to).poll_write(cx, &self.bytes[self.at..]) {
+                Poll::Ready(count) => count?,
+                Poll::Pending => return Poll::Pending,
+            };
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.at += count;
+            moved = true;
+        }
+        self.clear(scratch);
+        Poll::Ready(Ok(moved))
+    }
+}

@@ -1,0 +1,310 @@
+//! One connection of a client, over one socket or, if it can be resumed, over one after another.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+
+use bytes::Bytes;
+use narrows_wire::{Code, RpcError, View, message};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use super::carry::{CarryEnd, Line};
+use super::codec::Heard;
+use super::guest::Guest;
+use super::io::Scratch;
+use super::shared::Shared;
+use super::socket::{Socket, SocketEnd};
+use crate::identity::Identity;
+use crate::resume::{self, Answer, Ask, Connection, First, Granted, Held};
+
+/// The code of a WebSocket that closes because we do.
+const GOING: u16 = 1001;
+/// That of one whose client did what it may not, or is not the newest.
+const REFUSED: u16 = 1008;
+/// That of one for which there is no room now.
+const LATER: u16 = 1013;
+/// That of one whose token is no longer good.
+const UNKNOWN: u16 = 4401;
+
+/// How many sockets may ask at once for the same connection.
+const ASKING: usize = 4;
+
+/// A socket that wants to go on with a connection.
+struct Attach {
+    socket: Socket,
+    guest: Guest,
+    ask: Ask,
+    /// What was read behind that.
+    rest: Vec<Bytes>,
+}
+
+/// The connections that can be resumed.
+#[derive(Debug, Default)]
+pub(super) struct Resumable {
+    by_name: Mutex<HashMap<Connection, (Identity, mpsc::Sender<Attach>)>>,
+}
+
+impl Resumable {
+    fn add(&self, connection: &Connection, owner: &Identity) -> mpsc::Receiver<Attach> {
+        let (sender, receiver) = mpsc::channel(ASKING);
+        let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        by_name.insert(connection.clone(), (owner.clone(), sender));
+        receiver
+    }
+
+    fn remove(&self, connection: &Connection) {
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner).remove(connection);
+    }
+
+    /// That of somebody else is as unknown as one that is not there.
+    fn find(&self, connection: &Connection, who: &Identity) -> Option<mpsc::Sender<Attach>> {
+        let by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        by_name.get(connection).filter(|(owner, _)| owner.name == who.name).map(|(_, sender)| sender.clone())
+    }
+}
+
+impl std::fmt::Debug for Attach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Attach")
+    }
+}
+
+/// Serves a socket until it, the client or the backend is at its end.
+pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Guest) {
+    let first = tokio::select! {
+        first = first(&mut socket, &shared.scratch) => first,
+        () = shared.stopping() => return socket.close(GOING, "going away", &shared.scratch).await,
+        () = guest.revoked() => return socket.close(UNKNOWN, "not authorised", &shared.scratch).await,
+    };
+    let messages = match first {
+        Ok(messages) => messages,
+        Err(end) => return finish(socket, CarryEnd::Socket(end), &shared.scratch).await,
+    };
+    let Some(opening) = messages.first().cloned() else { return };
+    let view = View::parse(&opening);
+    match resume::first(&view) {
+        First::Plain => plain(&shared, socket, guest, &messages).await,
+        First::Marked => marked(&shared, socket, guest, &messages, view.id().unwrap_or_default()).await,
+        First::Resume(ask) => {
+            attach(&shared, Attach { socket, guest, ask, rest: messages[1..].to_vec() }).await;
+        }
+        First::Broken(answer) => {
+            socket.put(&answer, &shared.scratch);
+            socket.close(REFUSED, "refused", &shared.scratch).await;
+        }
+    }
+}
+
+/// Everything up to and with the read that brought the first message.
+async fn first(socket: &mut Socket, scratch: &Scratch) -> Result<Vec<Bytes>, SocketEnd> {
+    let mut messages = Vec::new();
+    poll_fn(|cx| {
+        loop {
+            let mut answers = Vec::new();
+            let read = socket.poll_read(cx, scratch, |heard| match heard {
+                Heard::Message(message) => messages.push(Bytes::copy_from_slice(message)),
+                Heard::TooLong(view) => answers.extend(view.refusal()),
+                Heard::Ping(_) | Heard::Close(_) => {}
+            });
+            for answer in answers {
+                socket.put(&answer, scratch);
+            }
+            if let Poll::Ready(Err(end)) = socket.poll_write(cx, scratch) {
+                return Poll::Ready(Err(end));
+            }
+            match read {
+                Poll::Ready(Ok(_)) if !messages.is_empty() => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(end)) => return Poll::Ready(Err(end)),
+                Poll::Pending => return socket.poll_tick(cx, scratch).map(Err),
+            }
+        }
+    })
+    .await?;
+    Ok(messages)
+}
+
+/// A line to a new backend, on which `messages` have been sent.
+async fn open(shared: &Shared, socket: &mut Socket, guest: &Guest, messages: &[Bytes]) -> Option<Line> {
+    match shared.open(guest.identity()).await {
+        Ok(backend) => Some(Line::new(backend)),
+        Err(error) => {
+            tracing::warn!(%error, "a connection cannot be served");
+            let opening = messages.first().map_or(&b""[..], |message| &**message);
+            let id = View::parse(opening).id().unwrap_or(b"null");
+            let refusal = RpcError::new(Code::Backpressure, "no connection to the agents can be had now");
+            socket.put(&message::error(id, &refusal), &shared.scratch);
+            None
+        }
+    }
+}
+
+fn take(line: &mut Line, messages: &[Bytes], socket: &mut Socket, scratch: &Scratch) {
+    for message in messages {
+        if let Some(answer) = line.take(message, scratch) {
+            line.say(answer, socket, scratch);
+        }
+    }
+}
+
+/// A connection that ends with its socket.
+async fn plain(shared: &Arc<Shared>, mut socket: Socket, mut guest: Guest, messages: &[Bytes]) {
+    let scratch = &shared.scratch;
+    let Some(mut line) = open(shared, &mut socket, &guest, messages).await else {
+        return socket.close(LATER, "try again later", scratch).await;
+    };
+    take(&mut line, messages, &mut socket, scratch);
+    tokio::select! {
+        end = poll_fn(|cx| line.poll_carry(cx, &mut socket, scratch)) => finish(socket, end, scratch).await,
+        () = shared.stopping() => socket.close(GOING, "going away", scratch).await,
+        () = guest.revoked() => socket.close(UNKNOWN, "not authorised", scratch).await,
+    }
+}
+
+async fn finish(socket: Socket, end: CarryEnd, scratch: &Scratch) {
+    match end {
+        CarryEnd::Backend => socket.close(GOING, "going away", scratch).await,
+        CarryEnd::Socket(SocketEnd::Lost) => {}
+        CarryEnd::Socket(SocketEnd::Left(code)) => socket.close(code.unwrap_or(1000), "", scratch).await,
+        CarryEnd::Socket(SocketEnd::Fault(fault)) => {
+            tracing::debug!(%fault, "a client is hung up on");
+            socket.close(fault.code(), "", scratch).await;
+        }
+    }
+}
+
+/// A connection that outlives its sockets.
+async fn marked(shared: &Arc<Shared>, mut socket: Socket, guest: Guest, messages: &[Bytes], id: &[u8]) {
+    let scratch = &shared.scratch;
+    let Some(random) = shared.random() else {
+        return socket.close(LATER, "try again later", scratch).await;
+    };
+    let connection = Connection::new(random);
+    let Some(mut line) = open(shared, &mut socket, &guest, messages).await else {
+        return socket.close(LATER, "try again later", scratch).await;
+    };
+    let granted = Granted { connection: connection.clone(), grace: shared.limits.grace };
+    line.remember(Held::new(shared.limits.keep()), Bytes::copy_from_slice(id), granted);
+    take(&mut line, messages, &mut socket, scratch);
+    socket.bound();
+    let asking = shared.resumable.add(&connection, guest.identity());
+    hold(shared, line, socket, guest, asking).await;
+    shared.resumable.remove(&connection);
+}
+
+/// What happens to a connection that is held.
+enum Happens {
+    Attach(Box<Attach>),
+    End(CarryEnd),
+    Stop,
+    Revoked,
+    /// Nobody came back in time.
+    Over,
+}
+
+async fn hold(
+    shared: &Arc<Shared>,
+    mut line: Line,
+    socket: Socket,
+    mut guest: Guest,
+    mut asking: mpsc::Receiver<Attach>,
+) {
+    let scratch = &shared.scratch;
+    let mut socket = Some(socket);
+    let mut deadline = Instant::now();
+    loop {
+        let happens = tokio::select! {
+            biased;
+            Some(attach) = asking.recv() => Happens::Attach(Box::new(attach)),
+            end = carry(&mut line, socket.as_mut(), scratch) => Happens::End(end),
+            () = sleep_until(deadline), if socket.is_none() => Happens::Over,
+            () = shared.stopping() => Happens::Stop,
+            () = guest.revoked() => Happens::Revoked,
+        };
+        match happens {
+            Happens::Attach(attach) => {
+                let (told, word) = match take_over(&mut line, *attach, scratch) {
+                    (newest, Ok(its_guest)) => {
+                        guest = its_guest;
+                        (socket.replace(newest), resume::fence())
+                    }
+                    (refused, Err(answer)) => (Some(refused), answer),
+                };
+                if let Some(told) = told {
+                    let shared = Arc::clone(shared);
+                    tokio::spawn(async move { refuse(told, &word, &shared.scratch).await });
+                }
+            }
+            Happens::End(end) => {
+                let Some(old) = socket.take() else { return };
+                // Whoever says goodbye does not come back; a fault of the line may be that of a network.
+                let gone =
+                    matches!(end, CarryEnd::Backend | CarryEnd::Socket(SocketEnd::Left(None | Some(1000))));
+                if gone || !line.is_granted() {
+                    return finish(old, end, scratch).await;
+                }
+                deadline = Instant::now() + shared.limits.grace;
+                let shared = Arc::clone(shared);
+                tokio::spawn(async move { finish(old, end, &shared.scratch).await });
+            }
+            Happens::Stop | Happens::Revoked => {
+                let (code, reason) = match happens {
+                    Happens::Stop => (GOING, "going away"),
+                    _ => (UNKNOWN, "not authorised"),
+                };
+                if let Some(socket) = socket {
+                    socket.close(code, reason, scratch).await;
+                }
+                return;
+            }
+            Happens::Over => return,
+        }
+    }
+}
+
+/// With a socket, carries; without, keeps what the backend says and never ends by itself.
+async fn carry(line: &mut Line, socket: Option<&mut Socket>, scratch: &Scratch) -> CarryEnd {
+    match socket {
+        Some(socket) => poll_fn(|cx| line.poll_carry(cx, socket, scratch)).await,
+        None => {
+            poll_fn(|cx| line.poll_collect(cx, scratch)).await;
+            std::future::pending().await
+        }
+    }
+}
+
+/// The socket to go on with and who is there, or one that may not and what it is told.
+fn take_over(line: &mut Line, attach: Attach, scratch: &Scratch) -> (Socket, Result<Guest, Bytes>) {
+    let Attach { mut socket, guest, ask, rest } = attach;
+    let gone_on = match line.held().map(|held| held.resume(ask.received)) {
+        Some(Ok(received)) => {
+            socket.bound();
+            socket.put(&ask.answer(&Answer::Resumed { received }), scratch);
+            take(line, &rest, &mut socket, scratch);
+            Ok(guest)
+        }
+        Some(Err(resume::Gap)) => Err(ask.answer(&Answer::Gap)),
+        None => Err(ask.answer(&Answer::Unknown)),
+    };
+    (socket, gone_on)
+}
+
+/// Hands a socket to the connection that it asks for.
+async fn attach(shared: &Arc<Shared>, attach: Attach) {
+    let attach = match shared.resumable.find(&attach.ask.connection, attach.guest.identity()) {
+        Some(sender) => match sender.send(attach).await {
+            Ok(()) => return,
+            Err(mpsc::error::SendError(attach)) => attach,
+        },
+        None => attach,
+    };
+    let answer = attach.ask.answer(&Answer::Unknown);
+    refuse(attach.socket, &answer, &shared.scratch).await;
+}
+
+async fn refuse(mut socket: Socket, answer: &[u8], scratch: &Scratch) {
+    socket.put(answer, scratch);
+    socket.close(REFUSED, "refused", scratch).await;
+}

@@ -1,0 +1,279 @@
+//! Messages that are posted: the first one makes a connection, the others go on with it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::StatusCode;
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use narrows_acp::method::{self, METHODS, Scope, Side};
+use narrows_wire::{Code, Kind, RpcError, View, message as write};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::channel::{Channel, SendFault};
+use super::codec;
+use super::exchange::Waits;
+use super::guard::Caller;
+use super::reply::{self, CONNECTION_ID, Refusal, Reply, SESSION_ID};
+use super::shared::Shared;
+use super::visit::{channel, is_type, seat, text};
+
+/// How long an agent may take to begin.
+const BEGINNING: Duration = Duration::from_secs(120);
+
+/// Takes what was posted.
+pub(super) async fn message(
+    shared: &Arc<Shared>,
+    headers: &HeaderMap,
+    body: Incoming,
+    caller: Caller,
+) -> Result<Reply, Refusal> {
+    let json = text(headers, &CONTENT_TYPE)?.is_some_and(|value| is_type(value, "application/json"));
+    if !json {
+        return Err(reply::refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "only application/json is taken\n"));
+    }
+    let body = read(shared, body).await?;
+    let view = View::parse(&body);
+    match view.kind() {
+        Kind::Invalid(_) => {
+            // A response that is none must not be answered, but a request over HTTP always is.
+            let wrong = || write::error(b"null", &RpcError::new(Code::InvalidRequest, "that is no message"));
+            Err(Refusal::Message(StatusCode::BAD_REQUEST, view.refusal().unwrap_or_else(wrong)))
+        }
+        Kind::Batch => {
+            let error = RpcError::new(Code::InvalidRequest, "batches are not taken over HTTP");
+            Err(Refusal::Message(StatusCode::BAD_REQUEST, write::error(b"null", &error)))
+        }
+        Kind::Request if view.method().as_deref() == Some(method::INITIALIZE) => {
+            begin(shared, &view, caller).await
+        }
+        _ => go_on(shared, headers, &view, &caller).await,
+    }
+}
+
+/// All of the body, if it is not too long and does not take too long.
+async fn read(shared: &Shared, mut body: Incoming) -> Result<Bytes, Refusal> {
+    let too_long = || reply::refusal(StatusCode::PAYLOAD_TOO_LARGE, "the message is too long\n");
+    let limit = shared.limits.max_message;
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_long());
+    }
+    let mut whole = BytesMut::new();
+    loop {
+        match timeout(shared.limits.header_timeout, body.frame()).await {
+            Err(_) => return Err(reply::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come\n")),
+            Ok(None) => return Ok(whole.freeze()),
+            Ok(Some(Err(_))) => {
+                return Err(reply::refusal(StatusCode::BAD_REQUEST, "the body cannot be read\n"));
+            }
+            Ok(Some(Ok(frame))) => {
+                let Ok(data) = frame.into_data() else { continue };
+                if whole.len() + data.len() > limit {
+                    return Err(too_long());
+                }
+                whole.extend_from_slice(&data);
+            }
+        }
+    }
+}
+
+/// Ends a connection that did not come to be.
+struct Attempt(Option<Arc<Channel>>);
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if let Some(channel) = self.0.take() {
+            channel.end();
+        }
+    }
+}
+
+/// `initialize` makes a connection and is answered at once.
+async fn begin(shared: &Arc<Shared>, view: &View<'_>, caller: Caller) -> Result<Reply, Refusal> {
+    let guest = seat(shared, caller)?;
+    let channel = Channel::open(shared, guest).await.map_err(|error| {
+        tracing::warn!(%error, "a connection cannot be served");
+        reply::refusal(StatusCode::SERVICE_UNAVAILABLE, "no connection to the agents can be had now\n")
+    })?;
+    let mut attempt = Attempt(Some(Arc::clone(&channel)));
+    let (sender, answer) = oneshot::channel();
+    let id = view.id().unwrap_or_default();
+    channel.send(line(view.bytes()), Some((id, Waits::Body(sender)))).await.map_err(cannot_send)?;
+    let answer = match timeout(BEGINNING, answer).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => return Err(reply::refusal(StatusCode::BAD_GATEWAY, "the agent is gone\n")),
+        Err(_) => return Err(reply::refusal(StatusCode::GATEWAY_TIMEOUT, "the agent did not answer\n")),
+    };
+    let failed = View::parse(&answer).result().is_none();
+    let mut reply = reply::json(StatusCode::OK, answer);
+    if !failed && let Ok(name) = HeaderValue::from_str(&channel.name) {
+        attempt.0 = None;
+        reply.headers_mut().insert(CONNECTION_ID, name);
+    }
+    Ok(reply)
+}
+
+/// Any other message goes on, and what comes of it is read elsewhere.
+async fn go_on(
+    shared: &Shared,
+    headers: &HeaderMap,
+    view: &View<'_>,
+    caller: &Caller,
+) -> Result<Reply, Refusal> {
+    let channel = channel(shared, headers, &caller.identity)?;
+    let named = text(headers, &SESSION_ID)?;
+    let (line, session) =
+        addressed(view, named).map_err(|words| reply::refusal(StatusCode::BAD_REQUEST, words))?;
+    let asked = match (view.kind(), view.id()) {
+        (Kind::Request, Some(id)) => Some((id, Waits::Stream(session))),
+        _ => None,
+    };
+    channel.send(line, asked).await.map_err(cannot_send)?;
+    Ok(reply::empty(StatusCode::ACCEPTED))
+}
+
+fn cannot_send(fault: SendFault) -> Refusal {
+    match fault {
+        SendFault::Gone => reply::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"),
+        SendFault::TooMany(_) => Refusal::Later(1, "too many requests are open\n"),
+    }
+}
+
+/// The message as it goes to the agent, and the session it belongs to: that of its params, or else of the header.
+fn addressed(view: &View<'_>, named: Option<&str>) -> Result<(Bytes, Option<String>), &'static str> {
+    let Some(method) = view.method() else { return Ok((line(view.bytes()), None)) };
+    let own = view.session();
+    if let (Some(own), Some(named)) = (&own, named)
+        && own != named
+    {
+        return Err("the session of the header is not that of the message\n");
+    }
+    let scoped = METHODS
+        .iter()
+        .any(|row| row.name == method && row.received_by(Side::Agent) && row.scope == Scope::Session);
+    match (own, named) {
+        (Some(own), _) => Ok((line(view.bytes()), Some(own.into_owned()))),
+        (None, Some(named)) if scoped => {
+            let with = with_session(view, named).ok_or("the params have no place for a session\n")?;
+            Ok((with, Some(named.to_owned())))
+        }
+        (None, None) if scoped => Err("which session is meant?\n"),
+        (None, _) => Ok((line(view.bytes()), None)),
+    }
+}
+
+/// The message with its session in its params.
+fn with_session(view: &View<'_>, session: &str) -> Option<Bytes> {
+    let bytes = view.bytes();
+    let session = serde_json::to_string(session).ok()?;
+    let span = view.envelope().params.range();
+    let (place, text) = match view.params() {
+        // Before the last bracket, behind everything that is there.
+        None => {
+            let end = memchr::memrchr(b'}', bytes)?;
+            (end..end, format!(",\"params\":{{\"sessionId\":{session}}}"))
+        }
+        Some(b"null") => (span, format!("{{\"sessionId\":{session}}}")),
+        Some(params) => {
+            let inner = params.strip_prefix(b"{")?;
+            let comma = if inner.trim_ascii_start() == b"}" { "" } else { "," };
+            (span.start + 1..span.start + 1, format!("\"sessionId\":{session}{comma}"))
+        }
+    };
+    let whole = [&bytes[..place.start], text.as_bytes(), &bytes[place.end..]].concat();
+    // A sessionId of another kind than text would be there twice now.
+    matches!(View::parse(&whole).kind(), Kind::Request | Kind::Notification).then(|| line(&whole))
+}
+
+fn line(message: &[u8]) -> Bytes {
+    let mut line = Vec::with_capacity(message.len() + 1);
+    codec::put_line(&mut line, message);
+    line.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The session and the params of what goes on.
+    #[track_caller]
+    fn check(message: &str, named: Option<&str>, expected: Result<(Option<&str>, Value), &str>) {
+        let view = View::parse(message.as_bytes());
+        assert!(!matches!(view.kind(), Kind::Invalid(_)), "{message}");
+        match (addressed(&view, named), expected) {
+            (Ok((line, session)), Ok((expected, params))) => {
+                assert_eq!(session.as_deref(), expected);
+                let value: Value = serde_json::from_slice(&line).unwrap();
+                assert_eq!(value.get("params").cloned().unwrap_or_default(), params);
+            }
+            (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
+            (got, _) => panic!("{message}: {got:?}"),
+        }
+    }
+
+    fn request(method: &str, params: &str) -> String {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}"{params}}}"#)
+    }
+
+    #[test]
+    fn sessions_of_messages() {
+        let prompt = |params| request("session/prompt", params);
+        check(&prompt(r#","params":{"sessionId":"a"}"#), None, Ok((Some("a"), json!({"sessionId": "a"}))));
+        check(
+            &prompt(r#","params":{"sessionId":"a"}"#),
+            Some("a"),
+            Ok((Some("a"), json!({"sessionId": "a"}))),
+        );
+        check(&prompt(r#","params":{"sessionId":"a"}"#), Some("b"), Err("not that of the message"));
+        check(&prompt(r#","params":{}"#), Some("b"), Ok((Some("b"), json!({"sessionId": "b"}))));
+        check(
+            &prompt(r#","params": { "x" : 1 } "#),
+            Some("b"),
+            Ok((Some("b"), json!({"sessionId": "b", "x": 1}))),
+        );
+        check(&prompt(r#","params":null"#), Some("b"), Ok((Some("b"), json!({"sessionId": "b"}))));
+        check(&prompt(""), Some("b\"c"), Ok((Some("b\"c"), json!({"sessionId": "b\"c"}))));
+        check(&prompt(r#","params":{"sessionId":7}"#), Some("b"), Err("no place"));
+        check(&prompt(r#","params":["a"]"#), Some("b"), Err("no place"));
+        check(&prompt(r#","params":{}"#), None, Err("which session"));
+        check(&prompt(""), None, Err("which session"));
+        // Those of the connection get none, whatever the header says.
+        check(
+            &request("session/new", r#","params":{"cwd":"/"}"#),
+            Some("b"),
+            Ok((None, json!({"cwd": "/"}))),
+        );
+        check(
+            &request("$/cancel_request", r#","params":{"requestId":1}"#),
+            Some("b"),
+            Ok((None, json!({"requestId": 1}))),
+        );
+        check(&request("_x/y", r#","params":{}"#), Some("b"), Ok((None, json!({}))));
+        check(
+            &request("_x/y", r#","params":{"sessionId":"a"}"#),
+            None,
+            Ok((Some("a"), json!({"sessionId": "a"}))),
+        );
+        check(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, Some("b"), Ok((None, Value::Null)));
+    }
+
+    proptest! {
+        #[test]
+        fn a_session_is_put_in_and_nothing_else_changes(session: String, key in "[a-r]{1,8}", text: String, pretty: bool) {
+            let value = json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {key.clone(): text}});
+            let message = if pretty { format!("{value:#}") } else { value.to_string() };
+            let view = View::parse(message.as_bytes());
+            let (line, of) = addressed(&view, Some(&session)).unwrap();
+            prop_assert_eq!(of.as_deref(), Some(&*session));
+            let mut expected = value.clone();
+            expected["params"]["sessionId"] = json!(session);
+            prop_assert_eq!(serde_json::from_slice::<Value>(&line).unwrap(), expected);
+        }
+    }
+}

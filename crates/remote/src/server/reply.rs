@@ -1,0 +1,141 @@
+//! Responses, and what each refusal looks like.
+
+use bytes::Bytes;
+use hyper::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName,
+    HeaderValue, RETRY_AFTER, SEC_WEBSOCKET_VERSION, VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::{Response, StatusCode};
+
+use super::events::Body;
+use super::guard::Denied;
+use super::route;
+
+/// Names a connection.
+pub(super) const CONNECTION_ID: HeaderName = HeaderName::from_static("acp-connection-id");
+/// Names a session.
+pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("acp-session-id");
+/// The last event that a client got of a stream.
+pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// What a page may send.
+const ALLOWED: HeaderValue = HeaderValue::from_static(
+    "accept, acp-connection-id, acp-protocol-version, acp-session-id, authorization, content-type, last-event-id",
+);
+/// What a page may see.
+const EXPOSED: HeaderValue = HeaderValue::from_static("acp-connection-id, acp-session-id");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+pub(super) type Reply = Response<Body>;
+
+/// Nothing but a status.
+pub(super) fn empty(status: StatusCode) -> Reply {
+    let mut reply = Response::new(Body::Whole(Bytes::new()));
+    *reply.status_mut() = status;
+    reply
+}
+
+/// A message.
+pub(super) fn json(status: StatusCode, message: Bytes) -> Reply {
+    let mut reply = Response::new(Body::Whole(message));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(CONTENT_TYPE, JSON);
+    reply
+}
+
+/// Why somebody who may ask does not get what is asked for.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// In a few words for people.
+    Words(StatusCode, &'static str),
+    /// In a message.
+    Message(StatusCode, Bytes),
+    /// For so many seconds.
+    Later(u64, &'static str),
+    /// Another version of WebSocket is meant.
+    Version,
+}
+
+impl Refusal {
+    /// As a response.
+    pub(super) fn reply(self) -> Reply {
+        match self {
+            Self::Words(status, words) => words_of(status, words),
+            Self::Message(status, message) => json(status, message),
+            Self::Later(seconds, words) => later(seconds, words),
+            Self::Version => {
+                let mut reply =
+                    words_of(StatusCode::UPGRADE_REQUIRED, "only version 13 of WebSocket is spoken\n");
+                reply.headers_mut().insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+                reply
+            }
+        }
+    }
+}
+
+/// A refusal, in a few words for people.
+pub(super) fn refusal(status: StatusCode, words: &'static str) -> Refusal {
+    Refusal::Words(status, words)
+}
+
+fn words_of(status: StatusCode, words: &'static str) -> Reply {
+    let mut reply = Response::new(Body::Whole(Bytes::from_static(words.as_bytes())));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(CONTENT_TYPE, TEXT);
+    reply
+}
+
+/// The refusal of somebody who may not ask.
+pub(super) fn denied(denied: Denied) -> Reply {
+    match denied {
+        Denied::Host => words_of(StatusCode::FORBIDDEN, "this host is not on the list\n"),
+        Denied::Origin => words_of(StatusCode::FORBIDDEN, "this origin is not on the list\n"),
+        Denied::Unknown => {
+            let mut reply = words_of(StatusCode::UNAUTHORIZED, "not authorised\n");
+            reply
+                .headers_mut()
+                .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"narrows\""));
+            reply
+        }
+        Denied::Locked(wait) => later(wait.as_secs() + 1, "too many failures\n"),
+        Denied::Rate => later(1, "too many requests\n"),
+    }
+}
+
+fn later(seconds: u64, words: &'static str) -> Reply {
+    let mut reply = words_of(StatusCode::TOO_MANY_REQUESTS, words);
+    reply.headers_mut().insert(RETRY_AFTER, seconds.into());
+    reply
+}
+
+/// The refusal of a method that is not in the table.
+pub(super) fn no_method() -> Reply {
+    let mut reply = words_of(StatusCode::METHOD_NOT_ALLOWED, "no such method\n");
+    reply.headers_mut().insert(ALLOW, route::METHODS);
+    reply
+}
+
+/// What may be done here.
+pub(super) fn preflight() -> Reply {
+    let mut reply = empty(StatusCode::NO_CONTENT);
+    let headers = reply.headers_mut();
+    headers.insert(ALLOW, route::METHODS);
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, route::METHODS);
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, ALLOWED);
+    headers.insert(ACCESS_CONTROL_MAX_AGE, 600.into());
+    reply
+}
+
+/// What every response has: nobody keeps it or takes it for something else, and a page of `origin` may read it.
+pub(super) fn finish(reply: &mut Reply, origin: Option<&str>) {
+    let headers = reply.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Some(origin) = origin.and_then(|origin| HeaderValue::from_str(origin).ok()) {
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+        headers.insert(VARY, HeaderValue::from_static("Origin"));
+    }
+}

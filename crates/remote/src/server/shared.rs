@@ -1,0 +1,92 @@
+//! What all listeners and connections of a front share.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::net::UnixStream;
+use tokio::sync::{Semaphore, watch};
+
+use super::channel::Channel;
+use super::guest::Seats;
+use super::io::Scratch;
+use super::lockout::Lockout;
+use super::logical::Resumable;
+use super::{Backend, Limits};
+use crate::identity::Identity;
+
+/// One for the whole front.
+pub(super) struct Shared {
+    pub(super) limits: Limits,
+    backend: Arc<dyn Backend>,
+    pub(super) scratch: Scratch,
+    pub(super) seats: Arc<Seats>,
+    pub(super) sockets: Arc<Semaphore>,
+    lockout: Mutex<Lockout>,
+    pub(super) resumable: Resumable,
+    channels: Mutex<HashMap<String, Arc<Channel>>>,
+    stop: watch::Sender<bool>,
+    random: SystemRandom,
+}
+
+impl Shared {
+    pub(super) fn new(limits: Limits, backend: Arc<dyn Backend>) -> Arc<Self> {
+        Arc::new(Self {
+            backend,
+            scratch: Scratch::default(),
+            seats: Seats::new(limits.max_connections_per_identity, limits.max_requests_per_second),
+            sockets: Arc::new(Semaphore::new(limits.max_sockets)),
+            lockout: Mutex::new(Lockout::new(limits.max_failures)),
+            resumable: Resumable::default(),
+            channels: Mutex::default(),
+            stop: watch::Sender::new(false),
+            random: SystemRandom::new(),
+            limits,
+        })
+    }
+
+    /// A line to the agents.
+    pub(super) async fn open(&self, identity: &Identity) -> io::Result<UnixStream> {
+        let stream: StdUnixStream = self.backend.open(identity.clone()).await?;
+        stream.set_nonblocking(true)?;
+        UnixStream::from_std(stream)
+    }
+
+    /// Ends when the front does.
+    pub(super) async fn stopping(&self) {
+        let mut stop = self.stop.subscribe();
+        // Fails only without a sender, which is here.
+        _ = stop.wait_for(|stop| *stop).await;
+    }
+
+    /// Lets everything end.
+    pub(super) fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Sixteen bytes that nobody can guess.
+    pub(super) fn random(&self) -> Option<[u8; 16]> {
+        let mut random = [0; 16];
+        self.random.fill(&mut random).ok()?;
+        Some(random)
+    }
+
+    /// A name that nobody can guess.
+    pub(super) fn name(&self) -> Option<String> {
+        self.random().map(|random| URL_SAFE_NO_PAD.encode(random))
+    }
+
+    /// The failures.
+    pub(super) fn lockout<T>(&self, act: impl FnOnce(&mut Lockout) -> T) -> T {
+        act(&mut self.lockout.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The connections over HTTP.
+    pub(super) fn channels<T>(&self, act: impl FnOnce(&mut HashMap<String, Arc<Channel>>) -> T) -> T {
+        act(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

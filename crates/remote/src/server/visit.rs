@@ -1,0 +1,189 @@
+//! One request: checked, led to its row of the table, and answered.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{
+    ACCEPT, ACCESS_CONTROL_REQUEST_METHOD, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+};
+use hyper::http::request::Parts;
+use hyper::{Request, Response, StatusCode};
+use narrows_wire::{Code, RpcError, message};
+use serde_json::json;
+use tokio::sync::Notify;
+
+use super::channel::Channel;
+use super::door::Door;
+use super::events::{Body, Events};
+use super::exchange::OpenFault;
+use super::guard::{self, Caller, Denied};
+use super::guest::Guest;
+use super::reply::{self, CONNECTION_ID, LAST_EVENT_ID, Refusal, Reply, SESSION_ID};
+use super::route::{self, Access, Handler};
+use super::shared::Shared;
+use super::socket::Place;
+use super::{post, websocket};
+use crate::identity::Identity;
+
+/// How often a stream of events shows that it is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// A socket over which requests come.
+pub(super) struct Visit {
+    pub(super) shared: Arc<Shared>,
+    pub(super) door: Arc<Door>,
+    pub(super) peer: IpAddr,
+    /// Whom the certificate of the client names.
+    pub(super) certificate: Option<Identity>,
+    /// The first request is here.
+    pub(super) greeted: AtomicBool,
+    /// Somebody was refused who has no business here.
+    pub(super) refused: Notify,
+    /// Its place among all sockets.
+    pub(super) place: Place,
+}
+
+impl Visit {
+    /// Answers a request.
+    pub(super) async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Result<Reply, Infallible> {
+        self.greeted.store(true, Ordering::Relaxed);
+        // Only a WebSocket needs it, and it must be taken off before the rest.
+        let upgrade = hyper::upgrade::on(&mut request);
+        let (parts, body) = request.into_parts();
+        let allowed =
+            guard::host(&self.door, &parts).and_then(|()| guard::origin(&self.door, &parts.headers));
+        let (mut reply, origin) = match allowed {
+            Ok(origin) => match self.lead(&parts, origin, body, upgrade).await {
+                Ok(reply) => (reply, origin),
+                Err(denied) => (self.deny(denied), origin),
+            },
+            Err(denied) => (self.deny(denied), None),
+        };
+        reply::finish(&mut reply, origin);
+        Ok(reply)
+    }
+
+    fn deny(&self, denied: Denied) -> Reply {
+        tracing::debug!(?denied, "a request is refused");
+        // Who is told to come back later is known.
+        if denied != Denied::Rate {
+            self.refused.notify_one();
+        }
+        reply::denied(denied)
+    }
+
+    /// Everything behind the first two checks.
+    async fn lead(
+        &self,
+        parts: &Parts,
+        origin: Option<&str>,
+        body: Incoming,
+        upgrade: hyper::upgrade::OnUpgrade,
+    ) -> Result<Reply, Denied> {
+        let row = (parts.uri.path() == self.door.path)
+            .then(|| route::find(&parts.method, &parts.headers))
+            .flatten();
+        let of_page = origin.is_some() && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
+        if row.is_some_and(|row| row.access == Access::Page) && of_page {
+            return Ok(reply::preflight());
+        }
+        let headers = &parts.headers;
+        let caller = guard::caller(&self.shared, &self.door, self.peer, self.certificate.as_ref(), headers)?;
+        let Some(row) = row else {
+            return Ok(if parts.uri.path() == self.door.path {
+                reply::no_method()
+            } else {
+                reply::refusal(StatusCode::NOT_FOUND, "there is nothing here\n").reply()
+            });
+        };
+        Ok(match row.handler {
+            Handler::Message => {
+                post::message(&self.shared, headers, body, caller).await.unwrap_or_else(Refusal::reply)
+            }
+            Handler::Events => self.events(headers, &caller).unwrap_or_else(Refusal::reply),
+            Handler::WebSocket => {
+                websocket::upgrade(&self.shared, parts, caller, upgrade, Arc::clone(&self.place))
+            }
+            Handler::End => self.end(headers, &caller).unwrap_or_else(Refusal::reply),
+            Handler::Preflight => reply::preflight(),
+        })
+    }
+
+    /// The events of a stream.
+    fn events(&self, headers: &HeaderMap, caller: &Caller) -> Result<Reply, Refusal> {
+        let mut accepted = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
+        let wanted = |value: &str| value.split(',').any(|part| is_type(part, "text/event-stream"));
+        if !accepted.any(wanted) {
+            return Err(reply::refusal(StatusCode::NOT_ACCEPTABLE, "only text/event-stream is to be had\n"));
+        }
+        let channel = channel(&self.shared, headers, &caller.identity)?;
+        let session = text(headers, &SESSION_ID)?.map(str::to_owned);
+        let cursor = match text(headers, &LAST_EVENT_ID)? {
+            None | Some("") => None,
+            Some(cursor) => match cursor.parse() {
+                Ok(cursor) => Some(cursor),
+                Err(_) => return Err(reply::refusal(StatusCode::BAD_REQUEST, "that is no event of ours\n")),
+            },
+        };
+        let opened = channel.subscribe(session.as_deref(), cursor).map_err(|fault| match fault {
+            OpenFault::Taken => reply::refusal(StatusCode::CONFLICT, "the stream is being read\n"),
+            OpenFault::Unknown => reply::refusal(StatusCode::NOT_FOUND, "there is no such session\n"),
+            OpenFault::Gap => {
+                let error = RpcError::new(Code::NotFound, "what comes after that event is no longer kept")
+                    .with("condition", json!("cursor_gap"));
+                Refusal::Message(StatusCode::GONE, message::error(b"null", &error))
+            }
+        })?;
+        let every = KEEP_ALIVE.min(self.shared.limits.idle_timeout / 3);
+        let mut reply = Response::new(Body::Events(Box::new(Events::new(channel, session, opened, every))));
+        reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        // For proxies that gather what they pass on.
+        reply.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+        Ok(reply)
+    }
+
+    /// The end of a connection.
+    fn end(&self, headers: &HeaderMap, caller: &Caller) -> Result<Reply, Refusal> {
+        let channel = channel(&self.shared, headers, &caller.identity)?;
+        self.shared.channels(|channels| channels.remove(&channel.name));
+        channel.end();
+        Ok(reply::empty(StatusCode::ACCEPTED))
+    }
+}
+
+/// The connection that a request names.
+pub(super) fn channel(shared: &Shared, headers: &HeaderMap, who: &Identity) -> Result<Arc<Channel>, Refusal> {
+    let Some(name) = text(headers, &CONNECTION_ID)? else {
+        return Err(reply::refusal(StatusCode::BAD_REQUEST, "Acp-Connection-Id is missing\n"));
+    };
+    Channel::find(shared, name, &who.name)
+        .ok_or_else(|| reply::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"))
+}
+
+/// The one value of a header, if it is there.
+pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
+    let mut values = headers.get_all(name).into_iter();
+    match (values.next().map(HeaderValue::to_str), values.next()) {
+        (None, _) => Ok(None),
+        (Some(Ok(value)), None) => Ok(Some(value)),
+        _ => Err(reply::refusal(StatusCode::BAD_REQUEST, "a header cannot be read\n")),
+    }
+}
+
+/// Whether a header means this media type, whatever its parameters are.
+pub(super) fn is_type(value: &str, expected: &str) -> bool {
+    let bare = value.split_once(';').map_or(value, |(bare, _)| bare);
+    bare.trim().eq_ignore_ascii_case(expected)
+}
+
+/// A place for one more connection.
+pub(super) fn seat(shared: &Shared, caller: Caller) -> Result<Guest, Refusal> {
+    match shared.seats.take(caller.identity) {
+        Some(seat) => Ok(Guest::new(seat, caller.credential)),
+        None => Err(Refusal::Later(10, "too many connections\n")),
+    }
+}

@@ -1,0 +1,83 @@
+//! The upgrade of a request to a WebSocket.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hyper::StatusCode;
+use hyper::header::{
+    CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use hyper::http::request::Parts;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use hyper_util::server::conn::auto::upgrade::downcast;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use super::codec::Codec;
+use super::guard::{self, Caller, PROTOCOL};
+use super::io::Io;
+use super::logical;
+use super::reply::{self, CONNECTION_ID, Refusal, Reply};
+use super::shared::Shared;
+use super::socket::{Place, Socket};
+use super::visit::{seat, text};
+
+/// Answers the request, and serves the socket once it is one.
+pub(super) fn upgrade(
+    shared: &Arc<Shared>,
+    parts: &Parts,
+    caller: Caller,
+    upgrade: OnUpgrade,
+    place: Place,
+) -> Reply {
+    try_upgrade(shared, parts, caller, upgrade, place).unwrap_or_else(Refusal::reply)
+}
+
+fn try_upgrade(
+    shared: &Arc<Shared>,
+    parts: &Parts,
+    caller: Caller,
+    upgrade: OnUpgrade,
+    place: Place,
+) -> Result<Reply, Refusal> {
+    let headers = &parts.headers;
+    if text(headers, &SEC_WEBSOCKET_VERSION)? != Some("13") {
+        return Err(Refusal::Version);
+    }
+    let key = text(headers, &SEC_WEBSOCKET_KEY)?.unwrap_or_default();
+    let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes()));
+    let name = shared.name().map(|name| HeaderValue::from_str(&name));
+    let (Ok(accept), Some(Ok(name)), true) =
+        (accept, name, STANDARD.decode(key).is_ok_and(|key| key.len() == 16))
+    else {
+        return Err(reply::refusal(StatusCode::BAD_REQUEST, "that is no WebSocket\n"));
+    };
+    let guest = seat(shared, caller)?;
+    let shared = Arc::clone(shared);
+    tokio::spawn(async move {
+        let upgraded = match upgrade.await {
+            Ok(upgraded) => upgraded,
+            Err(error) => return tracing::debug!(%error, "a WebSocket did not come to be"),
+        };
+        // It is what it was given as.
+        let Ok(parts) = downcast::<TokioIo<Io>>(upgraded) else { return };
+        let limits = &shared.limits;
+        let codec = Codec::frames(limits.max_message);
+        let socket =
+            Socket::new(parts.io.into_inner(), codec, parts.read_buf, limits.idle_timeout, Some(place));
+        logical::serve(shared, socket, guest).await;
+    });
+    let mut reply = reply::empty(StatusCode::SWITCHING_PROTOCOLS);
+    let headers = reply.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+    headers.insert(CONNECTION_ID, name);
+    // Never the one that holds a token.
+    if guard::protocols(&parts.headers).any(|protocol| protocol == PROTOCOL) {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
+    }
+    Ok(reply)
+}

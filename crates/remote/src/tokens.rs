@@ -1,0 +1,256 @@
+//! The file of tokens: names, scopes and hashes, never a token.
+//!
+//! ```toml
+//! [[token]]
+//! name = "laptop"
+//! hash = "n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg"   # SHA-256 of the token, base64url
+//! scopes = ["read"]                                       # optional
+//! created = "2026-11-16T12:00:00Z"
+//! ```
+
+mod add;
+
+pub use add::add;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::digest::{SHA256, digest};
+use serde::Deserialize;
+
+use crate::identity::{Identity, is_name};
+
+/// The longest file of tokens that is read.
+const MAX_FILE: u64 = 1 << 20;
+
+/// What stands before the random part of a token, so that people and scanners know what it is.
+const PREFIX: &str = "nrw_";
+
+/// Why a file of tokens cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// It cannot be read or written.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Everybody can write it, and so make a token.
+    #[error("{}: can be written by everybody", .0.display())]
+    Exposed(PathBuf),
+    /// It is longer than any file of tokens.
+    #[error("{}: longer than 1 MiB", .0.display())]
+    TooLong(PathBuf),
+    /// It is not what a file of tokens looks like.
+    #[error("{}: {error}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where and why; without the text of the file.
+        error: String,
+    },
+    /// A name that is none, or is there twice.
+    #[error("{0:?} is not a name for a token, or there is one of that name already")]
+    Name(String),
+    /// A hash that is none.
+    #[error("the hash of {0:?} is not a SHA-256 in base64url")]
+    Hash(String),
+    /// The system gave no random numbers.
+    #[error("no random numbers to be had")]
+    Random,
+}
+
+/// A token as it is kept: recognised, and never shown.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// Of what somebody showed.
+    #[must_use]
+    pub fn of(token: &str) -> Self {
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+        Self(bytes)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok().map(Self)
+    }
+
+    fn text(self) -> String {
+        URL_SAFE_NO_PAD.encode(self.0)
+    }
+
+    /// Whether both are the same, in a time that does not tell where they differ.
+    fn is(&self, other: &Self) -> bool {
+        let mut different = 0;
+        for (one, two) in self.0.iter().zip(&other.0) {
+            different |= std::hint::black_box(one ^ two);
+        }
+        std::hint::black_box(different) == 0
+    }
+}
+
+impl std::fmt::Debug for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Digest")
+    }
+}
+
+/// The tokens that are known.
+#[derive(Clone, Debug, Default)]
+pub struct Tokens {
+    known: Vec<(Digest, Identity)>,
+}
+
+impl Tokens {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, is not what it should be, or can be written by everybody.
+    pub fn read(path: &Path) -> Result<Self, TokenError> {
+        Self::parse(path, &text(path)?)
+    }
+
+    /// Reads the text of `path`.
+    fn parse(path: &Path, text: &str) -> Result<Self, TokenError> {
+        let file: File = toml::from_str(text).map_err(|error| TokenError::Syntax {
+            path: path.to_owned(),
+            error: match error.span() {
+                // The whole message would show the line, and somebody may have put a token there.
+                Some(span) => {
+                    let line =
+                        text.as_bytes()[..span.start].iter().filter(|byte| **byte == b'\n').count() + 1;
+                    format!("line {line}: {}", error.message())
+                }
+                None => error.message().to_owned(),
+            },
+        })?;
+        let mut tokens = Self::default();
+        for entry in file.token {
+            let doubled = tokens.known.iter().any(|(_, identity)| identity.name == entry.name);
+            if doubled || !is_name(&entry.name) {
+                return Err(TokenError::Name(entry.name));
+            }
+            let Some(digest) = Digest::parse(&entry.hash) else { return Err(TokenError::Hash(entry.name)) };
+            tokens.known.push((digest, Identity { name: entry.name, scopes: entry.scopes }));
+        }
+        Ok(tokens)
+    }
+
+    /// Whose it is. Every token is compared, in constant time.
+    #[must_use]
+    pub fn find(&self, digest: &Digest) -> Option<&Identity> {
+        let mut found = None;
+        for (known, identity) in &self.known {
+            if known.is(digest) {
+                found = Some(identity);
+            }
+        }
+        found
+    }
+
+    /// Everybody who has a token.
+    pub fn identities(&self) -> impl Iterator<Item = &Identity> {
+        self.known.iter().map(|(_, identity)| identity)
+    }
+}
+
+fn text(path: &Path) -> Result<String, TokenError> {
+    let failed = |error| TokenError::Io { path: path.to_owned(), error };
+    let about = fs::metadata(path).map_err(failed)?;
+    if about.mode() & 0o002 != 0 {
+        return Err(TokenError::Exposed(path.to_owned()));
+    }
+    if about.len() > MAX_FILE {
+        return Err(TokenError::TooLong(path.to_owned()));
+    }
+    fs::read_to_string(path).map_err(failed)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    token: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    hash: String,
+    scopes: Option<Vec<String>>,
+    #[serde(rename = "created")]
+    _created: Option<toml::Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Result<&[&str], &str>) {
+        let tokens = Tokens::parse(Path::new("tokens.toml"), text);
+        match (tokens, expected) {
+            (Ok(tokens), Ok(names)) => {
+                assert_eq!(tokens.identities().map(|who| &*who.name).collect::<Vec<_>>(), names);
+            }
+            (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+            (tokens, _) => panic!("{tokens:?}"),
+        }
+    }
+
+    fn entry(name: &str, more: &str) -> String {
+        format!("[[token]]\nname = {name:?}\nhash = {:?}\n{more}\n", Digest::of(name).text())
+    }
+
+    #[test]
+    fn files() {
+        check("", Ok(&[]));
+        check(&entry("a", ""), Ok(&["a"]));
+        check(
+            &format!("{}{}", entry("a", "scopes = []"), entry("b", "created = 2026-11-16T12:00:00Z")),
+            Ok(&["a", "b"]),
+        );
+        check(&entry("a", "created = \"2026-11-16T12:00:00Z\""), Ok(&["a"]));
+        check(&format!("{0}{0}", entry("a", "")), Err("\"a\" is not a name for a token, or"));
+        check(&entry("a b", ""), Err("not a name"));
+        check("[[token]]\nname = \"a\"\nhash = \"short\"", Err("hash of \"a\""));
+        check(&entry("a", "token = \"secret\""), Err("unknown field `token`"));
+        check("x = secret", Err("tokens.toml: line 1"));
+        assert!(!Tokens::parse(Path::new("t"), "x = secret").unwrap_err().to_string().contains("secret"));
+    }
+
+    #[test]
+    fn a_token_is_found_by_its_hash() {
+        let text = format!("{}{}", entry("one", "scopes = [\"read\"]"), entry("two", ""));
+        let tokens = Tokens::parse(Path::new("t"), &text).unwrap();
+        let one = tokens.find(&Digest::of("one")).unwrap();
+        assert_eq!((&*one.name, one.scopes.as_deref()), ("one", Some(&["read".to_owned()][..])));
+        assert_eq!(tokens.find(&Digest::of("two")).unwrap().scopes, None);
+        assert_eq!(tokens.find(&Digest::of("three")), None);
+        assert_eq!(tokens.find(&Digest::of("")), None);
+        // The hash itself opens nothing.
+        assert_eq!(tokens.find(&Digest::of(&Digest::of("one").text())), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_does_harm(text: String) {
+            _ = Tokens::parse(Path::new("t"), &text);
+        }
+
+        #[test]
+        fn two_digests_are_the_same_if_their_texts_are(one in "[a-b]{0,2}", two in "[a-b]{0,2}") {
+            prop_assert_eq!(Digest::of(&one).is(&Digest::of(&two)), one == two);
+        }
+    }
+}

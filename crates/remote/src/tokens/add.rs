@@ -1,0 +1,151 @@
+//! Making a token: it is shown once, and its hash goes into the file.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::{Digest, PREFIX, TokenError, Tokens, text};
+use crate::identity::is_name;
+
+/// Makes a token for `name` and puts its hash into the file at `path`, which is made if it is not there. What is returned is the
+/// only place where the token ever stands.
+///
+/// # Errors
+/// When the name is taken or none, or when the file cannot be read or written; then it is as it was.
+pub fn add(
+    path: &Path,
+    name: &str,
+    scopes: Option<&[String]>,
+    now: SystemTime,
+) -> Result<String, TokenError> {
+    let failed = |error| TokenError::Io { path: path.to_owned(), error };
+    if !is_name(name) {
+        return Err(TokenError::Name(name.to_owned()));
+    }
+    // Who adds at the same time waits here: the file itself is replaced, so its lock would be that of another file.
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let lock = File::open(directory).map_err(failed)?;
+    lock.lock().map_err(failed)?;
+    let mut file = match text(path) {
+        Ok(text) => text,
+        Err(TokenError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error),
+    };
+    let known = Tokens::parse(path, &file)?;
+    if known.identities().any(|identity| identity.name == name) {
+        return Err(TokenError::Name(name.to_owned()));
+    }
+    let mut random = [0; 32];
+    SystemRandom::new().fill(&mut random).map_err(|_| TokenError::Random)?;
+    let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random));
+    if !file.is_empty() {
+        file.push_str(if file.ends_with('\n') { "\n" } else { "\n\n" });
+    }
+    file.push_str(&entry(name, Digest::of(&token), scopes, now));
+    replace(path, &file).map_err(failed)?;
+    Ok(token)
+}
+
+fn entry(name: &str, digest: Digest, scopes: Option<&[String]>, now: SystemTime) -> String {
+    let created = jiff::Timestamp::try_from(now).unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ");
+    let mut entry = format!("[[token]]\nname = {}\nhash = \"{}\"\n", quoted(name), digest.text());
+    if let Some(scopes) = scopes {
+        let scopes: Vec<_> = scopes.iter().map(|scope| quoted(scope)).collect();
+        entry.push_str(&format!("scopes = [{}]\n", scopes.join(", ")));
+    }
+    entry.push_str(&format!("created = \"{created}\"\n"));
+    entry
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+/// The new file takes the place of the old one at once, or not at all.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let new = path.with_file_name(name);
+    let written =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        });
+    let renamed = written.and_then(|()| fs::rename(&new, path));
+    if renamed.is_err() {
+        _ = fs::remove_file(&new);
+    }
+    renamed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn what_was_added_is_found_and_the_file_has_no_token() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        let now = SystemTime::UNIX_EPOCH;
+        let one = add(&path, "one", None, now).unwrap();
+        fs::write(&path, format!("# mine\n{}", fs::read_to_string(&path).unwrap())).unwrap();
+        let scopes = ["read".to_owned(), "a \"b\"\n".to_owned()];
+        let two = add(&path, "two", Some(&scopes), now).unwrap();
+        assert_ne!(one, two);
+        assert!(one.starts_with("nrw_") && one.len() == 47, "{}", one.len());
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(
+            text.starts_with("# mine\n") && text.contains("created = \"1970-01-01T00:00:00Z\""),
+            "{text}"
+        );
+        assert!(!text.contains(&one[4..]) && !text.contains(&two[4..]));
+        let tokens = Tokens::read(&path).unwrap();
+        assert_eq!(tokens.find(&Digest::of(&one)).unwrap().scopes, None);
+        assert_eq!(tokens.find(&Digest::of(&two)).unwrap().scopes.as_deref(), Some(&scopes[..]));
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn what_cannot_be_added_leaves_the_file_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        let now = SystemTime::UNIX_EPOCH;
+        add(&path, "one", None, now).unwrap();
+        let before = fs::read(&path).unwrap();
+        assert!(matches!(add(&path, "one", None, now), Err(TokenError::Name(_))));
+        assert!(matches!(add(&path, "o ne", None, now), Err(TokenError::Name(_))));
+        assert_eq!(fs::read(&path).unwrap(), before);
+        fs::write(&path, "broken").unwrap();
+        assert!(matches!(add(&path, "two", None, now), Err(TokenError::Syntax { .. })));
+        assert_eq!(fs::read(&path).unwrap(), b"broken");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(matches!(add(&path, "two", None, now), Err(TokenError::Exposed(_))));
+        let nowhere = directory.path().join("no").join("tokens.toml");
+        assert!(matches!(add(&nowhere, "two", None, now), Err(TokenError::Io { .. })));
+    }
+
+    #[test]
+    fn two_at_once_are_both_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                let path = &path;
+                scope.spawn(move || add(path, &format!("n{number}"), None, SystemTime::UNIX_EPOCH).unwrap());
+            }
+        });
+        assert_eq!(Tokens::read(&path).unwrap().identities().count(), 8);
+    }
+}
