@@ -90,6 +90,10 @@ pub const MCP_MESSAGE: &str = "mcp/message";
 pub const MCP_CONNECT: &str = "mcp/connect";
 /// Closes such a server, in an older form of MCP over ACP.
 pub const MCP_DISCONNECT: &str = "mcp/disconnect";
+/// Introduces a conductor to a proxy, which has somebody behind it.
+pub const PROXY_INITIALIZE: &str = "proxy/initialize";
+/// Carries a message between a proxy and whoever is behind it, through their conductor.
+pub const PROXY_SUCCESSOR: &str = "proxy/successor";
 /// Asks the other side to give up on a request, which is answered all the same.
 pub const CANCEL_REQUEST: &str = "$/cancel_request";
 
@@ -202,7 +206,16 @@ pub fn is_extension(name: &str) -> bool {
 ///
 /// Those that change what the rest of the connection means. Never a prompt: it may wait for entries after it.
 pub fn is_lifecycle(name: &str) -> bool {
-    matches!(name, INITIALIZE | AUTHENTICATE | AUTH_LOGIN | SESSION_NEW | SESSION_LOAD | SESSION_RESUME)
+    matches!(
+        name,
+        INITIALIZE
+            | PROXY_INITIALIZE
+            | AUTHENTICATE
+            | AUTH_LOGIN
+            | SESSION_NEW
+            | SESSION_LOAD
+            | SESSION_RESUME
+    )
 }
 
 /// All methods. A name has a second row only where the two directions differ in kind.

@@ -14,6 +14,8 @@ pub struct ToolRequest {
     pub server: Option<String>,
     /// The tool, as its server calls it.
     pub tool: String,
+    /// The tool, as the model and the client know it.
+    pub name: String,
     /// What it is called with.
     pub arguments: Value,
 }

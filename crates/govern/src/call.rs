@@ -62,6 +62,8 @@ pub(crate) struct Call {
     name: Option<String>,
     kind: Option<String>,
     server: Option<String>,
+    /// By which name an agent tells of it that says so beforehand.
+    told_as: Option<String>,
     pub(crate) progress: Progress,
     /// Whether it was ever said to run, whatever was said about it before or after.
     began: bool,
@@ -82,15 +84,17 @@ impl Call {
         Self { name: name.map(str::to_owned), kind: Some(kind.to_owned()), input, ..Self::default() }
     }
 
+    /// The same call, of which an agent will tell by this name.
+    pub(crate) fn told_as(self, name: String) -> Self {
+        Self { told_as: Some(name), ..self }
+    }
+
     /// Takes in what is said about it. Tells whether that changes what is to be decided.
     pub(crate) fn hear(&mut self, said: &Said<'_>) -> bool {
         let mut changed = false;
         let known = said.name.as_deref().map(str::to_owned).or_else(|| known_name(said.meta));
         // By whichever of its names a tool of a server is told of, it is the same.
-        let known = known.filter(|told| match (&self.server, &self.name) {
-            (Some(server), Some(name)) => !is_joined(server, name, told),
-            _ => true,
-        });
+        let known = known.filter(|told| self.told_as.as_ref() != Some(told));
         let mut keep = |kept: &mut Option<String>, new: Option<&str>| {
             if let Some(new) = new.filter(|new| !new.is_empty())
                 && kept.as_deref() != Some(new)
@@ -157,13 +161,9 @@ impl Call {
         (self.name.as_deref(), self.server.as_deref())
     }
 
-    /// Whether another call, as it is told of, can be of the same tool: one that has no name can be any, and a tool of an
-    /// MCP server is told of by a name that has both in it.
+    /// Whether another call, as it is told of, can be of the same tool: one that has no name can be any.
     pub(crate) fn is_named_like(&self, told: &Self) -> bool {
-        let (Some(name), Some(told)) = (self.name.as_deref(), told.name.as_deref()) else {
-            return told.name.is_none();
-        };
-        told == name || self.server.as_deref().is_some_and(|server| is_joined(server, name, told))
+        told.name.is_none() || told.name == self.told_as
     }
 
     /// The kind it is said to be.
@@ -200,24 +200,6 @@ impl Call {
         }
         Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, &self.locations)
     }
-}
-
-/// Whether `told` is what our own agent offers a tool of a server as: both names in plain letters, cut to what endpoints
-/// take, and with a number behind it if others have the same.
-fn is_joined(server: &str, tool: &str, told: &str) -> bool {
-    const LONGEST: usize = 64;
-    let plain = |text: &str| {
-        let plain = |letter: char| if letter.is_ascii_alphanumeric() || letter == '-' { letter } else { '_' };
-        text.chars().map(plain).collect::<String>()
-    };
-    let mut joined = format!("{}__{}", plain(server), plain(tool));
-    joined.truncate(LONGEST);
-    if told == joined {
-        return true;
-    }
-    let Some((head, number)) = told.rsplit_once('_') else { return false };
-    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    is_number && (head == joined || told.len() == LONGEST && joined.starts_with(head))
 }
 
 fn read(raw: &RawValue) -> Option<Value> {
@@ -257,23 +239,21 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_of_a_server_is_known_by_both_names() {
-        let check = |server: Option<&str>, tool: &str, told: &str, same: bool| {
-            let decided = Call::known(server.map(str::to_owned), tool, "other", json!({}));
-            let told = Call::known(None, told, "other", json!({}));
-            assert_eq!(decided.is_named_like(&told), same, "{server:?} {tool}");
+    fn a_tool_of_a_server_is_told_of_as_it_was_said_to_be() {
+        let decided =
+            Call::known(Some("notes".into()), "add", "other", json!({})).told_as("notes__add".into());
+        let check = |told: Option<&str>, same: bool| {
+            let mut call = Call::default();
+            let said = told.map(|told| format!(r#"{{"name":"{told}"}}"#)).unwrap_or_else(|| "{}".to_owned());
+            call.hear(&serde_json::from_str(&said).unwrap());
+            assert_eq!(decided.is_named_like(&call), same, "{told:?}");
+            // It stays the tool that it is.
+            let mut decided = decided.clone();
+            assert_eq!(decided.hear(&serde_json::from_str(&said).unwrap()), !same, "{told:?}");
         };
-        check(Some("notes"), "add", "notes__add", true);
-        check(Some("my notes"), "add.one", "my_notes__add_one", true);
-        check(Some("notes"), "add", "notes__add_2", true);
-        check(Some("notes"), "add", "notes__added", false);
-        check(Some("notes"), "add", "other__add", false);
-        check(None, "add", "notes__add", false);
-        check(None, "read_file", "read_file", true);
-        let long = "x".repeat(80);
-        check(Some("notes"), &long, &format!("notes__{}", &long[..57]), true);
-        check(Some("notes"), &long, &format!("notes__{}_2", &long[..55]), true);
-        check(Some("notes"), &long, &format!("notes__{}_2", &long[..20]), false);
+        check(Some("notes__add"), true);
+        check(None, true);
+        check(Some("notes__add_2"), false);
     }
 
     #[test]

@@ -9,8 +9,10 @@ mod api;
 mod consult;
 mod from_agent;
 mod from_client;
+mod grant;
 mod hearing;
 mod lane;
+mod mcp;
 mod opening;
 mod permission;
 mod service;
@@ -45,6 +47,9 @@ type Raw = Box<[u8]>;
 /// How many sessions, calls of one, and requests may be open.
 const MOST_OPEN: usize = 4_096;
 
+/// Why nothing is done while a session is opened: what is told then was done before.
+const REPLAYING: &str = "nothing is done while history is replayed";
+
 /// Why a turn is stopped whose acts could not be recorded.
 const UNRECORDED: &str = "its acts could not be recorded";
 
@@ -66,6 +71,8 @@ pub struct Gate {
     asked: HashMap<Raw, Asked>,
     /// Requests of the agent that the client has not answered, of those that matter here.
     served: HashMap<Raw, Served>,
+    /// Connections to MCP servers in the client, and the ids of those.
+    connections: HashMap<String, String>,
     /// What waits for an approval.
     hearings: BTreeMap<u64, Hearing>,
     to_client: Lane,
@@ -106,6 +113,7 @@ impl Gate {
             sessions: HashMap::new(),
             asked: HashMap::new(),
             served: HashMap::new(),
+            connections: HashMap::new(),
             hearings: BTreeMap::new(),
             to_client: Lane::default(),
             to_agent: Lane::default(),

@@ -6,6 +6,7 @@
 
 mod batches;
 mod call;
+mod chain;
 mod desk;
 mod gate;
 mod guard;
@@ -13,11 +14,14 @@ mod life;
 mod mandate;
 mod meta;
 mod once;
+mod proxy;
 mod record;
 mod roots;
 
+pub use chain::join;
 pub use desk::foresee;
 pub use gate::{Ballot, BallotError, Gate, Open, Out, Request, Setting, Ticket, Time};
 pub use guard::{Ended, Inquiry, stand};
 pub use mandate::{Autonomy, Mandate, Patience, Principal, policy_of, provided};
+pub use proxy::{Moves, Neighbour, Place, is_for_proxy};
 pub use roots::{Disk, Ground, Outside, admit};

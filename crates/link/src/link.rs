@@ -152,7 +152,7 @@ impl Link {
         let shared = Arc::new(Shared::default());
         let link = Self {
             sender: Sender { queue: out, shared: Arc::clone(&shared) },
-            receiver: Receiver { queue: incoming, shared: Arc::clone(&shared) },
+            receiver: Receiver { queue: incoming, front: None, shared: Arc::clone(&shared) },
         };
         (link, to_write, was_read, shared)
     }
@@ -267,17 +267,34 @@ impl std::fmt::Debug for Sender {
 /// Where frames come in.
 pub struct Receiver {
     queue: queue::Receiver<Frame>,
+    /// What was looked at and not taken yet.
+    front: Option<Frame>,
     shared: Arc<Shared>,
 }
 
 impl Receiver {
     /// The next frame, invalid ones included, or `None` at the end. Safe to cancel.
     pub async fn recv(&mut self) -> Option<Frame> {
-        self.queue.recv().await
+        match self.front.take() {
+            Some(frame) => Some(frame),
+            None => self.queue.recv().await,
+        }
+    }
+
+    /// The frame that comes next, which stays where it is. Safe to cancel.
+    pub async fn peek(&mut self) -> Option<&Frame> {
+        if self.front.is_none() {
+            self.front = self.queue.recv().await;
+        }
+        self.front.as_ref()
     }
 
     /// Moves every frame there is to `frames`, waiting for the first; `false` at the end. Safe to cancel.
     pub async fn recv_all(&mut self, frames: &mut Vec<Frame>) -> bool {
+        if let Some(frame) = self.front.take() {
+            frames.push(frame);
+            return true;
+        }
         self.queue.recv_all(frames).await
     }
 

@@ -137,6 +137,7 @@ impl Turn {
             session: self.session.id.to_string(),
             server,
             tool,
+            name: call.name.clone(),
             arguments: Value::Object(arguments.clone()),
         };
         let gate = std::sync::Arc::clone(&self.agent.gate);

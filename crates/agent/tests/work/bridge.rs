@@ -280,8 +280,13 @@ async fn the_gate_knows_whose_tool_it_is() {
     client.host(host(Some("allow_once")));
     let session = open(&mut client).await;
     client.prompt(&session, "Go").await.unwrap();
-    let (server_name, tool) = (Some("mine".to_owned()), "act".to_owned());
-    let request = ToolRequest { session, server: server_name, tool, arguments: json!({"at": "it"}) };
+    let request = ToolRequest {
+        session,
+        server: Some("mine".to_owned()),
+        tool: "act".to_owned(),
+        name: "mine__act".to_owned(),
+        arguments: json!({"at": "it"}),
+    };
     assert_eq!(*gate.0.lock().unwrap(), [request]);
     assert!(calls(&client).is_empty() && !methods(&client).contains(&"session/request_permission"));
     assert_eq!(last_messages(&server)[2]["content"], "The call is not allowed: not today");

@@ -228,7 +228,8 @@ async fn what_the_gate_denies_never_happened() {
     assert_eq!(messages[2]["content"], "The call is not allowed: it is secret");
     assert_eq!(messages[3]["content"], "A");
     let (tool, arguments) = read("secret.txt");
-    let request = ToolRequest { session, server: None, tool: tool.to_owned(), arguments };
+    let (tool, name) = (tool.to_owned(), tool.to_owned());
+    let request = ToolRequest { session, server: None, tool, name, arguments };
     assert_eq!(gate.0.lock().unwrap()[0], request);
     client.leave().await;
 }

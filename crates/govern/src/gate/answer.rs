@@ -24,11 +24,11 @@ impl<O: Out> Pass<'_, O> {
                 }
                 self.invoked(id, &name, message);
             }
-            Some(Asked::Open { session: name }) => {
+            Some(Asked::Open { session: name, replays }) => {
                 let Some(session) = self.gate.sessions.get_mut(&*name) else {
                     return self.show(message);
                 };
-                session.replays = session.replays.saturating_sub(1);
+                session.replays = session.replays.saturating_sub(u32::from(replays));
                 if message.result().is_some() {
                     self.invoked(id, &name, message);
                 } else {
@@ -73,7 +73,9 @@ impl<O: Out> Pass<'_, O> {
         }
         let mut result = read(message.result());
         self.gate.is_v2 = result["protocolVersion"] == 2;
-        let missing = self.compare(&mut result);
+        let mut missing = self.compare(&mut result);
+        // No manifest can declare it: it comes with the others, and is offered where the agent has it.
+        missing.retain(|name| *name != "acp");
         if !missing.is_empty() {
             let words = format!("the agent lacks what the manifest declares: {}", missing.join(", "));
             let error = RpcError::new(Code::Internal, words).with("code", json!("unmet-capability"));

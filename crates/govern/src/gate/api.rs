@@ -46,6 +46,8 @@ pub struct Request {
     pub server: Option<String>,
     /// The tool.
     pub tool: String,
+    /// By which name the agent tells of it.
+    pub name: String,
     /// What it is called with.
     pub arguments: Value,
 }

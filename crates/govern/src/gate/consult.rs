@@ -2,7 +2,7 @@
 
 use super::api::{Out, Request, Ticket};
 use super::session::{Case, Origin};
-use super::{Pass, UNRECORDED};
+use super::{Pass, REPLAYING, UNRECORDED};
 use crate::call::Call;
 use crate::record::Approved;
 
@@ -29,16 +29,19 @@ pub(super) struct Advice {
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn consult(&mut self, number: u64, request: Request) {
-        let Request { session: name, server, tool, arguments } = request;
+        let Request { session: name, server, tool, name: told_as, arguments } = request;
         let key = format!("consult {number}");
         let Some(session) = self.session(&name) else {
             return self.out.advise(number, Some("too many sessions are open".to_owned()));
         };
+        if session.replays > 0 {
+            return self.out.advise(number, Some(REPLAYING.to_owned()));
+        }
         if session.is_stopping() || !session.has_room_for(&key) {
             return self.out.advise(number, Some("the turn is to end".to_owned()));
         }
         let kind = if server.is_none() { kind_of(&tool) } else { "other" };
-        let call = Call::known(server, &tool, kind, arguments);
+        let call = Call::known(server, &tool, kind, arguments).told_as(told_as);
         session.calls.insert(key.as_str().into(), Case { call, ..Case::default() });
         let ticket = self.judge(&name, &key);
         let (Some(ticket), Some(case)) = (ticket, self.case(&name, &key)) else { return };
@@ -55,9 +58,10 @@ impl<O: Out> Pass<'_, O> {
             _ => None,
         };
         if let Some(session) = self.gate.sessions.get_mut(name)
-            && let Some(case) = session.calls.remove(key)
+            && let Some(mut case) = session.calls.remove(key)
             && refusal.is_none()
         {
+            case.leads_on = true;
             session.decided.push(case);
             if session.decided.len() > MOST_DECIDED {
                 session.decided.remove(0);
@@ -75,12 +79,10 @@ impl<O: Out> Pass<'_, O> {
         let Some(at) = session.decided.iter().position(is_it) else { return false };
         let decided = session.decided.remove(at);
         let Some(case) = session.calls.get_mut(id) else { return false };
-        let told = std::mem::replace(&mut case.call, decided.call);
+        let (held, told) = (std::mem::take(&mut case.held), std::mem::take(&mut case.call));
+        *case = Case { held, ..decided };
         case.call.go_on(told);
         case.agreed = Some((case.call.tool(), case.call.matter()));
-        case.counted = decided.counted;
-        case.verdict = decided.verdict;
-        case.approved = decided.approved;
         true
     }
 

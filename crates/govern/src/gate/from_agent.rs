@@ -7,7 +7,6 @@ use super::Pass;
 use super::api::Out;
 use super::lane::{Otherwise, Way};
 use super::opening::UNDECLARED;
-use crate::once;
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn agent(&mut self, message: View<'_>) {
@@ -26,7 +25,8 @@ impl<O: Out> Pass<'_, O> {
     fn agent_notification(&mut self, message: View<'_>) {
         match message.method().as_deref() {
             Some(method::SESSION_UPDATE) => self.update(message),
-            Some(method) if is_wish(method, message) => {}
+            Some(method::MCP_MESSAGE) => self.mcp_news(message),
+            Some(method) if is_wish(method) => {}
             _ => self.show(message),
         }
     }
@@ -35,6 +35,9 @@ impl<O: Out> Pass<'_, O> {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
         if self.gate.served.contains_key(id) || self.is_own(id) {
             let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
+            return self.refuse_agent(id, &error);
+        }
+        if let Some(error) = out_of_place(&method) {
             return self.refuse_agent(id, &error);
         }
         let offers = self.gate.offers();
@@ -46,6 +49,7 @@ impl<O: Out> Pass<'_, O> {
             | method::TERMINAL_WAIT_FOR_EXIT
             | method::TERMINAL_KILL
             | method::TERMINAL_RELEASE => offers.terminal,
+            method::MCP_MESSAGE | method::MCP_CONNECT | method::MCP_DISCONNECT => offers.mcp_acp,
             _ => true,
         };
         if !is_offered {
@@ -57,7 +61,9 @@ impl<O: Out> Pass<'_, O> {
             method::FS_READ_TEXT_FILE | method::FS_WRITE_TEXT_FILE | method::TERMINAL_CREATE => {
                 self.service(id, &method, message);
             }
-            method::MCP_MESSAGE => self.mcp(id, message),
+            method::MCP_MESSAGE | method::MCP_CONNECT | method::MCP_DISCONNECT => {
+                self.mcp(id, &method, message);
+            }
             _ => self.show(message),
         }
     }
@@ -75,19 +81,26 @@ impl<O: Out> Pass<'_, O> {
 }
 
 /// Whether a notification names what is only ever asked for: nobody could answer it, so nobody has decided about it.
-fn is_wish(method: &str, message: View<'_>) -> bool {
-    match method {
+fn is_wish(method: &str) -> bool {
+    matches!(
+        method,
         method::SESSION_REQUEST_PERMISSION
-        | method::FS_READ_TEXT_FILE
-        | method::FS_WRITE_TEXT_FILE
-        | method::TERMINAL_CREATE
-        | method::TERMINAL_OUTPUT
-        | method::TERMINAL_WAIT_FOR_EXIT
-        | method::TERMINAL_KILL
-        | method::TERMINAL_RELEASE => true,
-        method::MCP_MESSAGE => {
-            once::read(message.params()).is_none_or(|params| params["method"] == "tools/call")
-        }
-        _ => false,
-    }
+            | method::FS_READ_TEXT_FILE
+            | method::FS_WRITE_TEXT_FILE
+            | method::TERMINAL_CREATE
+            | method::TERMINAL_OUTPUT
+            | method::TERMINAL_WAIT_FOR_EXIT
+            | method::TERMINAL_KILL
+            | method::TERMINAL_RELEASE
+            | method::MCP_CONNECT
+            | method::MCP_DISCONNECT
+            | method::PROXY_INITIALIZE
+            | method::PROXY_SUCCESSOR
+    )
+}
+
+/// Why a method is nothing that either end says to the other: envelopes are between a proxy and its conductor.
+pub(super) fn out_of_place(method: &str) -> Option<RpcError> {
+    let is_envelope = matches!(method, method::PROXY_INITIALIZE | method::PROXY_SUCCESSOR);
+    is_envelope.then(|| RpcError::new(Code::InvalidRequest, "only a conductor and its proxies say this"))
 }

@@ -5,6 +5,7 @@ use narrows_wire::{Code, Kind, RpcError, View, message};
 
 use super::Pass;
 use super::api::Out;
+use super::from_agent::out_of_place;
 use super::lane::{Otherwise, Way};
 use super::session::{Asked, Served};
 
@@ -24,6 +25,10 @@ impl<O: Out> Pass<'_, O> {
 
     fn client_request(&mut self, message: View<'_>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
+        if let Some(error) = out_of_place(&method) {
+            let line = message::error(id, &error);
+            return self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+        }
         let session = || message.session().map(|name| Box::from(&*name));
         let asked = match &*method {
             method::INITIALIZE => return self.initialize(id, message),
@@ -74,6 +79,8 @@ impl<O: Out> Pass<'_, O> {
                     | method::SESSION_LOAD
                     | method::SESSION_RESUME
                     | method::SESSION_PROMPT
+                    | method::PROXY_INITIALIZE
+                    | method::PROXY_SUCCESSOR
             )
         });
         if is_wish {
@@ -92,6 +99,7 @@ impl<O: Out> Pass<'_, O> {
         match self.gate.served.remove(id) {
             Some(Served::Service { session, call }) => self.service_done(&session, &call, message),
             Some(Served::Question(number)) => self.answered(number, message),
+            Some(Served::Connect { server }) => self.mcp_connected(server, message),
             // What nobody asked is nobody's answer, least of all one to a permission.
             None if self.is_own(id) => {}
             None => self.forward(message),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use narrows_acp::method;
 use narrows_manifest::types::governance::Approver;
 use narrows_policy::{Ruling, Signer};
-use narrows_wire::{View, message};
+use narrows_wire::{Code, RpcError, View, message};
 use serde_json::{Value, json};
 
 use super::api::{Ballot, BallotError, Open, Out, Setting, Ticket, Time};
@@ -54,12 +54,8 @@ impl Hearing {
 
     /// Whether enough of those who may have approved.
     fn is_settled(&self) -> bool {
-        self.needs.iter().all(|need| {
-            need.0.iter().any(|board| {
-                let count = self.given.iter().filter(|(signer, _)| board.has(signer)).count();
-                count >= board.quorum.max(1) as usize
-            })
-        })
+        let given: Vec<&Principal> = self.given.iter().map(|(signer, _)| signer).collect();
+        settle(&self.needs, &given)
     }
 
     fn counts(&self, signer: &Principal) -> bool {
@@ -92,6 +88,20 @@ impl Board {
                     || signer.role.as_ref().is_some_and(|role| who.roles.contains(role))
             })
     }
+}
+
+/// Whether those who have approved something are enough for what this ruling wants.
+pub(super) fn suffice(ruling: &Ruling, approvers: &[Approver], given: &[Principal]) -> bool {
+    settle(&needs(ruling, approvers), &given.iter().collect::<Vec<_>>())
+}
+
+fn settle(needs: &[Need], given: &[&Principal]) -> bool {
+    needs.iter().all(|need| {
+        need.0.iter().any(|board| {
+            let count = given.iter().filter(|signer| board.has(signer)).count();
+            count >= board.quorum.max(1) as usize
+        })
+    })
 }
 
 /// Who has to approve: those whom the policies name, and where they name nobody those who are responsible for the action.
@@ -179,22 +189,31 @@ impl<O: Out> Pass<'_, O> {
         let hopeless = hearing.is_hopeless();
         let approval = name_of(&self.gate.setting, number);
         let id = format!("\"aip44:{}:{number}\"", self.gate.setting.nonce);
-        let params = json!({
-            "sessionId": name,
-            "toolCall": {
-                "toolCallId": call, "title": hearing.tool, "kind": kind, "status": "pending",
-                "rawInput": hearing.input,
-            },
-            "options": [
-                {"optionId": ALLOW, "name": "Allow once", "kind": ALLOW},
-                {"optionId": REJECT, "name": "Reject", "kind": REJECT},
-            ],
-            "_meta": {"aip44": {"approval": approval, "reason": hearing.reason}},
+        let tool_call = json!({
+            "toolCallId": call, "title": hearing.tool, "kind": kind, "status": "pending",
+            "rawInput": hearing.input,
         });
+        let mut params = json!({"sessionId": name});
+        if self.gate.is_v2 {
+            params["title"] = json!(hearing.tool);
+            params["description"] = json!(hearing.reason);
+            params["subject"] = json!({"type": "tool_call", "toolCall": tool_call});
+        } else {
+            params["toolCall"] = tool_call;
+        }
+        params["options"] = json!([
+            {"optionId": ALLOW, "name": "Allow once", "kind": ALLOW},
+            {"optionId": REJECT, "name": "Reject", "kind": REJECT},
+        ]);
+        params["_meta"] = json!({"aip44": {"approval": approval, "reason": hearing.reason}});
+        let is_unannounced = hearing.origin.is_unannounced();
         self.gate.hearings.insert(number, hearing);
         let ticket = self.step(name, Life::Suspended, Some(&approval)).or(after);
         if hopeless {
             return self.decide(number, Approved::Refused("nobody may approve it".to_owned()));
+        }
+        if is_unannounced {
+            self.tell_state(name, "requires_action", ticket);
         }
         let line = message::request(id.as_bytes(), method::SESSION_REQUEST_PERMISSION, &params);
         if let Ok(line) = line
@@ -257,7 +276,7 @@ impl<O: Out> Pass<'_, O> {
     /// Closes a hearing, and does what follows once that is recorded.
     pub(super) fn decide(&mut self, number: u64, approved: Approved) {
         let Some(hearing) = self.gate.hearings.remove(&number) else { return };
-        let Hearing { session: name, call, origin, question, .. } = hearing;
+        let Hearing { session: name, call, origin, question, given, .. } = hearing;
         if let Some(question) = question {
             self.gate.served.remove(&question);
             self.withdraw(&question);
@@ -265,6 +284,7 @@ impl<O: Out> Pass<'_, O> {
         let at = self.unix();
         if let Some(case) = self.case(&name, &call) {
             case.approved = approved.clone();
+            case.signers = given.into_iter().map(|(signer, _)| signer).collect();
             case.agreed = approved.is_given().then(|| (case.call.tool(), case.call.matter()));
         }
         let uncounted = self.case(&name, &call).filter(|case| approved.is_given() && !case.counted);
@@ -277,6 +297,9 @@ impl<O: Out> Pass<'_, O> {
         let event = self.resolved(&name, &call);
         let mut ticket = event.map(|event| self.record(event));
         ticket = self.step(&name, Life::Resumed, None).or(ticket);
+        if origin.is_unannounced() && self.hearings_of(&name).is_empty() {
+            self.tell_state(&name, "running", ticket);
+        }
         match (origin, approved) {
             (Origin::Permission { id, options }, Approved::Refused(_)) => {
                 self.answer_permission(&id, &name, options.reject.as_deref(), ticket);
@@ -309,6 +332,18 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
+    /// Tells the client of version 2 that the operator waits, or goes on, where its agent does not know.
+    fn tell_state(&mut self, name: &str, state: &str, after: Option<Ticket>) {
+        if !self.gate.is_v2 {
+            return;
+        }
+        let update = json!({"sessionUpdate": "state_update", "state": state});
+        let params = json!({"sessionId": name, "update": update});
+        if let Ok(line) = message::notification(method::SESSION_UPDATE, &params) {
+            self.send_marked(View::parse(&line), after, Otherwise::Halt(name.into()));
+        }
+    }
+
     fn close_turn_case(&mut self, name: &str, call: &str) {
         if let Some(session) = self.gate.sessions.get_mut(name) {
             session.calls.remove(call);
@@ -318,6 +353,13 @@ impl<O: Out> Pass<'_, O> {
     /// Answers a prompt that never began: whoever has cancelled it is told that, and nobody that it failed.
     fn refuse_turn(&mut self, id: &[u8], name: &str, why: &str) {
         let after = self.step(name, Life::Interrupted, Some(why));
+        if self.gate.is_v2 {
+            // There an answer means that the prompt was taken.
+            let code = if why == CANCELLED { Code::Cancelled } else { Code::PolicyDenied };
+            let error = RpcError::new(code, why.to_owned()).with("code", json!("interrupted"));
+            let line = message::error(id, &error);
+            return self.send(Way::ToClient, &[&line], after, Otherwise::Say(Way::ToClient, unrecorded(id)));
+        }
         let stop = if why == CANCELLED { "cancelled" } else { "refusal" };
         let result = json!({"stopReason": stop, "_meta": {"aip44": {"interrupted": why}}});
         if let Ok(line) = message::response(id, &result) {

@@ -1,5 +1,6 @@
 //! Connections and sessions as they are opened: what may be offered, and where a session may live.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use narrows_acp::method;
@@ -49,6 +50,12 @@ struct Refusal {
     error: RpcError,
 }
 
+impl Refusal {
+    fn new(kind: Code, words: impl Into<Cow<'static, str>>, code: &'static str) -> Self {
+        Self { code, error: RpcError::new(kind, words).with("code", json!(code)) }
+    }
+}
+
 impl<O: Out> Pass<'_, O> {
     /// The client introduces itself: what the manifest does not declare it does not offer.
     pub(super) fn initialize(&mut self, id: &[u8], message: View<'_>) {
@@ -77,7 +84,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// A session is to be created.
     pub(super) fn create(&mut self, id: &[u8], message: View<'_>) {
-        match self.admit_opening(message) {
+        match self.admit_opening(message, None) {
             Ok(place) => {
                 if self.await_answer(id, Asked::Create { place }) {
                     self.forward_opening(id, message);
@@ -94,15 +101,22 @@ impl<O: Out> Pass<'_, O> {
         if is_load && !self.gate.mandate.capabilities.load_session {
             return self.refuse_client(id, &RpcError::new(Code::MethodNotFound, UNDECLARED));
         }
-        match self.admit_opening(message) {
+        let is_working = self.gate.sessions.get(&*name).is_some_and(Session::is_working);
+        if is_working && (is_load || !read(message.params())["replayFrom"].is_null()) {
+            // What the turn does could not be told from what was done before.
+            let error = RpcError::new(Code::InvalidRequest, "a turn is under way in this session");
+            return self.refuse_client(id, &error);
+        }
+        match self.admit_opening(message, Some(&name)) {
             Ok(place) => {
                 if self.gate.sessions.len() >= super::MOST_OPEN && !self.gate.sessions.contains_key(&*name) {
                     let error = RpcError::new(Code::Backpressure, "too many sessions are open");
                     return self.refuse_client(id, &error);
                 }
-                if self.await_answer(id, Asked::Open { session: (&*name).into() }) {
+                let replays = !is_working;
+                if self.await_answer(id, Asked::Open { session: (&*name).into(), replays }) {
                     let session = self.gate.sessions.entry((&*name).into()).or_default();
-                    session.replays += 1;
+                    session.replays += u32::from(replays);
                     session.settle(place);
                     self.forward_opening(id, message);
                 }
@@ -134,53 +148,71 @@ impl<O: Out> Pass<'_, O> {
     }
 
     /// Where a session would live, if it may.
-    fn admit_opening(&self, message: View<'_>) -> Result<Place, Refusal> {
-        let params = once::read(message.params()).ok_or_else(|| Refusal {
-            code: "ambiguous_params",
-            error: RpcError::new(Code::InvalidParams, AMBIGUOUS),
-        })?;
+    fn admit_opening(&self, message: View<'_>, name: Option<&str>) -> Result<Place, Refusal> {
+        let params = once::read(message.params())
+            .ok_or_else(|| Refusal::new(Code::InvalidParams, AMBIGUOUS, "ambiguous_params"))?;
         let mandate = &self.gate.mandate;
         let more = params["additionalDirectories"].as_array().into_iter().flatten();
         let named = params.get("cwd").into_iter().chain(more);
         let mut roots = Vec::new();
         for value in named {
             let path = Path::new(value.as_str().unwrap_or_default());
-            let real = admit(path, &mandate.roots, &*self.gate.ground).map_err(|outside| Refusal {
-                code: "cwd_outside_root",
-                error: RpcError::new(Code::InvalidParams, outside.to_string())
-                    .with("code", json!("cwd_outside_root")),
+            let real = admit(path, &mandate.roots, &*self.gate.ground).map_err(|outside| {
+                Refusal::new(Code::InvalidParams, outside.to_string(), "cwd_outside_root")
             })?;
             roots.push(real);
         }
-        if let Some(listed) = &mandate.servers {
-            for server in params["mcpServers"].as_array().into_iter().flatten() {
-                let name = server["name"].as_str().unwrap_or_default();
-                // One in the client is the client's; any other is ours to describe, or a name would be enough to run anything.
-                let is_known = match server["type"] == "acp" {
-                    true => listed.iter().any(|listed| listed == name),
-                    false => mandate.provides.iter().any(|provided| provided["name"] == name),
-                };
-                if !is_known {
-                    let words = format!("the operator has no MCP server `{}`", name.escape_debug());
-                    return Err(Refusal {
-                        code: "server_not_listed",
-                        error: RpcError::new(Code::PolicyDenied, words)
-                            .with("code", json!("server_not_listed")),
-                    });
-                }
-            }
+        let servers = params["mcpServers"].as_array().map(Vec::as_slice).unwrap_or_default();
+        for server in servers {
+            self.admit_server(server)?;
         }
         if roots.is_empty() {
             roots.clone_from(&mandate.roots);
         }
-        let in_client = params["mcpServers"].as_array().into_iter().flatten();
-        let in_client = in_client.filter(|server| server["type"] == "acp");
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let servers = in_client.map(|server| {
-            let id = server.get("serverId").or_else(|| server.get("id")).map(text);
-            (id.unwrap_or_default(), text(&server["name"]))
-        });
-        Ok(Place { roots, servers: servers.collect() })
+        Ok(Place { roots, servers: self.in_client(servers, name)? })
+    }
+
+    /// Whether a client may name this MCP server.
+    fn admit_server(&self, server: &Value) -> Result<(), Refusal> {
+        let mandate = &self.gate.mandate;
+        let declared = mandate.capabilities;
+        let is_declared = match server["type"].as_str() {
+            Some("acp") => declared.mcp_acp,
+            Some("http") => declared.mcp_http,
+            Some("sse") => declared.mcp_sse,
+            _ => true,
+        };
+        if !is_declared {
+            let words = "the manifest does not declare this kind of MCP servers";
+            return Err(Refusal::new(Code::InvalidParams, words, "undeclared_capability"));
+        }
+        let Some(listed) = &mandate.servers else { return Ok(()) };
+        let name = server["name"].as_str().unwrap_or_default();
+        // One in the client is the client's; any other is ours to describe, or a name would be enough to run anything.
+        let is_known = match server["type"] == "acp" {
+            true => listed.iter().any(|listed| listed == name),
+            false => mandate.provides.iter().any(|provided| provided["name"] == name),
+        };
+        if is_known {
+            return Ok(());
+        }
+        let words = format!("the operator has no MCP server `{}`", name.escape_debug());
+        Err(Refusal::new(Code::PolicyDenied, words, "server_not_listed"))
+    }
+
+    /// The MCP servers that live in the client: their ids, each of which means one of them, and their names.
+    fn in_client(&self, servers: &[Value], session: Option<&str>) -> Result<Vec<(String, String)>, Refusal> {
+        let mut found: Vec<(String, String)> = Vec::new();
+        for server in servers.iter().filter(|server| server["type"] == "acp") {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let id = server.get("serverId").or_else(|| server.get("id")).map(text).unwrap_or_default();
+            if id.is_empty() || found.iter().any(|(other, _)| *other == id) || self.is_taken(&id, session) {
+                let words = "the id of an MCP server is missing, or that of another";
+                return Err(Refusal::new(Code::InvalidParams, words, "server_id_taken"));
+            }
+            found.push((id, text(&server["name"])));
+        }
+        Ok(found)
     }
 
     fn refuse_opening(&mut self, id: &[u8], message: View<'_>, refusal: &Refusal) {

@@ -1,7 +1,7 @@
 //! Permission requests of the agent: answered by the policy where it can, by somebody who may where it cannot.
 
 use narrows_wire::{View, message};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Pass;
 use super::api::{Out, Ticket};
@@ -16,7 +16,12 @@ impl<O: Out> Pass<'_, O> {
         let name = message.session().unwrap_or_default();
         let params = read(message.params());
         let options = Options::read(&params["options"]);
-        let told = params["toolCall"].to_string();
+        let told = if self.gate.is_v2 {
+            self.subject(id, &name, &params["subject"])
+        } else {
+            params["toolCall"].clone()
+        };
+        let told = told.to_string();
         let Ok(said) = serde_json::from_str::<Said<'_>>(&told) else {
             return self.answer_permission(id, &name, options.reject.as_deref(), None);
         };
@@ -51,6 +56,27 @@ impl<O: Out> Pass<'_, O> {
                 self.show_held(&name, &held, ticket);
                 self.hear(&name, &call, Origin::Permission { id: id.into(), options }, ticket);
             }
+        }
+    }
+
+    /// What a permission request of version 2 is about: a call, or a command, which is one where no call is named.
+    fn subject(&self, id: &[u8], name: &str, subject: &Value) -> Value {
+        if subject["type"] != "command" {
+            return subject["toolCall"].clone();
+        }
+        let known = subject["toolCallId"].as_str();
+        let is_known = |call: &str| {
+            let session = self.gate.sessions.get(name);
+            session.and_then(|session| session.calls.get(call)).is_some_and(|case| case.verdict.is_some())
+        };
+        match known {
+            // It is decided as the call that it is a part of.
+            Some(call) if is_known(call) => json!({"toolCallId": call}),
+            _ => json!({
+                "toolCallId": known.map_or_else(|| format!("request {}", String::from_utf8_lossy(id)), str::to_owned),
+                "kind": "execute",
+                "rawInput": {"command": subject["command"], "cwd": subject["cwd"]},
+            }),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the agent wants of the client: files, commands, and tools of MCP servers that live there.
+//! What the agent wants of the client: files, commands, and tools that live there.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use narrows_acp::method;
 use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Value, json};
 
-use super::Pass;
 use super::api::{Out, Ticket};
 use super::lane::{Otherwise, Way};
 use super::opening::{AMBIGUOUS, unnamed};
 use super::session::{Case, Origin, Served};
+use super::{Pass, REPLAYING};
 use crate::call::{Call, Progress};
 use crate::once;
 use crate::record::Approved;
@@ -53,44 +53,24 @@ impl<O: Out> Pass<'_, O> {
         self.want(id, &name, Call::known(None, method, kind, params), message);
     }
 
-    /// The agent says something to an MCP server of the client's: calls of its tools are judged, all else passes.
-    pub(super) fn mcp(&mut self, id: &[u8], message: View<'_>) {
-        let Some(params) = once::read(message.params()) else { return self.refuse_agent(id, &ambiguous()) };
-        if params["method"] != "tools/call" {
-            return self.show(message);
-        }
-        let Some((name, server)) = self.server_of(&params) else {
-            let error = RpcError::new(Code::PolicyDenied, "no session has such an MCP server");
-            return self.refuse_agent(id, &error);
-        };
-        let tool = params["params"]["name"].as_str().unwrap_or_default();
-        let input = params["params"].get("arguments").cloned().unwrap_or_else(|| json!({}));
-        self.want(id, &name, Call::known(Some(server), tool, "other", input), message);
-    }
-
-    /// The session and the name of the MCP server that a message means. Where an older form names only a connection, it is
-    /// the only server there is, or none.
-    fn server_of(&self, params: &Value) -> Option<(Box<str>, String)> {
-        let mut all =
-            self.gate.sessions.iter().flat_map(|(name, session)| {
-                session.servers.iter().map(move |(id, server)| (name, id, server))
-            });
-        let found = match params["serverId"].as_str().or_else(|| params["acpId"].as_str()) {
-            Some(wanted) => all.find(|(_, id, _)| *id == wanted),
-            None => all.next().filter(|_| all.next().is_none()),
-        };
-        found.map(|(name, _, server)| (name.clone(), server.clone()))
-    }
-
-    fn want(&mut self, id: &[u8], name: &str, call: Call, message: View<'_>) {
+    /// Decides about something that the agent wants of the client.
+    pub(super) fn want(&mut self, id: &[u8], name: &str, call: Call, message: View<'_>) {
         let key = format!("request {}", String::from_utf8_lossy(id));
         let Some(session) = self.session(name) else { return };
         if session.is_stopping() || !session.has_room_for(&key) {
             let error = RpcError::new(Code::Cancelled, "the turn is to end");
             return self.refuse_agent(id, &error);
         }
+        if session.replays > 0 {
+            let input = json!({"tool": call.tool(), "input": call.input});
+            let event = self.parties(name).refused("tool.refused", "replay", input);
+            let ticket = self.record(event);
+            let error = RpcError::new(Code::PolicyDenied, REPLAYING).with("code", json!("replay"));
+            return self.fail_service(id, name, &error, Some(ticket));
+        }
         session.calls.insert(key.as_str().into(), Case { call, ..Case::default() });
-        let ticket = self.judge(name, &key);
+        let mut ticket = self.judge(name, &key);
+        ticket = self.cover(name, &key).or(ticket);
         let Some(case) = self.case(name, &key) else { return };
         match case.approved.clone() {
             Approved::Auto | Approved::By { .. } => self.serve(id, name, &key, message.bytes(), ticket),
@@ -141,6 +121,9 @@ impl<O: Out> Pass<'_, O> {
             Some(error) => json!({"error": error}),
             None => serde_json::from_slice(message.result().unwrap_or(b"null")).unwrap_or_default(),
         };
+        if let Some(case) = &case {
+            self.foresee(name, case, &output);
+        }
         let ticket =
             case.and_then(|case| self.called(name, key, &case, output)).map(|event| self.record(event));
         let id = message.id().unwrap_or(b"null");
@@ -149,6 +132,6 @@ impl<O: Out> Pass<'_, O> {
 }
 
 /// The error of whoever says something that two readers may take for different things.
-fn ambiguous() -> RpcError {
+pub(super) fn ambiguous() -> RpcError {
     RpcError::new(Code::InvalidParams, AMBIGUOUS)
 }

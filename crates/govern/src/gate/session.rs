@@ -11,10 +11,14 @@ use super::{MOST_OPEN, Raw};
 use crate::call::Call;
 use crate::desk::Verdict;
 use crate::life::Life;
+use crate::mandate::Principal;
 use crate::record::Approved;
 
 /// How much of what is said about a call is kept until it is decided.
 const MOST_HELD: usize = 1 << 20;
+
+/// A SHA-256.
+pub(super) type Digest = [u8; 32];
 
 /// What is known of a session.
 #[derive(Debug, Default)]
@@ -23,6 +27,8 @@ pub(super) struct Session {
     pub(super) roots: Vec<PathBuf>,
     /// Its turns that have not ended, by the ids of their prompts.
     pub(super) prompts: Vec<Raw>,
+    /// Whether one runs that has been answered already, as in version 2.
+    pub(super) runs: bool,
     /// How many requests replay its history just now.
     pub(super) replays: u32,
     pub(super) calls: HashMap<Box<str>, Case>,
@@ -51,6 +57,12 @@ pub(super) struct Case {
     pub(super) held: Vec<Bytes>,
     /// What came of it is recorded.
     pub(super) is_closed: bool,
+    /// Who has agreed to it.
+    pub(super) signers: Vec<Principal>,
+    /// Whether what our own agent then wants of the client is a part of it.
+    pub(super) leads_on: bool,
+    /// What it makes of a file, as a digest, once that is known.
+    pub(super) makes: Option<Digest>,
 }
 
 impl Case {
@@ -85,9 +97,10 @@ pub(super) enum Asked {
     Create {
         place: Place,
     },
-    /// Opens a session of this name.
+    /// Opens a session of this name, and may replay its history.
     Open {
         session: Box<str>,
+        replays: bool,
     },
     Prompt {
         session: Box<str>,
@@ -104,6 +117,8 @@ pub(super) enum Served {
     Service { session: Box<str>, call: Box<str> },
     /// A question about this hearing.
     Question(u64),
+    /// A connection to the MCP server of this id.
+    Connect { server: String },
 }
 
 /// The options of a permission request that can be chosen here.
@@ -141,6 +156,13 @@ pub(super) enum Origin {
     Turn { line: Bytes, id: Raw },
 }
 
+impl Origin {
+    /// Whether the agent does not know that somebody is asked.
+    pub(super) fn is_unannounced(&self) -> bool {
+        matches!(self, Self::Service { .. } | Self::Consult { .. })
+    }
+}
+
 impl Session {
     pub(super) fn settle(&mut self, place: Place) {
         self.roots = place.roots;
@@ -154,6 +176,11 @@ impl Session {
         }
         self.calls.retain(|_, case| !case.is_over());
         self.calls.len() < MOST_OPEN
+    }
+
+    /// Whether a turn is under way.
+    pub(super) fn is_working(&self) -> bool {
+        self.runs || !self.prompts.is_empty()
     }
 
     /// Whether we have told it to stop.

@@ -1,7 +1,11 @@
 //! Whole conversations through the gate, as what everybody gets to see.
 
 mod approvals;
+mod grants;
+mod history;
 mod openings;
+mod second;
+mod servers;
 mod tools;
 
 use std::time::Duration;
@@ -38,6 +42,8 @@ struct Scene {
 #[derive(Default)]
 struct Sight {
     seen: Vec<String>,
+    /// What the client got, with our mark.
+    raw: Vec<String>,
     events: Vec<Event>,
     tickets: Vec<Ticket>,
 }
@@ -45,6 +51,7 @@ struct Sight {
 impl Out for Sight {
     fn to_client(&mut self, parts: &[&[u8]]) {
         self.seen.push(format!("c < {}", plain(parts)));
+        self.raw.push(String::from_utf8(parts.concat()).unwrap());
     }
 
     fn to_agent(&mut self, parts: &[&[u8]]) {
@@ -109,6 +116,7 @@ fn mandate() -> Mandate {
             read_text_file: true,
             write_text_file: true,
             load_session: true,
+            mcp_acp: true,
             ..Capabilities::default()
         },
         roots: vec!["/w".into()],

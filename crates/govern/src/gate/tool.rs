@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Pass;
 use super::api::{Out, Ticket};
-use super::lane::Otherwise;
+use super::lane::{Otherwise, Way};
 use super::session::Case;
 use crate::call::{Progress, Said};
 use crate::life::Life;
@@ -35,14 +35,17 @@ impl<O: Out> Pass<'_, O> {
         };
         let Some(session) = self.session(&name) else { return };
         if session.is_stopping() {
-            if kind == "state_update" && is_idle(update) {
-                self.idle(&name, message);
+            if kind == "state_update" && is_state(update, "idle") {
+                self.idle(&name, update, message);
             }
             return;
         }
         if session.replays > 0 {
-            // History is shown and not acted on.
-            return self.send_marked(message, None, Otherwise::Nothing);
+            // History is shown as such, and not acted on.
+            let Some(marked) = self.gate.mark.put_replayed(message).map(|marked| marked.concat()) else {
+                return;
+            };
+            return self.send(Way::ToClient, &[&marked], None, Otherwise::Nothing);
         }
         match &*kind {
             "tool_call" | "tool_call_update" => match serde_json::from_slice::<Said<'_>>(update) {
@@ -60,8 +63,21 @@ impl<O: Out> Pass<'_, O> {
                     _ => {}
                 }
             }
-            "state_update" if is_idle(update) => self.idle(&name, message),
-            "agent_message_chunk" | "agent_thought_chunk" | "plan" => {
+            "state_update" if is_state(update, "idle") => self.idle(&name, update, message),
+            // While somebody is asked it waits, whatever its agent says.
+            "state_update" if is_state(update, "running") && self.hearings_of(&name).is_empty() => {
+                if let Some(session) = self.session(&name) {
+                    session.runs = true;
+                }
+                let ticket = self.step(&name, Life::Running, None);
+                self.send_marked(message, ticket, Otherwise::Halt((&*name).into()));
+            }
+            "agent_message_chunk"
+            | "agent_message"
+            | "agent_thought_chunk"
+            | "agent_thought"
+            | "plan"
+            | "plan_update" => {
                 let ticket = self.step(&name, Life::Running, None);
                 self.send_marked(message, ticket, Otherwise::Halt((&*name).into()));
             }
@@ -70,9 +86,21 @@ impl<O: Out> Pass<'_, O> {
     }
 
     /// A turn of version 2 is over.
-    fn idle(&mut self, name: &str, message: View<'_>) {
+    fn idle(&mut self, name: &str, update: &[u8], message: View<'_>) {
+        let was_working = self.session(name).is_some_and(|session| {
+            let was_working = session.is_working();
+            session.runs = false;
+            was_working
+        });
         let Some(reason) = self.unhalt(name) else {
-            let ticket = self.step(name, Life::Completed, None);
+            let update: Value = serde_json::from_slice(update).unwrap_or_default();
+            let ticket = match update["stopReason"].as_str() {
+                _ if !was_working => None,
+                Some(reason @ ("cancelled" | "refusal" | "error")) => {
+                    self.step(name, Life::Interrupted, Some(reason))
+                }
+                _ => self.step(name, Life::Completed, None),
+            };
             return self.send_marked(message, ticket, Otherwise::Nothing);
         };
         let update = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "refusal"});
@@ -224,6 +252,6 @@ fn kind_of<'a>(message: View<'a>) -> Result<(Cow<'a, str>, &'a [u8]), Doubled> {
     }
 }
 
-fn is_idle(update: &[u8]) -> bool {
-    serde_json::from_slice::<Value>(update).is_ok_and(|update| update["state"] == "idle")
+fn is_state(update: &[u8], state: &str) -> bool {
+    serde_json::from_slice::<Value>(update).is_ok_and(|update| update["state"] == state)
 }

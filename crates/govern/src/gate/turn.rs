@@ -21,6 +21,11 @@ impl<O: Out> Pass<'_, O> {
     /// The client wants a turn.
     pub(super) fn prompt(&mut self, id: &[u8], message: View<'_>) {
         let Some(name) = message.session() else { return self.refuse_client(id, &unnamed()) };
+        if self.gate.sessions.get(&*name).is_some_and(|session| session.replays > 0) {
+            // What the turn does could not be told from what was done before.
+            let error = RpcError::new(Code::InvalidRequest, "the session is still being opened");
+            return self.refuse_client(id, &error);
+        }
         if self.gate.mandate.autonomy != Autonomy::Gated {
             return self.begin_turn(id, &name, message);
         }
@@ -38,8 +43,10 @@ impl<O: Out> Pass<'_, O> {
         if !self.await_answer(id, Asked::Prompt { session: name.into() }) {
             return;
         }
+        let is_v2 = self.gate.is_v2;
         if let Some(session) = self.session(name) {
             session.prompts.push(id.into());
+            session.runs = is_v2;
         }
         self.forward(message);
     }
@@ -56,8 +63,8 @@ impl<O: Out> Pass<'_, O> {
         if let Some(session) = self.gate.sessions.get_mut(name) {
             session.prompts.retain(|prompt| **prompt != *id);
         }
-        if self.gate.is_v2 && message.result().is_some() {
-            return self.show(message);
+        if self.gate.is_v2 {
+            return self.turn_accepted(id, name, message);
         }
         if let Some(reason) = self.unhalt(name) {
             let meta = json!({"aip44": {"interrupted": reason}});
@@ -73,6 +80,19 @@ impl<O: Out> Pass<'_, O> {
             }
             _ => self.step(name, Life::Completed, None),
         };
+        self.send_marked(message, ticket, Otherwise::Say(Way::ToClient, unrecorded(id)));
+    }
+
+    /// The agent has answered a prompt of version 2: a turn has begun, or there is none.
+    fn turn_accepted(&mut self, id: &[u8], name: &str, message: View<'_>) {
+        let Some(error) = message.error() else {
+            return self.send_marked(message, None, Otherwise::Nothing);
+        };
+        self.unhalt(name);
+        if let Some(session) = self.gate.sessions.get_mut(name) {
+            session.runs = false;
+        }
+        let ticket = self.step(name, Life::Interrupted, Some(&error.message));
         self.send_marked(message, ticket, Otherwise::Say(Way::ToClient, unrecorded(id)));
     }
 
@@ -117,6 +137,7 @@ impl<O: Out> Pass<'_, O> {
             self.decide(number, record::Approved::Refused(reason.to_owned()));
         }
         let mut session = self.gate.sessions.remove(name)?;
+        self.forget_connections();
         let mut open: Vec<(Box<str>, Case)> =
             session.calls.drain().filter(|(_, case)| !case.is_closed && case.approved.is_given()).collect();
         open.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -124,7 +145,7 @@ impl<O: Out> Pass<'_, O> {
             let event = self.called(name, &id, &case, json!({"error": "interrupted"}));
             self.record_maybe(event);
         }
-        if !session.prompts.is_empty() && session.life.step(Life::Interrupted) {
+        if session.is_working() && session.life.step(Life::Interrupted) {
             let event = self.parties(name).step(Life::Interrupted, Some(reason));
             self.record(event);
         }

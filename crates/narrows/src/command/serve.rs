@@ -12,6 +12,7 @@ mod ledger;
 mod person;
 mod persona;
 mod pins;
+mod proxy;
 mod server;
 mod stand;
 mod version;

@@ -169,4 +169,10 @@ impl Failure {
         Self::new(Code::Agent, line(&format!("the agent {agent:?} was ended: {why}")))
             .hint("what it did is in the audit log: narrows audit show")
     }
+
+    /// Whoever is the agent in a chain cannot be ended, so there is no chain with us in it.
+    pub(crate) fn chain_left(why: &str) -> Self {
+        Self::new(Code::Agent, line(&format!("the chain is left because of the agent behind: {why}")))
+            .hint("what it did is in the audit log: narrows audit show")
+    }
 }

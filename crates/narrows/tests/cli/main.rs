@@ -32,6 +32,7 @@ mod serve_approve;
 mod serve_example;
 mod serve_faults;
 mod serve_operator;
+mod serve_proxy;
 mod serve_support;
 mod sessions;
 mod signals;

@@ -115,8 +115,14 @@ impl<'a> Talk<'a> {
         chunks.filter_map(|update| update["content"]["text"].as_str()).collect()
     }
 
+    /// Sends a message as it is.
+    pub(crate) fn say(&mut self, message: &Value) {
+        let input = self.input.as_mut().expect("its input is open");
+        input.write_all(format!("{message}\n").as_bytes()).expect("it reads");
+    }
+
     /// The next line, which must be a message.
-    fn read(&mut self) -> Value {
+    pub(crate) fn read(&mut self) -> Value {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it can be read");
         message(&line)

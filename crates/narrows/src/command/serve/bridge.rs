@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use narrows_govern::Ended;
 use narrows_link::child;
+use narrows_manifest::types::acp::Kind;
 use narrows_process::Ladder;
 use tokio::sync::mpsc;
 
 use super::charge::Charge;
 use super::stand::{self, Outcome, QUESTIONS};
-use super::{Post, agent, door};
+use super::{Post, agent, door, proxy};
 use crate::failure::{Code, Failure};
 use crate::interrupt::Interrupts;
 
@@ -27,9 +28,16 @@ pub(super) fn serve(post: Post) -> Result<ExitCode, Failure> {
 }
 
 async fn bridge(post: Post) -> Result<ExitCode, Failure> {
-    let Post { charge, log, who } = post;
     let mut interrupts = Interrupts::take().map_err(|error| Failure::setup("get ready", &error))?;
     let options = narrows_link::Options::default();
+    let mut client = narrows_link::stdio::take(&options)
+        .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
+    // In a chain somebody else is the agent, so none is started before that is known.
+    let in_chain = interrupts.unless(proxy::is_wanted(&mut client)).await.map_err(Failure::left)?;
+    if in_chain && post.charge.bundle.role == Kind::Bridge {
+        return proxy::serve(post, client, &options, &mut interrupts).await;
+    }
+    let Post { charge, log, who } = post;
     let started = async {
         let spec = agent::prepare(&charge).await?;
         let program = spec.program.to_string_lossy().into_owned();
@@ -37,8 +45,6 @@ async fn bridge(post: Post) -> Result<ExitCode, Failure> {
         spawned.map_err(|error| Failure::not_installed(&agent_name(&charge), &program, &error))
     };
     let (agent, process) = interrupts.unless(started).await.map_err(Failure::left)??;
-    let client = narrows_link::stdio::take(&options)
-        .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
     let (output, input) = (client.sender.clone(), agent.sender.clone());
     let gate = stand::gate(&charge, who)?;
     let questions = mpsc::channel(QUESTIONS);

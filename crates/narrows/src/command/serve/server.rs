@@ -23,9 +23,9 @@ struct Counsel(mpsc::Sender<Inquiry>);
 impl ToolGate for Counsel {
     fn check<'a>(&'a self, request: &'a ToolRequest) -> Checking<'a> {
         Box::pin(async move {
-            let ToolRequest { session, server, tool, arguments } = request.clone();
+            let ToolRequest { session, server, tool, name, arguments } = request.clone();
             let (answer, said) = oneshot::channel();
-            let inquiry = Inquiry::Consult(Request { session, server, tool, arguments }, answer);
+            let inquiry = Inquiry::Consult(Request { session, server, tool, name, arguments }, answer);
             // Whoever cannot be asked has not agreed.
             if self.0.send(inquiry).await.is_err() {
                 return Verdict::Deny("nobody decides about it any more".to_owned());
@@ -96,11 +96,14 @@ mod tests {
 
     use super::*;
 
+    fn wanted(arguments: serde_json::Value) -> ToolRequest {
+        ToolRequest { session: "s".into(), server: None, tool: "t".into(), name: "t".into(), arguments }
+    }
+
     async fn said(answer: Option<Option<String>>) -> Verdict {
         let (ask, mut asked) = mpsc::channel(1);
         let gate = Counsel(ask);
-        let request =
-            ToolRequest { session: "s".into(), server: None, tool: "t".into(), arguments: json!({"a": 1}) };
+        let request = wanted(json!({"a": 1}));
         let answering = async {
             let Some(Inquiry::Consult(request, to)) = asked.recv().await else { return };
             assert_eq!((request.tool.as_str(), request.arguments), ("t", json!({"a": 1})));
@@ -119,8 +122,6 @@ mod tests {
         assert_eq!(said(None).await, Verdict::Deny("nobody has decided about it".into()));
         let (ask, asked) = mpsc::channel(1);
         drop(asked);
-        let request =
-            ToolRequest { session: "s".into(), server: None, tool: "t".into(), arguments: json!({}) };
-        assert!(matches!(Counsel(ask).check(&request).await, Verdict::Deny(_)));
+        assert!(matches!(Counsel(ask).check(&wanted(json!({}))).await, Verdict::Deny(_)));
     }
 }

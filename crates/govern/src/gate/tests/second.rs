@@ -1,0 +1,223 @@
+//! The same conversations in version 2.
+
+use insta::assert_snapshot;
+
+use super::*;
+use crate::mandate::Autonomy;
+
+/// A scene in version 2 with a turn under way.
+fn at_work(mandate: Mandate) -> Scene {
+    let mut scene = Scene::with(mandate, &["lead"]);
+    scene.ask(0, "initialize", &json!({"protocolVersion": 2, "info": {"name": "c", "version": "1"}}));
+    scene.answer(0, &json!({"protocolVersion": 2, "info": {"name": "a", "version": "1"}, "capabilities": {"session": {"mcp": {"acp": {}}}}}));
+    scene.ask(1, "session/new", &json!({"cwd": "/w/a"}));
+    scene.answer(1, &json!({"sessionId": "s"}));
+    scene.seen();
+    prompt(&mut scene);
+    scene
+}
+
+fn prompt(scene: &mut Scene) {
+    scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    scene.answer(2, &json!({"messageId": "m"}));
+    state(scene, json!({"state": "running"}));
+    scene.seen();
+}
+
+fn state(scene: &mut Scene, state: Value) {
+    let mut update = state;
+    update["sessionUpdate"] = json!("state_update");
+    scene.update(&update);
+}
+
+fn tell(scene: &mut Scene, name: &str, kind: &str, status: &str) {
+    scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "name": name, "kind": kind,
+        "status": status, "title": "x", "rawInput": {"path": "/w/a/b"}}));
+}
+
+#[test]
+fn a_turn_runs_from_its_state_to_its_state() {
+    let mut scene = Scene::with(mandate(), &[]);
+    scene.ask(0, "initialize", &json!({"protocolVersion": 2}));
+    scene.answer(0, &json!({"protocolVersion": 2, "capabilities": {"session": {"prompt": {"image": {}}, "mcp": {"http": {}, "acp": {}}}}}));
+    scene.ask(1, "session/new", &json!({"cwd": "/w/a"}));
+    scene.answer(1, &json!({"sessionId": "s"}));
+    scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    scene.answer(2, &json!({"messageId": "m"}));
+    state(&mut scene, json!({"state": "running"}));
+    tell(&mut scene, "Read", "read", "completed");
+    state(&mut scene, json!({"state": "idle", "stopReason": "end_turn"}));
+    state(&mut scene, json!({"state": "idle"}));
+    assert_snapshot!(scene.seen(), @r#"
+    a < {"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":2}}
+    c < {"jsonrpc":"2.0","id":0,"result":{"capabilities":{"session":{"prompt":{},"mcp":{"acp":{}}}},"protocolVersion":2}}
+    a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w/a"}}
+    log operator.invoked
+    c < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"s"}}
+    a < {"jsonrpc":"2.0","id":2,"method":"session/prompt","params":{"sessionId":"s","prompt":[]}}
+    c < {"jsonrpc":"2.0","id":2,"result":{"messageId":"m"}}
+    log operator.running
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"state":"running","sessionUpdate":"state_update"},"sessionId":"s"}}
+    log policy.resolved allow tool="Read" approval="auto" reason="allow `/w/a/b`: no policy matches"
+    log tool.call allow tool="Read" approval="auto"
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call_update","toolCallId":"1","name":"Read","kind":"read","status":"completed","title":"x","rawInput":{"path":"/w/a/b"}},"sessionId":"s"}}
+    log operator.completed
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"state":"idle","stopReason":"end_turn","sessionUpdate":"state_update"},"sessionId":"s"}}
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"state":"idle","sessionUpdate":"state_update"},"sessionId":"s"}}
+    "#);
+}
+
+#[test]
+fn a_denied_call_is_not_shown_and_one_that_runs_ends_the_turn_with_a_refusal() {
+    let mut scene = at_work(mandate());
+    tell(&mut scene, "Rm", "delete", "pending");
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a/b`: policy `never` says so"} reason="deny `/w/a/b`: policy `never` says so"
+    "#);
+    tell(&mut scene, "Rm", "delete", "in_progress");
+    state(&mut scene, json!({"state": "idle", "stopReason": "cancelled"}));
+    assert_snapshot!(scene.seen(), @r#"
+    log operator.interrupted reason="it ran `Rm`, which was refused"
+    a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"state_update","state":"idle","stopReason":"refusal"},"_meta":{"aip44":{"interrupted":"it ran `Rm`, which was refused"}}}}
+    "#);
+}
+
+#[test]
+fn an_approval_is_asked_for_in_words_of_this_version() {
+    let mut scene = at_work(mandate());
+    tell(&mut scene, "Bash", "execute", "pending");
+    state(&mut scene, json!({"state": "requires_action"}));
+    let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
+    let subject = json!({"type": "tool_call", "toolCall": {"toolCallId": "1"}});
+    let params = json!({"sessionId": "s", "title": "May I?", "subject": subject, "options": options});
+    scene.wants(7, "session/request_permission", &params);
+    // It waits, whatever it says.
+    state(&mut scene, json!({"state": "running"}));
+    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+        {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
+    state(&mut scene, json!({"state": "running"}));
+    tell(&mut scene, "Bash", "execute", "failed");
+    state(&mut scene, json!({"state": "idle", "stopReason": "end_turn"}));
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `/w/a/b`: policy `runs` says so"
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call_update","toolCallId":"1","name":"Bash","kind":"execute","status":"pending","title":"x","rawInput":{"path":"/w/a/b"}},"sessionId":"s"}}
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"state":"requires_action","sessionUpdate":"state_update"},"sessionId":"s"}}
+    log operator.suspended reason="n-1"
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","title":"Bash","description":"require-approval `/w/a/b`: policy `runs` says so","subject":{"type":"tool_call","toolCall":{"toolCallId":"1","title":"Bash","kind":"execute","status":"pending","rawInput":{"path":"/w/a/b"}}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `/w/a/b`: policy `runs` says so"}}}}
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"state":"running","sessionUpdate":"state_update"},"sessionId":"s"}}
+    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `/w/a/b`: policy `runs` says so"
+    log operator.resumed
+    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"y"}}}
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"state":"running","sessionUpdate":"state_update"},"sessionId":"s"}}
+    log tool.call allow tool="Bash" approval="user:ada"
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call_update","toolCallId":"1","name":"Bash","kind":"execute","status":"failed","title":"x","rawInput":{"path":"/w/a/b"}},"sessionId":"s"}}
+    log operator.completed
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"state":"idle","stopReason":"end_turn","sessionUpdate":"state_update"},"sessionId":"s"}}
+    "#);
+}
+
+#[test]
+fn a_command_is_asked_about_as_itself_or_as_its_call() {
+    let asks = |scene: &mut Scene, subject: Value| {
+        let options =
+            json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
+        let params = json!({"sessionId": "s", "title": "May I?", "subject": subject, "options": options});
+        scene.wants(7, "session/request_permission", &params);
+        scene.seen()
+    };
+    let mut scene = at_work(mandate());
+    let seen = asks(&mut scene, json!({"type": "command", "command": "make", "cwd": "/w/a"}));
+    assert!(seen.contains("tool=\"kind:execute\"") && seen.contains("\"command\":\"make\""), "{seen}");
+    let mut scene = at_work(mandate());
+    tell(&mut scene, "Bash", "execute", "pending");
+    scene.seen();
+    let seen =
+        asks(&mut scene, json!({"type": "command", "command": "true", "cwd": "/w/a", "toolCallId": "1"}));
+    assert!(seen.contains("\"path\":\"/w/a/b\"") && !seen.contains("\"true\""), "{seen}");
+    // Nobody knows what would be approved.
+    for subject in [Value::Null, json!({"type": "_other"}), json!({"type": "tool_call"})] {
+        let mut scene = at_work(mandate());
+        let seen = asks(&mut scene, subject);
+        assert!(seen.starts_with("a < ") && seen.contains("\"optionId\":\"n\""), "{seen}");
+    }
+}
+
+#[test]
+fn what_our_own_agent_is_not_told_the_client_is() {
+    let mut scene = at_work(mandate());
+    let request = Request {
+        session: "s".into(),
+        server: None,
+        tool: "Bash".into(),
+        name: "Bash".into(),
+        arguments: json!({"command": "make"}),
+    };
+    scene.gate.consult(scene.now, 1, request, &mut scene.sight);
+    scene.commit();
+    scene.client(
+        &json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result": {"outcome": {"outcome": "cancelled"}}}),
+    );
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` says so"
+    log operator.suspended reason="n-1"
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"state_update","state":"requires_action"},"sessionId":"s"}}
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","title":"Bash","description":"require-approval `make`: policy `runs` says so","subject":{"type":"tool_call","toolCall":{"toolCallId":"consult 1","title":"Bash","kind":"other","status":"pending","rawInput":{"command":"make"}}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `make`: policy `runs` says so"}}}}
+    log policy.resolved deny tool="Bash" approval={"refused":"user:ada rejected it"} reason="require-approval `make`: policy `runs` says so"
+    log operator.resumed
+    advice 1: user:ada rejected it
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"state_update","state":"running"},"sessionId":"s"}}
+    "#);
+}
+
+#[test]
+fn how_a_turn_ended_is_how_it_is_recorded() {
+    for (reason, expected) in [
+        ("end_turn", "log operator.completed"),
+        ("max_tokens", "log operator.completed"),
+        ("cancelled", "log operator.interrupted reason=\"cancelled\""),
+        ("refusal", "log operator.interrupted reason=\"refusal\""),
+        ("error", "log operator.interrupted reason=\"error\""),
+    ] {
+        let mut scene = at_work(mandate());
+        state(&mut scene, json!({"state": "idle", "stopReason": reason}));
+        assert!(scene.seen().starts_with(expected), "{reason}");
+        prompt(&mut scene);
+        scene.gate.client_gone(scene.now, &mut scene.sight);
+        assert!(scene.seen().starts_with("log operator.interrupted reason=\"the client has gone\""));
+    }
+    let mut scene = at_work(mandate());
+    scene.ask(3, "session/close", &json!({"sessionId": "s"}));
+    state(&mut scene, json!({"state": "idle", "stopReason": "cancelled"}));
+    scene.answer(3, &json!({}));
+    assert_snapshot!(scene.seen(), @r#"
+    a < {"jsonrpc":"2.0","id":3,"method":"session/close","params":{"sessionId":"s"}}
+    log operator.interrupted reason="cancelled"
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"state":"idle","stopReason":"cancelled","sessionUpdate":"state_update"},"sessionId":"s"}}
+    log session.closed reason="it was closed"
+    c < {"jsonrpc":"2.0","id":3,"result":{}}
+    "#);
+}
+
+#[test]
+fn a_prompt_that_is_not_taken_is_an_error() {
+    let mut scene = at_work(Mandate { autonomy: Autonomy::Gated, ..mandate() });
+    scene.client(
+        &json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result": {"outcome": {"outcome": "cancelled"}}}),
+    );
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved deny tool="turn" approval={"refused":"user:ada rejected it"} reason="require-approval: no policy matches"
+    log operator.resumed
+    log operator.interrupted reason="user:ada rejected it"
+    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32015,"message":"user:ada rejected it","data":{"condition":"policy_denied","retryable":false,"effects":"none","code":"interrupted"}}}
+    "#);
+    let mut scene = at_work(mandate());
+    state(&mut scene, json!({"state": "idle", "stopReason": "end_turn"}));
+    scene.ask(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    scene.seen();
+    scene.agent(&json!({"jsonrpc": "2.0", "id": 3, "error": {"code": -32603, "message": "no"}}));
+    assert_snapshot!(scene.seen(), @r#"
+    log operator.interrupted reason="no"
+    c < {"jsonrpc":"2.0","id":3,"error":{"code":-32603,"message":"no"}}
+    "#);
+}

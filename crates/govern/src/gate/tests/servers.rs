@@ -1,0 +1,234 @@
+//! MCP servers: whose they are, and what passes to those in the client.
+
+use insta::assert_snapshot;
+
+use super::*;
+use crate::gate::Ballot;
+
+/// The operator has two servers of which one tool may be used; the first is described in the manifest.
+fn listed() -> Mandate {
+    let allow = Some(["query".to_owned()].into());
+    let tools = Some(ToolSet {
+        servers: [("db".to_owned(), allow.clone()), ("web".to_owned(), allow)].into(),
+        ..ToolSet::default()
+    });
+    let ours = json!({"name": "web", "command": "web", "args": [], "env": []});
+    Mandate { tools, servers: Some(vec!["db".into(), "web".into()]), provides: vec![ours], ..mandate() }
+}
+
+fn in_client(name: &str, id: &str) -> Value {
+    json!({"type": "acp", "name": name, "serverId": id})
+}
+
+fn open(scene: &mut Scene, id: u64, servers: &[Value]) -> String {
+    scene.ask(id, "session/new", &json!({"cwd": "/w/a", "mcpServers": servers}));
+    scene.seen()
+}
+
+/// A session with a server in the client, which is called `db-1`.
+fn with_db() -> Scene {
+    let mut scene = Scene::with(listed(), &["lead"]);
+    open(&mut scene, 1, &[in_client("db", "db-1")]);
+    scene.answer(1, &json!({"sessionId": "s"}));
+    scene.seen();
+    scene
+}
+
+fn call(by: &str, id: &str) -> Value {
+    json!({by: id, "requestId": "r", "method": "tools/call", "params": {"name": "query", "arguments": {"q": 1}}})
+}
+
+#[test]
+fn a_client_names_only_servers_of_the_operator() {
+    let check = |server: Value, code: Option<&str>| {
+        for method in ["session/new", "session/load", "session/resume", "session/fork"] {
+            let capabilities = Capabilities { mcp_http: true, mcp_sse: false, ..mandate().capabilities };
+            let mut scene = Scene::with(Mandate { capabilities, ..listed() }, &[]);
+            let params = json!({"sessionId": "s", "cwd": "/w", "mcpServers": [server]});
+            scene.ask(1, method, &params);
+            let seen = scene.seen();
+            match code {
+                None => assert!(seen.starts_with("a < "), "{method} {server} {seen}"),
+                Some(code) => {
+                    assert!(seen.contains(&format!("\"code\":\"{code}\"")), "{method} {server} {seen}");
+                    assert!(seen.contains("log session.refused deny") && !seen.contains("a < "), "{seen}");
+                }
+            }
+        }
+    };
+    let stdio = |name: &str| json!({"name": name, "command": "sh", "args": [], "env": []});
+    let typed =
+        |kind: &str, name: &str| json!({"type": kind, "name": name, "url": "http://x", "command": "sh"});
+    check(in_client("db", "1"), None);
+    check(in_client("other", "1"), Some("server_not_listed"));
+    // Those that run or are reached elsewhere are ours to describe.
+    check(stdio("web"), None);
+    check(typed("stdio", "web"), None);
+    check(typed("http", "web"), None);
+    check(stdio("db"), Some("server_not_listed"));
+    check(typed("stdio", "db"), Some("server_not_listed"));
+    check(typed("http", "db"), Some("server_not_listed"));
+    check(typed("http", "other"), Some("server_not_listed"));
+    check(typed("sse", "web"), Some("undeclared_capability"));
+    check(typed("_new", "other"), Some("server_not_listed"));
+    check(json!(7), Some("server_not_listed"));
+}
+
+#[test]
+fn what_a_client_describes_is_replaced_by_what_the_manifest_does() {
+    let mut scene = Scene::with(listed(), &[]);
+    assert_snapshot!(open(&mut scene, 1, &[json!({"name": "web", "command": "rm", "args": ["-rf"]}), in_client("db", "1")]), @r#"
+    a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w/a","mcpServers":[{"type":"acp","name":"db","serverId":"1"},{"name":"web","command":"web","args":[],"env":[]}]}}
+    "#);
+}
+
+#[test]
+fn an_id_means_one_server() {
+    let mut scene = with_db();
+    for servers in [
+        vec![in_client("db", "db-1")],
+        vec![in_client("db", "x"), in_client("web", "x")],
+        vec![in_client("db", "")],
+    ] {
+        assert!(open(&mut scene, 2, &servers).contains("server_id_taken"), "{servers:?}");
+    }
+    // In the session itself it may be named again, and when that is closed by others.
+    scene.ask(
+        3,
+        "session/load",
+        &json!({"sessionId": "s", "cwd": "/w/a", "mcpServers": [in_client("db", "db-1")]}),
+    );
+    scene.answer(3, &json!({}));
+    scene.ask(4, "session/close", &json!({"sessionId": "s"}));
+    scene.answer(4, &json!({}));
+    scene.seen();
+    assert!(open(&mut scene, 5, &[in_client("db", "db-1")]).starts_with("a < "));
+}
+
+#[test]
+fn what_is_no_call_passes_as_it_is() {
+    let mut scene = with_db();
+    let list = r#"{"jsonrpc":"2.0","id":5,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"tools/list","params":{"a": 1.0}}}"#;
+    scene.gate.agent(scene.now, View::parse(list.as_bytes()), &mut scene.sight);
+    scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"result": {"tools": [{"name": "query"}, {"name": "drop"}]}}}));
+    scene.client(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params":
+        {"serverId": "db-1", "requestId": "r", "method": "notifications/progress"}}));
+    assert_snapshot!(scene.seen(), @r#"
+    c < {"jsonrpc":"2.0","id":5,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"tools/list","params":{"a":1.0}}}
+    a < {"jsonrpc":"2.0","id":5,"result":{"result":{"tools":[{"name":"query"},{"name":"drop"}]}}}
+    a < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"notifications/progress"}}
+    "#);
+}
+
+#[test]
+fn connections_lead_to_the_server_they_were_opened_to() {
+    let mut scene = with_db();
+    scene.wants(5, "mcp/connect", &json!({"serverId": "db-1"}));
+    scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"connectionId": "c"}}));
+    scene.wants(6, "mcp/message", &json!({"connectionId": "c", "method": "tools/list"}));
+    scene.client(&json!({"jsonrpc": "2.0", "id": 6, "result": {"tools": []}}));
+    assert_snapshot!(scene.seen(), @r#"
+    c < {"jsonrpc":"2.0","id":5,"method":"mcp/connect","params":{"serverId":"db-1"}}
+    a < {"jsonrpc":"2.0","id":5,"result":{"connectionId":"c"}}
+    c < {"jsonrpc":"2.0","id":6,"method":"mcp/message","params":{"connectionId":"c","method":"tools/list"}}
+    a < {"jsonrpc":"2.0","id":6,"result":{"tools":[]}}
+    "#);
+    scene.wants(7, "mcp/message", &call("connectionId", "c"));
+    let id = scene.gate.open()[0].id.clone();
+    let signer = Principal { id: "user:lead".into(), roles: vec!["lead".into()], scopes: None };
+    let ballot = Ballot { id, signer, approves: true, reason: None, signature: None };
+    scene.gate.ballot(scene.now, ballot, &mut scene.sight).unwrap();
+    scene.commit();
+    scene.client(&json!({"jsonrpc": "2.0", "id": 7, "result": {"content": []}}));
+    scene.wants(8, "mcp/disconnect", &json!({"connectionId": "c"}));
+    scene.client(&json!({"jsonrpc": "2.0", "id": 8, "result": {}}));
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved require-approval tool="db/query" approval="pending" reason="require-approval: no policy matches"
+    log operator.suspended reason="n-1"
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"request 7","title":"db/query","kind":"other","status":"pending","rawInput":{"q":1}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval: no policy matches"}}}}
+    c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"aip44:n:1"}}
+    log policy.resolved allow tool="db/query" approval="user:lead" reason="require-approval: no policy matches"
+    log operator.resumed
+    c < {"jsonrpc":"2.0","id":7,"method":"mcp/message","params":{"connectionId":"c","requestId":"r","method":"tools/call","params":{"name":"query","arguments":{"q":1}}}}
+    log tool.call allow tool="db/query" approval="user:lead"
+    a < {"jsonrpc":"2.0","id":7,"result":{"content":[]}}
+    c < {"jsonrpc":"2.0","id":8,"method":"mcp/disconnect","params":{"connectionId":"c"}}
+    a < {"jsonrpc":"2.0","id":8,"result":{}}
+    "#);
+    scene.wants(9, "mcp/message", &call("connectionId", "c"));
+    assert!(scene.seen().contains("unknown_mcp_server"));
+}
+
+#[test]
+fn whoever_names_no_server_reaches_none() {
+    let mut scene = with_db();
+    scene.wants(5, "mcp/connect", &json!({"serverId": "db-1"}));
+    scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"connectionId": "c"}}));
+    scene.seen();
+    let mut id = 10;
+    for (method, params) in [
+        ("mcp/connect", json!({"serverId": "other"})),
+        ("mcp/connect", json!({})),
+        ("mcp/message", json!({"method": "tools/list"})),
+        ("mcp/message", call("serverId", "other")),
+        ("mcp/message", call("connectionId", "other")),
+        ("mcp/message", json!({"serverId": "other", "connectionId": "c", "method": "tools/list"})),
+        ("mcp/message", json!({"serverId": 7, "method": "tools/list"})),
+        ("mcp/disconnect", json!({"connectionId": "other"})),
+    ] {
+        id += 1;
+        scene.wants(id, method, &params);
+        let seen = scene.seen();
+        assert!(seen.starts_with("a < ") && seen.contains("\"code\":-32602"), "{method} {params} {seen}");
+    }
+    // What one is told and not asked passes, but not to others, and a call is nothing that is told.
+    let told = json!({"serverId": "db-1", "method": "notifications/cancelled"});
+    scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": told}));
+    assert!(scene.seen().starts_with("c < "));
+    for params in [json!({"serverId": "other", "method": "x"}), call("serverId", "db-1")] {
+        scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": params}));
+        assert_eq!(scene.seen(), "");
+    }
+}
+
+#[test]
+fn all_is_dropped_with_the_session() {
+    let mut scene = with_db();
+    scene.wants(5, "mcp/connect", &json!({"serverId": "db-1"}));
+    scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"connectionId": "c"}}));
+    scene.ask(6, "session/close", &json!({"sessionId": "s"}));
+    scene.answer(6, &json!({}));
+    scene.seen();
+    for (id, params) in [(7, call("serverId", "db-1")), (8, call("connectionId", "c"))] {
+        scene.wants(id, "mcp/message", &params);
+        assert!(scene.seen().contains("unknown_mcp_server"), "{params}");
+    }
+    assert!(scene.gate.connections.is_empty());
+}
+
+#[test]
+fn servers_are_there_while_their_session_is_created_and_nothing_is_called() {
+    let mut scene = Scene::with(listed(), &["lead"]);
+    open(&mut scene, 1, &[in_client("db", "db-1")]);
+    scene.wants(5, "mcp/message", &json!({"serverId": "db-1", "requestId": "r", "method": "tools/list"}));
+    assert!(scene.seen().starts_with("c < "));
+    scene.wants(6, "mcp/message", &call("serverId", "db-1"));
+    let seen = scene.seen();
+    assert!(seen.starts_with("a < ") && seen.contains("-32600"), "{seen}");
+}
+
+#[test]
+fn what_is_not_declared_is_not_there() {
+    let capabilities = Capabilities { mcp_acp: false, ..mandate().capabilities };
+    let mut scene = Scene::with(Mandate { capabilities, ..listed() }, &["lead"]);
+    assert!(open(&mut scene, 1, &[in_client("db", "db-1")]).contains("undeclared_capability"));
+    for (id, method) in [(2, "mcp/connect"), (3, "mcp/message"), (4, "mcp/disconnect")] {
+        scene.wants(id, method, &call("serverId", "db-1"));
+        let seen = scene.seen();
+        assert!(seen.starts_with("a < ") && seen.contains("\"code\":-32601"), "{method} {seen}");
+    }
+    scene.agent(
+        &json!({"jsonrpc": "2.0", "method": "mcp/message", "params": {"serverId": "db-1", "method": "x"}}),
+    );
+    assert_eq!(scene.seen(), "");
+}

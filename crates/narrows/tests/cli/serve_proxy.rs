@@ -1,0 +1,173 @@
+//! `narrows serve` of a bridge in a chain: the test is the conductor, and both neighbours.
+
+use serde_json::{Value, json};
+
+use crate::serve_support::{Governed, session};
+use crate::talk::Talk;
+
+/// A bridge whose own agent could not be started.
+fn bridge() -> Governed {
+    let governed = Governed::bridge("[[turn]]\nsteps = [{ say = \"never\" }]\n");
+    governed.demand(">=99.0.0");
+    governed
+}
+
+/// A conductor that has introduced itself, and what the proxy said to its successor.
+fn conduct(governed: &Governed) -> (Talk<'_>, Value, Value) {
+    let mut talk = Talk::start(&governed.place, governed.serve(&[]));
+    let mut forwarded = Value::Null;
+    let params = json!({"protocolVersion": 1, "clientCapabilities": {"terminal": true}});
+    let answer = talk.ask_and_answer("proxy/initialize", &params, |request| {
+        forwarded = request.clone();
+        json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}})
+    });
+    (talk, forwarded, answer)
+}
+
+/// A session in the workspace, which the successor calls `s`.
+fn opened(talk: &mut Talk<'_>, governed: &Governed) {
+    let cwd = governed.root().canonicalize().expect("it is there");
+    let params = json!({"cwd": cwd, "mcpServers": []});
+    let answer = talk.ask_and_answer("session/new", &params, |request| {
+        assert_eq!(
+            (&request["method"], &request["params"]["method"]),
+            (&json!("proxy/successor"), &json!("session/new"))
+        );
+        json!({"sessionId": "s"})
+    });
+    assert_eq!(answer["result"]["sessionId"], "s", "{answer}");
+}
+
+fn wrapped(id: Option<&str>, method: &str, params: &Value) -> Value {
+    let mut message = json!({"jsonrpc": "2.0", "method": "proxy/successor", "params": {"method": method, "params": params}});
+    if let Some(id) = id {
+        message["id"] = id.into();
+    }
+    message
+}
+
+fn update(update: &Value) -> Value {
+    wrapped(None, "session/update", &json!({"sessionId": "s", "update": update}))
+}
+
+#[test]
+fn a_proxy_has_no_agent_of_its_own_and_speaks_for_its_successor() {
+    let governed = bridge();
+    let (talk, forwarded, answer) = conduct(&governed);
+    assert_eq!(forwarded["method"], "proxy/successor");
+    assert_eq!(forwarded["params"]["method"], "initialize");
+    // The manifest declares no terminal.
+    assert_eq!(forwarded["params"]["params"]["clientCapabilities"]["terminal"], false);
+    assert_eq!(answer["result"]["protocolVersion"], 1, "{answer}");
+    assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "tidy");
+    let ended = talk.end();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("not started"), "{}", ended.stderr);
+}
+
+#[test]
+fn the_gate_stands_between_the_neighbours() {
+    let governed = bridge();
+    let (mut talk, ..) = conduct(&governed);
+    opened(&mut talk, &governed);
+    talk.send("session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    let prompt = talk.read();
+    assert_eq!(prompt["params"]["method"], "session/prompt", "{prompt}");
+    let call = |id: &str, kind: &str, status: &str| {
+        update(
+            &json!({"sessionUpdate": "tool_call", "toolCallId": id, "title": "x", "kind": kind, "status": status,
+            "rawInput": {"path": "a.txt"}}),
+        )
+    };
+    talk.say(&call("one", "execute", "pending"));
+    talk.say(&call("two", "read", "completed"));
+    // The first is denied and not shown.
+    let shown = talk.read();
+    assert_eq!(
+        (&shown["method"], &shown["params"]["update"]["toolCallId"]),
+        (&json!("session/update"), &json!("two"))
+    );
+    let options = json!([{"optionId": "y", "name": "y", "kind": "allow_once"}, {"optionId": "n", "name": "n", "kind": "reject_once"}]);
+    let asks = json!({"sessionId": "s", "toolCall": {"toolCallId": "three", "kind": "delete", "rawInput": {"path": "a.txt"}},
+        "options": options});
+    talk.say(&wrapped(Some("from behind"), "session/request_permission", &asks));
+    let question = talk.read();
+    assert_eq!(question["method"], "session/request_permission", "{question}");
+    let yes = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
+    talk.say(&json!({"jsonrpc": "2.0", "id": question["id"], "result": yes}));
+    let answer = talk.read();
+    assert_eq!(
+        (&answer["id"], &answer["result"]["outcome"]["optionId"]),
+        (&json!("from behind"), &json!("y"))
+    );
+    // What the manifest does not declare, and what is no message for an agent to send.
+    talk.say(&wrapped(Some("file"), "fs/read_text_file", &json!({"sessionId": "s", "path": "/etc/passwd"})));
+    assert_eq!(talk.read()["error"]["code"], -32601);
+    talk.say(&wrapped(Some("nested"), "proxy/successor", &json!({"method": "x"})));
+    let refused = talk.read();
+    assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!("nested"), &json!(-32600)));
+    talk.say(&json!({"jsonrpc": "2.0", "id": prompt["id"], "result": {"stopReason": "end_turn"}}));
+    let ended = talk.hear(|request| panic!("{request}"));
+    assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
+    assert_eq!(talk.end().status.code(), Some(0));
+    let actions = governed.actions();
+    for action in
+        ["operator.suspended", "operator.resumed", "tool.call", "operator.completed", "session.closed"]
+    {
+        assert!(actions.contains(&action.to_owned()), "{actions:?}");
+    }
+}
+
+#[test]
+fn a_chain_whose_agent_does_not_stop_is_left() {
+    let governed = bridge();
+    let (mut talk, ..) = conduct(&governed);
+    opened(&mut talk, &governed);
+    talk.send("session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    talk.read();
+    talk.say(&update(
+        &json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "x", "kind": "execute",
+        "status": "in_progress", "rawInput": {"command": "rm"}}),
+    ));
+    assert_eq!(talk.read()["params"]["method"], "session/cancel");
+    let answer = talk.hear(|request| panic!("{request}"));
+    assert_eq!(answer["error"]["code"], -32010, "{answer}");
+    let ended = talk.wait();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the chain is left"), "{}", ended.stderr);
+    assert!(governed.actions().contains(&"operator.interrupted".to_owned()));
+}
+
+#[test]
+fn a_conductor_that_goes_leaves_a_closed_log() {
+    let governed = bridge();
+    let (mut talk, ..) = conduct(&governed);
+    opened(&mut talk, &governed);
+    talk.send("session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    talk.read();
+    assert_eq!(talk.end().status.code(), Some(0));
+    assert_eq!(
+        governed.actions(),
+        ["manifest.pinned", "operator.invoked", "operator.interrupted", "session.closed"]
+    );
+}
+
+#[test]
+fn only_the_first_message_makes_a_proxy_and_only_of_a_bridge() {
+    let governed = Governed::bridge("[[turn]]\nsteps = [{ say = \"mine\" }]\n");
+    let mut talk = governed.talk();
+    for method in ["proxy/initialize", "proxy/successor"] {
+        let answer = talk.ask(method, &json!({"protocolVersion": 1, "method": "x"}));
+        assert_eq!(answer["error"]["code"], -32600, "{answer}");
+    }
+    // Its own agent goes on.
+    let session = session(&mut talk, &governed);
+    talk.prompt(&session, "go");
+    assert_eq!(talk.said(), "mine");
+    talk.end();
+    let server = Governed::with_agent("server", "[[turn]]\nsteps = [{ say = \"mine\" }]\n");
+    let mut talk = Talk::start(&server.place, server.serve(&[]));
+    let answer = talk.ask("proxy/initialize", &json!({"protocolVersion": 1}));
+    assert_eq!(answer["error"]["code"], -32600, "{answer}");
+    talk.end();
+}
