@@ -1,4 +1,4 @@
-//! What an approved call of our own agent leads to: the file or the command it then wants of the client, asked for once.
+//! What an approved call of our own agent leads to: what it then wants of the client, asked for once.
 
 use std::path::{Path, PathBuf};
 
@@ -87,11 +87,16 @@ fn holds(source: &Case, verdict: &Verdict, approvers: &[Approver]) -> bool {
     }
 }
 
-/// Whether a call of our own agent is done by this request of it: the same file and content, or the same words in the
-/// same place.
+/// Whether a call of our own agent is done by this request of it: the same file and content, the same words in the same
+/// place, or the same tool with the same input.
 fn leads_to(source: &Case, wanted: &Call, session: &Session, ground: &dyn Ground) -> bool {
-    let ((Some(tool), None), (Some(method), None)) = (source.call.parts(), wanted.parts()) else {
-        return false;
+    let (tool, method) = match (source.call.parts(), wanted.parts()) {
+        ((Some(tool), None), (Some(method), None)) => (tool, method),
+        // A tool of a server in the client is called through it.
+        ((Some(_), Some(_)), _) => {
+            return source.call.parts() == wanted.parts() && source.call.input == wanted.input;
+        }
+        _ => return false,
     };
     let (said, wanted) = (&source.call.input, &wanted.input);
     let same_file = || {

@@ -111,6 +111,33 @@ fn a_changed_stretch_is_that_of_the_file_as_it_was_read() {
 }
 
 #[test]
+fn a_tool_of_a_server_in_the_client_is_asked_for_once() {
+    for (arguments, asked) in [(json!({"q": 1}), false), (json!({"q": 2}), true)] {
+        let mut scene = Scene::new();
+        let server = json!({"type": "acp", "name": "db", "serverId": "1"});
+        scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": [server]}));
+        scene.answer(1, &json!({"sessionId": "s"}));
+        let request = Request {
+            session: "s".into(),
+            server: Some("db".into()),
+            tool: "query".into(),
+            name: "db__query".into(),
+            arguments: json!({"q": 1}),
+        };
+        scene.gate.consult(scene.now, 1, request, &mut scene.sight);
+        scene.commit();
+        scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+            {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
+        tell(&mut scene, "db__query", &json!({"q": 1}));
+        let call = json!({"serverId": "1", "requestId": "r", "method": "tools/call",
+            "params": {"name": "query", "arguments": arguments}});
+        scene.wants(9, "mcp/message", &call);
+        let seen = scene.seen();
+        assert_eq!(seen.contains("session/request_permission"), asked, "{seen}");
+    }
+}
+
+#[test]
 fn a_command_is_its_words_and_its_place() {
     let check = |said: Value, command: &str, args: &[&str], cwd: Option<&str>, asked: bool| {
         let capabilities = Capabilities { terminal: true, ..mandate().capabilities };
