@@ -96,6 +96,47 @@ fn what_changes_something_is_asked_for_before_it_is_announced() {
     assert!(actions.contains(&"operator.suspended".to_owned()), "{actions:?}");
 }
 
+#[test]
+fn what_was_approved_is_written_without_another_question() {
+    let governed = server();
+    let arguments = json!({"path": "a.txt", "content": "hello"});
+    let call = Reply::tool_call("write_file", arguments);
+    let model = ModelServer::start(Plan::new([call, Reply::text("written")]).models(Reply::models(&["m"])));
+    let url = model.base_url();
+    let mut command = governed.serve(&["--base-url", &url, "--model", "m"]);
+    command.env("OPENAI_API_KEY", "sk-test");
+    let mut talk = Talk::start(&governed.place, command);
+    let offers = json!({"fs": {"readTextFile": true, "writeTextFile": true}});
+    talk.ask("initialize", &json!({"protocolVersion": 1, "clientCapabilities": offers}));
+    let session = session(&mut talk, &governed);
+    let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "go"}]});
+    let mut asked = Vec::new();
+    talk.ask_and_answer("session/prompt", &prompt, |request| {
+        asked.push(request.clone());
+        match request["method"].as_str() {
+            Some("session/request_permission") => {
+                json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}})
+            }
+            Some("fs/read_text_file") => json!({"content": "before"}),
+            _ => json!({}),
+        }
+    });
+    let of = |method: &str| asked.iter().filter(|request| request["method"] == method).collect::<Vec<_>>();
+    assert_eq!((of("session/request_permission").len(), talk.said().as_str()), (1, "written"), "{asked:?}");
+    let written = of("fs/write_text_file");
+    assert_eq!((written.len(), &written[0]["params"]["content"]), (1, &json!("hello")));
+    talk.end();
+    governed.actions();
+    let entries = governed.entries();
+    let calls = entries.iter().filter(|entry| entry["action"] == "tool.call");
+    let by: Vec<&Value> = calls
+        .filter(|entry| entry["input"]["content"] == "hello")
+        .map(|entry| &entry["metadata"]["aip44"]["approval"])
+        .collect();
+    assert_eq!(by.len(), 2, "{entries:?}");
+    assert!(by.iter().all(|approval| approval.to_string().contains("user:")), "{by:?}");
+}
+
 /// An MCP server with one tool.
 const SERVER: &str = r#"while read -r line; do
   id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
@@ -110,7 +151,7 @@ done
 "#;
 
 /// A server whose manifest has an MCP server, and how often its tool was called.
-fn with_notes(tools: &str) -> (Governed, impl Fn() -> usize) {
+pub(crate) fn with_notes(tools: &str) -> (Governed, impl Fn() -> usize) {
     let governed = server();
     let script = governed.place.file("notes.sh", SERVER);
     governed.tools(tools);

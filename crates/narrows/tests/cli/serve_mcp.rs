@@ -1,0 +1,157 @@
+//! MCP over ACP behind `narrows serve`: the test is the client, and the server that lives in it.
+
+use narrows_testkit::model::{ModelServer, Plan, Reply};
+use serde_json::{Value, json};
+
+use crate::serve_operator::with_notes;
+use crate::serve_support::{Governed, acp};
+use crate::talk::Talk;
+
+const TOOLS: &str = "{kind: mcp, server: notes, allow: [add]}";
+
+/// An operator whose client brings the server `notes` itself.
+fn operator(tools: &str, capabilities: &str) -> Governed {
+    let governed = Governed::of("server");
+    governed.tools(tools);
+    let more = format!(
+        "    operator: ./OPERATOR.md\n    mcp_servers: [{{name: notes, transport: http}}]\n    \
+         capabilities: {{agent: {{mcpCapabilities: {{{capabilities}}}}}}}\n"
+    );
+    governed.file("ACP.md", &acp("server", "governance-aware", &more));
+    governed
+}
+
+fn model() -> ModelServer {
+    let call = Reply::tool_call("notes__add", json!({"text": "milk"}));
+    ModelServer::start(Plan::new([call, Reply::text("noted")]).models(Reply::models(&["m"])))
+}
+
+fn start<'a>(governed: &'a Governed, model: &ModelServer) -> Talk<'a> {
+    let url = model.base_url();
+    let mut command = governed.serve(&["--base-url", &url, "--model", "m"]);
+    command.env("OPENAI_API_KEY", "sk-test");
+    Talk::initialized(&governed.place, command)
+}
+
+/// What the server in the client says to a message of the agent's; `None` is no such message.
+fn notes(request: &Value) -> Option<Value> {
+    assert_eq!(request["params"]["serverId"], "n-1", "{request}");
+    let result = match request["params"]["method"].as_str()? {
+        "tools/list" => {
+            json!({"tools": [{"name": "add", "description": "Adds.", "inputSchema": {"type": "object"}}]})
+        }
+        "tools/call" => json!({"content": [{"type": "text", "text": "added"}]}),
+        "initialize" => json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+            "serverInfo": {"name": "n", "version": "1"}}),
+        _ => return None,
+    };
+    (request["method"] == "mcp/message").then(|| json!({"result": result}))
+}
+
+/// One turn with the server `n-1` in the client. What was asked of the client, by method, and what was said.
+fn turn(talk: &mut Talk<'_>, governed: &Governed, option: &str) -> (Vec<String>, String) {
+    let cwd = governed.root().canonicalize().expect("it is there");
+    let mut asked = Vec::new();
+    let mut answer = |request: &Value| {
+        if request["method"] == "session/request_permission" {
+            asked.push("permission".to_owned());
+            return json!({"outcome": {"outcome": "selected", "optionId": option}});
+        }
+        let method = request["params"]["method"].as_str().unwrap_or_default().to_owned();
+        asked.push(method);
+        notes(request).unwrap_or_else(|| json!({"error": {"code": -32601, "message": "not here"}}))
+    };
+    let server = json!({"type": "acp", "name": "notes", "serverId": "n-1"});
+    let opened =
+        talk.ask_and_answer("session/new", &json!({"cwd": cwd, "mcpServers": [server]}), &mut answer);
+    assert!(opened["result"]["sessionId"].is_string(), "{opened}");
+    let session = opened["result"]["sessionId"].clone();
+    let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "note milk"}]});
+    let answered = talk.ask_and_answer("session/prompt", &prompt, &mut answer);
+    assert_eq!(answered["result"]["stopReason"], "end_turn", "{answered}");
+    (asked, talk.said())
+}
+
+fn offered(model: &ModelServer) -> Value {
+    model.seen().iter().find(|seen| seen.has("tools")).expect("it was asked").body["tools"].clone()
+}
+
+#[test]
+fn a_server_in_the_client_shows_what_a_bare_one_does_behind_the_same_gate() {
+    let governed = operator(TOOLS, "http: true");
+    let through = model();
+    let mut talk = start(&governed, &through);
+    let (asked, said) = turn(&mut talk, &governed, "allow_once");
+    assert_eq!(said, "noted");
+    assert_eq!(asked.iter().filter(|method| *method == "permission").count(), 1, "{asked:?}");
+    assert_eq!(asked.iter().filter(|method| *method == "tools/call").count(), 1, "{asked:?}");
+    talk.end();
+    governed.actions();
+    let call = governed.entries().into_iter().rfind(|entry| entry["action"] == "tool.call").expect("a call");
+    assert_eq!(call["subject"]["ref"], "notes/add");
+    // The same server as a process of its own.
+    let (bare, calls_made) = with_notes(TOOLS);
+    let directly = model();
+    let mut talk = start(&bare, &directly);
+    let session = crate::serve_support::session(&mut talk, &bare);
+    let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "note milk"}]});
+    let allow = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
+    talk.ask_and_answer("session/prompt", &prompt, |_| allow.clone());
+    talk.end();
+    assert_eq!(calls_made(), 1);
+    assert_eq!(offered(&through), offered(&directly));
+}
+
+#[test]
+fn a_rejected_or_unlisted_tool_does_not_reach_the_client() {
+    for (tools, option, questions) in
+        [(TOOLS, "reject_once", 1), ("{kind: mcp, server: notes, allow: [remove]}", "allow_once", 0)]
+    {
+        let governed = operator(tools, "http: true");
+        let model = model();
+        let mut talk = start(&governed, &model);
+        let (asked, _) = turn(&mut talk, &governed, option);
+        assert_eq!(asked.iter().filter(|method| *method == "permission").count(), questions, "{asked:?}");
+        assert!(!asked.contains(&"tools/call".to_owned()), "{asked:?}");
+        talk.end();
+        governed.actions();
+    }
+}
+
+#[test]
+fn servers_that_the_operator_does_not_have_are_refused_whatever_their_kind() {
+    let governed = operator(TOOLS, "http: true");
+    let model = model();
+    let mut talk = start(&governed, &model);
+    let cwd = governed.root().canonicalize().expect("it is there");
+    for (server, code) in [
+        (json!({"type": "acp", "name": "other", "serverId": "x"}), -32015),
+        // Only a manifest says what is started or reached.
+        (json!({"name": "notes", "command": "sh", "args": [], "env": []}), -32015),
+        (json!({"type": "http", "name": "notes", "url": "http://127.0.0.1:9/", "headers": []}), -32015),
+        (json!({"type": "sse", "name": "notes", "url": "http://127.0.0.1:9/", "headers": []}), -32602),
+    ] {
+        let answer = talk.ask("session/new", &json!({"cwd": cwd, "mcpServers": [server]}));
+        assert_eq!(answer["error"]["code"], code, "{server} {answer}");
+    }
+    talk.end();
+    let refused = governed.actions().into_iter().filter(|action| action == "session.refused").count();
+    assert_eq!(refused, 4);
+}
+
+#[test]
+fn what_the_manifest_does_not_declare_is_not_offered() {
+    let governed = operator(TOOLS, "http: false");
+    let model = model();
+    let url = model.base_url();
+    let mut command = governed.serve(&["--base-url", &url, "--model", "m"]);
+    command.env("OPENAI_API_KEY", "sk-test");
+    let mut talk = Talk::start(&governed.place, command);
+    let answer = talk.ask("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    assert_eq!(answer["result"]["agentCapabilities"]["mcpCapabilities"]["acp"], false, "{answer}");
+    let cwd = governed.root().canonicalize().expect("it is there");
+    let server = json!({"type": "acp", "name": "notes", "serverId": "x"});
+    let answer = talk.ask("session/new", &json!({"cwd": cwd, "mcpServers": [server]}));
+    assert_eq!(answer["error"]["data"]["code"], "undeclared_capability", "{answer}");
+    talk.end();
+}
