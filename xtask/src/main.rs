@@ -23,7 +23,8 @@ Narrows: the project's own commands
                                   bus --peer NAME CMD CONFIG another router;
                                   bus --rows ROW,… --only NAME,… --seconds S --rounds N measures less, or longer
     cargo xtask nightly [PART…]   the tests and everything slow; or only the parts named:
-                                  test, deny, typos, fuzz, model, agents, bench, chaos, stress
+                                  test, deny, typos, fuzz, model, agents, interop, bench, chaos,
+                                  stress
     cargo xtask help              this text
 
 `test` uses cargo-nextest where it is installed. `nightly` installs what it misses with `cargo install`.

@@ -8,7 +8,7 @@ mod fuzz;
 mod model;
 mod stress;
 
-use crate::command::{cargo, tool};
+use crate::command::{cargo, target, tool};
 use crate::step::{Failure, Steps};
 use crate::{bench, test, tools, usage};
 
@@ -33,13 +33,14 @@ impl From<()> for Outcome {
 }
 
 /// All of them, in the order they run.
-pub(crate) const PARTS: [Part; 9] = [
+pub(crate) const PARTS: [Part; 10] = [
     Part { name: "test", run: || test::run().map(Outcome::from) },
     Part { name: "deny", run: deny },
     Part { name: "typos", run: typos },
     Part { name: "fuzz", run: fuzz::run },
     Part { name: "model", run: model::run },
     Part { name: "agents", run: agents::run },
+    Part { name: "interop", run: interop },
     Part { name: "bench", run: measure },
     Part { name: "chaos", run: || chaos::run().map(Outcome::from) },
     Part { name: "stress", run: || stress::run().map(Outcome::from) },
@@ -110,6 +111,15 @@ fn typos() -> Result<Outcome, Failure> {
     let mut steps = Steps::new("typos");
     tools::installed(&mut steps, "typos-cli", tool("typos", &["--version"]))?;
     steps.run("typos", tool("typos", &[])).map(Outcome::from)
+}
+
+/// A bridge in chains of the official conductor, which is in a workspace of its own.
+fn interop() -> Result<Outcome, Failure> {
+    let mut steps = Steps::new("interop");
+    steps.run("build narrows", cargo(&["build", "--package", "narrows"]))?;
+    let mut tests = cargo(&["test", "--locked", "--manifest-path", "interop/Cargo.toml"]);
+    tests.env("NARROWS", target().join("debug/narrows")).env("CARGO_TARGET_DIR", target().join("interop"));
+    steps.run("chains of the conductor", tests).map(Outcome::from)
 }
 
 fn measure() -> Result<Outcome, Failure> {

@@ -80,6 +80,8 @@ pub struct Gate {
     /// Answers to our own agent that wait until they are recorded.
     advice: VecDeque<consult::Advice>,
     tickets: u64,
+    /// The last of which it is known what became of it.
+    settled: Ticket,
     serial: u64,
 }
 
@@ -119,6 +121,7 @@ impl Gate {
             to_agent: Lane::default(),
             advice: VecDeque::new(),
             tickets: 0,
+            settled: Ticket(0),
             serial: 0,
         }
     }
@@ -224,6 +227,7 @@ impl<O: Out> Pass<'_, O> {
     }
 
     fn settled(&mut self, ticket: Ticket, written: bool) {
+        self.gate.settled = self.gate.settled.max(ticket);
         self.give_advice(ticket, written);
         for way in [Way::ToClient, Way::ToAgent] {
             let lane = match way {

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::code;
 
 /// Where Rust files lie.
-const ROOTS: [&str; 4] = ["bench", "crates", "fuzz", "xtask"];
+const ROOTS: [&str; 5] = ["bench", "crates", "fuzz", "interop", "xtask"];
 
 /// Directories that hold what was built or found, not what was written.
 const SKIPPED: [&str; 3] = ["target", "artifacts", "corpus"];

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::api::Time;
+use super::api::{Ticket, Time};
 use super::{MOST_OPEN, Raw};
 use crate::call::Call;
 use crate::desk::Verdict;
@@ -38,6 +38,8 @@ pub(super) struct Session {
     pub(super) decided: Vec<Case>,
     /// Why its turn was stopped by us, if it was.
     pub(super) halted: Option<String>,
+    /// What records that.
+    pub(super) halted_at: Option<Ticket>,
     /// When its agent is ended if it has not stopped.
     pub(super) stop_by: Option<Time>,
 }

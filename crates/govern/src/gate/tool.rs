@@ -92,7 +92,7 @@ impl<O: Out> Pass<'_, O> {
             session.runs = false;
             was_working
         });
-        let Some(reason) = self.unhalt(name) else {
+        let Some((reason, ticket)) = self.unhalt(name) else {
             let update: Value = serde_json::from_slice(update).unwrap_or_default();
             let ticket = match update["stopReason"].as_str() {
                 _ if !was_working => None,
@@ -107,7 +107,7 @@ impl<O: Out> Pass<'_, O> {
         let params =
             json!({"sessionId": name, "update": update, "_meta": {"aip44": {"interrupted": reason}}});
         if let Ok(line) = narrows_wire::message::notification(narrows_acp::method::SESSION_UPDATE, &params) {
-            self.show(View::parse(&line));
+            self.send(Way::ToClient, &[&line], ticket, Otherwise::Nothing);
         }
     }
 

@@ -66,12 +66,13 @@ impl<O: Out> Pass<'_, O> {
         if self.gate.is_v2 {
             return self.turn_accepted(id, name, message);
         }
-        if let Some(reason) = self.unhalt(name) {
+        if let Some((reason, ticket)) = self.unhalt(name) {
             let meta = json!({"aip44": {"interrupted": reason}});
             let Ok(line) = message::response(id, &json!({"stopReason": "refusal", "_meta": meta})) else {
                 return;
             };
-            return self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+            let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
+            return self.send(Way::ToClient, &[&line], ticket, otherwise);
         }
         let ticket = match (message.error(), stop_reason(message).as_deref()) {
             (Some(error), _) => self.step(name, Life::Interrupted, Some(&error.message)),
@@ -96,11 +97,13 @@ impl<O: Out> Pass<'_, O> {
         self.send_marked(message, ticket, Otherwise::Say(Way::ToClient, unrecorded(id)));
     }
 
-    /// A session that was halted has stopped. Why it was.
-    pub(super) fn unhalt(&mut self, name: &str) -> Option<String> {
+    /// A session that was halted has stopped. Why it was, and what is still to be recorded of that.
+    pub(super) fn unhalt(&mut self, name: &str) -> Option<(String, Option<Ticket>)> {
+        let settled = self.gate.settled;
         let session = self.gate.sessions.get_mut(name)?;
         session.stop_by = None;
-        session.halted.take()
+        let ticket = session.halted_at.take().filter(|ticket| *ticket > settled);
+        Some((session.halted.take()?, ticket))
     }
 
     /// Takes the operator a step on, which is recorded if it is one.
@@ -122,7 +125,10 @@ impl<O: Out> Pass<'_, O> {
         }
         session.halted = Some(reason.to_owned());
         session.stop_by = Some(by);
-        self.step(name, Life::Interrupted, Some(reason));
+        let ticket = self.step(name, Life::Interrupted, Some(reason));
+        if let Some(session) = self.session(name) {
+            session.halted_at = ticket;
+        }
         for number in self.hearings_of(name) {
             self.decide(number, record::Approved::Refused(reason.to_owned()));
         }

@@ -57,6 +57,18 @@ fn a_denied_call_is_not_announced_and_one_that_runs_all_the_same_ends_the_turn()
 }
 
 #[test]
+fn that_a_turn_was_stopped_is_told_when_it_is_recorded() {
+    let mut scene = Scene::at_work();
+    scene.records = false;
+    scene.tool("1", "Rm", "in_progress", &json!({"path": "/w/a/b"}));
+    scene.answer(2, &json!({"stopReason": "cancelled"}));
+    assert!(!scene.seen().contains("c < "));
+    scene.records = true;
+    scene.commit();
+    assert!(scene.seen().contains(r#""stopReason":"refusal""#));
+}
+
+#[test]
 fn a_call_that_needs_an_approval_and_does_not_wait_for_it_ends_the_turn() {
     let mut scene = Scene::at_work();
     scene.tool("1", "Bash", "in_progress", &json!({"command": "make"}));
