@@ -77,7 +77,7 @@ impl Brain for Null {
         }
     }
 
-    fn client_open(&mut self, _: Time, _: Arrival, _: &mut impl Outlet) -> Option<Client> {
+    fn client_open(&mut self, _: Time, _: Arrival<'_>, _: &mut impl Outlet) -> Option<Client> {
         let free = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
         self.clients.resize(self.clients.len().max(free + 1), None);
         self.clients[free] = Some(false);

@@ -7,7 +7,9 @@ pub use standing::Unmoved;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,9 +20,10 @@ use tokio::sync::watch;
 
 use crate::config::{Config, Door};
 use crate::core::Core;
-use crate::driver::{self, Brain, Driver, Mailbox, Parts, Queues};
+use crate::driver::{self, Brain, Driver, HandOver, Mailbox, Newcomer, Parts, Queues};
 use crate::listen::{self, ListenError, Made};
 use crate::nursery::{self, Teller};
+use crate::owners::{self, Index, OwnersError};
 
 /// How much news of processes can be under way.
 const NEWS: usize = 256;
@@ -55,9 +58,30 @@ pub enum StartError {
         /// How many this process may have.
         limit: u64,
     },
+    /// It could not be written down whose sessions are.
+    #[error(transparent)]
+    Owners(#[from] OwnersError),
+    /// Nobody said where that is to be written.
+    #[error("there is no place to write down whose sessions are")]
+    NoPlace,
     /// The system has no room for it.
     #[error("cannot start the bus: {0}")]
     Io(#[from] io::Error),
+}
+
+/// What a bus has to do with beside its settings.
+#[derive(Default)]
+pub struct Edges {
+    /// The file in which it is written down whose sessions are; needed where clients are asked who they are.
+    pub owners: Option<PathBuf>,
+    /// Who serves connections that can be taken up again. Without, they are served here like any other.
+    pub hand_over: Option<HandOver>,
+}
+
+impl fmt::Debug for Edges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Edges").field("owners", &self.owners).finish_non_exhaustive()
+    }
 }
 
 /// How a bus ended.
@@ -89,7 +113,19 @@ impl Bus {
     /// # Errors
     /// When something that is needed from the beginning is not there.
     pub fn start(config: Config, environment: Vec<(OsString, OsString)>) -> Result<Self, StartError> {
-        Self::start_with(config, environment, |config| Core::new(config, fastrand::u64(..)))
+        Self::start_within(config, environment, Edges::default())
+    }
+
+    /// The same, with more around it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_within(
+        config: Config,
+        environment: Vec<(OsString, OsString)>,
+        edges: Edges,
+    ) -> Result<Self, StartError> {
+        Self::start_all(config, environment, edges, |config| Core::new(config, fastrand::u64(..)))
     }
 }
 
@@ -102,8 +138,17 @@ impl<B: Brain> Bus<B> {
     /// # Errors
     /// When something that is needed from the beginning is not there.
     pub fn start_with(
+        config: Config,
+        environment: Vec<(OsString, OsString)>,
+        brain: impl FnOnce(&Config) -> B,
+    ) -> Result<Self, StartError> {
+        Self::start_all(config, environment, Edges::default(), brain)
+    }
+
+    fn start_all(
         mut config: Config,
         environment: Vec<(OsString, OsString)>,
+        edges: Edges,
         brain: impl FnOnce(&Config) -> B,
     ) -> Result<Self, StartError> {
         check(&config, &environment)?;
@@ -124,8 +169,18 @@ impl<B: Brain> Bus<B> {
         let waker = Arc::new(Waker::new(poll.registry(), driver::waker_token())?);
         let mailbox = Arc::new(Mailbox::new(Arc::clone(&waker)));
         let (teller, news) = sync_channel(NEWS);
-        let (orders, nursery) = nursery::start(Teller { news: teller, waker })?;
-        let brain = brain(&config);
+        let (orders, nursery) = nursery::start(Teller { news: teller, waker: Arc::clone(&waker) })?;
+        let mut brain = brain(&config);
+        let (ledger, scribe) = match (config.keeps_owners(), edges.owners) {
+            (false, _) => (None, None),
+            (true, None) => return Err(StartError::NoPlace),
+            (true, Some(path)) => {
+                let learn = |session: &str, identity: &str| brain.know_owner(session, identity);
+                let index = Index::open(&path, config.limits.owner_expiry, learn)?;
+                let (ledger, scribe) = owners::start(index, Arc::clone(&waker))?;
+                (Some(ledger), Some(scribe))
+            }
+        };
         let (tell_end, ended) = watch::channel(None);
         let handle = Handle {
             mailbox: Arc::clone(&mailbox),
@@ -138,8 +193,18 @@ impl<B: Brain> Bus<B> {
             })),
         };
         let limits = config.limits;
-        let parts =
-            Parts { brain, poll, entries, limits, environment, orders, news, mailbox: Arc::clone(&mailbox) };
+        let parts = Parts {
+            brain,
+            poll,
+            entries,
+            limits,
+            environment,
+            orders,
+            news,
+            mailbox: Arc::clone(&mailbox),
+            ledger,
+            hand_over: edges.hand_over,
+        };
         std::thread::Builder::new().name("narrows-bus".into()).spawn(move || {
             // With the loop its end of the orders goes, and with that every process.
             let result = catch_unwind(AssertUnwindSafe(move || Driver::new(parts).run()));
@@ -151,6 +216,9 @@ impl<B: Brain> Bus<B> {
             };
             if nursery.join().is_err() {
                 end = Ended::Failed("a panic in the thread that starts processes".to_owned());
+            }
+            if scribe.is_some_and(|scribe| scribe.join().is_err()) {
+                end = Ended::Failed("a panic in the thread that writes down whose sessions are".to_owned());
             }
             if let Ended::Failed(reason) = &end {
                 tracing::error!(reason, "the bus has failed");
@@ -234,6 +302,14 @@ impl<B: Brain> Handle<B> {
         standing.max_connections = config.limits.max_connections;
         self.mailbox.reload(Box::new(config));
         Ok(unmoved)
+    }
+
+    /// Lets a client in through a socket that carries lines, which somebody else has made sure of.
+    ///
+    /// # Errors
+    /// When it has ended, or too many wait to be let in; then the socket is closed.
+    pub fn connect(&self, socket: OwnedFd, from: Newcomer) -> Result<(), NoAnswer> {
+        self.mailbox.connect(socket, from).then_some(()).ok_or(NoAnswer)
     }
 
     /// How many connections there can be at once.

@@ -16,10 +16,12 @@ mod stdio_bus;
 mod tests;
 mod tree;
 pub mod unit;
+mod web;
 
 pub use here::Here;
 pub use mistake::{Mistake, Place, Warning};
 pub use read::{Inspected, inspect, read};
+pub use web::{Auth, Tls, Web};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -46,6 +48,14 @@ pub struct Config {
     pub admin: Admin,
 }
 
+impl Config {
+    /// Whether clients are asked who they are, so that it is written down whose each session is.
+    #[must_use]
+    pub fn keeps_owners(&self) -> bool {
+        self.listen.iter().any(|listen| matches!(&listen.at, Door::Web(web) if web.auth != Auth::None))
+    }
+}
+
 /// One place where clients come in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
@@ -64,6 +74,8 @@ pub enum Door {
     Tcp(String),
     /// The path of a unix socket.
     Unix(PathBuf),
+    /// HTTP and WebSocket.
+    Web(Box<Web>),
 }
 
 /// Who shares a worker.
@@ -153,6 +165,12 @@ pub struct Limits {
     pub max_batch: usize,
     /// The most connections at once.
     pub max_connections: usize,
+    /// The most connections at once of an identity, where clients are asked who they are.
+    pub max_connections_per_identity: usize,
+    /// The same for the sessions of an identity that are open.
+    pub max_sessions_per_identity: usize,
+    /// The most messages a second of an identity; beyond that it is read more slowly. 0 means any number.
+    pub max_rate_per_identity: u64,
     /// The most that waits for one peer, in bytes; one larger message is let into an empty queue.
     pub queue_bytes: usize,
     /// How long a peer with a full queue may take nothing.
@@ -173,6 +191,16 @@ pub struct Limits {
     pub restart_window: Duration,
     /// The memory budget of the bus itself, in bytes; 0 means none.
     pub memory: u64,
+    /// How much is kept of what was sent on a connection or a session that can be taken up again, in bytes.
+    pub replay_bytes: usize,
+    /// How long a connection that was cut off can be taken up again, and what was sent on it is kept.
+    pub replay_time: Duration,
+    /// How long a request may take to say what it wants: the head of an HTTP request, a handshake.
+    pub header_timeout: Duration,
+    /// How long a peer over the network may be silent, pings included, before it is taken to be gone.
+    pub idle_timeout: Duration,
+    /// How long it is kept whose a session is that nobody uses.
+    pub owner_expiry: Duration,
 }
 
 impl Default for Limits {
@@ -181,6 +209,9 @@ impl Default for Limits {
             max_line: narrows_wire::MAX_LINE,
             max_batch: narrows_wire::MAX_ENTRIES,
             max_connections: 20_000,
+            max_connections_per_identity: 1_000,
+            max_sessions_per_identity: 10_000,
+            max_rate_per_identity: 100_000,
             queue_bytes: 8 << 20,
             stall_timeout: Duration::from_secs(30),
             initialize_timeout: Duration::from_secs(30),
@@ -191,6 +222,11 @@ impl Default for Limits {
             restart_budget: 5,
             restart_window: Duration::from_secs(60),
             memory: 0,
+            replay_bytes: 4 << 20,
+            replay_time: Duration::from_secs(300),
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(45),
+            owner_expiry: Duration::from_secs(90 * 24 * 3600),
         }
     }
 }

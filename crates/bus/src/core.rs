@@ -19,10 +19,12 @@ mod from_client;
 mod from_worker;
 mod greet;
 mod hold;
+mod identity;
 mod line;
 mod loss;
 mod number;
 mod opening;
+mod owners;
 mod progress;
 mod revive;
 mod route;
@@ -42,11 +44,13 @@ use slab::Slab;
 
 use crate::config::{Config, Limits};
 
-pub use api::{Action, Arrival, Client, End, Identity, Note, Outlet, PoolId, Reason, Stuck, Time, Worker};
-pub use status::{Counters, PoolStatus, Status, WorkerStatus};
+pub use api::{ANYONE, Action, Arrival, Client, End, Note, Outlet, PoolId, Reason, Stuck, Time, Worker};
+pub use status::{Counters, IdentityStatus, PoolStatus, Status, WorkerStatus};
 
 use batch::Batches;
 use fan::Fan;
+use identity::Identities;
+use owners::Owners;
 use session::Sessions;
 use state::{ClientState, PoolState, WorkerState};
 use timer::Timers;
@@ -62,6 +66,8 @@ pub struct Core {
     clients: Slab<ClientState>,
     workers: Slab<WorkerState>,
     sessions: Sessions,
+    identities: Identities,
+    owners: Owners,
     batches: Batches,
     fans: Slab<Fan>,
     timers: Timers,
@@ -92,6 +98,8 @@ impl Core {
             clients: Slab::new(),
             workers: Slab::new(),
             sessions: Sessions::default(),
+            identities: Identities::default(),
+            owners: Owners::new(config.keeps_owners()),
             batches: Batches::default(),
             fans: Slab::new(),
             timers: Timers::default(),
@@ -113,8 +121,20 @@ impl Core {
         self.pass(now, out).fill_all();
     }
 
+    /// A session that is not open belongs to this identity, as was written down before. Means something only where
+    /// identities are told apart.
+    pub fn know_owner(&mut self, session: &str, identity: &str) {
+        let identity = self.identities.number(identity);
+        self.owners.know(session, identity);
+    }
+
+    /// What was written down about a session is no longer kept.
+    pub fn forget_owner(&mut self, session: &str) {
+        self.owners.forget(session);
+    }
+
     /// A client has connected. `None` if there is no room for it.
-    pub fn client_open<O: Outlet>(&mut self, now: Time, from: Arrival, out: &mut O) -> Option<Client> {
+    pub fn client_open<O: Outlet>(&mut self, now: Time, from: Arrival<'_>, out: &mut O) -> Option<Client> {
         self.pass(now, out).client_open(from)
     }
 

@@ -9,6 +9,8 @@ mod brain;
 mod checks;
 mod clients;
 mod descriptors;
+mod first;
+mod kept;
 mod mail;
 mod notes;
 mod outbox;
@@ -33,13 +35,16 @@ use crate::config::Limits;
 use crate::core::{Client, Time, Worker};
 use crate::listen::Entry;
 use crate::nursery::{News, Orders};
+use crate::owners::Ledger;
 
 pub use brain::Brain;
 pub(crate) use descriptors::{
     before as own_descriptors, cap as cap_connections, most as most_descriptors,
     needed as needed_descriptors, raise as raise_descriptors,
 };
+pub use first::{HandOver, Handed};
 pub(crate) use mail::Mailbox;
+pub use mail::Newcomer;
 pub use queues::Queues;
 
 use asking::About;
@@ -80,6 +85,8 @@ pub(crate) struct Parts<B: Brain> {
     pub(crate) orders: Orders,
     pub(crate) news: Receiver<News>,
     pub(crate) mailbox: Arc<Mailbox<B::Status>>,
+    pub(crate) ledger: Option<Ledger>,
+    pub(crate) hand_over: Option<HandOver>,
 }
 
 /// The loop.
@@ -101,6 +108,9 @@ pub(crate) struct Driver<B: Brain> {
     orders: Orders,
     news: Receiver<News>,
     mailbox: Arc<Mailbox<B::Status>>,
+    /// Where it is written down whose sessions are.
+    ledger: Option<Ledger>,
+    hand_over: Option<HandOver>,
     /// When [`checks`] wants to look again.
     next_check: Time,
     watch: checks::Watch,
@@ -130,12 +140,15 @@ pub(crate) fn waker_token() -> mio::Token {
 
 impl<B: Brain> Driver<B> {
     pub(crate) fn new(parts: Parts<B>) -> Self {
-        let Parts { brain, poll, entries, limits, environment, orders, news, mailbox } = parts;
+        let Parts { brain, poll, entries, limits, environment, orders, news, mailbox, ledger, hand_over } =
+            parts;
+        let mut ports = Ports::new(limits.queue_bytes);
+        ports.holding.on = ledger.is_some();
         Self {
             brain,
             poll,
             clock: Instant::now(),
-            ports: Ports::new(limits.queue_bytes),
+            ports,
             client_lines: Vec::new(),
             worker_lines: Vec::new(),
             scratch: vec![0; READ].into_boxed_slice(),
@@ -150,6 +163,8 @@ impl<B: Brain> Driver<B> {
             orders,
             news,
             mailbox,
+            ledger,
+            hand_over,
             next_check: Time::MAX,
             watch: checks::Watch::default(),
             draining: false,
@@ -240,6 +255,7 @@ impl<B: Brain> Driver<B> {
             if woken {
                 self.take_mail(now);
                 self.take_news(now);
+                self.take_kept();
             }
             self.read_all(now);
             self.tick(now);
@@ -265,6 +281,7 @@ impl<B: Brain> Driver<B> {
                         Interest::READABLE,
                     )
                     .map_err(LoopError::Poll)?,
+                Entry::Elsewhere => {}
                 Entry::Stdio(ends) => own.extend(ends.take().map(|ends| (slot, ends))),
             }
         }
@@ -311,6 +328,7 @@ impl<B: Brain> Driver<B> {
     fn settle(&mut self, now: Time) {
         for _ in 0..SETTLE {
             self.carry_out(now);
+            self.send_entries();
             self.ports.flush(self.poll.registry(), &mut self.outcome);
             if !self.ports.closing.is_empty() {
                 self.hang_up(now);
@@ -361,6 +379,9 @@ impl<B: Brain> Driver<B> {
                 // Whoever cannot stop gently still stops.
                 self.ports.finished = true;
             }
+        }
+        for (socket, from) in mail.newcomers {
+            self.admit_newcomer(now, socket, &from);
         }
         for asker in mail.status {
             if let Some(status) = self.ask(About::All, |brain, _| brain.status(now)) {

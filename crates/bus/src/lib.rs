@@ -10,6 +10,9 @@ pub mod core;
 pub mod driver;
 mod listen;
 mod nursery;
+mod owners;
 
-pub use bus::{Bus, Ended, Handle, NoAnswer, StartError, Unmoved, worker_limits};
+pub use bus::{Bus, Edges, Ended, Handle, NoAnswer, StartError, Unmoved, worker_limits};
+pub use driver::{HandOver, Handed, Newcomer};
 pub use listen::ListenError;
+pub use owners::OwnersError;

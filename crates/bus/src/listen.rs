@@ -31,6 +31,9 @@ pub enum ListenError {
     /// Everybody on the network could have connected.
     #[error("{0} is not a loopback address")]
     NotLoopback(SocketAddr),
+    /// Not everybody who could connect may, or it lacks what it needs for that.
+    #[error("{0}")]
+    Unsafe(String),
     /// The name leads nowhere.
     #[error("{0:?} is no address")]
     NoAddress(String),
@@ -67,6 +70,8 @@ pub(crate) enum Entry {
     Socket(Listener),
     /// One, which is there already, until it was taken.
     Stdio(Option<Ends>),
+    /// Any number, whom somebody else lets in.
+    Elsewhere,
 }
 
 /// A listening socket. A unix socket is removed with it, if it is still the one that was made here.
@@ -98,7 +103,7 @@ impl Entry {
     pub(crate) fn file(&self) -> Option<&Made> {
         match self {
             Self::Socket(listener) => listener.file.as_ref(),
-            Self::Stdio(_) => None,
+            Self::Stdio(_) | Self::Elsewhere => None,
         }
     }
 }
@@ -138,6 +143,10 @@ pub(crate) fn open(door: &Door, stall_timeout: Duration) -> Result<(Entry, Door)
             let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             Ok((Entry::Socket(listener), Door::Unix(whole)))
         }
+        Door::Web(web) => match web.problem() {
+            Some((key, what)) => Err(ListenError::Unsafe(format!("{web}: `{key}` {what}"))),
+            None => Ok((Entry::Elsewhere, door.clone())),
+        },
     }
 }
 

@@ -37,7 +37,7 @@ impl Entrance {
         match entry {
             Entry::Socket(listener) => Ok((Self { listener }, address)),
             // Operators and clients cannot share it.
-            Entry::Stdio(_) => Err(ListenError::StdioTwice),
+            Entry::Stdio(_) | Entry::Elsewhere => Err(ListenError::StdioTwice),
         }
     }
 

@@ -1,13 +1,13 @@
 //! The figures of a bus in the text form of Prometheus.
 //!
-//! The series are always the same but for the names of pools, which stand in the configuration: nothing that a peer says
-//! can add one.
+//! The series are always the same but for the names of pools, listeners and identities, which stand in the configuration, in
+//! files of tokens and in certificates: nothing that a peer says can add one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::Facts;
-use crate::core::{Counters, PoolStatus, Status};
+use crate::core::{Counters, IdentityStatus, PoolStatus, Status};
 use crate::driver::Queues;
 
 /// What the text is.
@@ -33,6 +33,17 @@ const COUNTERS: [Counter; 13] = [
     ("worker_strikes", "Misdeeds of workers.", |c| c.strikes),
     ("workers_spawned", "Workers that were started.", |c| c.spawned),
     ("workers_lost", "Workers that were lost.", |c| c.lost),
+];
+
+/// Of an identity: name, kind, meaning, value.
+type Having = (&'static str, &'static str, &'static str, fn(&IdentityStatus) -> u64);
+
+const OF_IDENTITIES: [Having; 3] = [
+    ("identity_clients", "gauge", "Clients of an identity.", |has| has.clients as u64),
+    ("identity_sessions", "gauge", "Sessions of an identity.", |has| has.sessions as u64),
+    ("identity_refused_total", "counter", "What an identity was refused because it had too much.", |has| {
+        has.refused
+    }),
 ];
 
 /// What is summed up of all workers with one name of a pool: after a reload there can be two pools of a name.
@@ -112,6 +123,17 @@ pub(super) fn text(facts: &Facts, max_connections: usize, status: &Status, queue
         head(&mut out, name, "gauge", meaning);
         _ = writeln!(out, "narrows_bus_{name} {value}");
     }
+    head(&mut out, "listener_clients", "gauge", "Clients that are connected through a listener.");
+    for (listener, count) in facts.listen.iter().zip(&status.listeners) {
+        let listener = label(listener);
+        _ = writeln!(out, "narrows_bus_listener_clients{{listener=\"{listener}\"}} {count}");
+    }
+    for (name, kind, meaning, value) in OF_IDENTITIES {
+        head(&mut out, name, kind, meaning);
+        for (identity, has) in &status.identities {
+            _ = writeln!(out, "narrows_bus_{name}{{identity=\"{}\"}} {}", label(identity), value(has));
+        }
+    }
     for (name, meaning, value) in COUNTERS {
         let name = format!("{name}_total");
         head(&mut out, &name, "counter", meaning);
@@ -181,6 +203,9 @@ pub(super) mod tests {
             draining: false,
             clients: 3,
             sessions: 5,
+            listeners: vec![3],
+            identities: [("token:a".to_owned(), IdentityStatus { clients: 2, sessions: 4, refused: 1 })]
+                .into(),
             pending: 2,
             pools: vec![
                 pool("default", "leaving", vec![worker("retiring", 2, true)]),
@@ -193,7 +218,8 @@ pub(super) mod tests {
 
     #[test]
     fn pools_of_one_name_are_one_series() {
-        let facts = Facts { version: "1.2.3".to_owned(), ..Facts::default() };
+        let listen = vec!["stdio:".to_owned()];
+        let facts = Facts { version: "1.2.3".to_owned(), listen, ..Facts::default() };
         let queues = Queues { clients: 30, longest: 20, full: 1, workers: [(1, 5), (7, 9)].into() };
         let text = text(&facts, 100, &status(), &queues);
         for line in [
@@ -204,6 +230,10 @@ pub(super) mod tests {
             "narrows_bus_full_clients 1",
             "narrows_bus_client_queue_bytes 30",
             "narrows_bus_pool_queue_bytes{pool=\"default\"} 15",
+            "narrows_bus_listener_clients{listener=\"stdio:\"} 3",
+            "narrows_bus_identity_clients{identity=\"token:a\"} 2",
+            "narrows_bus_identity_sessions{identity=\"token:a\"} 4",
+            "narrows_bus_identity_refused_total{identity=\"token:a\"} 1",
             "narrows_bus_connections_total 9",
             "narrows_bus_lines_to_clients_total 7",
             "narrows_bus_pool_ready{pool=\"default\"} 1",

@@ -1,21 +1,25 @@
-//! Where to listen, as people write it: `tcp://127.0.0.1:9000`, `unix:/path` or `stdio:`.
+//! Where to listen, as people write it: `tcp://127.0.0.1:9000`, `unix:/path`, `stdio:` or `http://127.0.0.1:8787/acp`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use super::{Door, Listen};
+use super::{Door, Listen, Web};
 
 /// The longest path of a unix socket that systems take.
 const LONGEST_PATH: usize = 107;
 
+/// What there is.
+const KINDS: &str = "it must be tcp://HOST:PORT, unix:/PATH, stdio: or http://HOST:PORT/acp";
+
 impl Listen {
-    /// Reads `tcp://HOST:PORT`, `tcp://HOST:PORT/POOL`, `unix:PATH` or `stdio:`.
+    /// Reads `tcp://HOST:PORT`, `tcp://HOST:PORT/POOL`, `unix:PATH`, `stdio:` or `http://HOST:PORT/PATH`, of which
+    /// `ws://` is a synonym and `https://` and `wss://` the safe kinds. See also [`Web::problem`].
     ///
     /// # Errors
-    /// When it is something else, or can be reached from other machines.
+    /// When it is something else, or can be reached from other machines without any guard.
     pub fn parse(url: &str) -> Result<Self, &'static str> {
-        let (scheme, rest) = url.split_once(':').ok_or("it must be tcp://HOST:PORT, unix:/PATH or stdio:")?;
+        let (scheme, rest) = url.split_once(':').ok_or(KINDS)?;
         let (at, pool) = match scheme {
             "tcp" => {
                 let rest = rest.strip_prefix("//").ok_or("two slashes are missing: tcp://HOST:PORT")?;
@@ -25,10 +29,9 @@ impl Listen {
             "unix" => (Door::unix(rest.strip_prefix("//").unwrap_or(rest))?, None),
             "stdio" if rest.is_empty() || rest == "//" => (Door::Stdio, None),
             "stdio" => return Err("nothing may follow `stdio:`"),
-            "ws" | "wss" | "http" | "https" => {
-                return Err("this cannot be listened for yet; use tcp://, unix: or stdio:");
-            }
-            _ => return Err("it must be tcp://HOST:PORT, unix:/PATH or stdio:"),
+            "ws" | "http" => (Door::Web(Box::new(Web::parse(rest, false)?)), None),
+            "wss" | "https" => (Door::Web(Box::new(Web::parse(rest, true)?)), None),
+            _ => return Err(KINDS),
         };
         Ok(Self { at, pool })
     }
@@ -59,6 +62,7 @@ impl fmt::Display for Door {
             Self::Stdio => out.write_str("stdio:"),
             Self::Tcp(address) => write!(out, "tcp://{address}"),
             Self::Unix(path) => write!(out, "unix:{}", path.display()),
+            Self::Web(web) => web.fmt(out),
         }
     }
 }
@@ -73,6 +77,15 @@ pub(super) const FOR_OPERATORS: &str =
 
 /// Checks that `address` is a host of this machine and a port. Another machine's is refused in the words of `far`.
 pub(super) fn loopback(address: &str, far: &'static str) -> Result<(), &'static str> {
+    match host_and_port(address, far)? {
+        Some(ip) if !ip.is_loopback() => Err(far),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that `address` is `localhost` or an address, which is returned, and a port. Any other name is refused in the words of
+/// `strange`.
+pub(super) fn host_and_port(address: &str, strange: &'static str) -> Result<Option<IpAddr>, &'static str> {
     let (host, port) = address.rsplit_once(':').ok_or("the port is missing: HOST:PORT")?;
     if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.parse::<u16>().is_err() {
         return Err("the port must be a number from 0 to 65535");
@@ -82,9 +95,8 @@ pub(super) fn loopback(address: &str, far: &'static str) -> Result<(), &'static 
     match ip {
         Some(IpAddr::V6(_)) if bare.is_none() => Err("an IPv6 address stands in brackets: [::1]:9000"),
         Some(IpAddr::V4(_)) if bare.is_some() => Err("an IPv4 address stands in no brackets"),
-        Some(ip) if ip.is_loopback() => Ok(()),
-        None if host == "localhost" => Ok(()),
-        _ => Err(far),
+        None if host != "localhost" => Err(strange),
+        ip => Ok(ip),
     }
 }
 
@@ -139,6 +151,10 @@ mod tests {
         check("unix:a.sock", "unix:a.sock", None);
         check("stdio:", "stdio:", None);
         check("stdio://", "stdio:", None);
+        check("ws://127.0.0.1:8787/acp", "http://127.0.0.1:8787/acp", None);
+        check("http://localhost:8787", "http://localhost:8787/acp", None);
+        check("wss://0.0.0.0:443/a/b", "https://0.0.0.0:443/a/b", None);
+        check("https://[::]:443/", "https://[::]:443/", None);
     }
 
     #[test]
@@ -165,7 +181,11 @@ mod tests {
         check("unix:$HOME/a", "variables");
         check(&format!("unix:/{}", "a".repeat(107)), "107");
         check("stdio:x", "nothing may follow");
-        check("ws://127.0.0.1:1", "yet");
+        check("ws:127.0.0.1:1", "two slashes");
+        check("ws://127.0.0.1/acp", "port is missing");
+        check("http://user@127.0.0.1:1/", "no name");
+        check("http://127.0.0.1:1/a?b", "path");
+        check("http://example.com:1/a", "only");
     }
 
     #[test]
@@ -186,7 +206,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
         #[test]
-        fn what_is_shown_is_read_again(url in "(tcp|unix|stdio|x)?:?/{0,3}[a-z0-9.:\\[\\]]{0,12}(:[0-9]{1,6})?") {
+        fn what_is_shown_is_read_again(url in "(tcp|unix|stdio|ws|https|x)?:?/{0,3}[a-z0-9.:\\[\\]]{0,12}(:[0-9]{1,6})?") {
             if let Ok(listen) = Listen::parse(&url) {
                 let again = Listen::parse(&listen.at.to_string()).map(|listen| listen.at);
                 prop_assert_eq!(again, Ok(listen.at));

@@ -56,6 +56,12 @@ impl Here<'_> {
                 notes.mistake(*at, what, Some(hint.to_owned()));
             }
         }
+        for (path, at) in &placed.files {
+            if let Err(error) = std::fs::File::open(path) {
+                let what = format!("{:?} cannot be read: {error}", path.display().to_string());
+                notes.mistake(*at, what, None);
+            }
+        }
         let (needed, most) = (needed_descriptors(&placed.config), most_descriptors());
         let pools = placed.config.pools.iter().zip(&placed.spots);
         if let Some((_, spots)) = pools.max_by_key(|(pool, _)| pool.instances).filter(|_| needed > most) {

@@ -13,6 +13,8 @@ pub(super) struct Placed {
     pub(super) spots: Vec<Spots>,
     /// The paths of unix sockets, and the bytes where they stand.
     pub(super) sockets: Vec<(PathBuf, usize)>,
+    /// The paths of files that must be there, and the bytes where they stand.
+    pub(super) files: Vec<(PathBuf, usize)>,
 }
 
 /// All that can be said about a file.

@@ -1,6 +1,6 @@
 //! `bus.toml`: what may stand in it, and what it means.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::address::{FOR_OPERATORS, is_same, loopback, plain, socket};
@@ -12,18 +12,22 @@ use super::{Admin, Config, Door, LADDER, Limits, Listen, Protocol, Share};
 use super::{Notes, Placed};
 
 mod pool;
+mod web;
 
 /// What may stand outside any table.
 const TOP: &[&str] = &["listen", "pool", "limits", "admin"];
 
 /// What may stand in `[[listen]]`.
-const LISTEN: &[&str] = &["url", "auth", "pool"];
+const LISTEN: &[&str] = &["url", "auth", "pool", "tokens", "origins", "hosts", "tls"];
 
 /// What may stand in `[limits]`.
 const LIMITS: &[&str] = &[
     "max_line",
     "max_batch",
     "max_connections",
+    "max_connections_per_identity",
+    "max_sessions_per_identity",
+    "max_rate_per_identity",
     "queue_bytes",
     "stall_timeout",
     "initialize_timeout",
@@ -34,6 +38,11 @@ const LIMITS: &[&str] = &[
     "restart_budget",
     "restart_window",
     "memory",
+    "replay_bytes",
+    "replay_time",
+    "header_timeout",
+    "idle_timeout",
+    "owner_expiry",
 ];
 
 /// What may stand in `[admin]`.
@@ -44,6 +53,12 @@ pub(super) const LINE: (u64, u64) = (1 << 10, 1 << 30);
 
 /// The least and the most that may wait for a peer.
 pub(super) const QUEUE: (u64, u64) = (1 << 10, 1 << 32);
+
+/// The least and the most that is kept to be said again: more than is on its way in the kernel.
+const REPLAY: (u64, u64) = (1 << 20, 1 << 30);
+
+/// The most messages a second that are worth counting.
+const RATE: u64 = 1_000_000_000;
 
 /// What the bus itself needs, about: with a smaller budget it would let nobody in.
 const ITSELF: u64 = 16 << 20;
@@ -67,8 +82,9 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed
     }
     let pools = pool::unique(notes, pools);
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    let mut files = Vec::new();
     let listen: Vec<_> =
-        tables("listen").into_iter().filter_map(|table| listen(table, base, &names)).collect();
+        tables("listen").into_iter().filter_map(|table| listen(table, base, &names, &mut files)).collect();
     unique(&listen);
     let mut sockets: Vec<_> = listen
         .iter()
@@ -79,7 +95,7 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed
         .collect();
     let listen: Vec<Listen> = listen.into_iter().map(|(listen, _)| listen).collect();
     let taken = |port: &str| {
-        listen.iter().any(|listen| matches!(&listen.at, Door::Tcp(address) if is_same(address, port)))
+        listen.iter().any(|listen| port_of(&listen.at).is_some_and(|address| is_same(address, port)))
     };
     if none("listen") {
         notes.warning(0, "there is no [[listen]]: nobody can come in unless --listen says where");
@@ -100,7 +116,7 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed
         }
         sockets.push((path.clone(), item.node.at));
     }
-    Some(Placed { config: Config { listen, pools, limits, admin }, spots, sockets })
+    Some(Placed { config: Config { listen, pools, limits, admin }, spots, sockets, files })
 }
 
 const POOL_FIRST: &str = "it belongs into [[pool]]";
@@ -115,19 +131,29 @@ fn tables(item: Item<'_>) -> Vec<Table<'_>> {
 }
 
 /// A place to listen, and the value that names it.
-fn listen<'a>(table: Table<'a>, base: &Path, pools: &[&str]) -> Option<(Listen, Item<'a>)> {
-    table.only(
-        LISTEN,
-        &[("token", "there is no `auth` but \"none\" yet"), ("port", "it belongs into the `url`")],
-    );
-    if let Some(auth) = table.get("auth") {
-        auth.one_of(&[("none", ())]);
-    }
+fn listen<'a>(
+    table: Table<'a>,
+    base: &Path,
+    pools: &[&str],
+    files: &mut Vec<(PathBuf, usize)>,
+) -> Option<(Listen, Item<'a>)> {
+    let usual = [
+        ("token", "tokens stand in a file: auth = \"token\", tokens = \"tokens.toml\""),
+        ("port", "it belongs into the `url`"),
+        ("cert", "it belongs into `tls`"),
+        ("key", "it belongs into `tls`"),
+    ];
+    table.only(LISTEN, &usual);
     let Some(url) = table.get("url") else {
         table.fail("`url` is missing", "write url = \"tcp://127.0.0.1:9000\", \"unix:/path\" or \"stdio:\"");
         return None;
     };
     let mut listen = url.parsed(Listen::parse)?;
+    if let Door::Web(at) = &mut listen.at {
+        files.extend(web::read(table, at, url, base));
+    } else {
+        web::none_of_it(table);
+    }
     if let Door::Unix(path) = &mut listen.at {
         *path = url.parsed(|_| socket(&path.to_string_lossy(), base))?;
     }
@@ -146,10 +172,19 @@ fn listen<'a>(table: Table<'a>, base: &Path, pools: &[&str]) -> Option<(Listen, 
     Some((listen, url))
 }
 
+/// The host and the port of a place that has one.
+fn port_of(door: &Door) -> Option<&str> {
+    match door {
+        Door::Tcp(address) => Some(address),
+        Door::Web(web) => Some(&web.address),
+        Door::Stdio | Door::Unix(_) => None,
+    }
+}
+
 /// Complains about places that are listened on twice. Every port 0 is another one.
 fn unique(listen: &[(Listen, Item<'_>)]) {
-    let same = |one: &Door, other: &Door| match (one, other) {
-        (Door::Tcp(one), Door::Tcp(other)) => is_same(one, other),
+    let same = |one: &Door, other: &Door| match (port_of(one), port_of(other)) {
+        (Some(one), Some(other)) => is_same(one, other),
         _ => one == other,
     };
     for (index, (one, url)) in listen.iter().enumerate() {
@@ -162,7 +197,11 @@ fn unique(listen: &[(Listen, Item<'_>)]) {
 fn limits(table: Table<'_>) -> Limits {
     table.only(LIMITS, &[]);
     let mut limits = Limits::default();
-    let sizes = [("max_line", LINE, &mut limits.max_line), ("queue_bytes", QUEUE, &mut limits.queue_bytes)];
+    let sizes = [
+        ("max_line", LINE, &mut limits.max_line),
+        ("queue_bytes", QUEUE, &mut limits.queue_bytes),
+        ("replay_bytes", REPLAY, &mut limits.replay_bytes),
+    ];
     for (key, (least, most), target) in sizes {
         set(table, key, target, |item| {
             bytes(item, least, most).and_then(|bytes| usize::try_from(bytes).ok())
@@ -178,10 +217,13 @@ fn limits(table: Table<'_>) -> Limits {
     let counts = [
         ("max_batch", 100_000, &mut limits.max_batch),
         ("max_connections", 1_000_000, &mut limits.max_connections),
+        ("max_connections_per_identity", 1_000_000, &mut limits.max_connections_per_identity),
+        ("max_sessions_per_identity", 1_000_000, &mut limits.max_sessions_per_identity),
     ];
     for (key, most, target) in counts {
         set(table, key, target, |item| item.count(1, most).and_then(|count| usize::try_from(count).ok()));
     }
+    set(table, "max_rate_per_identity", &mut limits.max_rate_per_identity, |item| item.count(0, RATE));
     set(table, "restart_budget", &mut limits.restart_budget, |item| {
         item.count(1, BUDGET).and_then(|count| u32::try_from(count).ok())
     });
@@ -193,6 +235,10 @@ fn limits(table: Table<'_>) -> Limits {
         ("session_grace", true, &mut limits.session_grace),
         ("disconnect_grace", true, &mut limits.disconnect_grace),
         ("restart_window", false, &mut limits.restart_window),
+        ("replay_time", true, &mut limits.replay_time),
+        ("header_timeout", false, &mut limits.header_timeout),
+        ("idle_timeout", false, &mut limits.idle_timeout),
+        ("owner_expiry", false, &mut limits.owner_expiry),
     ];
     for (key, zero, target) in times {
         set(table, key, target, |item| time(item, zero));

@@ -1,12 +1,13 @@
 //! The effective settings, in the form of `bus.toml` and as JSON.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::unit::{shown_duration, shown_size};
-use super::{Config, Limits, Pool, Protocol, Share};
+use super::{Config, Door, Limits, Listen, Pool, Protocol, Share};
 
 /// What stands in place of the value of a variable.
 const HIDDEN: &str = "(hidden)";
@@ -57,6 +58,45 @@ struct Listener<'a> {
     auth: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pool: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origins: Option<&'a [String]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hosts: Option<&'a [String]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<Certificates>,
+}
+
+#[derive(Serialize)]
+struct Certificates {
+    cert: String,
+    key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_ca: Option<String>,
+}
+
+impl<'a> Listener<'a> {
+    fn new(listen: &'a Listen) -> Self {
+        let web = match &listen.at {
+            Door::Web(web) => Some(&**web),
+            _ => None,
+        };
+        let path = |path: &Path| path.display().to_string();
+        Self {
+            url: listen.at.to_string(),
+            auth: web.map_or("none", |web| web.auth.name()),
+            pool: listen.pool.as_deref(),
+            tokens: web.and_then(|web| web.tokens.as_deref()).map(path),
+            origins: web.map(|web| web.origins.as_slice()),
+            hosts: web.map(|web| web.hosts.as_slice()),
+            tls: web.and_then(|web| web.tls.as_ref()).map(|tls| Certificates {
+                cert: path(&tls.cert),
+                key: path(&tls.key),
+                client_ca: tls.client_ca.as_deref().map(path),
+            }),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -86,6 +126,9 @@ struct Bounds {
     max_line: String,
     max_batch: usize,
     max_connections: usize,
+    max_connections_per_identity: usize,
+    max_sessions_per_identity: usize,
+    max_rate_per_identity: u64,
     queue_bytes: String,
     stall_timeout: String,
     initialize_timeout: String,
@@ -96,6 +139,11 @@ struct Bounds {
     restart_budget: u32,
     restart_window: String,
     memory: String,
+    replay_bytes: String,
+    replay_time: String,
+    header_timeout: String,
+    idle_timeout: String,
+    owner_expiry: String,
 }
 
 #[derive(Serialize)]
@@ -108,13 +156,8 @@ struct Operators<'a> {
 
 impl<'a> Settings<'a> {
     fn new(config: &'a Config) -> Self {
-        let listener = |listen: &'a super::Listen| Listener {
-            url: listen.at.to_string(),
-            auth: "none",
-            pool: listen.pool.as_deref(),
-        };
         Self {
-            listen: config.listen.iter().map(listener).collect(),
+            listen: config.listen.iter().map(Listener::new).collect(),
             pool: config.pools.iter().map(Workers::new).collect(),
             limits: Bounds::new(&config.limits),
             admin: Operators {
@@ -159,6 +202,9 @@ impl Bounds {
             max_line: shown_size(limits.max_line as u64),
             max_batch: limits.max_batch,
             max_connections: limits.max_connections,
+            max_connections_per_identity: limits.max_connections_per_identity,
+            max_sessions_per_identity: limits.max_sessions_per_identity,
+            max_rate_per_identity: limits.max_rate_per_identity,
             queue_bytes: shown_size(limits.queue_bytes as u64),
             stall_timeout: shown_duration(limits.stall_timeout),
             initialize_timeout: shown_duration(limits.initialize_timeout),
@@ -169,14 +215,17 @@ impl Bounds {
             restart_budget: limits.restart_budget,
             restart_window: shown_duration(limits.restart_window),
             memory: shown_size(limits.memory),
+            replay_bytes: shown_size(limits.replay_bytes as u64),
+            replay_time: shown_duration(limits.replay_time),
+            header_timeout: shown_duration(limits.header_timeout),
+            idle_timeout: shown_duration(limits.idle_timeout),
+            owner_expiry: shown_duration(limits.owner_expiry),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::super::read;
     use super::*;
 

@@ -65,6 +65,7 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node) -> Option<Placed> {
         config: Config { listen, pools, limits, admin: Admin::default() },
         spots,
         sockets: Vec::new(),
+        files: Vec::new(),
     })
 }
 

@@ -1,5 +1,6 @@
 //! What goes into the core and what comes out of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A moment, as the time since the driver started: the core has no clock.
@@ -17,22 +18,18 @@ pub struct Worker(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(pub u32);
 
-/// Who a client is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Identity(pub u32);
-
-impl Identity {
-    /// Whoever is on this machine.
-    pub const ANYONE: Self = Self(u32::MAX);
-}
+/// The identity of whoever is on this machine, where nobody is asked who he is.
+pub const ANYONE: &str = "anyone";
 
 /// How a client came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct Arrival<'a> {
     /// Which of the configured listeners it came through.
     pub listener: usize,
-    /// Who it is.
-    pub identity: Identity,
+    /// Who it is. What it opens is seen by nobody with another identity.
+    pub identity: &'a str,
+    /// Whether the limits of an identity hold for it: where clients are asked who they are.
+    pub metered: bool,
     /// Whether the bus ends when this client's input does, as on stdio.
     pub ends_bus: bool,
 }
@@ -78,6 +75,20 @@ pub enum Action {
         client: Client,
         /// Why.
         reason: Reason,
+    },
+    /// Write down whose a session is.
+    Own {
+        /// Who is told nothing more before that is done.
+        client: Option<Client>,
+        /// How clients call the session.
+        session: Box<str>,
+        /// Whose it is.
+        identity: Arc<str>,
+    },
+    /// Write down that a session is no more.
+    Disown {
+        /// How clients called it.
+        session: Box<str>,
     },
     /// Something worth a line in the log or a count.
     Tell(Note),

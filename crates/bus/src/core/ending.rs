@@ -198,6 +198,10 @@ impl<O: Outlet> Pass<'_, O> {
                         self.cancel_for(worker, key, prompt);
                     }
                 }
+                let name = self.core.sessions.get(key).map(|session| session.name.clone());
+                if let Some(name) = name.filter(|_| pending.what == What::Delete) {
+                    self.disown(&name);
+                }
                 self.drop_session(key);
                 self.stop_idle();
             }

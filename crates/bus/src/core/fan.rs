@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::Pass;
 use super::api::{Client, Outlet, PoolId, Worker};
 use super::batch::BatchKey;
+use super::owners::Claim;
 use super::route::Route;
 use super::state::{Asker, Raw, Stage, What};
 use super::timer::Timer;
@@ -23,6 +24,8 @@ pub(super) struct Fan {
     batch: Option<BatchKey>,
     tag: Option<Raw>,
     what: What,
+    /// The session that is to be deleted.
+    name: Option<Box<str>>,
     left: usize,
     succeeded: bool,
     error: Option<RpcError>,
@@ -96,6 +99,7 @@ impl<O: Outlet> Pass<'_, O> {
             batch,
             tag: message.tag().map(Box::from),
             what,
+            name: message.session().filter(|_| what == What::Delete).map(Into::into),
             left: asked.len(),
             succeeded: asked.is_empty(),
             error: None,
@@ -171,7 +175,9 @@ impl<O: Outlet> Pass<'_, O> {
                 let known = self.session_of(worker, name).or_else(|| self.core.sessions.find(name));
                 let session = known.and_then(|key| self.core.sessions.get(key));
                 // What is another's is not told of.
-                if session.is_some_and(|session| Some(session.identity) != identity) {
+                let is_own = session.is_none_or(|session| Some(session.identity) == identity)
+                    && identity.is_none_or(|identity| self.claim_on(identity, name, known) == Claim::Own);
+                if !is_own {
                     continue;
                 }
                 let mut entry = entry.clone();
@@ -221,6 +227,9 @@ impl<O: Outlet> Pass<'_, O> {
             let error = fan.error.unwrap_or_else(|| RpcError::new(Code::WorkerLost, "no agent answered"));
             self.refuse(fan.client, &fan.id, fan.batch, fan.tag.as_deref(), &error);
             return;
+        }
+        if let Some(name) = &fan.name {
+            self.disown(name);
         }
         let mut result = json!({});
         if fan.what == What::List {

@@ -3,8 +3,9 @@
 use narrows_wire::{Code, Doubled, Effects, Part, RpcError, View};
 
 use super::Pass;
-use super::api::{Client, Identity, Outlet, Worker};
+use super::api::{Client, Outlet, Worker};
 use super::batch::BatchKey;
+use super::identity::Identity;
 use super::line::Parts;
 use super::number::{self, Digits};
 use super::progress;
@@ -209,6 +210,12 @@ impl<O: Outlet> Pass<'_, O> {
                 }
                 if matches!(pending.what, What::Initialize | What::Authenticate | What::Logout) {
                     self.learn(worker, client, pending.what, message);
+                }
+                if pending.what == What::List
+                    && let Some(line) = self.own_list(client, worker, &id, message)
+                {
+                    self.reply(client, batch, pending.tag.as_deref(), line);
+                    return;
                 }
                 let both;
                 let one = [(Part::Id, &*id)];

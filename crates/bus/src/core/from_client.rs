@@ -18,15 +18,24 @@ use super::timer::Timer;
 pub(super) const MCP_CANCELLED: &str = "notifications/cancelled";
 
 impl<O: Outlet> Pass<'_, O> {
-    pub(super) fn client_open(&mut self, from: Arrival) -> Option<Client> {
+    pub(super) fn client_open(&mut self, from: Arrival<'_>) -> Option<Client> {
+        let identity = self.core.identities.number(from.identity);
+        let known = self.core.identities.get_mut(identity)?;
+        if from.metered && known.clients >= self.core.limits.max_connections_per_identity {
+            known.refused += 1;
+            return None;
+        }
         if self.core.draining || self.core.clients.len() >= self.core.limits.max_connections {
             return None;
         }
+        known.clients += 1;
         let serial = self.core.next_serial();
         self.core.counters.connections += 1;
         let key = self.core.clients.insert(ClientState {
             serial,
-            identity: from.identity,
+            identity,
+            metered: from.metered,
+            resting: false,
             listener: from.listener,
             ends_bus: from.ends_bus,
             pool: None,
@@ -58,7 +67,11 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         let waits = state.held.is_some();
+        let metered = state.metered;
         self.core.counters.from_clients += 1;
+        if metered {
+            self.meter(client);
+        }
         // What comes behind a line that waits, waits too; an answer is nobody's successor, and neither is what cannot be
         // read: of a line that was too long only the beginning is there.
         if waits && !matches!(message.kind(), Kind::Response | Kind::Invalid(_)) {
@@ -345,6 +358,9 @@ impl<O: Outlet> Pass<'_, O> {
         self.stop_asking(client);
         self.abandon_turns(client);
         let Some(state) = self.core.clients.try_remove(client.0 as usize) else { return };
+        if let Some(known) = self.core.identities.get_mut(state.identity) {
+            known.clients -= 1;
+        }
         self.core.batches.forget(Sender::Client(client));
         for worker in state.pausing {
             self.resume_worker(worker);

@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use narrows_wire::{Code, Effects, RpcError, View};
 
 use super::Pass;
-use super::api::{Client, Identity, Note, Outlet, Worker};
+use super::api::{Client, Note, Outlet, Worker};
 use super::batch::BatchKey;
+use super::identity::Identity;
 use super::line::Parts;
 use super::number::Digits;
 use super::progress;
@@ -135,7 +136,8 @@ impl<O: Outlet> Pass<'_, O> {
             && let Asker::Client { client, .. } = &pending.asker
             && self.session_of(worker, &name).is_none()
         {
-            self.enter(&name, worker, Some(*client), pending.tag.clone(), b"{}", false);
+            let key = self.enter(&name, worker, Some(*client), pending.tag.clone(), b"{}", false);
+            self.note_owner(key, Some(*client));
         }
     }
 
@@ -177,9 +179,8 @@ impl<O: Outlet> Pass<'_, O> {
         let request = View::parse(&opening.line);
         let params = request.params().unwrap_or(b"{}");
         let key = self.enter(&name, worker, owner, pending.tag.clone(), params, false);
-        if let Some(session) = self.core.sessions.get_mut(key) {
-            session.identity = opening.identity;
-        }
+        self.core.sessions.give_to(key, opening.identity);
+        self.note_owner(key, owner);
         self.introduce_strangers(worker, &name, key);
         let alias = self
             .core
@@ -214,6 +215,7 @@ impl<O: Outlet> Pass<'_, O> {
             session.provisional = false;
             session.unsure = false;
             let before = self.core.sessions.keep_params(key, params);
+            self.note_owner(key, None);
             self.leave_servers(worker, &before);
             let alias = self.alias_in(worker, &pending, message);
             self.pass_answer(worker, pending, message, alias.as_deref());

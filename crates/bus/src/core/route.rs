@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::config::Share;
 
 use super::api::{Client, Outlet, PoolId, Worker};
+use super::owners::Claim;
 use super::session::{Place, SessionKey};
 use super::state::{Stage, What};
 use super::supervise::deaf;
@@ -56,7 +57,8 @@ impl<O: Outlet> Pass<'_, O> {
             return Route::Refuse(RpcError::new(Code::MessageTooLarge, "this is too long to be kept"));
         }
         let known = name.as_deref().and_then(|name| self.core.sessions.find(name));
-        if let Some(key) = known
+        let claim = name.as_deref().map_or(Claim::Own, |name| self.claim_of(client, name, known));
+        if let Some(key) = known.filter(|_| claim == Claim::Own)
             && let Some(route) = self.route_session(client, key, what)
         {
             return route;
@@ -66,6 +68,10 @@ impl<O: Outlet> Pass<'_, O> {
         }
         if self.core.client(client).is_some_and(|state| state.sessions.len() >= MOST_SESSIONS) {
             return Route::Refuse(RpcError::new(Code::Backpressure, "this connection has too many sessions"));
+        }
+        if (what.reopens() || what.creates()) && !self.may_open(client) {
+            let words = "whoever this connection belongs to has too many sessions";
+            return Route::Refuse(RpcError::new(Code::Backpressure, words));
         }
         let chosen = self.choose_pool(client, message, what);
         if let Some(state) = self.core.client(client)
@@ -81,6 +87,11 @@ impl<O: Outlet> Pass<'_, O> {
             Ok(pool) => pool,
             Err(error) => return Route::Refuse(error),
         };
+        // Only here, so that whatever else is wrong is answered in the same way whether there is such a session or not.
+        let is_named_first = claim == Claim::Unknown && !self.core.pool_of(pool).is_acp();
+        if claim != Claim::Own && !is_named_first {
+            return Route::Refuse(unknown_session());
+        }
         if (what.reopens() || what == What::Delete)
             && let Some(error) = name.as_deref().and_then(|name| self.is_called_otherwise(client, pool, name))
         {
@@ -92,6 +103,29 @@ impl<O: Outlet> Pass<'_, O> {
             (Share::All, false) => self.route_unknowing(client, pool, message),
             (Share::Connection | Share::Session, _) => self.route_own(client, pool, what),
         }
+    }
+
+    /// Whose a session is that a client names.
+    #[inline]
+    fn claim_of(&self, client: Client, name: &str, key: Option<SessionKey>) -> Claim {
+        if !self.core.owners.are_kept() {
+            return Claim::Own;
+        }
+        let Some(state) = self.core.clients.get(client.0 as usize) else { return Claim::Unknown };
+        self.claim_on(state.identity, name, key)
+    }
+
+    /// Whether a client may open a session more, as far as its identity goes.
+    fn may_open(&mut self, client: Client) -> bool {
+        let Some(state) = self.core.clients.get(client.0 as usize).filter(|state| state.metered) else {
+            return true;
+        };
+        let identity = state.identity;
+        let may = self.core.has_room(identity);
+        if !may && let Some(known) = self.core.identities.get_mut(identity) {
+            known.refused += 1;
+        }
+        may
     }
 
     /// Where a message of a session that is known belongs; `None` if it is to be opened anew.
@@ -273,6 +307,12 @@ impl<O: Outlet> Pass<'_, O> {
     /// first named beside another lives where that one does.
     fn route_unknowing(&mut self, client: Client, pool: PoolId, message: View<'_>) -> Route {
         let (deep, top) = (message.session(), message.top_session());
+        let foreign = top
+            .as_deref()
+            .is_some_and(|top| self.claim_of(client, top, self.core.sessions.find(top)) == Claim::Foreign);
+        if foreign {
+            return Route::Refuse(unknown_session());
+        }
         let mut home = None;
         if let Some(key) = top.as_deref().and_then(|top| self.core.sessions.find(top)) {
             match self.route_session(client, key, What::Other) {
@@ -292,10 +332,12 @@ impl<O: Outlet> Pass<'_, O> {
         };
         let tag: Option<Box<[u8]>> = message.tag().map(Box::from);
         if let Some(top) = top.filter(|top| *top != name && home.is_none()) {
-            self.enter(&top, worker, Some(client), tag.clone(), b"{}", false);
+            let key = self.enter(&top, worker, Some(client), tag.clone(), b"{}", false);
+            self.note_owner(key, None);
         }
-        let session = Some(self.enter(&name, worker, Some(client), tag, b"{}", false));
-        Route::Worker { worker, session }
+        let key = self.enter(&name, worker, Some(client), tag, b"{}", false);
+        self.note_owner(key, None);
+        Route::Worker { worker, session: Some(key) }
     }
 
     /// The worker for what belongs to no session.

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use super::api::{Client, Identity, PoolId, Time, Worker};
+use super::api::{Client, PoolId, Time, Worker};
 use super::batch::BatchKey;
+use super::identity::Identity;
 
 /// The longest params that are kept to take a session up again.
 const MOST_PARAMS: usize = 1 << 20;
@@ -92,6 +94,8 @@ impl Session {
 pub(super) struct Sessions {
     slab: Slab<Session>,
     by_name: HashMap<Box<str>, SessionKey>,
+    /// How many of them each identity has.
+    counts: FxHashMap<Identity, usize>,
     serial: u64,
     /// How many bytes of params are kept for all of them.
     kept: usize,
@@ -134,6 +138,7 @@ impl Sessions {
                 session.wire = Some(quoted(&own));
             }
         }
+        *self.counts.entry(session.identity).or_default() += 1;
         let name = session.name.clone();
         let params = std::mem::take(&mut session.params);
         let key = SessionKey(self.slab.insert(session) as u32);
@@ -153,6 +158,28 @@ impl Sessions {
             self.kept += params.len();
         }
         before
+    }
+
+    /// How many of them an identity has.
+    pub(super) fn of_identity(&self, identity: Identity) -> usize {
+        self.counts.get(&identity).copied().unwrap_or(0)
+    }
+
+    /// Makes a session another's.
+    pub(super) fn give_to(&mut self, key: SessionKey, identity: Identity) {
+        let Some(session) = self.slab.get_mut(key.0 as usize) else { return };
+        let before = std::mem::replace(&mut session.identity, identity);
+        *self.counts.entry(identity).or_default() += 1;
+        self.uncount(before);
+    }
+
+    fn uncount(&mut self, identity: Identity) {
+        if let Some(count) = self.counts.get_mut(&identity) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&identity);
+            }
+        }
     }
 
     fn free_name(&self, name: &str) -> Box<str> {
@@ -178,6 +205,7 @@ impl Sessions {
         let session = self.slab.try_remove(key.0 as usize)?;
         self.kept -= session.params.len();
         self.by_name.remove(&session.name);
+        self.uncount(session.identity);
         Some(session)
     }
 }

@@ -7,8 +7,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::config;
 
-use super::api::{Client, Identity, PoolId, Time, Worker};
+use super::api::{Client, PoolId, Time, Worker};
 use super::batch::BatchKey;
+use super::identity::Identity;
 use super::session::{SessionKey, Waiting};
 
 /// Raw JSON that waits in a table: an id, a tag.
@@ -150,6 +151,10 @@ pub(super) struct Held {
 pub(super) struct ClientState {
     pub(super) serial: u64,
     pub(super) identity: Identity,
+    /// The limits of an identity hold for it.
+    pub(super) metered: bool,
+    /// It is not read from because its identity has sent too much.
+    pub(super) resting: bool,
     pub(super) listener: usize,
     pub(super) ends_bus: bool,
     pub(super) pool: Option<PoolId>,

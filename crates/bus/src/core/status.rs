@@ -1,5 +1,7 @@
 //! The state of a bus as plain data, for operators.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::Core;
@@ -37,6 +39,17 @@ pub struct Counters {
     pub lost: u64,
 }
 
+/// What an identity has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct IdentityStatus {
+    /// How many connections.
+    pub clients: usize,
+    /// How many sessions.
+    pub sessions: usize,
+    /// How many of either it was refused because it had too many.
+    pub refused: u64,
+}
+
 /// The state of a bus.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Status {
@@ -48,6 +61,10 @@ pub struct Status {
     pub clients: usize,
     /// How many sessions there are.
     pub sessions: usize,
+    /// How many clients are connected through each listener.
+    pub listeners: Vec<usize>,
+    /// What each identity has that has something.
+    pub identities: BTreeMap<String, IdentityStatus>,
     /// Requests that no worker has answered yet.
     pub pending: usize,
     /// The pools.
@@ -109,10 +126,31 @@ impl Core {
             draining: self.draining,
             clients: self.clients.len(),
             sessions: self.sessions.len(),
+            listeners: self.clients_by_listener(),
+            identities: self.identity_status(),
             pending: self.workers.iter().map(|(_, worker)| worker.pending.len()).sum(),
             pools: pools.map(|pool| self.pool_status(pool, now)).collect(),
             counters: self.counters.clone(),
         }
+    }
+
+    fn clients_by_listener(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.listeners.len()];
+        for (_, client) in &self.clients {
+            if let Some(count) = counts.get_mut(client.listener) {
+                *count += 1;
+            }
+        }
+        counts
+    }
+
+    fn identity_status(&self) -> BTreeMap<String, IdentityStatus> {
+        let status = self.identities.iter().map(|(identity, known)| {
+            let sessions = self.sessions.of_identity(identity);
+            let has = IdentityStatus { clients: known.clients, sessions, refused: known.refused };
+            (known.name.to_string(), has)
+        });
+        status.filter(|(_, has)| *has != IdentityStatus::default()).collect()
     }
 
     fn pool_status(&self, pool: &super::PoolState, now: Time) -> PoolStatus {

@@ -3,6 +3,7 @@
 mod corners;
 mod edges;
 mod faults;
+mod identities;
 mod lives;
 mod progress;
 mod routes;
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Admin, Config, Limits, Listen, Pool, Protocol, Share};
 
-use super::{Action, Arrival, Client, Core, End, Identity, Outlet, Time, Worker};
+use super::{ANYONE, Action, Arrival, Client, Core, End, Outlet, Time, Worker};
 
 /// A core with nobody but the test around it.
 struct Scene {
@@ -98,7 +99,7 @@ impl Scene {
     }
 
     fn open(&mut self) -> u32 {
-        let from = Arrival { listener: 0, identity: Identity::ANYONE, ends_bus: false };
+        let from = Arrival { listener: 0, identity: ANYONE, metered: false, ends_bus: false };
         self.core.client_open(self.now, from, &mut self.sight).unwrap().0
     }
 

@@ -31,6 +31,8 @@ pub(super) enum Timer {
     Fanned(u32, u64),
     /// A client has waited for a worker for long enough.
     Held(Client, u64),
+    /// A client that had sent too much has rested.
+    Rested(Client, u64),
     /// A pool may start workers again.
     Respawn(PoolId),
     /// The bus is to stop whatever still runs.
@@ -128,6 +130,7 @@ impl<O: Outlet> Pass<'_, O> {
                     self.give_up_waiting(client);
                 }
             }
+            Timer::Rested(client, serial) => self.rested(client, serial),
             Timer::Respawn(pool) => self.fill(pool),
             Timer::Drained => self.stop_waiting(),
         }

@@ -13,7 +13,7 @@ pub trait Brain: Send + 'static {
     /// The driver is ready.
     fn start(&mut self, now: Time, out: &mut impl Outlet);
     /// Somebody has come in; `None` refuses.
-    fn client_open(&mut self, now: Time, from: Arrival, out: &mut impl Outlet) -> Option<Client>;
+    fn client_open(&mut self, now: Time, from: Arrival<'_>, out: &mut impl Outlet) -> Option<Client>;
     /// A client sent a line, which nobody has looked into: a router that only copies need not.
     fn client_line(&mut self, now: Time, client: Client, line: Piece<'_>, out: &mut impl Outlet);
     /// A client sends no more, but may still read.
@@ -46,6 +46,14 @@ pub trait Brain: Send + 'static {
     fn status(&self, now: Time) -> Self::Status;
     /// The settings of a pool it wants a worker of.
     fn pool(&self, pool: PoolId) -> Option<&Pool>;
+    /// Whose a session is that is not open, as was written down before.
+    fn know_owner(&mut self, session: &str, identity: &str) {
+        let _ = (session, identity);
+    }
+    /// What was written down about a session is no longer kept.
+    fn forget_owner(&mut self, session: &str) {
+        let _ = session;
+    }
     /// Whether a worker has something to answer, so that one that is stopped matters.
     fn owes(&self, worker: Worker) -> bool {
         let _ = worker;
@@ -69,7 +77,7 @@ impl Brain for Core {
         self.start(now, out);
     }
 
-    fn client_open(&mut self, now: Time, from: Arrival, out: &mut impl Outlet) -> Option<Client> {
+    fn client_open(&mut self, now: Time, from: Arrival<'_>, out: &mut impl Outlet) -> Option<Client> {
         self.client_open(now, from, out)
     }
 
@@ -137,6 +145,14 @@ impl Brain for Core {
 
     fn pool(&self, pool: PoolId) -> Option<&Pool> {
         Some(self.pool(pool))
+    }
+
+    fn know_owner(&mut self, session: &str, identity: &str) {
+        self.know_owner(session, identity);
+    }
+
+    fn forget_owner(&mut self, session: &str) {
+        self.forget_owner(session);
     }
 
     fn owes(&self, worker: Worker) -> bool {

@@ -7,9 +7,11 @@ use std::time::Duration;
 use narrows_wire::{Code, Fault, RpcError, Splitter, message};
 use rustix::io::Errno;
 
-use crate::core::{Arrival, Client, Identity, Time};
+use crate::core::{ANYONE, Arrival, Client, Time};
 use crate::listen::{Ends, Entry, Family};
 
+use super::first::{First, Fresh};
+use super::mail::Newcomer;
 use super::ports::Conn;
 use super::stream::Stream;
 use super::{About, Brain, Driver, LINGER, Place};
@@ -57,25 +59,39 @@ impl<B: Brain> Driver<B> {
 
     fn admit(&mut self, now: Time, listener: u32, family: Family, peer: OwnedFd) {
         let identity = match family {
-            Family::Tcp => Identity::ANYONE,
+            Family::Tcp => ANYONE.to_owned(),
             Family::Unix => match peer_user(&peer) {
-                Some(user) => Identity(user),
+                Some(user) => user_name(user),
                 None => return,
             },
         };
-        let conn = Conn::new(Stream::socket(peer), None, family == Family::Tcp, family == Family::Unix);
-        self.admit_conn(now, Arrival { listener: listener as usize, identity, ends_bus: false }, conn);
+        let listener = listener as usize;
+        let mut conn = Conn::new(Stream::socket(peer), None, family == Family::Tcp, family == Family::Unix);
+        if self.hand_over.is_some() {
+            conn.fresh = Some(Box::new(Fresh { listener, identity: identity.clone(), read: Vec::new() }));
+        }
+        let from = Arrival { listener, identity: &identity, metered: false, ends_bus: false };
+        self.admit_conn(now, from, conn);
+    }
+
+    /// Takes a client that somebody else has let in.
+    pub(super) fn admit_newcomer(&mut self, now: Time, socket: OwnedFd, from: &Newcomer) {
+        let Newcomer { listener, identity, metered } = from;
+        let from = Arrival { listener: *listener, identity, metered: *metered, ends_bus: false };
+        self.admit_conn(now, from, Conn::new(Stream::socket(socket), None, false, true));
     }
 
     /// Takes our own stdin and stdout for a client.
     pub(super) fn open_stdio(&mut self, now: Time, listener: u32, ends: Ends) {
-        let identity = Identity(rustix::process::geteuid().as_raw());
+        let identity = user_name(rustix::process::geteuid().as_raw());
         self.copied.extend(ends.copied);
         let conn = Conn::new(ends.input, Some(ends.output), false, false);
-        self.admit_conn(now, Arrival { listener: listener as usize, identity, ends_bus: true }, conn);
+        let listener = listener as usize;
+        let from = Arrival { listener, identity: &identity, metered: false, ends_bus: true };
+        self.admit_conn(now, from, conn);
     }
 
-    fn admit_conn(&mut self, now: Time, from: Arrival, conn: Conn) {
+    fn admit_conn(&mut self, now: Time, from: Arrival<'_>, conn: Conn) {
         let opened = self.ask(About::All, |brain, ports| brain.client_open(now, from, ports));
         let Some(Some(client)) = opened else {
             let error = match opened {
@@ -124,9 +140,16 @@ impl<B: Brain> Driver<B> {
         };
         // A read that was not filled has emptied the source, unless its end is still to be read.
         conn.intake.readable = read == self.scratch.len() || conn.intake.hung_up;
+        let is_fresh = conn.fresh.is_some();
         if conn.hangup.is_none() && !(conn.guarded && self.turn_away(slot, read)) {
+            let first = if is_fresh { self.look_first(now, slot, read) } else { First::Read };
             let (brain, ports) = (&mut self.brain, &mut self.ports);
-            let (lines, scratch) = (&mut self.client_lines[slot as usize], &self.scratch[..read]);
+            let lines = &mut self.client_lines[slot as usize];
+            let scratch = match &first {
+                First::Read => &self.scratch[..read],
+                First::All(read) => read,
+                First::Nothing => &[],
+            };
             let handled = catch_unwind(AssertUnwindSafe(|| {
                 lines.feed(scratch, |piece| {
                     if ports.is_heard(slot) {
@@ -223,6 +246,11 @@ fn refuse(conn: &Conn, error: &RpcError) {
     line.push(b'\n');
     _ = conn.output().write(&line);
     conn.output().shut();
+}
+
+/// A user as an identity.
+fn user_name(user: u32) -> String {
+    format!("uid:{user}")
 }
 
 /// The user behind a unix socket, if it may come in. The mode of the socket says the same, but not on every file

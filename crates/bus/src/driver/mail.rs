@@ -1,5 +1,6 @@
 //! What handles of a bus ask of its loop.
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Waker;
@@ -11,17 +12,34 @@ use crate::config::Config;
 /// How many may wait for a status at once.
 const ASKERS: usize = 64;
 
+/// How many may wait to be let in.
+const NEWCOMERS: usize = 1024;
+
+/// A client that comes in through a descriptor of the caller's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Newcomer {
+    /// Which of the configured listeners it came through.
+    pub listener: usize,
+    /// Who it is.
+    pub identity: String,
+    /// Whether the limits of an identity hold for it.
+    pub metered: bool,
+}
+
 /// What is asked for.
 #[derive(Debug)]
 pub(super) struct Mail<S> {
     pub(super) drain: bool,
     pub(super) reload: Option<Box<Config>>,
     pub(super) status: Vec<oneshot::Sender<(S, Queues)>>,
+    pub(super) newcomers: Vec<(OwnedFd, Newcomer)>,
+    /// Nobody reads it any more.
+    closed: bool,
 }
 
 impl<S> Default for Mail<S> {
     fn default() -> Self {
-        Self { drain: false, reload: None, status: Vec::new() }
+        Self { drain: false, reload: None, status: Vec::new(), newcomers: Vec::new(), closed: false }
     }
 }
 
@@ -61,9 +79,21 @@ impl<S> Mailbox<S> {
         })
     }
 
+    /// Asks to let somebody in. Tells whether that was taken.
+    pub(crate) fn connect(&self, socket: OwnedFd, from: Newcomer) -> bool {
+        self.put(|mail| {
+            let takes = !mail.closed && mail.newcomers.len() < NEWCOMERS;
+            if takes {
+                mail.newcomers.push((socket, from));
+            }
+            takes
+        })
+    }
+
     /// Nobody will be answered any more.
     pub(crate) fn close(&self) {
-        drop(self.empty());
+        let mut mail = self.mail.lock().unwrap_or_else(PoisonError::into_inner);
+        *mail = Mail { closed: true, ..Mail::default() };
     }
 
     pub(super) fn empty(&self) -> Mail<S> {

@@ -1,13 +1,17 @@
 //! Everybody who is connected, and what waits for them: where the core's lines and orders go.
 
 use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
 
 use mio::{Interest, Registry};
 use narrows_wire::{RpcError, message};
 
 use crate::core::{Action, Client, Outlet, PoolId, Reason, Time, Worker};
 use crate::nursery::Ended;
+use crate::owners::Entry;
 
+use super::first::Fresh;
+use super::kept::Holding;
 use super::notes::Names;
 use super::outbox::{Outbox, Spare};
 use super::place::Place;
@@ -56,6 +60,8 @@ pub(super) struct Outflow {
     pub(super) over: bool,
     /// When it last took something, or began to take nothing.
     pub(super) progress: Time,
+    /// Nothing is written before this entry about the owner of a session is.
+    held: Option<u64>,
 }
 
 impl Outflow {
@@ -65,7 +71,11 @@ impl Outflow {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         match to {
             Some(to)
-                if length >= LONG && !self.blocked && self.outbox.waiting() == 0 && parts.len() <= PARTS =>
+                if length >= LONG
+                    && !self.blocked
+                    && self.held.is_none()
+                    && self.outbox.waiting() == 0
+                    && parts.len() <= PARTS =>
             {
                 self.put_long(to, parts, now, spare)
             }
@@ -133,6 +143,8 @@ pub(super) struct Conn {
     pub(super) outflow: Outflow,
     /// Whether it is told apart from a web browser yet.
     pub(super) guarded: bool,
+    /// Until its first line was seen, if that may say that it is another's to serve.
+    pub(super) fresh: Option<Box<Fresh>>,
     /// Whether it is asked about room only while that is wanted: a unix socket wakes us for every read of its peer.
     sparing: bool,
     /// It is being hung up on.
@@ -158,9 +170,15 @@ impl Conn {
             intake: Intake::default(),
             outflow: Outflow::default(),
             guarded,
+            fresh: None,
             sparing,
             hangup: None,
         }
+    }
+
+    /// The socket of a client that is not served here.
+    pub(super) fn into_socket(self) -> OwnedFd {
+        self.input.into_fd()
     }
 
     pub(super) fn output(&self) -> &Stream {
@@ -196,6 +214,9 @@ impl Conn {
         spare: &mut Spare,
         registry: &Registry,
     ) -> io::Result<bool> {
+        if self.outflow.held.is_some() {
+            return Ok(false);
+        }
         let was_blocked = self.outflow.blocked;
         let output = self.output.as_ref().unwrap_or(&self.input);
         let (_, drained) = self.outflow.flush(output, now, queue_bytes, spare)?;
@@ -286,6 +307,7 @@ pub(super) struct Ports {
     pub(super) closing: Vec<u32>,
     pub(super) deeds: Vec<Deed>,
     pub(super) names: Names,
+    pub(super) holding: Holding,
     pub(super) finished: bool,
     spare: Spare,
     next_serial: u64,
@@ -316,6 +338,7 @@ impl Ports {
             closing: Vec::new(),
             deeds: Vec::new(),
             names: Names::default(),
+            holding: Holding::default(),
             finished: false,
             spare: Spare::default(),
             next_serial: 0,
@@ -380,6 +403,40 @@ impl Ports {
         {
             hand.outflow.dirty = true;
             self.dirty.push(Place::Stdin(slot));
+        }
+    }
+
+    /// Has an entry about the owner of a session written, and lets a client wait for it.
+    fn note(&mut self, entry: Entry, client: Option<Client>) {
+        if !self.holding.on {
+            return;
+        }
+        self.holding.last += 1;
+        let number = self.holding.last;
+        self.holding.entries.push((number, entry));
+        if let Some(client) = client
+            && let Some(conn) = self.client(client.0)
+        {
+            conn.outflow.held = Some(number);
+            self.holding.clients.push((number, client.0));
+        }
+    }
+
+    /// Lets those go on who wait for an entry up to this.
+    pub(super) fn release(&mut self, number: u64) {
+        let (free, held): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.holding.clients).into_iter().partition(|(entry, _)| *entry <= number);
+        self.holding.clients = held;
+        for (entry, slot) in free {
+            // Whoever waits for another since, or has its slot now, waits on.
+            let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { continue };
+            if conn.outflow.held == Some(entry) {
+                conn.outflow.held = None;
+                if conn.outflow.outbox.waiting() > 0 && !conn.outflow.dirty {
+                    conn.outflow.dirty = true;
+                    self.dirty.push(Place::Client(slot));
+                }
+            }
         }
     }
 
@@ -544,6 +601,8 @@ impl Outlet for Ports {
                 tracing::debug!(client = client.0, ?reason, "hanging up");
                 self.hang_up(client.0, reason);
             }
+            Action::Own { client, session, identity } => self.note(Entry::Own { session, identity }, client),
+            Action::Disown { session } => self.note(Entry::Disown { session }, None),
             Action::Tell(note) => self.names.tell(&note),
             Action::Finished => self.finished = true,
         }

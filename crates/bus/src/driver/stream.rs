@@ -67,6 +67,11 @@ impl Stream {
         }
     }
 
+    /// The descriptor itself.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     /// Tells the peer that nothing more comes, if that can be told without closing.
     pub(crate) fn shut(&self) {
         if self.socket {

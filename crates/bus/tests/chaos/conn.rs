@@ -112,7 +112,7 @@ impl Conn {
                 socket.set_write_timeout(Some(PATIENCE))?;
                 Ok(Socket::Unix(socket))
             }),
-            Door::Stdio => Err(ErrorKind::Unsupported.into()),
+            Door::Stdio | Door::Web(_) => Err(ErrorKind::Unsupported.into()),
         };
         let socket = BufReader::new(socket.map_err(|error| format!("cannot connect: {error}"))?);
         Ok(Self {

@@ -72,7 +72,7 @@ impl Brain for Simple {
 
     fn start(&mut self, _: Time, _: &mut impl Outlet) {}
 
-    fn client_open(&mut self, _: Time, from: Arrival, out: &mut impl Outlet) -> Option<Client> {
+    fn client_open(&mut self, _: Time, from: Arrival<'_>, out: &mut impl Outlet) -> Option<Client> {
         assert_eq!(from.listener, 0);
         self.burn("open");
         if self.slots.iter().filter(|slot| slot.0).count() >= self.max {

@@ -202,7 +202,7 @@ impl Outlet for Net {
                     oracle.conn_closed(conn, reason != Reason::SlowReader);
                 }
             }
-            Action::Tell(_) => {}
+            Action::Tell(_) | Action::Own { .. } | Action::Disown { .. } => {}
             Action::Finished => self.finished = true,
         }
     }

@@ -6,7 +6,7 @@ mod moves;
 
 use std::time::Duration;
 
-use narrows_bus::core::{Arrival, Client, Core, End, Identity, Stuck, Time, Worker};
+use narrows_bus::core::{Arrival, Client, Core, End, Stuck, Time, Worker};
 use narrows_wire::View;
 
 use crate::client::{Line, SimClient};
@@ -171,7 +171,8 @@ impl World {
     fn connect(&mut self, listener: usize, wanted: usize) -> Option<usize> {
         let ends_bus = self.scenario.faults > 0 && self.random.one_in(80);
         let identity = u32::try_from(self.random.below(self.scenario.identities as usize)).unwrap_or(0);
-        let arrival = Arrival { listener, identity: Identity(identity), ends_bus };
+        let name = format!("token:{identity}");
+        let arrival = Arrival { listener, identity: &name, metered: false, ends_bus };
         self.net.note(|| {
             format!("{:?} connect listener {listener} pool {wanted} identity {identity} {ends_bus}", self.now)
         });

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use narrows_bus::admin::AskError;
-use narrows_bus::config::Listen;
-use narrows_bus::{ListenError, StartError};
+use narrows_bus::config::{Door, Listen};
+use narrows_bus::{ListenError, OwnersError, StartError};
 use narrows_process::SpawnError;
 
 use super::{Code, Failure};
@@ -33,6 +33,12 @@ impl Failure {
             None => failure
                 .hint(line(&format!("an agent and its arguments stand behind `--`: -- {}", words.join(" ")))),
         }
+    }
+
+    /// A place that nobody serves yet.
+    pub(crate) fn no_web(door: &Door) -> Self {
+        Self::new(Code::Usage, line(&format!("{door} cannot be listened on yet")))
+            .hint("use tcp://, unix: or stdio:")
     }
 
     /// Whoever comes in somewhere is to be served by nobody.
@@ -82,6 +88,13 @@ impl Failure {
                 .hint("leave `memory` and `pids` of the pool out, or limit the whole bus from outside"),
             StartError::Descriptors { .. } => Self::new(Code::Usage, line(&error.to_string()))
                 .hint("lower `instances`, or raise the limit: `ulimit -H -n` shows it"),
+            StartError::Owners(OwnersError::InUse(_)) => Self::new(Code::Usage, line(&error.to_string()))
+                .hint(
+                    "one bus of a user asks clients who they are; another needs an XDG_DATA_HOME of its own",
+                ),
+            StartError::Owners(_) => Self::new(Code::Usage, line(&error.to_string())),
+            StartError::NoPlace => Self::new(Code::Usage, line(&error.to_string()))
+                .hint("neither XDG_DATA_HOME nor HOME says where your data is"),
             StartError::Io(_) => Self::new(Code::Internal, line(&error.to_string())),
         }
     }

@@ -1,0 +1,70 @@
+//! `[[listen]]` for HTTP and WebSocket: who is let in, and by which names.
+
+use std::path::{Path, PathBuf};
+
+use super::super::web::{Auth, Tls, Web, host, origin};
+use super::{Item, Table, plain};
+
+/// What may stand in `tls`.
+const TLS: &[&str] = &["cert", "key", "client_ca"];
+
+/// What means something only for such a place.
+const ONLY: &[&str] = &["tokens", "origins", "hosts", "tls"];
+
+/// Complains about what is said of a place that has nothing of it.
+pub(super) fn none_of_it(table: Table<'_>) {
+    for item in ONLY.iter().filter_map(|key| table.get(key)) {
+        item.fail("means something only with http://, https://, ws:// or wss:// in the `url`", None);
+    }
+    if let Some(auth) = table.get("auth") {
+        auth.one_of(&[("none", ())]);
+    }
+}
+
+/// Reads the rest of what is said of a place. Relative paths are meant from `base`. Also tells the files that it needs,
+/// and the bytes where they stand.
+pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, base: &Path) -> Vec<(PathBuf, usize)> {
+    let auths = [Auth::None, Auth::Token, Auth::Mtls].map(|auth| (auth.name(), auth));
+    if let Some(auth) = table.get("auth") {
+        let Some(auth) = auth.one_of(&auths) else { return Vec::new() };
+        web.auth = auth;
+    }
+    let mut files = Vec::new();
+    let mut file = |item: Item<'_>| {
+        let path = item.parsed(|text| plain(text).map(|path| base.join(path)))?;
+        files.push((path.clone(), item.node.at));
+        Some(path)
+    };
+    web.tokens = table.get("tokens").and_then(&mut file);
+    if let Some(item) = table.get("tls").and_then(Item::table) {
+        item.only(TLS, &[("ca", "did you mean `client_ca`?")]);
+        let mut needed = |key: &str| match item.get(key) {
+            Some(item) => file(item),
+            None => {
+                let hint = "write tls = { cert = \"cert.pem\", key = \"key.pem\" }";
+                item.fail(format!("`{key}` is missing in `tls`"), hint);
+                None
+            }
+        };
+        let (cert, key) = (needed("cert").unwrap_or_default(), needed("key").unwrap_or_default());
+        let client_ca = item.get("client_ca").and_then(&mut file);
+        web.tls = Some(Tls { cert, key, client_ca });
+    }
+    web.origins = texts(table, "origins", "write origins = [\"https://app.example\"]", origin);
+    web.hosts = texts(table, "hosts", "write hosts = [\"bus.example\"]", host);
+    if let Some((key, what)) = web.problem() {
+        table.get(key).unwrap_or(url).fail(what, None);
+    }
+    files
+}
+
+/// A list of texts.
+fn texts(
+    table: Table<'_>,
+    key: &str,
+    hint: &str,
+    reading: fn(&str) -> Result<String, &'static str>,
+) -> Vec<String> {
+    let items = table.get(key).and_then(|item| item.list(hint));
+    items.into_iter().flatten().filter_map(|item| item.parsed(reading)).collect()
+}

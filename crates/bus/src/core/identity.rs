@@ -1,0 +1,154 @@
+//! Who clients are: texts outside, numbers inside, and what each identity has and may have.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::api::{ANYONE, Client, Outlet, Time};
+use super::timer::Timer;
+use super::{Core, Pass};
+
+/// An identity's place in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Identity(u32);
+
+impl Identity {
+    /// Whoever is on this machine.
+    pub(super) const ANYONE: Self = Self(0);
+}
+
+/// What is known of an identity.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) name: Arc<str>,
+    /// How many connections it has.
+    pub(super) clients: usize,
+    /// How many of its connections and sessions were refused because it had too many.
+    pub(super) refused: u64,
+    /// How many lines it may send before it has to rest, as of `since`; less than nothing: it has to.
+    allowance: f64,
+    since: Time,
+}
+
+/// All identities that were ever met. They are not forgotten: there are as many as tokens, certificates and users.
+#[derive(Debug)]
+pub(super) struct Identities {
+    known: Vec<Known>,
+    by_name: HashMap<Arc<str>, Identity>,
+}
+
+impl Default for Identities {
+    fn default() -> Self {
+        let mut identities = Self { known: Vec::new(), by_name: HashMap::new() };
+        identities.number(ANYONE);
+        identities
+    }
+}
+
+impl Identities {
+    /// The number of a name.
+    pub(super) fn number(&mut self, name: &str) -> Identity {
+        if let Some(identity) = self.by_name.get(name) {
+            return *identity;
+        }
+        let name: Arc<str> = name.into();
+        let identity = Identity(self.known.len() as u32);
+        let known = Known {
+            name: Arc::clone(&name),
+            clients: 0,
+            refused: 0,
+            allowance: f64::INFINITY,
+            since: Time::ZERO,
+        };
+        self.known.push(known);
+        self.by_name.insert(name, identity);
+        identity
+    }
+
+    pub(super) fn name(&self, identity: Identity) -> Arc<str> {
+        self.known.get(identity.0 as usize).map_or_else(|| ANYONE.into(), |known| Arc::clone(&known.name))
+    }
+
+    pub(super) fn get_mut(&mut self, identity: Identity) -> Option<&mut Known> {
+        self.known.get_mut(identity.0 as usize)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Identity, &Known)> {
+        (0..).map(Identity).zip(&self.known)
+    }
+}
+
+impl Known {
+    /// Counts a line. How long it has to rest if that was one too many; `rate` is lines in a second, as many of which may
+    /// come at once.
+    fn spend(&mut self, now: Time, rate: f64) -> Option<Duration> {
+        let earned = now.saturating_sub(self.since).as_secs_f64() * rate;
+        self.since = now;
+        self.allowance = (self.allowance + earned).min(rate) - 1.0;
+        (self.allowance < 0.0).then(|| Duration::from_secs_f64(-self.allowance / rate))
+    }
+}
+
+impl Core {
+    /// Whether an identity may have one more session.
+    pub(super) fn has_room(&self, identity: Identity) -> bool {
+        self.sessions.of_identity(identity) < self.limits.max_sessions_per_identity
+    }
+}
+
+impl<O: Outlet> Pass<'_, O> {
+    /// Counts a line of a client whose identity may send so many in a second. One that has sent too many is not read from
+    /// for a while: nothing is lost by that, and others have their turn.
+    pub(super) fn meter(&mut self, client: Client) {
+        let rate = self.core.limits.max_rate_per_identity;
+        let Some(state) = self.core.clients.get_mut(client.0 as usize).filter(|_| rate > 0) else { return };
+        let Some(known) = self.core.identities.get_mut(state.identity) else { return };
+        #[expect(clippy::cast_precision_loss, reason = "a rate is far below 2^52")]
+        let rest = known.spend(self.now, rate as f64);
+        if let Some(rest) = rest
+            && !std::mem::replace(&mut state.resting, true)
+        {
+            let serial = state.serial;
+            self.core.timers.set(self.now + rest, Timer::Rested(client, serial));
+            self.pause_client(client);
+        }
+    }
+
+    /// A client that had sent too much has rested.
+    pub(super) fn rested(&mut self, client: Client, serial: u64) {
+        let Some(state) = self.core.client(client).filter(|state| state.serial == serial) else { return };
+        if std::mem::take(&mut state.resting) {
+            self.resume_client(client);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_one_number() {
+        let mut identities = Identities::default();
+        assert_eq!(identities.number(ANYONE), Identity::ANYONE);
+        let one = identities.number("token:one");
+        assert_ne!(one, Identity::ANYONE);
+        assert_eq!((identities.number("token:one"), &*identities.name(one)), (one, "token:one"));
+        assert_ne!(identities.number("uid:1"), one);
+    }
+
+    #[test]
+    fn lines_are_earned_by_waiting() {
+        let mut identities = Identities::default();
+        let known = identities.get_mut(Identity::ANYONE).unwrap();
+        let at = Duration::from_secs(9);
+        // As many at once as in a second, and then one by one.
+        for _ in 0..10 {
+            assert_eq!(known.spend(at, 10.0), None);
+        }
+        assert_eq!(known.spend(at, 10.0), Some(Duration::from_millis(100)));
+        assert_eq!(known.spend(at + Duration::from_millis(200), 10.0), None);
+        assert_eq!(known.spend(at + Duration::from_secs(60), 10.0), None);
+        assert!(known.allowance <= 10.0);
+    }
+}

@@ -1,0 +1,114 @@
+//! Whose sessions are that are not open: known from before, so that a name alone opens nothing of another's.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use narrows_wire::{View, message};
+use serde_json::Value;
+
+use super::Pass;
+use super::api::{Action, Client, Outlet, Worker};
+use super::identity::Identity;
+use super::session::SessionKey;
+
+/// Whom a session belongs to, as its name says to somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// Who asks, or nobody keeps account of it.
+    Own,
+    /// Somebody else.
+    Foreign,
+    /// Nobody knows, which is the same answer.
+    Unknown,
+}
+
+/// Whose the sessions are, by the names that clients use. Empty where nobody is told apart.
+#[derive(Debug, Default)]
+pub(super) struct Owners {
+    kept: bool,
+    table: HashMap<Box<str>, Identity>,
+}
+
+impl Owners {
+    pub(super) fn new(kept: bool) -> Self {
+        Self { kept, table: HashMap::new() }
+    }
+
+    /// Whether account is kept of it.
+    #[inline]
+    pub(super) fn are_kept(&self) -> bool {
+        self.kept
+    }
+
+    pub(super) fn know(&mut self, session: &str, identity: Identity) {
+        if self.kept {
+            self.table.insert(session.into(), identity);
+        }
+    }
+
+    pub(super) fn forget(&mut self, session: &str) {
+        self.table.remove(session);
+    }
+
+    pub(super) fn of(&self, session: &str) -> Option<Identity> {
+        self.table.get(session).copied()
+    }
+}
+
+impl<O: Outlet> Pass<'_, O> {
+    /// Whose a session is that `identity` names; of one that is open, `key` says where it stands.
+    pub(super) fn claim_on(&self, identity: Identity, name: &str, key: Option<SessionKey>) -> Claim {
+        if !self.core.owners.are_kept() {
+            return Claim::Own;
+        }
+        let live = key.and_then(|key| self.core.sessions.get(key)).map(|session| session.identity);
+        match live.or_else(|| self.core.owners.of(name)) {
+            Some(owner) if owner == identity => Claim::Own,
+            Some(_) => Claim::Foreign,
+            None => Claim::Unknown,
+        }
+    }
+
+    /// Has it written down whose a session is, before `client` is told of it.
+    pub(super) fn note_owner(&mut self, key: SessionKey, client: Option<Client>) {
+        if !self.core.owners.are_kept() {
+            return;
+        }
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let (name, identity) = (session.name.clone(), session.identity);
+        self.core.owners.know(&name, identity);
+        let identity = self.core.identities.name(identity);
+        self.out.act(Action::Own { client, session: name, identity });
+    }
+
+    /// A worker's list of sessions, under the client's own id for it, without those that are not the client's. `None` if it
+    /// is to be passed on as it is.
+    pub(super) fn own_list(
+        &self,
+        client: Client,
+        worker: Worker,
+        id: &[u8],
+        message: View<'_>,
+    ) -> Option<Bytes> {
+        let result = message.result().filter(|_| self.core.owners.are_kept())?;
+        let identity = self.core.clients.get(client.0 as usize)?.identity;
+        let mut result: Value = serde_json::from_slice(result).unwrap_or_default();
+        if let Some(sessions) = result.get_mut("sessions").and_then(Value::as_array_mut) {
+            sessions.retain(|entry| {
+                entry["sessionId"].as_str().is_some_and(|name| {
+                    let key = self.session_of(worker, name).or_else(|| self.core.sessions.find(name));
+                    self.claim_on(identity, name, key) == Claim::Own
+                })
+            });
+        }
+        message::response(id, &result).ok()
+    }
+
+    /// A session was deleted: it is nobody's.
+    pub(super) fn disown(&mut self, name: &str) {
+        if self.core.owners.are_kept() {
+            self.core.owners.forget(name);
+            self.out.act(Action::Disown { session: name.into() });
+        }
+    }
+}

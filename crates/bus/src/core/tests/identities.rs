@@ -1,0 +1,349 @@
+//! Who sees what: sessions are their identity's, and of everybody else's nobody can tell that they are there.
+
+use insta::assert_snapshot;
+
+use super::*;
+use crate::config::{Auth, Door};
+
+const METHODS: [&str; 9] = [
+    "session/prompt",
+    "session/load",
+    "session/resume",
+    "session/close",
+    "session/delete",
+    "session/fork",
+    "session/set_mode",
+    "_ext/thing",
+    "session/cancel",
+];
+
+/// Settings of a bus that asks its clients who they are.
+fn asking(pools: Vec<Pool>) -> Config {
+    let mut listen = Listen::parse("http://127.0.0.1:1/acp").unwrap();
+    if let Door::Web(web) = &mut listen.at {
+        web.auth = Auth::Token;
+        web.tokens = Some("tokens.toml".into());
+    }
+    Config { listen: vec![listen], ..config(pools) }
+}
+
+impl Scene {
+    fn open_as(&mut self, identity: &str) -> u32 {
+        self.try_open(identity).unwrap()
+    }
+
+    fn try_open(&mut self, identity: &str) -> Option<u32> {
+        let from = Arrival { listener: 0, identity, metered: true, ends_bus: false };
+        self.core.client_open(self.now, from, &mut self.sight).map(|client| client.0)
+    }
+
+    /// Two identities in a pool with a worker for each, or one for both; the first has `live-one`, and had `kept-one`
+    /// before the bus was started again, the second the like.
+    fn two(share: Share, mix_identities: bool) -> (Self, [u32; 2]) {
+        let pool = Pool { instances: 2, mix_identities, ..pool(share) };
+        let mut scene = Self::new(&asking(vec![pool]));
+        for (name, identity) in [("kept-one", "token:one"), ("kept-two", "token:two")] {
+            scene.core.know_owner(name, identity);
+        }
+        for worker in 0..2 {
+            scene.up(worker);
+            if share == Share::All {
+                scene.answer(worker, 1, &able());
+            }
+        }
+        let clients = ["token:one", "token:two"].map(|identity| scene.open_as(identity));
+        for (client, name) in clients.into_iter().zip(["live-one", "live-two"]) {
+            scene.sight.seen.clear();
+            scene.ask(client, 1_000, "session/new", &json!({"cwd": "/"}));
+            let worker =
+                scene.sight.seen.iter().find_map(|line| line.strip_prefix('w')?.chars().next()?.to_digit(10));
+            let worker = worker.unwrap();
+            let id = scene.last_id(worker);
+            scene.answer(worker, id, &json!({"sessionId": name}));
+        }
+        scene.sight.seen.clear();
+        (scene, clients)
+    }
+}
+
+#[test]
+fn what_is_anothers_is_answered_like_what_is_not_there() {
+    for (share, mixes) in
+        [(Share::All, true), (Share::All, false), (Share::Connection, false), (Share::Session, false)]
+    {
+        for method in METHODS {
+            let told = ["live-one", "kept-one", "no-where", "no-such1"].map(|name| {
+                let (mut scene, [_, second]) = Scene::two(share, mixes);
+                let params = json!({"sessionId": name, "cwd": "/", "mcpServers": [], "prompt": []});
+                match method {
+                    "session/cancel" => scene.note(second, method, &params),
+                    _ => scene.ask(second, 7, method, &params),
+                }
+                scene.seen().replace(name, "*")
+            });
+            let [live, kept, nowhere, again] = &told;
+            assert_eq!(nowhere, again);
+            assert_eq!(live, nowhere, "{method} {share:?}");
+            assert_eq!(kept, nowhere, "{method} {share:?}");
+            let expected = match method {
+                "session/cancel" => "",
+                _ => {
+                    "c1 < {\"jsonrpc\":\"2.0\",\"id\":7,\"error\":{\"code\":-32002,\
+                     \"message\":\"the bus knows no such session\",\
+                     \"data\":{\"condition\":\"not_found\",\"retryable\":false,\"effects\":\"none\"}}}"
+                }
+            };
+            assert_eq!(nowhere, expected, "{method} {share:?}");
+        }
+    }
+}
+
+#[test]
+fn whatever_else_is_wrong_with_it_is_told_first_and_in_the_same_way() {
+    let told = ["live-one", "kept-one", "no-where"].map(|name| {
+        let (mut scene, [_, second]) = Scene::two(Share::All, true);
+        scene.line(
+            second,
+            &format!(r#"{{"jsonrpc":"2.0","id":7,"method":"session/load","pool":"none","params":{{"sessionId":"{name}"}}}}"#),
+        );
+        scene.core.set_pressure(true);
+        scene.ask(second, 8, "session/load", &json!({"sessionId": name}));
+        scene.seen().replace(name, "*")
+    });
+    assert_eq!(told[0], told[2]);
+    assert_eq!(told[1], told[2]);
+}
+
+#[test]
+fn what_is_ones_own_is_found() {
+    for (share, mixes) in
+        [(Share::All, true), (Share::All, false), (Share::Connection, false), (Share::Session, false)]
+    {
+        for method in METHODS {
+            let (mut scene, [_, second]) = Scene::two(share, mixes);
+            let params = json!({"sessionId": "live-two", "cwd": "/", "mcpServers": [], "prompt": []});
+            match method {
+                "session/cancel" => scene.note(second, method, &params),
+                _ => scene.ask(second, 7, method, &params),
+            }
+            assert!(scene.seen().starts_with('w'), "{method} {share:?}");
+        }
+        for method in ["session/load", "session/resume"] {
+            let (mut scene, [_, second]) = Scene::two(share, mixes);
+            scene.ask(second, 7, method, &json!({"sessionId": "kept-two", "cwd": "/", "mcpServers": []}));
+            let seen = scene.seen();
+            assert!(seen.starts_with('w') || seen.starts_with("Spawn"), "{method} {share:?} {seen}");
+        }
+    }
+}
+
+#[test]
+fn lists_have_ones_own_only() {
+    let all = ["live-one", "kept-one", "live-two", "kept-two", "no-where"];
+    let entries: Vec<_> = all.iter().map(|name| json!({"sessionId": name, "cwd": "/"})).collect();
+    for (share, mixes) in [(Share::All, true), (Share::All, false), (Share::Connection, false)] {
+        let (mut scene, clients) = Scene::two(share, mixes);
+        for (client, own) in clients.into_iter().zip(["one", "two"]) {
+            scene.ask(client, 7, "session/list", &json!({}));
+            let asked: Vec<u32> = (0..2)
+                .filter(|worker| {
+                    scene.sight.seen.iter().any(|line| line.starts_with(&format!("w{worker} <")))
+                })
+                .collect();
+            for worker in asked {
+                let id = scene.last_id(worker);
+                scene.answer(worker, id, &json!({"sessions": entries, "nextCursor": null}));
+            }
+            let seen = scene.seen();
+            let answer = seen.lines().find_map(|line| line.strip_prefix(&format!("c{client} < "))).unwrap();
+            let answer: Value = serde_json::from_str(answer).unwrap();
+            let listed = answer["result"]["sessions"].as_array().unwrap();
+            let names: Vec<_> = listed.iter().map(|entry| entry["sessionId"].as_str().unwrap()).collect();
+            assert_eq!(names, [format!("live-{own}"), format!("kept-{own}")], "{share:?} {mixes}");
+        }
+    }
+}
+
+#[test]
+fn it_is_written_down_whose_a_session_is_before_anybody_is_told() {
+    let mut scene = Scene::new(&asking(vec![Pool { instances: 1, ..pool(Share::All) }]));
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let client = scene.open_as("token:one");
+    scene.seen();
+    scene.ask(client, 1, "session/new", &json!({"cwd": "/"}));
+    scene.update(0, "a", "early");
+    scene.answer(0, 2, &json!({"sessionId": "a"}));
+    scene.ask(client, 2, "session/fork", &json!({"sessionId": "a"}));
+    scene.answer(0, 3, &json!({"sessionId": "b"}));
+    scene.ask(client, 3, "session/close", &json!({"sessionId": "b"}));
+    scene.answer(0, 4, &json!({}));
+    scene.ask(client, 4, "session/load", &json!({"sessionId": "b"}));
+    scene.answer(0, 5, &json!({}));
+    scene.ask(client, 5, "session/delete", &json!({"sessionId": "b"}));
+    scene.answer(0, 6, &json!({}));
+    scene.ask(client, 6, "session/load", &json!({"sessionId": "b"}));
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/"}}
+    Own { client: Some(Client(0)), session: "a", identity: "token:one" }
+    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"early"}}
+    c0 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
+    w0 < {"jsonrpc":"2.0","id":3,"method":"session/fork","params":{"sessionId":"a"}}
+    Own { client: Some(Client(0)), session: "b", identity: "token:one" }
+    c0 < {"jsonrpc":"2.0","id":2,"result":{"sessionId":"b"}}
+    w0 < {"jsonrpc":"2.0","id":4,"method":"session/close","params":{"sessionId":"b"}}
+    c0 < {"jsonrpc":"2.0","id":3,"result":{}}
+    w0 < {"jsonrpc":"2.0","id":5,"method":"session/load","params":{"sessionId":"b"}}
+    Own { client: None, session: "b", identity: "token:one" }
+    c0 < {"jsonrpc":"2.0","id":4,"result":{}}
+    w0 < {"jsonrpc":"2.0","id":6,"method":"session/delete","params":{"sessionId":"b"}}
+    Disown { session: "b" }
+    c0 < {"jsonrpc":"2.0","id":5,"result":{}}
+    c0 < {"jsonrpc":"2.0","id":6,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    "#);
+}
+
+#[test]
+fn where_nobody_is_asked_nothing_is_written_down() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.core.know_owner("x", "token:one");
+    scene.ask(client, 1, "session/new", &json!({"cwd": "/"}));
+    scene.answer(0, 2, &json!({"sessionId": "a"}));
+    scene.ask(client, 2, "session/load", &json!({"sessionId": "x"}));
+    let seen = scene.seen();
+    assert!(!seen.contains("Own"), "{seen}");
+    assert!(seen.ends_with(r#""method":"session/load","params":{"sessionId":"x"}}"#), "{seen}");
+}
+
+#[test]
+fn sessions_of_clients_that_are_gone_are_for_their_identity_alone() {
+    let (mut scene, [first, second]) = Scene::two(Share::All, true);
+    scene.leaves(first);
+    scene.ask(second, 7, "session/load", &json!({"sessionId": "live-one"}));
+    assert!(scene.seen().contains("-32002"));
+    let again = scene.open_as("token:one");
+    scene.ask(again, 7, "session/load", &json!({"sessionId": "live-one"}));
+    assert!(scene.seen().starts_with("w0 <"));
+    // Also when the bus has dropped it, and when its worker is gone.
+    scene.leaves(again);
+    scene.pass(600.0);
+    scene.seen();
+    scene.ask(second, 8, "session/load", &json!({"sessionId": "live-one"}));
+    assert!(scene.seen().contains("-32002"));
+    let again = scene.open_as("token:one");
+    scene.ask(again, 7, "session/load", &json!({"sessionId": "live-one"}));
+    assert!(scene.seen().starts_with('w'));
+}
+
+#[test]
+fn a_session_whose_worker_is_gone_is_taken_up_for_its_identity_alone() {
+    let (mut scene, [first, second]) = Scene::two(Share::All, true);
+    scene.dies(0);
+    scene.seen();
+    scene.ask(second, 8, "session/prompt", &prompt("live-one"));
+    assert!(scene.seen().contains("-32002"));
+    scene.ask(first, 8, "session/prompt", &prompt("live-one"));
+    assert!(scene.seen().contains("session/resume"));
+}
+
+#[test]
+fn names_of_an_unknown_protocol_are_whose_they_were_first() {
+    let jsonrpc = Pool { protocol: Protocol::JsonRpc, mix_identities: true, ..pool(Share::All) };
+    let mut scene = Scene::new(&asking(vec![jsonrpc]));
+    scene.core.know_owner("kept", "token:one");
+    scene.up(0);
+    let [first, second] = ["token:one", "token:two"].map(|identity| scene.open_as(identity));
+    scene.seen();
+    scene.ask(first, 1, "m", &json!({"sessionId": "new"}));
+    scene.ask(second, 1, "m", &json!({"sessionId": "new"}));
+    scene.ask(second, 2, "m", &json!({"sessionId": "kept"}));
+    scene.line(second, r#"{"jsonrpc":"2.0","id":3,"method":"m","sessionId":"kept"}"#);
+    scene.line(
+        second,
+        r#"{"jsonrpc":"2.0","id":4,"method":"m","sessionId":"kept","params":{"sessionId":"mine"}}"#,
+    );
+    scene.ask(first, 2, "m", &json!({"sessionId": "kept"}));
+    assert_snapshot!(scene.seen(), @r#"
+    Own { client: None, session: "new", identity: "token:one" }
+    w0 < {"jsonrpc":"2.0","id":1,"method":"m","params":{"sessionId":"new"}}
+    c1 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c1 < {"sessionId":"kept","jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c1 < {"sessionId":"kept","jsonrpc":"2.0","id":4,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    Own { client: None, session: "kept", identity: "token:one" }
+    w0 < {"jsonrpc":"2.0","id":2,"method":"m","params":{"sessionId":"kept"}}
+    "#);
+}
+
+#[test]
+fn an_identity_has_so_many_connections_and_sessions() {
+    let limits =
+        Limits { max_connections_per_identity: 2, max_sessions_per_identity: 1, ..Limits::default() };
+    let mut scene = Scene::new(&Config { limits, ..asking(vec![pool(Share::All)]) });
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let one = scene.open_as("token:one");
+    let two = scene.open_as("token:one");
+    assert_eq!(scene.try_open("token:one"), None);
+    assert!(scene.try_open("token:two").is_some());
+    scene.leaves(two);
+    let two = scene.open_as("token:one");
+    scene.seen();
+    scene.session(one, 0, "a");
+    scene.ask(two, 1, "session/new", &json!({}));
+    scene.ask(two, 2, "session/load", &json!({"sessionId": "b"}));
+    let seen = scene.seen();
+    assert_eq!(seen.matches("has too many sessions").count(), 2, "{seen}");
+    let status = scene.core.status(scene.now);
+    let one = &status.identities["token:one"];
+    assert_eq!((one.clients, one.sessions, one.refused), (2, 1, 3));
+    assert_eq!(status.listeners, [3]);
+}
+
+#[test]
+fn whoever_sends_too_much_is_read_more_slowly() {
+    let limits = Limits { max_rate_per_identity: 10, ..Limits::default() };
+    let mut scene = Scene::new(&Config { limits, ..asking(vec![pool(Share::All)]) });
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:one"));
+    let other = scene.open_as("token:two");
+    scene.seen();
+    for _ in 0..11 {
+        scene.note(one, "x", &json!({}));
+    }
+    scene.note(two, "x", &json!({}));
+    scene.note(other, "x", &json!({}));
+    let seen = scene.seen();
+    let paused: Vec<_> = seen.lines().filter(|line| line.starts_with("Pause")).collect();
+    assert_eq!(paused, ["PauseClient(Client(0))", "PauseClient(Client(1))"]);
+    scene.pass(0.3);
+    assert_eq!(scene.seen(), "ResumeClient(Client(0))\nResumeClient(Client(1))");
+    // One that goes while it rests is not woken.
+    for _ in 0..20 {
+        scene.note(one, "x", &json!({}));
+    }
+    scene.leaves(one);
+    scene.seen();
+    scene.pass(9.0);
+    assert_eq!(scene.seen(), "");
+}
+
+#[test]
+fn nobody_answers_for_another() {
+    let (mut scene, [first, second]) = Scene::two(Share::All, true);
+    scene.said(
+        0,
+        r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"live-one"}}"#,
+    );
+    assert!(scene.seen().starts_with("c0 < "));
+    let answer = r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}"#;
+    scene.line(second, answer);
+    scene.line(first, &answer.replace("\"id\":1", "\"id\":2"));
+    assert_eq!(scene.seen(), "");
+    scene.line(first, answer);
+    assert_eq!(scene.seen(), format!("w0 < {}", answer.replace("\"id\":1", "\"id\":\"p\"")));
+    scene.line(first, answer);
+    assert_eq!(scene.seen(), "");
+}

@@ -1,0 +1,360 @@
+//! Whose the sessions are, on disk: a thread of its own writes it down, so that no disk holds up a message.
+//!
+//! What is written is acknowledged once it is synced, and a client is told of its session after that. Of what is lost all
+//! the same, because a disk is full or broken, nobody is the owner, and nobody sees it after a restart.
+
+mod file;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use mio::Waker;
+
+pub(crate) use file::File;
+pub use file::OwnersError;
+
+/// How many entries can be under way; more wait in the loop, which holds their clients.
+const ENTRIES: usize = 1024;
+/// How many are written at a time.
+const BATCH: usize = 4096;
+/// Of how many sessions it is known at most whose they are. Beyond that, those that were not used for the longest go.
+const MOST: usize = 1 << 20;
+/// How often what has expired is looked for, in an index that nothing is written to.
+const SWEEP: Duration = Duration::from_secs(3600);
+/// How old an entry is made young again by use.
+const STALE: u64 = 24 * 3600;
+/// How long a disk that refused is left alone.
+const REST: Duration = Duration::from_secs(5);
+
+/// What is to be written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// Whose a session is; again, if it was known: it was used.
+    Own { session: Box<str>, identity: Arc<str> },
+    /// A session is no more.
+    Disown { session: Box<str> },
+}
+
+/// What has become of it.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// All up to this number is on the disk, or will not be.
+    Kept(u64),
+    /// It is no longer known whose these sessions are.
+    Forgotten(Vec<Box<str>>),
+}
+
+/// What is known of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owned {
+    pub(crate) identity: Arc<str>,
+    /// When it was last used, in seconds of the wall clock.
+    pub(crate) used: u64,
+}
+
+/// The loop's end, on which it never waits.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    sender: SyncSender<(u64, Entry)>,
+    waiting: VecDeque<(u64, Entry)>,
+    told: Receiver<Told>,
+}
+
+impl Ledger {
+    /// Has an entry written under a number, which is larger than all before.
+    pub(crate) fn put(&mut self, number: u64, entry: Entry) {
+        self.waiting.push_back((number, entry));
+        self.send();
+    }
+
+    /// What has become of earlier ones; `None` if nobody writes any more.
+    pub(crate) fn told(&mut self) -> Option<Vec<Told>> {
+        let mut all = Vec::new();
+        loop {
+            match self.told.try_recv() {
+                Ok(told) => all.push(told),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) if all.is_empty() => return None,
+                Err(TryRecvError::Disconnected) => break,
+            }
+        }
+        self.send();
+        Some(all)
+    }
+
+    fn send(&mut self) {
+        while let Some(entry) = self.waiting.pop_front() {
+            match self.sender.try_send(entry) {
+                Ok(()) => {}
+                Err(TrySendError::Full(entry)) => return self.waiting.push_front(entry),
+                // Nobody writes any more, which shows when somebody asks what has become of it.
+                Err(TrySendError::Disconnected(_)) => return,
+            }
+        }
+    }
+}
+
+/// Starts the thread that writes. It ends when the ledger is dropped and everything is written.
+pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(Ledger, JoinHandle<()>)> {
+    let (sender, entries) = sync_channel(ENTRIES);
+    let (teller, told) = sync_channel(ENTRIES);
+    let tell = move |news| {
+        let gone = teller.send(news).is_err();
+        if let Err(error) = waker.wake() {
+            tracing::error!(%error, "the loop of the bus cannot be woken");
+        }
+        gone
+    };
+    let thread = std::thread::Builder::new()
+        .name("narrows-owners".into())
+        .spawn(move || index.serve(&entries, tell))?;
+    Ok((Ledger { sender, waiting: VecDeque::new(), told }, thread))
+}
+
+/// The index itself: what is known, and the file.
+#[derive(Debug)]
+pub(crate) struct Index {
+    file: File,
+    known: HashMap<Box<str>, Owned>,
+    expiry: Duration,
+    /// Since when the file is not what is known, because the disk refused.
+    behind: Option<std::time::Instant>,
+}
+
+impl Index {
+    /// Reads what was written down, and makes it known to `learn`. What has expired is left out.
+    pub(crate) fn open(
+        path: &std::path::Path,
+        expiry: Duration,
+        mut learn: impl FnMut(&str, &str),
+    ) -> Result<Self, OwnersError> {
+        let (file, known) = File::open(path)?;
+        let mut index = Self { file, known, expiry, behind: None };
+        index.expire(seconds());
+        for (session, owned) in &index.known {
+            learn(session, &owned.identity);
+        }
+        Ok(index)
+    }
+
+    fn serve(mut self, entries: &Receiver<(u64, Entry)>, tell: impl Fn(Told) -> bool) {
+        loop {
+            let first = match entries.recv_timeout(SWEEP) {
+                Ok(first) => Some(first),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let now = seconds();
+            let batch: Vec<_> = first.into_iter().chain(entries.try_iter().take(BATCH)).collect();
+            let last = batch.last().map(|(number, _)| *number);
+            self.write(batch.into_iter().map(|(_, entry)| entry), now);
+            if last.is_some_and(|last| tell(Told::Kept(last))) {
+                return;
+            }
+            let mut forgotten = if last.is_none() { self.expire(now) } else { Vec::new() };
+            forgotten.extend(self.shrink());
+            if self.file.lines() > 2 * self.known.len() + BATCH {
+                self.rewrite();
+            }
+            if !forgotten.is_empty() && tell(Told::Forgotten(forgotten)) {
+                return;
+            }
+        }
+    }
+
+    /// Writes entries down, if they say anything new.
+    fn write(&mut self, entries: impl Iterator<Item = Entry>, now: u64) {
+        let mut lines = Vec::new();
+        for entry in entries {
+            match entry {
+                Entry::Own { session, identity } => {
+                    let known = self.known.get(&session);
+                    let is_new = known.is_none_or(|known| {
+                        known.identity != identity || known.used.saturating_add(STALE) <= now
+                    });
+                    if is_new {
+                        let owned = Owned { identity, used: now };
+                        file::write_line(&mut lines, &session, Some(&owned));
+                        self.known.insert(session, owned);
+                    }
+                }
+                Entry::Disown { session } => {
+                    if self.known.remove(&session).is_some() {
+                        file::write_line(&mut lines, &session, None);
+                    }
+                }
+            }
+        }
+        if lines.is_empty() {
+            return;
+        }
+        if self.behind.is_some_and(|since| since.elapsed() < REST) {
+            return;
+        }
+        // What the file has not is written with everything else.
+        if self.behind.is_some() {
+            return self.rewrite();
+        }
+        if let Err(error) = self.file.append(&lines) {
+            self.fall_behind(&error);
+        }
+    }
+
+    fn rewrite(&mut self) {
+        match self.file.rewrite(&self.known) {
+            Ok(()) if self.behind.take().is_some() => {
+                tracing::info!("whose the sessions are can be written down again, and was");
+            }
+            Ok(()) => {}
+            Err(error) => self.fall_behind(&error),
+        }
+    }
+
+    fn fall_behind(&mut self, error: &std::io::Error) {
+        if self.behind.is_none() {
+            let what =
+                "it cannot be written down whose sessions are: after a restart nobody will see the new ones";
+            tracing::error!(%error, "{what}");
+        }
+        self.behind = Some(std::time::Instant::now());
+    }
+
+    /// Takes out what nobody has used for too long.
+    fn expire(&mut self, now: u64) -> Vec<Box<str>> {
+        let since = now.saturating_sub(self.expiry.as_secs());
+        self.take(|owned| owned.used < since)
+    }
+
+    /// Takes out what was not used for the longest, if there is too much.
+    fn shrink(&mut self) -> Vec<Box<str>> {
+        if self.known.len() <= MOST {
+            return Vec::new();
+        }
+        let mut times: Vec<u64> = self.known.values().map(|owned| owned.used).collect();
+        let (_, since, _) = times.select_nth_unstable(MOST / 16);
+        let since = *since;
+        self.take(|owned| owned.used <= since)
+    }
+
+    fn take(&mut self, is_it: impl Fn(&Owned) -> bool) -> Vec<Box<str>> {
+        let names: Vec<_> =
+            self.known.iter().filter(|(_, owned)| is_it(owned)).map(|(name, _)| name.clone()).collect();
+        for name in &names {
+            self.known.remove(name);
+        }
+        names
+    }
+}
+
+/// The wall clock.
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn open(path: &Path) -> (Index, Vec<(String, String)>) {
+        let mut learned = Vec::new();
+        let expiry = Duration::from_secs(100);
+        let index = Index::open(path, expiry, |session, identity| {
+            learned.push((session.to_owned(), identity.to_owned()));
+        });
+        learned.sort();
+        (index.unwrap(), learned)
+    }
+
+    fn own(session: &str, identity: &str) -> Entry {
+        Entry::Own { session: session.into(), identity: identity.into() }
+    }
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_was_written_is_known_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sub").join("owners");
+        let (mut index, learned) = open(&path);
+        assert_eq!(learned, []);
+        let now = seconds();
+        let odd = "s \"\n\\ü";
+        index.write([own("a", "token:one"), own(odd, "uid:7"), own("c", "x")].into_iter(), now);
+        index.write([own("a", "token:two"), Entry::Disown { session: "c".into() }].into_iter(), now);
+        drop(index);
+        let (mut index, learned) = open(&path);
+        assert_eq!(learned, pairs(&[("a", "token:two"), (odd, "uid:7")]));
+        // What says nothing new is not written, until it is old.
+        let lines = index.file.lines();
+        index.write([own("a", "token:two"), Entry::Disown { session: "c".into() }].into_iter(), now);
+        assert_eq!(index.file.lines(), lines);
+        index.write([own("a", "token:two")].into_iter(), now + STALE);
+        assert_eq!(index.file.lines(), lines + 1);
+        index.rewrite();
+        assert_eq!(index.file.lines(), 2);
+        index.write([own("d", "x")].into_iter(), now);
+        drop(index);
+        assert_eq!(open(&path).1, pairs(&[("a", "token:two"), ("d", "x"), (odd, "uid:7")]));
+    }
+
+    #[test]
+    fn what_nobody_uses_is_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("owners");
+        let (mut index, _) = open(&path);
+        let now = seconds();
+        index.write([own("old", "x")].into_iter(), now - 1000);
+        index.write([own("new", "x")].into_iter(), now);
+        assert_eq!(index.expire(now), ["old".into()]);
+        drop(index);
+        assert_eq!(open(&path).1, pairs(&[("new", "x")]));
+    }
+
+    #[test]
+    fn a_disk_that_refused_gets_everything_later() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("owners");
+        let (mut index, _) = open(&path);
+        let now = seconds();
+        index.fall_behind(&std::io::Error::other("full"));
+        index.write([own("a", "x")].into_iter(), now);
+        assert_eq!(index.file.lines(), 0);
+        index.behind = index.behind.and_then(|since| since.checked_sub(REST));
+        index.write([own("b", "x")].into_iter(), now);
+        assert!(index.behind.is_none());
+        drop(index);
+        assert_eq!(open(&path).1, pairs(&[("a", "x"), ("b", "x")]));
+    }
+
+    #[test]
+    fn the_loop_is_told_what_is_on_the_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("owners");
+        let poll = mio::Poll::new().unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
+        let (mut ledger, thread) = start(open(&path).0, waker).unwrap();
+        let many = 3 * ENTRIES as u64;
+        for number in 1..=many {
+            ledger.put(number, own(&format!("s{number}"), "x"));
+        }
+        let mut kept = 0;
+        while kept < many {
+            for told in ledger.told().unwrap() {
+                let Told::Kept(number) = told else { panic!("{told:?}") };
+                assert!(number > kept);
+                kept = number;
+            }
+            std::thread::yield_now();
+        }
+        drop(ledger);
+        thread.join().unwrap();
+        assert_eq!(open(&path).1.len(), many as usize);
+    }
+}

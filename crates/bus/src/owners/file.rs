@@ -1,0 +1,249 @@
+//! The file of owners: a line of JSON for each thing that was learned, the last about a session counts.
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Owned;
+
+/// The first line: what this is, and how it is written.
+const HEAD: &str = r#"{"narrows":"owners","version":1}"#;
+
+/// Why the index cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnersError {
+    /// It is another bus's.
+    #[error("{0:?} is in use by another bus of this user")]
+    InUse(PathBuf),
+    /// It was written by something else.
+    #[error("{0:?} is no index of owners that this version knows")]
+    Unknown(PathBuf),
+    /// The system said no.
+    #[error("cannot use {path:?}: {source}")]
+    Io {
+        /// What.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// One line.
+#[derive(Serialize, Deserialize)]
+struct Line<'a> {
+    #[serde(rename = "s", borrow)]
+    session: std::borrow::Cow<'a, str>,
+    /// Absent: the session is no more.
+    #[serde(rename = "i", borrow, skip_serializing_if = "Option::is_none", default)]
+    identity: Option<std::borrow::Cow<'a, str>>,
+    #[serde(rename = "t", default)]
+    used: u64,
+}
+
+/// The file.
+#[derive(Debug)]
+pub(crate) struct File {
+    path: PathBuf,
+    file: fs::File,
+    /// How long it is, of which all is whole lines.
+    length: u64,
+    lines: usize,
+    /// Held as long as we write: two writers would undo each other's work.
+    _lock: fs::File,
+}
+
+impl File {
+    /// Opens the file, or makes it, for us alone, and reads it.
+    pub(super) fn open(path: &Path) -> Result<(Self, HashMap<Box<str>, Owned>), OwnersError> {
+        let failed = |source| OwnersError::Io { path: path.to_owned(), source };
+        if let Some(parent) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(failed)?;
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let lock = options.open(path.with_extension("lock")).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(OwnersError::InUse(path.to_owned())),
+            Err(fs::TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        let mut file = options.open(path).map_err(failed)?;
+        let Read { known, length, lines } = match read(&file).map_err(failed)? {
+            Some(read) => read,
+            None => return Err(OwnersError::Unknown(path.to_owned())),
+        };
+        // The end of a line that was being written when we were killed.
+        file.set_len(length).map_err(failed)?;
+        file.seek(SeekFrom::End(0)).map_err(failed)?;
+        let mut this = Self { path: path.to_owned(), file, length, lines, _lock: lock };
+        if length == 0 {
+            this.append(format!("{HEAD}\n").as_bytes()).map_err(failed)?;
+            this.lines = 0;
+        }
+        Ok((this, known))
+    }
+
+    /// How many lines it has about sessions.
+    pub(super) fn lines(&self) -> usize {
+        self.lines
+    }
+
+    /// Adds whole lines, and has them on the disk. An error leaves the file as it was, as far as that can be had.
+    pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        let written = self.file.write_all(lines).and_then(|()| self.file.sync_data());
+        if let Err(error) = written {
+            _ = self.file.set_len(self.length);
+            _ = self.file.seek(SeekFrom::Start(self.length));
+            return Err(error);
+        }
+        self.length += lines.len() as u64;
+        self.lines += memchr::memchr_iter(b'\n', lines).count();
+        Ok(())
+    }
+
+    /// Puts a file with nothing but what is known in its place.
+    pub(super) fn rewrite(&mut self, known: &HashMap<Box<str>, Owned>) -> io::Result<()> {
+        let mut text = format!("{HEAD}\n").into_bytes();
+        for (session, owned) in known {
+            write_line(&mut text, session, Some(owned));
+        }
+        let new = self.path.with_extension("new");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        fs::rename(&new, &self.path)?;
+        if let Some(parent) = self.path.parent() {
+            fs::File::open(parent)?.sync_all()?;
+        }
+        self.file = file;
+        self.length = text.len() as u64;
+        self.lines = known.len();
+        Ok(())
+    }
+}
+
+/// One more line: whose a session is, or that it is no more.
+pub(super) fn write_line(text: &mut Vec<u8>, session: &str, owned: Option<&Owned>) {
+    let line = Line {
+        session: session.into(),
+        identity: owned.map(|owned| (&*owned.identity).into()),
+        used: owned.map_or(0, |owned| owned.used),
+    };
+    let start = text.len();
+    match serde_json::to_writer(&mut *text, &line) {
+        Ok(()) => text.push(b'\n'),
+        // Texts and numbers can always be written.
+        Err(_) => text.truncate(start),
+    }
+}
+
+/// What stands in a file.
+struct Read {
+    known: HashMap<Box<str>, Owned>,
+    /// Where its last whole line ends.
+    length: u64,
+    lines: usize,
+}
+
+/// Reads a file. `None` if it is of another kind. A line that cannot be read tells of nobody, and nobody sees its session.
+fn read(file: &fs::File) -> io::Result<Option<Read>> {
+    let mut reader = BufReader::with_capacity(1 << 16, file);
+    let mut line = Vec::new();
+    let mut read = Read { known: HashMap::new(), length: 0, lines: 0 };
+    let mut names: HashMap<Box<str>, Arc<str>> = HashMap::new();
+    let mut bad = 0_usize;
+    loop {
+        line.clear();
+        reader.read_until(b'\n', &mut line)?;
+        let Some(text) = line.strip_suffix(b"\n") else { break };
+        read.length += line.len() as u64;
+        if read.length == line.len() as u64 {
+            if text != HEAD.as_bytes() {
+                return Ok(None);
+            }
+            continue;
+        }
+        read.lines += 1;
+        match serde_json::from_slice::<Line<'_>>(text) {
+            Ok(Line { session, identity: Some(identity), used }) => {
+                // One copy of each name, of which there are few.
+                let name = names.entry(identity.as_ref().into()).or_insert_with(|| identity.as_ref().into());
+                read.known.insert(session.as_ref().into(), Owned { identity: Arc::clone(name), used });
+            }
+            Ok(Line { session, identity: None, .. }) => {
+                read.known.remove(session.as_ref());
+            }
+            Err(_) => bad += 1,
+        }
+    }
+    if bad > 0 {
+        tracing::warn!(lines = bad, "some of what was written down about owners cannot be read");
+    }
+    Ok(Some(read))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn owned(identity: &str) -> Owned {
+        Owned { identity: identity.into(), used: 5 }
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_as_if_it_was_never_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("o");
+        let mut text = Vec::new();
+        write_line(&mut text, "a", Some(&owned("x")));
+        write_line(&mut text, "b", Some(&owned("y")));
+        for cut in 0..=text.len() {
+            fs::write(&path, [HEAD.as_bytes(), b"\n", &text[..cut]].concat()).unwrap();
+            let (mut file, known) = File::open(&path).unwrap();
+            let whole = memchr::memchr_iter(b'\n', &text[..cut]).count();
+            assert_eq!((known.len(), file.lines()), (whole, whole), "{cut}");
+            let mut more = Vec::new();
+            write_line(&mut more, "c", Some(&owned("z")));
+            file.append(&more).unwrap();
+            drop(file);
+            assert_eq!(File::open(&path).unwrap().1.len(), whole + 1, "{cut}");
+        }
+    }
+
+    #[test]
+    fn one_bus_at_a_time_and_only_our_own_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("o");
+        let first = File::open(&path).unwrap();
+        assert!(matches!(File::open(&path), Err(OwnersError::InUse(_))));
+        drop(first);
+        assert!(File::open(&path).is_ok());
+        fs::write(&path, "{\"narrows\":\"owners\",\"version\":2}\n").unwrap();
+        assert!(matches!(File::open(&path), Err(OwnersError::Unknown(_))));
+        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn whatever_stands_there_is_no_harm(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("o");
+            fs::write(&path, [HEAD.as_bytes(), b"\n", &text].concat()).unwrap();
+            let (mut file, known) = File::open(&path).unwrap();
+            prop_assert!(file.rewrite(&known).is_ok());
+            prop_assert_eq!(File::open(&path).is_err(), true, "it is still held");
+            drop(file);
+            prop_assert_eq!(File::open(&path).unwrap().1, known);
+        }
+    }
+}

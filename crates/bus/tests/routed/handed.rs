@@ -1,0 +1,132 @@
+//! Clients that somebody else lets in or is to serve, and whose their sessions are after a restart.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::mpsc::sync_channel;
+
+use narrows_bus::config::Auth;
+use narrows_bus::{Edges, Handed, Newcomer, StartError};
+
+use super::*;
+
+/// Makes sessions and opens them again.
+const AGENT: &str = r#"exec sed -u -n -e 's/"method":"session\/new","params":.*/"result":{"sessionId":"made"}}/p' \
+    -e 's/"method":"session\/load","params":.*/"result":{}}/p'"#;
+
+fn edges(owners: &Path) -> Edges {
+    Edges { owners: Some(owners.to_owned()), ..Edges::default() }
+}
+
+fn config(listen: &str, auth: Auth) -> Config {
+    let mut listen = Listen::parse(listen).unwrap();
+    if let Door::Web(web) = &mut listen.at {
+        web.auth = auth;
+        web.tokens = (auth == Auth::Token).then(|| "tokens.toml".into());
+    }
+    let shell = vec!["/bin/sh".into(), "-c".into(), AGENT.into()];
+    Config {
+        listen: vec![listen],
+        pools: vec![Pool { share: Share::Connection, ..Pool::new("p", shell) }],
+        limits: Limits::default(),
+        admin: Admin::default(),
+    }
+}
+
+fn begin(config: Config, edges: Edges) -> Result<Bus, StartError> {
+    Bus::start_within(config, [("PATH".into(), "/usr/bin:/bin".into())].into(), edges)
+}
+
+/// A client whom we let in.
+fn enter(bus: &Bus, identity: &str) -> BufReader<UnixStream> {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    let from = Newcomer { listener: 0, identity: identity.to_owned(), metered: true };
+    bus.handle().connect(theirs.into(), from).unwrap();
+    BufReader::new(ours)
+}
+
+fn ask(peer: &mut BufReader<UnixStream>, method: &str, params: &Value) -> Value {
+    peer.get_mut().write_all(request(method, &json!(1), params).as_bytes()).unwrap();
+    let mut line = String::new();
+    peer.read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap()
+}
+
+#[test]
+fn a_session_is_its_makers_also_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let owners = directory.path().join("bus").join("owners");
+    let web = || config("http://127.0.0.1:1/acp", Auth::Token);
+    let made = json!({"sessionId": "made"});
+    for round in 0..3 {
+        let bus = begin(web(), edges(&owners)).unwrap();
+        let [mut maker, mut other] = ["token:maker", "token:other"].map(|identity| enter(&bus, identity));
+        if round == 0 {
+            assert_eq!(ask(&mut maker, "session/new", &json!({}))["result"], made);
+            // By now it is on the disk, whatever happens to us.
+            assert!(std::fs::read_to_string(&owners).unwrap().contains("token:maker"));
+        } else {
+            assert_eq!(ask(&mut maker, "session/load", &made)["result"], json!({}));
+        }
+        let foreign = ask(&mut other, "session/load", &made);
+        assert_eq!(foreign["error"]["code"], -32002, "{foreign}");
+        assert_eq!(ask(&mut other, "session/load", &json!({"sessionId": "none"})), foreign);
+        let again = begin(web(), edges(&owners)).unwrap_err();
+        assert!(matches!(again, StartError::Owners(_)), "{again}");
+        finish(&bus);
+        let from = Newcomer { listener: 0, identity: "x".into(), metered: false };
+        assert!(bus.handle().connect(UnixStream::pair().unwrap().0.into(), from).is_err());
+    }
+}
+
+#[test]
+fn where_nobody_is_asked_nothing_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let owners = directory.path().join("owners");
+    let bus = begin(config("http://127.0.0.1:1/acp", Auth::None), edges(&owners)).unwrap();
+    let mut peer = enter(&bus, "anyone");
+    assert_eq!(ask(&mut peer, "session/load", &json!({"sessionId": "any"}))["result"], json!({}));
+    finish(&bus);
+    assert!(!owners.exists());
+    let nowhere = begin(config("http://127.0.0.1:1/acp", Auth::Token), Edges::default()).unwrap_err();
+    assert!(matches!(nowhere, StartError::NoPlace), "{nowhere}");
+    let open = begin(config("http://0.0.0.0:1/acp", Auth::None), edges(&owners)).unwrap_err();
+    assert!(open.to_string().contains("other machines"), "{open}");
+}
+
+#[test]
+fn a_connection_that_can_be_taken_up_again_is_handed_over_with_what_was_read() {
+    let (tell, handed) = sync_channel::<Handed>(8);
+    let hand_over = Box::new(move |handed| tell.send(handed).unwrap());
+    let bus =
+        begin(config("tcp://127.0.0.1:0", Auth::None), Edges { owners: None, hand_over: Some(hand_over) })
+            .unwrap();
+    let first = request("initialize", &json!(0), &json!({"_meta": {"narrows": {"resume": 1}}}));
+    let (start, end) = first.split_at(20);
+    let mut peer = connect(&bus);
+    peer.get_mut().write_all(start.as_bytes()).unwrap();
+    status(&bus, |status| status.clients == 1);
+    peer.get_mut().write_all(end.as_bytes()).unwrap();
+    let mut got = handed.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(
+        (String::from_utf8(got.read).unwrap(), got.identity.as_str(), got.listener),
+        (first, "anyone", 0)
+    );
+    // It is really the socket, and nothing of it is left in the bus.
+    status(&bus, |status| status.clients == 0);
+    let mut socket = TcpStream::from(got.socket.try_clone().unwrap());
+    socket.write_all(b"{}\n").unwrap();
+    got.socket = socket.into();
+    let mut line = String::new();
+    peer.read_line(&mut line).unwrap();
+    assert_eq!(line, "{}\n");
+    // Whoever does not want that is served as ever, however the line comes.
+    let mut plain = connect(&bus);
+    plain.get_mut().set_nodelay(true).unwrap();
+    for byte in request("session/load", &json!(1), &json!({"sessionId": "resume"})).bytes() {
+        plain.get_mut().write_all(&[byte]).unwrap();
+    }
+    assert_eq!(answer(&mut plain)["result"], json!({}));
+    assert!(handed.try_recv().is_err());
+    finish(&bus);
+}
