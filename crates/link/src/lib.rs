@@ -2,11 +2,12 @@
 //!
 //! A [`Link`] is two bounded queues of frames and the reason why it ended, whatever carries them: a pair in memory
 //! ([`memory`]), our own stdin and stdout ([`stdio`]), a child process ([`child`]), TCP and unix sockets
-//! ([`socket`]). Whoever holds a link sees no difference but the [`CloseReason`].
+//! ([`socket`]), or what another crate knows ([`carried`]). Whoever holds a link sees no difference but the [`CloseReason`].
 //!
 //! Back-pressure is the same everywhere: a full outgoing queue makes [`Sender::send`] wait, a full incoming queue
 //! stops reading from the peer.
 
+mod carried;
 pub mod child;
 mod close;
 mod link;
@@ -17,6 +18,7 @@ pub mod socket;
 pub mod stdio;
 mod stream;
 
+pub use carried::{Inlet, Outlet, carried};
 pub use close::CloseReason;
 pub use link::{Closed, Link, Options, Receiver, Sender, Stats};
 pub use stream::stream;

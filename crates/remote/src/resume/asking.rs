@@ -148,6 +148,19 @@ pub fn is_fence(view: &View<'_>) -> bool {
         && view.error().is_some_and(|error| error.is(Code::ConnectionFenced))
 }
 
+/// What the end that connected says last, uncounted, when it wants the connection to end and not to be held: a socket
+/// that closes may only be lost.
+#[must_use]
+pub fn farewell() -> Bytes {
+    Bytes::from_static(br#"{"jsonrpc":"2.0","method":"_narrows/close"}"#)
+}
+
+/// Whether a message is that.
+#[must_use]
+pub fn is_farewell(view: &View<'_>) -> bool {
+    view.kind() == Kind::Notification && view.method().as_deref() == Some("_narrows/close")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,6 +230,12 @@ mod tests {
             assert_eq!(Answer::read(&view, b"1"), None);
             assert!(!is_fence(&view));
         }
+    }
+
+    #[test]
+    fn a_farewell_is_known() {
+        assert!(is_farewell(&View::parse(&farewell())));
+        assert!(!is_farewell(&View::parse(&example().line())));
     }
 
     #[test]

@@ -66,6 +66,11 @@ impl Held {
         &self.out
     }
 
+    /// As [`Ring::forget`].
+    pub fn forget(&mut self) {
+        self.out.forget();
+    }
+
     /// As [`Ring::expire`].
     pub fn expire(&mut self, now: Instant) {
         self.out.expire(now);

@@ -86,7 +86,7 @@ impl Ring {
         self.given += 1;
         self.given_bytes += size;
         self.waiting_bytes -= size;
-        let number = self.dropped + self.given as u64;
+        let number = self.position();
         self.reached = self.reached.max(number);
         while let Some(front) = self.items.front().map(Item::size)
             && self.given > 1
@@ -128,6 +128,13 @@ impl Ring {
         Ok(())
     }
 
+    /// Drops everything that was given to a socket, for a connection that ends with its socket.
+    pub fn forget(&mut self) {
+        for _ in 0..self.given {
+            self.drop_first();
+        }
+    }
+
     fn drop_first(&mut self) {
         let Some(item) = self.items.pop_front() else { return };
         self.dropped += 1;
@@ -149,6 +156,18 @@ impl Ring {
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    /// The number of the message given last to the socket of now, or what it has taken.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.dropped + self.given as u64
+    }
+
+    /// The highest number ever given to a socket.
+    #[must_use]
+    pub fn reached(&self) -> u64 {
+        self.reached
     }
 
     /// Whether nothing waits for a socket.
@@ -254,5 +273,15 @@ mod tests {
         assert_eq!(ring.rewind(0), Ok(()));
         assert_eq!(ring.rewind(2), Ok(()), "it was given both on the socket before");
         assert!(ring.is_drained());
+    }
+
+    #[test]
+    fn what_is_forgotten_cannot_be_sent_again() {
+        let now = Instant::now();
+        let mut ring = filled(2, now);
+        ring.push("003".into());
+        ring.forget();
+        assert_eq!((ring.dropped(), ring.bytes(), ring.reached()), (2, 4, 2));
+        assert_eq!(rest(&mut ring, now), ["003"]);
     }
 }

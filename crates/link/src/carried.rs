@@ -1,0 +1,168 @@
+//! A link that something outside this crate carries: over a protocol of its own, or over one connection after another.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use narrows_wire::Frame;
+use tokio::sync::oneshot;
+
+use crate::close::CloseReason;
+use crate::link::{Link, Options, Outgoing, Shared};
+use crate::queue::{self, Closed};
+
+/// A link, what its holder sends, and where to put what comes for it.
+#[must_use]
+pub fn carried(options: &Options) -> (Link, Outlet, Inlet) {
+    let (link, to_write, was_read, shared) = Link::new(options);
+    let outlet =
+        Outlet { queue: to_write, taken: Vec::new(), waiting: Vec::new(), shared: Arc::clone(&shared) };
+    (link, outlet, Inlet { queue: was_read, shared })
+}
+
+/// What the holder of a carried link sends. While it is there, [`Sender::written`](crate::Sender::written) waits.
+pub struct Outlet {
+    queue: queue::Receiver<Outgoing>,
+    /// Taken from the queue, but not yet from here.
+    taken: Vec<Outgoing>,
+    /// Who waits until everything before is written.
+    waiting: Vec<oneshot::Sender<()>>,
+    shared: Arc<Shared>,
+}
+
+impl Outlet {
+    /// Moves the lines there are to `lines`, waiting for the first; `false` at the end. Safe to cancel.
+    pub async fn take(&mut self, lines: &mut Vec<Bytes>) -> bool {
+        loop {
+            if !self.queue.recv_all(&mut self.taken).await {
+                return false;
+            }
+            self.sort(lines);
+            if !lines.is_empty() || !self.waiting.is_empty() {
+                return true;
+            }
+        }
+    }
+
+    /// The same without waiting.
+    pub fn take_now(&mut self, lines: &mut Vec<Bytes>) {
+        self.taken.extend(std::iter::from_fn(|| self.queue.try_recv()));
+        self.sort(lines);
+    }
+
+    fn sort(&mut self, lines: &mut Vec<Bytes>) {
+        for outgoing in self.taken.drain(..) {
+            match outgoing {
+                Outgoing::Line(line) => lines.push(line),
+                Outgoing::Flush(done) => self.waiting.push(done),
+            }
+        }
+    }
+
+    /// Notes that writing begins.
+    pub fn begins(&self) {
+        self.shared.writing.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts a line as written.
+    pub fn wrote(&self, line: &[u8]) {
+        self.shared.frames_out.fetch_add(1, Ordering::Relaxed);
+        self.shared.bytes_out.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
+    }
+
+    /// Notes that everything taken so far has been handed to the system.
+    pub fn flushed(&mut self) {
+        self.shared.writing.store(false, Ordering::Relaxed);
+        for done in self.waiting.drain(..) {
+            // Whoever no longer waits for it need not know.
+            let _ = done.send(());
+        }
+    }
+
+    /// Waits until the holder sends nothing more, though something may still be there.
+    pub fn ended(&self) -> impl Future<Output = ()> + use<> {
+        self.queue.ended()
+    }
+
+    /// Waits until what waits is not to be written.
+    pub fn abandoned(&self) -> impl Future<Output = ()> + use<> {
+        let shared = Arc::clone(&self.shared);
+        async move { shared.abandoned().await }
+    }
+}
+
+impl std::fmt::Debug for Outlet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outlet").finish_non_exhaustive()
+    }
+}
+
+/// Where to put what comes for the holder of a carried link.
+pub struct Inlet {
+    queue: queue::Sender<Frame>,
+    shared: Arc<Shared>,
+}
+
+impl Inlet {
+    /// Hands a frame on as soon as there is room. When it is given up before, the frame was not handed on.
+    ///
+    /// # Errors
+    /// When nobody takes it any more.
+    pub async fn put(&self, frame: Frame) -> Result<(), Closed> {
+        let size = frame.bytes().len();
+        self.queue.send(frame, size).await?;
+        self.shared.frames_in.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends the link for this reason, once the holder has taken what is there.
+    pub fn close(self, reason: CloseReason) {
+        self.shared.close(reason);
+        self.shared.hang_up();
+    }
+}
+
+impl std::fmt::Debug for Inlet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inlet").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_sent_can_be_taken_and_what_comes_is_received() {
+        let (mut link, mut outlet, inlet) = carried(&Options::default());
+        let mut lines = Vec::new();
+        link.sender.push("1".into()).unwrap();
+        link.sender.push("2".into()).unwrap();
+        let sender = link.sender.clone();
+        let flush = tokio::spawn(async move { sender.flush().await });
+        while lines.len() < 2 || outlet.waiting.is_empty() {
+            assert!(outlet.take(&mut lines).await);
+        }
+        assert_eq!(lines, ["1", "2"]);
+        assert!(!flush.is_finished());
+        outlet.begins();
+        outlet.wrote(b"1");
+        outlet.flushed();
+        flush.await.unwrap().unwrap();
+        inlet.put(Frame::parse("{}".into())).await.unwrap();
+        inlet.close(CloseReason::NotJson);
+        assert_eq!(link.receiver.recv().await.unwrap().bytes(), "{}");
+        assert!(link.receiver.recv().await.is_none());
+        assert_eq!(link.receiver.reason(), CloseReason::NotJson);
+        let stats = link.sender.stats();
+        assert_eq!((stats.frames_in, stats.frames_out, stats.bytes_out), (1, 1, 2));
+        link.sender.push("3".into()).unwrap();
+        link.sender.close();
+        outlet.ended().await;
+        outlet.take_now(&mut lines);
+        assert_eq!(lines, ["1", "2", "3"]);
+        assert!(!outlet.take(&mut lines).await);
+        drop(outlet);
+        link.sender.written().await;
+    }
+}

@@ -1,0 +1,115 @@
+//! A link to an agent somewhere else, by its URL.
+//!
+//! Over WebSocket, TCP and unix sockets a lost socket is replaced by another as long as the server can do that (see
+//! [`crate::resume`]); over Streamable HTTP the streams are. Whoever holds the link notices nothing but time. Where it
+//! cannot be done, or not in time, each open request is answered with an error, and the link ends.
+
+mod backoff;
+mod carry;
+mod cookies;
+mod dial;
+mod error;
+mod http;
+mod keep;
+mod open;
+mod secret;
+mod socket;
+mod target;
+mod trust;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use narrows_link::Link;
+use tokio::sync::oneshot;
+
+pub use error::{DialError, Lost};
+pub use secret::Secret;
+pub use target::{Target, TargetError};
+
+use crate::resume::Keep;
+
+/// How a remote agent is reached.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Who we are: sent as a bearer token, never over a network in clear.
+    pub token: Option<Secret>,
+    /// A file of certificate authorities to trust beside the system's.
+    pub ca: Option<PathBuf>,
+    /// How long a connection may take to come about.
+    pub connect: Duration,
+    /// How long it is tried to replace a lost connection.
+    pub grace: Duration,
+    /// How long nothing may be heard before a connection counts as lost.
+    pub silence: Duration,
+    /// What is kept to be sent again.
+    pub keep: Keep,
+    /// What the link may hold.
+    pub link: narrows_link::Options,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            token: None,
+            ca: None,
+            connect: Duration::from_secs(10),
+            grace: Duration::from_secs(300),
+            silence: Duration::from_secs(45),
+            keep: Keep::default(),
+            link: narrows_link::Options::default(),
+        }
+    }
+}
+
+/// A link, and what comes of it.
+#[derive(Debug)]
+pub struct Connected {
+    /// The link.
+    pub link: Link,
+    /// What comes of it.
+    pub outcome: Outcome,
+}
+
+/// What comes of a link: why it was lost, or nothing if its holder has ended it.
+#[derive(Debug)]
+pub struct Outcome(oneshot::Receiver<Lost>);
+
+impl Outcome {
+    /// Waits for the end of the connection, goodbyes included.
+    ///
+    /// # Errors
+    /// When it was lost.
+    pub async fn wait(self) -> Result<(), Lost> {
+        self.0.await.map_or(Ok(()), Err)
+    }
+}
+
+/// Connects to `target`. Must be called inside a runtime.
+///
+/// # Errors
+/// When nobody is there, or nobody that lets us in. Over HTTP most of that shows only at the first message.
+pub async fn connect(target: &Target, options: Options) -> Result<Connected, DialError> {
+    let (told, outcome) = oneshot::channel();
+    let (link, outlet, inlet) = narrows_link::carried(&options.link);
+    match target {
+        Target::Http(url) => {
+            let http = http::Client::new(url, &options)?;
+            tokio::spawn(async move { tell(told, http.run(outlet, inlet).await) });
+        }
+        Target::WebSocket(_) | Target::Lines(_) => {
+            let dialler = dial::Dialler::new(target, options)?;
+            let socket = dialler.dial().await?;
+            let keeper = keep::Keeper::new(dialler, outlet, inlet);
+            tokio::spawn(async move { tell(told, keeper.run(socket).await) });
+        }
+    }
+    Ok(Connected { link, outcome: Outcome(outcome) })
+}
+
+fn tell(told: oneshot::Sender<Lost>, outcome: Result<(), Lost>) {
+    if let Err(lost) = outcome {
+        // Whoever does not wait for it need not know.
+        let _ = told.send(lost);
+    }
+}

@@ -1,0 +1,244 @@
+//! Carrying messages over one socket, in both directions at once.
+
+use std::future::pending;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use narrows_link::{Inlet, Outlet};
+use narrows_wire::{Frame, RawId, View};
+use tokio::sync::Notify;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::open::Open;
+use super::socket::{Broken, Read, Reader, Socket, Writer};
+use crate::resume::{self, Granted, Held, Keep};
+
+/// How long the answers to what is open are waited for once the holder has nothing more to ask.
+const ANSWERS: Duration = Duration::from_secs(2);
+
+/// How long the server may take to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Whether the connection can be taken up again.
+#[derive(Debug)]
+pub(super) enum Mode {
+    /// Nothing was said yet.
+    Fresh,
+    /// That was asked for in `initialize`, which has this id. Until it is answered nothing else is sent, so that it can
+    /// be sent again.
+    Asked(RawId),
+    /// It can.
+    Held(Granted),
+    /// It cannot.
+    Plain,
+}
+
+/// What outlives a socket.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) held: Held,
+    pub(super) open: Open,
+    pub(super) mode: Mode,
+    /// The holder sends nothing more.
+    pub(super) ended: bool,
+    /// All has been said, and the goodbye as well.
+    leaving: bool,
+}
+
+/// The state, and who waits for it to change.
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+impl Shared {
+    pub(super) fn new(keep: Keep) -> Self {
+        let (held, open) = (Held::new(keep), Open::default());
+        let state = State { held, open, mode: Mode::Fresh, ended: false, leaving: false };
+        Self { state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds the lock; were it so, the state would still be consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Takes in what the holder sends.
+    pub(super) fn sends(&mut self, line: Bytes) {
+        let mut line = line;
+        if matches!(self.mode, Mode::Fresh) {
+            self.mode = Mode::Plain;
+            if let Some(marked) = resume::ask(&line) {
+                if let Some(id) = View::parse(&marked).id() {
+                    self.mode = Mode::Asked(RawId::copy(id));
+                }
+                line = marked;
+            }
+        }
+        self.open.asked(&line, self.held.counts().sent + 1);
+        self.held.send(line);
+    }
+
+    /// What may be written next.
+    fn next(&mut self) -> Option<Bytes> {
+        if matches!(self.mode, Mode::Asked(_)) && self.held.ring().position() > 0 {
+            return None;
+        }
+        self.held.next(Instant::now())
+    }
+
+    /// What was granted in `frame`, if it is the answer to `initialize`.
+    fn verdict(&self, frame: &Frame) -> Option<(Mode, Frame)> {
+        let Mode::Asked(id) = &self.mode else { return None };
+        if frame.result().is_none() && frame.error().is_none() || frame.id() != Some(id.as_bytes()) {
+            return None;
+        }
+        Some(match resume::granted(frame.bytes()) {
+            Some((granted, plain)) => (Mode::Held(granted), Frame::parse(plain)),
+            None => (Mode::Plain, frame.clone()),
+        })
+    }
+
+    /// Notes that everything that may be is written.
+    fn written(&mut self) {
+        match self.mode {
+            Mode::Plain => self.held.forget(),
+            _ => self.held.expire(Instant::now()),
+        }
+    }
+}
+
+/// How carrying ended.
+pub(super) enum End {
+    /// The holder wants it to.
+    Done,
+    /// The socket did.
+    Broken(Broken),
+}
+
+/// Carries until the holder has done or the socket is lost. `silence`: how long nothing may be heard.
+pub(super) async fn carry(
+    shared: &Shared,
+    outlet: &mut Outlet,
+    inlet: &Inlet,
+    socket: Socket,
+    silence: Duration,
+) -> End {
+    let Socket { mut reader, mut writer } = socket;
+    let heard = writer.pings().then_some(silence);
+    let abandoned = outlet.abandoned();
+    let end = tokio::select! {
+        biased;
+        () = abandoned => return End::Done,
+        written = write(shared, outlet, &mut writer, silence / 3) => match written {
+            Ok(()) => return End::Done,
+            Err(broken) => broken,
+        },
+        broken = read(shared, inlet, &mut reader, heard) => broken,
+    };
+    if shared.state().leaving {
+        return End::Done;
+    }
+    End::Broken(end)
+}
+
+/// Takes what comes until the socket is lost.
+async fn read(shared: &Shared, inlet: &Inlet, reader: &mut Reader, silence: Option<Duration>) -> Broken {
+    loop {
+        let next = match silence {
+            Some(limit) => timeout(limit, reader.next()).await.unwrap_or(Err(Broken::Silent)),
+            None => reader.next().await,
+        };
+        let frame = match next {
+            Ok(Read::Message(line)) => Frame::parse(line),
+            Ok(Read::TooLong(head)) => Frame::too_long(head),
+            Ok(Read::Sign) => continue,
+            Err(broken) => return broken,
+        };
+        if resume::is_fence(&frame.view()) {
+            return Broken::Fenced;
+        }
+        let (mode, frame) =
+            shared.state().verdict(&frame).map_or((None, frame), |(mode, frame)| (Some(mode), frame));
+        // Whoever takes nothing any more may still want to say something.
+        let _ = inlet.put(frame.clone()).await;
+        // It counts once it is handed on, and from then on nothing may come between.
+        let mut state = shared.state();
+        state.held.took();
+        state.open.answered(&frame);
+        if let Some(mode) = mode {
+            state.mode = mode;
+        }
+        drop(state);
+        shared.changed.notify_one();
+    }
+}
+
+/// Writes what is to be written until the holder has done.
+async fn write(
+    shared: &Shared,
+    outlet: &mut Outlet,
+    writer: &mut Writer,
+    every: Duration,
+) -> Result<(), Broken> {
+    let mut lines = Vec::new();
+    let mut signs = interval(every);
+    signs.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first comes at once.
+    signs.tick().await;
+    loop {
+        outlet.begins();
+        loop {
+            let Some(line) = shared.state().next() else { break };
+            writer.put(line.clone()).await?;
+            outlet.wrote(&line);
+        }
+        writer.flush().await?;
+        let (drained, full, ended) = {
+            let mut state = shared.state();
+            state.written();
+            (state.held.ring().is_drained(), state.held.ring().is_full(), state.ended)
+        };
+        if drained {
+            outlet.flushed();
+        }
+        if drained && ended {
+            break;
+        }
+        tokio::select! {
+            more = outlet.take(&mut lines), if !full && !ended => {
+                let mut state = shared.state();
+                state.ended = !more;
+                lines.drain(..).for_each(|line| state.sends(line));
+            }
+            () = shared.changed.notified() => {}
+            _ = signs.tick() => writer.ping().await?,
+        }
+    }
+    let answered = async {
+        while !shared.state().open.is_empty() {
+            shared.changed.notified().await;
+        }
+    };
+    // What is not answered by then is not waited for: whoever asked has gone.
+    let _ = timeout(ANSWERS, answered).await;
+    let is_held = {
+        let mut state = shared.state();
+        state.leaving = true;
+        matches!(state.mode, Mode::Held(_))
+    };
+    let goodbye = async {
+        if is_held {
+            writer.put(resume::farewell()).await?;
+        }
+        writer.flush().await?;
+        writer.close().await;
+        // Closing a socket with something unread resets it, and the goodbye would be lost: the server hangs up first.
+        pending::<Result<(), Broken>>().await
+    };
+    timeout(GOODBYE, goodbye).await.unwrap_or(Ok(()))
+}

@@ -1,0 +1,71 @@
+//! Cookies for the life of a connection: whoever stands before several servers may find ours by them.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use reqwest::header::{HeaderMap, HeaderValue, SET_COOKIE};
+
+/// How many are kept.
+const MOST: usize = 32;
+
+/// How long one may be.
+const LONGEST: usize = 4096;
+
+/// Cookies of one endpoint. They go nowhere else, so most of what is said about them needs no look.
+#[derive(Debug, Default)]
+pub(super) struct Cookies(Mutex<BTreeMap<String, String>>);
+
+impl Cookies {
+    /// Keeps those that an answer sets.
+    pub(super) fn keep(&self, headers: &HeaderMap) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for set in headers.get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok()) {
+            let mut parts = set.split(';').map(str::trim);
+            let Some((name, value)) = parts.next().and_then(|pair| pair.split_once('=')) else { continue };
+            let (name, value) = (name.trim(), value.trim());
+            let is_over = parts.any(|part| {
+                let age = part.split_once('=').filter(|(key, _)| key.trim().eq_ignore_ascii_case("max-age"));
+                age.is_some_and(|(_, age)| age.trim().parse::<i64>().is_ok_and(|age| age <= 0))
+            });
+            if is_over {
+                kept.remove(name);
+            } else if !name.is_empty()
+                && set.len() <= LONGEST
+                && (kept.len() < MOST || kept.contains_key(name))
+            {
+                kept.insert(name.to_owned(), value.to_owned());
+            }
+        }
+    }
+
+    /// The header that shows them.
+    pub(super) fn header(&self) -> Option<HeaderValue> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let pairs: Vec<String> = kept.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let mut header = (!pairs.is_empty()).then(|| HeaderValue::from_str(&pairs.join("; ")).ok())??;
+        header.set_sensitive(true);
+        Some(header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_are_kept_until_they_are_over() {
+        let cookies = Cookies::default();
+        let keep = |set: &[&'static str]| {
+            let headers = set.iter().map(|set| (SET_COOKIE, HeaderValue::from_static(set))).collect();
+            cookies.keep(&headers);
+            cookies.header().map(|header| header.to_str().unwrap().to_owned())
+        };
+        assert_eq!(keep(&[]), None);
+        assert_eq!(
+            keep(&["a=1; Path=/; HttpOnly", " b = 2=3 ;Secure", "bad", "=x"]).as_deref(),
+            Some("a=1; b=2=3")
+        );
+        assert_eq!(keep(&["a=4;max-age=60"]).as_deref(), Some("a=4; b=2=3"));
+        assert_eq!(keep(&["a=; Max-Age=0", "b=5"]).as_deref(), Some("b=5"));
+    }
+}

@@ -1,0 +1,157 @@
+//! Opening a socket.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use narrows_link::socket::Address;
+use reqwest::header::{AUTHORIZATION, COOKIE, HeaderValue, USER_AGENT};
+use rustix::net::sockopt;
+use rustls::pki_types::ServerName;
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Error as WsError, error::ProtocolError};
+use url::Url;
+
+use super::cookies::Cookies;
+use super::socket::{Io, Socket};
+use super::{DialError, Options, Target, trust};
+
+/// What we call ourselves.
+pub(super) const AGENT: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
+
+/// What the system may hold of a connection in each direction: less than what is kept to be sent again.
+const BUFFERS: u32 = 256 << 10;
+
+/// When the system asks whether a silent host is still there, and how often.
+const PROBE_AFTER: Duration = Duration::from_secs(15);
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+const PROBES: u32 = 3;
+
+/// Opens sockets to one place.
+pub(super) struct Dialler {
+    target: Target,
+    pub(super) options: Options,
+    tls: Option<TlsConnector>,
+    bearer: Option<HeaderValue>,
+    cookies: Cookies,
+}
+
+impl Dialler {
+    /// Checks what can be checked before.
+    pub(super) fn new(target: &Target, options: Options) -> Result<Self, DialError> {
+        let bearer = bearer(target, &options)?;
+        let tls = match target {
+            Target::WebSocket(url) if url.scheme() == "wss" => {
+                Some(TlsConnector::from(Arc::new(trust::config(options.ca.as_deref(), &["http/1.1"])?)))
+            }
+            _ => None,
+        };
+        Ok(Self { target: target.clone(), options, tls, bearer, cookies: Cookies::default() })
+    }
+
+    /// A new socket.
+    pub(super) async fn dial(&self) -> Result<Socket, DialError> {
+        let limit = self.options.connect;
+        timeout(limit, self.open()).await.unwrap_or(Err(DialError::Timeout(limit)))
+    }
+
+    async fn open(&self) -> Result<Socket, DialError> {
+        let max_line = self.options.link.max_line;
+        match &self.target {
+            Target::WebSocket(url) => self.upgrade(url).await,
+            Target::Lines(Address::Tcp(place)) => Ok(Socket::lines(Box::new(tcp(place).await?), max_line)),
+            Target::Lines(Address::Unix(path)) => {
+                let opened = UnixStream::connect(path).await;
+                let stream = opened.map_err(|error| DialError::of_io(&error, &path.display().to_string()))?;
+                Ok(Socket::lines(Box::new(stream), max_line))
+            }
+            Target::Http(_) => Err(DialError::Protocol("it is no place for a socket".to_owned())),
+        }
+    }
+
+    async fn upgrade(&self, url: &Url) -> Result<Socket, DialError> {
+        let host = url.host_str().unwrap_or_default();
+        let place = format!("{host}:{}", url.port_or_known_default().unwrap_or(80));
+        let stream = tcp(&place).await?;
+        let stream: Io = match &self.tls {
+            Some(tls) => {
+                let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+                let name =
+                    ServerName::try_from(bare).map_err(|error| DialError::Certificate(error.to_string()))?;
+                let encrypted = tls.connect(name, stream).await;
+                Box::new(encrypted.map_err(|error| DialError::of_io(&error, &place))?)
+            }
+            None => Box::new(stream),
+        };
+        let mut request = url.as_str().into_client_request().map_err(|error| refused(error, &place))?;
+        let headers = request.headers_mut();
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        headers.extend(self.bearer.clone().map(|bearer| (AUTHORIZATION, bearer)));
+        headers.extend(self.cookies.header().map(|cookies| (COOKIE, cookies)));
+        let most = self.options.link.max_line;
+        let config = WebSocketConfig::default().max_message_size(Some(most)).max_frame_size(Some(most));
+        let (stream, response) = tokio_tungstenite::client_async_with_config(request, stream, Some(config))
+            .await
+            .map_err(|error| refused(error, &place))?;
+        self.cookies.keep(response.headers());
+        Ok(Socket::web(stream))
+    }
+}
+
+/// The header that says who we are, if that can be shown there.
+pub(super) fn bearer(target: &Target, options: &Options) -> Result<Option<HeaderValue>, DialError> {
+    let Some(token) = &options.token else { return Ok(None) };
+    if matches!(target, Target::Lines(_)) {
+        return Err(DialError::Tokenless);
+    }
+    if target.is_exposed() {
+        return Err(DialError::Exposed);
+    }
+    token.bearer().map(Some).ok_or(DialError::Token)
+}
+
+/// A connection to `place`, a host and a port.
+async fn tcp(place: &str) -> Result<TcpStream, DialError> {
+    let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
+    let unknown = |why: String| DialError::Name(host.to_owned(), why);
+    let addresses = tokio::net::lookup_host(place).await.map_err(|error| unknown(error.to_string()))?;
+    let mut failed = unknown("it has no address".to_owned());
+    for address in addresses {
+        match one(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = DialError::of_io(&error, place),
+        }
+    }
+    Err(failed)
+}
+
+async fn one(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_send_buffer_size(BUFFERS)?;
+    socket.set_recv_buffer_size(BUFFERS)?;
+    let stream = socket.connect(address).await?;
+    // Messages are put together before they are written: waiting for more would only add delay.
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(&stream, true)?;
+    sockopt::set_tcp_keepidle(&stream, PROBE_AFTER)?;
+    sockopt::set_tcp_keepintvl(&stream, PROBE_EVERY)?;
+    sockopt::set_tcp_keepcnt(&stream, PROBES)?;
+    Ok(stream)
+}
+
+/// What came of a handshake.
+fn refused(error: WsError, place: &str) -> DialError {
+    match error {
+        WsError::Http(response) => {
+            DialError::of_status(response.status().as_u16(), response.body().as_deref().unwrap_or_default())
+        }
+        WsError::Io(error) => DialError::of_io(&error, place),
+        // Whoever hangs up within the handshake may be a server that ends.
+        WsError::Protocol(ProtocolError::HandshakeIncomplete) => DialError::Io("it was closed".to_owned()),
+        error => DialError::Protocol(error.to_string()),
+    }
+}

@@ -1,0 +1,195 @@
+//! A link over the Streamable HTTP profile: messages are posted, what comes back comes over streams of events.
+
+mod feed;
+mod post;
+mod sse;
+mod talk;
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use narrows_link::{CloseReason, Inlet, Outlet};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, redirect};
+use url::Url;
+
+use super::cookies::Cookies;
+use super::{DialError, Lost, Options, Target, dial, keep, trust};
+use talk::Talk;
+
+const CONNECTION: HeaderName = HeaderName::from_static("acp-connection-id");
+const SESSION: HeaderName = HeaderName::from_static("acp-session-id");
+const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
+
+/// How much of an answer that is no message is read.
+const WORDS: usize = 4096;
+
+/// A conversation that has not begun.
+pub(super) struct Client {
+    wire: Arc<Wire>,
+}
+
+impl Client {
+    /// Checks what can be checked before.
+    pub(super) fn new(url: &Url, options: &Options) -> Result<Self, DialError> {
+        let bearer = dial::bearer(&Target::Http(url.clone()), options)?;
+        let tls = match url.scheme() {
+            "https" => trust::config(options.ca.as_deref(), &["h2", "http/1.1"])?,
+            _ => trust::nobody()?,
+        };
+        let http = reqwest::Client::builder()
+            .user_agent(dial::AGENT)
+            .connect_timeout(options.connect)
+            .tcp_nodelay(true)
+            .referer(false)
+            .redirect(redirect::Policy::none())
+            .tls_backend_preconfigured(tls)
+            .no_proxy()
+            .build()
+            .map_err(|error| DialError::Io(causes(&error)))?;
+        let (url, options) = (url.clone(), options.clone());
+        Ok(Self { wire: Arc::new(Wire { url, http, bearer, cookies: Cookies::default(), options }) })
+    }
+
+    /// Carries until the holder has done, or it cannot be done any more.
+    pub(super) async fn run(self, mut outlet: Outlet, inlet: Inlet) -> Result<(), Lost> {
+        let mut talk = Talk::new(self.wire);
+        let abandoned = outlet.abandoned();
+        let talked = tokio::select! {
+            biased;
+            () = abandoned => Ok(()),
+            talked = talk.run(&mut outlet, &inlet) => talked,
+        };
+        match talked {
+            Ok(()) => {
+                talk.leave().await;
+                inlet.close(CloseReason::Local);
+                Ok(())
+            }
+            Err(lost) => {
+                let answers = talk.fail(&keep::words(&lost));
+                keep::give_up(&lost, answers, &mut outlet, inlet).await;
+                Err(lost)
+            }
+        }
+    }
+}
+
+/// How requests are made.
+struct Wire {
+    url: Url,
+    http: reqwest::Client,
+    bearer: Option<HeaderValue>,
+    cookies: Cookies,
+    options: Options,
+}
+
+impl Wire {
+    fn request(&self, method: Method, connection: Option<&str>, session: Option<&str>) -> RequestBuilder {
+        let mut headers = HeaderMap::new();
+        headers.extend(self.bearer.clone().map(|bearer| (AUTHORIZATION, bearer)));
+        headers.extend(self.cookies.header().map(|cookies| (COOKIE, cookies)));
+        // A name that no header can have is known by the message as well.
+        let value = |text: Option<&str>| text.and_then(|text| HeaderValue::from_str(text).ok());
+        headers.extend(value(connection).map(|connection| (CONNECTION, connection)));
+        headers.extend(value(session).map(|session| (SESSION, session)));
+        self.http.request(method, self.url.clone()).headers(headers)
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, DialError> {
+        let response = request.send().await.map_err(|error| self.failed(&error))?;
+        self.cookies.keep(response.headers());
+        Ok(response)
+    }
+
+    /// Makes a connection: its name, if there is one, and the answer.
+    async fn initialize(&self, line: Bytes) -> Result<(Option<String>, Bytes), DialError> {
+        let request =
+            self.request(Method::POST, None, None).header(CONTENT_TYPE, JSON).header(ACCEPT, JSON).body(line);
+        let response = self.send(request).await?;
+        let status = response.status();
+        let connection =
+            response.headers().get(CONNECTION).and_then(|name| name.to_str().ok()).map(str::to_owned);
+        let most = if status == StatusCode::OK { self.options.link.max_line } else { WORDS };
+        let body = body(response, most).await.map_err(DialError::Io)?;
+        match status {
+            StatusCode::OK => Ok((connection, body)),
+            status => Err(DialError::of_status(status.as_u16(), &body)),
+        }
+    }
+
+    /// Opens a stream of events, behind the one with the id `last`.
+    async fn listen(
+        &self,
+        connection: &str,
+        session: Option<&str>,
+        last: Option<&str>,
+    ) -> Result<Response, DialError> {
+        let mut request = self.request(Method::GET, Some(connection), session).header(ACCEPT, EVENTS);
+        if let Some(last) = last.and_then(|last| HeaderValue::from_str(last).ok()) {
+            request = request.header(LAST_EVENT, last);
+        }
+        let limit = self.options.connect;
+        let answered = tokio::time::timeout(limit, self.send(request)).await;
+        let response = answered.unwrap_or(Err(DialError::Timeout(limit)))?;
+        match response.status() {
+            StatusCode::OK => Ok(response),
+            status => {
+                let body = body(response, WORDS).await.unwrap_or_default();
+                Err(DialError::of_status(status.as_u16(), &body))
+            }
+        }
+    }
+
+    /// What went wrong with a request, if nothing came back.
+    fn failed(&self, error: &reqwest::Error) -> DialError {
+        let place = self.url.host_str().unwrap_or_default();
+        if error.is_timeout() && error.is_connect() {
+            return DialError::Timeout(self.options.connect);
+        }
+        let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+        while let Some(now) = cause {
+            if let Some(error) = now.downcast_ref::<io::Error>() {
+                let found = DialError::of_io(error, self.url.authority());
+                if !matches!(found, DialError::Io(_)) {
+                    return found;
+                }
+            }
+            if now.to_string() == "dns error" {
+                return DialError::Name(
+                    place.to_owned(),
+                    now.source().map(ToString::to_string).unwrap_or_default(),
+                );
+            }
+            cause = now.source();
+        }
+        DialError::Io(causes(error))
+    }
+}
+
+/// The body of an answer, if it is no longer than allowed.
+async fn body(mut response: Response, most: usize) -> Result<Bytes, String> {
+    let mut body = BytesMut::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| causes(&error))? {
+        if body.len() + chunk.len() > most {
+            return Err("the answer is too long".to_owned());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.freeze())
+}
+
+/// An error and what caused it, without the URL, which may have a secret in it.
+fn causes(error: &reqwest::Error) -> String {
+    let mut cause: Option<&dyn Error> = error.source();
+    let mut words = Vec::new();
+    while let Some(now) = cause {
+        words.push(now.to_string());
+        cause = now.source();
+    }
+    if words.is_empty() { "the request failed".to_owned() } else { words.join(": ") }
+}

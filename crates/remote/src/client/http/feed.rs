@@ -1,0 +1,130 @@
+//! One stream of events, over as many requests as it takes.
+
+use std::sync::Arc;
+
+use narrows_wire::Frame;
+use reqwest::Response;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::super::backoff::Backoff;
+use super::super::{DialError, Lost};
+use super::sse::Parser;
+use super::{Wire, causes};
+
+/// What comes of streams.
+pub(super) enum News {
+    /// A message.
+    Frame(Frame),
+    /// The stream of a session is over: the server knows no such session.
+    Over(String),
+    /// The connection is lost.
+    Lost(Lost),
+}
+
+/// Where a stream begins, and where to put what comes.
+pub(super) struct Feed {
+    pub(super) wire: Arc<Wire>,
+    pub(super) connection: String,
+    /// `None` for the stream of the connection.
+    pub(super) session: Option<String>,
+    pub(super) news: mpsc::Sender<News>,
+}
+
+/// Nobody listens any more.
+struct Unheard;
+
+impl Feed {
+    /// Reads the stream until it is over, beginning with an answer if there is one already.
+    pub(super) async fn run(self, first: Option<Response>) {
+        let mut answer = first;
+        let mut last: Option<String> = None;
+        let mut counted = true;
+        let mut backoff = Backoff::new();
+        loop {
+            if let Some(response) = answer.take() {
+                let before = last.clone();
+                let why = match self.read(response, &mut last, &mut counted).await {
+                    Ok(why) => why,
+                    Err(Unheard) => return,
+                };
+                tracing::debug!(why, session = self.session.is_some(), "a stream of events was cut off");
+                if !counted {
+                    return self.tell(News::Lost(Lost::Plain(why))).await;
+                }
+                if before != last {
+                    backoff = Backoff::new();
+                }
+            }
+            match self.again(last.as_deref(), &mut backoff).await {
+                Ok(response) => answer = Some(response),
+                Err(news) => return self.tell(news).await,
+            }
+        }
+    }
+
+    async fn tell(&self, news: News) {
+        // Whoever has gone need not know.
+        let _ = self.news.send(news).await;
+    }
+
+    /// Hands on what comes until the stream is cut off, and says why. `counted`: every event had an id.
+    async fn read(
+        &self,
+        mut response: Response,
+        last: &mut Option<String>,
+        counted: &mut bool,
+    ) -> Result<String, Unheard> {
+        let mut parser = Parser::new(self.wire.options.link.max_line);
+        let mut events = Vec::new();
+        loop {
+            // A server that has nothing to say says so from time to time.
+            let read = match timeout(self.wire.options.silence, response.chunk()).await {
+                Ok(Ok(Some(read))) => read,
+                Ok(Ok(None)) => return Ok("the server closed the stream".to_owned()),
+                Ok(Err(error)) => return Ok(causes(&error)),
+                Err(_) => return Ok("the server has fallen silent".to_owned()),
+            };
+            if let Err(error) = parser.feed(&read, &mut events) {
+                self.tell(News::Lost(Lost::TooLong(error.to_string()))).await;
+                return Err(Unheard);
+            }
+            for event in events.drain(..) {
+                self.news.send(News::Frame(Frame::parse(event.data))).await.map_err(|_| Unheard)?;
+                *counted &= event.id.is_some();
+                *last = event.id;
+            }
+        }
+    }
+
+    /// Opens the stream behind the event `last`.
+    async fn again(&self, last: Option<&str>, backoff: &mut Backoff) -> Result<Response, News> {
+        let grace = self.wire.options.grace;
+        let deadline = Instant::now() + grace;
+        let mut why = DialError::Io("it was cut off".to_owned());
+        loop {
+            let attempt = async {
+                sleep(backoff.next()).await;
+                self.wire.listen(&self.connection, self.session.as_deref(), last).await
+            };
+            let error = match timeout_at(deadline, attempt).await {
+                Ok(Ok(response)) => return Ok(response),
+                Ok(Err(error)) => error,
+                Err(_) => return Err(News::Lost(Lost::Grace { grace, last: why })),
+            };
+            match (&error, &self.session) {
+                (DialError::Status { words: Some(words), .. }, _) if words.contains("cursor_gap") => {
+                    return Err(News::Lost(Lost::Gap));
+                }
+                (DialError::Status { status: 404, .. }, Some(session)) => {
+                    return Err(News::Over(session.clone()));
+                }
+                (DialError::Status { status: 404, .. }, None) => return Err(News::Lost(Lost::Forgotten)),
+                // The server has not noticed yet that the stream was cut off.
+                (DialError::Status { status: 409, .. }, _) => why = error,
+                _ if error.is_final() => return Err(News::Lost(Lost::Dial(error))),
+                _ => why = error,
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Events out of a stream of bytes.
+
+use bytes::Bytes;
+use narrows_wire::{Line, Splitter};
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Event {
+    /// Its id, if it has one.
+    pub(super) id: Option<String>,
+    /// What it says, on one line.
+    pub(super) data: Bytes,
+}
+
+/// An event is longer than allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an event is too long")]
+pub(super) struct TooLong;
+
+/// Cuts a stream into events. An empty line ends one, so lines are cut here as they are elsewhere but for that.
+#[derive(Debug)]
+pub(super) struct Parser {
+    splitter: Splitter,
+    limit: usize,
+    id: Option<String>,
+    data: Vec<Bytes>,
+    length: usize,
+}
+
+/// How long an id may be.
+const LONGEST_ID: usize = 256;
+
+impl Parser {
+    /// For events of up to `limit` bytes.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { splitter: Splitter::new(limit), limit, id: None, data: Vec::new(), length: 0 }
+    }
+
+    /// Takes what was read, and shows every event that it completes.
+    pub(super) fn feed(&mut self, read: &[u8], events: &mut Vec<Event>) -> Result<(), TooLong> {
+        // Empty lines are nothing to a splitter: each line gets a character that keeps it from being empty.
+        for piece in read.split_inclusive(|&byte| byte == b'\n') {
+            match piece.strip_suffix(b"\n") {
+                Some(line) => {
+                    let buffer = self.splitter.buffer();
+                    buffer.extend_from_slice(line.strip_suffix(b"\r").unwrap_or(line));
+                    buffer.extend_from_slice(b".\n");
+                }
+                None => self.splitter.buffer().extend_from_slice(piece),
+            }
+            while let Some(line) = self.splitter.next_line() {
+                let Line::Whole(line) = line else { return Err(TooLong) };
+                let line = line.slice(..line.len() - 1);
+                // A carriage return that was read before its line end.
+                let end = line.len() - usize::from(line.ends_with(b"\r"));
+                events.extend(self.line(&line.slice(..end))?);
+            }
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, line: &Bytes) -> Result<Option<Event>, TooLong> {
+        if line.is_empty() {
+            self.length = 0;
+            let id = self.id.take();
+            let data = std::mem::take(&mut self.data);
+            // What has no data is no event; an id alone still says how far the stream has come, which the next will too.
+            return Ok((!data.is_empty()).then(|| Event { id, data: joined(data) }));
+        }
+        let colon = memchr::memchr(b':', line).unwrap_or(line.len());
+        let value = line.slice((colon + 1).min(line.len())..);
+        let value = if value.starts_with(b" ") { value.slice(1..) } else { value };
+        match &line[..colon] {
+            b"data" => {
+                self.length += value.len();
+                if self.length > self.limit {
+                    return Err(TooLong);
+                }
+                self.data.push(value);
+            }
+            b"id" => {
+                let text = std::str::from_utf8(&value).ok().filter(|text| text.len() <= LONGEST_ID);
+                self.id = text.filter(|text| !text.contains('\0')).map(str::to_owned);
+            }
+            // Comments, kinds of events and times to wait are nothing to us.
+            _ => {}
+        }
+        Ok(None)
+    }
+}
+
+/// The lines of an event as one: a line end in JSON is white space.
+fn joined(mut data: Vec<Bytes>) -> Bytes {
+    match data.len() {
+        1 => data.swap_remove(0),
+        _ => data.join(&b' ').into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(pieces: &[&[u8]]) -> Vec<(Option<String>, String)> {
+        let mut parser = Parser::new(1000);
+        let mut events = Vec::new();
+        for piece in pieces {
+            parser.feed(piece, &mut events).unwrap();
+        }
+        events.into_iter().map(|event| (event.id, String::from_utf8(event.data.to_vec()).unwrap())).collect()
+    }
+
+    const STREAM: &str = ": hello\n\nid: 1\ndata: {\"a\":1}\n\ndata:{\"b\":\ndata: 2}\nevent: x\r\nid: 2\r\n\r\nid: 3\n\ndata\n\ndata: {\n";
+
+    #[test]
+    fn events_are_cut_from_a_stream() {
+        let event = |id: Option<&str>, data: &str| (id.map(str::to_owned), data.to_owned());
+        let expected = [event(Some("1"), "{\"a\":1}"), event(Some("2"), "{\"b\": 2}"), event(None, "")];
+        assert_eq!(parse(&[STREAM.as_bytes()]), expected);
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused() {
+        let mut parser = Parser::new(20);
+        let mut events = Vec::new();
+        let piece = b"data: 0123456789\n";
+        assert_eq!(parser.feed(piece, &mut events), Ok(()));
+        assert_eq!(parser.feed(piece, &mut events), Ok(()));
+        assert_eq!(parser.feed(piece, &mut events), Err(TooLong));
+        assert_eq!(Parser::new(20).feed(&[b'x'; 30], &mut events), Err(TooLong));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn however_it_is_read_the_events_are_the_same(cuts in prop::collection::vec(1..20_usize, 0..40)) {
+            let mut rest = STREAM.as_bytes();
+            let mut pieces = Vec::new();
+            for cut in cuts {
+                let (piece, behind) = rest.split_at(cut.min(rest.len()));
+                pieces.push(piece);
+                rest = behind;
+            }
+            pieces.push(rest);
+            prop_assert_eq!(parse(&pieces), parse(&[STREAM.as_bytes()]));
+        }
+
+        #[test]
+        fn no_bytes_do_harm(bytes: Vec<u8>) {
+            _ = Parser::new(50).feed(&bytes, &mut Vec::new());
+        }
+    }
+}

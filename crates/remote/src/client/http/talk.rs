@@ -1,0 +1,333 @@
+//! A conversation over Streamable HTTP: what is posted in which order, and which streams are listened to.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use narrows_acp::method;
+use narrows_link::{Inlet, Outlet};
+use narrows_wire::{Code, Frame, Kind, RawId, RpcError, message};
+use reqwest::{Method, Response};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::super::open::Open;
+use super::super::socket::one_line;
+use super::super::{DialError, Lost};
+use super::Wire;
+use super::feed::{Feed, News};
+use super::post::{Posted, post};
+
+/// How many messages of streams may wait.
+const NEWS: usize = 64;
+
+/// How many things are remembered of requests that are open.
+const MOST: usize = 4096;
+
+/// How long the answers to what is open are waited for once the holder has nothing more to ask.
+const ANSWERS: Duration = Duration::from_secs(2);
+
+/// How long a goodbye may take.
+const GOODBYE: Duration = Duration::from_secs(3);
+
+/// What is done for one session, or for none, one after the other.
+#[derive(Default)]
+struct Lane {
+    waiting: VecDeque<Job>,
+    busy: bool,
+}
+
+/// One thing to do.
+struct Job {
+    /// What to post; nothing where only a stream is to be opened.
+    line: Option<Bytes>,
+    /// Open the stream of the session before.
+    listen: bool,
+}
+
+/// What a job came to.
+struct Done {
+    lane: Option<String>,
+    /// The stream that was opened, or that could not be.
+    stream: Option<Result<Response, DialError>>,
+    /// The id of the request, if it was one.
+    id: Option<RawId>,
+    posted: Option<Posted>,
+}
+
+type Doing = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+/// A conversation.
+pub(super) struct Talk {
+    wire: Arc<Wire>,
+    connection: Option<String>,
+    lanes: HashMap<Option<String>, Lane>,
+    doing: FuturesUnordered<Doing>,
+    /// How many bytes wait in lanes.
+    waiting: usize,
+    /// Sessions whose stream is listened to.
+    streams: HashSet<String>,
+    /// The agent's open requests that belong to a session: their answers go there too.
+    asked: HashMap<RawId, String>,
+    /// Our open requests after which a session exists whose stream could not be had before.
+    awaited: HashMap<RawId, String>,
+    open: Open,
+    feeds: JoinSet<()>,
+    news: (mpsc::Sender<News>, mpsc::Receiver<News>),
+}
+
+impl Talk {
+    pub(super) fn new(wire: Arc<Wire>) -> Self {
+        Self {
+            wire,
+            connection: None,
+            lanes: HashMap::new(),
+            doing: FuturesUnordered::new(),
+            waiting: 0,
+            streams: HashSet::new(),
+            asked: HashMap::new(),
+            awaited: HashMap::new(),
+            open: Open::default(),
+            feeds: JoinSet::new(),
+            news: mpsc::channel(NEWS),
+        }
+    }
+
+    /// Carries until the holder has done.
+    pub(super) async fn run(&mut self, outlet: &mut Outlet, inlet: &Inlet) -> Result<(), Lost> {
+        let mut lines = Vec::new();
+        let mut ended = false;
+        loop {
+            let idle = self.doing.is_empty();
+            if idle {
+                outlet.flushed();
+            }
+            let room = self.waiting < self.wire.options.keep.bytes;
+            tokio::select! {
+                biased;
+                Some(done) = self.doing.next(), if !idle => self.done(done, inlet).await?,
+                Some(news) = self.news.1.recv() => self.hear(news, inlet).await?,
+                more = outlet.take(&mut lines), if !ended && room => {
+                    ended = !more;
+                    outlet.begins();
+                    for line in lines.drain(..) {
+                        outlet.wrote(&line);
+                        self.admit(line, outlet, inlet).await?;
+                    }
+                }
+                () = sleep(ANSWERS), if ended && idle && !self.open.is_empty() => return Ok(()),
+                else => {}
+            }
+            if ended && self.doing.is_empty() && self.open.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes in what the holder sends.
+    async fn admit(&mut self, line: Bytes, outlet: &Outlet, inlet: &Inlet) -> Result<(), Lost> {
+        let frame = Frame::parse(line.clone());
+        if self.connection.is_none() {
+            return self.begin(&frame, outlet, inlet).await;
+        }
+        if frame.kind() == Kind::Batch {
+            return self.refuse_batch(&frame, inlet).await;
+        }
+        let method = frame.method().unwrap_or_default();
+        let session = match frame.kind() {
+            Kind::Response => frame.id().and_then(|id| self.asked.remove(&RawId::copy(id))),
+            // These never belong to a session, whatever they name.
+            _ if method.starts_with("$/") => None,
+            _ => frame.session().map(Cow::into_owned),
+        };
+        let ends = matches!(&*method, method::SESSION_CLOSE | method::SESSION_DELETE);
+        let listen = match &session {
+            Some(session) if frame.kind() == Kind::Request && !ends => self.streams.insert(session.clone()),
+            _ => false,
+        };
+        self.open.asked(&line, u64::MAX);
+        self.enqueue(session, Job { line: Some(line), listen });
+        Ok(())
+    }
+
+    /// Begins the connection by `initialize`; anything else has no place yet.
+    async fn begin(&mut self, frame: &Frame, outlet: &Outlet, inlet: &Inlet) -> Result<(), Lost> {
+        if frame.kind() != Kind::Request || frame.method().as_deref() != Some(method::INITIALIZE) {
+            if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
+                let error = RpcError::new(Code::InvalidRequest, "a conversation begins with `initialize`");
+                hand_on(inlet, Frame::parse(message::error(id, &error))).await;
+            }
+            return Ok(());
+        }
+        self.open.asked(frame.bytes(), 1);
+        let begun = tokio::select! {
+            biased;
+            begun = self.wire.initialize(frame.bytes().clone()) => begun?,
+            // Nobody waits for it any more.
+            () = outlet.ended() => return Ok(()),
+        };
+        let (connection, answer) = begun;
+        let answer = Frame::parse(one_line(answer));
+        self.open.answered(&answer);
+        if answer.id() != frame.id() {
+            let why = "what it answers to `initialize` is no answer to it".to_owned();
+            return Err(Lost::Dial(DialError::Protocol(why)));
+        }
+        if let Some(connection) = connection {
+            // Open before anything can be asked whose answer comes there.
+            let opened = self.wire.listen(&connection, None, None).await;
+            let first = match opened {
+                Ok(response) => Some(response),
+                Err(error) if error.is_final() => return Err(Lost::Dial(error)),
+                Err(_) => None,
+            };
+            self.connection = Some(connection);
+            self.listen(None, first);
+        } else if answer.error().is_none() {
+            let why = "it names no connection (`Acp-Connection-Id`)".to_owned();
+            return Err(Lost::Dial(DialError::Protocol(why)));
+        }
+        hand_on(inlet, answer).await;
+        Ok(())
+    }
+
+    /// The transport knows no arrays: one that asks for something is answered here.
+    async fn refuse_batch(&mut self, frame: &Frame, inlet: &Inlet) -> Result<(), Lost> {
+        let mut asked = Open::default();
+        asked.asked(frame.bytes(), 1);
+        if !asked.is_empty() {
+            let error = RpcError::new(Code::InvalidRequest, "no batches over HTTP: send each message alone");
+            hand_on(inlet, Frame::parse(message::error(b"null", &error))).await;
+        }
+        Ok(())
+    }
+
+    fn enqueue(&mut self, lane: Option<String>, job: Job) {
+        self.waiting += job.line.as_ref().map_or(0, Bytes::len);
+        self.lanes.entry(lane.clone()).or_default().waiting.push_back(job);
+        self.advance(lane);
+    }
+
+    /// Begins the next thing of a lane, if it is not busy.
+    fn advance(&mut self, lane: Option<String>) {
+        let Some(now) = self.lanes.get_mut(&lane).filter(|lane| !lane.busy) else { return };
+        let (Some(job), Some(connection)) = (now.waiting.pop_front(), self.connection.clone()) else {
+            self.lanes.remove(&lane);
+            return;
+        };
+        now.busy = true;
+        if let Some(line) = &job.line {
+            self.waiting -= line.len();
+            // From now on it may have had an effect.
+            self.open.asked(line, 1);
+        }
+        let wire = Arc::clone(&self.wire);
+        self.doing.push(Box::pin(async move {
+            let session = lane.as_deref();
+            let stream = match job.listen {
+                true => Some(wire.listen(&connection, session, None).await),
+                false => None,
+            };
+            let id = job.line.as_ref().and_then(|line| Frame::parse(line.clone()).id().map(RawId::copy));
+            let posted = match job.line {
+                Some(line) => Some(post(&wire, &connection, session, line).await),
+                None => None,
+            };
+            Done { lane, stream, id, posted }
+        }));
+    }
+
+    async fn done(&mut self, done: Done, inlet: &Inlet) -> Result<(), Lost> {
+        let Done { lane, stream, id, posted } = done;
+        if let Some(now) = self.lanes.get_mut(&lane) {
+            now.busy = false;
+        }
+        match (stream, &lane) {
+            (Some(Ok(response)), Some(session)) => self.listen(Some(session.clone()), Some(response)),
+            (Some(Err(DialError::Status { status: 400..=499, .. })), Some(session)) => {
+                // Not known yet: once it is, what happens in it comes there.
+                self.streams.remove(session);
+                if let Some(id) = id
+                    && self.awaited.len() < MOST
+                {
+                    self.awaited.insert(id, session.clone());
+                }
+            }
+            (Some(Err(_)), Some(session)) => self.listen(Some(session.clone()), None),
+            _ => {}
+        }
+        match posted {
+            Some(Posted::Taken(Some(answer)) | Posted::Failed(Some(answer))) => {
+                self.deliver(answer, inlet).await;
+            }
+            Some(Posted::Lost(lost)) => return Err(lost),
+            Some(Posted::Taken(None) | Posted::Failed(None)) | None => {}
+        }
+        self.advance(lane);
+        Ok(())
+    }
+
+    async fn hear(&mut self, news: News, inlet: &Inlet) -> Result<(), Lost> {
+        match news {
+            News::Frame(frame) => self.deliver(frame, inlet).await,
+            News::Over(session) => drop(self.streams.remove(&session)),
+            News::Lost(lost) => return Err(lost),
+        }
+        Ok(())
+    }
+
+    /// Hands a message on, and remembers what it means for the streams.
+    async fn deliver(&mut self, frame: Frame, inlet: &Inlet) {
+        self.open.answered(&frame);
+        match (frame.kind(), frame.id().map(RawId::copy), frame.session()) {
+            (Kind::Request, Some(id), Some(session)) if self.asked.len() < MOST => {
+                self.asked.insert(id, session.into_owned());
+            }
+            (Kind::Response, id, named) => {
+                let awaited = id.and_then(|id| self.awaited.remove(&id));
+                let session = named.map(Cow::into_owned).or(awaited);
+                if let Some(session) = session.filter(|_| frame.result().is_some())
+                    && self.streams.insert(session.clone())
+                {
+                    self.enqueue(Some(session), Job { line: None, listen: true });
+                }
+            }
+            _ => {}
+        }
+        hand_on(inlet, frame).await;
+    }
+
+    /// Listens to a stream from now on.
+    fn listen(&mut self, session: Option<String>, first: Option<Response>) {
+        while self.feeds.try_join_next().is_some() {}
+        let Some(connection) = self.connection.clone() else { return };
+        let feed = Feed { wire: Arc::clone(&self.wire), connection, session, news: self.news.0.clone() };
+        self.feeds.spawn(feed.run(first));
+    }
+
+    /// The answers to all that is open.
+    pub(super) fn fail(&mut self, why: &str) -> Vec<Frame> {
+        self.open.fail(why, 1)
+    }
+
+    /// Ends the connection.
+    pub(super) async fn leave(&mut self) {
+        self.feeds.shutdown().await;
+        if let Some(connection) = self.connection.take() {
+            let request = self.wire.request(Method::DELETE, Some(&connection), None);
+            // The server notices sooner or later in any case.
+            let _ = timeout(GOODBYE, request.send()).await;
+        }
+    }
+}
+
+async fn hand_on(inlet: &Inlet, frame: Frame) {
+    // Whoever takes nothing any more may still want to say something.
+    let _ = inlet.put(frame).await;
+}

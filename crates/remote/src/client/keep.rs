@@ -1,0 +1,247 @@
+//! One connection over as many sockets as it takes.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use narrows_link::{CloseReason, Inlet, Outlet};
+use narrows_wire::{Frame, View};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::backoff::Backoff;
+use super::carry::{End, Mode, Shared, carry};
+use super::dial::Dialler;
+use super::open::Open;
+use super::socket::{Broken, Read, Socket};
+use super::{DialError, Lost};
+use crate::resume::{Answer, Ask, Connection, Counts};
+
+/// The id of our own requests, which are the first on their socket and can be taken for no other.
+const ID: &[u8] = b"\"narrows/resume\"";
+
+/// How long it is tried to say the rest when the holder has gone.
+const PARTING: Duration = Duration::from_secs(10);
+
+/// How often a connection may be taken from us within [`FENCES`] before it is somebody else's.
+const MOST_FENCES: u32 = 5;
+const FENCES: Duration = Duration::from_secs(60);
+
+/// Keeps one connection.
+pub(super) struct Keeper {
+    dialler: Dialler,
+    outlet: Outlet,
+    inlet: Inlet,
+    shared: Shared,
+    backoff: Backoff,
+    /// What had gone each way when a socket was last lost.
+    before: Option<Counts>,
+    fences: u32,
+    fenced: Instant,
+}
+
+/// Why an attempt came to nothing.
+enum Failed {
+    /// The next one may come to something.
+    Again(DialError),
+    Finally(Lost),
+}
+
+impl From<DialError> for Failed {
+    fn from(error: DialError) -> Self {
+        if error.is_final() { Self::Finally(Lost::Dial(error)) } else { Self::Again(error) }
+    }
+}
+
+impl From<Broken> for Failed {
+    fn from(broken: Broken) -> Self {
+        Self::Again(DialError::Io(broken.to_string()))
+    }
+}
+
+impl Keeper {
+    pub(super) fn new(dialler: Dialler, outlet: Outlet, inlet: Inlet) -> Self {
+        let shared = Shared::new(dialler.options.keep);
+        let (backoff, fenced) = (Backoff::new(), Instant::now());
+        Self { dialler, outlet, inlet, shared, backoff, before: None, fences: 0, fenced }
+    }
+
+    /// Carries until the holder has done, or it cannot be done any more.
+    pub(super) async fn run(mut self, socket: Socket) -> Result<(), Lost> {
+        let mut next = Some(socket);
+        while let Some(socket) = next {
+            let silence = self.dialler.options.silence;
+            match carry(&self.shared, &mut self.outlet, &self.inlet, socket, silence).await {
+                End::Done => break,
+                End::Broken(broken) => match self.again(broken).await {
+                    Ok(socket) => next = socket,
+                    Err(lost) => {
+                        let answers = {
+                            let mut state = self.shared.state();
+                            let reached = state.held.ring().reached();
+                            state.open.fail(&words(&lost), reached)
+                        };
+                        give_up(&lost, answers, &mut self.outlet, self.inlet).await;
+                        return Err(lost);
+                    }
+                },
+            }
+        }
+        self.inlet.close(CloseReason::Local);
+        Ok(())
+    }
+
+    /// Another socket for the connection; `None` if the holder has no use for one.
+    async fn again(&mut self, broken: Broken) -> Result<Option<Socket>, Lost> {
+        tracing::info!(why = %broken, "the connection is lost");
+        let (connection, counts) = {
+            let state = self.shared.state();
+            let counts = state.held.counts();
+            let connection = match &state.mode {
+                Mode::Held(granted) => Some(granted.connection.clone()),
+                // Nobody has answered, and nothing but a question was sent.
+                Mode::Fresh | Mode::Asked(_) if counts.taken == 0 => None,
+                _ => return Err(Lost::Plain(broken.to_string())),
+            };
+            (connection, counts)
+        };
+        match broken {
+            Broken::TooLong(why) => return Err(Lost::TooLong(why)),
+            Broken::Fenced => self.fence()?,
+            _ => {}
+        }
+        // The first attempt is made at once, unless the last socket was of no use.
+        let mut wait = Duration::ZERO;
+        if self.before.replace(counts) == Some(counts) {
+            wait = self.backoff.next();
+        } else {
+            self.backoff = Backoff::new();
+        }
+        let grace = self.dialler.options.grace;
+        let deadline = Instant::now() + grace;
+        let (dialler, shared, backoff) = (&self.dialler, &self.shared, &mut self.backoff);
+        let attempts = async {
+            let mut last = DialError::Io(broken.to_string());
+            loop {
+                let attempt = async {
+                    sleep(wait).await;
+                    attempt(dialler, shared, connection.as_ref()).await
+                };
+                match timeout_at(deadline, attempt).await {
+                    Ok(Ok(socket)) => return Ok(Some(socket)),
+                    Ok(Err(Failed::Finally(lost))) => return Err(lost),
+                    Ok(Err(Failed::Again(error))) => last = error,
+                    Err(_) => return Err(Lost::Grace { grace, last }),
+                }
+                tracing::debug!(why = %last, "no connection yet");
+                wait = backoff.next();
+            }
+        };
+        tokio::select! {
+            biased;
+            socket = attempts => socket,
+            () = parting(shared, &mut self.outlet) => Ok(None),
+        }
+    }
+
+    /// Counts how often somebody has taken over.
+    fn fence(&mut self) -> Result<(), Lost> {
+        if self.fenced.elapsed() > FENCES {
+            self.fences = 0;
+        }
+        self.fenced = Instant::now();
+        self.fences += 1;
+        // A late attempt of our own can do that, but not for long.
+        if self.fences >= MOST_FENCES { Err(Lost::Fenced) } else { Ok(()) }
+    }
+}
+
+/// Waits until the holder has gone, and a little longer if there is something to say.
+async fn parting(shared: &Shared, outlet: &mut Outlet) {
+    outlet.ended().await;
+    let mut lines = Vec::new();
+    outlet.take_now(&mut lines);
+    let is_drained = {
+        let mut state = shared.state();
+        lines.drain(..).for_each(|line| state.sends(line));
+        state.ended = true;
+        state.held.ring().is_drained()
+    };
+    if !is_drained {
+        sleep(PARTING).await;
+    }
+}
+
+/// A new socket on which the connection goes on.
+async fn attempt(
+    dialler: &Dialler,
+    shared: &Shared,
+    connection: Option<&Connection>,
+) -> Result<Socket, Failed> {
+    let mut socket = dialler.dial().await?;
+    let Some(connection) = connection else {
+        return shared.state().held.resume(0).map(|_| socket).map_err(|_| Failed::Finally(Lost::Gap));
+    };
+    let received = shared.state().held.counts().taken;
+    let ask = Ask { id: Bytes::from_static(ID), connection: connection.clone(), received };
+    let limit = dialler.options.connect;
+    let asking = async {
+        socket.writer.put(ask.line()).await?;
+        socket.writer.flush().await?;
+        loop {
+            if let Read::Message(line) = socket.reader.next().await? {
+                return Ok::<_, Failed>(Answer::read(&View::parse(&line), ID));
+            }
+        }
+    };
+    let answer = timeout(limit, asking).await.unwrap_or(Err(Failed::Again(DialError::Timeout(limit))))?;
+    match answer {
+        Some(Answer::Resumed { received }) => {
+            let counts = shared.state().held.counts();
+            shared.state().held.resume(received).map_err(|_| Failed::Finally(Lost::Gap))?;
+            tracing::info!(received, sent = counts.sent, taken = counts.taken, "the connection goes on");
+            Ok(socket)
+        }
+        Some(Answer::Unknown) => Err(Failed::Finally(Lost::Forgotten)),
+        Some(Answer::Gap) => Err(Failed::Finally(Lost::Gap)),
+        Some(Answer::Refused(error)) => {
+            let is_retryable = error
+                .data
+                .as_ref()
+                .and_then(|data| data.get("retryable"))
+                .is_some_and(|retryable| retryable == true);
+            let error = error.to_string();
+            Err(if is_retryable {
+                Failed::Again(DialError::Io(error))
+            } else {
+                Failed::Finally(Lost::Refused(error))
+            })
+        }
+        None => Err(Failed::Finally(Lost::Refused(Broken::Nonsense.to_string()))),
+    }
+}
+
+/// Tells the holder what is lost, by the answers to what it has asked, and ends the link.
+pub(super) async fn give_up(lost: &Lost, mut answers: Vec<Frame>, outlet: &mut Outlet, inlet: Inlet) {
+    let why = words(lost);
+    let mut lines = Vec::new();
+    outlet.take_now(&mut lines);
+    let mut unsent = Open::default();
+    for (number, line) in (1..).zip(&lines) {
+        unsent.asked(line, number);
+    }
+    answers.extend(unsent.fail(&why, 0));
+    for answer in answers {
+        if inlet.put(answer).await.is_err() {
+            break;
+        }
+    }
+    inlet.close(CloseReason::Io { kind: std::io::ErrorKind::ConnectionAborted, message: why });
+}
+
+/// What happened, and why.
+pub(super) fn words(lost: &Lost) -> String {
+    use std::error::Error;
+    match lost.source() {
+        Some(source) => format!("{lost}: {source}"),
+        None => lost.to_string(),
+    }
+}

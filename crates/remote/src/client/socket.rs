@@ -1,0 +1,212 @@
+//! One socket that carries messages: frames of a WebSocket, or lines.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use narrows_wire::{Line, Splitter};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{Error as WsError, Message, Utf8Bytes};
+
+/// How much is put together for one write.
+const GATHER: usize = 64 << 10;
+
+/// Bytes in both directions.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Whatever carries them.
+pub(super) type Io = Box<dyn Stream>;
+
+/// A socket.
+pub(super) struct Socket {
+    pub(super) reader: Reader,
+    pub(super) writer: Writer,
+}
+
+impl Socket {
+    pub(super) fn web(stream: WebSocketStream<Io>) -> Self {
+        let (sink, stream) = stream.split();
+        Self { reader: Reader::Web(stream), writer: Writer::Web(sink) }
+    }
+
+    pub(super) fn lines(stream: Io, max_line: usize) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        let reader = Reader::Lines { half: reader, splitter: Splitter::new(max_line) };
+        Self { reader, writer: Writer::Lines { half: writer, gathered: BytesMut::new() } }
+    }
+}
+
+/// Why a socket is of no use any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Broken {
+    /// The server closed it, or something between us and it.
+    #[error("the server closed the connection")]
+    Closed,
+    /// The server said why.
+    #[error("the server closed the connection: {0}")]
+    Because(String),
+    /// Something is longer than the server allows, or than we do.
+    #[error("{0}")]
+    TooLong(String),
+    /// Reading or writing failed.
+    #[error("{0}")]
+    Failed(String),
+    /// Nothing was heard for too long.
+    #[error("the server has fallen silent")]
+    Silent,
+    /// A newer connection of this client has taken over.
+    #[error("a newer connection has taken over")]
+    Fenced,
+    /// What came makes no sense here.
+    #[error("the server does not keep to the protocol")]
+    Nonsense,
+}
+
+/// What was read.
+pub(super) enum Read {
+    /// A message.
+    Message(Bytes),
+    /// The first bytes of one that is too long.
+    TooLong(Bytes),
+    /// A sign of life.
+    Sign,
+}
+
+pub(super) enum Reader {
+    Web(SplitStream<WebSocketStream<Io>>),
+    Lines { half: ReadHalf<Io>, splitter: Splitter },
+}
+
+impl Reader {
+    /// The next that comes. Safe to cancel.
+    pub(super) async fn next(&mut self) -> Result<Read, Broken> {
+        match self {
+            Self::Web(stream) => match stream.next().await {
+                None => Err(Broken::Closed),
+                Some(Err(error)) => Err(broken(&error)),
+                Some(Ok(Message::Text(text))) if !text.trim().is_empty() => {
+                    Ok(Read::Message(one_line(text.into())))
+                }
+                Some(Ok(Message::Close(Some(frame)))) => Err(closed(&frame)),
+                Some(Ok(Message::Close(None))) => Err(Broken::Closed),
+                // Frames that are not text are no messages of this protocol.
+                Some(Ok(_)) => Ok(Read::Sign),
+            },
+            Self::Lines { half, splitter } => loop {
+                match splitter.next_line() {
+                    Some(Line::Whole(line)) => return Ok(Read::Message(line)),
+                    Some(Line::TooLong(head)) => return Ok(Read::TooLong(head)),
+                    None => {}
+                }
+                match half.read_buf(splitter.buffer()).await {
+                    Ok(0) => return Err(Broken::Closed),
+                    Ok(_) => {}
+                    Err(error) => return Err(Broken::Failed(error.to_string())),
+                }
+            },
+        }
+    }
+}
+
+/// A message is one line wherever it goes next: a line end in it is white space, for in strings it is escaped.
+pub(super) fn one_line(text: Bytes) -> Bytes {
+    if memchr::memchr2(b'\n', b'\r', &text).is_none() {
+        return text;
+    }
+    text.iter()
+        .map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte })
+        .collect::<Vec<u8>>()
+        .into()
+}
+
+fn broken(error: &WsError) -> Broken {
+    match error {
+        WsError::Capacity(error) => Broken::TooLong(error.to_string()),
+        WsError::ConnectionClosed | WsError::AlreadyClosed => Broken::Closed,
+        error => Broken::Failed(error.to_string()),
+    }
+}
+
+fn closed(frame: &CloseFrame) -> Broken {
+    let words: String = frame.reason.chars().filter(|c| !c.is_control()).take(200).collect();
+    match frame.code {
+        CloseCode::Size => Broken::TooLong(format!("the server allows no message of that size ({words})")),
+        CloseCode::Normal | CloseCode::Away | CloseCode::Restart if words.is_empty() => Broken::Closed,
+        code => Broken::Because(format!("{words} ({})", u16::from(code))),
+    }
+}
+
+pub(super) enum Writer {
+    Web(SplitSink<WebSocketStream<Io>, Message>),
+    Lines { half: WriteHalf<Io>, gathered: BytesMut },
+}
+
+impl Writer {
+    /// Writes a message, which may wait until [`Writer::flush`].
+    pub(super) async fn put(&mut self, line: Bytes) -> Result<(), Broken> {
+        match self {
+            Self::Web(sink) => {
+                let text = Utf8Bytes::try_from(line).map_err(|error| Broken::Failed(error.to_string()))?;
+                sink.feed(Message::Text(text)).await.map_err(|error| broken(&error))
+            }
+            Self::Lines { gathered, .. } => {
+                gathered.extend_from_slice(&line);
+                gathered.put_u8(b'\n');
+                if gathered.len() >= GATHER { self.flush().await } else { Ok(()) }
+            }
+        }
+    }
+
+    pub(super) async fn flush(&mut self) -> Result<(), Broken> {
+        match self {
+            Self::Web(sink) => sink.flush().await.map_err(|error| broken(&error)),
+            Self::Lines { half, gathered } => {
+                let written = async {
+                    half.write_all_buf(gathered).await?;
+                    half.flush().await
+                };
+                written.await.map_err(|error| Broken::Failed(error.to_string()))
+            }
+        }
+    }
+
+    /// Asks for a sign of life. Lines have none; of a dead host the system tells in time.
+    pub(super) async fn ping(&mut self) -> Result<(), Broken> {
+        match self {
+            Self::Web(sink) => sink.send(Message::Ping(Bytes::new())).await.map_err(|error| broken(&error)),
+            Self::Lines { .. } => Ok(()),
+        }
+    }
+
+    /// Whether [`Writer::ping`] does something.
+    pub(super) fn pings(&self) -> bool {
+        matches!(self, Self::Web(_))
+    }
+
+    /// Says that nothing more comes.
+    pub(super) async fn close(&mut self) {
+        // Nobody is left to care whether the goodbye arrives.
+        match self {
+            Self::Web(sink) => {
+                let frame = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
+                let _ = sink.send(Message::Close(Some(frame))).await;
+            }
+            Self::Lines { half, .. } => drop(half.shutdown().await),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_over_several_lines_becomes_one() {
+        assert_eq!(one_line("{\r\n\"a\": 1\n}".into()), "{  \"a\": 1 }");
+        assert_eq!(one_line("{}".into()), "{}");
+    }
+}

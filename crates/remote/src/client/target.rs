@@ -1,0 +1,149 @@
+//! Where a remote agent is, as a user writes it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use narrows_link::socket::{Address, AddressError};
+use url::{Host, Url};
+
+/// Where a remote agent is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// `ws://` or `wss://`.
+    WebSocket(Url),
+    /// `http://` or `https://`: the Streamable HTTP profile.
+    Http(Url),
+    /// `tcp://HOST:PORT` or `unix:PATH`: lines.
+    Lines(Address),
+}
+
+/// What is wrong with a URL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// No URL at all.
+    #[error("{0:?} is no URL: {1}")]
+    Syntax(String, String),
+    /// One for something else.
+    #[error("{0:?} begins with none of ws://, wss://, http://, https://, tcp:// and unix:")]
+    Scheme(String),
+    /// A name or a password in it, which would be seen in lists of processes and logs.
+    #[error("a URL must not have a name or a password in it")]
+    Secrets,
+    /// For `tcp://` and `unix:`.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+}
+
+impl Target {
+    /// Whether `text` is meant to be one, as opposed to a command.
+    #[must_use]
+    pub fn looks_like(text: &str) -> bool {
+        const SCHEMES: [&str; 6] = ["ws://", "wss://", "http://", "https://", "tcp://", "unix:"];
+        let begins =
+            |scheme: &&str| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+        SCHEMES.iter().any(begins)
+    }
+
+    /// Whether what is sent there can be read on the way.
+    pub(super) fn is_exposed(&self) -> bool {
+        match self {
+            Self::WebSocket(url) | Self::Http(url) => {
+                !matches!(url.scheme(), "wss" | "https") && !url.host().is_some_and(|host| is_here(&host))
+            }
+            Self::Lines(Address::Unix(_)) => false,
+            Self::Lines(Address::Tcp(host)) => {
+                // Read as the host of a scheme for which addresses are told from names.
+                let url = Url::parse(&format!("http://{host}"));
+                !url.is_ok_and(|url| url.host().is_some_and(|host| is_here(&host)))
+            }
+        }
+    }
+}
+
+fn is_here(host: &Host<&str>) -> bool {
+    match host {
+        Host::Domain(name) => *name == "localhost",
+        Host::Ipv4(address) => IpAddr::V4(*address).is_loopback(),
+        Host::Ipv6(address) => IpAddr::V6(*address).is_loopback(),
+    }
+}
+
+impl FromStr for Target {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Self, TargetError> {
+        if !Self::looks_like(text) {
+            return Err(TargetError::Scheme(text.to_owned()));
+        }
+        if matches!(text.split(':').next(), Some("tcp" | "unix")) {
+            return Ok(Self::Lines(text.parse()?));
+        }
+        let failed = |why: String| TargetError::Syntax(text.to_owned(), why);
+        let mut url = Url::parse(text).map_err(|error| failed(error.to_string()))?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(TargetError::Secrets);
+        }
+        if url.host_str().is_none_or(str::is_empty) {
+            return Err(failed("it has no host".to_owned()));
+        }
+        url.set_fragment(None);
+        match url.scheme() {
+            "ws" | "wss" => Ok(Self::WebSocket(url)),
+            "http" | "https" => Ok(Self::Http(url)),
+            _ => Err(TargetError::Scheme(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // What stands behind a question mark may be a secret, whatever it should be.
+            Self::WebSocket(url) | Self::Http(url) => {
+                let mut shown = url.clone();
+                shown.set_query(url.query().map(|_| "…"));
+                write!(f, "{}", shown.as_str().replace("%E2%80%A6", "…"))
+            }
+            Self::Lines(address) => address.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, shown: &str, exposed: bool) {
+        let target: Target = text.parse().unwrap();
+        assert_eq!((target.to_string().as_str(), target.is_exposed()), (shown, exposed));
+        assert!(Target::looks_like(text));
+    }
+
+    #[test]
+    fn urls_are_told_apart() {
+        check("ws://127.0.0.1:8787/acp", "ws://127.0.0.1:8787/acp", false);
+        check("ws://localhost/acp#x", "ws://localhost/acp", false);
+        check("WS://[::1]:1", "ws://[::1]:1/", false);
+        check("ws://bus.example/acp?key=hunter2", "ws://bus.example/acp?…", true);
+        check("wss://bus.example/acp", "wss://bus.example/acp", false);
+        check("http://10.0.0.1/acp", "http://10.0.0.1/acp", true);
+        check("https://10.0.0.1/acp", "https://10.0.0.1/acp", false);
+        check("tcp://127.0.0.1:9000", "tcp://127.0.0.1:9000", false);
+        check("tcp://[::1]:9000", "tcp://[::1]:9000", false);
+        check("tcp://bus.example:9000", "tcp://bus.example:9000", true);
+        check("unix:/run/x.sock", "unix:/run/x.sock", false);
+    }
+
+    #[test]
+    fn what_is_no_target_is_refused() {
+        for text in ["", "narrows acp", "ftp://x", "ws:/x", "ws//x"] {
+            assert_eq!(text.parse::<Target>(), Err(TargetError::Scheme(text.to_owned())));
+            assert!(!Target::looks_like(text));
+        }
+        assert_eq!("wss://me:pw@host/".parse::<Target>(), Err(TargetError::Secrets));
+        assert!(matches!("ws://".parse::<Target>(), Err(TargetError::Syntax(..))));
+        assert!(matches!("tcp://host".parse::<Target>(), Err(TargetError::Address(_))));
+    }
+}

@@ -1,0 +1,189 @@
+//! Where a connection cannot go on, that is told.
+
+use std::time::Duration;
+
+use narrows_link::CloseReason;
+use narrows_remote::client::{Connected, DialError, Lost, Options, connect};
+use narrows_wire::Frame;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::cuts::{ask, initialize, open, recv};
+use crate::cutter::Cutter;
+use crate::server::{Carrier, Server};
+
+fn told(frame: &Frame) -> (String, String) {
+    let error = frame.error().expect("an error");
+    assert_eq!(error.code, -32010);
+    (String::from_utf8(frame.id().unwrap().to_vec()).unwrap(), error.data.unwrap()["effects"].to_string())
+}
+
+#[tokio::test]
+async fn a_plain_server_that_is_lost_fails_what_is_open() {
+    for carrier in [Carrier::Web, Carrier::Lines] {
+        let server = Server::start(carrier, false, false).await;
+        let cutter = Cutter::start(server.address, u64::MAX).await;
+        let Connected { mut link, outcome } = open(&server.url(cutter.address)).await;
+        initialize(&mut link).await;
+        ask(&link, "never", 1).await;
+        ask(&link, "echo", 2).await;
+        assert_eq!(recv(&mut link).await.id(), Some(b"2".as_slice()));
+        cutter.close(true);
+        assert_eq!(told(&recv(&mut link).await), ("1".to_owned(), "\"possible\"".to_owned()));
+        assert!(link.receiver.recv().await.is_none());
+        assert!(matches!(link.receiver.reason(), CloseReason::Io { .. }));
+        assert!(link.sender.send("{}".into()).await.is_err());
+        assert!(matches!(outcome.wait().await, Err(Lost::Plain(_))));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_has_started_anew_knows_nothing() {
+    let server = Server::start(Carrier::Web, true, false).await;
+    let cutter = Cutter::start(server.address, u64::MAX).await;
+    let Connected { mut link, outcome } = open(&server.url(cutter.address)).await;
+    initialize(&mut link).await;
+    ask(&link, "never", 1).await;
+    ask(&link, "echo", 2).await;
+    recv(&mut link).await;
+    server.forget();
+    cutter.close(true);
+    cutter.close(false);
+    assert_eq!(told(&recv(&mut link).await), ("1".to_owned(), "\"possible\"".to_owned()));
+    assert!(link.receiver.recv().await.is_none());
+    assert!(matches!(outcome.wait().await, Err(Lost::Forgotten)));
+}
+
+#[tokio::test]
+async fn after_the_grace_what_is_open_fails() {
+    let server = Server::start(Carrier::Lines, true, false).await;
+    let cutter = Cutter::start(server.address, u64::MAX).await;
+    let options = Options { grace: Duration::from_millis(500), ..Options::default() };
+    let url = server.url(cutter.address);
+    let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await.unwrap();
+    initialize(&mut link).await;
+    ask(&link, "never", 1).await;
+    ask(&link, "echo", 2).await;
+    recv(&mut link).await;
+    cutter.close(true);
+    cutter.refused().await;
+    // There is no socket: it certainly had no effect.
+    ask(&link, "echo", 3).await;
+    assert_eq!(told(&recv(&mut link).await), ("1".to_owned(), "\"possible\"".to_owned()));
+    assert_eq!(told(&recv(&mut link).await), ("3".to_owned(), "\"none\"".to_owned()));
+    assert!(link.receiver.recv().await.is_none());
+    assert!(matches!(outcome.wait().await, Err(Lost::Grace { .. })));
+    assert_eq!(server.counts().0, 2);
+}
+
+#[tokio::test]
+async fn a_network_that_is_away_for_a_while_is_not_noticed() {
+    let server = Server::start(Carrier::Web, true, false).await;
+    let cutter = Cutter::start(server.address, u64::MAX).await;
+    let Connected { mut link, outcome } = open(&server.url(cutter.address)).await;
+    initialize(&mut link).await;
+    for number in 1..=10 {
+        cutter.close(true);
+        ask(&link, "echo", number).await;
+        cutter.close(false);
+        assert_eq!(recv(&mut link).await.id(), Some(number.to_string().as_bytes()));
+    }
+    drop(link);
+    outcome.wait().await.unwrap();
+    assert_eq!(server.counts().0, 10);
+}
+
+#[tokio::test]
+async fn a_holder_that_goes_while_there_is_no_network_is_not_waited_for() {
+    let server = Server::start(Carrier::Lines, true, false).await;
+    let cutter = Cutter::start(server.address, u64::MAX).await;
+    let Connected { mut link, outcome } = open(&server.url(cutter.address)).await;
+    initialize(&mut link).await;
+    cutter.close(true);
+    drop(link);
+    tokio::time::timeout(Duration::from_secs(9), outcome.wait()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_holder_that_goes_says_so() {
+    for carrier in [Carrier::Web, Carrier::Lines] {
+        let server = Server::start(carrier, true, false).await;
+        let Connected { mut link, outcome } = open(&server.url(server.address)).await;
+        initialize(&mut link).await;
+        drop(link);
+        outcome.wait().await.unwrap();
+        let said = async {
+            while server.farewells() == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), said).await.unwrap();
+    }
+}
+
+#[track_caller]
+fn check(error: Result<Connected, DialError>, expected: &str) {
+    assert_eq!(error.unwrap_err().to_string(), expected);
+}
+
+#[tokio::test]
+async fn who_is_not_there_or_not_who_it_should_be_is_told_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let dial = async |url: String| connect(&url.parse().unwrap(), Options::default()).await;
+    let answer = async |answer: &str| {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0; 2048];
+        let length = stream.read(&mut request).await.unwrap();
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        String::from_utf8_lossy(&request[..length]).into_owned()
+    };
+    for (status, expected) in [
+        ("401 Unauthorized", "the server does not know our token (401)"),
+        ("403 Forbidden", "the server forbids it (403)"),
+        ("404 Not Found", "the server answers 404"),
+        ("302 Found\r\nLocation: http://127.0.0.1:1/", "the server answers 302"),
+    ] {
+        let answer_text = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+        let (dialled, _) = tokio::join!(dial(format!("ws://{address}/acp")), answer(&answer_text));
+        check(dialled, expected);
+    }
+    drop(listener);
+    check(dial(format!("ws://{address}/acp")).await, &format!("nobody listens at {address}"));
+    check(dial("unix:/nowhere/at/all".to_owned()).await, "nobody listens at /nowhere/at/all");
+    let options = Options { token: Some("t".to_owned().into()), ..Options::default() };
+    check(
+        connect(&"ws://bus.example/acp".parse().unwrap(), options.clone()).await,
+        "the token would go over the network in clear",
+    );
+    check(
+        connect(&"unix:/x".parse().unwrap(), options).await,
+        "a token can be shown over ws, wss, http and https only",
+    );
+}
+
+#[tokio::test]
+async fn a_token_goes_into_its_header() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let options = Options { token: Some("t0k3n".to_owned().into()), ..Options::default() };
+    let target = format!("ws://{address}/acp").parse().unwrap();
+    let answer = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0; 2048];
+        let length = stream.read(&mut request).await.unwrap();
+        stream.write_all(b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        String::from_utf8_lossy(&request[..length]).into_owned()
+    };
+    let (dialled, request) = tokio::join!(connect(&target, options), answer);
+    check(dialled, "the server does not know our token (401)");
+    assert!(request.to_ascii_lowercase().contains("\r\nauthorization: bearer t0k3n\r\n"), "{request}");
+}
+
+#[tokio::test]
+async fn who_does_not_answer_is_not_waited_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = format!("ws://{}/acp", listener.local_addr().unwrap()).parse().unwrap();
+    let options = Options { connect: Duration::from_millis(200), ..Options::default() };
+    check(connect(&target, options).await, "no connection within 200ms");
+}
