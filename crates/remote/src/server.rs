@@ -346,3 +346,6 @@ fn adopt(shared: &Arc<Shared>, stream: Adopted, head: Bytes, identity: Identity)
     let socket = Socket::new(io, Codec::lines(limits.max_message), head, limits.idle_timeout, None);
     tokio::spawn(logical::serve(Arc::clone(shared), socket, Guest::new(seat, Credential::Place)));
 }
+
+#[cfg(test)]
+mod tests;

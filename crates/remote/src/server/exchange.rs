@@ -330,3 +330,6 @@ fn one_line(line: &[u8]) -> Bytes {
     }
     line.iter().map(|&byte| if byte == b'\r' { b' ' } else { byte }).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -194,7 +194,8 @@ impl Socket {
                     return Poll::Ready(SocketEnd::Lost);
                 }
                 self.pings += 1;
-                next += third;
+                // From now on: whoever slept for long must not find that all its time is over.
+                next = now + third;
                 self.codec.put_ping(self.out.open(scratch));
                 // What keeps it from being written is found by whoever writes next; the timer must not wait for that.
                 if let Poll::Ready(Err(end)) = self.poll_write(cx, scratch) {

@@ -1,0 +1,251 @@
+//! Streams: where messages go, and that none is lost, doubled or out of order whatever is cut.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::*;
+
+const KEEP: Keep = Keep { bytes: 400, time: Duration::from_secs(300) };
+
+fn update(session: &str, number: usize) -> String {
+    json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "number": number}})
+        .to_string()
+}
+
+fn answer(id: usize, session: Option<&str>) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "result": {"sessionId": session}}).to_string()
+}
+
+fn asked(exchange: &mut Exchange, id: usize, session: Option<&str>) {
+    exchange.asked(id.to_string().as_bytes(), Waits::Stream(session.map(str::to_owned))).unwrap();
+}
+
+/// What is there to read: numbers and messages.
+fn read(exchange: &mut Exchange, session: Option<&str>, reader: u64) -> Vec<(Option<u64>, Value)> {
+    let mut events = Vec::new();
+    while let Next::Events(bytes) = exchange.next(session, reader, Instant::now(), Waker::noop()) {
+        events.extend(parse(&bytes));
+    }
+    events
+}
+
+fn parse(bytes: &[u8]) -> Vec<(Option<u64>, Value)> {
+    let text = std::str::from_utf8(bytes).unwrap();
+    let event = |event: &str| {
+        let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
+        (field("id: ").map(|id| id.parse().unwrap()), serde_json::from_str(field("data: ").unwrap()).unwrap())
+    };
+    text.split_terminator("\n\n").map(event).collect()
+}
+
+/// On which streams `line` arrives, of that of the connection and those of two sessions of which "a" is being read.
+#[track_caller]
+fn check(line: &str, expected: &str) {
+    let mut exchange = Exchange::new(KEEP);
+    asked(&mut exchange, 1, None);
+    asked(&mut exchange, 2, Some("a"));
+    asked(&mut exchange, 3, Some("b"));
+    exchange.open(Some("a"), None).unwrap();
+    exchange.said(line.as_bytes(), Instant::now());
+    let mut found = Vec::new();
+    for session in [None, Some("a"), Some("b")] {
+        exchange.connection.reader = None;
+        exchange.sessions.values_mut().for_each(|stream| stream.reader = None);
+        let (reader, _) = exchange.open(session, None).unwrap();
+        if let Next::Events(_) = exchange.next(session, reader, Instant::now(), Waker::noop()) {
+            found.push(session.unwrap_or("connection"));
+        }
+    }
+    assert_eq!(found, [expected], "{line}");
+}
+
+#[test]
+fn where_messages_go() {
+    check(&update("a", 1), "a");
+    check(&update("b", 1), "b");
+    check(
+        r#"{"jsonrpc":"2.0","id":9,"method":"session/request_permission","params":{"sessionId":"b"}}"#,
+        "b",
+    );
+    check(r#"{"jsonrpc":"2.0","id":9,"method":"mcp/message","params":{}}"#, "connection");
+    check(r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}"#, "connection");
+    check(&answer(1, Some("b")), "connection");
+    check(&answer(2, None), "a");
+    // Nobody has ever read that stream, so nobody would look for an answer there.
+    check(&answer(3, None), "connection");
+    check(r#"{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}"#, "a");
+    check(&answer(77, Some("a")), "connection");
+    check("[]", "connection");
+    check("nonsense", "connection");
+}
+
+#[test]
+fn events_are_one_line_each() {
+    let mut exchange = Exchange::new(KEEP);
+    let (reader, first) = exchange.open(None, None).unwrap();
+    assert_eq!(first, None);
+    exchange.said(b"{\"jsonrpc\":\"2.0\",\r\"method\":\"x\"\r}", Instant::now());
+    exchange.said(br#"{"jsonrpc":"2.0","method":"y","params":{"text":"a\nb\r"}}"#, Instant::now());
+    let Next::Events(events) = exchange.next(None, reader, Instant::now(), Waker::noop()) else {
+        panic!("two events")
+    };
+    let expected = "id: 1\ndata: {\"jsonrpc\":\"2.0\", \"method\":\"x\" }\n\nid: 2\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"y\",\"params\":{\"text\":\"a\\nb\\r\"}}\n\n";
+    assert_eq!(events, expected);
+    assert_eq!(exchange.next(None, reader, Instant::now(), Waker::noop()), Next::Wait);
+    exchange.end();
+    assert_eq!(exchange.next(None, reader, Instant::now(), Waker::noop()), Next::Ended);
+}
+
+#[test]
+fn a_stream_has_one_reader_and_who_comes_back_is_the_newest() {
+    let mut exchange = Exchange::new(KEEP);
+    let (first, _) = exchange.open(None, None).unwrap();
+    assert_eq!(exchange.open(None, None), Err(OpenFault::Taken));
+    let (second, _) = exchange.open(None, Some(0)).unwrap();
+    assert_eq!(exchange.next(None, first, Instant::now(), Waker::noop()), Next::Ended);
+    exchange.close(None, first);
+    assert_eq!(exchange.open(None, None), Err(OpenFault::Taken), "the second still reads");
+    exchange.close(None, second);
+    assert!(exchange.open(None, None).is_ok());
+}
+
+#[test]
+fn unconfirmed_sessions_are_few() {
+    let mut exchange = Exchange::new(KEEP);
+    for number in 0..MAX_UNCONFIRMED {
+        assert!(exchange.open(Some(&number.to_string()), None).is_ok());
+    }
+    assert_eq!(exchange.open(Some("more"), None), Err(OpenFault::Unknown));
+    // One that an agent speaks of is no longer among them, however it does that.
+    exchange.said(update("0", 1).as_bytes(), Instant::now());
+    assert!(exchange.open(Some("more"), None).is_ok());
+    asked(&mut exchange, 1, Some("1"));
+    exchange.said(answer(1, None).as_bytes(), Instant::now());
+    assert!(exchange.open(Some("still more"), None).is_ok());
+    asked(&mut exchange, 2, Some("2"));
+    exchange.said(br#"{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}"#, Instant::now());
+    assert_eq!(exchange.open(Some("too many"), None), Err(OpenFault::Unknown));
+    asked(&mut exchange, 3, None);
+    exchange.said(answer(3, Some("new")).as_bytes(), Instant::now());
+    assert!(exchange.open(Some("new"), None).is_ok());
+}
+
+#[test]
+fn everything_is_bounded() {
+    let mut exchange = Exchange::new(KEEP);
+    for number in 0..3 * MAX_STREAMS {
+        exchange.said(update(&number.to_string(), 1).as_bytes(), Instant::now());
+    }
+    assert_eq!(exchange.sessions.len(), MAX_STREAMS);
+    assert!(exchange.connection.ring.bytes() <= 3 * KEEP.bytes);
+    for number in 0..MAX_PENDING {
+        asked(&mut exchange, number, None);
+    }
+    assert_eq!(exchange.asked(b"more", Waits::Stream(None)), Err(TooMany));
+}
+
+#[test]
+fn who_comes_too_late_is_told() {
+    let mut exchange = Exchange::new(KEEP);
+    for number in 1..=100 {
+        exchange.said(update("a", number).as_bytes(), Instant::now());
+    }
+    assert!(exchange.sessions["a"].ring.bytes() <= 3 * KEEP.bytes);
+    assert!(!exchange.is_full(), "nobody reads, so nobody waits");
+    assert_eq!(exchange.open(Some("a"), Some(50)), Err(OpenFault::Gap), "it cannot have got that");
+    let (reader, first) = exchange.open(Some("a"), None).unwrap();
+    let first = parse(&first.unwrap());
+    assert_eq!(first[0].0, None);
+    assert_eq!(first[0].1["method"], "_narrows/cursor_gap");
+    let missing = first[0].1["params"]["missing"].as_u64().unwrap();
+    let events = read(&mut exchange, Some("a"), reader);
+    assert_eq!(events.first().unwrap().0, Some(missing + 1));
+    assert_eq!(events.last().unwrap().0, Some(100));
+    assert_eq!(events.len() as u64, 100 - missing);
+    // What was read long ago cannot be read again.
+    exchange.close(Some("a"), reader);
+    assert_eq!(exchange.open(Some("a"), Some(1)), Err(OpenFault::Gap));
+    assert_eq!(exchange.open(Some("a"), Some(101)), Err(OpenFault::Gap));
+}
+
+#[test]
+fn who_reads_slowly_makes_the_agent_wait_and_is_done_without_in_the_end() {
+    let mut exchange = Exchange::new(KEEP);
+    let (reader, _) = exchange.open(Some("a"), None).unwrap();
+    let mut number = 0;
+    while !exchange.is_full() {
+        number += 1;
+        exchange.said(update("a", number).as_bytes(), Instant::now());
+    }
+    assert!(read(&mut exchange, Some("a"), reader).len() == number && !exchange.is_full());
+    while !exchange.is_full() {
+        exchange.said(update("a", number).as_bytes(), Instant::now());
+    }
+    exchange.drop_slow();
+    assert!(!exchange.is_full() && !exchange.is_read());
+    assert_eq!(exchange.next(Some("a"), reader, Instant::now(), Waker::noop()), Next::Ended);
+}
+
+/// What happens to a client that reads one session.
+#[derive(Clone, Debug)]
+enum Step {
+    Said(usize),
+    Read,
+    /// The socket is lost: of what was read last, so much did not arrive.
+    Cut(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step =
+        prop_oneof![(1_usize..4).prop_map(Step::Said), Just(Step::Read), (0_usize..4).prop_map(Step::Cut)];
+    prop::collection::vec(step, 1..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn nothing_is_lost_doubled_or_out_of_order_or_it_is_said(steps in steps()) {
+        let mut exchange = Exchange::new(KEEP);
+        let (mut reader, _) = exchange.open(Some("a"), None).unwrap();
+        let mut said = 0;
+        let mut got: Vec<u64> = Vec::new();
+        let (mut last, mut sure) = (0, 0);
+        let finally = [Step::Read, Step::Cut(0), Step::Read];
+        for step in steps.into_iter().chain(finally) {
+            match step {
+                Step::Said(count) => for _ in 0..count {
+                    said += 1;
+                    exchange.said(update("a", said).as_bytes(), Instant::now());
+                },
+                Step::Read => for (id, message) in read(&mut exchange, Some("a"), reader) {
+                    last = id.unwrap();
+                    prop_assert_eq!(message["params"]["number"].as_u64(), id);
+                    got.push(last);
+                },
+                Step::Cut(lost) => {
+                    // What it said it had it has.
+                    got.truncate(got.len().saturating_sub(lost).max(sure));
+                    sure = got.len();
+                    let cursor = got.last().copied().unwrap_or(0);
+                    match exchange.open(Some("a"), Some(cursor)) {
+                        Ok((newest, first)) => {
+                            prop_assert_eq!(first, None);
+                            reader = newest;
+                        }
+                        Err(fault) => {
+                            // Only where more is missing than is kept.
+                            prop_assert_eq!(fault, OpenFault::Gap);
+                            let missing: usize = (cursor + 1..=last).map(|number| update("a", number as usize).len() + 1).sum();
+                            prop_assert!(missing + 100 > KEEP.bytes, "{}", missing);
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        }
+        prop_assert_eq!(got, (1..=said as u64).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,9 @@
+//! The front over real sockets, with an agent behind it that answers everything.
+
+mod http;
+mod kit;
+mod matrix;
+mod replay;
+mod resumed;
+mod secure;
+mod sockets;

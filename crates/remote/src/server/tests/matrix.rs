@@ -1,0 +1,367 @@
+//! Every row of the table against everybody who could ask.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::super::route::{Access, ROUTES, Verb};
+use super::super::{Auth, Backend, BindError, Front, Limits, Listener};
+use super::kit::{
+    Agent, JSON, LONG, Reader, Running, ask, initialize, listener, quick, start, start_with_token, web,
+};
+use crate::tls::TlsFiles;
+use crate::tokens;
+
+const KEY: (&str, &str) = ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+
+/// Asks what a row is for, with `more` headers, and returns the status.
+async fn walk(running: &Running, row: &super::super::route::Route, more: &[(&str, &str)]) -> u16 {
+    let mut headers = more.to_vec();
+    let method = match row.method {
+        Verb::Post => "POST",
+        Verb::Get => "GET",
+        Verb::Delete => "DELETE",
+        Verb::Options => "OPTIONS",
+    };
+    if row.upgrade {
+        headers.extend([
+            ("connection", "upgrade"),
+            ("upgrade", "websocket"),
+            ("sec-websocket-version", "13"),
+            KEY,
+        ]);
+    }
+    let body = if row.method == Verb::Post { &*initialize(1) } else { "" };
+    if row.method == Verb::Post {
+        headers.push(JSON);
+    }
+    ask(running.address, method, &headers, body).await.status
+}
+
+#[tokio::test]
+async fn without_a_token_every_row_is_closed() {
+    let (running, _, token) = start_with_token(Limits { max_failures: 1000, ..Limits::default() });
+    let known = format!("Bearer {token}");
+    let page = ("origin", "https://app.example");
+    let preflight = ("access-control-request-method", "POST");
+    for row in ROUTES {
+        let open = row.access == Access::Page;
+        let wrong = ("authorization", "Bearer nrw_wrong");
+        for headers in [
+            &[][..],
+            &[wrong],
+            &[("authorization", "Basic eDp5")],
+            &[("authorization", "")],
+            &[page],
+            &[preflight],
+        ] {
+            assert_eq!(walk(&running, row, headers).await, 401, "{row:?} {headers:?}");
+        }
+        let of_page = walk(&running, row, &[page, preflight]).await;
+        assert_eq!(of_page, if open { 204 } else { 401 }, "{row:?}");
+        // Whoever is known gets past; what is then wrong is the request.
+        let status = walk(&running, row, &[("authorization", &known)]).await;
+        assert!(![401, 403, 405, 429].contains(&status), "{row:?}: {status}");
+        for foreign in [
+            ("host", "evil.example"),
+            ("host", "127.0.0.1.evil.example"),
+            ("host", ""),
+            ("origin", "https://evil.example"),
+            ("origin", "null"),
+            ("origin", "http://app.example"),
+            ("origin", "https://app.example:8443"),
+            ("origin", "https://app.example/"),
+        ] {
+            assert_eq!(
+                walk(&running, row, &[foreign, ("authorization", &known)]).await,
+                403,
+                "{row:?} {foreign:?}"
+            );
+            assert_eq!(walk(&running, row, &[foreign]).await, 403, "{row:?} {foreign:?}");
+            assert_eq!(walk(&running, row, &[foreign, preflight]).await, 403, "{row:?} {foreign:?}");
+        }
+    }
+    // One POST of somebody known, and nothing else, came to the agent.
+    assert_eq!(running.agent.opened.lock().unwrap().len(), 1);
+    let identity = running.agent.opened.lock().unwrap()[0].clone();
+    assert_eq!((&*identity.name, identity.scopes.as_deref()), ("one", Some(&["read".to_owned()][..])));
+}
+
+#[tokio::test]
+async fn hosts() {
+    let running = start(listener(), Limits::default());
+    let port = running.address.port();
+    for host in ["localhost", "LOCALHOST", "127.0.0.1", "[::1]", "bus.example", "Bus.Example"] {
+        for host in [host.to_owned(), format!("{host}:{port}")] {
+            assert_eq!(
+                ask(running.address, "POST", &[JSON, ("host", &host)], &initialize(1)).await.status,
+                200,
+                "{host}"
+            );
+        }
+    }
+    for host in [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.2",
+        "0.0.0.0",
+        "[::2]",
+        "localhost:x",
+        "localhost@evil.example",
+        "bus.example.",
+        "::1",
+    ] {
+        assert_eq!(
+            ask(running.address, "POST", &[JSON, ("host", host)], &initialize(1)).await.status,
+            403,
+            "{host}"
+        );
+    }
+    // Two are one too many, and what is in the target counts as well.
+    let two =
+        ask(running.address, "POST", &[JSON, ("host", "localhost"), ("host", "localhost")], &initialize(1))
+            .await;
+    assert_eq!(two.status, 403);
+    let mut absolute = Reader::send(
+        running.address,
+        "POST",
+        "http://evil.example/acp",
+        &[JSON, ("host", "localhost")],
+        &initialize(1),
+    )
+    .await;
+    assert_eq!(absolute.head().await.status, 403);
+}
+
+#[tokio::test]
+async fn pages_of_allowed_origins_may_read_what_they_get_and_others_not() {
+    let running = start(listener(), Limits::default());
+    let page = ("origin", "https://app.example");
+    let answer = ask(running.address, "POST", &[JSON, page], &initialize(1)).await;
+    assert_eq!(
+        (answer.status, answer.header("access-control-allow-origin")),
+        (200, Some("https://app.example"))
+    );
+    assert!(answer.header("access-control-expose-headers").unwrap().contains("acp-connection-id"));
+    assert_eq!(
+        (answer.header("vary"), answer.header("access-control-allow-credentials")),
+        (Some("Origin"), None)
+    );
+    let answer = ask(running.address, "POST", &[JSON], &initialize(1)).await;
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, None));
+    let answer =
+        ask(running.address, "OPTIONS", &[page, ("access-control-request-method", "POST")], "").await;
+    assert_eq!(answer.status, 204);
+    assert!(answer.header("access-control-allow-methods").unwrap().contains("DELETE"));
+    assert!(answer.header("access-control-allow-headers").unwrap().contains("authorization"));
+    let answer = ask(
+        running.address,
+        "OPTIONS",
+        &[("origin", "https://evil.example"), ("access-control-request-method", "POST")],
+        "",
+    )
+    .await;
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (403, None));
+    // The same for WebSocket, which knows no preflight.
+    assert_eq!(web(running.address, &[("origin", "https://evil.example")]).await.err(), Some(403));
+    assert!(web(running.address, &[page]).await.is_ok());
+}
+
+#[tokio::test]
+async fn other_paths_and_methods() {
+    let (running, _, token) = start_with_token(Limits::default());
+    let known = format!("Bearer {token}");
+    for (method, path, expected) in [
+        ("PUT", "/acp", 405),
+        ("HEAD", "/acp", 405),
+        ("POST", "/", 404),
+        ("GET", "/health", 404),
+        ("GET", "/acp/", 404),
+        ("GET", "/acp2", 404),
+    ] {
+        let mut reader = Reader::send(running.address, method, path, &[], "").await;
+        assert_eq!(reader.head().await.status, 401, "{method} {path}");
+        let mut reader = Reader::send(running.address, method, path, &[("authorization", &known)], "").await;
+        let head = reader.head().await;
+        assert_eq!(head.status, expected, "{method} {path}");
+        assert_eq!(head.header("allow").is_some(), expected == 405);
+    }
+    // A token in the address opens nothing.
+    for path in [format!("/acp?token={token}"), format!("/acp?access_token={token}")] {
+        let mut reader = Reader::send(running.address, "GET", &path, &[], "").await;
+        assert_eq!(reader.head().await.status, 401);
+    }
+}
+
+#[tokio::test]
+async fn a_browser_shows_its_token_as_a_protocol() {
+    let (running, _, token) = start_with_token(Limits::default());
+    let (_, response) =
+        web(running.address, &[("sec-websocket-protocol", &format!("acp, narrows.bearer.{token}"))])
+            .await
+            .unwrap();
+    assert_eq!(response.headers()["sec-websocket-protocol"], "acp");
+    assert!(response.headers().contains_key("acp-connection-id"));
+    assert!(!format!("{response:?}").contains(&token));
+    assert_eq!(
+        web(running.address, &[("sec-websocket-protocol", "acp, narrows.bearer.nrw_x")]).await.err(),
+        Some(401)
+    );
+    assert_eq!(web(running.address, &[("sec-websocket-protocol", "acp")]).await.err(), Some(401));
+}
+
+#[tokio::test]
+async fn who_guesses_is_locked_out_and_who_was_known_is_not() {
+    let (running, file, token) = start_with_token(Limits { max_failures: 3, ..Limits::default() });
+    let second = tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
+    running.handle.reload().unwrap();
+    let post = async |token: &str| {
+        let known = format!("Bearer {token}");
+        ask(running.address, "POST", &[JSON, ("authorization", &known)], &initialize(1)).await
+    };
+    assert_eq!(post(&token).await.status, 200);
+    for _ in 0..3 {
+        assert_eq!(post("nrw_guess").await.status, 401);
+    }
+    let locked = post("nrw_guess").await;
+    assert_eq!(locked.status, 429);
+    assert!(locked.header("retry-after").is_some());
+    assert_eq!(post(&second).await.status, 429, "never seen before");
+    assert_eq!(post(&token).await.status, 200);
+    assert_eq!(ask(running.address, "POST", &[JSON], &initialize(1)).await.status, 401, "nothing was shown");
+}
+
+#[tokio::test]
+async fn what_one_identity_may_have_is_bounded() {
+    let running = start(listener(), Limits { max_connections_per_identity: 2, ..Limits::default() });
+    let first = web(running.address, &[]).await.unwrap();
+    let _second = super::kit::connect(running.address).await;
+    assert_eq!(web(running.address, &[]).await.err(), Some(429));
+    assert_eq!(ask(running.address, "POST", &[JSON], &initialize(1)).await.status, 429);
+    drop(first);
+    // The front has to notice it first.
+    let again = async {
+        while web(running.address, &[]).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, again).await.unwrap();
+    let running = start(listener(), Limits { max_requests_per_second: 3, ..Limits::default() });
+    let mut last = 0;
+    for _ in 0..4 {
+        last = ask(running.address, "DELETE", &[], "").await.status;
+    }
+    assert_eq!(last, 429);
+}
+
+#[tokio::test]
+async fn a_slow_head_is_not_waited_for() {
+    let running = start(listener(), Limits { max_sockets: 1, ..quick() });
+    for part in ["", "P", "POST /acp HTTP/1.1\r\nhost: localhost\r\nx:", "PRI * HTTP/2.0\r\n\r\nSM\r\n"] {
+        let mut stream = TcpStream::connect(running.address).await.unwrap();
+        stream.write_all(part.as_bytes()).await.unwrap();
+        let mut rest = Vec::new();
+        // Nothing, or the word that it took too long.
+        tokio::time::timeout(LONG, stream.read_to_end(&mut rest))
+            .await
+            .expect("it is hung up on")
+            .unwrap_or(0);
+    }
+    // There was one place, and it is free again.
+    super::kit::connect(running.address).await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let running = start(listener(), quick());
+    let head = [JSON, ("content-length", "100")];
+    let mut reader = Reader::send(running.address, "POST", "/acp", &head, "").await;
+    assert_eq!(reader.head().await.status, 408);
+    let mut idle = Reader::send(running.address, "DELETE", "/acp", &[], "").await;
+    assert_eq!(idle.head().await.status, 400);
+    let mut rest = Vec::new();
+    tokio::time::timeout(LONG, idle.stream.read_to_end(&mut rest)).await.expect("it is hung up on").unwrap();
+}
+
+#[track_caller]
+fn check_bind(listener: Listener, expected: &str) {
+    let bound =
+        Front::bind(vec![listener], Limits::default(), Arc::new(Agent::default()) as Arc<dyn Backend>);
+    let error = bound.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(error.contains(expected), "{error:?} is not {expected:?}");
+}
+
+#[tokio::test]
+async fn what_must_not_be_bound_is_not() {
+    let everywhere = "0.0.0.0:0".parse().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tokens.toml");
+    let nowhere = directory.path().join("nowhere");
+    tokens::add(&file, "one", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let files = TlsFiles { cert: nowhere.clone(), key: nowhere.clone(), client_ca: None };
+    check_bind(Listener { address: everywhere, ..listener() }, "without authentication only a loopback");
+    check_bind(
+        Listener { address: "[::]:0".parse().unwrap(), tls: Some(files.clone()), ..listener() },
+        "without authentication",
+    );
+    check_bind(
+        Listener { address: everywhere, auth: Auth::Token(file.clone()), ..listener() },
+        "without TLS only a loopback",
+    );
+    check_bind(Listener { auth: Auth::Mtls, ..listener() }, "needs TLS with a client_ca");
+    check_bind(
+        Listener { auth: Auth::Mtls, tls: Some(files.clone()), ..listener() },
+        "needs TLS with a client_ca",
+    );
+    check_bind(
+        Listener { address: everywhere, auth: Auth::Token(file), tls: Some(files), ..listener() },
+        "nowhere",
+    );
+    check_bind(Listener { auth: Auth::Token(nowhere), ..listener() }, "nowhere");
+    check_bind(Listener { path: "acp".to_owned(), ..listener() }, "not a path");
+    check_bind(listener(), "");
+    let taken = start(listener(), Limits::default());
+    let again = Front::bind(
+        vec![Listener { address: taken.address, ..listener() }],
+        Limits::default(),
+        Arc::new(Agent::default()),
+    );
+    assert!(matches!(again.err(), Some(BindError::Address { .. })));
+}
+
+#[tokio::test]
+async fn a_token_that_is_taken_back_ends_what_it_opened() {
+    let (running, file, token) = start_with_token(Limits::default());
+    let known = format!("Bearer {token}");
+    let (mut socket, _) = web(running.address, &[("authorization", &known)]).await.unwrap();
+    let answer = ask(running.address, "POST", &[JSON, ("authorization", &known)], &initialize(1)).await;
+    let connection = answer.header("acp-connection-id").unwrap();
+    let other = tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let other = format!("Bearer {other}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    // Noticed without being told, and nobody loses anything by it.
+    let noticed = async {
+        while web(running.address, &[("authorization", &other)]).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await; // sleep: the file is looked at by the clock
+        }
+    };
+    tokio::time::timeout(LONG, noticed).await.unwrap();
+    let foreign =
+        ask(running.address, "DELETE", &[("acp-connection-id", connection), ("authorization", &other)], "")
+            .await;
+    assert_eq!(foreign.status, 404, "it belongs to somebody else");
+    // What cannot be read changes nothing.
+    std::fs::write(&file, "broken").unwrap();
+    assert!(running.handle.reload().is_err());
+    assert!(web(running.address, &[("authorization", &known)]).await.is_ok());
+    std::fs::write(&file, &text[text.find("\n[[token]]").unwrap()..]).unwrap();
+    running.handle.reload().unwrap();
+    assert_eq!(super::kit::hear(&mut socket).await, Err(4401));
+    assert_eq!(web(running.address, &[("authorization", &known)]).await.err(), Some(401));
+    let gone =
+        ask(running.address, "DELETE", &[("acp-connection-id", connection), ("authorization", &other)], "")
+            .await;
+    assert_eq!(gone.status, 404);
+}

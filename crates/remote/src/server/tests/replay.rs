@@ -1,0 +1,86 @@
+//! Streams of events that are cut, at every single event.
+
+use serde_json::json;
+
+use super::super::Limits;
+use super::kit::{EVENTS, JSON, Stream, ask, connect, listener, start};
+
+const COUNT: u64 = 40;
+
+async fn prompt(address: std::net::SocketAddr, connection: &str, id: u64) {
+    let message = json!({"jsonrpc": "2.0", "id": id, "method": "session/prompt", "params": {"sessionId": "s", "count": COUNT}});
+    let posted = ask(address, "POST", &[JSON, ("acp-connection-id", connection)], &message.to_string()).await;
+    assert_eq!(posted.status, 202);
+}
+
+/// Whether the event is the one that must come as number `number`.
+#[track_caller]
+fn check(event: Option<(Option<u64>, serde_json::Value)>, number: u64) {
+    let (id, message) = event.expect("there is one more");
+    assert_eq!(id, Some(number));
+    match number {
+        ..=COUNT => assert_eq!(message["params"]["update"]["number"], number),
+        _ => assert_eq!(message["id"], 1),
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cut_at_any_event_goes_on_behind_it() {
+    let running = start(listener(), Limits::default());
+    let at = running.address;
+    for cut in 0..=COUNT + 1 {
+        let connection = connect(at).await;
+        let mut stream = Stream::open(at, &connection, Some("s"), None).await;
+        prompt(at, &connection, 1).await;
+        for number in 1..=cut {
+            check(stream.next().await, number);
+        }
+        // The old socket is still there when the new one comes: who comes back is the newest.
+        let mut next = Stream::open(at, &connection, Some("s"), Some(cut)).await;
+        for number in cut + 1..=COUNT + 1 {
+            check(next.next().await, number);
+        }
+        drop(stream);
+        // And once more: of what was not said to have come, everything is still there.
+        let mut again = Stream::open(at, &connection, Some("s"), Some(cut)).await;
+        for number in cut + 1..=COUNT + 1 {
+            check(again.next().await, number);
+        }
+        assert_eq!(ask(at, "DELETE", &[("acp-connection-id", &connection)], "").await.status, 202);
+        assert_eq!(again.next().await, None);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_longer_kept_is_said_to_be_lost() {
+    let running = start(listener(), Limits { replay_bytes: 1000, ..Limits::default() });
+    let at = running.address;
+    let connection = connect(at).await;
+    let mut stream = Stream::open(at, &connection, Some("s"), None).await;
+    prompt(at, &connection, 1).await;
+    for number in 1..=COUNT + 1 {
+        check(stream.next().await, number);
+    }
+    let headers =
+        [EVENTS, ("acp-connection-id", &*connection), ("acp-session-id", "s"), ("last-event-id", "1")];
+    let gap = ask(at, "GET", &headers, "").await;
+    assert_eq!((gap.status, &gap.json()["error"]["data"]["condition"]), (410, &json!("cursor_gap")));
+    let mut rest = Stream::open(at, &connection, Some("s"), Some(COUNT)).await;
+    check(rest.next().await, COUNT + 1);
+    // A session that nobody read in time.
+    let message = json!({"jsonrpc": "2.0", "id": 2, "method": "session/prompt", "params": {"sessionId": "t", "count": 500}});
+    ask(at, "POST", &[JSON, ("acp-connection-id", &connection)], &message.to_string()).await;
+    let mut own = Stream::open(at, &connection, None, None).await;
+    assert_eq!(own.next().await.unwrap().1["id"], 2, "all of it has been said");
+    let mut late = Stream::open(at, &connection, Some("t"), None).await;
+    let (id, notice) = late.next().await.unwrap();
+    assert_eq!(
+        (id, &notice["method"], &notice["params"]["sessionId"]),
+        (None, &json!("_narrows/cursor_gap"), &json!("t"))
+    );
+    let missing = notice["params"]["missing"].as_u64().unwrap();
+    for number in missing + 1..=500 {
+        let (id, update) = late.next().await.unwrap();
+        assert_eq!((id, &update["params"]["update"]["number"]), (Some(number), &json!(number)));
+    }
+}

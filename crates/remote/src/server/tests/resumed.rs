@@ -1,0 +1,276 @@
+//! Connections that outlive their sockets, over frames and over lines.
+
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::time::Duration;
+
+use bytes::Bytes;
+use narrows_wire::View;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+
+use super::super::{Adopted, Limits};
+use super::kit::{LONG, Running, Web, hear, listener, quick, say, start, start_with_token, web};
+use crate::identity::Identity;
+use crate::resume::{self, Connection};
+
+fn initialize() -> Value {
+    json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1, "_meta": {"narrows": {"resume": 1}}}})
+}
+
+fn ask(connection: &Connection, received: u64) -> Value {
+    let ask = resume::Ask { id: Bytes::from_static(b"\"r\""), connection: connection.clone(), received };
+    serde_json::from_slice(&ask.line()).unwrap()
+}
+
+fn echo(id: u64) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": "_x", "params": {"n": id}})
+}
+
+/// A client that counts, over frames or over lines.
+struct Client {
+    end: End,
+    connection: Connection,
+    received: u64,
+}
+
+enum End {
+    Web(Box<Web>),
+    Lines(BufReader<UnixStream>),
+}
+
+impl End {
+    async fn open(running: &Running, lines: bool) -> Self {
+        if !lines {
+            let (socket, _) = web(running.address, &[]).await.unwrap();
+            // As `connect` does: what is on the way must be less than what is kept.
+            rustix::net::sockopt::set_socket_recv_buffer_size(socket.get_ref(), 256 << 10).unwrap();
+            return Self::Web(Box::new(socket));
+        }
+        let (ours, theirs) = StdUnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        running.handle.adopt(Adopted::Unix(theirs), Bytes::new(), Identity::local()).unwrap();
+        Self::Lines(BufReader::new(UnixStream::from_std(ours).unwrap()))
+    }
+
+    async fn say(&mut self, message: &Value) {
+        match self {
+            Self::Web(socket) => say(socket, message).await,
+            Self::Lines(stream) => stream.write_all(format!("{message}\n").as_bytes()).await.unwrap(),
+        }
+    }
+
+    async fn hear(&mut self) -> Option<Value> {
+        match self {
+            Self::Web(socket) => hear(socket).await.ok(),
+            Self::Lines(stream) => {
+                let mut line = String::new();
+                tokio::time::timeout(LONG, stream.read_line(&mut line)).await.unwrap().ok()?;
+                serde_json::from_str(&line).ok()
+            }
+        }
+    }
+}
+
+impl Client {
+    async fn open(running: &Running, lines: bool) -> Self {
+        let mut end = End::open(running, lines).await;
+        end.say(&initialize()).await;
+        let answer = end.hear().await.unwrap();
+        let (granted, plain) = resume::granted(answer.to_string().as_bytes()).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&plain).unwrap()["result"], json!({"protocolVersion": 1}));
+        assert_eq!(granted.grace.as_secs(), running.handle.shared.limits.grace.as_secs());
+        Self { end, connection: granted.connection, received: 1 }
+    }
+
+    async fn hear(&mut self) -> Value {
+        let message = self.end.hear().await.unwrap();
+        self.received += 1;
+        message
+    }
+
+    /// Goes on with another socket; how many messages the front has taken.
+    async fn resume(&mut self, running: &Running, lines: bool) -> Result<u64, Value> {
+        let mut end = End::open(running, lines).await;
+        end.say(&ask(&self.connection, self.received)).await;
+        let answer = end.hear().await.unwrap();
+        assert_eq!(answer["id"], "r");
+        self.end = end;
+        answer["result"]["received"].as_u64().ok_or_else(|| answer["error"].clone())
+    }
+}
+
+#[tokio::test]
+async fn what_was_missed_comes_again_and_what_was_taken_does_not() {
+    let running = start(listener(), Limits::default());
+    for lines in [false, true] {
+        let mut client = Client::open(&running, lines).await;
+        for cut in 0..60_u64 {
+            let before = client.received;
+            client.end.say(&json!({"jsonrpc": "2.0", "id": cut, "method": "session/prompt", "params": {"sessionId": "s", "count": 5}})).await;
+            // Cut after some of the answers have been read, and perhaps before the request has arrived. Both kinds of
+            // socket can go on with what the other began.
+            for number in 0..cut % 7 {
+                check(&client.hear().await, number, cut);
+            }
+            let taken = client.resume(&running, lines ^ (cut % 2 == 0)).await.unwrap();
+            let sent = 2 + cut;
+            assert!(taken == sent || taken == sent - 1, "{taken} of {sent}");
+            if taken < sent {
+                client.end.say(&json!({"jsonrpc": "2.0", "id": cut, "method": "session/prompt", "params": {"sessionId": "s", "count": 5}})).await;
+            }
+            for number in client.received - before..6 {
+                check(&client.hear().await, number, cut);
+            }
+        }
+    }
+    assert_eq!(running.agent.opened.lock().unwrap().len(), 2);
+    let heard = running.agent.heard.lock().unwrap();
+    assert_eq!(heard.len(), 2 * 61, "each request has reached the agent once");
+}
+
+#[track_caller]
+fn check(message: &Value, number: u64, id: u64) {
+    match number {
+        ..5 => assert_eq!(message["params"]["update"]["number"], number + 1),
+        _ => assert_eq!(message["id"], id),
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_held_for_who_did_not_ask_for_it() {
+    let running = start(listener(), Limits::default());
+    let mut end = End::open(&running, false).await;
+    end.say(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"_meta": {"narrows": {"resume": 2}}}})).await;
+    assert_eq!(end.hear().await.unwrap()["result"], json!({"protocolVersion": 1}));
+    // One that the agent refuses cannot be resumed either.
+    let mut end = End::open(&running, true).await;
+    end.say(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"fail": true, "_meta": {"narrows": {"resume": 1}}}})).await;
+    let refused = end.hear().await.unwrap();
+    assert_eq!((&refused["error"]["code"], refused.get("result")), (&json!(-32603), None));
+    end.say(&echo(1)).await;
+    assert_eq!(end.hear().await.unwrap()["result"]["echo"]["n"], 1, "it goes on as it is");
+}
+
+#[tokio::test]
+async fn the_newest_wins() {
+    let running = start(listener(), Limits::default());
+    for lines in [false, true] {
+        let mut client = Client::open(&running, lines).await;
+        let mut old = End::open(&running, lines).await;
+        std::mem::swap(&mut old, &mut client.end);
+        client.resume(&running, lines).await.unwrap();
+        let fence = old.hear().await.unwrap();
+        assert!(resume::is_fence(&View::parse(fence.to_string().as_bytes())), "{fence}");
+        assert_eq!(old.hear().await, None, "and it is closed");
+        client.end.say(&echo(1)).await;
+        assert_eq!(client.hear().await["result"]["echo"]["n"], 1);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_resumed() {
+    let running = start(listener(), Limits { replay_bytes: 1000, ..Limits::default() });
+    for lines in [false, true] {
+        let mut end = End::open(&running, lines).await;
+        end.say(&ask(&Connection::new([7; 16]), 0)).await;
+        let unknown = end.hear().await.unwrap();
+        assert_eq!((&unknown["id"], &unknown["error"]["code"]), (&json!("r"), &json!(-32002)));
+        assert_eq!(end.hear().await, None);
+        let mut end = End::open(&running, lines).await;
+        end.say(
+            &json!({"jsonrpc": "2.0", "id": 1, "method": "_narrows/resume", "params": {"connection": 7}}),
+        )
+        .await;
+        assert_eq!(end.hear().await.unwrap()["error"]["code"], -32602);
+        let mut client = Client::open(&running, lines).await;
+        client
+            .end
+            .say(&json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {"count": 100}}))
+            .await;
+        for _ in 0..101 {
+            client.hear().await;
+        }
+        client.received = 5;
+        let gap = client.resume(&running, lines).await.unwrap_err();
+        assert_eq!(gap["data"]["condition"], "cursor_gap");
+        client.received = 1000;
+        assert_eq!(client.resume(&running, lines).await.unwrap_err()["data"]["condition"], "cursor_gap");
+        client.received = 102;
+        assert_eq!(client.resume(&running, lines).await.unwrap(), 2, "a wrong count has cost nothing");
+    }
+}
+
+#[tokio::test]
+async fn somebody_elses_is_unknown() {
+    let (running, file, token) = start_with_token(Limits::default());
+    let other = crate::tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
+    running.handle.reload().unwrap();
+    let (mut socket, _) =
+        web(running.address, &[("authorization", &format!("Bearer {token}"))]).await.unwrap();
+    say(&mut socket, &initialize()).await;
+    let answer = hear(&mut socket).await.unwrap();
+    let (granted, _) = resume::granted(answer.to_string().as_bytes()).unwrap();
+    let (mut thief, _) =
+        web(running.address, &[("authorization", &format!("Bearer {other}"))]).await.unwrap();
+    say(&mut thief, &ask(&granted.connection, 1)).await;
+    let unknown = hear(&mut thief).await.unwrap();
+    assert_eq!(
+        (&unknown["error"]["code"], &unknown["error"]["data"]["condition"]),
+        (&json!(-32002), &json!("not_found"))
+    );
+    say(&mut socket, &echo(1)).await;
+    assert_eq!(hear(&mut socket).await.unwrap()["id"], 1, "and its owner has not noticed");
+}
+
+#[tokio::test]
+async fn what_nobody_comes_back_for_ends() {
+    let running =
+        start(listener(), Limits { grace: Duration::from_millis(200), replay_bytes: 10_000, ..quick() });
+    for lines in [false, true] {
+        let mut client = Client::open(&running, lines).await;
+        // More than is kept: the agent has to wait.
+        client
+            .end
+            .say(&json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {"count": 20_000}}))
+            .await;
+        client.hear().await;
+        drop(client);
+        running.agent.ended(1 + usize::from(lines)).await;
+    }
+}
+
+#[tokio::test]
+async fn who_says_goodbye_is_not_waited_for() {
+    let running = start(listener(), Limits::default());
+    let client = Client::open(&running, false).await;
+    let End::Web(mut socket) = client.end else { panic!("a WebSocket") };
+    socket.close(None).await.unwrap();
+    while hear(&mut socket).await.is_ok() {}
+    running.agent.ended(1).await;
+}
+
+#[tokio::test]
+async fn more_than_fits_waits_and_none_of_it_is_lost() {
+    let running = start(listener(), Limits { replay_bytes: 2 << 20, ..Limits::default() });
+    for lines in [false, true] {
+        let mut client = Client::open(&running, lines).await;
+        client
+            .end
+            .say(&json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {"count": 60_000}}))
+            .await;
+        for number in 0..100 {
+            assert_eq!(client.hear().await["params"]["update"]["number"], number + 1);
+        }
+        for from in [100, 30_000, 59_999] {
+            while client.received < from + 1 {
+                let number = client.received;
+                assert_eq!(client.hear().await["params"]["update"]["number"], number);
+            }
+            client.resume(&running, lines).await.unwrap();
+        }
+        let number = client.received;
+        assert_eq!(client.hear().await["params"]["update"]["number"], number);
+        assert_eq!(client.hear().await["id"], 1);
+    }
+}
