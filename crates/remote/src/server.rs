@@ -39,6 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use narrows_wire::{Code, RpcError, message};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -340,11 +341,18 @@ fn adopt(shared: &Arc<Shared>, stream: Adopted, head: Bytes, identity: Identity)
         Ok(io) => io,
         Err(error) => return tracing::warn!(%error, "a socket that was handed over cannot be used"),
     };
-    let Some(seat) = shared.seats.take(identity) else {
-        return tracing::warn!("a socket that was handed over is one too many of its identity");
-    };
-    let socket = Socket::new(io, Codec::lines(limits.max_message), head, limits.idle_timeout, None);
-    tokio::spawn(logical::serve(Arc::clone(shared), socket, Guest::new(seat, Credential::Place)));
+    let mut socket = Socket::new(io, Codec::lines(limits.max_message), head, limits.idle_timeout, None);
+    let shared = Arc::clone(shared);
+    match shared.seats.take(identity) {
+        Some(seat) => {
+            tokio::spawn(logical::serve(shared, socket, Guest::new(seat, Credential::Place)));
+        }
+        None => {
+            let error = RpcError::new(Code::Backpressure, "too many connections");
+            socket.put(&message::error(b"null", &error), &shared.scratch);
+            tokio::spawn(async move { socket.close(logical::REFUSED, "refused", &shared.scratch).await });
+        }
+    }
 }
 
 #[cfg(test)]

@@ -37,7 +37,12 @@ struct Memory {
     /// What to grant in the answer to `initialize`, and the id of that, until it comes.
     granting: Option<(Bytes, Granted)>,
     granted: bool,
+    /// The client has said that it does not come back.
+    farewell: bool,
 }
+
+/// The longest message that may be a farewell.
+const FAREWELL: usize = 128;
 
 /// The backend's side of a connection, which may see several sockets.
 #[derive(Debug)]
@@ -61,7 +66,7 @@ impl Line {
 
     /// From now on what is sent is kept, and counted. `id` is that of `initialize`, in whose answer `granted` is told.
     pub(super) fn remember(&mut self, held: Held, id: Bytes, granted: Granted) {
-        self.memory = Some(Memory { held, granting: Some((id, granted)), granted: false });
+        self.memory = Some(Memory { held, granting: Some((id, granted)), granted: false, farewell: false });
     }
 
     /// Whether the client has been told that it can come back.
@@ -77,6 +82,10 @@ impl Line {
     /// Takes a message of the client. The answer that it demands at once, if it is none.
     pub(super) fn take(&mut self, message: &[u8], scratch: &Scratch) -> Option<Bytes> {
         if let Some(memory) = &mut self.memory {
+            if message.len() <= FAREWELL && resume::is_farewell(&View::parse(message)) {
+                memory.farewell = true;
+                return None;
+            }
             memory.held.took();
         }
         if codec::is_blank(message) {
@@ -113,6 +122,9 @@ impl Line {
                 Err(end) => return Poll::Ready(end),
             };
             if !up && !down {
+                if let Some(memory) = &mut self.memory {
+                    memory.held.expire(Instant::now().into_std());
+                }
                 return socket.poll_tick(cx, scratch).map(CarryEnd::Socket);
             }
         }
@@ -129,6 +141,9 @@ impl Line {
     ) -> Result<bool, SocketEnd> {
         if !self.poll_backend(cx, scratch) {
             return Ok(false);
+        }
+        if self.memory.as_ref().is_some_and(|memory| memory.farewell) {
+            return Err(SocketEnd::Left(Some(1000)));
         }
         let mut answers = Vec::new();
         let read = socket.poll_read(cx, scratch, |heard| match heard {

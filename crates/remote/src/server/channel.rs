@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::exchange::{Exchange, Next, OpenFault, TooMany, Waits};
 use super::guest::Guest;
 use super::shared::Shared;
+use crate::identity::Identity;
 
 /// How many messages may wait for the agents; whoever posts more waits.
 const WAITING: usize = 4;
@@ -24,7 +25,7 @@ const WAITING: usize = 4;
 pub(super) struct Channel {
     /// What clients know it by.
     pub(super) name: String,
-    owner: String,
+    owner: Identity,
     exchange: Mutex<Exchange>,
     /// When somebody last did something.
     touched: Mutex<Instant>,
@@ -42,7 +43,7 @@ impl Channel {
         let (to_backend, messages) = mpsc::channel(WAITING);
         let channel = Arc::new(Self {
             name: name.clone(),
-            owner: guest.identity().name.clone(),
+            owner: guest.identity().clone(),
             exchange: Mutex::new(Exchange::new(shared.limits.keep())),
             touched: Mutex::new(Instant::now()),
             room: Notify::new(),
@@ -55,9 +56,9 @@ impl Channel {
     }
 
     /// The one that `who` knows as `name`. That of somebody else is as unknown as one that is not there.
-    pub(super) fn find(shared: &Shared, name: &str, who: &str) -> Option<Arc<Self>> {
+    pub(super) fn find(shared: &Shared, name: &str, who: &Identity) -> Option<Arc<Self>> {
         let found = shared.channels(|channels| channels.get(name).cloned())?;
-        (found.owner == who).then_some(found)
+        (found.owner == *who).then_some(found)
     }
 
     /// Lets it end.

@@ -258,6 +258,7 @@ impl Exchange {
         if ended {
             return Next::Ended;
         }
+        stream.ring.expire(now);
         stream.waker = Some(waker.clone());
         Next::Wait
     }

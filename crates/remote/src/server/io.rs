@@ -67,7 +67,8 @@ pub(super) fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, third)?;
     sockopt::set_tcp_keepintvl(stream, third)?;
     sockopt::set_tcp_keepcnt(stream, 2)?;
-    sockopt::set_tcp_user_timeout(stream, u32::try_from(idle.as_millis()).unwrap_or(u32::MAX))?;
+    // What is sent at least every third is to be acknowledged within the other two.
+    sockopt::set_tcp_user_timeout(stream, u32::try_from((idle - idle / 3).as_millis()).unwrap_or(u32::MAX))?;
     Ok(())
 }
 

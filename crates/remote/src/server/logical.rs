@@ -22,7 +22,7 @@ use crate::resume::{self, Answer, Ask, Connection, First, Granted, Held};
 /// The code of a WebSocket that closes because we do.
 const GOING: u16 = 1001;
 /// That of one whose client did what it may not, or is not the newest.
-const REFUSED: u16 = 1008;
+pub(super) const REFUSED: u16 = 1008;
 /// That of one for which there is no room now.
 const LATER: u16 = 1013;
 /// That of one whose token is no longer good.
@@ -61,7 +61,7 @@ impl Resumable {
     /// That of somebody else is as unknown as one that is not there.
     fn find(&self, connection: &Connection, who: &Identity) -> Option<mpsc::Sender<Attach>> {
         let by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
-        by_name.get(connection).filter(|(owner, _)| owner.name == who.name).map(|(_, sender)| sender.clone())
+        by_name.get(connection).filter(|(owner, _)| owner == who).map(|(_, sender)| sender.clone())
     }
 }
 
@@ -156,10 +156,16 @@ async fn plain(shared: &Arc<Shared>, mut socket: Socket, mut guest: Guest, messa
         return socket.close(LATER, "try again later", scratch).await;
     };
     take(&mut line, messages, &mut socket, scratch);
-    tokio::select! {
-        end = poll_fn(|cx| line.poll_carry(cx, &mut socket, scratch)) => finish(socket, end, scratch).await,
-        () = shared.stopping() => socket.close(GOING, "going away", scratch).await,
-        () = guest.revoked() => socket.close(UNKNOWN, "not authorised", scratch).await,
+    let (end, code, reason) = tokio::select! {
+        end = poll_fn(|cx| line.poll_carry(cx, &mut socket, scratch)) => (Some(end), 0, ""),
+        () = shared.stopping() => (None, GOING, "going away"),
+        () = guest.revoked() => (None, UNKNOWN, "not authorised"),
+    };
+    // The backend does not wait for a client to read the last word.
+    drop(line);
+    match end {
+        Some(end) => finish(socket, end, scratch).await,
+        None => socket.close(code, reason, scratch).await,
     }
 }
 
@@ -243,6 +249,8 @@ async fn hold(
                 let gone =
                     matches!(end, CarryEnd::Backend | CarryEnd::Socket(SocketEnd::Left(None | Some(1000))));
                 if gone || !line.is_granted() {
+                    // The backend does not wait for a client to read the last word.
+                    drop(line);
                     return finish(old, end, scratch).await;
                 }
                 deadline = Instant::now() + shared.limits.grace;
@@ -254,6 +262,7 @@ async fn hold(
                     Happens::Stop => (GOING, "going away"),
                     _ => (UNKNOWN, "not authorised"),
                 };
+                drop(line);
                 if let Some(socket) = socket {
                     socket.close(code, reason, scratch).await;
                 }

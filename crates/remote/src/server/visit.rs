@@ -160,7 +160,7 @@ pub(super) fn channel(shared: &Shared, headers: &HeaderMap, who: &Identity) -> R
     let Some(name) = text(headers, &CONNECTION_ID)? else {
         return Err(reply::refusal(StatusCode::BAD_REQUEST, "Acp-Connection-Id is missing\n"));
     };
-    Channel::find(shared, name, &who.name)
+    Channel::find(shared, name, who)
         .ok_or_else(|| reply::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"))
 }
 

@@ -243,11 +243,17 @@ async fn what_nobody_comes_back_for_ends() {
 #[tokio::test]
 async fn who_says_goodbye_is_not_waited_for() {
     let running = start(listener(), Limits::default());
+    // Over lines there is a word for it, and what was said before it is heard.
+    let mut client = Client::open(&running, true).await;
+    client.end.say(&echo(1)).await;
+    client.end.say(&serde_json::from_slice(&resume::farewell()).unwrap()).await;
+    running.agent.ended(1).await;
+    assert_eq!(running.agent.heard.lock().unwrap().len(), 2);
     let client = Client::open(&running, false).await;
     let End::Web(mut socket) = client.end else { panic!("a WebSocket") };
     socket.close(None).await.unwrap();
     while hear(&mut socket).await.is_ok() {}
-    running.agent.ended(1).await;
+    running.agent.ended(2).await;
 }
 
 #[tokio::test]
@@ -257,12 +263,12 @@ async fn more_than_fits_waits_and_none_of_it_is_lost() {
         let mut client = Client::open(&running, lines).await;
         client
             .end
-            .say(&json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {"count": 60_000}}))
+            .say(&json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {"count": 6000, "text": "x".repeat(1000)}}))
             .await;
         for number in 0..100 {
             assert_eq!(client.hear().await["params"]["update"]["number"], number + 1);
         }
-        for from in [100, 30_000, 59_999] {
+        for from in [100, 3000, 5999] {
             while client.received < from + 1 {
                 let number = client.received;
                 assert_eq!(client.hear().await["params"]["update"]["number"], number);
@@ -273,4 +279,13 @@ async fn more_than_fits_waits_and_none_of_it_is_lost() {
         assert_eq!(client.hear().await["params"]["update"]["number"], number);
         assert_eq!(client.hear().await["id"], 1);
     }
+}
+
+#[tokio::test]
+async fn one_too_many_is_told_so() {
+    let running = start(listener(), Limits { max_connections_per_identity: 1, ..Limits::default() });
+    let _kept = Client::open(&running, true).await;
+    let mut end = End::open(&running, true).await;
+    assert_eq!(end.hear().await.unwrap()["error"]["code"], -32012);
+    assert_eq!(end.hear().await, None);
 }

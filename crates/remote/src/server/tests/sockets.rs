@@ -232,3 +232,50 @@ async fn garbage_ends_one_socket_and_nothing_else() {
         assert_eq!(hear(&mut good).await.unwrap()["id"], seed);
     }
 }
+
+/// How much memory this process has, in bytes.
+fn resident() -> usize {
+    let figures = std::fs::read_to_string("/proc/self/statm").unwrap();
+    figures.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[tokio::test]
+async fn a_connection_on_which_nothing_moves_is_small() {
+    const COUNT: usize = 400;
+    let running = start(listener(), Limits::default());
+    let open = async || {
+        let mut reader = Reader::send(
+            running.address,
+            "GET",
+            "/acp",
+            &[
+                ("connection", "upgrade"),
+                ("upgrade", "websocket"),
+                ("sec-websocket-version", "13"),
+                ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            ],
+            "",
+        )
+        .await;
+        assert_eq!(reader.head().await.status, 101);
+        let mut stream = reader.stream.into_inner();
+        let message = prompt(1, 3).to_string();
+        let mut frame = vec![0x81, 0x80 | 126, 0, message.len() as u8, 0, 0, 0, 0];
+        frame[3] = u8::try_from(message.len()).unwrap();
+        frame.extend(message.bytes());
+        stream.write_all(&frame).await.unwrap();
+        // Whatever it is, it is the beginning of an answer.
+        stream.read_u8().await.unwrap();
+        stream
+    };
+    let _warm = open().await;
+    let before = resident();
+    let mut kept = Vec::new();
+    for _ in 0..COUNT {
+        kept.push(open().await);
+    }
+    let each = resident().saturating_sub(before) / COUNT;
+    // With the agent behind it and the client, both of this process.
+    assert!(each < 40 << 10, "{each} bytes");
+    println!("{each} bytes each");
+}

@@ -1,0 +1,208 @@
+//! Our client at our front, with a network between them that cuts: everything arrives once and in order.
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[expect(dead_code, reason = "the other tests use all of it")]
+#[path = "../reconnect/cutter.rs"]
+mod cutter;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use narrows_link::Link;
+use narrows_remote::client::{Connected, Options, connect};
+use narrows_remote::identity::Identity;
+use narrows_remote::server::{Adopted, Auth, Backend, Front, Handle, Limits, Listener, Opening};
+use narrows_wire::{Frame, Kind, message};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use cutter::Cutter;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many cuts are made: few in every run, as many as are wanted in a long one.
+fn wanted() -> u64 {
+    std::env::var("NARROWS_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(100)
+}
+
+/// Answers every request, with an update of the session before each answer.
+#[derive(Default)]
+struct Agent {
+    opened: AtomicU64,
+    asked: Arc<AtomicU64>,
+}
+
+impl Backend for Agent {
+    fn open(&self, _: Identity) -> Opening<'_> {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        let asked = Arc::clone(&self.asked);
+        Box::pin(async move {
+            let (ours, theirs) = UnixStream::pair()?;
+            std::thread::spawn(move || act(&theirs, &asked));
+            Ok(ours)
+        })
+    }
+}
+
+fn act(stream: &UnixStream, asked: &AtomicU64) -> Option<()> {
+    let mut updates = 0;
+    let mut out = stream;
+    for line in BufReader::new(stream).lines() {
+        let message: Value = serde_json::from_str(&line.ok()?).unwrap();
+        let id = &message["id"];
+        let result = match message["method"].as_str()? {
+            "initialize" => json!({"protocolVersion": 1}),
+            "session/new" => json!({"sessionId": "s"}),
+            _ => {
+                asked.fetch_add(1, Ordering::Relaxed);
+                for _ in 0..message["params"]["count"].as_u64().unwrap_or(1) {
+                    updates += 1;
+                    let update = json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "n": updates}});
+                    out.write_all(format!("{update}\n").as_bytes()).ok()?;
+                }
+                json!({})
+            }
+        };
+        out.write_all(format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "result": result})).as_bytes())
+            .ok()?;
+    }
+    Some(())
+}
+
+struct Running {
+    address: SocketAddr,
+    handle: Handle,
+    agent: Arc<Agent>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.shutdown();
+    }
+}
+
+fn start() -> Running {
+    let agent = Arc::new(Agent::default());
+    let listener = Listener {
+        address: "127.0.0.1:0".parse().unwrap(),
+        path: "/acp".to_owned(),
+        auth: Auth::None,
+        origins: Vec::new(),
+        hosts: Vec::new(),
+        tls: None,
+    };
+    let front =
+        Front::bind(vec![listener], Limits::default(), Arc::clone(&agent) as Arc<dyn Backend>).unwrap();
+    let (address, handle) = (front.local_addrs()[0], front.handle());
+    tokio::spawn(front.serve());
+    Running { address, handle, agent }
+}
+
+/// A port of lines whose connections are handed over.
+async fn lines(handle: Handle) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            handle.adopt(Adopted::Tcp(stream.into_std().unwrap()), Bytes::new(), Identity::local()).unwrap();
+        }
+    });
+    address
+}
+
+async fn recv(link: &mut Link) -> Frame {
+    timeout(PATIENCE, link.receiver.recv()).await.expect("in time").expect("not the end")
+}
+
+async fn send(link: &Link, id: &str, method: &str, params: &Value) {
+    link.sender.send(message::request(id.as_bytes(), method, params).unwrap()).await.unwrap();
+}
+
+/// Asks and listens until there were enough cuts, and checks that everything came once and in order.
+async fn stream(running: &Running, cutter: &Cutter, url: &str) {
+    let (Connected { mut link, outcome }, initialized) = loop {
+        // The first socket must come about: nothing is held before.
+        if let Ok(mut connected) = connect(&url.parse().unwrap(), Options::default()).await {
+            send(&connected.link, "\"init\"", "initialize", &json!({"protocolVersion": 1})).await;
+            let first = recv(&mut connected.link).await;
+            if first.error().is_none() {
+                break (connected, first);
+            }
+        }
+    };
+    assert_eq!(initialized.bytes(), r#"{"jsonrpc":"2.0","id":"init","result":{"protocolVersion":1}}"#);
+    let (mut asked, mut answered, mut updates) = (0_u64, 0_u64, 0_u64);
+    let wanted = wanted();
+    while answered < asked || cutter.cuts() < wanted {
+        while cutter.cuts() < wanted && asked < answered + 50 {
+            asked += 1;
+            send(&link, &asked.to_string(), "session/prompt", &json!({"sessionId": "s"})).await;
+        }
+        if cutter.cuts() >= wanted {
+            cutter.calm();
+        }
+        let frame = recv(&mut link).await;
+        match frame.kind() {
+            Kind::Response => {
+                answered += 1;
+                assert_eq!(frame.id(), Some(answered.to_string().as_bytes()), "{:?}", frame.bytes());
+                assert_eq!(updates, answered, "what comes before an answer comes before it");
+            }
+            Kind::Notification => {
+                updates += 1;
+                assert_eq!(frame.read_params::<Value>().unwrap()["n"], updates);
+            }
+            kind => panic!("{kind:?} {:?}", frame.bytes()),
+        }
+    }
+    assert_eq!(running.agent.asked.load(Ordering::Relaxed), asked, "each request took effect once");
+    drop(link);
+    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_web_socket_is_cut_at_random_bytes() {
+    let running = start();
+    let cutter = Cutter::start(running.address, 10_000).await;
+    let url = format!("ws://{}/acp", cutter.address);
+    timeout(PATIENCE * 10, stream(&running, &cutter, &url)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lines_are_cut_at_random_bytes() {
+    let running = start();
+    let cutter = Cutter::start(lines(running.handle.clone()).await, 10_000).await;
+    let url = format!("tcp://{}", cutter.address);
+    timeout(PATIENCE * 10, stream(&running, &cutter, &url)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_over_http_are_cut_at_any_time() {
+    const COUNT: u64 = 30_000;
+    let running = start();
+    let cutter = Cutter::start(running.address, u64::MAX).await;
+    let url = format!("http://{}/acp", cutter.address);
+    let Connected { mut link, outcome: _outcome } =
+        connect(&url.parse().unwrap(), Options::default()).await.unwrap();
+    send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
+    recv(&mut link).await;
+    send(&link, "2", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;
+    assert_eq!(recv(&mut link).await.id(), Some(&b"2"[..]));
+    send(&link, "3", "session/prompt", &json!({"sessionId": "s", "count": COUNT})).await;
+    for number in 1..=COUNT {
+        let frame = recv(&mut link).await;
+        assert_eq!(frame.read_params::<Value>().unwrap()["n"], number, "{:?}", frame.bytes());
+        if number % 1000 == 500 {
+            cutter.close(true);
+            cutter.close(false);
+        }
+    }
+    assert_eq!(recv(&mut link).await.id(), Some(&b"3"[..]));
+    assert!(cutter.cuts() >= 3, "{}", cutter.cuts());
+    assert_eq!(running.agent.opened.load(Ordering::Relaxed), 1);
+}
