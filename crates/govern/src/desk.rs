@@ -19,6 +19,8 @@ pub(crate) struct Verdict {
     pub(crate) ruling: Ruling,
     /// Why, if not because of the policy.
     pub(crate) because: Option<String>,
+    /// What it costs in cents, if it says so.
+    pub(crate) amount: Option<u64>,
 }
 
 impl Verdict {
@@ -56,7 +58,8 @@ impl Desk {
     ) -> Verdict {
         let action = call.action();
         let usage = |clause: &str| self.usage(clause, at);
-        let ledger = Ledger { usage: &usage, amount_cents: None };
+        let amount = amount(&call.input);
+        let ledger = Ledger { usage: &usage, amount_cents: amount };
         let refused = unauthorised(call, mandate, who);
         let scene = Scene { roots, refused: refused.as_deref(), ..Scene::default() };
         let mut ruling = self.policy.rule(&action, &scene, &ledger);
@@ -65,24 +68,23 @@ impl Desk {
             && action.kinds().iter().any(|kind| !matches!(kind, Kind::Read | Kind::Search | Kind::Think));
         if let Some(because) = refused {
             ruling.class = Class::Deny;
-            return Verdict { ruling, because: Some(because) };
+            return Verdict { ruling, because: Some(because), amount };
         }
         if supervised {
             ruling.class = Class::RequireApproval;
             ruling.reason = Reason::Default;
-            return Verdict {
-                ruling,
-                because: Some("a supervised operator asks before it changes anything".into()),
-            };
+            let because = Some("a supervised operator asks before it changes anything".into());
+            return Verdict { ruling, because, amount };
         }
-        Verdict { ruling, because: None }
+        Verdict { ruling, because: None, amount }
     }
 
-    /// Something was allowed under these clauses.
-    pub(crate) fn count(&mut self, ruling: &Ruling, at: u64) {
-        for clause in &ruling.clauses {
+    /// Something was allowed under its clauses.
+    pub(crate) fn count(&mut self, verdict: &Verdict, at: u64) {
+        for clause in &verdict.ruling.clauses {
             let now = self.usage(clause, at);
-            let usage = Usage { hour: now.hour + 1, day: now.day + 1, ..now };
+            let amount_cents = now.amount_cents.saturating_add(verdict.amount.unwrap_or(0));
+            let usage = Usage { hour: now.hour + 1, day: now.day + 1, amount_cents };
             self.used.insert(clause.clone(), (at, usage));
         }
     }
@@ -92,6 +94,11 @@ impl Desk {
         let hour = if last / HOUR == at / HOUR { usage.hour } else { 0 };
         if last / DAY == at / DAY { Usage { hour, ..*usage } } else { Usage::default() }
     }
+}
+
+/// What a call costs, where its input says so: the one place in which an amount is what will be spent.
+fn amount(input: &Value) -> Option<u64> {
+    ["amount_cents", "amountCents"].iter().find_map(|key| input.get(key)?.as_u64())
 }
 
 /// What a gate would say to a call that an agent tells of by `name`, if it has one, and `kind`, in the first of the
@@ -197,12 +204,34 @@ mod tests {
         let mut spend = |at: u64| {
             let verdict = desk.rule(&call("notes", "think"), &mandate, &who, &[], at);
             if verdict.class() == Class::Allow {
-                desk.count(&verdict.ruling, at);
+                desk.count(&verdict, at);
             }
             verdict.class()
         };
         let classes: Vec<Class> = [10, 20, 30, HOUR, HOUR + 1, DAY].into_iter().map(&mut spend).collect();
         let asks = Class::RequireApproval;
         assert_eq!(classes, [Class::Allow, Class::Allow, asks, Class::Allow, asks, Class::Allow]);
+    }
+
+    #[test]
+    fn money_is_counted_by_what_calls_say_they_spend() {
+        let budget = Budget { amount_cents: Some(100), ..Budget::default() };
+        let mut desk = desk(vec![Clause::new("few", "tool.call", Class::Allow).up_to(4).within(budget)]);
+        let (mandate, who) = (Mandate::default(), Principal::default());
+        let mut spend = |input: Value, at: u64| {
+            let verdict = desk.rule(&Call::known(None, "pay", "think", input), &mandate, &who, &[], at);
+            if verdict.class() == Class::Allow {
+                desk.count(&verdict, at);
+            }
+            verdict.class()
+        };
+        let asks = Class::RequireApproval;
+        assert_eq!(spend(json!({"amount_cents": 101}), 0), asks);
+        assert_eq!(spend(json!({"amount_cents": 60}), 0), Class::Allow);
+        assert_eq!(spend(json!({"amountCents": 41}), 0), asks);
+        assert_eq!(spend(json!({"amount_cents": 40}), HOUR), Class::Allow);
+        assert_eq!(spend(json!({"amount_cents": 1}), HOUR), asks);
+        assert_eq!(spend(json!({}), HOUR), asks, "nobody knows what it costs, and nothing is left");
+        assert_eq!(spend(json!({"amount_cents": 1}), DAY), Class::Allow);
     }
 }

@@ -252,6 +252,15 @@ impl<O: Out> Pass<'_, O> {
         match otherwise {
             Otherwise::Nothing => {}
             Otherwise::Say(way, line) => self.send(way, &[&line], None, Otherwise::Nothing),
+            Otherwise::Unbegun(line, id) => {
+                if let Some(Asked::Prompt { session }) = self.gate.asked.remove(&id)
+                    && let Some(session) = self.gate.sessions.get_mut(&session)
+                {
+                    session.prompts.retain(|prompt| *prompt != id);
+                    session.runs = false;
+                }
+                self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+            }
             Otherwise::Halt(session) => self.halt(&session, UNRECORDED),
             Otherwise::Fail(line, session) => {
                 self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);

@@ -53,7 +53,9 @@ pub fn admit(path: &Path, roots: &[PathBuf], ground: &dyn Ground) -> Result<Path
     if !path.components().all(is_plain) || path.as_os_str().as_encoded_bytes().contains(&0) {
         return Err(Outside::Crooked);
     }
-    let real = resolve(path, ground)?;
+    // A slash or a dot at its end would have a link followed that is to be looked at.
+    let plain: PathBuf = path.components().collect();
+    let real = resolve(&plain, ground)?;
     if roots.iter().any(|root| real.starts_with(root)) { Ok(real) } else { Err(Outside::Elsewhere) }
 }
 
@@ -117,11 +119,94 @@ mod tests {
         check("root/out/new", Err(Outside::Elsewhere));
         check("root/dangling", Err(Outside::Unresolved));
         check("root/dangling/x", Err(Outside::Unresolved));
+        check("root/dangling/", Err(Outside::Unresolved));
+        check("root/dangling/.", Err(Outside::Unresolved));
+        check("root/out/", Err(Outside::Elsewhere));
         check("root/file/x", Err(Outside::Unresolved));
         check("root/../root", Err(Outside::Crooked));
         check("root/a\0b", Err(Outside::Crooked));
         assert_eq!(admit(Path::new("root"), &roots, &Disk), Err(Outside::Relative));
         assert_eq!(admit(Path::new("/"), &roots, &Disk), Err(Outside::Elsewhere));
+    }
+
+    /// Pieces of paths: names that are there, links that lead in, out, around and nowhere, and what only looks like a name.
+    const PIECES: [&str; 20] = [
+        "sub",
+        "out",
+        "..",
+        ".",
+        "up",
+        "new",
+        "root",
+        "",
+        "rooted",
+        "ROOT",
+        "Sub",
+        "abs",
+        "loop",
+        "dangling",
+        "file",
+        "a\0b",
+        "..\u{2215}",
+        "....",
+        "%2e%2e",
+        "in",
+    ];
+
+    /// Nothing that is written where a path was admitted ends up outside: the home has only what it had.
+    fn outside(home: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut waiting = vec![home.to_path_buf()];
+        while let Some(directory) = waiting.pop() {
+            for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+                if entry.path() == home.join("root") {
+                    continue;
+                }
+                found.push(entry.path());
+                if entry.file_type().unwrap().is_dir() {
+                    waiting.push(entry.path());
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// From wherever a path starts and whatever stands in it, what is written at its place is in the root.
+        #[test]
+        fn nothing_is_written_elsewhere(
+            start in prop::sample::select(vec!["", "root", "rooted", "in", "root/sub", "ROOT"]),
+            steps in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 0..8),
+        ) {
+            let home = tempfile::tempdir().unwrap();
+            let home = home.path().canonicalize().unwrap();
+            for name in ["root/sub", "rooted", "other"] {
+                std::fs::create_dir_all(home.join(name)).unwrap();
+            }
+            std::fs::write(home.join("root/file"), "").unwrap();
+            for (to, at) in [
+                ("..", "root/sub/up"), ("../..", "root/sub/out"), ("sub/out", "root/out"), ("root", "in"),
+                ("loop", "root/loop"), ("../nowhere", "root/dangling"), ("../rooted", "root/rooted"),
+            ] {
+                symlink(to, home.join(at)).unwrap();
+            }
+            symlink(home.join("other"), home.join("root/abs")).unwrap();
+            let before = outside(&home);
+            let root = home.join("root");
+            let path = PathBuf::from(format!("{}/{start}/{}", home.display(), steps.join("/")));
+            if let Ok(real) = admit(&path, std::slice::from_ref(&root), &Disk) {
+                prop_assert!(real.starts_with(&root), "{path:?} {real:?}");
+                prop_assert_eq!(admit(&real, std::slice::from_ref(&root), &Disk), Ok(real.clone()), "it stays admitted");
+                // Whoever creates it by the name that was asked about creates it in the root, or not at all.
+                if std::fs::create_dir_all(&path).is_ok() {
+                    prop_assert!(path.canonicalize().unwrap().starts_with(&root), "{path:?}");
+                }
+                prop_assert_eq!(outside(&home), before, "{:?}", path);
+            }
+        }
     }
 
     proptest! {

@@ -221,6 +221,41 @@ mod tests {
     }
 
     #[test]
+    fn what_is_swapped_while_it_is_read_leads_nowhere_else() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let home = tempfile::tempdir().unwrap();
+        let (root, outside) = (home.path().join("root"), home.path().join("outside"));
+        for (directory, text) in [(root.join("d"), "inside"), (outside.clone(), "outside")] {
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("X.md"), text).unwrap();
+        }
+        let workspace = Workspace::open(&root).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::fs::rename(root.join("d"), root.join("kept")).unwrap();
+                    symlink(&outside, root.join("d")).unwrap();
+                    std::fs::remove_file(root.join("d")).unwrap();
+                    std::fs::rename(root.join("kept"), root.join("d")).unwrap();
+                }
+            });
+            for _ in 0..2_000 {
+                let path = Path::new("d/X.md");
+                if let Ok(bytes) = workspace.read(path, 100) {
+                    assert_eq!(bytes, b"inside");
+                }
+                if let Ok(found) = workspace.find_by_name(path, OFlags::RDONLY) {
+                    let mut text = String::new();
+                    File::from(found).read_to_string(&mut text).unwrap();
+                    assert_eq!(text, "inside");
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
     fn links_count_as_long_as_they_stay_inside() {
         let outside = tempfile::tempdir().unwrap();
         std::fs::write(outside.path().join("secret"), "s").unwrap();

@@ -10,6 +10,34 @@
 //! [`Charter`](narrows_policy::Charter) that decides, and the digest of every file that was read.
 //!
 //! Nothing here runs anything, and nothing reaches the network.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use narrows_manifest::{AuditTarget, Code, Kind, Memory, check, resolve};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let acp = "---\nname: notes\nid: notes\ndescription: Keeps notes.\nversion: 1.0.0\nkind: server\ntransport: stdio\n\
+//!     metadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: basic\n    operator: ./OPERATOR.md\n---\n";
+//! let operator = "---\nname: Notes\nid: notes\npersona_summary: Keeps notes.\nversion: 1.0.0\n\
+//!     profile: {role: Keep notes., voice: Short., boundaries: []}\ntools: [append-to-notes]\n---\n";
+//!
+//! // From disk it is `load(Path::new("notes/ACP.md"), None)`.
+//! let files = Memory::default().with("notes/ACP.md", acp).with("notes/OPERATOR.md", operator);
+//! let bundle = resolve(&files, Path::new("notes/ACP.md"))?;
+//! assert!(bundle.tools.has(None, "append-to-notes") && !bundle.tools.has(None, "remove-notes"));
+//! assert!(!bundle.capabilities.terminal);
+//! assert_eq!((bundle.protocol_version, &bundle.audit), (Some(1), &AuditTarget::Off));
+//! assert_eq!(bundle.pins.len(), 2);
+//!
+//! // What is wrong is told with its place, and with what to write.
+//! let findings = check(Kind::Acp, Path::new("notes/ACP.md"), acp.replace("\"272bf79\"", "1234567").as_bytes());
+//! let finding = findings.iter().find(|finding| finding.code == Code::QuoteIt).expect("it is found");
+//! assert_eq!((finding.line, finding.key.as_str()), (10, "metadata.aip44.acp_rev"));
+//! assert!(finding.hint.is_some());
+//! # Ok(())
+//! # }
+//! ```
 
 mod argv;
 mod capabilities;

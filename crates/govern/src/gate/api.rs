@@ -67,6 +67,8 @@ pub struct Open {
     pub reason: String,
     /// Until when.
     pub due: Time,
+    /// Whether the client was asked and has not answered.
+    pub asked: bool,
 }
 
 /// What somebody says about it.

@@ -49,6 +49,7 @@ impl Hearing {
             input: self.input.clone(),
             reason: self.reason.clone(),
             due: self.due,
+            asked: self.question.is_some(),
         }
     }
 
@@ -289,10 +290,10 @@ impl<O: Out> Pass<'_, O> {
         }
         let uncounted = self.case(&name, &call).filter(|case| approved.is_given() && !case.counted);
         if let Some(case) = uncounted
-            && let Some(ruling) = case.verdict.as_ref().map(|verdict| verdict.ruling.clone())
+            && let Some(verdict) = case.verdict.clone()
         {
             case.counted = true;
-            self.gate.desk.count(&ruling, at);
+            self.gate.desk.count(&verdict, at);
         }
         let event = self.resolved(&name, &call);
         let mut ticket = event.map(|event| self.record(event));
@@ -327,7 +328,7 @@ impl<O: Out> Pass<'_, O> {
             }
             (Origin::Turn { id, line }, _) => {
                 self.close_turn_case(&name, &call);
-                self.begin_turn(&id, &name, View::parse(&line));
+                self.begin_turn(&id, &name, View::parse(&line), ticket);
             }
         }
     }

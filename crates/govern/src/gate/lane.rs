@@ -21,6 +21,8 @@ pub(super) enum Otherwise {
     Nothing,
     /// Say this.
     Say(Way, Bytes),
+    /// Say this to the client: its prompt never reached the agent.
+    Unbegun(Bytes, Box<[u8]>),
     /// End the turn of this session.
     Halt(Box<str>),
     /// Tell the agent that asked, and end the turn of this session.

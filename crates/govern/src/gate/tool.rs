@@ -177,7 +177,7 @@ impl<O: Out> Pass<'_, O> {
         };
         let counts = approved == Approved::Auto && !case.counted;
         if counts {
-            self.gate.desk.count(&verdict.ruling, at);
+            self.gate.desk.count(&verdict, at);
         }
         let case = self.case(name, id)?;
         case.counted |= counts;

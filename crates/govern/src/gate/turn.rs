@@ -27,7 +27,7 @@ impl<O: Out> Pass<'_, O> {
             return self.refuse_client(id, &error);
         }
         if self.gate.mandate.autonomy != Autonomy::Gated {
-            return self.begin_turn(id, &name, message);
+            return self.begin_turn(id, &name, message, None);
         }
         let key = format!("turn {}", String::from_utf8_lossy(id));
         let call = Call::known(None, "turn", "other", json!({}));
@@ -38,8 +38,8 @@ impl<O: Out> Pass<'_, O> {
         self.hear(&name, &key, origin, None);
     }
 
-    /// Sends a prompt on.
-    pub(super) fn begin_turn(&mut self, id: &[u8], name: &str, message: View<'_>) {
+    /// Sends a prompt on, once what lets it begin is recorded.
+    pub(super) fn begin_turn(&mut self, id: &[u8], name: &str, message: View<'_>, after: Option<Ticket>) {
         if !self.await_answer(id, Asked::Prompt { session: name.into() }) {
             return;
         }
@@ -48,7 +48,8 @@ impl<O: Out> Pass<'_, O> {
             session.prompts.push(id.into());
             session.runs = is_v2;
         }
-        self.forward(message);
+        let otherwise = Otherwise::Unbegun(unrecorded(id), id.into());
+        self.send(Way::ToAgent, &[message.bytes()], after, otherwise);
     }
 
     /// The client stops a turn: what waits for an approval in it is not done.

@@ -192,6 +192,7 @@ pub(super) const AUDIT_KEYGEN: &[Example] =
 pub(super) const SERVE: &[Example] = &[
     ("narrows serve governed/ACP.md", "what an editor starts in place of the agent"),
     ("narrows serve --approve governed/ACP.md", "after its files were changed on purpose"),
+    ("narrows serve --self-test governed/ACP.md", "whether it does what AIP-44 asks of it, point by point"),
     ("narrows check governed", "what is wrong with the manifest, without starting anything"),
     ("narrows audit verify governed/audit/audit-log.jsonl", "whether its log is as it was written"),
 ];

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{ModelArgs, help};
+use super::{CheckFormat, ModelArgs, help};
 
 /// Serve an agent behind a gate, as a manifest says
 ///
@@ -32,6 +32,17 @@ pub(crate) struct Serve {
     /// Trust the manifest as it is now, after it has changed, and serve nothing
     #[arg(long)]
     pub(crate) approve: bool,
+
+    /// Try the manifest out against the thirty points of AIP-44, tell what was seen, and serve nothing
+    ///
+    /// A scripted client talks through its gate to a scripted agent, and the agent of the manifest introduces itself. Neither
+    /// the log, nor what is trusted, nor a file of the workspace is changed. The exit code is 1 if a point fails.
+    #[arg(long, conflicts_with_all = ["approve", "prompt"])]
+    pub(crate) self_test: bool,
+
+    /// How to tell it
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = CheckFormat::Text, requires = "self_test")]
+    pub(crate) format: CheckFormat,
 
     /// Where it is kept what is trusted, and the sessions of the built-in agent [default: narrows in your data directory]
     #[arg(long, value_name = "DIR")]

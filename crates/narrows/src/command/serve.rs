@@ -13,6 +13,7 @@ mod person;
 mod persona;
 mod pins;
 mod proxy;
+mod self_test;
 mod server;
 mod stand;
 mod version;
@@ -40,6 +41,9 @@ struct Post {
 
 /// Serves until the client or the agent has gone.
 pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
+    if args.self_test {
+        return self_test::execute(args);
+    }
     let Some(charge) = Charge::load(args)? else { return Ok(Code::Usage.exit()) };
     match (charge.bundle.role, args.prompt.is_empty()) {
         (Kind::Client, true) if !args.approve => return Err(Failure::unprompted()),

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use crate::support::Place;
 
-fn example() -> PathBuf {
+pub(crate) fn example() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/governed")
 }
 
 /// Everything of the example, so that no log ends up in the repository.
-fn copy(from: &Path, to: &Path) {
+pub(crate) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a directory");
     for entry in std::fs::read_dir(from).expect("it is there").map(|entry| entry.expect("an entry")) {
         let target = to.join(entry.file_name());

@@ -277,3 +277,32 @@ fn where_no_policy_names_signers_those_who_are_responsible_approve() {
         "nobody may"
     );
 }
+
+#[test]
+fn a_turn_begins_once_the_approval_is_recorded_and_ends_once_its_interruption_is() {
+    let gated = || Scene::with(Mandate { autonomy: Autonomy::Gated, ..mandate() }, &[]);
+    for written in [true, false] {
+        let mut scene = gated();
+        scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+        scene.answer(1, &json!({"sessionId": "s"}));
+        scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+        scene.seen();
+        scene.records = false;
+        says(&mut scene, "allow_once");
+        assert!(!scene.seen().contains("session/prompt"));
+        for ticket in std::mem::take(&mut scene.sight.tickets) {
+            scene.gate.settled(scene.now, ticket, written, &mut scene.sight);
+        }
+        let seen = scene.seen();
+        assert_eq!((seen.contains("session/prompt"), seen.contains("-32017")), (written, !written), "{seen}");
+        assert_eq!(scene.gate.asked.len(), usize::from(written), "what never began is not waited for");
+    }
+    let mut scene = Scene::at_work();
+    scene.records = false;
+    scene.tool("1", "Rm", "in_progress", &json!({"path": "/w/a"}));
+    scene.answer(2, &json!({"stopReason": "cancelled"}));
+    assert!(!scene.seen().contains("refusal"));
+    scene.records = true;
+    scene.commit();
+    assert!(scene.seen().contains("refusal"));
+}

@@ -1,0 +1,154 @@
+//! Points 23 to 28: who may do what, for whom, where, and with which servers.
+
+use narrows_govern::{BallotError, Mandate, Principal};
+use narrows_manifest::ToolSet;
+use serde_json::{Value, json};
+
+use crate::scene::{Scene, mandate, policy};
+
+#[test]
+fn point_23_an_unauthorised_tool_is_neither_announced_nor_run() {
+    let tools = Some(ToolSet { names: ["Read".to_owned(), "Rm".to_owned()].into(), ..ToolSet::default() });
+    let check = |name: &str, kind: &str, authorised: bool| {
+        let mut scene = Scene::with(Mandate { tools: tools.clone(), ..mandate() }, &["lead"]).at_work();
+        scene.tool("1", name, kind, "pending");
+        assert_eq!(scene.shows("1"), authorised, "{name}");
+        scene.asks(5, "1", name, kind);
+        let chosen = scene.told_agent(5)["result"]["outcome"]["optionId"].clone();
+        assert_eq!(chosen, if authorised { json!("y") } else { json!("n") }, "{name}");
+        let asked = scene.sight.client.iter().any(|line| line["method"] == "session/request_permission");
+        assert!(!asked, "{name}: nobody can make it allowed");
+        let decided = if authorised { "policy.resolved allow" } else { "policy.resolved deny" };
+        assert_eq!(scene.recorded()[0], decided, "{name}");
+    };
+    check("Read", "read", true);
+    check("Rm", "delete", false);
+    check("Write", "edit", false);
+    // What is wanted of the client is told why it is not done.
+    let mut scene = Scene::with(Mandate { tools, ..mandate() }, &["lead"]).at_work();
+    scene.wants(6, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/x"}));
+    assert_eq!(scene.told_agent(6)["error"]["data"]["code"], "policy-denied");
+}
+
+#[test]
+fn point_24_nothing_is_approved_because_it_asked() {
+    for (wanted, asks) in [("Read", false), ("Bash", true), ("Write", true)] {
+        let mut scene = Scene::new().at_work();
+        let kind = if wanted == "Read" { "read" } else { "edit" };
+        scene.asks(5, "1", wanted, kind);
+        let asked = scene.sight.client.iter().any(|line| line["method"] == "session/request_permission");
+        assert_eq!((asked, scene.told_agent(5).is_null()), (asks, asks), "{wanted}");
+    }
+    // Files of the client pass the same way, and without a governance what changes something is not done.
+    let low = narrows_policy::Policy::new(narrows_policy::Access::Low, narrows_policy::Narrowing::default());
+    let who = Principal { id: "user:ada".into(), ..Principal::default() };
+    let mut declared = mandate();
+    declared.capabilities.write_text_file = true;
+    let mut scene = Scene::of(declared, who, low).at_work();
+    scene.wants(5, "fs/write_text_file", &json!({"sessionId": "s", "path": "/w/a/x", "content": "y"}));
+    assert_eq!(scene.told_agent(5)["error"]["code"], -32015);
+    scene.wants(6, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/x"}));
+    assert_eq!(scene.sight.client.last().unwrap()["method"], "fs/read_text_file");
+}
+
+#[test]
+fn point_25_a_tool_is_never_known_by_its_title() {
+    let told = |more: Value| {
+        let mut scene = Scene::new().at_work();
+        let mut update = json!({"sessionUpdate": "tool_call", "toolCallId": "1", "title": "Read", "status": "in_progress",
+            "rawInput": {"path": "/w/a/x"}});
+        update.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        scene.update(&update);
+        let stopped = scene.sight.agent.iter().any(|line| line["method"] == "session/cancel");
+        scene.answer(2, &json!({"stopReason": "end_turn"}));
+        (scene.shows("1"), stopped, scene.told_client(2)["result"]["stopReason"].clone())
+    };
+    let runs = (true, false, json!("end_turn"));
+    let stopped = (false, true, json!("refusal"));
+    assert_eq!(told(json!({"name": "Read", "kind": "read"})), runs);
+    assert_eq!(told(json!({"title": "Rm", "kind": "read"})), runs, "a title forbids nothing either");
+    assert_eq!(told(json!({"name": "Rm", "kind": "read"})), stopped);
+    assert_eq!(told(json!({"_meta": {"claudeCode": {"toolName": "Rm"}}, "kind": "read"})), stopped);
+    assert_eq!(told(json!({})), stopped, "without a name or kind it may be anything");
+}
+
+#[test]
+fn point_26_the_identity_is_in_every_line_and_bounds_what_is_done() {
+    let scopes = Some(vec!["Read".to_owned()]);
+    let who = Principal { id: "user:eve".into(), roles: Vec::new(), scopes };
+    let mut scene = Scene::of(mandate(), who, policy()).at_work();
+    scene.tool("1", "Read", "read", "in_progress");
+    scene.tool("2", "Grep", "search", "pending");
+    assert_eq!((scene.shows("1"), scene.shows("2")), (true, false));
+    scene.answer(2, &json!({"stopReason": "end_turn"}));
+    assert!(scene.log().iter().all(|entry| entry["metadata"]["aip44"]["identity"] == "user:eve"));
+    // Who is no signer is not asked, and does not count if they answer all the same.
+    let mut scene = Scene::with(mandate(), &["intern"]).at_work();
+    scene.asks(5, "1", "Bash", "execute");
+    scene.says(1, "allow_once");
+    assert!(scene.told_agent(5).is_null());
+    assert_eq!(scene.ballot("n-1", "user:bob", "intern"), Err(BallotError::NotASigner));
+    assert_eq!(scene.ballot("n-1", "user:bob", "lead"), Ok(()));
+    assert_eq!(scene.told_agent(5)["result"]["outcome"]["optionId"], "y");
+}
+
+#[test]
+fn point_27_nothing_happens_outside_the_roots() {
+    let mut scene = Scene::new();
+    let mut check = |id: u64, method: &str, params: Value, admitted: bool| {
+        scene.ask(id, method, &params);
+        let passed = scene.sight.agent.iter().any(|line| line["id"] == id);
+        assert_eq!(passed, admitted, "{method} {params}");
+        if !admitted {
+            let error = scene.told_client(id)["error"].clone();
+            assert_eq!(
+                (&error["code"], &error["data"]["code"]),
+                (&json!(-32602), &json!("cwd_outside_root"))
+            );
+        }
+    };
+    let at = |cwd: &str| json!({"sessionId": "s", "cwd": cwd, "mcpServers": []});
+    let with = |more: &str| json!({"sessionId": "s", "cwd": "/w", "mcpServers": [], "additionalDirectories": [more]});
+    check(1, "session/new", at("/w"), true);
+    check(2, "session/new", at("/w/deep/er"), true);
+    check(3, "session/new", at("/"), false);
+    check(4, "session/new", at("/wide"), false);
+    check(5, "session/new", at("/W"), false);
+    check(6, "session/new", at("w"), false);
+    check(7, "session/new", at(""), false);
+    check(8, "session/new", at("/w/../etc"), false);
+    check(9, "session/new", at("/w/\u{0}"), false);
+    check(10, "session/new", with("/w/b"), true);
+    check(11, "session/new", with("/etc"), false);
+    check(12, "session/load", at("/etc"), false);
+    check(13, "session/resume", at("/etc"), false);
+    check(14, "session/fork", at("/etc"), false);
+    let refused = scene.recorded().iter().filter(|told| *told == "session.refused deny").count();
+    assert_eq!(refused, 11);
+    let mut scene = Scene::new().at_work();
+    scene.wants(5, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/other"}));
+    assert_eq!(scene.told_agent(5)["error"]["data"]["code"], "path_outside_root", "the session is in /w/a");
+}
+
+#[test]
+fn point_28_calls_over_acp_pass_the_same_gate() {
+    let allow = Some(["query".to_owned()].into());
+    let tools = Some(ToolSet { servers: [("db".to_owned(), allow)].into(), ..ToolSet::default() });
+    let mut declared = Mandate { tools, servers: Some(vec!["db".into()]), ..mandate() };
+    declared.capabilities.mcp_acp = true;
+    let mut scene = Scene::with(declared, &["lead"]);
+    let server = |name: &str| json!({"type": "acp", "name": name, "serverId": "db-1"});
+    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": [server("mine")]}));
+    assert_eq!(scene.told_client(1)["error"]["data"]["code"], "server_not_listed");
+    scene.ask(2, "session/new", &json!({"cwd": "/w", "mcpServers": [server("db")]}));
+    scene.answer(2, &json!({"sessionId": "s"}));
+    let call = |server: &str, tool: &str| json!({"serverId": server, "method": "tools/call", "params": {"name": tool, "arguments": {"q": 1}}});
+    scene.wants(5, "mcp/message", &call("db-1", "drop"));
+    assert_eq!(scene.told_agent(5)["error"]["code"], -32015);
+    scene.wants(6, "mcp/message", &call("unknown", "query"));
+    assert!(scene.told_agent(6)["error"].is_object(), "nobody knows this server");
+    scene.wants(7, "mcp/message", &call("db-1", "query"));
+    scene.says(1, "allow_once");
+    let passed = scene.sight.client.iter().filter(|line| line["method"] == "mcp/message").count();
+    assert_eq!(passed, 1, "only what the operator has, and only once somebody has agreed");
+}

@@ -1,0 +1,30 @@
+//! The points of AIP-44, each with what it is for and what it is not. Those that need a process of their own are in
+//! `narrows/tests/cli/serve_points.rs`.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod authority;
+mod manifest;
+mod poison;
+mod record;
+mod scene;
+mod session;
+
+/// Where the tests of points are.
+const SOURCES: [&str; 5] = [
+    include_str!("manifest.rs"),
+    include_str!("session.rs"),
+    include_str!("record.rs"),
+    include_str!("authority.rs"),
+    include_str!("../../../narrows/tests/cli/serve_points.rs"),
+];
+
+#[test]
+fn every_point_has_a_test() {
+    let missing: Vec<u8> = (1..=30)
+        .filter(|point| {
+            let name = format!("#[test]\nfn point_{point:02}_");
+            !SOURCES.iter().any(|source| source.contains(&name))
+        })
+        .collect();
+    assert!(missing.is_empty(), "no test is named after points {missing:?}");
+}

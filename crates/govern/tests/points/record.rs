@@ -1,0 +1,117 @@
+//! Points 19, 20, 22 and 30: what is in the log, when, and what is not.
+
+use narrows_audit::Decision;
+use serde_json::{Value, json};
+
+use crate::scene::Scene;
+
+/// A call of every fate: allowed, denied, approved, failed.
+fn all_four() -> Scene {
+    let mut scene = Scene::new().at_work();
+    scene.tool("allowed", "Read", "read", "in_progress");
+    scene
+        .update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "allowed", "status": "completed",
+        "rawOutput": {"lines": 3}}));
+    scene.asks(5, "denied", "Rm", "delete");
+    scene.asks(6, "approved", "Bash", "execute");
+    scene.says(1, "allow_once");
+    scene.tool("approved", "Bash", "execute", "completed");
+    scene.tool("failed", "Read", "read", "in_progress");
+    scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "failed", "status": "failed",
+        "rawOutput": "no such file"}));
+    scene
+}
+
+fn find<'a>(log: &'a [Value], action: &str, call: &str) -> Option<&'a Value> {
+    log.iter().find(|entry| entry["action"] == action && entry["metadata"]["aip44"]["toolCallId"] == call)
+}
+
+#[test]
+fn point_19_every_call_is_recorded_with_its_seven_facts() {
+    let log = all_four().log();
+    let check = |call: &str, tool: &str, approval: Value, output: Value| {
+        let entry = find(&log, "tool.call", call).unwrap_or_else(|| panic!("{call} in {log:?}"));
+        let about = &entry["metadata"]["aip44"];
+        assert_eq!(
+            (&about["kind"], &about["operator"], &about["session"]),
+            (&json!("tool-call"), &json!("notes"), &json!("s"))
+        );
+        assert_eq!((&about["tool"], &about["approval"]), (&json!(tool), &approval));
+        assert_eq!((&entry["input"]["path"], &entry["output"]), (&json!(format!("/w/a/{call}")), &output));
+        assert_eq!(
+            (&entry["actor"]["id"], &entry["subject"]["kind"]),
+            (&json!("operator:notes"), &json!("tool"))
+        );
+        assert_eq!(entry["doctype"], "audit-event");
+    };
+    check("allowed", "Read", json!("auto"), json!({"lines": 3}));
+    check("failed", "Read", json!("auto"), json!({"error": "no such file"}));
+    assert!(
+        find(&log, "tool.call", "approved")
+            .is_some_and(|it| it["metadata"]["aip44"]["approval"] == "user:ada")
+    );
+    assert!(find(&log, "tool.call", "denied").is_none(), "what was never called is no call");
+    // Whatever is no object is wrapped, or the schema would not have it.
+    assert!(log.iter().all(|entry| entry.get("output").is_none_or(Value::is_object)));
+}
+
+#[test]
+fn point_20_a_decision_is_on_disk_before_anything_is_shown_and_nothing_is_left_open() {
+    let mut scene = Scene::new().at_work();
+    scene.records = false;
+    scene.tool("1", "Read", "read", "in_progress");
+    assert_eq!((scene.sight.client.len(), scene.recorded()[0].as_str()), (0, "policy.resolved allow"));
+    scene.records = true;
+    scene.commit();
+    assert!(scene.shows("1"));
+    scene.gate.client_gone(scene.now, &mut scene.sight);
+    scene.commit();
+    let log = scene.log();
+    assert_eq!(find(&log, "tool.call", "1").unwrap()["output"], json!({"error": "interrupted"}));
+    // What cannot be recorded is not shown, and the turn is over.
+    let mut scene = Scene::new().at_work();
+    scene.records = false;
+    scene.tool("1", "Read", "read", "in_progress");
+    for ticket in std::mem::take(&mut scene.sight.tickets) {
+        scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+    }
+    assert!(!scene.shows("1"));
+    assert!(scene.sight.agent.iter().any(|line| line["method"] == "session/cancel"));
+}
+
+#[test]
+fn point_22_allowed_denied_approved_and_failed_are_in_a_chain_that_verifies() {
+    let scene = all_four();
+    let log = scene.log();
+    let decision = |call: &str| find(&log, "policy.resolved", call).map(|entry| entry["policy"].clone());
+    let policy =
+        |name: &str, decision: Decision| Some(json!({"ref": name, "decision": decision.to_string()}));
+    assert_eq!(decision("allowed"), policy("default", Decision::Allow));
+    assert_eq!(decision("denied"), policy("never", Decision::Deny));
+    assert_eq!(decision("approved"), policy("runs", Decision::RequireApproval));
+    assert_eq!(scene.told_agent(5)["result"]["outcome"]["optionId"], "n");
+    assert_eq!(scene.told_agent(6)["result"]["outcome"]["optionId"], "y", "once, and never for ever");
+    let numbers: Vec<u64> = log.iter().map(|entry| entry["seq"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (0..log.len() as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn point_30_history_is_shown_and_not_acted_on() {
+    let mut scene = Scene::new();
+    scene.ask(1, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
+    scene.tool("old", "Rm", "delete", "completed");
+    scene.asks(5, "old", "Bash", "execute");
+    assert!(scene.shows("old"));
+    assert_eq!(scene.told_agent(5)["result"]["outcome"]["outcome"], "cancelled");
+    assert_eq!(
+        scene.sight.client.iter().filter(|line| line["method"] == "session/request_permission").count(),
+        0
+    );
+    scene.answer(1, &json!({}));
+    assert_eq!(scene.recorded(), ["operator.invoked"]);
+    // Once it is open, what is told is news.
+    scene.prompt(2);
+    scene.tool("new", "Rm", "delete", "pending");
+    assert!(!scene.shows("new"));
+    assert_eq!(scene.recorded().last().map(String::as_str), Some("policy.resolved deny"));
+}

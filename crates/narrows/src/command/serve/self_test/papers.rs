@@ -1,0 +1,188 @@
+//! The manifest with a mistake in it, to see that the mistake is found. Nothing on disk is changed.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use narrows_manifest::types::acp::{Kind, Tier};
+use narrows_manifest::{Bundle, Code, Files, FilesError, LONGEST, Memory, Workspace, resolve};
+
+use super::point::{Outcome, fails, not_applicable, passes};
+use crate::command::serve::charge::Charge;
+
+/// Files in memory, in a directory of this name.
+struct Copy {
+    files: Memory,
+    name: Option<OsString>,
+}
+
+impl Files for Copy {
+    fn read(&self, path: &Path, most: u64) -> Result<Vec<u8>, FilesError> {
+        self.files.read(path, most)
+    }
+
+    fn has_directory(&self, path: &Path) -> bool {
+        self.files.has_directory(path)
+    }
+
+    fn name(&self) -> Option<&OsStr> {
+        self.name.as_deref()
+    }
+}
+
+/// A copy of all files that a manifest leads to.
+pub(super) struct Papers {
+    files: Memory,
+    text: String,
+    charge_is: (Kind, Tier),
+    manifest: PathBuf,
+    name: Option<OsString>,
+    governed: bool,
+}
+
+/// Why there is none, in words.
+type Missing = String;
+
+impl Papers {
+    pub(super) fn of(charge: &Charge) -> Result<Self, Missing> {
+        let Charge { bundle, root, .. } = charge;
+        let workspace =
+            Workspace::open(root).map_err(|error| format!("the workspace cannot be opened: {error}"))?;
+        let mut files = Memory::default();
+        for pin in &bundle.pins {
+            let bytes = workspace
+                .read(&pin.path, LONGEST)
+                .map_err(|error| format!("{}: {error}", pin.path.display()))?;
+            files = files.with(&pin.path, bytes);
+        }
+        let manifest = bundle.acp.path.clone();
+        let text = workspace.read(&manifest, LONGEST).map_err(|error| error.to_string())?;
+        let text = String::from_utf8(text).map_err(|_| "it is not UTF-8".to_owned())?;
+        let governed = bundle.operator.as_ref().is_some_and(|operator| operator.front.governance.is_some());
+        let papers = Self {
+            files,
+            text,
+            charge_is: (bundle.role, bundle.acp.front.metadata.aip44.tier),
+            manifest,
+            name: root.file_name().map(OsStr::to_owned),
+            governed,
+        };
+        papers.load(&papers.text).map_err(|code| format!("a copy of its files cannot be tried ({code})"))?;
+        Ok(papers)
+    }
+
+    fn load(&self, text: &str) -> Result<Bundle, Code> {
+        let files = Copy { files: self.files.clone().with(&self.manifest, text), name: self.name.clone() };
+        resolve(&files, Path::new(&self.manifest)).map_err(|findings| {
+            findings
+                .iter()
+                .find(|finding| finding.severity == narrows_manifest::Severity::Error)
+                .map_or(Code::Unreadable, |it| it.code)
+        })
+    }
+
+    /// The text with every line that begins with `key` as `change` makes it, if that is another.
+    fn with(&self, key: &str, change: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
+        let line = |line: &str| {
+            let rest = line.trim_start();
+            match rest.strip_prefix(key).filter(|rest| rest.starts_with(':')) {
+                Some(_) => change(&line[..line.len() - rest.len()], line),
+                None => Some(line.to_owned()),
+            }
+        };
+        let text: Vec<String> = self.text.lines().filter_map(line).collect();
+        let text = text.join("\n") + "\n";
+        (text != self.text).then_some(text)
+    }
+
+    /// Whether a mistake is refused.
+    fn refuses(&self, what: &str, text: Option<String>) -> Outcome {
+        let Some(text) = text else { return unvaried() };
+        match self.load(&text) {
+            Err(code) => passes(format!("valid as it is; {what} is refused ({code})")),
+            Ok(_) => fails(format!("{what} is taken")),
+        }
+    }
+
+    /// Whether it is warned of.
+    fn warns(&self, what: &str, text: Option<String>) -> Outcome {
+        let Some(text) = text else { return unvaried() };
+        let before = self.load(&self.text).map_or(0, |bundle| bundle.warnings.iter().count());
+        match self.load(&text) {
+            Ok(bundle) if bundle.warnings.iter().count() > before => passes(format!("{what} is warned of")),
+            Err(code) => passes(format!("{what} is refused ({code})")),
+            Ok(_) => fails(format!("{what} is not mentioned")),
+        }
+    }
+
+    /// Point 3.
+    pub(super) fn front_matter(&self) -> Outcome {
+        self.refuses("a file without front matter", Some("# Nothing\n".to_owned()))
+    }
+
+    /// Point 4.
+    pub(super) fn fields(&self) -> Outcome {
+        self.refuses("one without `id`", self.with("id", |_, _| None))
+    }
+
+    /// Point 5.
+    pub(super) fn traps(&self) -> Outcome {
+        let number = self.with("acp_rev", |indent, _| Some(format!("{indent}acp_rev: 1234567")));
+        let quoted = self.refuses("an `acp_rev` without quotes", number);
+        let typo = self.with("acp_rev", |indent, line| Some(format!("{line}\n{indent}govenance: ./G.md")));
+        let warned = self.warns("`govenance`", typo);
+        if quoted.has_passed() { warned.with(&quoted) } else { quoted }
+    }
+
+    /// Point 6.
+    pub(super) fn name(&self) -> Outcome {
+        self.warns(
+            "another `name` than that of its directory",
+            self.with("name", |indent, _| Some(format!("{indent}name: another-name"))),
+        )
+    }
+
+    /// Point 7.
+    pub(super) fn binding(&self) -> Outcome {
+        let (kind, _) = self.charge_is;
+        if kind == Kind::Client {
+            return not_applicable("a client needs no operator");
+        }
+        let without = self.with("operator", |_, _| None);
+        let Some(text) = without.or_else(|| self.with("governance", |_, _| None)) else { return unvaried() };
+        let text: Vec<&str> =
+            text.lines().filter(|line| !line.trim_start().starts_with("governance:")).collect();
+        self.refuses(
+            &format!("a {} without operator and governance", kind.name()),
+            Some(text.join("\n") + "\n"),
+        )
+    }
+
+    /// Point 8.
+    pub(super) fn revision(&self, known: Option<u16>) -> Outcome {
+        let text = self.with("acp_rev", |indent, _| Some(format!("{indent}acp_rev: \"fffffff\"")));
+        let unknown = self.warns("an `acp_rev` that nobody knows", text);
+        match known {
+            Some(version) => passes(format!("its `acp_rev` means version {version}")).with(&unknown),
+            None => unknown,
+        }
+    }
+
+    /// Point 13.
+    pub(super) fn contradiction(&self) -> Outcome {
+        let (_, tier) = self.charge_is;
+        let other = if tier > Tier::Basic && self.governed { "basic" } else { "sandboxed" };
+        if tier == Tier::Sandboxed && other == "sandboxed" {
+            return not_applicable("its operator is not governed, so no tier contradicts it");
+        }
+        self.refuses(
+            &format!("tier {other}"),
+            self.with("tier", |indent, _| Some(format!("{indent}tier: {other}"))),
+        )
+    }
+}
+
+fn unvaried() -> Outcome {
+    not_applicable(
+        "the manifest is written in a form that cannot be varied line by line; narrows check has the same rules",
+    )
+}

@@ -1,0 +1,154 @@
+//! `narrows serve --self-test`: manifests tried out, and nothing left behind.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::serve_example::{copy, example};
+use crate::serve_support::{Governed, acp};
+use crate::support::Place;
+
+const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
+
+/// The points of a report in JSON, as their numbers, verdicts and evidence.
+fn points(told: &str) -> Vec<(u64, String, String)> {
+    let line = told.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{told}"));
+    let report: Value = serde_json::from_str(line).expect("JSON");
+    let text = |point: &Value, key: &str| point[key].as_str().expect("a text").to_owned();
+    let points = report["points"].as_array().expect("points").iter();
+    points
+        .map(|point| {
+            (point["point"].as_u64().expect("a number"), text(point, "verdict"), text(point, "evidence"))
+        })
+        .collect()
+}
+
+fn of(governed: &Governed) -> (String, Vec<(u64, String, String)>) {
+    let told = governed.place.told(governed.serve(&["--self-test", "--format", "json"]));
+    let points = points(&told);
+    assert_eq!(points.iter().map(|point| point.0).collect::<Vec<_>>(), (1..=30).collect::<Vec<_>>());
+    (told, points)
+}
+
+#[track_caller]
+fn failing(points: &[(u64, String, String)], expected: &[u64]) {
+    let failing: Vec<&(u64, String, String)> = points.iter().filter(|point| point.1 == "fail").collect();
+    assert_eq!(failing.iter().map(|point| point.0).collect::<Vec<_>>(), expected, "{failing:#?}");
+}
+
+/// Everything below a directory.
+fn tree(directory: &Path) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut waiting = vec![directory.to_owned()];
+    while let Some(next) = waiting.pop() {
+        for entry in std::fs::read_dir(next).expect("it is there").map(|entry| entry.expect("an entry")) {
+            found.push(entry.path().display().to_string());
+            if entry.path().is_dir() {
+                waiting.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A report without what is different each time.
+fn plain(report: &str) -> String {
+    let user = std::process::Command::new("id").arg("-un").output().expect("there is a user");
+    let user = format!("user:{}", String::from_utf8(user.stdout).expect("a name").trim());
+    let report = report.replace(&user, "user:ada");
+    let mut plain = String::new();
+    for letter in report.chars() {
+        match letter.is_ascii_digit() {
+            true if plain.ends_with('#') => {}
+            true => plain.push('#'),
+            false => plain.push(letter),
+        }
+    }
+    plain
+}
+
+#[test]
+fn the_example_passes_as_its_page_shows_and_leaves_nothing_behind() {
+    let place = Place::new();
+    let root = place.path().join("governed");
+    copy(&example(), &root);
+    let before = tree(place.path());
+    let mut command = place.narrows(["serve", "--self-test", "ACP.md"]);
+    command.current_dir(&root).env("NARROWS_DATA_DIR", place.path().join("data"));
+    let told = place.told(command);
+    assert!(told.contains("--- exit 0 ---"), "{told}");
+    assert_eq!(tree(place.path()), before, "neither log nor pins");
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/governance.md"));
+    let page = page.expect("a page");
+    let shown = page.split("$ narrows serve --self-test ACP.md\n").nth(1).expect("it is shown");
+    let shown = shown.split("```").next().expect("a block");
+    let printed = told.split("--- ").next().expect("a report");
+    assert_eq!(plain(shown), plain(printed), "{told}");
+}
+
+#[test]
+fn a_bridge_of_every_verdict_passes() {
+    let governed = Governed::bridge(QUIET);
+    let (told, points) = of(&governed);
+    failing(&points, &[]);
+    assert!(told.contains("--- exit 0 ---"), "{told}");
+    for (word, point) in
+        [("by `looking`", 22), ("by `shell`", 22), ("by `removing`", 22), ("cwd_outside_root", 27)]
+    {
+        assert!(points[point - 1].2.contains(word), "{word}: {:?}", points[point - 1]);
+    }
+    assert!(!governed.log().exists() && !governed.place.path().join("data/pins").exists());
+}
+
+#[test]
+fn leads_who_are_not_here_are_played() {
+    let governed = Governed::bridge(QUIET);
+    governed.leads(2);
+    let (_, points) = of(&governed);
+    failing(&points, &[]);
+    assert!(points[23].2.contains("0 asked of the client, 2 from elsewhere"), "{:?}", points[23]);
+}
+
+#[test]
+fn an_operator_of_our_own_passes() {
+    let governed = Governed::of("server");
+    let (_, points) = of(&governed);
+    failing(&points, &[]);
+    assert_eq!(points[17].1, "not_applicable", "no process is started");
+}
+
+#[test]
+fn what_an_agent_lacks_fails() {
+    let governed = Governed::bridge("[capabilities]\nload = false\n\n[[turn]]\nsteps = [{ say = \"x\" }]\n");
+    let (told, points) = of(&governed);
+    failing(&points, &[1]);
+    assert!(points[0].2.contains("agent.loadSession") && told.contains("--- exit 1 ---"), "{told}");
+    let missing = Governed::bridge(QUIET);
+    let cli = std::fs::read_to_string(missing.root().join("AGENT-CLI.md")).expect("it is there");
+    missing.file("AGENT-CLI.md", &cli.replace("bin: narrows", "bin: ./nowhere"));
+    let (told, points) = of(&missing);
+    failing(&points, &[1]);
+    assert!(told.contains("--- exit 1 ---"), "{told}");
+}
+
+#[test]
+fn the_real_log_stays_as_it_is() {
+    let governed = Governed::bridge(QUIET);
+    assert!(governed.place.told(governed.serve(&[])).contains("--- exit 0 ---"));
+    let (log, data) =
+        (std::fs::read(governed.log()).expect("a log"), tree(&governed.place.path().join("data")));
+    let (_, points) = of(&governed);
+    failing(&points, &[]);
+    assert_eq!(std::fs::read(governed.log()).expect("a log"), log);
+    assert_eq!(tree(&governed.place.path().join("data")), data);
+}
+
+#[test]
+fn a_manifest_with_mistakes_is_not_tried() {
+    let governed = Governed::bridge(QUIET);
+    governed.file("ACP.md", &acp("brige", "basic", ""));
+    let told = governed.place.told(governed.serve(&["--self-test"]));
+    assert!(told.contains("did you mean bridge?") && told.contains("--- exit 2 ---"), "{told}");
+}
