@@ -300,3 +300,23 @@ async fn a_link_that_is_let_go_of_lets_go_of_its_peer() {
         timeout(NEVER, broken).await.expect("both halves are dropped, so the peer sees a broken pipe");
     }
 }
+
+#[tokio::test]
+async fn a_frame_that_was_looked_at_is_still_there() {
+    let (one, mut other) = memory::pair(&Options::default());
+    for line in ["1", "2", "3"] {
+        one.sender.send(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{line},"result":0}}"#))).await.unwrap();
+    }
+    one.sender.close();
+    let receiver = &mut other.receiver;
+    for _ in 0..2 {
+        assert_eq!(receiver.peek().await.unwrap().id(), Some(b"1".as_slice()));
+    }
+    assert_eq!(receiver.recv().await.unwrap().id(), Some(b"1".as_slice()));
+    assert_eq!(receiver.peek().await.unwrap().id(), Some(b"2".as_slice()));
+    let mut rest = Vec::new();
+    while receiver.recv_all(&mut rest).await {}
+    let ids: Vec<_> = rest.iter().map(|frame| frame.id().unwrap().to_vec()).collect();
+    assert_eq!(ids, [b"2".to_vec(), b"3".to_vec()]);
+    assert!(receiver.peek().await.is_none());
+}

@@ -96,10 +96,9 @@ impl<O: Out> Pass<'_, O> {
         let mut missing = Vec::new();
         if self.gate.is_v2 {
             // What can be done with sessions is the same for all agents there.
-            let Some(session) = result.pointer_mut("/capabilities/session").and_then(Value::as_object_mut)
-            else {
-                return missing;
-            };
+            let mut none = Map::new();
+            let session = result.pointer_mut("/capabilities/session").and_then(Value::as_object_mut);
+            let session = session.unwrap_or(&mut none);
             for (group, name, is_declared) in [
                 ("prompt", "image", declared.image),
                 ("prompt", "audio", declared.audio),

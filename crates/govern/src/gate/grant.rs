@@ -49,12 +49,15 @@ impl<O: Out> Pass<'_, O> {
             return;
         };
         let Some(session) = self.gate.sessions.get(name) else { return };
+        let is_edit = |source: &Case| source.leads_on && source.call.parts() == (Some("edit_file"), None);
+        if !session.calls.values().chain(&session.decided).any(is_edit) {
+            return;
+        }
         let ground = &*self.gate.ground;
         let Some(file) = file_of(&read.call.input["path"], session, ground) else { return };
         let makes = |source: &Case| {
-            let is_edit = source.leads_on && source.call.parts() == (Some("edit_file"), None);
             let input = &source.call.input;
-            if !is_edit || file_of(&input["path"], session, ground).as_ref() != Some(&file) {
+            if !is_edit(source) || file_of(&input["path"], session, ground).as_ref() != Some(&file) {
                 return None;
             }
             changed(content, input["old"].as_str()?, input["new"].as_str()?).map(|text| digest(&text))

@@ -38,6 +38,10 @@ impl<O: Out> Pass<'_, O> {
             return self.refuse_agent(id, &error);
         };
         match method {
+            method::MCP_CONNECT if self.gate.served.len() >= super::MOST_OPEN => {
+                let error = RpcError::new(Code::Backpressure, "too many requests are unanswered");
+                return self.refuse_agent(id, &error);
+            }
             method::MCP_CONNECT => {
                 self.gate.served.insert(id.into(), Served::Connect { server: found.id });
             }

@@ -68,6 +68,17 @@ fn a_turn_runs_from_its_state_to_its_state() {
 }
 
 #[test]
+fn what_is_declared_and_not_there_is_no_start() {
+    let capabilities = Capabilities { image: true, ..mandate().capabilities };
+    for offers in [json!({}), json!({"session": {}}), json!({"session": {"prompt": {"image": null}}})] {
+        let mut scene = Scene::with(Mandate { capabilities, ..mandate() }, &[]);
+        scene.ask(0, "initialize", &json!({"protocolVersion": 2}));
+        scene.answer(0, &json!({"protocolVersion": 2, "capabilities": offers}));
+        assert!(scene.seen().contains("unmet-capability"), "{offers}");
+    }
+}
+
+#[test]
 fn a_denied_call_is_not_shown_and_one_that_runs_ends_the_turn_with_a_refusal() {
     let mut scene = at_work(mandate());
     tell(&mut scene, "Rm", "delete", "pending");

@@ -192,6 +192,15 @@ fn whoever_names_no_server_reaches_none() {
 }
 
 #[test]
+fn what_is_asked_for_without_end_is_refused_in_the_end() {
+    let mut scene = with_db();
+    for id in 0..5_000 {
+        scene.wants(id, "mcp/connect", &json!({"serverId": "db-1"}));
+    }
+    assert!(scene.seen().contains("too many requests are unanswered"));
+}
+
+#[test]
 fn all_is_dropped_with_the_session() {
     let mut scene = with_db();
     scene.wants(5, "mcp/connect", &json!({"serverId": "db-1"}));

@@ -1,0 +1,107 @@
+//! A gate in a chain, on real links: the test is the conductor.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use narrows_govern::{Disk, Ended, Gate, Mandate, Principal, Setting, join, stand};
+use narrows_link::{Link, Options, memory};
+use narrows_policy::{Access, Narrowing, Policy};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// A conductor with a gate in its chain.
+fn chain(options: &Options) -> (Link, JoinHandle<Ended>) {
+    let mandate = Mandate { operator: "notes".into(), roots: vec!["/".into()], ..Mandate::default() };
+    let policy = Policy::new(Access::High, Narrowing::default());
+    let setting = Setting { began: 1, nonce: "n".into() };
+    let gate = Gate::new(mandate, Principal::default(), policy, Box::new(Disk), setting);
+    let (conductor, ours) = memory::pair(options);
+    let (predecessor, successor) = join(ours, options);
+    // Nobody asks anything of the gate.
+    let (_, asked) = mpsc::channel(1);
+    (conductor, tokio::spawn(stand(gate, predecessor, successor, None, asked)))
+}
+
+async fn say(link: &Link, value: Value) {
+    link.sender.send(Bytes::from(value.to_string())).await.unwrap();
+}
+
+async fn hear(link: &mut Link) -> Value {
+    serde_json::from_slice(link.receiver.recv().await.unwrap().bytes()).unwrap()
+}
+
+fn request(id: u64, method: &str, params: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}
+
+fn told(number: usize, text: &str) -> Value {
+    let update = json!({"sessionUpdate": "agent_message_chunk", "number": number, "content": {"type": "text", "text": text}});
+    let inner = json!({"method": "session/update", "params": {"sessionId": "s", "update": update}});
+    json!({"jsonrpc": "2.0", "method": "proxy/successor", "params": inner})
+}
+
+#[tokio::test]
+async fn both_neighbours_are_reached_through_the_conductor() {
+    let (mut conductor, gate) = chain(&Options::default());
+    say(&conductor, request(7, "proxy/initialize", &json!({"protocolVersion": 1}))).await;
+    let asked = hear(&mut conductor).await;
+    assert_eq!(
+        (&asked["method"], &asked["params"]["method"]),
+        (&json!("proxy/successor"), &json!("initialize"))
+    );
+    let result = json!({"protocolVersion": 1, "agentCapabilities": {}});
+    say(&conductor, json!({"jsonrpc": "2.0", "id": asked["id"], "result": result})).await;
+    let answer = hear(&mut conductor).await;
+    assert_eq!(
+        (&answer["id"], &answer["result"]["_meta"]["aip44"]["operator"]),
+        (&json!(7), &json!("notes"))
+    );
+    // An array is answered as one, whoever answers its entries.
+    let wrapped = request(9, "proxy/successor", &json!({"method": "_b", "params": {}}));
+    say(&conductor, json!([request(8, "_a", &json!({})), wrapped])).await;
+    let mut numbers = Vec::new();
+    for _ in 0..2 {
+        let asked = hear(&mut conductor).await;
+        numbers.push(asked["id"].clone());
+    }
+    for number in numbers {
+        say(&conductor, json!({"jsonrpc": "2.0", "id": number, "result": {}})).await;
+    }
+    let answers = hear(&mut conductor).await;
+    assert_eq!(answers.as_array().map(Vec::len), Some(2), "{answers}");
+    conductor.sender.close();
+    assert_eq!(gate.await.unwrap(), Ended::Client);
+    assert!(conductor.receiver.recv().await.is_none());
+}
+
+#[tokio::test]
+async fn a_conductor_that_does_not_read_is_not_read_from() {
+    let options = Options { queue_bytes: 4 << 10, ..Options::default() };
+    let (mut conductor, gate) = chain(&options);
+    let text = "x".repeat(1 << 10);
+    let sender = conductor.sender.clone();
+    let mut flood = tokio::spawn(async move {
+        for number in 0..2_000 {
+            sender.send(Bytes::from(told(number, &text).to_string())).await.unwrap();
+        }
+    });
+    let all = tokio::time::timeout(Duration::from_millis(300), &mut flood).await;
+    assert!(all.is_err(), "what nobody reads has a bound");
+    for number in 0..2_000 {
+        assert_eq!(hear(&mut conductor).await["params"]["update"]["number"], number);
+    }
+    flood.await.unwrap();
+    conductor.sender.close();
+    assert_eq!(gate.await.unwrap(), Ended::Client);
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_gate_that_ends_is_hung_up_on() {
+    let (mut conductor, gate) = chain(&Options::default());
+    say(&conductor, request(1, "_a", &json!({}))).await;
+    hear(&mut conductor).await;
+    gate.abort();
+    assert!(conductor.receiver.recv().await.is_none());
+}
