@@ -75,7 +75,7 @@ pub struct Listener {
     pub auth: Auth,
     /// The origins whose pages may ask, each exactly as a browser writes it.
     pub origins: Vec<String>,
-    /// The hosts that may be meant besides localhost, 127.0.0.1, [::1] and the address itself.
+    /// The hosts that may be meant besides `localhost`, `127.0.0.1`, `[::1]` and the address itself.
     pub hosts: Vec<String>,
     /// Its certificate; without, it is cleartext.
     pub tls: Option<TlsFiles>,

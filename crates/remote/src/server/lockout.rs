@@ -23,12 +23,14 @@ pub(super) struct Lockout {
     most: u32,
     failures: HashMap<IpAddr, (f64, Instant)>,
     trusted: HashSet<Digest>,
+    /// When those that are forgotten were last taken out.
+    swept: Option<Instant>,
 }
 
 impl Lockout {
     /// After `most` failures, none of which is forgotten.
     pub(super) fn new(most: u32) -> Self {
-        Self { most, failures: HashMap::new(), trusted: HashSet::new() }
+        Self { most, failures: HashMap::new(), trusted: HashSet::new(), swept: None }
     }
 
     /// How long this is not looked at; `None` if it is.
@@ -43,7 +45,10 @@ impl Lockout {
 
     /// A token that is none was shown.
     pub(super) fn failed(&mut self, address: IpAddr, now: Instant) {
-        if self.failures.len() >= REMEMBERED {
+        // Not at every failure: whoever has many addresses would have us do little else.
+        let is_due = self.swept.is_none_or(|swept| now.duration_since(swept) >= FORGETTING);
+        if self.failures.len() >= REMEMBERED && is_due {
+            self.swept = Some(now);
             self.failures.retain(|_, (count, at)| left(*count, *at, now) > 0.0);
         }
         // Still full of failures: who is not among them is let off.

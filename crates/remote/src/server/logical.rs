@@ -86,7 +86,10 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Gu
     let view = View::parse(&opening);
     match resume::first(&view) {
         First::Plain => plain(&shared, socket, guest, &messages).await,
-        First::Marked => marked(&shared, socket, guest, &messages, view.id().unwrap_or_default()).await,
+        // Boxed: the others would have to carry its weight.
+        First::Marked => {
+            Box::pin(marked(&shared, socket, guest, &messages, view.id().unwrap_or_default())).await;
+        }
         First::Resume(ask) => {
             attach(&shared, Attach { socket, guest, ask, rest: messages[1..].to_vec() }).await;
         }
@@ -157,6 +160,7 @@ async fn plain(shared: &Arc<Shared>, mut socket: Socket, mut guest: Guest, messa
     };
     take(&mut line, messages, &mut socket, scratch);
     let (end, code, reason) = tokio::select! {
+        biased;
         end = poll_fn(|cx| line.poll_carry(cx, &mut socket, scratch)) => (Some(end), 0, ""),
         () = shared.stopping() => (None, GOING, "going away"),
         () = guest.revoked() => (None, UNKNOWN, "not authorised"),

@@ -2,6 +2,7 @@
 
 mod http;
 mod kit;
+mod logs;
 mod matrix;
 mod replay;
 mod resumed;

@@ -365,3 +365,15 @@ async fn a_token_that_is_taken_back_ends_what_it_opened() {
             .await;
     assert_eq!(gone.status, 404);
 }
+
+#[tokio::test]
+async fn a_head_that_does_not_end_is_refused() {
+    let running = start(listener(), Limits::default());
+    let long = "x".repeat(64 << 10);
+    let mut reader = Reader::send(running.address, "POST", "/acp", &[("x-long", &long)], "").await;
+    assert_eq!(reader.head().await.status, 431);
+    let many: Vec<(String, &str)> = (0..200).map(|number| (format!("x-{number}"), "y")).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (&**name, *value)).collect();
+    let mut reader = Reader::send(running.address, "POST", "/acp", &many, "").await;
+    assert_eq!(reader.head().await.status, 431);
+}

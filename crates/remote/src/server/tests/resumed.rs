@@ -289,3 +289,36 @@ async fn one_too_many_is_told_so() {
     assert_eq!(end.hear().await.unwrap()["error"]["code"], -32012);
     assert_eq!(end.hear().await, None);
 }
+
+#[tokio::test]
+async fn what_was_read_before_the_handing_over_is_not_lost() {
+    let running = start(listener(), Limits::default());
+    let line = format!("{}\n", initialize());
+    for cut in [1, line.len() / 2, line.len(), line.len() + 5] {
+        let (ours, theirs) = StdUnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let all = format!("{line}{}\n", echo(1));
+        let (head, rest) = all.split_at(cut);
+        running
+            .handle
+            .adopt(Adopted::Unix(theirs), Bytes::copy_from_slice(head.as_bytes()), Identity::local())
+            .unwrap();
+        let mut end = End::Lines(BufReader::new(UnixStream::from_std(ours).unwrap()));
+        let End::Lines(stream) = &mut end else { panic!("lines") };
+        stream.write_all(rest.as_bytes()).await.unwrap();
+        assert_eq!(end.hear().await.unwrap()["id"], 0);
+        assert_eq!(end.hear().await.unwrap()["id"], 1);
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_what_is_held() {
+    let mut running = start(listener(), Limits::default());
+    let mut client = Client::open(&running, false).await;
+    let lost = Client::open(&running, true).await;
+    drop(lost);
+    running.handle.shutdown();
+    assert_eq!(client.end.hear().await, None);
+    running.agent.ended(2).await;
+    tokio::time::timeout(LONG, &mut running.served).await.unwrap().unwrap().unwrap();
+}

@@ -1,0 +1,77 @@
+//! Whatever is logged, by us or by a library, no token is in it.
+
+use std::fmt::{Debug, Write};
+use std::sync::{Arc, Mutex};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use super::super::Limits;
+use super::kit::{JSON, ask, hear, initialize, say, start_with_token, web};
+
+/// Everything that is logged, at every level.
+#[derive(Clone, Default)]
+struct Logs(Arc<Mutex<String>>);
+
+impl Visit for &Logs {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        writeln!(self.0.lock().unwrap(), "{field}={value:?}").unwrap();
+    }
+}
+
+impl Subscriber for Logs {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        span.record(&mut &*self);
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, values: &Record<'_>) {
+        values.record(&mut &*self);
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut &*self);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test]
+async fn no_token_is_logged() {
+    let logs = Logs::default();
+    let _guard = tracing::subscriber::set_default(logs.clone());
+    let (running, _, token) = start_with_token(Limits { max_failures: 2, ..Limits::default() });
+    // Of the front's own clients: what they log is not ours.
+    let known = format!("Bearer {token}");
+    assert_eq!(
+        ask(running.address, "POST", &[JSON, ("authorization", &known)], &initialize(1)).await.status,
+        200
+    );
+    let (mut socket, _) = {
+        let _quiet = tracing::subscriber::set_default(tracing::subscriber::NoSubscriber::default());
+        web(running.address, &[("sec-websocket-protocol", &format!("acp, narrows.bearer.{token}"))])
+            .await
+            .unwrap()
+    };
+    say(&mut socket, &serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "_x"})).await;
+    hear(&mut socket).await.unwrap();
+    for _ in 0..4 {
+        let wrong = "Bearer nrw_wrongwrongwrong";
+        assert_ne!(
+            ask(running.address, "POST", &[JSON, ("authorization", wrong)], &initialize(1)).await.status,
+            200
+        );
+    }
+    let logs = logs.0.lock().unwrap();
+    assert!(logs.contains("a request is refused"), "{logs}");
+    assert!(!logs.contains(&token[4..]) && !logs.contains("wrongwrong"), "{logs}");
+}
