@@ -1,7 +1,6 @@
 //! Who has been let in, what for, and how many of the same there may be.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
@@ -39,6 +38,13 @@ impl Guest {
         &self.seat.identity
     }
 
+    /// While this is there, the guest has a connection but no socket, and may come back with one.
+    pub(super) fn absent(&self) -> Absence {
+        let (seats, name) = (Arc::clone(&self.seat.seats), self.seat.identity.name.clone());
+        seats.with(&name, |of| of.absent += 1);
+        Absence { seats, name }
+    }
+
     /// Ends when what it was let in for is no longer good.
     pub(super) async fn revoked(&mut self) {
         if let Credential::Token(digest, tokens) = &mut self.credential {
@@ -67,6 +73,8 @@ pub(super) struct Seats {
 #[derive(Debug)]
 struct Use {
     connections: usize,
+    /// How many of them have no socket. Whoever comes back for one needs a place besides it.
+    absent: usize,
     /// How many requests are left now.
     left: f64,
     at: Instant,
@@ -84,7 +92,7 @@ impl Seats {
     /// A place for one more connection, if there is one.
     pub(super) fn take(self: &Arc<Self>, identity: Identity) -> Option<Seat> {
         self.with(&identity.name, |of| {
-            let free = of.connections < self.most;
+            let free = of.connections < self.most + of.absent;
             of.connections += usize::from(free);
             free
         })
@@ -109,7 +117,7 @@ impl Seats {
         if !taken.contains_key(name) && taken.len() >= REMEMBERED {
             taken.retain(|_, of| of.connections > 0);
         }
-        let fresh = || Use { connections: 0, left: f64::from(self.rate), at: Instant::now() };
+        let fresh = || Use { connections: 0, absent: 0, left: f64::from(self.rate), at: Instant::now() };
         act(taken.entry(name.to_owned()).or_insert_with(fresh))
     }
 }
@@ -123,11 +131,20 @@ pub(super) struct Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut taken = self.seats.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Occupied(mut entry) = taken.entry(self.identity.name.clone()) {
-            let of = entry.get_mut();
-            of.connections = of.connections.saturating_sub(1);
-        }
+        self.seats.with(&self.identity.name, |of| of.connections = of.connections.saturating_sub(1));
+    }
+}
+
+/// Somebody who may come back.
+#[derive(Debug)]
+pub(super) struct Absence {
+    seats: Arc<Seats>,
+    name: String,
+}
+
+impl Drop for Absence {
+    fn drop(&mut self) {
+        self.seats.with(&self.name, |of| of.absent = of.absent.saturating_sub(1));
     }
 }
 
@@ -151,6 +168,19 @@ mod tests {
         assert!(seats.take(named("a")).is_none());
         assert!(seats.take(named("b")).is_some(), "others have their own");
         drop(one);
+        assert!(seats.take(named("a")).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_absent_can_come_back() {
+        let seats = Seats::new(1, 1);
+        let guest = Guest::new(seats.take(named("a")).unwrap(), Credential::Place);
+        let absence = guest.absent();
+        let back = seats.take(named("a")).unwrap();
+        assert!(seats.take(named("a")).is_none());
+        drop((absence, guest));
+        assert!(seats.take(named("a")).is_none());
+        drop(back);
         assert!(seats.take(named("a")).is_some());
     }
 

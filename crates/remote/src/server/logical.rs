@@ -199,9 +199,25 @@ async fn marked(shared: &Arc<Shared>, mut socket: Socket, guest: Guest, messages
     line.remember(Held::new(shared.limits.keep()), Bytes::copy_from_slice(id), granted);
     take(&mut line, messages, &mut socket, scratch);
     socket.bound();
-    let asking = shared.resumable.add(&connection, guest.identity());
-    hold(shared, line, socket, guest, asking).await;
+    let mut asking = shared.resumable.add(&connection, guest.identity());
+    let last = hold(shared, line, socket, guest, &mut asking).await;
     shared.resumable.remove(&connection);
+    asking.close();
+    while let Some(late) = asking.recv().await {
+        let answer = late.ask.answer(&Answer::Unknown);
+        refuse(late.socket, &answer, scratch).await;
+    }
+    match last {
+        Some((socket, Last::End(end))) => finish(socket, end, scratch).await,
+        Some((socket, Last::Close(code, reason))) => socket.close(code, reason, scratch).await,
+        None => {}
+    }
+}
+
+/// How the last socket of a connection ends.
+enum Last {
+    End(CarryEnd),
+    Close(u16, &'static str),
 }
 
 /// What happens to a connection that is held.
@@ -214,16 +230,18 @@ enum Happens {
     Over,
 }
 
+/// Goes on with one socket after another until the connection is at its end. What is left is its last socket, if it has one.
 async fn hold(
     shared: &Arc<Shared>,
     mut line: Line,
     socket: Socket,
     mut guest: Guest,
-    mut asking: mpsc::Receiver<Attach>,
-) {
+    asking: &mut mpsc::Receiver<Attach>,
+) -> Option<(Socket, Last)> {
     let scratch = &shared.scratch;
     let mut socket = Some(socket);
     let mut deadline = Instant::now();
+    let mut absence = None;
     loop {
         let happens = tokio::select! {
             biased;
@@ -237,6 +255,7 @@ async fn hold(
             Happens::Attach(attach) => {
                 let (told, word) = match take_over(&mut line, *attach, scratch) {
                     (newest, Ok(its_guest)) => {
+                        drop(absence.take());
                         guest = its_guest;
                         (socket.replace(newest), resume::fence())
                     }
@@ -248,31 +267,21 @@ async fn hold(
                 }
             }
             Happens::End(end) => {
-                let Some(old) = socket.take() else { return };
+                let old = socket.take()?;
                 // Whoever says goodbye does not come back; a fault of the line may be that of a network.
                 let gone =
                     matches!(end, CarryEnd::Backend | CarryEnd::Socket(SocketEnd::Left(None | Some(1000))));
                 if gone || !line.is_granted() {
-                    // The backend does not wait for a client to read the last word.
-                    drop(line);
-                    return finish(old, end, scratch).await;
+                    return Some((old, Last::End(end)));
                 }
+                absence = Some(guest.absent());
                 deadline = Instant::now() + shared.limits.grace;
                 let shared = Arc::clone(shared);
                 tokio::spawn(async move { finish(old, end, &shared.scratch).await });
             }
-            Happens::Stop | Happens::Revoked => {
-                let (code, reason) = match happens {
-                    Happens::Stop => (GOING, "going away"),
-                    _ => (UNKNOWN, "not authorised"),
-                };
-                drop(line);
-                if let Some(socket) = socket {
-                    socket.close(code, reason, scratch).await;
-                }
-                return;
-            }
-            Happens::Over => return,
+            Happens::Stop => return Some((socket?, Last::Close(GOING, "going away"))),
+            Happens::Revoked => return Some((socket?, Last::Close(UNKNOWN, "not authorised"))),
+            Happens::Over => return None,
         }
     }
 }

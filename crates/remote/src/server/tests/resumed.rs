@@ -284,10 +284,17 @@ async fn more_than_fits_waits_and_none_of_it_is_lost() {
 #[tokio::test]
 async fn one_too_many_is_told_so() {
     let running = start(listener(), Limits { max_connections_per_identity: 1, ..Limits::default() });
-    let _kept = Client::open(&running, true).await;
+    let mut kept = Client::open(&running, true).await;
     let mut end = End::open(&running, true).await;
     assert_eq!(end.hear().await.unwrap()["error"]["code"], -32012);
     assert_eq!(end.hear().await, None);
+    // But who comes back for what it has is not one too many.
+    let End::Lines(stream) = &mut kept.end else { panic!("lines") };
+    stream.shutdown().await.unwrap();
+    assert_eq!(kept.end.hear().await, None);
+    kept.resume(&running, true).await.unwrap();
+    kept.end.say(&echo(1)).await;
+    assert_eq!(kept.hear().await["id"], 1);
 }
 
 #[tokio::test]
