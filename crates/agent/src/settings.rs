@@ -10,7 +10,7 @@ use narrows_process::Environment;
 use crate::gate::{Open, ToolGate};
 
 /// Everything the agent is told when it starts.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Where models are; the first is the default. Empty: nothing is configured, and a prompt is answered with how to.
     pub routes: Vec<Route>,

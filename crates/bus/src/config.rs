@@ -107,6 +107,10 @@ pub struct Pool {
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<String>,
+    /// The manifest by which its workers are governed, each by a gate of its own that is told who its client is.
+    pub manifest: Option<PathBuf>,
+    /// Who may come in there, and what they may cause.
+    pub identities: Option<PathBuf>,
     /// Where it runs; here if `None`.
     pub cwd: Option<PathBuf>,
     /// How many are kept ready.
@@ -134,12 +138,24 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// Makes it one whose workers serve a manifest, with an agent behind a gate for each client.
+    #[must_use]
+    pub fn governed(self, manifest: PathBuf, identities: Option<PathBuf>) -> Self {
+        let path = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let mut command = vec!["narrows".to_owned(), "serve".to_owned(), "--for-bus".to_owned()];
+        command.extend(identities.iter().map(|file| format!("--identities={}", path(file))));
+        command.extend([path(&manifest)]);
+        Self { command, manifest: Some(manifest), identities, ..self }
+    }
+
     /// One with the defaults of everything but its name and command.
     #[must_use]
     pub fn new(name: impl Into<String>, command: Vec<String>) -> Self {
         Self {
             name: name.into(),
             command,
+            manifest: None,
+            identities: None,
             cwd: None,
             instances: 1,
             max_instances: 256,

@@ -8,7 +8,7 @@ mod bus;
 pub mod config;
 pub mod core;
 pub mod driver;
-mod listen;
+pub mod listen;
 mod nursery;
 mod owners;
 

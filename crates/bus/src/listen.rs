@@ -76,7 +76,7 @@ pub(crate) enum Entry {
 
 /// A listening socket. A unix socket is removed with it, if it is still the one that was made here.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     pub(crate) fd: OwnedFd,
     pub(crate) family: Family,
     file: Option<Made>,
@@ -109,6 +109,14 @@ impl Entry {
 }
 
 impl Listener {
+    /// The socket, for who lets others in by other means. It does not wait.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn socket(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
     /// The next who waits.
     pub(crate) fn accept(&self) -> Result<OwnedFd, Errno> {
         rustix::net::accept_with(&self.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
@@ -120,6 +128,21 @@ impl Drop for Listener {
         if let Some(made) = &self.file {
             made.remove();
         }
+    }
+}
+
+/// Binds the socket of a door, for who lets clients in without a bus. Also tells where it is: a port 0 has become a real
+/// one, and a path is whole.
+///
+/// # Errors
+/// When that is not possible, or not safe, or it is no socket.
+pub fn bind(door: &Door) -> Result<(Listener, Door), ListenError> {
+    if *door == Door::Stdio {
+        return Err(ListenError::NoAddress(door.to_string()));
+    }
+    match open(door, Duration::ZERO)? {
+        (Entry::Socket(listener), at) => Ok((listener, at)),
+        (Entry::Stdio(_) | Entry::Elsewhere, at) => Err(ListenError::NoAddress(at.to_string())),
     }
 }
 

@@ -8,7 +8,8 @@ use narrows_policy::{Class, Kind, Ledger, Policy, Reason, Ruling, Scene, Usage};
 use serde_json::Value;
 
 use crate::call::Call;
-use crate::mandate::{Autonomy, Mandate, Principal};
+use crate::identity::Principal;
+use crate::mandate::{Autonomy, Mandate};
 
 const HOUR: u64 = 3_600;
 const DAY: u64 = 86_400;
@@ -141,8 +142,7 @@ fn unauthorised(call: &Call, mandate: &Mandate, who: &Principal) -> Option<Strin
     if mandate.tools.as_ref().is_some_and(|tools| !is_granted(tools)) {
         return Some(format!("the operator has no tool `{tool}`"));
     }
-    let in_scope = |scopes: &Vec<String>| scopes.iter().any(|scope| *scope == tool || *scope == kind);
-    if who.scopes.as_ref().is_some_and(|scopes| !in_scope(scopes)) {
+    if !who.may_cause(call) {
         return Some(format!("`{tool}` is beyond what {} may cause", who.id));
     }
     None

@@ -14,6 +14,7 @@ mod hearing;
 mod lane;
 mod mcp;
 mod opening;
+mod ours;
 mod permission;
 mod service;
 mod session;
@@ -23,6 +24,7 @@ mod tool;
 mod turn;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use narrows_audit::Event;
@@ -30,7 +32,8 @@ use narrows_policy::Policy;
 use narrows_wire::View;
 
 use crate::desk::Desk;
-use crate::mandate::{Mandate, Principal};
+use crate::identity::{Owners, Principal};
+use crate::mandate::Mandate;
 use crate::meta::Mark;
 use crate::record::Parties;
 use crate::roots::Ground;
@@ -60,6 +63,8 @@ pub struct Gate {
     who: Principal,
     desk: Desk,
     ground: Box<dyn Ground>,
+    /// Whose sessions are; if nobody keeps that, all are the client's.
+    owners: Option<Arc<dyn Owners>>,
     mark: Mark,
     setting: Setting,
     /// Whether version 2 is spoken.
@@ -108,6 +113,7 @@ impl Gate {
             who,
             desk: Desk::new(policy),
             ground,
+            owners: None,
             mark,
             setting,
             is_v2: false,
@@ -124,6 +130,12 @@ impl Gate {
             settled: Ticket(0),
             serial: 0,
         }
+    }
+
+    /// The same for a client that sees no sessions but its own: those that `owners` says it has made.
+    #[must_use]
+    pub fn with_owners(self, owners: Arc<dyn Owners>) -> Self {
+        Self { owners: Some(owners), ..self }
     }
 
     fn pass<'a, O: Out>(&'a mut self, now: Time, out: &'a mut O) -> Pass<'a, O> {

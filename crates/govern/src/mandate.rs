@@ -1,13 +1,17 @@
 //! What a manifest comes to: as whom an agent acts, what it may use, and how long anything may take.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use narrows_manifest::types::acp::McpTransport;
 use narrows_manifest::types::governance::Approver;
+use narrows_manifest::types::operator::Scope;
 use narrows_manifest::{Bundle, Capabilities, McpBinding, ToolSet};
 use narrows_policy::{Access, Narrowing, Policy};
 use serde_json::{Value, json};
+
+use crate::scope;
 
 /// As whom an agent acts, and within which bounds.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +26,8 @@ pub struct Mandate {
     pub capabilities: Capabilities,
     /// The tools the operator may use, those of a kind as `kind:read`. `None`: whatever the policy allows.
     pub tools: Option<ToolSet>,
+    /// What single tools may touch, by their ids. A call must be within one of them.
+    pub scopes: BTreeMap<String, Vec<Scope>>,
     /// The MCP servers that a client may name. `None`: any.
     pub servers: Option<Vec<String>>,
     /// MCP servers that every session gets, as `session/new` takes them. They stand in for those of the same name that a
@@ -68,6 +74,7 @@ impl Mandate {
             revision: acp.metadata.aip44.acp_rev.clone(),
             capabilities: bundle.capabilities,
             tools: operator.map(|_| bundle.tools.clone()),
+            scopes: operator.map(scope::of).unwrap_or_default(),
             servers: Some(bundle.mcp_servers.iter().map(|binding| binding.server.name.clone()).collect()),
             provides: bundle.mcp_servers.iter().filter_map(provided).collect(),
             roots,
@@ -127,15 +134,4 @@ impl Default for Patience {
     fn default() -> Self {
         Self { approval: Duration::from_secs(300), cancel: Duration::from_secs(10) }
     }
-}
-
-/// Who is at the other end.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Principal {
-    /// Such as `user:ada` or `uid:1000`.
-    pub id: String,
-    /// What it is in this governance.
-    pub roles: Vec<String>,
-    /// The tools it may cause to be used. `None`: all of the operator's.
-    pub scopes: Option<Vec<String>>,
 }

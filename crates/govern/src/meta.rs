@@ -5,6 +5,7 @@ use std::ops::Range;
 use narrows_wire::{View, member};
 use serde_json::{Value, json};
 
+use crate::identity::Principal;
 use crate::mandate::Mandate;
 
 /// The member of `_meta` that is ours.
@@ -47,8 +48,7 @@ pub(crate) type Marked<'a> = [&'a [u8]; 4];
 
 impl Mark {
     pub(crate) fn new(mandate: &Mandate) -> Self {
-        let mut value =
-            json!({"operator": mandate.operator, "tier": mandate.tier, "acp_rev": mandate.revision});
+        let mut value = about(mandate);
         let plain = Words::new(&value);
         value[REPLAY] = json!(true);
         Self { plain, replayed: Words::new(&value) }
@@ -109,6 +109,21 @@ fn holder(message: View<'_>) -> Option<(usize, &[u8])> {
     (text.first() == Some(&b'{')).then(|| (span.range().start, text))
 }
 
+fn about(mandate: &Mandate) -> Value {
+    json!({"operator": mandate.operator, "tier": mandate.tier, "acp_rev": mandate.revision})
+}
+
+/// Marks the answer to `initialize`, which also tells the client who we take it for.
+pub(crate) fn introduce(result: &mut Value, mandate: &Mandate, who: &Principal) {
+    let mut mark = about(mandate);
+    mark["identity"] = json!(who.id);
+    mark["identity_method"] = json!(who.method.name());
+    let meta = result.as_object_mut().map(|result| result.entry("_meta").or_insert_with(|| json!({})));
+    if let Some(meta) = meta.and_then(Value::as_object_mut) {
+        meta.entry(KEY).or_insert(mark);
+    }
+}
+
 /// `what` behind the bracket that ends at `at`, with a comma if something follows.
 fn insert<'a>(bytes: &'a [u8], at: usize, what: &'a [u8]) -> Marked<'a> {
     let next = bytes[at..].iter().find(|byte| !byte.is_ascii_whitespace());
@@ -157,6 +172,18 @@ mod tests {
             Some("/params/_meta/aip44"),
         );
         check(r#"{"jsonrpc":"2.0","id":1,"result":{"b":{}}}"#, Some("/result/_meta/aip44"));
+    }
+
+    #[test]
+    fn an_answer_tells_the_client_who_it_is_taken_for() {
+        let who = Principal { id: "user:ada".into(), ..Principal::default() };
+        let check = |mut result: Value, expected: &str| {
+            introduce(&mut result, &Mandate::default(), &who);
+            assert_eq!(result["_meta"][KEY]["identity"], expected, "{result}");
+        };
+        check(json!({"a": 1}), "user:ada");
+        check(json!({"_meta": {"x": 1}}), "user:ada");
+        check(json!({"_meta": {"aip44": {"identity": "theirs"}}}), "theirs");
     }
 
     #[test]

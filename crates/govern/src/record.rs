@@ -5,8 +5,9 @@ use narrows_policy::{Class, Ruling};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::identity::Principal;
 use crate::life::Life;
-use crate::mandate::{Mandate, Principal};
+use crate::mandate::Mandate;
 
 /// The longest input or output that is logged as it is.
 const LONGEST: usize = 256 << 10;
@@ -27,6 +28,7 @@ impl Parties<'_> {
             "operator": self.mandate.operator,
             "session": self.session,
             "identity": self.who.id,
+            "identity_method": self.who.method.name(),
             "tier": self.mandate.tier,
         });
         if let (Some(all), Value::Object(about)) = (aip44.as_object_mut(), about) {

@@ -192,6 +192,7 @@ pub(super) mod tests {
         };
         let pool = |name: &str, state, workers| PoolStatus {
             name: name.to_owned(),
+            manifest: None,
             state,
             retry_after_ms: None,
             last_loss: None,

@@ -102,7 +102,12 @@ impl<'a> Listener<'a> {
 #[derive(Serialize)]
 struct Workers<'a> {
     name: &'a str,
-    command: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<&'a [String]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    manifest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    identities: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<String>,
     instances: u32,
@@ -170,10 +175,13 @@ impl<'a> Settings<'a> {
 
 impl<'a> Workers<'a> {
     fn new(pool: &'a Pool) -> Self {
+        let shown = |path: &std::path::PathBuf| path.display().to_string();
         Self {
             name: &pool.name,
-            command: &pool.command,
-            cwd: pool.cwd.as_ref().map(|path| path.display().to_string()),
+            command: pool.manifest.is_none().then_some(&pool.command[..]),
+            manifest: pool.manifest.as_ref().map(shown),
+            identities: pool.identities.as_ref().map(shown),
+            cwd: pool.cwd.as_ref().map(shown),
             instances: pool.instances,
             max_instances: pool.max_instances,
             share: match pool.share {

@@ -189,7 +189,7 @@ port = "0.0.0.0:9090"
     bus.toml:19:13: `instances` must be a whole number from 1 to 10000
     bus.toml:20:9: `share` must be one of "connection", "session", "all"; did you mean "all"?
     bus.toml:21:12: `protocol` must be 1, 2 or "jsonrpc"; write the number without quotes
-    bus.toml:23:1: `command` is missing; write command = ["narrows", "acp"]
+    bus.toml:23:1: `command` is missing; write command = ["narrows", "acp"], or manifest = "DIR/ACP.md"
     bus.toml:24:8: another pool has the name "coder" already; give each its own `name`
     bus.toml:25:1: there is no setting `comand` in [pool]; did you mean `command`?
     bus.toml:26:1: there is no setting `args` in [pool]; the arguments stand in `command`, behind the program

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::config::Share;
 
 use super::api::{Client, Outlet, PoolId, Worker};
+use super::identity::Identity;
 use super::owners::Claim;
 use super::session::{Place, SessionKey};
 use super::state::{Stage, What};
@@ -427,11 +428,27 @@ impl<O: Outlet> Pass<'_, O> {
             state.identity = Some(identity);
         }
         self.fill(pool);
+        self.name_client(worker, pool, identity);
         if is_known {
             self.introduce(worker, client);
             return Route::Backlog(worker);
         }
         Route::Worker { worker, session: None }
+    }
+
+    /// Tells a worker with a gate who its client is, before anything else: what a client says about that comes later, and
+    /// too late.
+    fn name_client(&mut self, worker: Worker, pool: PoolId, identity: Identity) {
+        if self.core.pool_of(pool).settings.manifest.is_none() {
+            return;
+        }
+        let name = Value::from(&*self.core.identities.name(identity)).to_string();
+        let line: [&[u8]; 3] = [
+            br#"{"jsonrpc":"2.0","method":"narrows/identity","params":{"identity":"#,
+            name.as_bytes(),
+            b"}}",
+        ];
+        self.write_worker(worker, &line);
     }
 
     /// There is no worker now: wait for one, unless there will be none soon.

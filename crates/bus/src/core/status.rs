@@ -78,6 +78,9 @@ pub struct Status {
 pub struct PoolStatus {
     /// Its name.
     pub name: String,
+    /// The manifest by which its workers are governed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
     /// `ready`, `starting`, `tripped` (its circuit is open) or `leaving`.
     pub state: &'static str,
     /// When it is tried again, in milliseconds, if its circuit is open.
@@ -188,6 +191,7 @@ impl Core {
         });
         PoolStatus {
             name: pool.settings.name.clone(),
+            manifest: pool.settings.manifest.as_ref().map(|path| path.display().to_string()),
             state: match () {
                 () if pool.removed || pool.successor.is_some() => "leaving",
                 () if open.is_some() && !any_ready => "tripped",

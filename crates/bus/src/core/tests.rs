@@ -3,6 +3,7 @@
 mod corners;
 mod edges;
 mod faults;
+mod governed;
 mod identities;
 mod lives;
 mod progress;

@@ -9,6 +9,7 @@ use super::lane::{Otherwise, Way};
 use super::opening::{read, unrecorded};
 use super::session::{Asked, Session};
 use crate::life::Life;
+use crate::meta::introduce;
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn agent_response(&mut self, message: View<'_>) {
@@ -21,6 +22,10 @@ impl<O: Out> Pass<'_, O> {
                 let Some(name) = name else { return self.show(message) };
                 if let Some(session) = self.session(&name) {
                     session.settle(place);
+                    session.is_admitted = true;
+                }
+                if let Err(error) = self.enter(&name) {
+                    return self.unowned(id, &name, &error);
                 }
                 self.invoked(id, &name, message);
             }
@@ -36,6 +41,7 @@ impl<O: Out> Pass<'_, O> {
                     self.show(message);
                 }
             }
+            Some(Asked::List) => self.listed(id, message),
             Some(Asked::Prompt { session }) => self.turn_answered(id, &session, message),
             Some(Asked::Close { session }) => {
                 let ticket = message.result().and_then(|_| self.over(&session, "it was closed"));
@@ -86,6 +92,7 @@ impl<O: Out> Pass<'_, O> {
             let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
             return self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
         }
+        introduce(&mut result, &self.gate.mandate, &self.gate.who);
         let Ok(line) = message::response(id, &result) else { return };
         self.send_marked(View::parse(&line), None, Otherwise::Nothing);
     }

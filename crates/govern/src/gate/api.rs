@@ -5,7 +5,7 @@ use std::time::Duration;
 use narrows_audit::Event;
 use serde_json::Value;
 
-use crate::mandate::Principal;
+use crate::identity::Principal;
 
 /// A moment, as the time since the gate was made: it has no clock.
 pub type Time = Duration;

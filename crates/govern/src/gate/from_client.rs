@@ -29,6 +29,9 @@ impl<O: Out> Pass<'_, O> {
             let line = message::error(id, &error);
             return self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
         }
+        if !self.is_ours(message) {
+            return self.refuse_unknown(id, &method, message);
+        }
         let session = || message.session().map(|name| Box::from(&*name));
         let asked = match &*method {
             method::INITIALIZE => return self.initialize(id, message),
@@ -39,6 +42,7 @@ impl<O: Out> Pass<'_, O> {
             method::SESSION_CLOSE | method::SESSION_DELETE => {
                 session().map(|session| Asked::Close { session })
             }
+            method::SESSION_LIST => Some(Asked::List),
             _ => None,
         };
         if let Some(asked) = asked
@@ -83,7 +87,7 @@ impl<O: Out> Pass<'_, O> {
                     | method::PROXY_SUCCESSOR
             )
         });
-        if is_wish {
+        if is_wish || !self.is_ours(message) {
             return;
         }
         if message.method().is_some_and(|method| method == method::SESSION_CANCEL)

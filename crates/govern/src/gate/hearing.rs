@@ -15,8 +15,8 @@ use super::turn::CANCELLED;
 use super::{Pass, Raw};
 use crate::call::Call;
 use crate::desk::Verdict;
+use crate::identity::Principal;
 use crate::life::Life;
-use crate::mandate::Principal;
 use crate::record::Approved;
 
 /// How the options of our own questions are called.

@@ -117,6 +117,7 @@ impl<O: Out> Pass<'_, O> {
                 if self.await_answer(id, Asked::Open { session: (&*name).into(), replays }) {
                     let session = self.gate.sessions.entry((&*name).into()).or_default();
                     session.replays += u32::from(replays);
+                    session.is_admitted = true;
                     session.settle(place);
                     self.forward_opening(id, message);
                 }

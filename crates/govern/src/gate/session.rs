@@ -10,8 +10,8 @@ use super::api::{Ticket, Time};
 use super::{MOST_OPEN, Raw};
 use crate::call::Call;
 use crate::desk::Verdict;
+use crate::identity::Principal;
 use crate::life::Life;
-use crate::mandate::Principal;
 use crate::record::Approved;
 
 /// How much of what is said about a call is kept until it is decided.
@@ -24,6 +24,8 @@ pub(super) type Digest = [u8; 32];
 #[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) life: Life,
+    /// The client may use it: it has made it, or opened one that is its own.
+    pub(super) is_admitted: bool,
     pub(super) roots: Vec<PathBuf>,
     /// Its turns that have not ended, by the ids of their prompts.
     pub(super) prompts: Vec<Raw>,
@@ -110,6 +112,8 @@ pub(super) enum Asked {
     Close {
         session: Box<str>,
     },
+    /// Which sessions there are.
+    List,
 }
 
 /// A request of the agent's, or of our own, at the client.

@@ -4,6 +4,7 @@ mod approvals;
 mod grants;
 mod history;
 mod openings;
+mod ownership;
 mod second;
 mod servers;
 mod tools;
@@ -17,7 +18,8 @@ use narrows_wire::View;
 use serde_json::{Value, json};
 
 use super::{Gate, Out, Request, Setting, Ticket, Time};
-use crate::mandate::{Mandate, Principal};
+use crate::identity::{Method, Principal};
+use crate::mandate::Mandate;
 use crate::roots::Ground;
 
 /// A disk on which everything is where it is said to be.
@@ -132,6 +134,7 @@ impl Scene {
     fn with(mandate: Mandate, roles: &[&str]) -> Self {
         let who = Principal {
             id: "user:ada".into(),
+            method: Method::Process,
             roles: roles.iter().map(|role| (*role).to_owned()).collect(),
             scopes: None,
         };

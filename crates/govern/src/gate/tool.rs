@@ -15,6 +15,7 @@ use super::session::Case;
 use crate::call::{Progress, Said};
 use crate::life::Life;
 use crate::record::{self, Approved};
+use crate::scope;
 
 /// What is to be done with an update about a call.
 enum Course {
@@ -169,7 +170,12 @@ impl<O: Out> Pass<'_, O> {
         let at = self.unix();
         let session = self.gate.sessions.get(name)?;
         let case = session.calls.get(id)?;
-        let verdict = self.gate.desk.rule(&case.call, &self.gate.mandate, &self.gate.who, &session.roots, at);
+        let gate = &self.gate;
+        let mut verdict = gate.desk.rule(&case.call, &gate.mandate, &gate.who, &session.roots, at);
+        if let Some(because) = scope::beyond(&case.call, &gate.mandate, &*gate.ground) {
+            verdict.ruling.class = Class::Deny;
+            verdict.because.get_or_insert(because);
+        }
         let approved = match verdict.class() {
             Class::Allow => Approved::Auto,
             Class::RequireApproval | Class::Escalate => Approved::Pending,

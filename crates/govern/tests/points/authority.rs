@@ -75,7 +75,7 @@ fn point_25_a_tool_is_never_known_by_its_title() {
 #[test]
 fn point_26_the_identity_is_in_every_line_and_bounds_what_is_done() {
     let scopes = Some(vec!["Read".to_owned()]);
-    let who = Principal { id: "user:eve".into(), roles: Vec::new(), scopes };
+    let who = Principal { id: "user:eve".into(), scopes, ..Principal::default() };
     let mut scene = Scene::of(mandate(), who, policy()).at_work();
     scene.tool("1", "Read", "read", "in_progress");
     scene.tool("2", "Grep", "search", "pending");

@@ -91,7 +91,7 @@ impl Scene {
 
     pub(crate) fn with(mandate: Mandate, roles: &[&str]) -> Self {
         let roles = roles.iter().map(|role| (*role).to_owned()).collect();
-        let who = Principal { id: "user:ada".into(), roles, scopes: None };
+        let who = Principal { id: "user:ada".into(), roles, ..Principal::default() };
         Self::of(mandate, who, policy())
     }
 
@@ -206,7 +206,7 @@ impl Scene {
     }
 
     pub(crate) fn ballot(&mut self, id: &str, who: &str, role: &str) -> Result<(), BallotError> {
-        let signer = Principal { id: who.into(), roles: vec![role.into()], scopes: None };
+        let signer = Principal { id: who.into(), roles: vec![role.into()], ..Principal::default() };
         let ballot = Ballot { id: id.into(), signer, approves: true, reason: None, signature: None };
         let counted = self.gate.ballot(self.now, ballot, &mut self.sight);
         self.commit();

@@ -186,7 +186,7 @@ fn socket(text: OsString) -> Result<PathBuf, &'static str> {
 }
 
 /// Reads where to listen.
-fn listen(url: &str) -> Result<Listen, &'static str> {
+pub(super) fn listen(url: &str) -> Result<Listen, &'static str> {
     Listen::parse(url)
 }
 

@@ -191,6 +191,10 @@ pub(super) const AUDIT_KEYGEN: &[Example] =
 /// Of `narrows serve`.
 pub(super) const SERVE: &[Example] = &[
     ("narrows serve governed/ACP.md", "what an editor starts in place of the agent"),
+    (
+        "narrows serve --listen unix:/run/user/1000/notes.sock governed/ACP.md",
+        "for many clients, each with an agent of its own",
+    ),
     ("narrows serve --approve governed/ACP.md", "after its files were changed on purpose"),
     ("narrows serve --self-test governed/ACP.md", "whether it does what AIP-44 asks of it, point by point"),
     ("narrows check governed", "what is wrong with the manifest, without starting anything"),

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use narrows_bus::config::Listen;
 
-use super::{CheckFormat, ModelArgs, help};
+use super::{CheckFormat, ModelArgs, bus, help};
 
 /// Serve an agent behind a gate, as a manifest says
 ///
@@ -18,6 +19,11 @@ use super::{CheckFormat, ModelArgs, help};
 ///
 /// The first start trusts the manifest and every file it leads to. If one of them changes after that nothing is served
 /// until --approve trusts it anew.
+///
+/// With --listen any number of clients connect to sockets of this machine, and each has a gate, an agent and sessions of its
+/// own; all are in one log. Who a client is the system tells: on stdin and stdout the user who has started this, on sockets
+/// the user at the other end. A client sees the sessions of its own user only. Without --identities nobody else than the
+/// user as whom this runs is let in.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::SERVE))]
 pub(crate) struct Serve {
@@ -28,6 +34,27 @@ pub(crate) struct Serve {
     /// The workspace: nothing outside is read, and no session may work outside [default: where the ACP.md lies]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
+
+    /// Where clients come in: tcp://127.0.0.1:9000, unix:PATH or stdio: [default: stdio:]
+    ///
+    /// Can be given several times. SIGTERM, SIGHUP and Ctrl-C end it: whoever is connected is hung up on, and their agents end.
+    #[arg(long, value_name = "URL", value_parser = bus::listen, conflicts_with_all = ["approve", "for_bus"])]
+    pub(crate) listen: Vec<Listen>,
+
+    /// How many clients there may be at once
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "listen")]
+    pub(crate) max_connections: u32,
+
+    /// Who else may come in, and which tools they may cause to be used
+    ///
+    /// A TOML file outside of the workspace: [[identity]], who = "user:bob", "uid:1001", "bus:NAME" or "tcp:loopback", and if they may
+    /// not cause everything that the operator may do, scopes = ["read_file", "notes/*", "kind:read"].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) identities: Option<PathBuf>,
+
+    /// Started by a bus, which says first who the client is
+    #[arg(long, hide = true)]
+    pub(crate) for_bus: bool,
 
     /// Trust the manifest as it is now, after it has changed, and serve nothing
     #[arg(long)]

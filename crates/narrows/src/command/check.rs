@@ -36,6 +36,11 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
             continue;
         }
         let outcome = check(path, &environment);
+        for manifest in governed(&outcome) {
+            if !manifests::check_served(manifest, args.strict, json)? {
+                code = Code::Usage;
+            }
+        }
         if !outcome.as_ref().is_ok_and(|inspected| is_usable(inspected, args.strict)) {
             code = Code::Usage;
         }
@@ -50,6 +55,13 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
         }
     }
     Ok(code.exit())
+}
+
+/// The manifests by which pools are governed.
+fn governed(outcome: &Result<Inspected, Failure>) -> impl Iterator<Item = &Path> {
+    let config = outcome.as_ref().ok().and_then(|inspected| inspected.config.as_ref());
+    let pools = config.into_iter().flat_map(|config| &config.pools);
+    pools.filter_map(|pool| pool.manifest.as_deref())
 }
 
 /// Whether a bus would start with it, and with nothing to be said against it if that counts.

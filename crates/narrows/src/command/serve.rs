@@ -7,12 +7,19 @@ mod case;
 mod charge;
 mod client;
 mod door;
+mod guests;
+mod host;
 mod keys;
+mod leaving;
 mod ledger;
+mod listen;
+mod owners;
+mod peer;
 mod person;
 mod persona;
 mod pins;
 mod proxy;
+mod roster;
 mod self_test;
 mod server;
 mod stand;
@@ -20,42 +27,53 @@ mod version;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use narrows_audit::Log;
+use narrows_bus::config::Door;
 use narrows_govern::Principal;
-use narrows_manifest::types::acp::Kind;
+use narrows_manifest::types::acp::{Kind, Transport};
+use tokio::sync::OnceCell;
 
 use crate::cli::{ModelArgs, Serve};
 use crate::config::{self, Variables};
 use crate::environment;
 use crate::failure::{Code, Failure};
 use charge::Charge;
+use guests::Guests;
+use host::{Cast, Host};
+use leaving::Leaving;
+use owners::Index;
 use pins::Book;
+use roster::Roster;
 
-/// What is served, and all that was made ready for it.
+/// What one turn is run with, and all that was made ready for it.
 struct Post {
     charge: Charge,
     log: Option<Log>,
     who: Principal,
 }
 
-/// Serves until the client or the agent has gone.
+/// Serves until the client or the agent has gone, or with places to listen, until somebody wants it to stop.
 pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     if args.self_test {
         return self_test::execute(args);
     }
     let Some(charge) = Charge::load(args)? else { return Ok(Code::Usage.exit()) };
-    match (charge.bundle.role, args.prompt.is_empty()) {
+    let role = charge.bundle.role;
+    match (role, args.prompt.is_empty()) {
         (Kind::Client, true) if !args.approve => return Err(Failure::unprompted()),
-        (Kind::Bridge | Kind::Server, false) => return Err(Failure::prompt_for(charge.bundle.role.name())),
+        (Kind::Bridge | Kind::Server, false) => return Err(Failure::prompt_for(role.name())),
         _ => {}
     }
+    check_places(&charge, args)?;
+    let guests = Guests::load(args.identities.as_deref(), &charge)?;
     let data = data_dir(args)?;
     let book = Book::open(&data, &charge)?;
     if !args.approve {
         book.admit()?;
     }
-    let who = person::principal(charge.bundle.governance.as_ref());
+    let who = guests.starter();
     let log = ledger::open(&charge)?;
     let id = &charge.bundle.acp.front.id;
     if args.approve {
@@ -63,18 +81,51 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
         return Ok(Code::Success.exit());
     }
     book.pin(log.as_ref(), &who.id, id)?;
-    let post = Post { charge, log, who };
-    match post.charge.bundle.role {
-        // An operator may have an agent that plays it.
-        Kind::Server if post.charge.bundle.agent.is_none() => server::serve(post, args),
-        Kind::Bridge | Kind::Server => {
-            no_model(args)?;
-            bridge::serve(post)
+    // An operator may have an agent that plays it.
+    let is_builtin = role == Kind::Server && charge.bundle.agent.is_none();
+    if !is_builtin {
+        no_model(args)?;
+    }
+    if role == Kind::Client {
+        return client::run(Post { charge, log, who }, &args.prompt);
+    }
+    let settings = if is_builtin { Some(server::settings(&charge, args)?) } else { None };
+    let owners = Index::open(&data, &charge.root.join(&charge.bundle.acp.path));
+    let owners = Arc::new(owners.map_err(|error| Failure::no_owners(&error))?);
+    super::block_on(async {
+        let leaving = Leaving::on_signals().map_err(|error| Failure::setup("get ready", &error))?;
+        let cast = match settings {
+            Some(settings) => Cast::Builtin(Box::new(settings)),
+            None => Cast::Program(Box::new(OnceCell::new())),
+        };
+        let host = Host { charge, log, guests, owners, roster: Roster::default(), cast };
+        match args.listen.is_empty() {
+            true => host::on_stdio(host, args.for_bus, leaving).await,
+            false => listen::serve(host, &args.listen, args.max_connections as usize, leaving).await,
         }
-        Kind::Client => {
-            no_model(args)?;
-            client::run(post, &args.prompt)
-        }
+    })?
+}
+
+/// Whether clients can come in as the manifest and the arguments say. What listens on other transports plugs in here and in
+/// `listen`.
+fn check_places(charge: &Charge, args: &Serve) -> Result<(), Failure> {
+    let transports = &charge.bundle.acp.front.transport;
+    // A bus has transports of its own.
+    if !args.approve
+        && !args.for_bus
+        && transports.as_slice().iter().all(|transport| *transport == Transport::Websocket)
+    {
+        return Err(Failure::no_websocket_yet());
+    }
+    if charge.bundle.role == Kind::Client && !args.listen.is_empty() {
+        return Err(Failure::nobody_comes_in());
+    }
+    if args.listen.iter().any(|place| matches!(place.at, Door::Web(_))) {
+        return Err(Failure::no_web_yet());
+    }
+    match args.listen.iter().find_map(|place| place.pool.as_deref()) {
+        Some(pool) => Err(Failure::pool_of_nobody(pool)),
+        None => Ok(()),
     }
 }
 

@@ -34,6 +34,53 @@ impl Failure {
         Self::new(Code::Internal, "the built-in agent has ended by itself")
     }
 
+    /// A manifest wants a transport that is not there.
+    pub(crate) fn no_websocket_yet() -> Self {
+        Self::new(Code::Usage, "the manifest is for WebSocket only, which `narrows serve` does not speak yet")
+            .hint("write transport: [stdio, websocket], and --listen unix:PATH or tcp://127.0.0.1:PORT for many clients")
+    }
+
+    /// Somebody is to come in over the network.
+    pub(crate) fn no_web_yet() -> Self {
+        Self::new(Code::Usage, "`narrows serve` does not speak HTTP and WebSocket yet")
+            .hint("listen on tcp://127.0.0.1:PORT or unix:PATH")
+    }
+
+    /// Nobody comes in where one turn is run.
+    pub(crate) fn nobody_comes_in() -> Self {
+        Self::new(Code::Usage, "a manifest of the kind client runs one turn and listens nowhere")
+    }
+
+    /// There are no pools to choose from.
+    pub(crate) fn pool_of_nobody(pool: &str) -> Self {
+        Self::new(Code::Usage, line(&format!("--listen names a pool, {pool:?}, and only a bus has pools")))
+    }
+
+    /// The agent could say who may come in.
+    pub(crate) fn identities_inside(path: &Path) -> Self {
+        let message =
+            format!("{:?} lies in the workspace, where an agent could change it", path.display().to_string());
+        Self::new(Code::Usage, line(&message)).hint("keep the file of --identities elsewhere")
+    }
+
+    /// It cannot be read who may come in.
+    pub(crate) fn bad_identities(path: &Path, error: &dyn std::error::Error) -> Self {
+        let message = format!("{:?} does not say who may come in", path.display().to_string());
+        Self::new(Code::Usage, line(&message))
+            .because(error)
+            .hint("it looks like this: [[identity]] who = \"user:bob\" scopes = [\"kind:read\"]")
+    }
+
+    /// Nobody knows whose sessions are.
+    pub(crate) fn no_owners(error: &io::Error) -> Self {
+        Self::new(Code::Internal, "whose the sessions are cannot be read").because(error)
+    }
+
+    /// Somebody else than a bus has started us as a bus does.
+    pub(crate) fn no_bus_before() -> Self {
+        Self::new(Code::Usage, "--for-bus is for a bus, which says first who its client is")
+    }
+
     /// A manifest demands a sandbox.
     pub(crate) fn no_sandbox_yet() -> Self {
         Self::new(

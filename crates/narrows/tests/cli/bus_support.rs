@@ -56,7 +56,7 @@ impl<'a> Bus<'a> {
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
         let mut bus =
             Self { place, child, stderr, at: Vec::new(), admin: PathBuf::new(), said: String::new() };
-        let admin = bus.hears("operators come in at unix:");
+        let admin = bus.hears(" come in at unix:");
         bus.admin = admin.into();
         let listens = bus.said.lines().filter_map(|line| line.strip_prefix("listening on "));
         bus.at = listens.filter_map(|line| line.split(',').next()).map(str::to_owned).collect();
@@ -276,6 +276,14 @@ impl Peer {
     /// Waits until something of this kind was said.
     pub(crate) fn hears(&mut self, text: &str) {
         while !self.said().contains(text) {
+            let message = self.next().expect("it goes on");
+            self.others.push(message);
+        }
+    }
+
+    /// Waits until this is asked of it.
+    pub(crate) fn hears_request(&mut self, method: &str) {
+        while !self.others.iter().any(|message| message["method"] == method) {
             let message = self.next().expect("it goes on");
             self.others.push(message);
         }

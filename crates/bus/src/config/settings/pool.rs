@@ -12,6 +12,8 @@ use super::{Item, Kind, Notes, Protocol, Share, Table, bytes, plain, set, shown}
 const POOL: &[&str] = &[
     "name",
     "command",
+    "manifest",
+    "identities",
     "cwd",
     "instances",
     "max_instances",
@@ -39,15 +41,24 @@ pub(super) const MOST: u64 = 10_000;
 pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
     table.only(POOL, USUAL);
     let name = table.get("name").map(|item| item.parsed(name)).unwrap_or(Some("default".to_owned()));
-    let words = match table.get("command") {
-        Some(item) => command(item).map(|words| (words, item.node.at)),
-        None => {
-            table.fail("`command` is missing", "write command = [\"narrows\", \"acp\"]");
+    let words = match (table.get("command"), table.get("manifest")) {
+        (Some(item), None) => command(item).map(|words| (words, item.node.at)),
+        (None, Some(item)) => Some((Vec::new(), item.node.at)),
+        (Some(_), Some(item)) => {
+            item.fail("stands beside `command`, and a pool has one of them", None);
+            None
+        }
+        (None, None) => {
+            table.fail(
+                "`command` is missing",
+                "write command = [\"narrows\", \"acp\"], or manifest = \"DIR/ACP.md\"",
+            );
             None
         }
     };
     let (words, command) = words.unwrap_or_default();
     let mut pool = Pool::new(name.unwrap_or_default(), words);
+    pool = governed(table, pool, base);
     let directory = |item: Item<'_>| item.parsed(|text| plain(text).map(|path| Some(base.join(path))));
     set(table, "cwd", &mut pool.cwd, directory);
     let count = |item: Item<'_>| item.count(1, MOST).and_then(|count| u32::try_from(count).ok());
@@ -74,11 +85,48 @@ pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
     set(table, "memory", &mut pool.memory, |item| bytes(item, 1 << 20, u64::MAX).map(Some));
     set(table, "pids", &mut pool.pids, |item| item.count(1, 1 << 22).map(Some));
     without_effect(table, &pool);
+    fits_a_gate(table, &pool);
     let at_name = table.get("name").map_or(table.at, |item| item.node.at);
     let at = |key: &str| table.get(key).map(|item| item.node.at);
     let spots =
         Spots { command, cwd: at("cwd"), instances: at("instances"), memory: at("memory"), pids: at("pids") };
     Some((Named { pool, at: at_name }, spots))
+}
+
+/// The pool of a manifest, if the table names one.
+fn governed(table: Table<'_>, pool: Pool, base: &Path) -> Pool {
+    let file = |item: Item<'_>| {
+        let path = item.parsed(|text| plain(text).map(|path| base.join(path)))?;
+        // Its workers may run elsewhere.
+        Some(std::path::absolute(&path).unwrap_or(path))
+    };
+    let identities = table.get("identities");
+    match table.get("manifest") {
+        Some(item) => match file(item) {
+            Some(manifest) => pool.governed(manifest, identities.and_then(file)),
+            None => pool,
+        },
+        None => {
+            if let Some(item) = identities {
+                item.fail("means something only beside `manifest`", None);
+            }
+            pool
+        }
+    }
+}
+
+/// Complains about a governed pool whose workers would have more than one client.
+fn fits_a_gate(table: Table<'_>, pool: &Pool) {
+    if pool.manifest.is_none() {
+        return;
+    }
+    if let Some(item) = table.get("share").filter(|_| pool.share == Share::All) {
+        let hint = "write \"connection\" or \"session\"".to_owned();
+        item.fail("cannot be \"all\" beside `manifest`: a gate stands on one connection", Some(hint));
+    }
+    if let Some(item) = table.get("protocol").filter(|_| pool.protocol == Protocol::JsonRpc) {
+        item.fail("cannot be \"jsonrpc\" beside `manifest`: a gate speaks ACP", None);
+    }
 }
 
 /// A pool, and the byte where its name stands.
@@ -187,5 +235,46 @@ fn pattern(text: &str) -> Result<String, &'static str> {
         _ if name.contains('*') => Err("`*` may only stand at the end"),
         _ if name.contains(['=', ' ', '$']) => Err("it is not the name of a variable"),
         _ => Ok(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::super::{read, shown};
+
+    #[test]
+    fn a_pool_of_a_manifest_has_workers_that_serve_it() {
+        let text = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"/w/ACP.md\"\nidentities = \"/e/who.toml\"\nshare = \"session\"\n";
+        let (config, warnings) = read(text, Path::new("bus.toml")).unwrap();
+        assert_eq!(warnings, []);
+        let pool = &config.pools[0];
+        assert_eq!(pool.command, ["narrows", "serve", "--for-bus", "--identities=/e/who.toml", "/w/ACP.md"]);
+        assert_eq!(pool.manifest.as_deref(), Some(Path::new("/w/ACP.md")));
+        let shown = shown::toml(&config);
+        assert!(!shown.contains("--for-bus"), "{shown}");
+        assert_eq!(read(&shown, Path::new("bus.toml")).unwrap().0, config, "{shown}");
+    }
+
+    #[test]
+    fn a_pool_of_a_manifest_is_for_one_client_at_a_time() {
+        #[track_caller]
+        fn check(more: &str, words: &str) {
+            let text = format!("[[listen]]\nurl = \"stdio:\"\n[[pool]]\n{more}\n");
+            let mistakes = read(&text, Path::new("bus.toml")).unwrap_err();
+            assert!(
+                mistakes.iter().any(|mistake| mistake.to_string().contains(words)),
+                "{more}: {mistakes:?}"
+            );
+        }
+        let manifest = "manifest = \"a/ACP.md\"\n";
+        check(&format!("{manifest}command = [\"a\"]"), "stands beside `command`");
+        check(&format!("{manifest}share = \"all\""), "a gate stands on one connection");
+        check(&format!("{manifest}protocol = \"jsonrpc\""), "a gate speaks ACP");
+        check("manifest = \"~/ACP.md\"", "`~`");
+        check("manifest = 7", "a text in quotes");
+        check("command = [\"a\"]\nidentities = \"b\"", "only beside `manifest`");
+        check("name = \"x\"", "or manifest = ");
     }
 }

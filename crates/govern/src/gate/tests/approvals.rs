@@ -88,7 +88,7 @@ fn who_may_not_approve_is_not_asked_and_does_not_count() {
     assert_snapshot!(scene.seen(), @"");
     let ballot = |role: &str| Ballot {
         id: "n-1".into(),
-        signer: Principal { id: format!("user:{role}"), roles: vec![role.into()], scopes: None },
+        signer: Principal { id: format!("user:{role}"), roles: vec![role.into()], ..Principal::default() },
         approves: true,
         reason: None,
         signature: Some("signatures/1.signature.json".into()),
@@ -250,8 +250,11 @@ fn where_no_policy_names_signers_those_who_are_responsible_approve() {
             &json!({"sessionId": "s", "toolCall": write, "options": options}),
         );
         for (number, (role, counts)) in votes.iter().enumerate() {
-            let signer =
-                Principal { id: format!("user:{number}"), roles: vec![(*role).into()], scopes: None };
+            let signer = Principal {
+                id: format!("user:{number}"),
+                roles: vec![(*role).into()],
+                ..Principal::default()
+            };
             let ballot = Ballot { id: "n-1".into(), signer, approves: true, reason: None, signature: None };
             assert_eq!(scene.gate.ballot(scene.now, ballot, &mut scene.sight), *counts, "{role}");
             scene.commit();

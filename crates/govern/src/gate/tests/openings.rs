@@ -20,7 +20,7 @@ fn only_what_is_declared_is_offered_to_either_side() {
     );
     assert_snapshot!(scene.seen(), @r#"
     a < {"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true,"writeTextFile":true},"terminal":false,"x":{}},"_meta":{"their":1}}}
-    c < {"jsonrpc":"2.0","id":0,"result":{"z":1,"protocolVersion":1,"agentCapabilities":{"loadSession":true,"promptCapabilities":{"image":false},"mcpCapabilities":{"http":false}}}}
+    c < {"jsonrpc":"2.0","id":0,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"promptCapabilities":{"image":false},"mcpCapabilities":{"http":false}},"z":1}}
     "#);
 }
 

@@ -50,7 +50,7 @@ fn a_turn_runs_from_its_state_to_its_state() {
     state(&mut scene, json!({"state": "idle"}));
     assert_snapshot!(scene.seen(), @r#"
     a < {"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":2}}
-    c < {"jsonrpc":"2.0","id":0,"result":{"capabilities":{"session":{"prompt":{},"mcp":{"acp":{}}}},"protocolVersion":2}}
+    c < {"jsonrpc":"2.0","id":0,"result":{"protocolVersion":2,"capabilities":{"session":{"prompt":{},"mcp":{"acp":{}}}}}}
     a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w/a"}}
     log operator.invoked
     c < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"s"}}

@@ -135,7 +135,7 @@ fn connections_lead_to_the_server_they_were_opened_to() {
     "#);
     scene.wants(7, "mcp/message", &call("connectionId", "c"));
     let id = scene.gate.open()[0].id.clone();
-    let signer = Principal { id: "user:lead".into(), roles: vec!["lead".into()], scopes: None };
+    let signer = Principal { id: "user:lead".into(), roles: vec!["lead".into()], ..Principal::default() };
     let ballot = Ballot { id, signer, approves: true, reason: None, signature: None };
     scene.gate.ballot(scene.now, ballot, &mut scene.sight).unwrap();
     scene.commit();

@@ -74,6 +74,11 @@ pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Warning>), Wrong> {
         let names = config.pools.iter().map(|pool| pool.name.as_str());
         return Err(Wrong::Else(Failure::unknown_pool(listen, names)));
     }
+    for manifest in config.pools.iter().filter_map(|pool| pool.manifest.as_deref()) {
+        if let Err(findings) = narrows_manifest::load(manifest, None) {
+            return Err(Wrong::Else(Failure::unserved_manifest(manifest, findings.iter().next())));
+        }
+    }
     config.pools.iter_mut().for_each(ourselves);
     Ok((config, warnings))
 }

@@ -44,6 +44,7 @@ struct Queues {
 #[serde(default)]
 struct Pool {
     name: String,
+    manifest: Option<String>,
     state: String,
     retry_after_ms: Option<u64>,
     last_loss: Option<String>,
@@ -118,6 +119,11 @@ impl State {
         );
         _ = writeln!(text, "messages a second: {}\n", self.rates(before));
         text.push_str(&self.pools());
+        for pool in &self.pools {
+            if let Some(manifest) = &pool.manifest {
+                _ = writeln!(text, "pool {} is governed by {}", line(&pool.name), line(manifest));
+            }
+        }
         text.push('\n');
         text.push_str(&self.workers());
         text
@@ -238,7 +244,7 @@ mod tests {
             "uptime": uptime, "clients": 3, "sessions": 2, "pending": 1,
             "pools": [
                 {"name": "default", "state": "ready", "workers": [worker]},
-                {"name": "spare", "state": "tripped", "retry_after_ms": 2500, "last_loss": "exit 1\u{1b}[2J", "waiting": 4},
+                {"name": "spare", "manifest": "/w/ACP.md", "state": "tripped", "retry_after_ms": 2500, "last_loss": "exit 1\u{1b}[2J", "waiting": 4},
             ],
             "counters": {"from_clients": lines, "spawned": 1, "lost": 1}, "new": true,
             "queues": {"clients": 1536, "longest": 1023, "full": 1, "workers": {"0": 3_145_728}},
@@ -259,6 +265,7 @@ mod tests {
         POOL     STATE                 WORKERS  READY  SESSIONS  PENDING  WAITING  LAST LOSS
         default  ready                 1        1      2         1        0        -
         spare    tripped, retry in 2s  0        0      0         0        4        exit 1\\u{1b}[2J
+        pool spare is governed by /w/ACP.md
 
         POOL     WORKER  PROCESS  STATE  AGE    SESSIONS  PENDING  ASKING  QUEUED   STRIKES  PAUSED
         default  0       4711     busy   1m 1s  2         1        0       3.0 MiB  0        yes

@@ -41,6 +41,23 @@ pub(super) fn check(path: &Path, strict: bool, json: bool) -> Result<bool, Failu
     Ok(usable)
 }
 
+/// The same about all that a manifest leads to, for who serves it.
+pub(super) fn check_served(manifest: &Path, strict: bool, json: bool) -> Result<bool, Failure> {
+    let found = narrows_manifest::load(manifest, None);
+    let findings = found.map_or_else(|findings| findings, |bundle| bundle.warnings);
+    let findings = if strict { findings.strict() } else { findings };
+    let base = manifest.parent().unwrap_or(Path::new(""));
+    if json {
+        print(&object(manifest, Some(Kind::Acp), &findings))?;
+        return Ok(!findings.has_errors());
+    }
+    for finding in &findings {
+        let file = base.join(&finding.file);
+        tell_one(&file, finding);
+    }
+    Ok(!findings.has_errors())
+}
+
 /// The files at `path`, with what is wrong with each.
 fn look(path: &Path) -> Result<Vec<Checked>, Failure> {
     let unreadable = |error: io::Error| Failure::unreadable("check", path, &error);
@@ -72,24 +89,28 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn tell(path: &Path, findings: &Findings) -> Result<(), Failure> {
-    let colour = Colour::of_stderr();
     for finding in findings {
-        let place = format!("{}:{}:{}", path.display(), finding.line, finding.column);
-        let about = if finding.key.is_empty() { String::new() } else { format!("{}: ", finding.key) };
-        let what = line(&format!("{place}: {about}{}", finding.message));
-        match finding.severity {
-            Severity::Error => output::complain(&Failure::finding(what, finding).render(colour)),
-            Severity::Warning => {
-                let hint =
-                    finding.hint.as_ref().map_or(String::new(), |hint| format!("hint: {}\n", line(hint)));
-                output::complain(&format!("warning: {what}\n{hint}"));
-            }
-        }
+        tell_one(path, finding);
     }
     if findings.has_errors() {
         return Ok(());
     }
     output::print(format!("{}\n", line(&format!("{}: valid", path.display()))).as_bytes())
+}
+
+fn tell_one(path: &Path, finding: &Finding) {
+    let place = format!("{}:{}:{}", path.display(), finding.line, finding.column);
+    let about = if finding.key.is_empty() { String::new() } else { format!("{}: ", finding.key) };
+    let what = line(&format!("{place}: {about}{}", finding.message));
+    match finding.severity {
+        Severity::Error => {
+            output::complain(&Failure::finding(what, finding).render(Colour::of_stderr()));
+        }
+        Severity::Warning => {
+            let hint = finding.hint.as_ref().map_or(String::new(), |hint| format!("hint: {}\n", line(hint)));
+            output::complain(&format!("warning: {what}\n{hint}"));
+        }
+    }
 }
 
 fn object(path: &Path, kind: Option<Kind>, findings: &Findings) -> Value {

@@ -11,6 +11,7 @@ use narrows_process::{AllowList, Environment};
 use tokio::sync::mpsc;
 
 use super::bridge::{AT_ONCE, LADDER, agent_name};
+use super::roster::Roster;
 use super::stand::{self, QUESTIONS};
 use super::{Post, agent, door};
 use crate::ask;
@@ -74,7 +75,9 @@ async fn turn(post: Post, request: RunRequest, policy: Policy) -> Result<ExitCod
     let gate = stand::gate(&charge, who)?;
     let (inner, outer) = memory::pair(&options);
     let (ask, asked) = mpsc::channel(QUESTIONS);
-    let door = door::open(&charge, ask.clone())?;
+    let roster = Roster::default();
+    let _seat = roster.enter(ask.clone());
+    let door = door::open(&charge, roster)?;
     let input = behind.sender.clone();
     let standing = tokio::spawn(narrows_govern::stand(gate, outer, behind, log.clone(), asked));
     let outcome = run::over(inner, chosen, wanted, request, questions).await;

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use super::case::{Answer, Ask, Case, LONGEST};
 use super::charge::Charge;
 use super::keys::Keys;
+use super::roster::Roster;
 use crate::config::{Variables, runtime_dir};
 use crate::failure::Failure;
 
@@ -36,7 +37,7 @@ const SIGNATURES: &str = "signatures";
 /// An open door. It closes when this is dropped.
 #[derive(Debug)]
 pub(super) struct Door {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     task: JoinHandle<()>,
 }
 
@@ -49,7 +50,7 @@ impl Drop for Door {
 
 /// Who decides whether a signature counts.
 struct Porter {
-    ask: mpsc::Sender<Inquiry>,
+    gates: Roster,
     keys: Option<Keys>,
     approvers: Vec<narrows_manifest::types::governance::Approver>,
     root: PathBuf,
@@ -57,8 +58,8 @@ struct Porter {
     signatures: PathBuf,
 }
 
-/// Opens the door of a gate that can be asked this way. `None`: nothing is governed, or there is no place for it.
-pub(super) fn open(charge: &Charge, ask: mpsc::Sender<Inquiry>) -> Result<Option<Door>, Failure> {
+/// Opens the door of gates that can be asked this way. `None`: nothing is governed, or there is no place for it.
+pub(super) fn open(charge: &Charge, gates: Roster) -> Result<Option<Door>, Failure> {
     let Some(governance) = &charge.bundle.governance else { return Ok(None) };
     let keys = charge.keys.keys(&charge.root)?;
     let Some(directory) = runtime_dir(&Variables::of_process()) else {
@@ -68,7 +69,7 @@ pub(super) fn open(charge: &Charge, ask: mpsc::Sender<Inquiry>) -> Result<Option
         return Ok(None);
     };
     let porter = Porter {
-        ask,
+        gates,
         keys,
         approvers: governance.config.approvers.clone(),
         root: charge.root.clone(),
@@ -131,7 +132,7 @@ impl Porter {
         let mut line = String::new();
         BufReader::new(input.take(LONGEST)).read_line(&mut line).await?;
         let answer = match serde_json::from_str::<Ask>(&line) {
-            Ok(Ask::List) => Answer::Open(self.waiting().await),
+            Ok(Ask::List) => Answer::Open(self.waiting().await.into_iter().map(|(_, case)| case).collect()),
             Ok(Ask::Approval(approval)) => match self.count(&approval).await {
                 Ok(()) => Answer::Counted,
                 Err(why) => Answer::Refused(why),
@@ -144,11 +145,17 @@ impl Porter {
         output.shutdown().await
     }
 
-    /// What waits for an approval.
-    async fn waiting(&self) -> Vec<Case> {
-        let (answer, open) = oneshot::channel();
-        let _ = self.ask.send(Inquiry::Open(answer)).await;
-        open.await.unwrap_or_default().into_iter().map(Case::from).collect()
+    /// What waits for an approval, and at which gate.
+    async fn waiting(&self) -> Vec<(mpsc::Sender<Inquiry>, Case)> {
+        let mut waiting = Vec::new();
+        for gate in self.gates.all() {
+            let (answer, open) = oneshot::channel();
+            // One that has just gone has nothing that waits.
+            let _ = gate.send(Inquiry::Open(answer)).await;
+            let open = open.await.unwrap_or_default();
+            waiting.extend(open.into_iter().map(|open| (gate.clone(), Case::from(open))));
+        }
+        waiting
     }
 
     /// Counts an approval, or says why it does not count.
@@ -163,8 +170,9 @@ impl Porter {
         let signer =
             keys.holder(&key, Timestamp::now(), &self.approvers).map_err(|stranger| stranger.to_string())?;
         let waiting = self.waiting().await;
-        let is_meant = |case: &&Case| case.artifact().is_ok_and(|artifact| artifact == approval.artifact);
-        let case = waiting.iter().find(is_meant).ok_or("nothing that was signed waits for an approval")?;
+        let is_meant = |case: &Case| case.artifact().is_ok_and(|artifact| artifact == approval.artifact);
+        let found = waiting.iter().find(|(_, case)| is_meant(case));
+        let (gate, case) = found.ok_or("nothing that was signed waits for an approval")?;
         let approves = match approval.decision {
             Verdict::Approve => true,
             Verdict::Reject => false,
@@ -181,7 +189,7 @@ impl Porter {
             signature: Some(file.display().to_string()),
         };
         let (answer, counted) = oneshot::channel();
-        let _ = self.ask.send(Inquiry::Ballot(ballot, answer)).await;
+        let _ = gate.send(Inquiry::Ballot(ballot, answer)).await;
         let counted = match counted.await {
             Ok(counted) => counted.map_err(|error| error.to_string()),
             Err(_) => Err("nothing is served any more".to_owned()),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use narrows_audit::{PublicKey, Timestamp};
-use narrows_govern::Principal;
+use narrows_govern::{Method, Principal};
 use narrows_manifest::types::governance::Approver;
 use narrows_manifest::{Bundle, Files, FilesError, LONGEST, Workspace};
 use serde::Deserialize;
@@ -136,7 +136,7 @@ impl Keys {
         let mut roles = roles_of(name, approvers);
         roles.extend(role.clone());
         // The same somebody as on the other side of the gate, so that nobody counts twice.
-        Ok(Principal { id: format!("user:{name}"), roles, scopes: None })
+        Ok(Principal { id: format!("user:{name}"), method: Method::Signature, roles, scopes: None })
     }
 }
 

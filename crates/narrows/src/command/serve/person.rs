@@ -1,23 +1,13 @@
-//! Who has started us: the user of this process, and what they are in the governance.
+//! The names of users, and what they are in a governance.
 
-use narrows_govern::Principal;
-use narrows_manifest::EffectiveGovernance;
 use narrows_manifest::types::governance::Approver;
 
 /// Where users have their names.
 const USERS: &str = "/etc/passwd";
 
-/// The user of this process. It is asked of the system and not of the environment, which anybody can set.
-pub(super) fn principal(governance: Option<&EffectiveGovernance>) -> Principal {
-    let uid = rustix::process::geteuid().as_raw();
-    let users = std::fs::read_to_string(USERS).unwrap_or_default();
-    let approvers = governance.map(|governance| governance.config.approvers.as_slice()).unwrap_or_default();
-    known_as(uid, name_of(uid, &users), approvers)
-}
-
-fn known_as(uid: u32, name: Option<&str>, approvers: &[Approver]) -> Principal {
-    let Some(name) = name else { return Principal { id: format!("uid:{uid}"), ..Principal::default() } };
-    Principal { id: format!("user:{name}"), roles: roles_of(name, approvers), scopes: None }
+/// The users of this machine. They are asked of the system and not of the environment, which anybody can set.
+pub(super) fn users() -> String {
+    std::fs::read_to_string(USERS).unwrap_or_default()
 }
 
 /// What somebody is in a governance: the approver of their name has a role, or is one by its name.
@@ -30,7 +20,8 @@ pub(super) fn roles_of(name: &str, approvers: &[Approver]) -> Vec<String> {
     them.flat_map(|approver| [Some(approver.id.clone()), approver.role.clone()]).flatten().collect()
 }
 
-fn name_of(uid: u32, users: &str) -> Option<&str> {
+/// The name of a user, if they have one.
+pub(super) fn name_of(uid: u32, users: &str) -> Option<&str> {
     users.lines().find_map(|line| {
         let mut fields = line.split(':');
         let (name, number) = (fields.next()?, fields.nth(1)?);
@@ -54,7 +45,6 @@ mod tests {
         check(1000, Some("ada"));
         check(7, None);
         check(9, None);
-        assert_eq!(known_as(9, None, &[]).id, "uid:9");
     }
 
     #[test]
@@ -68,13 +58,7 @@ mod tests {
         let revoked = Approver { can_approve: Some(Vec::new()), ..approver("zoe", Some("lead")) };
         let approvers =
             [approver("ada", Some("lead")), approver("user:bob", None), approver("cfo", None), revoked];
-        let check = |name: &str, roles: &[&str]| {
-            let who = known_as(1, Some(name), &approvers);
-            assert_eq!(
-                (who.id, who.roles),
-                (format!("user:{name}"), roles.iter().map(|r| (*r).to_owned()).collect())
-            );
-        };
+        let check = |name: &str, roles: &[&str]| assert_eq!(roles_of(name, &approvers), roles, "{name}");
         check("ada", &["ada", "lead"]);
         check("bob", &["user:bob"]);
         check("eve", &[]);

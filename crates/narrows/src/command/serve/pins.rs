@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use narrows_audit::{Actor, Event, Log, Subject};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Map, json};
 use sha2::{Digest, Sha256};
 
 use super::charge::Charge;
@@ -119,6 +119,7 @@ impl Book {
             action: action.to_owned(),
             subject: Subject { kind: "manifest".to_owned(), reference: Some(id.to_owned()), path: None },
             input: Some(input),
+            metadata: Map::from_iter([("aip44".to_owned(), json!({"kind": "manifest", "identity": who}))]),
             ..Event::default()
         }
     }

@@ -1,15 +1,13 @@
 //! A bridge in a chain: a conductor has started it, and its agent is whoever stands behind it there.
 
-use std::process::ExitCode;
-
-use narrows_govern::{Ended, is_for_proxy, join};
+use narrows_govern::{Ended, Principal, is_for_proxy, join};
 use narrows_link::{Link, Options};
 use tokio::sync::mpsc;
 
+use super::host::Host;
+use super::leaving::Leaving;
 use super::stand::{self, Outcome, QUESTIONS};
-use super::{Post, door};
-use crate::failure::{Code, Failure};
-use crate::interrupt::Interrupts;
+use crate::failure::Failure;
 
 /// Whether whoever is at the other end is a conductor. Only the first thing it says can tell.
 pub(super) async fn is_wanted(client: &mut Link) -> bool {
@@ -17,27 +15,22 @@ pub(super) async fn is_wanted(client: &mut Link) -> bool {
 }
 
 /// Stands in the chain until the conductor has gone.
-pub(super) async fn serve(
-    post: Post,
+pub(super) async fn stand(
+    host: &Host,
     conductor: Link,
-    options: &Options,
-    interrupts: &mut Interrupts,
-) -> Result<ExitCode, Failure> {
-    let Post { charge, log, who } = post;
+    who: Principal,
+    leaving: &Leaving,
+) -> Result<(), Failure> {
     let output = conductor.sender.clone();
-    let gate = stand::gate(&charge, who)?;
+    let gate = host.gate(who)?;
     let questions = mpsc::channel(QUESTIONS);
-    let door = door::open(&charge, questions.0.clone())?;
-    let (predecessor, successor) = join(conductor, options);
-    let outcome = stand::stand(gate, predecessor, successor, log.clone(), questions, interrupts).await;
-    drop(door);
+    let seat = host.roster.enter(questions.0.clone());
+    let (predecessor, successor) = join(conductor, &Options::default());
+    let outcome = stand::stand(gate, predecessor, successor, host.log.clone(), questions, leaving).await;
+    drop(seat);
     stand::drain(&output).await;
-    if let Some(log) = log {
-        log.close();
-    }
     match outcome {
-        Outcome::Ended(Ended::Client | Ended::Told | Ended::Agent) => Ok(Code::Success.exit()),
         Outcome::Ended(Ended::Unruly(why)) => Err(Failure::chain_left(&why)),
-        Outcome::Left(signal) => Err(Failure::left(signal)),
+        Outcome::Ended(_) | Outcome::Left => Ok(()),
     }
 }

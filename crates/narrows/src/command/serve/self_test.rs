@@ -27,7 +27,8 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::charge::Charge;
-use super::{data_dir, person, stand};
+use super::guests::Guests;
+use super::{data_dir, stand};
 use crate::cli::{CheckFormat, Serve};
 use crate::failure::{Code, Failure};
 use crate::output;
@@ -40,7 +41,7 @@ use wish::Wishes;
 /// Tries a manifest out and tells what was seen. The exit code is 0 if nothing failed.
 pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     let Some(charge) = Charge::load(args)? else { return Ok(Code::Usage.exit()) };
-    let who = person::principal(charge.bundle.governance.as_ref());
+    let who = Guests::load(args.identities.as_deref(), &charge)?.starter();
     let data = data_dir(args)?;
     let points = super::super::block_on(trial(&charge, args, &who, &data))??;
     tell(&points, args.format)?;

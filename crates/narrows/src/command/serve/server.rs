@@ -1,18 +1,17 @@
 //! A manifest of the kind `server`: its operator, played by the built-in agent.
 
-use std::process::ExitCode;
 use std::sync::Arc;
 
-use narrows_agent::{Checking, Settings, ToolGate, ToolRequest, Verdict};
-use narrows_govern::{Ended, Inquiry, Request, provided};
-use narrows_link::memory;
+use narrows_agent::{Checking, EndpointError, Settings, ToolGate, ToolRequest, Verdict};
+use narrows_govern::{Inquiry, Request, provided};
+use narrows_link::{Link, memory};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 
-use super::stand::{self, Outcome, QUESTIONS};
-use super::{Post, door, persona};
+use super::charge::Charge;
+use super::persona;
 use crate::cli::{Acp, Serve};
-use crate::failure::{Code, Failure};
-use crate::interrupt::Interrupts;
+use crate::failure::Failure;
 use crate::output;
 use crate::terminal::line;
 
@@ -39,10 +38,10 @@ impl ToolGate for Counsel {
     }
 }
 
-/// Serves until the client has gone.
-pub(super) fn serve(post: Post, args: &Serve) -> Result<ExitCode, Failure> {
-    let operator = post.charge.bundle.operator.as_ref().ok_or_else(Failure::no_operator)?;
-    let system = persona::of(&operator.front, &post.charge.bundle);
+/// What the agent is told that plays the operator.
+pub(super) fn settings(charge: &Charge, args: &Serve) -> Result<Settings, Failure> {
+    let operator = charge.bundle.operator.as_ref().ok_or_else(Failure::no_operator)?;
+    let system = persona::of(&operator.front, &charge.bundle);
     let settings = super::super::acp::settings(Acp {
         model: args.model.clone(),
         errors: None,
@@ -50,44 +49,22 @@ pub(super) fn serve(post: Post, args: &Serve) -> Result<ExitCode, Failure> {
         no_store: false,
         ignored: Vec::new(),
     })?;
-    for binding in post.charge.bundle.mcp_servers.iter().filter(|binding| provided(binding).is_none()) {
+    for binding in charge.bundle.mcp_servers.iter().filter(|binding| provided(binding).is_none()) {
         let name = line(&binding.server.name);
         output::complain(&format!("warning: the MCP server {name:?} is not started: nothing says how\n"));
     }
-    super::super::block_on(run(post, Settings { system: Some(system), ..settings }))?
+    Ok(Settings { system: Some(system), ..settings })
 }
 
-async fn run(post: Post, settings: Settings) -> Result<ExitCode, Failure> {
-    let Post { charge, log, who } = post;
-    let mut interrupts = Interrupts::take().map_err(|error| Failure::setup("get ready", &error))?;
-    let options = narrows_link::Options::default();
-    let (ask, asked) = mpsc::channel(QUESTIONS);
-    let settings = Settings { gate: Arc::new(Counsel(ask.clone())), ..settings };
-    let gate = stand::gate(&charge, who)?;
-    let door = door::open(&charge, ask.clone())?;
-    let client = narrows_link::stdio::take(&options)
-        .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
-    let output = client.sender.clone();
-    let (inner, outer) = memory::pair(&options);
+/// Starts an agent that asks the gate before it uses a tool, and ends when its link does.
+pub(super) fn play(
+    settings: &Settings,
+    ask: mpsc::Sender<Inquiry>,
+) -> (Link, JoinHandle<Result<(), EndpointError>>) {
+    let settings = Settings { gate: Arc::new(Counsel(ask)), ..settings.clone() };
+    let (inner, outer) = memory::pair(&narrows_link::Options::default());
     let (peer, inbox) = narrows_rpc::start(inner, narrows_agent::options());
-    let agent = tokio::spawn(narrows_agent::run(peer, inbox, settings));
-    let outcome = stand::stand(gate, client, outer, log.clone(), (ask, asked), &mut interrupts).await;
-    drop(door);
-    stand::drain(&output).await;
-    // The gate has closed its link, so it ends; what it has done is to be stored.
-    let played = agent.await;
-    if let Some(log) = log {
-        log.close();
-    }
-    if let Ok(Err(error)) = &played {
-        return Err(Failure::endpoint_setting(error));
-    }
-    match outcome {
-        Outcome::Ended(Ended::Client | Ended::Told) => Ok(Code::Success.exit()),
-        Outcome::Ended(Ended::Agent) => Err(Failure::operator_gone()),
-        Outcome::Ended(Ended::Unruly(why)) => Err(Failure::unruly("narrows acp", &why)),
-        Outcome::Left(signal) => Err(Failure::left(signal)),
-    }
+    (outer, tokio::spawn(narrows_agent::run(peer, inbox, settings)))
 }
 
 #[cfg(test)]

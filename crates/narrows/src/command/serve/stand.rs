@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::charge::Charge;
+use super::leaving::Leaving;
 use crate::failure::Failure;
-use crate::interrupt::{Interrupts, Signal};
 
 /// How many questions may wait for the gate.
 pub(super) const QUESTIONS: usize = 16;
@@ -23,11 +23,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const STANDSTILL: Duration = Duration::from_millis(200);
 
 /// How it ended.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// By itself.
     Ended(Ended),
     /// Somebody wanted us to stop.
-    Left(Signal),
+    Left,
 }
 
 /// The gate that a manifest asks for.
@@ -53,19 +54,23 @@ pub(super) async fn stand(
     agent: Link,
     log: Option<Log>,
     (ask, asked): (mpsc::Sender<Inquiry>, mpsc::Receiver<Inquiry>),
-    interrupts: &mut Interrupts,
+    leaving: &Leaving,
 ) -> Outcome {
     let standing = narrows_govern::stand(gate, client, agent, log, asked);
     tokio::pin!(standing);
-    let signal = tokio::select! {
+    tokio::select! {
         biased;
         ended = &mut standing => return Outcome::Ended(ended),
-        signal = interrupts.next() => signal,
-    };
+        () = leaving.wanted() => {}
+    }
     let over = async { tokio::join!(&mut standing, ask.send(Inquiry::End)) };
-    // A second signal means at once.
-    let _ = interrupts.unless(over).await;
-    Outcome::Left(signal)
+    tokio::select! {
+        biased;
+        // A second signal means at once.
+        () = leaving.urgent() => {}
+        _ = over => {}
+    }
+    Outcome::Left
 }
 
 /// Waits until a client that may still read has read everything.

@@ -56,7 +56,7 @@ pub(super) fn signers(wishes: &Wishes, mandate: &Mandate) -> Vec<Principal> {
     }
     let needed = approvals.map(|approval| approval.quorum);
     let most = needed.chain(mandate.approvers.iter().map(|approver| approver.needed())).max().unwrap_or(1);
-    let person = |id: String| Principal { id, roles: roles.clone(), scopes: None };
+    let person = |id: String| Principal { id, roles: roles.clone(), ..Principal::default() };
     let known = named.iter().filter_map(|signer| signer.user_id.clone()).map(person);
     let others = (1..=most.min(MOST_SIGNERS)).map(|number| person(format!("user:self-test-{number}")));
     known.chain(others).collect()

@@ -1,0 +1,124 @@
+//! Sessions of others: as invisible as those that there are not.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::json;
+
+use super::Scene;
+use crate::identity::Owners;
+
+/// Who has made what, and whether there is room for more.
+#[derive(Debug, Default)]
+struct Book {
+    entries: Mutex<BTreeSet<(String, String)>>,
+    full: bool,
+}
+
+impl Owners for Book {
+    fn has(&self, owner: &str, session: &str) -> bool {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.contains(&(owner.to_owned(), session.to_owned()))
+    }
+
+    fn enter(&self, owner: &str, session: &str) -> io::Result<()> {
+        if self.full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.insert((owner.to_owned(), session.to_owned()));
+        Ok(())
+    }
+}
+
+/// A gate for `user:ada` beside a session of somebody else's.
+fn scene(book: &Arc<Book>) -> Scene {
+    book.entries.lock().unwrap_or_else(PoisonError::into_inner).insert(("user:eve".into(), "hers".into()));
+    let mut scene = Scene::new();
+    scene.gate = scene.gate.with_owners(Arc::clone(book) as Arc<dyn Owners>);
+    scene
+}
+
+#[test]
+fn a_session_of_somebody_else_is_as_unknown_as_one_that_there_is_not() {
+    let book = Arc::new(Book::default());
+    let mut scene = scene(&book);
+    let answers = |scene: &mut Scene, name: &str| {
+        for method in [
+            "session/load",
+            "session/resume",
+            "session/fork",
+            "session/prompt",
+            "session/close",
+            "session/delete",
+            "session/set_mode",
+            "_x/anything",
+        ] {
+            scene.ask(7, method, &json!({"sessionId": name, "cwd": "/w", "mcpServers": [], "prompt": []}));
+        }
+        let cancel = json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": name}});
+        scene.client(&cancel);
+        scene.seen().replace(name, "NAME")
+    };
+    let hers = answers(&mut scene, "hers");
+    assert_eq!(hers, answers(&mut scene, "nowhere"));
+    assert!(!hers.contains("a < "), "{hers}");
+    assert_eq!(
+        (hers.matches("log session.refused").count(), hers.matches("-32002").count()),
+        (8, 8),
+        "{hers}"
+    );
+}
+
+#[test]
+fn a_session_is_its_makers_also_on_another_connection() {
+    let book = Arc::new(Book::default());
+    let mut first = scene(&book);
+    first.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    first.answer(1, &json!({"sessionId": "s"}));
+    first.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    let seen = first.seen();
+    assert!(
+        seen.lines().last().is_some_and(|line| line.starts_with("a < ") && line.contains("prompt")),
+        "{seen}"
+    );
+    let mut second = scene(&book);
+    second.ask(1, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
+    second.ask(2, "session/load", &json!({"sessionId": "s\u{200b}", "cwd": "/w", "mcpServers": []}));
+    let seen = second.seen();
+    assert!(seen.starts_with("a < ") && seen.contains("log session.refused"), "{seen}");
+    assert_eq!(seen.matches("a < ").count(), 1, "{seen}");
+    second.ask(3, "session/list", &json!({}));
+    let listed =
+        json!([{"sessionId": "hers"}, {"sessionId": "s", "title": "t"}, {"sessionId": "old"}, {}, 7]);
+    second.answer(3, &json!({"sessions": listed, "nextCursor": "c"}));
+    let seen = second.seen();
+    let told = seen.lines().last().and_then(|line| line.strip_prefix("c < ")).expect("an answer");
+    let told: serde_json::Value = serde_json::from_str(told).expect("JSON");
+    assert_eq!(told["result"], json!({"sessions": [{"sessionId": "s", "title": "t"}], "nextCursor": "c"}));
+    second.ask(4, "session/list", &json!({}));
+    second.answer(4, &json!({"sessions": {"hers": {}}}));
+    assert!(!second.seen().contains("hers"), "what is no list is no list of theirs");
+}
+
+#[test]
+fn what_the_agent_says_about_a_session_makes_it_nobodys() {
+    let mut scene = scene(&Arc::new(Book::default()));
+    let params = json!({"sessionId": "hers", "update": {"sessionUpdate": "plan", "entries": []}});
+    scene.agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
+    scene.seen();
+    scene.ask(1, "session/prompt", &json!({"sessionId": "hers", "prompt": []}));
+    assert!(!scene.seen().contains("a < "));
+}
+
+#[test]
+fn a_session_whose_owner_cannot_be_kept_is_not_had() {
+    let mut scene = scene(&Arc::new(Book::default()));
+    scene.gate = scene.gate.with_owners(Arc::new(Book { full: true, ..Book::default() }));
+    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    scene.answer(1, &json!({"sessionId": "s"}));
+    assert!(scene.seen().contains("-32017"));
+    scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    assert!(!scene.seen().contains("a < "));
+}

@@ -1,0 +1,142 @@
+//! Who is at the other end, how that is known, what they may cause, and whose a session is.
+
+use std::fmt;
+use std::io;
+
+use narrows_policy::Kind;
+
+use crate::call::Call;
+
+/// Who is at the other end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Principal {
+    /// Such as `user:ada` or `uid:1000`.
+    pub id: String,
+    /// How that is known.
+    pub method: Method,
+    /// What it is in this governance.
+    pub roles: Vec<String>,
+    /// The tools it may cause to be used: `read_file`, `notes/add`, `notes/*`, `kind:read`. Of the operator's tools only
+    /// those are left. `None`: all of them.
+    pub scopes: Option<Vec<String>>,
+}
+
+/// How it is known who somebody is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// They have started this process.
+    #[default]
+    Process,
+    /// The system names the user at the other end of a unix socket.
+    UnixPeer,
+    /// The system names the user whose the other socket of a loopback connection is.
+    SocketOwner,
+    /// A bus that has started this process says so.
+    Bus,
+    /// They have signed with a key that the governance names.
+    Signature,
+    /// It is not known.
+    Unauthenticated,
+}
+
+impl Method {
+    /// The name by which a log calls it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::UnixPeer => "unix-peer",
+            Self::SocketOwner => "socket-owner",
+            Self::Bus => "bus",
+            Self::Signature => "signature",
+            Self::Unauthenticated => "none",
+        }
+    }
+}
+
+/// Whose a session is, on whichever connection and in whichever process it was made.
+pub trait Owners: fmt::Debug + Send + Sync {
+    /// Whether `session` is the one of `owner`. One that nobody is known to have made is nobody's.
+    fn has(&self, owner: &str, session: &str) -> bool;
+
+    /// Notes that `owner` has made `session`, so that it is known after a restart too.
+    ///
+    /// # Errors
+    /// When that cannot be kept.
+    fn enter(&self, owner: &str, session: &str) -> io::Result<()>;
+}
+
+impl Principal {
+    /// Whether it may cause this call, as far as its scopes go. A kind is that which the call turns out to be: whatever an
+    /// agent calls it, each of them has to be in scope.
+    pub(crate) fn may_cause(&self, call: &Call) -> bool {
+        let Some(scopes) = &self.scopes else { return true };
+        let names = |wanted: &str| scopes.iter().any(|scope| scope == wanted);
+        if names(&call.tool()) {
+            return true;
+        }
+        if let (_, Some(server)) = call.parts() {
+            return names(&format!("{server}/*"));
+        }
+        let is_kind = |kind: &str| names(&format!("kind:{kind}"));
+        is_kind(call.kind()) && call.action().kinds().into_iter().map(Kind::name).all(is_kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn call(server: Option<&str>, name: &str, kind: &str, input: serde_json::Value) -> Call {
+        Call::known(server.map(str::to_owned), name, kind, input)
+    }
+
+    #[track_caller]
+    fn check(scopes: &[&str], call: &Call, expected: bool) {
+        let scopes = scopes.iter().map(|scope| (*scope).to_owned()).collect();
+        let who = Principal { scopes: Some(scopes), ..Principal::default() };
+        assert_eq!(who.may_cause(call), expected, "{} {:?}", call.tool(), who.scopes);
+    }
+
+    #[test]
+    fn scopes_name_tools_servers_and_kinds() {
+        let read = call(None, "Read", "read", json!({"path": "/a"}));
+        check(&[], &read, false);
+        check(&["Read"], &read, true);
+        check(&["kind:read"], &read, true);
+        check(&["kind:edit", "read"], &read, false);
+        let add = call(Some("notes"), "add", "other", json!({}));
+        check(&["notes/add"], &add, true);
+        check(&["notes/*"], &add, true);
+        check(&["note/*", "add", "kind:other", "*"], &add, false);
+    }
+
+    #[test]
+    fn a_kind_that_is_only_claimed_is_not_in_scope() {
+        let hidden = call(None, "Look", "read", json!({"command": "rm -rf /"}));
+        check(&["kind:read"], &hidden, false);
+        check(&["kind:execute"], &hidden, false);
+        check(&["kind:read", "kind:execute"], &hidden, true);
+    }
+
+    proptest! {
+        /// Whatever the scopes are, more of them allow at least as much, and none allows nothing.
+        #[test]
+        fn scopes_only_narrow(
+            scopes in prop::collection::vec("(kind:)?(read|edit|notes/\\*|notes/add|Read)", 0..4),
+            more in "(kind:)?(read|edit|notes/\\*|Read)",
+            kind in "read|edit|execute",
+            server in prop::option::of("notes|db"),
+        ) {
+            let call = call(server.as_deref(), "Read", &kind, json!({}));
+            let with = |scopes: Option<Vec<String>>| Principal { scopes, ..Principal::default() }.may_cause(&call);
+            let mut both = scopes.clone();
+            both.push(more);
+            prop_assert!(with(None) && !with(Some(Vec::new())));
+            prop_assert!(!with(Some(scopes)) || with(Some(both)));
+        }
+    }
+}

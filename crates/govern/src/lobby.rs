@@ -1,0 +1,87 @@
+//! Where those wait who are not known: they learn how to come in, and nothing else.
+
+use bytes::Bytes;
+use narrows_acp::method;
+use narrows_audit::Event;
+use narrows_wire::{Code, Kind, RpcError, View, message};
+use serde_json::json;
+
+use crate::identity::Principal;
+use crate::mandate::Mandate;
+use crate::record::Parties;
+
+/// Answers a peer that has not said who it is. Behind it there is no agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lobby {
+    /// The id of the one way to authenticate.
+    pub id: String,
+    /// What it is called.
+    pub name: String,
+    /// How it is done.
+    pub description: String,
+}
+
+impl Lobby {
+    /// What is answered, if anything is.
+    #[must_use]
+    pub fn answer(&self, message: View<'_>) -> Option<Bytes> {
+        let Self { id: way, name, description } = self;
+        let id = match message.kind() {
+            Kind::Request => message.id()?,
+            Kind::Batch => b"null",
+            Kind::Notification | Kind::Response => return None,
+            Kind::Invalid(_) => return message.refusal(),
+        };
+        if message.kind() == Kind::Request && message.method()? == method::INITIALIZE {
+            let result = json!({
+                "protocolVersion": 1,
+                "agentCapabilities": {},
+                "authMethods": [{"id": way, "name": name, "description": description}],
+            });
+            return message::response(id, &result).ok();
+        }
+        Some(message::error(id, &RpcError::new(Code::AuthRequired, description.clone())))
+    }
+
+    /// That somebody was not let in, for the log.
+    #[must_use]
+    pub fn turned_away(mandate: &Mandate, who: &Principal) -> Event {
+        let parties = Parties { mandate, who, session: "" };
+        parties.refused("client.refused", "unauthenticated", json!({"identity": who.id}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn answer(line: &str) -> Option<Value> {
+        let lobby = Lobby { id: "os-user".into(), name: "n".into(), description: "be somebody".into() };
+        let answer = lobby.answer(View::parse(line.as_bytes()))?;
+        serde_json::from_slice(&answer).ok()
+    }
+
+    #[test]
+    fn one_way_in_is_offered_and_nothing_else_is_to_be_had() {
+        let offered =
+            answer(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}"#);
+        let offered = offered.expect("an answer");
+        assert_eq!(offered["result"]["authMethods"].as_array().map(Vec::len), Some(1), "{offered}");
+        for method in ["session/new", "session/load", "session/list", "session/prompt", "authenticate", "x"] {
+            let line = format!(r#"{{"jsonrpc":"2.0","id":"a","method":"{method}","params":{{}}}}"#);
+            let refused = answer(&line).expect("an answer");
+            assert_eq!(
+                (&refused["error"]["code"], &refused["id"]),
+                (&json!(-32000), &json!("a")),
+                "{refused}"
+            );
+        }
+        let several = answer(r#"[{"jsonrpc":"2.0","id":1,"method":"session/new"}]"#).expect("an answer");
+        assert_eq!(several["error"]["code"], -32000);
+        assert_eq!(answer(r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}"#), None);
+        assert_eq!(answer(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#), None);
+        assert_eq!(answer("{").expect("an answer")["error"]["code"], -32700);
+    }
+}

@@ -1,0 +1,211 @@
+//! What single tools of an operator may touch: less than the operator itself.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use narrows_manifest::types::operator::{Operator, Scope, ToolRef};
+use narrows_policy::Action;
+
+use crate::call::Call;
+use crate::mandate::Mandate;
+use crate::roots::{Ground, admit};
+
+/// The scopes of an operator's tools by their ids. A tool that is also named without one has none.
+pub(crate) fn of(operator: &Operator) -> BTreeMap<String, Vec<Scope>> {
+    let mut named: BTreeMap<String, Option<Vec<Scope>>> = BTreeMap::new();
+    for tool in &operator.tools {
+        let (id, scope) = match tool {
+            ToolRef::Id(id) => (id, None),
+            ToolRef::Full(tool) => (&tool.id, tool.scope.clone()),
+            ToolRef::Mcp(_) => continue,
+        };
+        let scopes = named.entry(id.clone()).or_insert_with(|| Some(Vec::new()));
+        match (scopes.as_mut(), scope) {
+            (Some(scopes), Some(scope)) => scopes.push(scope),
+            _ => *scopes = None,
+        }
+    }
+    named.into_iter().filter_map(|(id, scopes)| Some((id, scopes?))).collect()
+}
+
+/// Why a call is beyond the scope of its tool. What cannot be told from its input is.
+pub(crate) fn beyond(call: &Call, mandate: &Mandate, ground: &dyn Ground) -> Option<String> {
+    let (name, None) = call.parts() else { return None };
+    let is_granted = |name: &str| mandate.tools.as_ref().is_some_and(|tools| tools.has(None, name));
+    let by_name = name.and_then(|name| mandate.scopes.get(name));
+    let by_kind = || {
+        // By its kind it is granted only if it is not by its name.
+        if name.is_some_and(is_granted) { None } else { mandate.scopes.get(&format!("kind:{}", call.kind())) }
+    };
+    let scopes = by_name.or_else(by_kind)?;
+    let action = call.action();
+    let mut why = None;
+    for scope in scopes {
+        why = Some(within(scope, &action, &mandate.roots, ground).err()?);
+    }
+    why.map(|why| format!("`{}` is beyond the scope of this tool: {why}", call.tool()))
+}
+
+fn within(scope: &Scope, action: &Action, roots: &[PathBuf], ground: &dyn Ground) -> Result<(), String> {
+    let Scope { workspace, network, .. } = scope;
+    if workspace.is_none() && network.is_none() {
+        return Ok(());
+    }
+    if action.command.is_some() {
+        return Err("nobody can tell what a command touches".to_owned());
+    }
+    let mut is_shown = false;
+    if let Some(place) = workspace {
+        let below = directory(place).ok_or_else(|| format!("`{}` is no such place", place.escape_debug()))?;
+        let places: Vec<PathBuf> = roots.iter().map(|root| root.join(&below)).collect();
+        for path in &action.paths {
+            let path = roots.first().map_or_else(|| path.clone(), |root| root.join(path));
+            admit(&path, &places, ground)
+                .map_err(|_| format!("{:?} lies elsewhere", path.display().to_string()))?;
+            is_shown = true;
+        }
+    }
+    if let Some(hosts) = network {
+        for url in &action.urls {
+            let host = host(url).filter(|host| hosts.iter().any(|named| is_host(named, host)));
+            host.ok_or_else(|| format!("`{}` is elsewhere", url.escape_debug()))?;
+            is_shown = true;
+        }
+    }
+    if is_shown { Ok(()) } else { Err("its input does not show what it touches".to_owned()) }
+}
+
+/// The directory or file that is meant by `docs`, `/docs`, `/docs/*` or `docs/**`, from the root of the workspace on.
+fn directory(place: &str) -> Option<PathBuf> {
+    let place = place.strip_prefix('/').unwrap_or(place);
+    let place = match place {
+        "*" | "**" => "",
+        place => place.strip_suffix("/**").or_else(|| place.strip_suffix("/*")).unwrap_or(place),
+    };
+    let path = Path::new(place);
+    let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+    (is_plain && !place.contains(['*', '?', '[', '{', '\0'])).then(|| path.to_owned())
+}
+
+/// The host of an address, if there is no doubt about it.
+fn host(url: &str) -> Option<String> {
+    let url = url.to_ascii_lowercase();
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"))?;
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    let (host, port) = authority.split_once(':').unwrap_or((authority, "0"));
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+    (!host.is_empty() && host.bytes().all(is_plain) && port.parse::<u16>().is_ok()).then(|| host.to_owned())
+}
+
+/// Whether a host is the one that is named, or below `*.named`.
+fn is_host(named: &str, host: &str) -> bool {
+    let named = named.to_ascii_lowercase();
+    match named.strip_prefix("*.") {
+        Some(parent) => host.strip_suffix(parent).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')),
+        None => named == host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_manifest::ToolSet;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::roots::Disk;
+
+    fn scope(workspace: Option<&str>, network: Option<&[&str]>) -> Scope {
+        Scope {
+            workspace: workspace.map(str::to_owned),
+            network: network.map(|hosts| hosts.iter().map(|host| (*host).to_owned()).collect()),
+            secrets: None,
+        }
+    }
+
+    #[track_caller]
+    fn check(scopes: &[(&str, Scope)], call: (&str, &str), input: &Value, allowed: bool) {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path().canonicalize().unwrap();
+        std::fs::create_dir_all(home.join("docs")).unwrap();
+        std::os::unix::fs::symlink("..", home.join("docs/up")).unwrap();
+        let mut all: BTreeMap<String, Vec<Scope>> = BTreeMap::new();
+        for (id, scope) in scopes {
+            all.entry((*id).to_owned()).or_default().push(scope.clone());
+        }
+        let tools =
+            ToolSet { names: ["plain".to_owned(), "kind:read".to_owned()].into(), ..ToolSet::default() };
+        let mandate = Mandate { tools: Some(tools), scopes: all, roots: vec![home], ..Mandate::default() };
+        let told = Call::known(None, call.0, call.1, input.clone());
+        let found = beyond(&told, &mandate, &Disk);
+        assert_eq!(found.is_none(), allowed, "{scopes:?} {call:?} {input} {found:?}");
+    }
+
+    #[test]
+    fn a_tool_touches_what_its_scope_names_and_nothing_else() {
+        let docs = || [("write", scope(Some("/docs/*"), None))];
+        check(&docs(), ("write", "edit"), &json!({"path": "docs/a.md"}), true);
+        check(&docs(), ("write", "edit"), &json!({"path": "docs/new/a.md"}), true);
+        check(&docs(), ("write", "edit"), &json!({"path": "src/a.md"}), false);
+        check(&docs(), ("write", "edit"), &json!({"path": "docs/../src/a.md"}), false);
+        check(&docs(), ("write", "edit"), &json!({"path": "docs/up/src"}), false);
+        check(&docs(), ("write", "edit"), &json!({"path": "/etc/passwd"}), false);
+        check(&docs(), ("write", "edit"), &json!({"text": "no path"}), false);
+        check(&docs(), ("write", "edit"), &json!({"path": "docs/a", "command": "rm x"}), false);
+        check(&docs(), ("other", "edit"), &json!({"path": "src/a.md"}), true);
+        check(&[("write", scope(Some("d*/x"), None))], ("write", "edit"), &json!({"path": "docs/a"}), false);
+        let either = [("write", scope(Some("docs"), None)), ("write", scope(Some("src"), None))];
+        check(&either, ("write", "edit"), &json!({"path": "src/a.md"}), true);
+        check(&either, ("write", "edit"), &json!({"path": "a.md"}), false);
+    }
+
+    #[test]
+    fn a_tool_reaches_the_hosts_of_its_scope() {
+        let fetch = || [("fetch", scope(None, Some(&["example.com", "*.example.org"])))];
+        for (url, allowed) in [
+            ("https://example.com/a", true),
+            ("HTTP://EXAMPLE.com:80?x", true),
+            ("https://a.example.org", true),
+            ("https://example.org", false),
+            ("https://example.com.evil.net/", false),
+            ("https://example.com@evil.net/", false),
+            ("https://evil.net\\@example.com/", false),
+            ("https://evilexample.org/", false),
+            ("ftp://example.com/", false),
+        ] {
+            check(&fetch(), ("fetch", "fetch"), &json!({"url": url}), allowed);
+        }
+        check(&fetch(), ("fetch", "fetch"), &json!({}), false);
+    }
+
+    #[test]
+    fn a_kind_is_narrowed_where_no_name_is_granted() {
+        let docs = || [("kind:read", scope(Some("docs"), None))];
+        check(&docs(), ("Look", "read"), &json!({"path": "src/a"}), false);
+        check(&docs(), ("Look", "read"), &json!({"path": "docs/a"}), true);
+        check(&docs(), ("plain", "read"), &json!({"path": "src/a"}), true);
+    }
+
+    #[test]
+    fn scopes_are_those_that_the_operator_gives_its_tools() {
+        let operator: Operator = serde_json::from_value(json!({
+            "name": "N", "id": "nn", "persona_summary": "p", "version": "1.0.0",
+            "profile": {"role": "r", "voice": "v", "boundaries": []},
+            "tools": ["plain", {"id": "write", "scope": {"workspace": "docs"}}, {"id": "both", "scope": {}}, "both",
+                {"kind": "mcp", "server": "s"}],
+        }))
+        .unwrap();
+        let scopes = of(&operator);
+        assert_eq!(scopes.keys().collect::<Vec<_>>(), ["write"]);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_stands_there_is_no_harm(place in "\\PC{0,20}", url in "(https?://)?[a-z.:@/\\\\\\[\\]]{0,20}") {
+            if let Some(path) = directory(&place) {
+                prop_assert!(Path::new("/w").join(path).starts_with("/w"));
+            }
+            let _ = host(&url);
+        }
+    }
+}

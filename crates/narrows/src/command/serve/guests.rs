@@ -1,0 +1,253 @@
+//! Who may come in, and what they may cause: the user as whom we run, and those that a file names.
+
+use std::path::Path;
+
+use narrows_govern::{Lobby, Method, Principal};
+use narrows_manifest::types::governance::Approver;
+use serde::Deserialize;
+
+use super::charge::Charge;
+use super::peer;
+use super::person::{name_of, roles_of, users};
+use crate::command::check;
+use crate::failure::Failure;
+
+/// Somebody on this machine, who cannot be told from anybody else.
+const ANYBODY: &str = "tcp:loopback";
+
+/// The file of `--identities`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Names {
+    #[serde(default)]
+    identity: Vec<Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    who: String,
+    #[serde(default)]
+    scopes: Option<Vec<String>>,
+}
+
+/// What is wrong with such a file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GuestsError {
+    /// It is no such file.
+    #[error("{0}")]
+    Form(#[from] toml::de::Error),
+    /// Nobody is called so.
+    #[error("who = {0:?} is neither user:NAME nor uid:NUMBER nor bus:NAME nor {ANYBODY}")]
+    Who(String),
+    /// It says twice what somebody may.
+    #[error("who = {0:?} stands there twice")]
+    Twice(String),
+    /// No tool is called so.
+    #[error("a scope of {0:?} is empty")]
+    Scope(String),
+}
+
+/// Who may come in.
+#[derive(Debug)]
+pub(super) struct Guests {
+    /// As whom we run.
+    ours: u32,
+    users: String,
+    named: Vec<Entry>,
+    approvers: Vec<Approver>,
+}
+
+impl Guests {
+    /// Those of a file, or without one only the user as whom we run.
+    pub(super) fn load(file: Option<&Path>, charge: &Charge) -> Result<Self, Failure> {
+        let named = match file {
+            None => Vec::new(),
+            Some(path) => {
+                // What it says who may must not be for the agent to say.
+                if path.canonicalize().is_ok_and(|real| real.starts_with(&charge.root)) {
+                    return Err(Failure::identities_inside(path));
+                }
+                let text =
+                    check::read(path).map_err(|error| Failure::unreadable("--identities", path, &error))?;
+                parse(&text).map_err(|error| Failure::bad_identities(path, &error))?
+            }
+        };
+        let governance = charge.bundle.governance.as_ref();
+        let approvers = governance.map(|governance| governance.config.approvers.clone()).unwrap_or_default();
+        Ok(Self { ours: rustix::process::geteuid().as_raw(), users: users(), named, approvers })
+    }
+
+    /// Who has started us, whether they may come in or not.
+    pub(super) fn starter(&self) -> Principal {
+        match self.admit(Some(peer::of_parent()), Method::Process) {
+            Ok(who) | Err(who) => who,
+        }
+    }
+
+    /// Whether others than we are to be let in by the mode of a socket.
+    pub(super) fn has_others(&self) -> bool {
+        let own = self.identify(Some(self.ours), Method::UnixPeer);
+        let is_user = |who: &str| who != ANYBODY && !who.starts_with("bus:");
+        self.named.iter().any(|entry| is_user(&entry.who) && !is_meant(&entry.who, Some(self.ours), &own.id))
+    }
+
+    /// Who that is, by its user as far as that is known, and what it may cause. `Err`: nobody who may come in.
+    pub(super) fn admit(&self, user: Option<u32>, method: Method) -> Result<Principal, Principal> {
+        self.judge(user, self.identify(user, method))
+    }
+
+    /// The same of somebody whom a bus has named: a user, somebody whom it knows by a token or a certificate, or anybody.
+    pub(super) fn admit_by_bus(&self, name: &str) -> Result<Principal, Principal> {
+        let user = name.strip_prefix("uid:").and_then(|number| number.parse().ok());
+        let who = match (user, name) {
+            (Some(_), _) | (None, narrows_bus::core::ANYONE) => self.identify(user, Method::Bus),
+            _ => Principal { id: format!("bus:{name}"), method: Method::Bus, ..Principal::default() },
+        };
+        self.judge(user, who)
+    }
+
+    fn judge(&self, user: Option<u32>, who: Principal) -> Result<Principal, Principal> {
+        match self.named.iter().find(|entry| is_meant(&entry.who, user, &who.id)) {
+            Some(entry) => Ok(Principal { scopes: entry.scopes.clone(), ..who }),
+            None if user == Some(self.ours) => Ok(who),
+            None => Err(who),
+        }
+    }
+
+    fn identify(&self, user: Option<u32>, method: Method) -> Principal {
+        let Some(uid) = user else {
+            let method = Method::Unauthenticated;
+            return Principal { id: ANYBODY.to_owned(), method, ..Principal::default() };
+        };
+        match name_of(uid, &self.users) {
+            Some(name) => {
+                let roles = roles_of(name, &self.approvers);
+                Principal { id: format!("user:{name}"), method, roles, scopes: None }
+            }
+            None => Principal { id: format!("uid:{uid}"), method, ..Principal::default() },
+        }
+    }
+
+    /// What those are told who may not come in.
+    pub(super) fn lobby() -> Lobby {
+        Lobby {
+            id: "os-user".to_owned(),
+            name: "User of this machine".to_owned(),
+            description: "connect as the user who serves this operator, or as one whom its --identities name"
+                .to_owned(),
+        }
+    }
+}
+
+/// Whether an entry means this user.
+fn is_meant(who: &str, user: Option<u32>, id: &str) -> bool {
+    who == id || user.is_some_and(|uid| who.strip_prefix("uid:") == Some(&uid.to_string()))
+}
+
+fn parse(text: &str) -> Result<Vec<Entry>, GuestsError> {
+    let Names { identity: entries } = toml::from_str(text)?;
+    for (index, Entry { who, scopes }) in entries.iter().enumerate() {
+        let is_form = match who.split_once(':') {
+            Some(("user" | "bus", name)) => !name.is_empty(),
+            Some(("uid", number)) => number.parse::<u32>().is_ok_and(|uid| uid.to_string() == number),
+            _ => who == ANYBODY,
+        };
+        if !is_form {
+            return Err(GuestsError::Who(who.clone()));
+        }
+        if entries[..index].iter().any(|other| other.who == *who) {
+            return Err(GuestsError::Twice(who.clone()));
+        }
+        if scopes.iter().flatten().any(String::is_empty) {
+            return Err(GuestsError::Scope(who.clone()));
+        }
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn guests(text: &str) -> Guests {
+        let users = "root:x:0:0::/:/\nada:x:1000:1::/:/\nbob:x:1001:1::/:/\n".to_owned();
+        Guests { ours: 1000, users, named: parse(text).expect("a file"), approvers: Vec::new() }
+    }
+
+    #[track_caller]
+    fn check(text: &str, user: Option<u32>, expected: Result<(&str, Option<&[&str]>), &str>) {
+        let admitted = guests(text).admit(user, Method::UnixPeer);
+        let found = admitted.map(|who| (who.id, who.scopes)).map_err(|who| who.id);
+        let all = |scopes: &[&str]| scopes.iter().map(|scope| (*scope).to_owned()).collect::<Vec<_>>();
+        let expected = expected.map(|(id, scopes)| (id.to_owned(), scopes.map(all))).map_err(str::to_owned);
+        assert_eq!(found, expected, "{text} {user:?}");
+    }
+
+    #[test]
+    fn nobody_comes_in_but_ourselves_and_who_is_named() {
+        check("", Some(1000), Ok(("user:ada", None)));
+        check("", Some(1001), Err("user:bob"));
+        check("", Some(0), Err("user:root"));
+        check("", Some(7), Err("uid:7"));
+        check("", None, Err("tcp:loopback"));
+        let file = "[[identity]]\nwho = 'user:bob'\nscopes = ['kind:read']\n[[identity]]\nwho = 'uid:7'\n";
+        check(file, Some(1000), Ok(("user:ada", None)));
+        check(file, Some(1001), Ok(("user:bob", Some(&["kind:read"]))));
+        check(file, Some(7), Ok(("uid:7", None)));
+        check(file, Some(8), Err("uid:8"));
+        check("[[identity]]\nwho = 'tcp:loopback'\nscopes = []\n", None, Ok(("tcp:loopback", Some(&[]))));
+        check("[[identity]]\nwho = 'uid:1000'\nscopes = ['a']\n", Some(1000), Ok(("user:ada", Some(&["a"]))));
+    }
+
+    #[test]
+    fn whom_a_bus_names_is_a_user_or_somebody_of_its_own() {
+        let check = |text: &str, name: &str, expected: Result<&str, &str>| {
+            let found = guests(text).admit_by_bus(name);
+            let found = found.map(|who| format!("{} {}", who.id, who.method.name())).map_err(|who| who.id);
+            assert_eq!(found, expected.map(str::to_owned).map_err(str::to_owned), "{text} {name}");
+        };
+        check("", "uid:1000", Ok("user:ada bus"));
+        check("", "uid:1001", Err("user:bob"));
+        check("", "anyone", Err("tcp:loopback"));
+        check("", "user:ada", Err("bus:user:ada"));
+        check("", "laptop", Err("bus:laptop"));
+        check("[[identity]]\nwho = 'bus:laptop'\n", "laptop", Ok("bus:laptop bus"));
+        check("[[identity]]\nwho = 'tcp:loopback'\n", "anyone", Ok("tcp:loopback none"));
+        check("[[identity]]\nwho = 'user:bob'\n", "user:bob", Err("bus:user:bob"));
+    }
+
+    #[test]
+    fn a_socket_is_for_others_only_if_others_are_named() {
+        assert!(!guests("").has_others());
+        assert!(!guests("[[identity]]\nwho = 'user:ada'\n[[identity]]\nwho = 'tcp:loopback'\n").has_others());
+        assert!(!guests("[[identity]]\nwho = 'uid:1000'\n").has_others());
+        assert!(guests("[[identity]]\nwho = 'user:bob'\n").has_others());
+    }
+
+    #[test]
+    fn what_is_not_clear_is_refused() {
+        for (text, words) in [
+            ("[[identity]]\nwho = 'bob'\n", "is neither"),
+            ("[[identity]]\nwho = 'user:'\n", "is neither"),
+            ("[[identity]]\nwho = 'uid:007'\n", "is neither"),
+            ("[[identity]]\nwho = 'user:a'\n[[identity]]\nwho = 'user:a'\n", "twice"),
+            ("[[identity]]\nwho = 'user:a'\nscopes = ['']\n", "is empty"),
+            ("[[identity]]\nwho = 'user:a'\nscope = ['x']\n", "unknown field"),
+            ("[[identities]]\nwho = 'user:a'\n", "unknown field"),
+        ] {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_stands_there_is_no_harm(text in "\\PC{0,60}", who in "(user:|uid:|tcp:)?[a-z0-9]{0,8}") {
+            let _ = parse(&text);
+            let _ = parse(&format!("[[identity]]\nwho = '{who}'\n"));
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What is served, on any number of connections: each has a gate and an agent of its own, and all share the log.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use narrows_agent::Settings;
+use narrows_audit::Log;
+use narrows_govern::{Ended, Gate, Inquiry, Lobby, Mandate, Method, Owners, Principal};
+use narrows_link::child::{Process, Spec};
+use narrows_link::{Link, Sender, child};
+use narrows_manifest::types::acp::Kind;
+use narrows_wire::{Code as Problem, Frame, RpcError, message};
+use serde::Deserialize;
+use tokio::sync::{OnceCell, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::bridge::{AT_ONCE, LADDER, agent_name};
+use super::charge::Charge;
+use super::guests::Guests;
+use super::leaving::Leaving;
+use super::roster::Roster;
+use super::stand::{self, Outcome, QUESTIONS};
+use super::{agent, door, peer, proxy, server};
+use crate::failure::{Code, Failure};
+
+/// How long somebody who is not let in may stay to be told so.
+const LOBBY: Duration = Duration::from_secs(60);
+
+/// How a bus says whose connection it is, before anything else.
+const IDENTITY: &str = "narrows/identity";
+
+/// Who plays the operator.
+pub(super) enum Cast {
+    /// A program, and how it is started once that was looked up.
+    Program(Box<OnceCell<Spec>>),
+    /// The agent that is built in.
+    Builtin(Box<Settings>),
+}
+
+/// What is served.
+pub(super) struct Host {
+    pub(super) charge: Charge,
+    pub(super) log: Option<Log>,
+    pub(super) guests: Guests,
+    pub(super) owners: Arc<dyn Owners>,
+    pub(super) roster: Roster,
+    pub(super) cast: Cast,
+}
+
+/// An agent that was started for one connection.
+pub(super) struct Started {
+    link: Link,
+    player: Player,
+    questions: (mpsc::Sender<Inquiry>, mpsc::Receiver<Inquiry>),
+}
+
+enum Player {
+    Program(Process, Sender),
+    Builtin(JoinHandle<Result<(), narrows_agent::EndpointError>>),
+}
+
+impl Host {
+    /// Looks up the agent, so that what is wrong with it is known before anybody comes.
+    pub(super) async fn get_ready(&self) -> Result<(), Failure> {
+        if let Cast::Program(spec) = &self.cast {
+            spec.get_or_try_init(|| agent::prepare(&self.charge)).await?;
+        }
+        Ok(())
+    }
+
+    /// Serves a client whose first message is about to come, until it is over. A conductor has the agent itself; for
+    /// anybody else one is started.
+    pub(super) async fn receive(
+        &self,
+        mut client: Link,
+        who: Principal,
+        leaving: &Leaving,
+    ) -> Result<(), Failure> {
+        // Elsewhere nobody has to say anything first.
+        if self.charge.bundle.role == Kind::Bridge {
+            let Some(in_chain) = leaving.unless(proxy::is_wanted(&mut client)).await else { return Ok(()) };
+            if in_chain {
+                return proxy::stand(self, client, who, leaving).await;
+            }
+        }
+        let Some(started) = leaving.unless(self.start()).await else { return Ok(()) };
+        match started {
+            Ok(started) => self.attend(started, client, who, leaving).await,
+            Err(failure) => {
+                tell_unstarted(client).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Starts an agent for one connection.
+    async fn start(&self) -> Result<Started, Failure> {
+        let questions = mpsc::channel(QUESTIONS);
+        let (link, player) = match &self.cast {
+            Cast::Program(spec) => {
+                let spec = spec.get_or_try_init(|| agent::prepare(&self.charge)).await?;
+                let program = spec.program.to_string_lossy().into_owned();
+                let spawned = child::spawn(spec.clone(), &narrows_link::Options::default()).await;
+                let (link, process) = spawned
+                    .map_err(|error| Failure::not_installed(&agent_name(&self.charge), &program, &error))?;
+                let input = link.sender.clone();
+                (link, Player::Program(process, input))
+            }
+            Cast::Builtin(settings) => {
+                let (link, playing) = server::play(settings, questions.0.clone());
+                (link, Player::Builtin(playing))
+            }
+        };
+        Ok(Started { link, player, questions })
+    }
+
+    /// Stands between a client and its agent until it is over. What was to be recorded is when this returns.
+    async fn attend(
+        &self,
+        started: Started,
+        client: Link,
+        who: Principal,
+        leaving: &Leaving,
+    ) -> Result<(), Failure> {
+        let Started { link, player, questions } = started;
+        let gate = self.gate(who)?;
+        let output = client.sender.clone();
+        let seat = self.roster.enter(questions.0.clone());
+        let outcome = stand::stand(gate, client, link, self.log.clone(), questions, leaving).await;
+        drop(seat);
+        stand::drain(&output).await;
+        self.end(player, outcome, leaving).await
+    }
+
+    /// A gate for somebody.
+    pub(super) fn gate(&self, who: Principal) -> Result<Gate, Failure> {
+        Ok(stand::gate(&self.charge, who)?.with_owners(Arc::clone(&self.owners)))
+    }
+
+    async fn end(&self, player: Player, outcome: Outcome, leaving: &Leaving) -> Result<(), Failure> {
+        let name = match player {
+            Player::Program(process, input) => {
+                let reason = input.reason();
+                let is_unruly = matches!(outcome, Outcome::Ended(Ended::Unruly(_)));
+                process.stop(if is_unruly || leaving.is_urgent() { AT_ONCE } else { LADDER }).await;
+                let name = agent_name(&self.charge);
+                if outcome == Outcome::Ended(Ended::Agent) {
+                    return Err(Failure::agent_gone(&name, &reason));
+                }
+                name
+            }
+            Player::Builtin(playing) => {
+                // The gate has closed its link, so it ends; what it has done is to be stored.
+                if let Ok(Err(error)) = playing.await {
+                    return Err(Failure::endpoint_setting(&error));
+                }
+                if outcome == Outcome::Ended(Ended::Agent) {
+                    return Err(Failure::operator_gone());
+                }
+                "narrows acp".to_owned()
+            }
+        };
+        match outcome {
+            Outcome::Ended(Ended::Unruly(why)) => Err(Failure::unruly(&name, &why)),
+            Outcome::Ended(_) | Outcome::Left => Ok(()),
+        }
+    }
+
+    /// Tells somebody who may not come in how to, for a while.
+    pub(super) async fn turn_away(&self, stranger: &Principal, mut client: Link, leaving: &Leaving) {
+        tracing::warn!(who = stranger.id, "somebody was not let in");
+        let mandate = Mandate::of(&self.charge.bundle, Vec::new());
+        if let Some(log) = &self.log
+            && let Err(error) = log.append(Lobby::turned_away(&mandate, stranger)).await
+        {
+            tracing::error!(%error, "that somebody was not let in could not be recorded");
+        }
+        let lobby = Guests::lobby();
+        let telling = async {
+            while let Some(frame) = client.receiver.recv().await {
+                if let Some(answer) = lobby.answer(frame.view())
+                    && client.sender.send(answer).await.is_err()
+                {
+                    return;
+                }
+            }
+        };
+        let _ = leaving.unless(timeout(LOBBY, telling)).await;
+        client.sender.close();
+        stand::drain(&client.sender).await;
+    }
+
+    /// Writes what is to be recorded.
+    pub(super) fn close(&self) {
+        if let Some(log) = self.log.clone() {
+            log.close();
+        }
+    }
+}
+
+/// Serves one client on our own stdin and stdout, until it or the agent has gone. A bus says who it is; without one it is
+/// the user who has started us.
+pub(super) async fn on_stdio(host: Host, for_bus: bool, leaving: Leaving) -> Result<ExitCode, Failure> {
+    let served = one_client(&host, for_bus, &leaving).await;
+    host.close();
+    served?;
+    if leaving.is_wanted() { Err(leaving.failure()) } else { Ok(Code::Success.exit()) }
+}
+
+async fn one_client(host: &Host, for_bus: bool, leaving: &Leaving) -> Result<(), Failure> {
+    let mut client = narrows_link::stdio::take(&narrows_link::Options::default())
+        .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
+    let door = door::open(&host.charge, host.roster.clone())?;
+    let admitted = match for_bus {
+        false => host.guests.admit(Some(peer::of_parent()), Method::Process),
+        true => {
+            let Some(Some(first)) = leaving.unless(client.receiver.recv()).await else { return Ok(()) };
+            host.guests.admit_by_bus(&told_by_bus(&first).ok_or_else(Failure::no_bus_before)?)
+        }
+    };
+    let served = match admitted {
+        Ok(who) => host.receive(client, who, leaving).await,
+        Err(stranger) => {
+            host.turn_away(&stranger, client, leaving).await;
+            Ok(())
+        }
+    };
+    drop(door);
+    served
+}
+
+/// Answers what a client has asked of an agent that could not be started.
+async fn tell_unstarted(mut client: Link) {
+    // It has said something already if it is to be told anything.
+    let first = timeout(Duration::ZERO, client.receiver.peek()).await.ok().flatten();
+    if let Some(id) = first.and_then(Frame::id) {
+        let error = RpcError::new(Problem::Internal, "the agent could not be started");
+        let _ = client.sender.push(message::error(id, &error));
+    }
+    client.sender.close();
+    stand::drain(&client.sender).await;
+}
+
+/// Whom a bus names in the first line it writes.
+fn told_by_bus(first: &Frame) -> Option<String> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Told {
+        identity: String,
+    }
+    let is_it = first.method().is_some_and(|method| method == IDENTITY) && first.id().is_none();
+    let told: Told = serde_json::from_slice(first.params().filter(|_| is_it)?).ok()?;
+    Some(told.identity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_line_of_a_bus_says_who_it_is() {
+        let check = |line: &str, expected: Option<&str>| {
+            let frame = Frame::parse(line.to_owned().into());
+            assert_eq!(told_by_bus(&frame).as_deref(), expected, "{line}");
+        };
+        check(
+            r#"{"jsonrpc":"2.0","method":"narrows/identity","params":{"identity":"uid:7"}}"#,
+            Some("uid:7"),
+        );
+        check(r#"{"jsonrpc":"2.0","method":"narrows/identity","params":{"identity":7}}"#, None);
+        check(r#"{"jsonrpc":"2.0","method":"narrows/identity","params":{"identity":"a","x":1}}"#, None);
+        check(r#"{"jsonrpc":"2.0","id":1,"method":"narrows/identity","params":{"identity":"a"}}"#, None);
+        check(r#"{"jsonrpc":"2.0","method":"narrows/identity"}"#, None);
+        check(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"identity":"a"}}"#, None);
+        check("{", None);
+    }
+}

@@ -1,0 +1,247 @@
+//! `narrows serve --listen`: where clients come in, and what becomes of each.
+
+use std::fs::Permissions;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use narrows_bus::config::{Door, Listen};
+use narrows_bus::listen::{Listener, bind};
+use narrows_govern::Method;
+use narrows_link::{Link, Options};
+use narrows_wire::{Code as Problem, Kind, RpcError, message};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::host::Host;
+use super::leaving::Leaving;
+use super::{door, peer};
+use crate::failure::{Code, Failure};
+use crate::output;
+use crate::terminal::line;
+
+/// How long a client may take to say something that is a message.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// How long nobody is let in after the system had no room for one.
+const REST: Duration = Duration::from_millis(200);
+
+/// A place where clients come in. Another transport is another one of these, and another [`Stream`].
+enum Place {
+    Tcp(TcpListener),
+    Unix {
+        listener: UnixListener,
+        /// Its file goes with this.
+        _file: Listener,
+    },
+    /// One client, until it was let in.
+    Stdio(bool),
+}
+
+/// What a client came in by.
+enum Stream {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+    Stdio,
+}
+
+/// Who lets clients in, everywhere.
+struct Reception {
+    host: Host,
+    slots: Arc<Semaphore>,
+    leaving: Leaving,
+}
+
+/// Serves whoever comes in at one of `places`, at most so many at once, until somebody wants us to stop.
+pub(super) async fn serve(
+    host: Host,
+    places: &[Listen],
+    most: usize,
+    leaving: Leaving,
+) -> Result<ExitCode, Failure> {
+    let Some(ready) = leaving.unless(host.get_ready()).await else { return Err(leaving.failure()) };
+    ready?;
+    let mut open = Vec::new();
+    for place in places {
+        open.push(Place::open(&place.at, &host)?);
+    }
+    let door = door::open(&host.charge, host.roster.clone())?;
+    let id = &host.charge.bundle.acp.front.id;
+    for (_, at) in &open {
+        say(&format!("listening on {at}, manifest {id}"));
+    }
+    if let Some(door) = &door {
+        say(&format!("approvals come in at unix:{}", door.path.display()));
+    }
+    let reception = Arc::new(Reception { host, slots: Arc::new(Semaphore::new(most)), leaving });
+    let mut receiving = JoinSet::new();
+    for (place, _) in open {
+        receiving.spawn(Arc::clone(&reception).receive(place));
+    }
+    while receiving.join_next().await.is_some() {}
+    drop(door);
+    reception.host.close();
+    Ok(Code::Success.exit())
+}
+
+fn say(text: &str) {
+    output::complain_briefly(format!("{}\n", line(text)));
+}
+
+impl Place {
+    /// Opens a door. Also tells where it is: a port 0 has become a real one.
+    fn open(door: &Door, host: &Host) -> Result<(Self, Door), Failure> {
+        if *door == Door::Stdio {
+            return Ok((Self::Stdio(false), Door::Stdio));
+        }
+        let (listener, at) = bind(door).map_err(|error| Failure::door(&error))?;
+        let ready = |error: io::Error| Failure::setup("listen", &error);
+        let fd = listener.socket().map_err(ready)?;
+        let place = match &at {
+            Door::Unix(path) => {
+                if host.guests.has_others() {
+                    // Who they are is asked of the system; the mode keeps out nobody whom the file may name.
+                    std::fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(ready)?;
+                }
+                Self::Unix { listener: UnixListener::from_std(fd.into()).map_err(ready)?, _file: listener }
+            }
+            _ => Self::Tcp(TcpListener::from_std(fd.into()).map_err(ready)?),
+        };
+        Ok((place, at))
+    }
+
+    /// The next who comes in. Safe to cancel.
+    async fn accept(&mut self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, peer)| Stream::Tcp(stream, peer)),
+            Self::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+            Self::Stdio(is_taken) if !*is_taken => {
+                *is_taken = true;
+                Ok(Stream::Stdio)
+            }
+            Self::Stdio(_) => std::future::pending().await,
+        }
+    }
+}
+
+impl Stream {
+    /// Tells somebody why they are not let in, if they can be told at once.
+    fn refuse(&self, error: &RpcError) {
+        let mut line = message::error(b"null", error).to_vec();
+        line.push(b'\n');
+        let _ = match self {
+            Self::Tcp(stream, _) => stream.try_write(&line),
+            Self::Unix(stream) => stream.try_write(&line),
+            Self::Stdio => Ok(0),
+        };
+    }
+
+    /// Which user that is, and how it is known.
+    async fn user(&self) -> (Option<u32>, Method) {
+        match self {
+            Self::Tcp(stream, peer) => {
+                let (peer, local) = (*peer, stream.local_addr());
+                let asking = tokio::task::spawn_blocking(move || peer::of_connection(peer, local.ok()?));
+                (asking.await.unwrap_or_default(), Method::SocketOwner)
+            }
+            Self::Unix(stream) => (stream.peer_cred().ok().map(|peer| peer.uid()), Method::UnixPeer),
+            Self::Stdio => (Some(peer::of_parent()), Method::Process),
+        }
+    }
+
+    fn into_link(self) -> io::Result<Link> {
+        let options = Options::default();
+        Ok(match self {
+            Self::Tcp(stream, _) => {
+                let (reader, writer) = stream.into_split();
+                narrows_link::stream(reader, writer, &Options { guard_first_line: true, ..options })
+            }
+            Self::Unix(stream) => {
+                let (reader, writer) = stream.into_split();
+                narrows_link::stream(reader, writer, &options)
+            }
+            Self::Stdio => narrows_link::stdio::take(&options)?,
+        })
+    }
+}
+
+impl Reception {
+    /// Lets clients in at one place until we are to stop, and waits for all of them to have gone.
+    async fn receive(self: Arc<Self>, mut place: Place) {
+        let mut visits = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = self.leaving.wanted() => break,
+                Some(_) = visits.join_next() => {}
+                stream = place.accept() => match stream {
+                    Ok(stream) => match Arc::clone(&self.slots).try_acquire_owned() {
+                        Ok(slot) => drop(visits.spawn(Arc::clone(&self).visit(stream, slot))),
+                        Err(_) => {
+                            stream.refuse(&RpcError::new(Problem::Backpressure, "there are too many connections"));
+                        }
+                    },
+                    Err(error) => {
+                        tracing::warn!(%error, "nobody can be let in for a moment");
+                        sleep(REST).await;
+                    }
+                },
+            }
+        }
+        // Its file goes at once.
+        drop(place);
+        while visits.join_next().await.is_some() {}
+    }
+
+    async fn visit(self: Arc<Self>, stream: Stream, slot: OwnedSemaphorePermit) {
+        let is_stdio = matches!(stream, Stream::Stdio);
+        if let Err(failure) = self.attend(stream).await {
+            tracing::error!("{}", failure.message());
+        }
+        drop(slot);
+        if is_stdio {
+            // As with a bus: whoever has started us for themselves is done.
+            self.leaving.be_over();
+        }
+    }
+
+    /// One client, from its first message to its end.
+    async fn attend(&self, stream: Stream) -> Result<(), Failure> {
+        // Asked before anything is waited for: of one that has gone nobody can tell.
+        let (user, method) = stream.user().await;
+        let mut client = stream.into_link().map_err(|error| Failure::setup("let a client in", &error))?;
+        let first = self.leaving.unless(timeout(SILENCE, first_message(&mut client))).await;
+        if !matches!(first, Some(Ok(true))) {
+            return Ok(());
+        }
+        match self.host.guests.admit(user, method) {
+            Ok(who) => self.host.receive(client, who, &self.leaving).await,
+            Err(stranger) => {
+                self.host.turn_away(&stranger, client, &self.leaving).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Waits for a line that is a message, which stays where it is. What is none is answered. `false`: there is none.
+async fn first_message(client: &mut Link) -> bool {
+    loop {
+        match client.receiver.peek().await {
+            None => return false,
+            Some(frame) if !matches!(frame.kind(), Kind::Invalid(_)) => return true,
+            Some(_) => {}
+        }
+        let refusal = client.receiver.recv().await.and_then(|frame| frame.refusal());
+        if let Some(answer) = refusal
+            && client.sender.send(answer).await.is_err()
+        {
+            return false;
+        }
+    }
+}

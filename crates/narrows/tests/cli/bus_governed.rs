@@ -1,0 +1,177 @@
+//! A pool of the bus with a manifest: workers behind a gate, told by the bus who their client is.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::bus_support::{Bus, Peer, command, write};
+use crate::serve::asks;
+use crate::serve_support::{Governed, acp};
+
+const READ: &str = r#"
+[[turn]]
+steps = [
+  { tool = { id = "c", title = "Look", kind = "read", path = "a.txt" } },
+  { tool_update = { id = "c", status = "completed", text = "seen" } },
+  { say = "done" },
+]
+"#;
+
+/// A bus whose clients come in by a unix socket and by a port, with a pool of this manifest.
+fn bus<'a>(governed: &'a Governed, more: &str) -> Bus<'a> {
+    let text = format!(
+        "[[listen]]\nurl = \"unix:bus.sock\"\n[[listen]]\nurl = \"tcp://127.0.0.1:0\"\n[[pool]]\nname = \"tidy\"\n\
+         manifest = \"ws/ACP.md\"\npass_env = [\"[MARK]\", \"NARROWS_*\", \"OPENAI_*\"]\n{more}"
+    );
+    let file = write(&governed.place, &text);
+    let mut command = command(&governed.place, &["--config", &file]);
+    command.env("NARROWS_DATA_DIR", governed.place.path().join("data"));
+    command.env("OPENAI_BASE_URL", "builtin:demo").env("OPENAI_MODEL", "m");
+    Bus::started(&governed.place, command)
+}
+
+fn initialize(peer: &mut Peer) -> Value {
+    let meta = json!({"narrows/identity": {"identity": "uid:0"}, "aip44": {"identity": "user:eve"}});
+    let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta});
+    peer.send(&json!({"jsonrpc": "2.0", "method": "narrows/identity", "params": {"identity": "uid:12345"}}));
+    peer.ask(&json!(0), "initialize", &params)
+}
+
+fn new(peer: &mut Peer, governed: &Governed) -> Value {
+    let cwd = governed.root().canonicalize().expect("it is there");
+    peer.ask(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}))
+}
+
+fn session(peer: &mut Peer, governed: &Governed) -> String {
+    let answer = initialize(peer);
+    assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "tidy", "{answer}");
+    let answer = new(peer, governed);
+    assert!(answer["result"]["sessionId"].is_string(), "{answer}");
+    answer["result"]["sessionId"].as_str().expect("a text").to_owned()
+}
+
+/// Who the log says was at work, each once.
+fn identities(governed: &Governed) -> Vec<String> {
+    let entries = governed.entries();
+    let all = entries.iter().filter(|entry| entry["action"] != "manifest.pinned");
+    let mut names: Vec<String> = all
+        .map(|entry| &entry["metadata"]["aip44"])
+        .map(|about| format!("{} {}", about["identity"].as_str().unwrap_or("-"), about["identity_method"]))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn own_name() -> String {
+    let id = std::process::Command::new("id").arg("-un").output().expect("there is a user");
+    String::from_utf8(id.stdout).expect("a name").trim().to_owned()
+}
+
+#[test]
+fn a_client_of_the_bus_is_known_to_the_gate_and_cannot_be_another() {
+    let governed = Governed::bridge(READ);
+    let bus = bus(&governed, "");
+    let mut peer = bus.client_at(0);
+    let name = session(&mut peer, &governed);
+    peer.prompt(&json!(2), &name, "go");
+    assert_eq!(peer.answer(&json!(2))["result"]["stopReason"], "end_turn");
+    assert_eq!(peer.said(), "done");
+    let mut stranger = bus.client_at(1);
+    let answer = initialize(&mut stranger);
+    assert_eq!(answer["result"]["authMethods"].as_array().map(Vec::len), Some(1), "{answer}");
+    assert_eq!(new(&mut stranger, &governed)["error"]["code"], -32000);
+    let state = bus.state();
+    assert!(
+        state["pools"][0]["manifest"].as_str().is_some_and(|path| path.ends_with("ws/ACP.md")),
+        "{state}"
+    );
+    assert!(bus.status(&[]).contains("pool tidy is governed by "));
+    bus.stop();
+    let actions = governed.actions();
+    assert!(
+        actions.contains(&"tool.call".to_owned()) && actions.contains(&"client.refused".to_owned()),
+        "{actions:?}"
+    );
+    let expected = ["tcp:loopback \"none\"".to_owned(), format!("user:{} \"bus\"", own_name())];
+    assert_eq!(identities(&governed), expected);
+}
+
+#[test]
+fn two_users_of_a_governed_pool_do_not_see_each_other() {
+    let governed = Governed::of("server");
+    governed.file("ACP.md", &acp("server", "governance-aware", "    operator: ./OPERATOR.md\n"));
+    governed.place.file("who.toml", "[[identity]]\nwho = \"tcp:loopback\"\nscopes = [\"kind:read\"]\n");
+    let bus = bus(&governed, "identities = \"who.toml\"\n[limits]\nsession_grace = \"0s\"\n");
+    let (mut ours, mut anyone) = (bus.client_at(0), bus.client_at(1));
+    let name = session(&mut ours, &governed);
+    ours.prompt(&json!(2), &name, "hello");
+    assert_eq!(ours.answer(&json!(2))["result"]["stopReason"], "end_turn");
+    session(&mut anyone, &governed);
+    let load = json!({"sessionId": name, "cwd": governed.root(), "mcpServers": []});
+    drop(ours);
+    bus.wait_for(|state| state["clients"] == 1);
+    let refused = anyone.ask(&json!(3), "session/load", &load);
+    assert_eq!(refused["error"]["code"], -32002, "{refused}");
+    let listed = anyone.ask(&json!(4), "session/list", &json!({}));
+    assert!(!listed.to_string().contains(&name), "{listed}");
+    let mut again = bus.client_at(0);
+    initialize(&mut again);
+    let loaded = again.ask(&json!(3), "session/load", &load);
+    assert!(loaded.get("result").is_some(), "{loaded}");
+    bus.stop();
+    governed.actions();
+}
+
+#[test]
+fn a_worker_that_is_killed_takes_no_line_of_the_log_along() {
+    let governed = Governed::bridge(&asks("delete"));
+    let bus = bus(&governed, "");
+    let mut peer = bus.client_at(0);
+    let name = session(&mut peer, &governed);
+    peer.prompt(&json!(2), &name, "go");
+    // It asks, so that it was decided is on the disk.
+    peer.hears_request("session/request_permission");
+    let state = bus.state();
+    let workers = state["pools"][0]["workers"].as_array().expect("workers").clone();
+    let busy = workers.iter().find(|worker| worker["pending"] == 1).expect("one at work");
+    let pid =
+        Pid::from_raw(i32::try_from(busy["pid"].as_u64().expect("a pid")).expect("a pid")).expect("not 0");
+    kill_process(pid, Signal::KILL).expect("it runs");
+    assert!(peer.answer(&json!(2)).get("error").is_some());
+    let actions = governed.actions();
+    let last = ["operator.invoked", "operator.running", "policy.resolved", "operator.suspended"];
+    assert!(last.iter().all(|wanted| actions.iter().any(|action| action == wanted)), "{actions:?}");
+    // Whoever comes next is served.
+    let mut next = bus.client_at(0);
+    session(&mut next, &governed);
+    bus.stop();
+    governed.actions();
+}
+
+#[test]
+fn a_manifest_that_cannot_be_served_is_seen_before_anything_is() {
+    let governed = Governed::bridge(READ);
+    let file = |more: &str| {
+        write(
+            &governed.place,
+            &format!("[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"ws/ACP.md\"\n{more}"),
+        )
+    };
+    let check = |more: &str| governed.place.told_of(governed.place.narrows(["check", &file(more)]));
+    assert!(check("").contains("--- exit 0 ---"), "{}", check(""));
+    for (more, words) in [
+        ("command = [\"a\"]\n", "stands beside `command`"),
+        ("share = \"all\"\n", "a gate stands on one connection"),
+        ("protocol = \"jsonrpc\"\n", "a gate speaks ACP"),
+    ] {
+        let said = check(more);
+        assert!(said.contains(words) && said.contains("--- exit 2 ---"), "{said}");
+    }
+    let shown = governed.place.told_of(governed.place.narrows(["check", "--verbose", &file("")]));
+    assert!(shown.contains("manifest = ") && !shown.contains("command = "), "{shown}");
+    governed.file("policies/shell/POLICY.md", "---\nslug: shell\n---\n");
+    let said = check("");
+    assert!(said.contains("POLICY.md:") && said.contains("--- exit 2 ---"), "{said}");
+    let said = governed.place.told(command(&governed.place, &["--config", &file("")]));
+    assert!(said.contains("cannot be served") && said.contains("--- exit 2 ---"), "{said}");
+}

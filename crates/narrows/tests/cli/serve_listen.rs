@@ -1,0 +1,336 @@
+//! `narrows serve --listen`: many clients at real sockets, who they are, and what they see of each other.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::bus_support::{Bus, Peer};
+use crate::serve::asks;
+use crate::serve_support::{Governed, acp};
+
+const READ: &str = r#"
+[[turn]]
+steps = [
+  { tool = { id = "c", title = "Look", kind = "read", path = "a.txt" } },
+  { tool_update = { id = "c", status = "completed", text = "seen" } },
+  { say = "done" },
+]
+"#;
+
+/// A user that every machine has and nobody is.
+const NOBODY: u32 = 65_534;
+
+/// One that listens at a unix socket and at a port.
+fn listening<'a>(governed: &'a Governed, args: &[&str]) -> Bus<'a> {
+    let socket = format!("unix:{}/s", governed.place.path().display());
+    let places = ["--listen", &socket, "--listen", "tcp://127.0.0.1:0"];
+    Bus::started(&governed.place, governed.serve(&[&places[..], args].concat()))
+}
+
+fn initialize(peer: &mut Peer) -> Value {
+    peer.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}))
+}
+
+fn open(peer: &mut Peer, governed: &Governed) -> Value {
+    let cwd = governed.root().canonicalize().expect("it is there");
+    peer.ask(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}))
+}
+
+/// A client that has a session.
+fn client(bus: &Bus<'_>, governed: &Governed, place: usize) -> (Peer, String) {
+    let mut peer = bus.client_at(place);
+    let answer = initialize(&mut peer);
+    assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "tidy", "{answer}");
+    let answer = open(&mut peer, governed);
+    assert!(answer["result"]["sessionId"].is_string(), "{answer}");
+    let session = answer["result"]["sessionId"].as_str().expect("a text").to_owned();
+    (peer, session)
+}
+
+/// What a client of another user is answered to each of these requests, in which `SESSION` is the last it was told of. `None`: only root can be another user.
+fn as_nobody(bus: &Bus<'_>, requests: &[Value]) -> Option<Vec<Value>> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let address = bus.at[1].strip_prefix("tcp://127.0.0.1:").expect("a port");
+    let script = r#"exec 3<>"/dev/tcp/127.0.0.1/$0" || exit 1
+for line in "$@"; do
+  printf '%s\n' "${line//SESSION/$session}" >&3
+  while read -r answer <&3; do
+    case "$answer" in *'"method":'*) continue;; esac
+    case "$answer" in *'"sessionId":"'*) session=${answer#*\"sessionId\":\"}; session=${session%%\"*};; esac
+    printf '%s\n' "$answer"; break
+  done
+done"#;
+    let mut command = Command::new("bash");
+    command.args(["-c", script, address]).uid(NOBODY).current_dir("/");
+    for (id, request) in requests.iter().enumerate() {
+        let mut request = request.clone();
+        (request["jsonrpc"], request["id"]) = (json!("2.0"), json!(id));
+        command.arg(request.to_string());
+    }
+    let output = command.output().expect("bash starts");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    Some(text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect())
+}
+
+fn stranger() -> Value {
+    json!({"method": "initialize", "params": {"protocolVersion": 1}})
+}
+
+#[test]
+fn each_client_has_an_agent_and_all_are_in_one_log() {
+    let governed = Governed::bridge(READ);
+    let bus = listening(&governed, &[]);
+    let socket = governed.place.path().join("s");
+    assert!(socket.exists() && !bus.at[1].ends_with(":0"), "{:?}", bus.at);
+    let mut clients: Vec<_> = (0..4).map(|number| client(&bus, &governed, number % 2)).collect();
+    for (peer, session) in &mut clients {
+        peer.prompt(&json!(2), session, "go");
+    }
+    for (peer, _) in &mut clients {
+        let answer = peer.answer(&json!(2));
+        assert_eq!((&answer["result"]["stopReason"], peer.said()), (&json!("end_turn"), "done".to_owned()));
+    }
+    // Some go by themselves, and some are there when it ends.
+    clients.truncate(2);
+    bus.stop();
+    assert!(!socket.exists(), "it goes with its process");
+    let actions = governed.actions();
+    let count = |wanted: &str| actions.iter().filter(|action| *action == wanted).count();
+    assert_eq!(
+        (count("operator.invoked"), count("tool.call"), count("session.closed")),
+        (4, 4, 4),
+        "{actions:?}"
+    );
+    let entries = governed.entries();
+    let about = |entry: &Value, key: &str| entry["metadata"]["aip44"][key].as_str().unwrap_or("-").to_owned();
+    assert!(entries.iter().all(|entry| about(entry, "identity").starts_with("user:")), "{entries:?}");
+    for method in ["unix-peer", "socket-owner"] {
+        assert!(
+            entries.iter().any(|entry| about(entry, "identity_method") == method),
+            "{method}: {entries:?}"
+        );
+    }
+}
+
+#[test]
+fn nothing_is_started_for_who_says_nothing() {
+    let governed = Governed::bridge(READ);
+    let bus = listening(&governed, &[]);
+    let before = governed.place.alive().len();
+    let (mut silent, mut odd) = (bus.client_at(0), bus.client_at(0));
+    odd.send_line("{\"jsonrpc\":");
+    assert_eq!(odd.next().expect("an answer")["error"]["code"], -32700);
+    let mut page = bus.client_at(1);
+    page.send_line("GET / HTTP/1.1");
+    assert!(page.next().is_some_and(|answer| answer["error"]["code"] == -32700));
+    assert_eq!(page.next(), None, "hung up on");
+    assert_eq!(governed.place.alive().len(), before);
+    initialize(&mut odd);
+    assert!(governed.place.alive().len() > before);
+    drop(odd);
+    governed.place.wait_for(|| governed.place.alive().len() == before);
+    bus.stop();
+    assert_eq!(silent.next(), None);
+}
+
+#[test]
+fn there_are_no_more_clients_than_may_be() {
+    let governed = Governed::bridge(READ);
+    let bus = listening(&governed, &["--max-connections", "1"]);
+    let (mut first, session) = client(&bus, &governed, 0);
+    for place in [0, 1] {
+        let mut second = bus.client_at(place);
+        let refused = second.next().expect("a refusal");
+        assert_eq!(refused["error"]["data"]["condition"], "backpressure", "{refused}");
+        assert_eq!(second.next(), None);
+    }
+    first.prompt(&json!(2), &session, "go");
+    assert_eq!(first.answer(&json!(2))["result"]["stopReason"], "end_turn");
+    drop(first);
+    // There is room again once its agent has ended.
+    governed.place.wait_for(|| {
+        let mut next = bus.client_at(0);
+        next.request(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+        next.next().is_some_and(|answer| answer.get("result").is_some())
+    });
+    bus.stop();
+}
+
+#[test]
+fn whatever_signal_ends_it_nothing_is_left() {
+    for signal in [Signal::INT, Signal::HUP] {
+        let governed = Governed::bridge("[[turn]]\nsteps = [{ wait_cancel = true }]\n");
+        let bus = listening(&governed, &[]);
+        let (mut peer, session) = client(&bus, &governed, 0);
+        peer.prompt(&json!(2), &session, "go");
+        bus.signal(signal);
+        let ended = bus.wait();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let actions = governed.actions();
+        assert_eq!(actions.last().map(String::as_str), Some("session.closed"), "{actions:?}");
+    }
+}
+
+#[test]
+fn an_agent_that_dies_ends_its_own_connection_only() {
+    let governed = Governed::bridge("[[turn]]\nsteps = [{ exit = 3 }]\n");
+    let bus = listening(&governed, &[]);
+    let (mut first, session) = client(&bus, &governed, 0);
+    let (mut second, _) = client(&bus, &governed, 1);
+    first.prompt(&json!(2), &session, "go");
+    assert!(first.answer(&json!(2)).get("error").is_some());
+    assert_eq!(first.next(), None);
+    assert!(open(&mut second, &governed)["result"]["sessionId"].is_string());
+    bus.stop();
+    governed.actions();
+}
+
+#[test]
+fn one_who_approves_sees_what_waits_on_every_connection() {
+    let governed = Governed::bridge(&asks("delete"));
+    governed.leads(1);
+    governed.keys(&["ada"]);
+    let bus = listening(&governed, &[]);
+    let (mut first, one) = client(&bus, &governed, 0);
+    let (mut second, other) = client(&bus, &governed, 1);
+    first.prompt(&json!(2), &one, "go");
+    second.prompt(&json!(2), &other, "go");
+    let list = || governed.place.told_of(governed.approve(&["--list"]));
+    governed.place.wait_for(|| list().matches("kind:delete").count() == 2);
+    let ids: Vec<String> =
+        list().lines().take(2).filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect();
+    let said = governed.place.told_of(governed.approve(&[&ids[0], "--key", "ada.key"]));
+    assert!(said.contains("--- exit 0 ---"), "{said}");
+    let said = governed.place.told_of(governed.approve(&[&ids[1], "--reject", "no", "--key", "ada.key"]));
+    assert!(said.contains("--- exit 0 ---"), "{said}");
+    let mut told = Vec::new();
+    for peer in [&mut first, &mut second] {
+        assert_eq!(peer.answer(&json!(2))["result"]["stopReason"], "end_turn");
+        told.push(peer.said());
+    }
+    told.sort();
+    assert_eq!(told, ["allowed", "rejected"]);
+    bus.stop();
+    governed.actions();
+}
+
+#[test]
+fn somebody_else_learns_how_to_come_in_and_nothing_more() {
+    let governed = Governed::bridge(READ);
+    let bus = listening(&governed, &[]);
+    let new = json!({"method": "session/new", "params": {"cwd": governed.root(), "mcpServers": []}});
+    let list = json!({"method": "session/list", "params": {}});
+    let Some(answers) = as_nobody(&bus, &[stranger(), new, list]) else { return };
+    assert_eq!(answers[0]["result"]["authMethods"].as_array().map(Vec::len), Some(1), "{answers:?}");
+    assert_eq!(
+        (&answers[1]["error"]["code"], &answers[2]["error"]["code"]),
+        (&json!(-32000), &json!(-32000))
+    );
+    bus.stop();
+    assert_eq!(governed.actions(), ["manifest.pinned", "client.refused"]);
+    let refused = governed.entries().pop().expect("an entry");
+    assert_eq!(refused["policy"]["decision"], "deny");
+}
+
+/// A server of the built-in agent, whose sessions outlive it.
+fn server() -> Governed {
+    let governed = Governed::of("server");
+    governed.file("ACP.md", &acp("server", "governance-aware", "    operator: ./OPERATOR.md\n"));
+    governed
+}
+
+const DEMO: [&str; 4] = ["--base-url", "builtin:demo", "--model", "m"];
+
+#[test]
+fn a_session_is_its_makers_after_a_restart_and_nobody_elses() {
+    let governed = server();
+    let named = governed.place.file("who.toml", "[[identity]]\nwho = \"uid:65534\"\n");
+    let args = [&DEMO[..], &["--identities", named.to_str().expect("UTF-8")]].concat();
+    let bus = listening(&governed, &args);
+    let (mut peer, session) = client(&bus, &governed, 0);
+    peer.prompt(&json!(2), &session, "hello");
+    assert_eq!(peer.answer(&json!(2))["result"]["stopReason"], "end_turn");
+    drop(peer);
+    bus.stop();
+    let bus = listening(&governed, &args);
+    let load = |name: &str| json!({"sessionId": name, "cwd": governed.root(), "mcpServers": []});
+    let request = |method: &str, name: &str| json!({"method": method, "params": load(name)});
+    let asked = [
+        stranger(),
+        request("session/load", &session),
+        request("session/load", "sess_none"),
+        request("session/prompt", &session),
+        json!({"method": "session/list", "params": {}}),
+        json!({"method": "session/new", "params": load("x")}),
+    ];
+    if let Some(answers) = as_nobody(&bus, &asked) {
+        let without = |answer: &Value, name: &str| answer["error"].to_string().replace(name, "NAME");
+        assert_eq!(answers[1]["error"]["code"], -32002, "{answers:?}");
+        assert_eq!(without(&answers[1], &session), without(&answers[2], "sess_none"));
+        assert_eq!(without(&answers[1], &session), without(&answers[3], &session));
+        assert_eq!(answers[4]["result"]["sessions"], json!([]), "{answers:?}");
+    }
+    let mut peer = bus.client_at(1);
+    initialize(&mut peer);
+    let listed = peer.ask(&json!(1), "session/list", &json!({}));
+    let names: Vec<&Value> =
+        listed["result"]["sessions"].as_array().expect("a list").iter().map(|it| &it["sessionId"]).collect();
+    assert_eq!(names, [&json!(session)], "{listed}");
+    let answer = peer.ask(&json!(2), "session/load", &load(&session));
+    assert!(answer.get("result").is_some(), "{answer}");
+    drop(peer);
+    bus.stop();
+    governed.actions();
+}
+
+#[test]
+fn what_somebody_may_cause_is_less_than_what_the_operator_may() {
+    let governed = Governed::bridge(READ);
+    let prompt = json!({"method": "session/prompt", "params": {"sessionId": "SESSION", "prompt": [{"type": "text", "text": "go"}]}});
+    for (scopes, expected) in
+        [("[\"kind:read\"]", "allow"), ("[\"kind:search\", \"kind:delete\"]", "deny"), ("[]", "deny")]
+    {
+        let file = format!("[[identity]]\nwho = \"uid:{NOBODY}\"\nscopes = {scopes}\n");
+        let named = governed.place.file("who.toml", &file);
+        let bus = listening(&governed, &["--identities", named.to_str().expect("UTF-8")]);
+        let cwd = governed.root().canonicalize().expect("it is there");
+        let new = json!({"method": "session/new", "params": {"cwd": cwd, "mcpServers": []}});
+        if as_nobody(&bus, &[stranger(), new, prompt.clone()]).is_none() {
+            return;
+        }
+        bus.stop();
+        governed.actions();
+        let entries = governed.entries();
+        let decided = entries.iter().rfind(|entry| entry["action"] == "policy.resolved").expect("a decision");
+        assert_eq!(decided["policy"]["decision"], expected, "{scopes}: {decided}");
+        assert!(decided["metadata"]["aip44"]["identity"].as_str().is_some_and(|who| !who.contains("root")));
+    }
+}
+
+#[test]
+fn where_nobody_can_come_in_that_is_said() {
+    let governed = Governed::bridge(READ);
+    let told = |args: &[&str]| governed.place.told(governed.serve(args));
+    for (args, words) in [
+        (&["--listen", "ws://127.0.0.1:1"][..], "does not speak HTTP and WebSocket yet"),
+        (&["--listen", "https://127.0.0.1:1"], "does not speak HTTP and WebSocket yet"),
+        (&["--listen", "tcp://0.0.0.0:1"], "only 127.0.0.1"),
+        (&["--listen", "tcp://127.0.0.1:0/coder"], "only a bus has pools"),
+        (&["--listen", "stdio:", "--approve"], "cannot be used with"),
+        (&["--identities", "ws/ACP.md"], "lies in the workspace"),
+        (&["--identities", "nowhere.toml"], "nowhere.toml"),
+    ] {
+        let said = told(args);
+        assert!(said.contains(words) && said.ends_with("--- exit 2 ---\n"), "{args:?}: {said}");
+    }
+    let text = acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n");
+    governed.file("ACP.md", &text.replace("transport: stdio", "transport: websocket"));
+    let said = told(&["--listen", "tcp://127.0.0.1:0"]);
+    assert!(said.contains("WebSocket only") && said.ends_with("--- exit 2 ---\n"), "{said}");
+    governed.file("ACP.md", &text.replace("transport: stdio", "transport: [stdio, websocket]"));
+    assert!(told(&["--listen", "stdio:"]).ends_with("--- exit 0 ---\n"));
+}
