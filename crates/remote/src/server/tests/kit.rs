@@ -75,11 +75,13 @@ async fn act(stream: UnixStream, heard: Arc<Mutex<Vec<String>>>) {
                         out.push_str(&format!("{ask}\n"));
                     }
                     Some("session/prompt") => {
+                        // Written once: there are many, and the tests share a thread with this.
+                        let update = json!({"number": "NUMBER", "text": params["text"]});
+                        let update = json!({"sessionId": params["sessionId"], "update": update});
+                        let update = json!({"jsonrpc": "2.0", "method": "session/update", "params": update});
+                        let update = format!("{update}\n");
                         for number in 1..=params["count"].as_u64().unwrap_or(0) {
-                            let update = json!({"sessionId": params["sessionId"], "update": {"number": number, "text": params["text"]}});
-                            let update =
-                                json!({"jsonrpc": "2.0", "method": "session/update", "params": update});
-                            out.push_str(&format!("{update}\n"));
+                            out.push_str(&update.replace("\"NUMBER\"", &number.to_string()));
                         }
                     }
                     _ => {}
