@@ -12,7 +12,7 @@ const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
 
 /// The points of a report in JSON, as their numbers, verdicts and evidence.
 fn points(told: &str) -> Vec<(u64, String, String)> {
-    let line = told.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{told}"));
+    let line = told.lines().find(|line| line.starts_with('{')).expect("a report");
     let report: Value = serde_json::from_str(line).expect("JSON");
     let text = |point: &Value, key: &str| point[key].as_str().expect("a text").to_owned();
     let points = report["points"].as_array().expect("points").iter();

@@ -37,7 +37,7 @@ pub(super) async fn introduce(charge: &Charge, args: &Serve, data: &Path) -> Liv
         Some(_) => process(charge).await,
         None => built_in(args, data).await,
     }
-    .unwrap_or_else(|why| Live::Failed(why))
+    .unwrap_or_else(Live::Failed)
 }
 
 async fn process(charge: &Charge) -> Result<Live, String> {

@@ -4,6 +4,7 @@ use narrows_govern::Mandate;
 use narrows_manifest::AuditTarget;
 use serde_json::Value;
 
+use super::client::Act;
 use super::live::Live;
 use super::papers::Papers;
 use super::point::{ABOUT, Outcome, Point, fails, holds, not_applicable, passes};
@@ -79,7 +80,7 @@ impl Evidence<'_> {
     }
 
     fn stop(&self, act: &str) -> &str {
-        self.seen.act(act).map_or("not tried", |act| act.stop())
+        self.seen.act(act).map_or("not tried", Act::stop)
     }
 
     fn count(&self, action: &str) -> usize {
@@ -87,7 +88,7 @@ impl Evidence<'_> {
     }
 
     fn plain_peers(&self) -> Outcome {
-        let said = self.seen.act("silence").map(super::client::Act::said).unwrap_or_default();
+        let said = self.seen.act("silence").map(Act::said).unwrap_or_default();
         let evidence =
             format!("a client and an agent that know nothing of it talked: {:?}", self.stop("silence"));
         holds(said == RAN, evidence)

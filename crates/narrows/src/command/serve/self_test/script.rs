@@ -40,49 +40,47 @@ pub(super) fn undeclared(declared: &Capabilities) -> Option<&'static str> {
 /// The script for these calls. The agent can do all that its manifest declares.
 pub(super) fn of(wishes: &Wishes, declared: &Capabilities, root: &str) -> Result<Script, ScriptError> {
     let mut turns = vec![
-        turn("probe cancel", vec![json!({"say": "waiting"}), json!({"wait_cancel": true})]),
+        turn("probe cancel", &[json!({"say": "waiting"}), json!({"wait_cancel": true})]),
         turn(
             "probe meta",
-            vec![
-                json!({"update": {"sessionUpdate": "plan", "entries": [], "_meta": {"theirs": {"kept": 1}}}}),
-            ],
+            &[json!({"update": {"sessionUpdate": "plan", "entries": [], "_meta": {"theirs": {"kept": 1}}}})],
         ),
-        turn("probe silence", vec![json!({"say": RAN})]),
+        turn("probe silence", &[json!({"say": RAN})]),
     ];
     if let Some(method) = undeclared(declared) {
         let params = json!({"sessionId": "{session}", "path": format!("{root}/ACP.md"), "content": "x",
             "command": "true"});
         turns.push(turn(
             "probe undeclared",
-            vec![json!({"request": {"method": method, "params": params}}), json!({"say": "{last}"})],
+            &[json!({"request": {"method": method, "params": params}}), json!({"say": "{last}"})],
         ));
     }
     if let Some(wish) = &wishes.allowed {
         let mut steps = vec![tool("allowed", wish, "pending")];
         steps.extend(made("allowed", End::Done));
-        turns.push(turn("probe allowed", steps));
-        turns.push(turn("probe left", asks("left", wish, End::Left)));
+        turns.push(turn("probe allowed", &steps));
+        turns.push(turn("probe left", &asks("left", wish, End::Left)));
     }
     if let Some(wish) = wishes.allowed.as_ref().or(wishes.approved.as_ref()) {
-        turns.push(turn("probe failed", asks("failed", wish, End::Failed)));
+        turns.push(turn("probe failed", &asks("failed", wish, End::Failed)));
     }
     if let Some(wish) = &wishes.approved {
-        turns.push(turn("probe approved", asks("approved", wish, End::Done)));
-        turns.push(turn("probe rejected", asks("rejected", wish, End::Done)));
+        turns.push(turn("probe approved", &asks("approved", wish, End::Done)));
+        turns.push(turn("probe rejected", &asks("rejected", wish, End::Done)));
     }
     if let Some(wish) = &wishes.denied {
-        turns.push(turn("probe denied", asks("denied", wish, End::Done)));
-        let unruly = vec![tool("unruly", wish, "in_progress"), json!({"wait_cancel": true})];
-        turns.push(turn("probe unruly", unruly));
+        turns.push(turn("probe denied", &asks("denied", wish, End::Done)));
+        let unruly = [tool("unruly", wish, "in_progress"), json!({"wait_cancel": true})];
+        turns.push(turn("probe unruly", &unruly));
         let mut poisoned = Vec::new();
         if let Some(allowed) = &wishes.allowed {
             poisoned.extend(asks("poison", allowed, End::Poisoned));
         }
         poisoned.extend(asks("poisoned", wish, End::Done));
-        turns.push(turn("probe poison", poisoned));
+        turns.push(turn("probe poison", &poisoned));
     }
     if let Some(wish) = &wishes.stranger {
-        turns.push(turn("probe stranger", asks("stranger", wish, End::Done)));
+        turns.push(turn("probe stranger", &asks("stranger", wish, End::Done)));
     }
     let can = json!({
         "load": declared.load_session, "image": declared.image, "audio": declared.audio,
@@ -97,7 +95,7 @@ pub(super) fn of(wishes: &Wishes, declared: &Capabilities, root: &str) -> Result
     Script::parse(&toml::to_string(&script).unwrap_or_default())
 }
 
-fn turn(when: &str, steps: Vec<Value>) -> Value {
+fn turn(when: &str, steps: &[Value]) -> Value {
     json!({"when": when, "steps": steps})
 }
 

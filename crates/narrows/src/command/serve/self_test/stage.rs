@@ -8,6 +8,7 @@ use narrows_audit::{Log, verify};
 use narrows_fake::Script;
 use narrows_govern::{Gate, Inquiry, Mandate, Principal};
 use narrows_link::{Link, memory};
+use narrows_manifest::types::governance::Approver;
 use narrows_policy::Signer;
 use serde_json::{Value, json};
 use tokio::io::{duplex, split};
@@ -55,7 +56,7 @@ pub(super) fn signers(wishes: &Wishes, mandate: &Mandate) -> Vec<Principal> {
         roles.extend(approver.role.clone());
     }
     let needed = approvals.map(|approval| approval.quorum);
-    let most = needed.chain(mandate.approvers.iter().map(|approver| approver.needed())).max().unwrap_or(1);
+    let most = needed.chain(mandate.approvers.iter().map(Approver::needed)).max().unwrap_or(1);
     let person = |id: String| Principal { id, roles: roles.clone(), ..Principal::default() };
     let known = named.iter().filter_map(|signer| signer.user_id.clone()).map(person);
     let others = (1..=most.min(MOST_SIGNERS)).map(|number| person(format!("user:self-test-{number}")));
@@ -86,7 +87,7 @@ impl Stage<'_> {
             log.close();
         }
         let (heard, garbled) = (client.heard, client.garbled);
-        Ok(Seen { acts, heard, garbled, ..Seen::default() }.with_log(self.path)?)
+        Seen { acts, heard, garbled, ..Seen::default() }.with_log(self.path)
     }
 }
 

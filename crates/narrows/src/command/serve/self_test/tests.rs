@@ -71,9 +71,6 @@ async fn failing(broken: Broken) -> Vec<u8> {
     let gates = [gate(&trial, &broken), gate(&trial, &broken)];
     let points = trial.judge(&seen, &live, gates, &broken.touched);
     assert_eq!(points.len(), 30);
-    for point in &points {
-        println!("{} {} {}", point.point, point.outcome.verdict.name(), point.outcome.evidence);
-    }
     let fails = |point: &&Point| point.outcome.verdict == Verdict::Fail;
     points.iter().filter(fails).map(|point| point.point).collect()
 }

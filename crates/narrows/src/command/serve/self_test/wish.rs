@@ -1,6 +1,6 @@
 //! Calls to try a manifest with, found among its own tools and policies.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use narrows_govern::{Mandate, Principal, foresee};
 use narrows_manifest::Bundle;
@@ -48,7 +48,7 @@ pub(super) struct Wishes {
 impl Wishes {
     /// Those of a manifest.
     pub(super) fn of(bundle: &Bundle, mandate: &Mandate, who: &Principal, policy: &Policy) -> Self {
-        let root = mandate.roots.first().map_or(Path::new("/"), |root| root.as_path());
+        let root = mandate.roots.first().map_or(Path::new("/"), PathBuf::as_path);
         let paths = paths(bundle, root);
         let wish = |name: Option<&str>, kind: Kind, input: Value| {
             let ruling = foresee(mandate, who, policy, (name, kind.name()), &input);
@@ -144,7 +144,8 @@ mod tests {
     fn calls_are_found_among_tools_and_policies() {
         let check = |tools: &str, policy: &str, expected: [Option<&str>; 3]| {
             let found = wishes(tools, policy);
-            let told = [found.allowed, found.approved, found.denied].map(|wish| wish.map(|wish| wish.tool()));
+            let told =
+                [found.allowed, found.approved, found.denied].map(|wish| wish.as_ref().map(Wish::tool));
             assert_eq!(told.each_ref().map(Option::as_deref), expected, "{tools} {policy}");
         };
         let deny = "match: {action: tool.call, subject: 'kind:execute'}\ndecision: deny";
