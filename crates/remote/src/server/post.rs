@@ -24,6 +24,9 @@ use super::visit::{channel, is_type, seat, text};
 /// How long an agent may take to begin.
 const BEGINNING: Duration = Duration::from_secs(120);
 
+/// Longer bodies than this wait for a place: there is no other bound on how many come at once.
+const SHORT: usize = 64 << 10;
+
 /// Takes what was posted.
 pub(super) async fn message(
     shared: &Arc<Shared>,
@@ -62,6 +65,7 @@ async fn read(shared: &Shared, mut body: Incoming) -> Result<Bytes, Refusal> {
         return Err(too_long());
     }
     let mut whole = BytesMut::new();
+    let mut place = None;
     loop {
         match timeout(shared.limits.header_timeout, body.frame()).await {
             Err(_) => return Err(reply::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come\n")),
@@ -73,6 +77,13 @@ async fn read(shared: &Shared, mut body: Incoming) -> Result<Bytes, Refusal> {
                 let Ok(data) = frame.into_data() else { continue };
                 if whole.len() + data.len() > limit {
                     return Err(too_long());
+                }
+                if place.is_none() && whole.len() + data.len() > SHORT {
+                    let free = timeout(shared.limits.header_timeout, shared.bodies.acquire()).await;
+                    let Ok(Ok(free)) = free else {
+                        return Err(Refusal::Later(1, "too many long messages\n"));
+                    };
+                    place = Some(free);
                 }
                 whole.extend_from_slice(&data);
             }

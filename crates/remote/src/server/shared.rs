@@ -19,6 +19,9 @@ use super::logical::Resumable;
 use super::{Backend, Limits};
 use crate::identity::Identity;
 
+/// How many long bodies are read at once.
+const BODIES: usize = 32;
+
 /// One for the whole front.
 pub(super) struct Shared {
     pub(super) limits: Limits,
@@ -26,6 +29,8 @@ pub(super) struct Shared {
     pub(super) scratch: Scratch,
     pub(super) seats: Arc<Seats>,
     pub(super) sockets: Arc<Semaphore>,
+    /// Places for long bodies that are being read.
+    pub(super) bodies: Semaphore,
     lockout: Mutex<Lockout>,
     pub(super) resumable: Resumable,
     channels: Mutex<HashMap<String, Arc<Channel>>>,
@@ -40,6 +45,7 @@ impl Shared {
             scratch: Scratch::default(),
             seats: Seats::new(limits.max_connections_per_identity, limits.max_requests_per_second),
             sockets: Arc::new(Semaphore::new(limits.max_sockets)),
+            bodies: Semaphore::new(BODIES),
             lockout: Mutex::new(Lockout::new(limits.max_failures)),
             resumable: Resumable::default(),
             channels: Mutex::default(),

@@ -285,6 +285,21 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
     tokio::time::timeout(LONG, idle.stream.read_to_end(&mut rest)).await.expect("it is hung up on").unwrap();
 }
 
+#[tokio::test]
+async fn long_bodies_wait_for_a_place() {
+    let running = start(listener(), quick());
+    let name = super::kit::connect(running.address).await;
+    let text = "x".repeat(100 << 10);
+    let long = serde_json::json!({"jsonrpc": "2.0", "method": "_x", "params": {"text": text}}).to_string();
+    let post =
+        async || ask(running.address, "POST", &[JSON, ("acp-connection-id", &name)], &long).await.status;
+    assert_eq!(post().await, 202);
+    let all = running.handle.shared.bodies.acquire_many(32).await.unwrap();
+    assert_eq!(post().await, 429);
+    drop(all);
+    assert_eq!(post().await, 202);
+}
+
 #[track_caller]
 fn check_bind(listener: Listener, expected: &str) {
     let bound =
