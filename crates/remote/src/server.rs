@@ -267,7 +267,7 @@ impl Front {
             tokio::select! {
                 () = shared.stopping() => break,
                 Some((stream, head, identity)) = adopted.recv() => adopt(&shared, stream, head, identity),
-                _ = looking.tick() => handle.look(false),
+                _ = looking.tick() => handle.look(),
             }
         }
         // Whoever has a connection is told; what is left after that is not waited for.
@@ -286,14 +286,15 @@ impl Handle {
     /// Reads all files of all listeners now. Connections stay, but for those whose token is gone.
     ///
     /// # Errors
-    /// When one cannot be used; what it is for stays as it was, and so does what comes after.
+    /// When one cannot be used; what it is for stays as it was. All others are read all the same.
     pub fn reload(&self) -> Result<(), ReloadError> {
-        self.doors.iter().try_for_each(|door| door.reload(true))
+        let reloaded: Vec<_> = self.doors.iter().map(|door| door.reload(true)).collect();
+        reloaded.into_iter().collect()
     }
 
-    fn look(&self, all: bool) {
+    fn look(&self) {
         for door in &*self.doors {
-            if let Err(error) = door.reload(all) {
+            if let Err(error) = door.reload(false) {
                 tracing::warn!(%error, "a file has changed and cannot be used; what it said before still holds");
             }
         }

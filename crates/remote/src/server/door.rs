@@ -109,22 +109,23 @@ impl Door {
         stamps.insert(path.to_owned(), now) != Some(now)
     }
 
-    /// Reads what has changed, or everything if `all`. What cannot be read stays as it was.
+    /// Reads what has changed, or everything if `all`. What cannot be read stays as it was, and keeps nothing else from being read.
     pub(super) fn reload(&self, all: bool) -> Result<(), ReloadError> {
         let changed: Vec<PathBuf> =
             self.files().into_iter().filter(|path| self.has_changed(path) || all).collect();
-        if let Admits::Tokens(file, sender) = &self.admits
-            && changed.contains(file)
-        {
-            sender.send_replace(Arc::new(Tokens::read(file)?));
-        }
+        let tokens = match &self.admits {
+            Admits::Tokens(file, sender) if changed.contains(file) => {
+                Tokens::read(file).map(|tokens| drop(sender.send_replace(Arc::new(tokens))))
+            }
+            _ => Ok(()),
+        };
         if let Some((files, config)) = &self.tls
             && files.paths().any(|path| changed.iter().any(|changed| changed == path))
         {
             let new = tls::server_config(files)?;
             *config.write().unwrap_or_else(PoisonError::into_inner) = new;
         }
-        Ok(())
+        Ok(tokens?)
     }
 }
 

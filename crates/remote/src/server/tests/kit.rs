@@ -58,7 +58,7 @@ impl Backend for Agent {
 
 async fn act(stream: UnixStream, heard: Arc<Mutex<Vec<String>>>) {
     let (from, mut to) = stream.into_split();
-    let mut lines = BufReader::new(from).lines();
+    let mut lines = BufReader::with_capacity(1024, from).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         heard.lock().unwrap().push(line.clone());
         let mut out = String::new();

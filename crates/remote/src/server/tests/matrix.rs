@@ -300,6 +300,25 @@ async fn long_bodies_wait_for_a_place() {
     assert_eq!(post().await, 202);
 }
 
+#[tokio::test]
+async fn one_file_that_cannot_be_read_keeps_no_other_from_being_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = ["one.toml", "two.toml"].map(|name| directory.path().join(name));
+    let listeners = files.iter().map(|file| {
+        tokens::add(file, "one", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
+        Listener { auth: Auth::Token(file.clone()), ..listener() }
+    });
+    let front = Front::bind(listeners.collect(), Limits::default(), Arc::new(Agent::default())).unwrap();
+    let (addresses, handle) = (front.local_addrs().to_vec(), front.handle());
+    tokio::spawn(front.serve());
+    let new = tokens::add(&files[1], "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
+    std::fs::write(&files[0], "broken").unwrap();
+    assert!(handle.reload().is_err());
+    assert!(web(addresses[1], &[("authorization", &format!("Bearer {new}"))]).await.is_ok());
+    assert_eq!(web(addresses[0], &[("authorization", &format!("Bearer {new}"))]).await.err(), Some(401));
+    handle.shutdown();
+}
+
 #[track_caller]
 fn check_bind(listener: Listener, expected: &str) {
     let bound =

@@ -123,6 +123,19 @@ async fn over_tls_everything_is_as_without() {
         let value: serde_json::Value = serde_json::from_str(message.to_text().unwrap()).unwrap();
         assert_eq!(value["params"]["update"]["number"], number);
     }
+    let url = format!("https://localhost:{}/acp", running.address.port());
+    let mut curl = Command::new("curl");
+    curl.args(["-q", "--noproxy", "*", "-sS", "-i", "--max-time", "20", "--http2", "--cacert"])
+        .arg(at.join("ca.pem"));
+    curl.args(["-H", "content-type: application/json", "--data-binary", &body, &url]);
+    match tokio::task::spawn_blocking(move || curl.output()).await.unwrap() {
+        Err(_) => println!("skipped: there is no curl"),
+        // One that knows no HTTP/2 does with what it knows.
+        Ok(done) => {
+            let answer = String::from_utf8_lossy(&done.stdout);
+            assert!(answer.starts_with("HTTP/2 200") || answer.starts_with("HTTP/1.1 200"), "{done:?}");
+        }
+    }
     // Cleartext is not understood, and nobody is harmed.
     let mut clear = TcpStream::connect(running.address).await.unwrap();
     clear.write_all(b"GET /acp HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
