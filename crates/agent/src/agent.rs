@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::catalog::Catalog;
 use crate::gate::ToolGate;
+use crate::memory::Memory;
 use crate::read::invalid;
 use crate::request::{self, Work};
 use crate::session::Session;
@@ -110,6 +111,7 @@ pub(crate) struct Agent {
     pub(crate) errors: Errors,
     pub(crate) limits: Limits,
     pub(crate) gate: Arc<dyn ToolGate>,
+    pub(crate) memory: Arc<dyn Memory>,
     pub(crate) server_env: narrows_process::Environment,
     /// Our own working directory.
     pub(crate) here: PathBuf,
@@ -146,6 +148,7 @@ impl Agent {
             errors: settings.errors,
             limits: settings.limits,
             gate: settings.gate,
+            memory: settings.memory,
             server_env: settings.server_env,
             here: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
             gone: Stop::new(),

@@ -27,6 +27,7 @@ mod content;
 mod dialect;
 mod failure;
 mod gate;
+mod memory;
 mod open;
 mod prompt;
 mod read;
@@ -41,5 +42,6 @@ mod voice;
 
 pub use agent::{options, run};
 pub use gate::{Checking, Open, ToolGate, ToolRequest, Verdict};
+pub use memory::{Doing, Forgetful, Memory, Unsound};
 pub use narrows_model::EndpointError;
 pub use settings::{Errors, Limits, Route, Settings};

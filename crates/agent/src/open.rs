@@ -29,6 +29,7 @@ const PAGE: usize = 50;
 /// `session/new`.
 pub(crate) async fn new(agent: &Arc<Agent>, call: &Call, params: &Params<'_>) -> Result<Answer, RpcError> {
     let place = room(agent).and_then(|()| params.place(&agent.here))?;
+    let background = recall(agent).await?;
     let new = NewSession {
         id: new_id(),
         cwd: place.cwd.clone(),
@@ -50,6 +51,7 @@ pub(crate) async fn new(agent: &Arc<Agent>, call: &Call, params: &Params<'_>) ->
     let id = claim.id().to_owned();
     let session = Arc::new(Session::new(&id, store, state(agent, &id, claim, place)));
     session.state().choice = agent.catalog.default_choice();
+    session.state().background = background;
     session.state().troubles.extend(trouble);
     Ok(entered(agent, call, session).await)
 }
@@ -94,10 +96,12 @@ pub(crate) async fn fork(agent: &Arc<Agent>, call: &Call, params: &Params<'_>) -
         roots: place.roots.clone(),
         settings: source.settings.clone(),
     };
+    let background = recall(agent).await?;
     let claim = agent.store.fork(from, new).await.map_err(|error| failed(&error, Some(from)))?;
     let id = claim.id().to_owned();
     let history = agent.store.history(&id).await.map_err(|error| failed(&error, Some(&id)))?;
     let session = Arc::new(Session::new(&id, agent.store.clone(), state(agent, &id, claim, place)));
+    session.state().background = background;
     remember(agent, &session, &source, &history);
     Ok(entered(agent, call, session).await)
 }
@@ -152,6 +156,7 @@ pub(crate) async fn delete(agent: &Agent, params: &Params<'_>) -> Result<Value, 
 async fn shut(agent: &Agent, id: &str) {
     let Some(session) = agent.leave(id) else { return };
     session.close().await;
+    agent.memory.close(id).await;
     let servers = std::mem::replace(&mut session.state().servers, Arc::new(none()));
     if let Some(servers) = Arc::into_inner(servers) {
         servers.close().await;
@@ -163,6 +168,16 @@ fn room(agent: &Agent) -> Result<(), RpcError> {
         return Ok(());
     }
     Err(RpcError::new(Code::Backpressure, format!("{MOST} sessions are open; close some")))
+}
+
+/// What a session that is opened is to know of earlier ones. It is not opened with what cannot be trusted.
+async fn recall(agent: &Agent) -> Result<Option<Arc<str>>, RpcError> {
+    match agent.memory.recall().await {
+        Ok(background) => Ok(background.map(Arc::from)),
+        Err(error) => {
+            Err(RpcError::new(Code::Internal, error.to_string()).with("code", json!("memory-poisoned")))
+        }
+    }
 }
 
 /// No servers at all.
@@ -221,6 +236,7 @@ async fn reopen(
         return Ok((session, history));
     }
     room(agent)?;
+    let background = recall(agent).await?;
     let (claim, record) = agent.store.claim(id).await.map_err(|error| failed(&error, Some(id)))?;
     check_cwd(call.version, &record.cwd, &place.cwd)?;
     let history = agent.store.history(id).await.map_err(|error| failed(&error, Some(id)))?;
@@ -228,6 +244,7 @@ async fn reopen(
     store_place(&agent.store, &claim, &was, Place { cwd: place.cwd.clone(), roots: place.roots.clone() })
         .await;
     let session = Arc::new(Session::new(id, agent.store.clone(), state(agent, id, claim, place)));
+    session.state().background = background;
     remember(agent, &session, &record, &history);
     note_tag(&session, call);
     Ok((session, history))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use narrows_acp::{Version, v2};
-use narrows_model::{Error, Message};
+use narrows_model::{Error, Message, Part};
 use narrows_rpc::Responder;
 use narrows_store::{Change, Turn as StoredTurn};
 use narrows_wire::{Code, RpcError};
@@ -159,6 +159,10 @@ async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
     let _ = voice.pause().await;
     match &end.reason {
         Reason::EndTurn | Reason::MaxTokens | Reason::MaxTurnRequests if !messages.is_empty() => {
+            if is_answered(&messages) {
+                let (said, answered) = spoken(&messages);
+                agent.memory.note(&session.id, &said, &answered);
+            }
             keep(&session, messages, voice, title).await;
         }
         reason => {
@@ -214,6 +218,22 @@ async fn keep(session: &Session, mut messages: Vec<Message>, voice: Voice, title
     if !messages.is_empty() {
         state.past.push(Past { number, messages });
     }
+}
+
+/// The words of a turn: the person's, and the model's.
+fn spoken(messages: &[Message]) -> (String, String) {
+    let (mut said, mut answered) = (Vec::new(), Vec::new());
+    for message in messages {
+        match message {
+            Message::User { content } => said.extend(content.iter().filter_map(|part| match part {
+                Part::Text { text } => Some(text.as_str()),
+                _ => None,
+            })),
+            Message::Assistant(message) if !message.text.is_empty() => answered.push(message.text.as_str()),
+            Message::Assistant(_) | Message::Tool(_) => {}
+        }
+    }
+    (said.join("\n"), answered.join("\n"))
 }
 
 /// Whether the model has said or called anything.

@@ -34,6 +34,8 @@ pub(crate) struct State {
     /// What all turns took since the session was opened, where the endpoint tells.
     pub(crate) usage: Option<Usage>,
     pub(crate) title: Option<String>,
+    /// What is known from earlier sessions.
+    pub(crate) background: Option<Arc<str>>,
     /// What the user has allowed for the length of the session.
     pub(crate) grants: HashSet<String>,
     pub(crate) servers: Arc<Servers>,
@@ -91,6 +93,7 @@ impl State {
             cost: None,
             usage: None,
             title: None,
+            background: None,
             grants: HashSet::new(),
             servers,
             servers_since: Instant::now(),

@@ -8,6 +8,7 @@ use narrows_model::{Effort, Endpoint};
 use narrows_process::Environment;
 
 use crate::gate::{Open, ToolGate};
+use crate::memory::{Forgetful, Memory};
 
 /// Everything the agent is told when it starts.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Who is asked before a tool is announced or run.
     pub gate: Arc<dyn ToolGate>,
+    /// What outlives its sessions.
+    pub memory: Arc<dyn Memory>,
 }
 
 impl Default for Settings {
@@ -38,6 +41,7 @@ impl Default for Settings {
             server_env: Environment::empty(),
             limits: Limits::default(),
             gate: Arc::new(Open),
+            memory: Arc::new(Forgetful),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use narrows_acp::Version;
 use narrows_acp::method::SESSION_UPDATE;
-use narrows_model::{Completion, Error, Event, Finish, Kind, Message, Note, Request, Usage};
+use narrows_model::{Completion, Error, Event, Finish, Kind, Message, Note, Part, Request, Usage};
 use narrows_rpc::Peer;
 use narrows_wire::Effects;
 use serde_json::{Value, json};
@@ -77,6 +77,18 @@ pub(crate) struct End {
     pub(crate) usage: Option<Usage>,
     /// Whether tools have run, which the next try would run again.
     pub(crate) effects: Effects,
+}
+
+/// Puts what is known from earlier sessions before what was said first: data has no place in the system's words. Where the
+/// history has to be shortened it is the first to go.
+fn remind(messages: &mut [Message], background: &str) {
+    let first = messages.iter_mut().find_map(|message| match message {
+        Message::User { content } => Some(content),
+        Message::Assistant(_) | Message::Tool(_) => None,
+    });
+    if let Some(content) = first {
+        content.insert(0, Part::text(background));
+    }
 }
 
 /// One turn.
@@ -155,6 +167,9 @@ impl Turn {
         let mut request = self.request(&choice);
         request.messages.extend(self.session.state().past.iter().flat_map(|past| past.messages.clone()));
         self.say(&mut request, Message::User { content: content::parts(blocks) });
+        if let Some(background) = &self.session.state().background {
+            remind(&mut request.messages, background);
+        }
         let (servers, since) = {
             let state = self.session.state();
             (Arc::clone(&state.servers), state.servers_since)

@@ -1,10 +1,14 @@
 //! Reading a log from its first entry on, and further as it grows.
 
+mod since;
+
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use memchr::memmem;
 
 use crate::entry::Entry;
 use crate::event::Decision;
@@ -26,6 +30,8 @@ pub struct Filter {
     pub tool: Option<String>,
     /// Decided like this.
     pub decision: Option<Decision>,
+    /// With this somewhere in its line: what has it not is not even parsed.
+    pub text: Option<&'static str>,
 }
 
 impl Filter {
@@ -104,8 +110,9 @@ impl Reader {
     pub fn next_entry(&mut self) -> Result<Option<Entry>, ReadError> {
         loop {
             if let Some(entry) = self.line()? {
-                self.next = entry.seq + 1;
-                if self.filter.matches(&entry) {
+                // None is left out.
+                self.next += 1;
+                if let Some(entry) = entry.filter(|entry| self.filter.matches(entry)) {
                     return Ok(Some(entry));
                 }
             } else if !self.turn()? {
@@ -126,8 +133,8 @@ impl Reader {
         }
     }
 
-    /// The next whole line of the file.
-    fn line(&mut self) -> Result<Option<Entry>, ReadError> {
+    /// The next whole line of the file, read unless it cannot be one that is wanted.
+    fn line(&mut self) -> Result<Option<Option<Entry>>, ReadError> {
         let Some(open) = &mut self.open else { return Ok(None) };
         let Open { name, file, offset, lines, .. } = open;
         let mut line = Vec::new();
@@ -141,8 +148,13 @@ impl Reader {
         }
         *offset += line.len() as u64 + 1;
         *lines += 1;
+        if self.filter.text.is_some_and(|text| memmem::find(&line, text.as_bytes()).is_none()) {
+            return Ok(Some(None));
+        }
         let wrong = |source| ReadError::Line { segment: name.clone(), line: *lines, source };
-        Ok(Some(serde_json::from_slice(&line).map_err(wrong)?))
+        let entry: Entry = serde_json::from_slice(&line).map_err(wrong)?;
+        self.next = entry.seq;
+        Ok(Some(Some(entry)))
     }
 
     /// Goes to the file in which the log goes on; false if that is the one that is open, or none.

@@ -116,6 +116,11 @@ impl Redaction {
         self
     }
 
+    /// Whether there is a secret in a text, so that all of it would be kept out.
+    pub fn is_secret(&self, text: &str) -> bool {
+        self.why(text).is_some()
+    }
+
     /// Takes the secrets out of an event. The nesting of its values has been checked.
     pub(crate) fn clean(&self, event: &mut Event) {
         let subject = &mut event.subject;

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use narrows_manifest::ToolSet;
-use narrows_policy::{Class, Kind, Ledger, Policy, Reason, Ruling, Scene, Usage};
+use narrows_policy::{Class, Clause, Kind, Ledger, Policy, Reason, Ruling, Scene, Usage};
 use serde_json::Value;
 
 use crate::call::Call;
 use crate::identity::Principal;
 use crate::mandate::{Autonomy, Mandate};
+
+use crate::till::{Spent, Till};
 
 const HOUR: u64 = 3_600;
 const DAY: u64 = 86_400;
@@ -39,13 +41,76 @@ impl Verdict {
 #[derive(Debug)]
 pub(crate) struct Desk {
     policy: Policy,
-    /// What was used of each clause's budget: the hour and the day it was in, and how often.
-    used: HashMap<String, (u64, Usage)>,
+    /// What was used of each clause's budget.
+    used: HashMap<String, Used>,
+    /// What this desk is called where others look what it has spent.
+    name: String,
+    /// Where it learns what others have.
+    till: Option<Box<dyn Till>>,
+    /// It does not know: then nothing is left of any budget.
+    is_blind: bool,
 }
 
+/// What was used of a budget, in the last hour and the last day in which anything was.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    hour: u64,
+    day: u64,
+    usage: Usage,
+}
+
+impl Used {
+    /// One more, at this time. What is older than the last counts as far as it is of the same day.
+    fn add(&mut self, at: u64, cents: u64) {
+        let (hour, day) = (at / HOUR, at / DAY);
+        if day > self.day {
+            *self = Self { hour, day, usage: Usage::default() };
+        }
+        if day < self.day {
+            return;
+        }
+        if hour > self.hour {
+            (self.hour, self.usage.hour) = (hour, 0);
+        }
+        self.usage.hour += u64::from(hour == self.hour);
+        self.usage.day += 1;
+        self.usage.amount_cents = self.usage.amount_cents.saturating_add(cents);
+    }
+
+    fn now(&self, at: u64) -> Usage {
+        if self.day != at / DAY {
+            return Usage::default();
+        }
+        Usage { hour: if self.hour == at / HOUR { self.usage.hour } else { 0 }, ..self.usage }
+    }
+}
+
+/// More than any budget has.
+const ALL: Usage = Usage { hour: u64::MAX, day: u64::MAX, amount_cents: u64::MAX };
+
 impl Desk {
-    pub(crate) fn new(policy: Policy) -> Self {
-        Self { policy, used: HashMap::new() }
+    pub(crate) fn new(policy: Policy, name: &str) -> Self {
+        Self { policy, used: HashMap::new(), name: name.to_owned(), till: None, is_blind: false }
+    }
+
+    /// The same, with others who spend of the same budgets.
+    pub(crate) fn with_till(self, till: Box<dyn Till>) -> Self {
+        Self { till: Some(till), ..self }
+    }
+
+    /// Takes in what others have spent. Not where there is nothing to spend.
+    pub(crate) fn look_around(&mut self) {
+        if !self.policy.charter().is_some_and(|charter| charter.clauses().iter().any(Clause::is_bounded)) {
+            return;
+        }
+        let Some(till) = &mut self.till else { return };
+        let news = till.news();
+        self.is_blind = news.is_err();
+        for spent in news.unwrap_or_default().into_iter().filter(|spent| spent.gate != self.name) {
+            for policy in &spent.policies {
+                self.used.entry(policy.clone()).or_default().add(spent.at, spent.cents.unwrap_or(0));
+            }
+        }
     }
 
     /// Decides. `at` is the time in seconds since 1970.
@@ -80,20 +145,27 @@ impl Desk {
         Verdict { ruling, because: None, amount }
     }
 
-    /// Something was allowed under its clauses.
-    pub(crate) fn count(&mut self, verdict: &Verdict, at: u64) {
-        for clause in &verdict.ruling.clauses {
-            let now = self.usage(clause, at);
-            let amount_cents = now.amount_cents.saturating_add(verdict.amount.unwrap_or(0));
-            let usage = Usage { hour: now.hour + 1, day: now.day + 1, amount_cents };
-            self.used.insert(clause.clone(), (at, usage));
+    /// A call was allowed under its clauses. What that takes of their budgets, if they have any.
+    pub(crate) fn count(&mut self, verdict: &Verdict, at: u64) -> Option<Spent> {
+        let charter = self.policy.charter()?;
+        let is_bounded = |slug: &String| {
+            charter.clauses().iter().any(|clause| clause.slug() == slug && clause.is_bounded())
+        };
+        let clauses = verdict.ruling.clauses.iter();
+        let policies: Vec<String> = clauses.filter(|slug| is_bounded(slug)).cloned().collect();
+        let cents = verdict.amount;
+        for policy in &policies {
+            self.used.entry(policy.clone()).or_default().add(at, cents.unwrap_or(0));
         }
+        (!policies.is_empty()).then(|| Spent { gate: self.name.clone(), policies, cents, at })
     }
 
     fn usage(&self, clause: &str, at: u64) -> Usage {
-        let Some((last, usage)) = self.used.get(clause) else { return Usage::default() };
-        let hour = if last / HOUR == at / HOUR { usage.hour } else { 0 };
-        if last / DAY == at / DAY { Usage { hour, ..*usage } } else { Usage::default() }
+        match self.used.get(clause) {
+            _ if self.is_blind => ALL,
+            Some(used) => used.now(at),
+            None => Usage::default(),
+        }
     }
 }
 
@@ -128,7 +200,7 @@ pub fn foresee(
     input: &Value,
 ) -> Ruling {
     let call = Call::told(name, kind, input.clone());
-    Desk::new(policy.clone()).rule(&call, mandate, who, &mandate.roots, 0).ruling
+    Desk::new(policy.clone(), "").rule(&call, mandate, who, &mandate.roots, 0).ruling
 }
 
 /// Why a call is nothing that the operator, or whoever it acts for, may make.
@@ -157,7 +229,7 @@ mod tests {
 
     fn desk(clauses: Vec<Clause>) -> Desk {
         let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
-        Desk::new(Policy::new(Access::High, Narrowing::default()).with_charter(charter))
+        Desk::new(Policy::new(Access::High, Narrowing::default()).with_charter(charter), "n")
     }
 
     fn call(name: &str, kind: &str) -> Call {
@@ -233,5 +305,47 @@ mod tests {
         assert_eq!(spend(json!({"amount_cents": 1}), HOUR), asks);
         assert_eq!(spend(json!({}), HOUR), asks, "nobody knows what it costs, and nothing is left");
         assert_eq!(spend(json!({"amount_cents": 1}), DAY), Class::Allow);
+    }
+
+    /// What others have spent, or that nobody knows.
+    #[derive(Debug)]
+    struct Others(Vec<Option<Vec<Spent>>>);
+
+    impl Till for Others {
+        fn news(&mut self) -> Result<Vec<Spent>, crate::till::TillError> {
+            let source = std::io::Error::other("gone");
+            let error = narrows_audit::ReadError::Io { segment: String::new(), source };
+            self.0.remove(0).ok_or_else(|| error.into())
+        }
+    }
+
+    #[test]
+    fn what_others_spend_counts_and_not_to_know_is_to_have_nothing() {
+        let budget = Budget { per_hour: Some(2), per_day: Some(4), ..Budget::default() };
+        let clauses = vec![Clause::new("few", "tool.call", Class::Allow).up_to(4).within(budget)];
+        let spent = |gate: &str, at: u64| Spent {
+            gate: gate.into(),
+            policies: vec!["few".into(), "other".into()],
+            cents: None,
+            at,
+        };
+        let now = DAY + 5 * HOUR;
+        let news = vec![
+            // Of yesterday, of an hour ago, and our own.
+            Some(vec![spent("o", 10), spent("o", now - HOUR), spent("n", now), spent("o", now)]),
+            Some(vec![spent("o", now + 1)]),
+            None,
+            Some(Vec::new()),
+        ];
+        let mut desk = desk(clauses).with_till(Box::new(Others(news)));
+        let (mandate, who) = (Mandate::default(), Principal::default());
+        let mut class = |at: u64| {
+            desk.look_around();
+            desk.rule(&call("notes", "think"), &mandate, &who, &[], at).class()
+        };
+        assert_eq!(class(now), Class::Allow);
+        assert_eq!(class(now + 1), Class::RequireApproval, "two in this hour");
+        assert_eq!(class(now + HOUR), Class::RequireApproval, "nobody knows");
+        assert_eq!(class(now + HOUR), Class::Allow, "three in this day");
     }
 }

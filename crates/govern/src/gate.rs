@@ -7,6 +7,7 @@
 mod answer;
 mod api;
 mod consult;
+mod deadline;
 mod from_agent;
 mod from_client;
 mod grant;
@@ -35,14 +36,16 @@ use crate::desk::Desk;
 use crate::identity::{Owners, Principal};
 use crate::mandate::Mandate;
 use crate::meta::Mark;
+use crate::patience::Patience;
 use crate::record::Parties;
 use crate::roots::Ground;
+use crate::till::Till;
 
 pub use api::{Ballot, BallotError, Open, Out, Request, Setting, Ticket, Time};
 
 use hearing::Hearing;
 use lane::{Lane, Otherwise, Way};
-use session::{Asked, Served, Session};
+use session::{Owed, Served, Session};
 
 /// Raw JSON that waits in a table: an id.
 type Raw = Box<[u8]>;
@@ -73,7 +76,7 @@ pub struct Gate {
     offered: Option<opening::Offered>,
     sessions: HashMap<Box<str>, Session>,
     /// Requests of the client that the agent has not answered, of those that matter here.
-    asked: HashMap<Raw, Asked>,
+    asked: HashMap<Raw, Owed>,
     /// Requests of the agent that the client has not answered, of those that matter here.
     served: HashMap<Raw, Served>,
     /// Connections to MCP servers in the client, and the ids of those.
@@ -84,6 +87,8 @@ pub struct Gate {
     to_agent: Lane,
     /// Answers to our own agent that wait until they are recorded.
     advice: VecDeque<consult::Advice>,
+    /// When something may be due.
+    due: Option<Time>,
     tickets: u64,
     /// The last of which it is known what became of it.
     settled: Ticket,
@@ -111,7 +116,7 @@ impl Gate {
         Self {
             mandate,
             who,
-            desk: Desk::new(policy),
+            desk: Desk::new(policy, &setting.nonce),
             ground,
             owners: None,
             mark,
@@ -126,6 +131,7 @@ impl Gate {
             to_client: Lane::default(),
             to_agent: Lane::default(),
             advice: VecDeque::new(),
+            due: None,
             tickets: 0,
             settled: Ticket(0),
             serial: 0,
@@ -136,6 +142,13 @@ impl Gate {
     #[must_use]
     pub fn with_owners(self, owners: Arc<dyn Owners>) -> Self {
         Self { owners: Some(owners), ..self }
+    }
+
+    /// The same, which shares its budgets with others that this tells of.
+    #[must_use]
+    pub fn with_till(mut self, till: Box<dyn Till>) -> Self {
+        self.desk = self.desk.with_till(till);
+        self
     }
 
     fn pass<'a, O: Out>(&'a mut self, now: Time, out: &'a mut O) -> Pass<'a, O> {
@@ -186,11 +199,16 @@ impl Gate {
         self.pass(now, out).tick();
     }
 
-    /// When something will be due.
+    /// How long anything may take.
+    #[must_use]
+    pub fn patience(&self) -> &Patience {
+        &self.mandate.patience
+    }
+
+    /// When something may be due: [`Self::tick`] finds out.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        let hearings = self.hearings.values().map(|hearing| hearing.due);
-        hearings.chain(self.sessions.values().filter_map(|session| session.stop_by)).min()
+        self.due
     }
 
     /// What waits for an approval.
@@ -265,18 +283,19 @@ impl<O: Out> Pass<'_, O> {
             Otherwise::Nothing => {}
             Otherwise::Say(way, line) => self.send(way, &[&line], None, Otherwise::Nothing),
             Otherwise::Unbegun(line, id) => {
-                if let Some(Asked::Prompt { session }) = self.gate.asked.remove(&id)
-                    && let Some(session) = self.gate.sessions.get_mut(&session)
-                {
+                let owed = self.gate.asked.remove(&id);
+                let name = owed.as_ref().and_then(|owed| owed.what.session());
+                if let Some(session) = name.and_then(|name| self.gate.sessions.get_mut(name)) {
                     session.prompts.retain(|prompt| *prompt != id);
                     session.runs = false;
+                    session.heard = None;
                 }
                 self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
             }
-            Otherwise::Halt(session) => self.halt(&session, UNRECORDED),
+            Otherwise::Halt(session) => self.halt_unrecorded(&session),
             Otherwise::Fail(line, session) => {
                 self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
-                self.halt(&session, UNRECORDED);
+                self.halt_unrecorded(&session);
             }
         }
     }

@@ -29,6 +29,8 @@ pub enum Ended {
     Agent,
     /// The agent is to be ended because it does not do as it is told.
     Unruly(String),
+    /// The agent is to be ended because it does not answer, and may take its leave.
+    Stuck(String),
     /// Somebody wanted it to.
     Told,
 }
@@ -53,7 +55,7 @@ struct Tray {
     to_agent: Vec<Bytes>,
     events: VecDeque<(Ticket, Event)>,
     advice: Vec<(u64, Option<String>)>,
-    end: Option<String>,
+    end: Option<Ended>,
 }
 
 impl Out for Tray {
@@ -74,7 +76,11 @@ impl Out for Tray {
     }
 
     fn end_agent(&mut self, why: &str) {
-        self.end.get_or_insert_with(|| why.to_owned());
+        self.end.get_or_insert_with(|| Ended::Unruly(why.to_owned()));
+    }
+
+    fn release_agent(&mut self, why: &str) {
+        self.end.get_or_insert_with(|| Ended::Stuck(why.to_owned()));
     }
 }
 
@@ -146,10 +152,13 @@ impl Guard {
         mut inquiries: mpsc::Receiver<Inquiry>,
     ) -> Ended {
         let (mut said, mut told) = (Vec::new(), Vec::new());
+        let input = self.agent.sender.clone();
+        // Not begun anew with every message: what is said to the agent does not make it read.
+        let mut deaf = std::pin::pin!(input.standstill(self.gate.patience().write));
         let (mut client_has_room, mut agent_has_room, mut asks) = (true, true, true);
         let ended = loop {
-            if let Some(why) = self.tray.end.take() {
-                break Ended::Unruly(why);
+            if let Some(ended) = self.tray.end.take() {
+                break ended;
             }
             let due = self.gate.deadline().map_or_else(|| Instant::now() + FAR, |at| self.began + at);
             let reads = self.events.len() + self.held.len() < MOST_EVENTS;
@@ -165,6 +174,7 @@ impl Guard {
                     self.gate.tick(self.began.elapsed(), &mut self.tray);
                     self.deal_out();
                 }
+                () = &mut deaf => break Ended::Stuck("it reads nothing of what it is told".to_owned()),
                 inquiry = inquiries.recv(), if asks => match inquiry {
                     Some(Inquiry::End) => break Ended::Told,
                     Some(inquiry) => self.inquire(inquiry),
@@ -315,7 +325,7 @@ impl Guard {
         let now = self.began.elapsed();
         match ended {
             Ended::Client | Ended::Told => self.gate.client_gone(now, &mut self.tray),
-            Ended::Agent | Ended::Unruly(_) => self.gate.agent_gone(now, &mut self.tray),
+            Ended::Agent | Ended::Unruly(_) | Ended::Stuck(_) => self.gate.agent_gone(now, &mut self.tray),
         }
         self.deal_out();
         while let Some((ticket, written)) = self.events.next().await {

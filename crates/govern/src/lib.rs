@@ -100,10 +100,12 @@ mod lobby;
 mod mandate;
 mod meta;
 mod once;
+mod patience;
 mod proxy;
 mod record;
 mod roots;
 mod scope;
+mod till;
 
 pub use chain::join;
 pub use desk::foresee;
@@ -111,6 +113,8 @@ pub use gate::{Ballot, BallotError, Gate, Open, Out, Request, Setting, Ticket, T
 pub use guard::{Ended, Inquiry, stand};
 pub use identity::{Method, Owners, Principal};
 pub use lobby::Lobby;
-pub use mandate::{Autonomy, Mandate, Patience, policy_of, provided};
+pub use mandate::{Autonomy, Mandate, policy_of, provided};
+pub use patience::Patience;
 pub use proxy::{Moves, Neighbour, Place, is_for_proxy};
 pub use roots::{Disk, Ground, Outside, admit};
+pub use till::{LogTill, Spent, Till, TillError};

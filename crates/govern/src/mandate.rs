@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use narrows_manifest::types::acp::McpTransport;
 use narrows_manifest::types::governance::Approver;
@@ -11,6 +10,7 @@ use narrows_manifest::{Bundle, Capabilities, McpBinding, ToolSet};
 use narrows_policy::{Access, Narrowing, Policy};
 use serde_json::{Value, json};
 
+use crate::patience::Patience;
 use crate::scope;
 
 /// As whom an agent acts, and within which bounds.
@@ -118,20 +118,5 @@ pub fn policy_of(bundle: &Bundle) -> Policy {
     match &bundle.governance {
         Some(_) => Policy::new(Access::High, Narrowing::default()).with_charter(bundle.charter().clone()),
         None => Policy::new(Access::Low, Narrowing::default()),
-    }
-}
-
-/// How long anything may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// Somebody to approve. Then it is denied.
-    pub approval: Duration,
-    /// A turn to end that was told to. Then its agent is.
-    pub cancel: Duration,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self { approval: Duration::from_secs(300), cancel: Duration::from_secs(10) }
     }
 }

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use crate::identity::Principal;
 use crate::life::Life;
 use crate::mandate::Mandate;
+use crate::till::Spent;
 
 /// The longest input or output that is logged as it is.
 const LONGEST: usize = 256 << 10;
@@ -69,14 +70,27 @@ impl Parties<'_> {
         }
     }
 
+    /// Somebody did not answer in time, or answered after it.
+    pub(crate) fn deadline(&self, what: &str, method: &str, reason: &str) -> Event {
+        let about = json!({"kind": "deadline", "method": clipped(method, 128), "reason": reason});
+        self.event(what, self.of_session(), about)
+    }
+
     /// The session is over.
     pub(crate) fn closed(&self, reason: &str) -> Event {
         self.event("session.closed", self.of_session(), json!({"kind": "state", "reason": reason}))
     }
 
     /// What was decided about a call, before anything of it is done or shown.
-    pub(crate) fn resolved(&self, call: &Case<'_>, ruling: &Ruling, approval: &Approved) -> Event {
-        let about = json!({
+    /// What it takes of budgets is told to whoever shares them.
+    pub(crate) fn resolved(
+        &self,
+        call: &Case<'_>,
+        ruling: &Ruling,
+        approval: &Approved,
+        spent: Option<&Spent>,
+    ) -> Event {
+        let mut about = json!({
             "kind": "decision",
             "tool": call.tool,
             "toolCallId": call.id,
@@ -84,6 +98,9 @@ impl Parties<'_> {
             "reason": ruling.to_string(),
             "risk": ruling.risk,
         });
+        if let Some(spent) = spent {
+            about["spent"] = json!(spent);
+        }
         let decision =
             if *approval == Approved::Pending { decision(ruling.class) } else { approval.decision() };
         Event {

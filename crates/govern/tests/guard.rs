@@ -35,7 +35,8 @@ fn rig() -> Rig {
     let setting = Setting { began: 1_700_000_000, nonce: "n".into() };
     let gate = Gate::new(mandate, who, policy, Box::new(Disk), setting);
     let (client, outer) = memory::pair(&narrows_link::Options::default());
-    let (inner, agent) = memory::pair(&narrows_link::Options::default());
+    // So little room that it can be filled.
+    let (inner, agent) = memory::pair(&narrows_link::Options { queue_bytes: 4096, ..Default::default() });
     let (inquiries, asked) = mpsc::channel(4);
     let guard = tokio::spawn(stand(gate, outer, inner, log, asked));
     Rig { client, agent, inquiries, guard, log: path, home }
@@ -180,4 +181,37 @@ async fn whoever_is_told_to_end_closes_its_sessions_first() {
     let (ended, actions) = rig.over().await;
     assert_eq!(ended, Ended::Told);
     assert_eq!(actions[1..], ["operator.interrupted", "session.closed"]);
+}
+
+/// A line that nobody has to answer.
+fn note() -> Value {
+    json!({"jsonrpc": "2.0", "method": "n", "params": {"text": "x".repeat(3000)}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_reads_nothing_is_not_waited_for() {
+    let rig = rig();
+    for _ in 0..8 {
+        say(&rig.client, note()).await;
+    }
+    let since = tokio::time::Instant::now();
+    let ended = rig.guard.await.unwrap();
+    assert!(matches!(&ended, Ended::Stuck(why) if why.contains("reads nothing")), "{ended:?}");
+    let waited = since.elapsed().as_secs();
+    assert!((10..=12).contains(&waited), "{waited}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_reads_slowly_is_waited_for() {
+    let mut rig = rig();
+    for _ in 0..8 {
+        say(&rig.client, note()).await;
+    }
+    for _ in 0..8 {
+        // sleep: the time that it takes is what the test is about, and it is not real.
+        tokio::time::sleep(std::time::Duration::from_secs(8)).await;
+        assert_eq!(hear(&mut rig.agent).await["method"], "n");
+    }
+    rig.client.sender.close();
+    assert_eq!(rig.guard.await.unwrap(), Ended::Client);
 }

@@ -65,6 +65,18 @@ fn terminal() -> io::Result<File> {
     })
 }
 
+/// Asks for a yes. Anything else, and nothing at all, is none.
+pub(crate) fn agrees(text: &str) -> io::Result<bool> {
+    let mut terminal = terminal()?;
+    // What was typed before the question is no answer to it.
+    tcflush(&terminal, QueueSelector::IFlush)?;
+    terminal.write_all(text.as_bytes())?;
+    let mut answer = [0; LONGEST];
+    let length = terminal.read(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer[..length]);
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
 /// Asks in the terminal itself, wherever stdin and stdout lead, until it is answered or `unwanted` ends.
 fn ask(question: &Question, colour: Colour, unwanted: &PipeReader) -> io::Result<Reply> {
     let mut terminal = terminal()?;

@@ -31,8 +31,9 @@ fn entries_are_found_across_files() {
     assert_eq!(count(Filter { session: session.clone(), ..Filter::default() }), 30);
     assert_eq!(count(Filter { tool: Some("tool-1".into()), ..Filter::default() }), 20);
     assert_eq!(count(Filter { decision: Some(Decision::Deny), ..Filter::default() }), 15);
-    let both = Filter { session, tool: Some("tool-1".into()), decision: Some(Decision::Deny) };
+    let both = Filter { session, tool: Some("tool-1".into()), decision: Some(Decision::Deny), text: None };
     assert_eq!(count(both), 5);
+    assert_eq!(count(Filter { text: Some("\"session\":\"b\""), ..Filter::default() }), 30);
     assert_eq!(count(Filter { session: Some("c".into()), ..Filter::default() }), 0);
     assert!(Reader::open(&directory.path().join("none"), Filter::default()).is_err());
 }

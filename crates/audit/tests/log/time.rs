@@ -72,3 +72,35 @@ fn a_jump_is_recorded_and_time_does_not_go_back() {
     12T00:00:00 
     ");
 }
+
+#[test]
+fn a_log_is_read_from_a_moment_on() {
+    for segment_bytes in [20_000, 64 << 20] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("audit-log.jsonl");
+        let clock = Arc::new(Hands::default());
+        let options = Options { clock: clock.clone(), segment_bytes, ..Options::default() };
+        let log = Log::open(&path, options).expect("a log");
+        for second in 0..500_u32 {
+            clock.set(i64::from(second) * 10, u64::from(second) * 10);
+            log.append(event(0, 400)).wait().expect("written");
+        }
+        for second in [0_i64, 1, 10, 11, 2_500, 4_989, 4_990, 4_991, 9_999] {
+            let moment = Timestamp::from_second(second).expect("in range");
+            let mut reader = Reader::since(&path, Filter::default(), moment).expect("readable");
+            let entries: Vec<Entry> = std::iter::from_fn(|| reader.next_entry().expect("an entry")).collect();
+            let young = |entry: &&Entry| entry.ts.parse::<Timestamp>().is_ok_and(|ts| ts >= moment);
+            let expected = (0..500).filter(|number| number * 10 >= second).count();
+            assert_eq!(entries.iter().filter(young).count(), expected, "{second}");
+            // Hardly anything else was read, and it goes on when there is more.
+            assert!(entries.len() - expected < 200, "{second}: {}", entries.len());
+        }
+        let end = Timestamp::from_second(9_999).expect("in range");
+        let mut reader = Reader::since(&path, Filter::default(), end).expect("readable");
+        while reader.next_entry().expect("an entry").is_some() {}
+        for _ in 0..100 {
+            log.append(event(0, 400)).wait().expect("written");
+        }
+        assert_eq!(std::iter::from_fn(|| reader.next_entry().expect("an entry")).count(), 100);
+    }
+}

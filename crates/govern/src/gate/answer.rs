@@ -14,10 +14,20 @@ use crate::meta::introduce;
 impl<O: Out> Pass<'_, O> {
     pub(super) fn agent_response(&mut self, message: View<'_>) {
         let Some(id) = message.id() else { return };
-        match self.gate.asked.remove(id) {
-            None => self.show(message),
-            Some(Asked::Initialize) => self.initialized(id, message),
-            Some(Asked::Create { place }) => {
+        let Some(owed) = self.gate.asked.remove(id) else {
+            // What nobody asked, or what was answered already, is nobody's answer; a complaint about a line is somebody's.
+            if id == b"null" {
+                self.show(message);
+            }
+            return;
+        };
+        if owed.is_late {
+            return self.too_late(&owed);
+        }
+        match owed.what {
+            Asked::Other => self.show(message),
+            Asked::Initialize => self.initialized(id, message),
+            Asked::Create { place } => {
                 let name = message.session().filter(|_| message.result().is_some());
                 let Some(name) = name else { return self.show(message) };
                 if let Some(session) = self.session(&name) {
@@ -29,7 +39,7 @@ impl<O: Out> Pass<'_, O> {
                 }
                 self.invoked(id, &name, message);
             }
-            Some(Asked::Open { session: name, replays }) => {
+            Asked::Open { session: name, replays } => {
                 let Some(session) = self.gate.sessions.get_mut(&*name) else {
                     return self.show(message);
                 };
@@ -41,10 +51,13 @@ impl<O: Out> Pass<'_, O> {
                     self.show(message);
                 }
             }
-            Some(Asked::List) => self.listed(id, message),
-            Some(Asked::Prompt { session }) => self.turn_answered(id, &session, message),
-            Some(Asked::Close { session }) => {
-                let ticket = message.result().and_then(|_| self.over(&session, "it was closed"));
+            Asked::List => self.listed(id, message),
+            Asked::Prompt { session } => self.turn_answered(id, &session, message),
+            Asked::Close { session } => {
+                let ticket = message.result().and_then(|_| {
+                    self.settle_prompts(&session);
+                    self.over(&session, "it was closed")
+                });
                 let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
                 self.send(Way::ToClient, &[message.bytes()], ticket, otherwise);
             }

@@ -26,6 +26,10 @@ pub trait Out {
     fn advise(&mut self, number: u64, refusal: Option<String>);
     /// Ends the agent, which does not do as it is told.
     fn end_agent(&mut self, why: &str);
+    /// Ends the agent, which does not come to an end by itself. It may be given more time than one that is unruly.
+    fn release_agent(&mut self, why: &str) {
+        self.end_agent(why);
+    }
 }
 
 /// Where and when a gate stands.

@@ -7,9 +7,11 @@ use super::Pass;
 use super::api::Out;
 use super::lane::{Otherwise, Way};
 use super::opening::UNDECLARED;
+use super::session::Served;
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn agent(&mut self, message: View<'_>) {
+        self.hears(message);
         match message.kind() {
             Kind::Notification => self.agent_notification(message),
             Kind::Request => self.agent_request(message),
@@ -63,6 +65,14 @@ impl<O: Out> Pass<'_, O> {
             }
             method::MCP_MESSAGE | method::MCP_CONNECT | method::MCP_DISCONNECT => {
                 self.mcp(id, &method, message);
+            }
+            method::TERMINAL_WAIT_FOR_EXIT => {
+                if let Some(name) = message.session()
+                    && self.gate.served.len() < super::MOST_OPEN
+                {
+                    self.gate.served.insert(id.into(), Served::Wait { session: (&*name).into() });
+                }
+                self.show(message);
             }
             _ => self.show(message),
         }

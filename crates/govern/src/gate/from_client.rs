@@ -7,7 +7,7 @@ use super::Pass;
 use super::api::Out;
 use super::from_agent::out_of_place;
 use super::lane::{Otherwise, Way};
-use super::session::{Asked, Served};
+use super::session::{Asked, Owed, Served};
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn client(&mut self, message: View<'_>) {
@@ -26,41 +26,48 @@ impl<O: Out> Pass<'_, O> {
     fn client_request(&mut self, message: View<'_>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
         if let Some(error) = out_of_place(&method) {
-            let line = message::error(id, &error);
-            return self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+            return self.refuse_client(id, &error);
         }
         if !self.is_ours(message) {
             return self.refuse_unknown(id, &method, message);
         }
-        let session = || message.session().map(|name| Box::from(&*name));
-        let asked = match &*method {
-            method::INITIALIZE => return self.initialize(id, message),
-            method::SESSION_NEW => return self.create(id, message),
-            method::SESSION_FORK => return self.create(id, message),
-            method::SESSION_LOAD | method::SESSION_RESUME => return self.reopen(id, message),
-            method::SESSION_PROMPT => return self.prompt(id, message),
-            method::SESSION_CLOSE | method::SESSION_DELETE => {
-                session().map(|session| Asked::Close { session })
+        match &*method {
+            method::INITIALIZE => self.initialize(id, message),
+            method::SESSION_NEW => self.create(id, message),
+            method::SESSION_FORK => self.create(id, message),
+            method::SESSION_LOAD | method::SESSION_RESUME => self.reopen(id, message),
+            method::SESSION_PROMPT => self.prompt(id, message),
+            method::SESSION_CLOSE | method::SESSION_DELETE => self.close(id, message),
+            method::SESSION_LIST => {
+                if self.await_answer(id, message, Asked::List) {
+                    self.forward(message);
+                }
             }
-            method::SESSION_LIST => Some(Asked::List),
-            _ => None,
-        };
-        if let Some(asked) = asked
-            && !self.await_answer(id, asked)
-        {
-            return;
+            _ => self.ask(id, message),
         }
-        self.forward(message);
+    }
+
+    /// Asks something of the agent that changes nothing here.
+    pub(super) fn ask(&mut self, id: &[u8], message: View<'_>) {
+        if self.await_answer(id, message, Asked::Other) {
+            self.forward(message);
+        }
     }
 
     /// Remembers what an answer will be about. Not if there are too many, or another of this id is open.
-    pub(super) fn await_answer(&mut self, id: &[u8], asked: Asked) -> bool {
+    pub(super) fn await_answer(&mut self, id: &[u8], message: View<'_>, what: Asked) -> bool {
         let error = if self.gate.asked.contains_key(id) {
             RpcError::new(Code::DuplicateId, "a request with this id is still unanswered")
         } else if self.gate.asked.len() >= super::MOST_OPEN {
             RpcError::new(Code::Backpressure, "too many requests are unanswered")
         } else {
-            self.gate.asked.insert(id.into(), asked);
+            let method = message.method().unwrap_or_default();
+            let due = self.gate.mandate.patience.of(&method).map(|patience| self.now + patience);
+            if let Some(due) = due {
+                self.gate.arm(due);
+            }
+            let owed = Owed { what, method: (&*method).into(), due, is_late: false };
+            self.gate.asked.insert(id.into(), owed);
             return true;
         };
         self.refuse_client(id, &error);
@@ -101,7 +108,15 @@ impl<O: Out> Pass<'_, O> {
     fn client_response(&mut self, message: View<'_>) {
         let Some(id) = message.id() else { return };
         match self.gate.served.remove(id) {
-            Some(Served::Service { session, call }) => self.service_done(&session, &call, message),
+            Some(Served::Service { session, call, .. }) => {
+                self.resume(&session);
+                self.service_done(&session, &call, message);
+            }
+            Some(Served::Wait { session }) => {
+                self.resume(&session);
+                self.forward(message);
+            }
+            Some(Served::Late { session }) => self.client_too_late(&session),
             Some(Served::Question(number)) => self.answered(number, message),
             Some(Served::Connect { server }) => self.mcp_connected(server, message),
             // What nobody asked is nobody's answer, least of all one to a permission.

@@ -37,7 +37,7 @@ impl<O: Out> Pass<'_, O> {
         let case = session.calls.get_mut(key)?;
         case.agreed = Some((case.call.tool(), case.call.matter()));
         (case.approved, case.signers) = (approved, signers);
-        let event = self.resolved(name, key)?;
+        let event = self.resolved(name, key, None)?;
         Some(self.record(event))
     }
 

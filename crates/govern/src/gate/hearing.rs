@@ -53,6 +53,11 @@ impl Hearing {
         }
     }
 
+    /// Whether it is about something in this session.
+    pub(super) fn is_of(&self, session: &str) -> bool {
+        *self.session == *session
+    }
+
     /// Whether enough of those who may have approved.
     fn is_settled(&self) -> bool {
         let given: Vec<&Principal> = self.given.iter().map(|(signer, _)| signer).collect();
@@ -151,7 +156,7 @@ impl<O: Out> Pass<'_, O> {
     }
 
     pub(super) fn hearings_of(&self, session: &str) -> Vec<u64> {
-        let of = self.gate.hearings.iter().filter(|(_, hearing)| *hearing.session == *session);
+        let of = self.gate.hearings.iter().filter(|(_, hearing)| hearing.is_of(session));
         of.map(|(number, _)| *number).collect()
     }
 
@@ -209,6 +214,7 @@ impl<O: Out> Pass<'_, O> {
         params["_meta"] = json!({"aip44": {"approval": approval, "reason": hearing.reason}});
         let is_unannounced = hearing.origin.is_unannounced();
         self.gate.hearings.insert(number, hearing);
+        self.gate.arm(due);
         let ticket = self.step(name, Life::Suspended, Some(&approval)).or(after);
         if hopeless {
             return self.decide(number, Approved::Refused("nobody may approve it".to_owned()));
@@ -280,22 +286,22 @@ impl<O: Out> Pass<'_, O> {
         let Hearing { session: name, call, origin, question, given, .. } = hearing;
         if let Some(question) = question {
             self.gate.served.remove(&question);
-            self.withdraw(&question);
+            self.cancel_request(Way::ToClient, &question);
         }
+        self.resume(&name);
         let at = self.unix();
         if let Some(case) = self.case(&name, &call) {
             case.approved = approved.clone();
             case.signers = given.into_iter().map(|(signer, _)| signer).collect();
             case.agreed = approved.is_given().then(|| (case.call.tool(), case.call.matter()));
         }
-        let uncounted = self.case(&name, &call).filter(|case| approved.is_given() && !case.counted);
-        if let Some(case) = uncounted
-            && let Some(verdict) = case.verdict.clone()
-        {
+        let case = self.gate.sessions.get_mut(&*name).and_then(|session| session.calls.get_mut(&*call));
+        let spent = case.filter(|case| approved.is_given() && !case.counted).and_then(|case| {
             case.counted = true;
-            self.gate.desk.count(&verdict, at);
-        }
-        let event = self.resolved(&name, &call);
+            let verdict = case.verdict.as_ref()?;
+            self.gate.desk.count(verdict, at)
+        });
+        let event = self.resolved(&name, &call, spent.as_ref());
         let mut ticket = event.map(|event| self.record(event));
         ticket = self.step(&name, Life::Resumed, None).or(ticket);
         if origin.is_unannounced() && self.hearings_of(&name).is_empty() {
@@ -366,14 +372,6 @@ impl<O: Out> Pass<'_, O> {
         if let Ok(line) = message::response(id, &result) {
             let line: Bytes = line;
             self.send(Way::ToClient, &[&line], after, Otherwise::Say(Way::ToClient, unrecorded(id)));
-        }
-    }
-
-    /// The client need not answer any more.
-    fn withdraw(&mut self, question: &[u8]) {
-        let id: Value = serde_json::from_slice(question).unwrap_or_default();
-        if let Ok(line) = message::notification(method::CANCEL_REQUEST, &json!({"requestId": id})) {
-            self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
         }
     }
 }

@@ -116,8 +116,8 @@ impl<O: Out> Pass<'_, O> {
             Some(found(name, Some(session.clone())))
         });
         in_session.or_else(|| {
-            self.gate.asked.values().find_map(|asked| {
-                let Asked::Create { place } = asked else { return None };
+            self.gate.asked.values().find_map(|owed| {
+                let Asked::Create { place } = &owed.what else { return None };
                 let (_, name) = place.servers.iter().find(|(server, _)| server == id)?;
                 Some(found(name, None))
             })

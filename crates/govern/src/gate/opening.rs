@@ -59,7 +59,7 @@ impl Refusal {
 impl<O: Out> Pass<'_, O> {
     /// The client introduces itself: what the manifest does not declare it does not offer.
     pub(super) fn initialize(&mut self, id: &[u8], message: View<'_>) {
-        if !self.await_answer(id, Asked::Initialize) {
+        if !self.await_answer(id, message, Asked::Initialize) {
             return;
         }
         let mut params = read(message.params());
@@ -86,7 +86,7 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn create(&mut self, id: &[u8], message: View<'_>) {
         match self.admit_opening(message, None) {
             Ok(place) => {
-                if self.await_answer(id, Asked::Create { place }) {
+                if self.await_answer(id, message, Asked::Create { place }) {
                     self.forward_opening(id, message);
                 }
             }
@@ -114,7 +114,7 @@ impl<O: Out> Pass<'_, O> {
                     return self.refuse_client(id, &error);
                 }
                 let replays = !is_working;
-                if self.await_answer(id, Asked::Open { session: (&*name).into(), replays }) {
+                if self.await_answer(id, message, Asked::Open { session: (&*name).into(), replays }) {
                     let session = self.gate.sessions.entry((&*name).into()).or_default();
                     session.replays += u32::from(replays);
                     session.is_admitted = true;

@@ -56,8 +56,10 @@ impl<O: Out> Pass<'_, O> {
     /// Decides about something that the agent wants of the client.
     pub(super) fn want(&mut self, id: &[u8], name: &str, call: Call, message: View<'_>) {
         let key = format!("request {}", String::from_utf8_lossy(id));
+        self.heard(name);
+        let is_full = self.gate.served.len() >= super::MOST_OPEN;
         let Some(session) = self.session(name) else { return };
-        if session.is_stopping() || !session.has_room_for(&key) {
+        if session.is_stopping() || !session.has_room_for(&key) || is_full {
             let error = RpcError::new(Code::Cancelled, "the turn is to end");
             return self.refuse_agent(id, &error);
         }
@@ -84,7 +86,9 @@ impl<O: Out> Pass<'_, O> {
 
     /// Lets the client do it.
     pub(super) fn serve(&mut self, id: &[u8], name: &str, key: &str, line: &[u8], after: Option<Ticket>) {
-        self.gate.served.insert(id.into(), Served::Service { session: name.into(), call: key.into() });
+        let due = self.now + self.gate.mandate.patience.service;
+        self.gate.arm(due);
+        self.gate.served.insert(id.into(), Served::Service { session: name.into(), call: key.into(), due });
         if let Some(case) = self.case(name, key) {
             case.call.progress = Progress::Running;
         }

@@ -39,11 +39,32 @@ pub(super) struct Session {
     /// Calls that were decided before they are told of.
     pub(super) decided: Vec<Case>,
     /// Why its turn was stopped by us, if it was.
-    pub(super) halted: Option<String>,
+    pub(super) halted: Option<Halt>,
     /// What records that.
     pub(super) halted_at: Option<Ticket>,
     /// When its agent is ended if it has not stopped.
     pub(super) stop_by: Option<Time>,
+    /// When something was last heard of the turn that goes on, if one does.
+    pub(super) heard: Option<Time>,
+}
+
+/// Why a turn was stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Halt {
+    pub(super) reason: String,
+    /// Because of a deadline: that is a fault, and not a refusal.
+    pub(super) is_late: bool,
+}
+
+/// A request of the client's that the agent has not answered.
+#[derive(Debug)]
+pub(super) struct Owed {
+    pub(super) what: Asked,
+    pub(super) method: Box<str>,
+    /// Until when, if there is a bound.
+    pub(super) due: Option<Time>,
+    /// It was answered by us.
+    pub(super) is_late: bool,
 }
 
 /// A call and what was decided about it.
@@ -114,13 +135,29 @@ pub(super) enum Asked {
     },
     /// Which sessions there are.
     List,
+    /// Anything that changes nothing here.
+    Other,
+}
+
+impl Asked {
+    /// The session it is about, if that has a name.
+    pub(super) fn session(&self) -> Option<&str> {
+        match self {
+            Self::Open { session, .. } | Self::Prompt { session } | Self::Close { session } => Some(session),
+            Self::Initialize | Self::Create { .. } | Self::List | Self::Other => None,
+        }
+    }
 }
 
 /// A request of the agent's, or of our own, at the client.
 #[derive(Debug)]
 pub(super) enum Served {
     /// Something that was allowed, whose outcome is recorded.
-    Service { session: Box<str>, call: Box<str> },
+    Service { session: Box<str>, call: Box<str>, due: Time },
+    /// The end of something that was allowed, which takes as long as it takes.
+    Wait { session: Box<str> },
+    /// It was answered by us.
+    Late { session: Box<str> },
     /// A question about this hearing.
     Question(u64),
     /// A connection to the MCP server of this id.

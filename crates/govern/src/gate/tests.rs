@@ -1,6 +1,8 @@
 //! Whole conversations through the gate, as what everybody gets to see.
 
 mod approvals;
+mod deadlines;
+mod endings;
 mod grants;
 mod history;
 mod openings;
@@ -78,6 +80,10 @@ impl Out for Sight {
 
     fn end_agent(&mut self, why: &str) {
         self.seen.push(format!("end the agent: {why}"));
+    }
+
+    fn release_agent(&mut self, why: &str) {
+        self.seen.push(format!("release the agent: {why}"));
     }
 }
 

@@ -10,12 +10,14 @@ use serde_json::{Value, json};
 
 use super::Pass;
 use super::api::{Out, Ticket};
+use super::deadline::late;
 use super::lane::{Otherwise, Way};
-use super::session::Case;
+use super::session::{Case, Halt};
 use crate::call::{Progress, Said};
 use crate::life::Life;
 use crate::record::{self, Approved};
 use crate::scope;
+use crate::till::Spent;
 
 /// What is to be done with an update about a call.
 enum Course {
@@ -93,7 +95,8 @@ impl<O: Out> Pass<'_, O> {
             session.runs = false;
             was_working
         });
-        let Some((reason, ticket)) = self.unhalt(name) else {
+        self.rest(name);
+        let Some((Halt { reason, is_late }, ticket)) = self.unhalt(name) else {
             let update: Value = serde_json::from_slice(update).unwrap_or_default();
             let ticket = match update["stopReason"].as_str() {
                 _ if !was_working => None,
@@ -104,7 +107,11 @@ impl<O: Out> Pass<'_, O> {
             };
             return self.send_marked(message, ticket, Otherwise::Nothing);
         };
-        let update = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "refusal"});
+        let mut update = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "refusal"});
+        if is_late {
+            update["stopReason"] = json!("error");
+            update["error"] = json!(late(&reason));
+        }
         let params =
             json!({"sessionId": name, "update": update, "_meta": {"aip44": {"interrupted": reason}}});
         if let Ok(line) = narrows_wire::message::notification(narrows_acp::method::SESSION_UPDATE, &params) {
@@ -168,6 +175,7 @@ impl<O: Out> Pass<'_, O> {
     /// Decides about a call as it is known now, and has that recorded. What was approved for other input is void.
     pub(super) fn judge(&mut self, name: &str, id: &str) -> Option<Ticket> {
         let at = self.unix();
+        self.gate.desk.look_around();
         let session = self.gate.sessions.get(name)?;
         let case = session.calls.get(id)?;
         let gate = &self.gate;
@@ -182,9 +190,7 @@ impl<O: Out> Pass<'_, O> {
             Class::Deny => Approved::Refused(verdict.reason()),
         };
         let counts = approved == Approved::Auto && !case.counted;
-        if counts {
-            self.gate.desk.count(&verdict, at);
-        }
+        let spent = if counts { self.gate.desk.count(&verdict, at) } else { None };
         let case = self.case(name, id)?;
         case.counted |= counts;
         let is_agreed = case
@@ -196,17 +202,17 @@ impl<O: Out> Pass<'_, O> {
         if approved != Approved::Pending || !is_agreed {
             case.approved = approved;
         }
-        let event = self.resolved(name, id)?;
+        let event = self.resolved(name, id, spent.as_ref())?;
         Some(self.record(event))
     }
 
     /// What was decided about a call, for the log.
-    pub(super) fn resolved(&self, name: &str, id: &str) -> Option<Event> {
+    pub(super) fn resolved(&self, name: &str, id: &str, spent: Option<&Spent>) -> Option<Event> {
         let case = self.gate.sessions.get(name)?.calls.get(id)?;
         let verdict = case.verdict.as_ref()?;
         let (tool, input) = (case.call.tool(), case.call.matter());
         let named = record::Case { tool: &tool, id, input: &input };
-        Some(self.parties(name).resolved(&named, &verdict.ruling, &case.approved))
+        Some(self.parties(name).resolved(&named, &verdict.ruling, &case.approved, spent))
     }
 
     /// What came of a call, for the log.

@@ -5,10 +5,11 @@ use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Value, json};
 
 use super::api::{Out, Ticket};
+use super::deadline::late;
 use super::lane::{Otherwise, Way};
 use super::opening::{unnamed, unrecorded};
-use super::session::{Asked, Case, Origin};
-use super::{Pass, Raw};
+use super::session::{Asked, Case, Halt, Origin, Owed, Session};
+use super::{Pass, Raw, UNRECORDED};
 use crate::call::Call;
 use crate::life::Life;
 use crate::mandate::Autonomy;
@@ -22,8 +23,10 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn prompt(&mut self, id: &[u8], message: View<'_>) {
         let Some(name) = message.session() else { return self.refuse_client(id, &unnamed()) };
         if self.gate.sessions.get(&*name).is_some_and(|session| session.replays > 0) {
-            // What the turn does could not be told from what was done before.
-            let error = RpcError::new(Code::InvalidRequest, "the session is still being opened");
+            // What the agent did in it would pass for history.
+            let error = RpcError::new(Code::InvalidRequest, "the session is still being opened")
+                .with("condition", json!("session_busy"))
+                .with("retryable", json!(true));
             return self.refuse_client(id, &error);
         }
         if self.gate.mandate.autonomy != Autonomy::Gated {
@@ -32,7 +35,7 @@ impl<O: Out> Pass<'_, O> {
         let key = format!("turn {}", String::from_utf8_lossy(id));
         let call = Call::known(None, "turn", "other", json!({}));
         let verdict = self.turn_verdict(&call);
-        let Some(session) = self.session(&name) else { return self.forward(message) };
+        let Some(session) = self.session(&name) else { return self.ask(id, message) };
         session.calls.insert(key.as_str().into(), Case { call, verdict: Some(verdict), ..Case::default() });
         let origin = Origin::Turn { line: message.bytes().to_vec().into(), id: id.into() };
         self.hear(&name, &key, origin, None);
@@ -40,7 +43,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// Sends a prompt on, once what lets it begin is recorded.
     pub(super) fn begin_turn(&mut self, id: &[u8], name: &str, message: View<'_>, after: Option<Ticket>) {
-        if !self.await_answer(id, Asked::Prompt { session: name.into() }) {
+        if !self.await_answer(id, message, Asked::Prompt { session: name.into() }) {
             return;
         }
         let is_v2 = self.gate.is_v2;
@@ -48,6 +51,7 @@ impl<O: Out> Pass<'_, O> {
             session.prompts.push(id.into());
             session.runs = is_v2;
         }
+        self.listen(name);
         let otherwise = Otherwise::Unbegun(unrecorded(id), id.into());
         self.send(Way::ToAgent, &[message.bytes()], after, otherwise);
     }
@@ -57,17 +61,72 @@ impl<O: Out> Pass<'_, O> {
         for number in self.hearings_of(name) {
             self.decide(number, record::Approved::Refused(CANCELLED.to_owned()));
         }
+        let goes_on = |session: &Session| session.heard.is_some() && session.stop_by.is_none();
+        if self.gate.sessions.get(name).is_some_and(goes_on) {
+            self.stop_soon(name);
+        }
+    }
+
+    /// The client closes a session: what goes on in it is to end first.
+    pub(super) fn close(&mut self, id: &[u8], message: View<'_>) {
+        let Some(name) = message.session() else { return self.refuse_client(id, &unnamed()) };
+        if !self.await_answer(id, message, Asked::Close { session: (&*name).into() }) {
+            return;
+        }
+        for number in self.hearings_of(&name) {
+            self.decide(number, record::Approved::Refused("the session is being closed".to_owned()));
+        }
+        if self.gate.sessions.get(&*name).is_some_and(|session| session.heard.is_some()) {
+            self.cancel(&name);
+        }
+        self.forward(message);
+    }
+
+    /// Tells the agent to end a turn.
+    fn cancel(&mut self, name: &str) {
+        if let Ok(line) = message::notification(method::SESSION_CANCEL, &json!({"sessionId": name})) {
+            self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+        }
+    }
+
+    /// Answers the prompts of a session that is over and whose agent has not.
+    pub(super) fn settle_prompts(&mut self, name: &str) {
+        let prompts = self.gate.sessions.get_mut(name).map(|session| std::mem::take(&mut session.prompts));
+        for id in prompts.unwrap_or_default() {
+            if let Some(owed) = self.gate.asked.get_mut(&id) {
+                owed.is_late = true;
+            }
+            let ticket = self.step(name, Life::Interrupted, Some("it was closed"));
+            if let Ok(line) = message::response(&id, &json!({"stopReason": "cancelled"})) {
+                let otherwise = Otherwise::Say(Way::ToClient, unrecorded(&id));
+                self.send(Way::ToClient, &[&line], ticket, otherwise);
+            }
+        }
+    }
+
+    /// A turn is over, and nothing more has to be heard of it.
+    pub(super) fn rest(&mut self, name: &str) {
+        if let Some(session) = self.gate.sessions.get_mut(name) {
+            session.heard = None;
+        }
     }
 
     /// The agent has answered a prompt: in version 1 the turn is over.
     pub(super) fn turn_answered(&mut self, id: &[u8], name: &str, message: View<'_>) {
         if let Some(session) = self.gate.sessions.get_mut(name) {
             session.prompts.retain(|prompt| **prompt != *id);
+            let is_over = session.prompts.is_empty() && (!self.gate.is_v2 || message.result().is_none());
+            session.heard = session.heard.filter(|_| !is_over);
         }
         if self.gate.is_v2 {
             return self.turn_accepted(id, name, message);
         }
-        if let Some((reason, ticket)) = self.unhalt(name) {
+        if let Some((Halt { reason, is_late }, ticket)) = self.unhalt(name) {
+            if is_late {
+                let line = message::error(id, &late(&reason));
+                let otherwise = Otherwise::Say(Way::ToClient, line.clone());
+                return self.send(Way::ToClient, &[&line], ticket, otherwise);
+            }
             let meta = json!({"aip44": {"interrupted": reason}});
             let Ok(line) = message::response(id, &json!({"stopReason": "refusal", "_meta": meta})) else {
                 return;
@@ -99,7 +158,7 @@ impl<O: Out> Pass<'_, O> {
     }
 
     /// A session that was halted has stopped. Why it was, and what is still to be recorded of that.
-    pub(super) fn unhalt(&mut self, name: &str) -> Option<(String, Option<Ticket>)> {
+    pub(super) fn unhalt(&mut self, name: &str) -> Option<(Halt, Option<Ticket>)> {
         let settled = self.gate.settled;
         let session = self.gate.sessions.get_mut(name)?;
         session.stop_by = None;
@@ -119,23 +178,36 @@ impl<O: Out> Pass<'_, O> {
 
     /// Stops a turn in which the agent does what it may not.
     pub(super) fn halt(&mut self, name: &str, reason: &str) {
-        let by = self.now + self.gate.mandate.patience.cancel;
+        self.stop(name, Halt { reason: reason.to_owned(), is_late: false });
+    }
+
+    /// Stops a turn whose acts cannot be recorded. One that is over already has nothing to be stopped, and nothing to be
+    /// waited for.
+    pub(super) fn halt_unrecorded(&mut self, name: &str) {
+        if self.gate.sessions.get(name).is_some_and(|session| session.heard.is_some()) {
+            self.halt(name, UNRECORDED);
+        } else {
+            self.cancel(name);
+        }
+    }
+
+    /// Stops a turn. If the agent does not, it is ended.
+    pub(super) fn stop(&mut self, name: &str, halt: Halt) {
         let Some(session) = self.session(name) else { return };
         if session.is_stopping() {
             return;
         }
-        session.halted = Some(reason.to_owned());
-        session.stop_by = Some(by);
-        let ticket = self.step(name, Life::Interrupted, Some(reason));
+        let reason = halt.reason.clone();
+        session.halted = Some(halt);
+        self.stop_soon(name);
+        let ticket = self.step(name, Life::Interrupted, Some(&reason));
         if let Some(session) = self.session(name) {
             session.halted_at = ticket;
         }
         for number in self.hearings_of(name) {
-            self.decide(number, record::Approved::Refused(reason.to_owned()));
+            self.decide(number, record::Approved::Refused(reason.clone()));
         }
-        if let Ok(line) = message::notification(method::SESSION_CANCEL, &json!({"sessionId": name})) {
-            self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
-        }
+        self.cancel(name);
     }
 
     /// A session is over: what never finished is recorded as such. The last thing that is.
@@ -177,38 +249,18 @@ impl<O: Out> Pass<'_, O> {
 
     /// The agent is gone: what it owes it will not answer.
     pub(super) fn agent_gone(&mut self) {
-        let mut owed: Vec<Raw> = self.gate.asked.drain().map(|(id, _)| id).collect();
-        owed.sort_unstable();
-        let error = RpcError::new(Code::WorkerLost, "the agent has gone").effects(Effects::Possible);
-        for id in owed {
-            let line = message::error(&id, &error);
+        let mut owed: Vec<(Raw, Owed)> = self.gate.asked.drain().filter(|(_, owed)| !owed.is_late).collect();
+        owed.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        let gone = RpcError::new(Code::WorkerLost, "the agent has gone").effects(Effects::Possible);
+        for (id, owed) in owed {
+            let halted = owed.what.session().and_then(|name| self.gate.sessions.get(name)?.halted.as_ref());
+            let line = match halted.filter(|halt| halt.is_late) {
+                Some(halt) => message::error(&id, &late(&halt.reason)),
+                None => message::error(&id, &gone),
+            };
             self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
         }
         self.all_over("the agent has gone");
-    }
-
-    pub(super) fn tick(&mut self) {
-        let due: Vec<u64> = self
-            .gate
-            .hearings
-            .iter()
-            .filter(|(_, hearing)| hearing.due <= self.now)
-            .map(|(number, _)| *number)
-            .collect();
-        for number in due {
-            self.decide(number, record::Approved::Refused("nobody approved in time".to_owned()));
-        }
-        let now = self.now;
-        let late =
-            self.gate.sessions.values_mut().filter(|session| session.stop_by.is_some_and(|by| by <= now));
-        let mut any = false;
-        for session in late {
-            session.stop_by = None;
-            any = true;
-        }
-        if any {
-            self.out.end_agent("it went on with a turn that was stopped");
-        }
     }
 }
 

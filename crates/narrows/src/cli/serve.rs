@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use narrows_bus::config::Listen;
 
+use super::value::{Deadline, deadline};
 use super::{CheckFormat, ModelArgs, bus, help};
 
 /// Serve an agent behind a gate, as a manifest says
@@ -18,7 +19,7 @@ use super::{CheckFormat, ModelArgs, bus, help};
 /// before it takes effect. Where nothing can be recorded nothing is done. `narrows audit verify` proves the log.
 ///
 /// The first start trusts the manifest and every file it leads to. If one of them changes after that nothing is served
-/// until --approve trusts it anew.
+/// until --approve trusts it anew, or somebody at the terminal says yes.
 ///
 /// With --listen any number of clients connect to sockets of this machine, and each has a gate, an agent and sessions of its
 /// own; all are in one log. Who a client is the system tells: on stdin and stdout the user who has started this, on sockets
@@ -75,6 +76,12 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 
+    /// How long something may take, such as silence=20m; may be repeated, and wins over [deadlines] in narrows.toml
+    /// [defaults: initialize=30s authenticate=5m new=60s load=2m set=10s other=2m silence=10m cancel=10s close=5s
+    /// terminate=5s write=10s permission=5m service=10m]
+    #[arg(long = "deadline", value_name = "NAME=TIME", value_parser = deadline)]
+    pub(crate) deadlines: Vec<Deadline>,
+
     /// For a manifest of the kind `client`: the prompt of its one turn
     #[arg(value_name = "PROMPT", last = true)]
     pub(crate) prompt: Vec<String>,
@@ -109,4 +116,24 @@ pub(crate) struct Approve {
     /// The admin socket of the serving process [default: those of all that run]
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_govern::Patience;
+
+    use super::*;
+
+    #[test]
+    fn the_help_tells_the_deadlines_as_they_are() {
+        let help = Serve::augment_args(clap::Command::new("serve")).render_long_help().to_string();
+        let (_, rest) = help.split_once("[defaults:").expect("they are told");
+        let (told, _) = rest.split_once(']').expect("they end");
+        let mut patience = Patience::default();
+        let told: Vec<Deadline> = told.split_whitespace().map(|word| deadline(word).expect(word)).collect();
+        assert_eq!(told.iter().map(|it| it.name).collect::<Vec<_>>(), Patience::NAMES);
+        for Deadline { name, time } in told {
+            assert_eq!(patience.named(name).copied(), Some(time), "{name}");
+        }
+    }
 }

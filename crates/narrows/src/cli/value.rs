@@ -145,6 +145,25 @@ pub(crate) fn pace(text: &str) -> Result<Duration, &'static str> {
     if text.trim_end_matches(char::is_alphabetic) == "0" { Ok(Duration::ZERO) } else { duration(text) }
 }
 
+/// How long something may take behind a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deadline {
+    /// What.
+    pub(crate) name: &'static str,
+    /// How long.
+    pub(crate) time: Duration,
+}
+
+/// Reads `NAME=TIME`.
+pub(crate) fn deadline(text: &str) -> Result<Deadline, String> {
+    let (name, time) = text.split_once('=').ok_or("it is a name and a time, such as `silence=20m`")?;
+    let known = narrows_govern::Patience::NAMES;
+    let Some(name) = known.into_iter().find(|known| *known == name) else {
+        return Err(format!("there is none of this name; there are {}", known.join(", ")));
+    };
+    Ok(Deadline { name, time: duration(time)? })
+}
+
 /// Reads a time: a number, which may have a fraction, and `ms`, `s`, `m` or `h`; a number alone is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -183,6 +202,20 @@ mod tests {
         ] {
             assert_eq!(model(text).ok().as_deref(), is_model.then_some(text), "{text}");
         }
+    }
+
+    #[test]
+    fn deadlines_have_names() {
+        let check = |text: &str, expected: Option<(&str, u64)>| {
+            let found = deadline(text).ok().map(|it| (it.name, it.time));
+            assert_eq!(found, expected.map(|(name, secs)| (name, Duration::from_secs(secs))), "{text}");
+        };
+        check("silence=20m", Some(("silence", 1200)));
+        check("new=7", Some(("new", 7)));
+        check("new", None);
+        check("old=7", None);
+        check("new=0", None);
+        check("new=", None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod keys;
 mod leaving;
 mod ledger;
 mod listen;
+mod memory;
 mod owners;
 mod peer;
 mod person;
@@ -35,7 +36,8 @@ use narrows_govern::Principal;
 use narrows_manifest::types::acp::{Kind, Transport};
 use tokio::sync::OnceCell;
 
-use crate::cli::{ModelArgs, Serve};
+use crate::ask;
+use crate::cli::{ModelArgs, Output, Serve};
 use crate::config::{self, Variables};
 use crate::environment;
 use crate::failure::{Code, Failure};
@@ -43,6 +45,7 @@ use charge::Charge;
 use guests::Guests;
 use host::{Cast, Host};
 use leaving::Leaving;
+use memory::Keeper;
 use owners::Index;
 use pins::Book;
 use roster::Roster;
@@ -70,7 +73,10 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     let guests = Guests::load(args.identities.as_deref(), &charge)?;
     let data = data_dir(args)?;
     let book = Book::open(&data, &charge)?;
-    if !args.approve {
+    // Where the protocol is not on stdin somebody may be there to ask.
+    let is_free = role == Kind::Client || !args.listen.is_empty();
+    let consents = !args.approve && is_free && ask::is_possible(Output::Text) && book.consents();
+    if !args.approve && !consents {
         book.admit()?;
     }
     let who = guests.starter();
@@ -80,7 +86,11 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
         book.approve(log.as_ref(), &who.id, id)?;
         return Ok(Code::Success.exit());
     }
-    book.pin(log.as_ref(), &who.id, id)?;
+    if consents {
+        book.approve(log.as_ref(), &who.id, id)?;
+    } else {
+        book.pin(log.as_ref(), &who.id, id)?;
+    }
     // An operator may have an agent that plays it.
     let is_builtin = role == Kind::Server && charge.bundle.agent.is_none();
     if !is_builtin {
@@ -88,6 +98,10 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     }
     if role == Kind::Client {
         return client::run(Post { charge, log, who }, &args.prompt);
+    }
+    if is_builtin {
+        // What cannot be trusted is told before anybody comes.
+        Keeper::of(&charge, &data, log.as_ref(), &who.id)?;
     }
     let settings = if is_builtin { Some(server::settings(&charge, args)?) } else { None };
     let owners = Index::open(&data, &charge.root.join(&charge.bundle.acp.path));
@@ -98,7 +112,7 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
             Some(settings) => Cast::Builtin(Box::new(settings)),
             None => Cast::Program(Box::new(OnceCell::new())),
         };
-        let host = Host { charge, log, guests, owners, roster: Roster::default(), cast };
+        let host = Host { charge, log, data, guests, owners, roster: Roster::default(), cast };
         match args.listen.is_empty() {
             true => host::on_stdio(host, args.for_bus, leaving).await,
             false => listen::serve(host, &args.listen, args.max_connections as usize, leaving).await,

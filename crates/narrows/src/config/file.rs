@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use narrows_govern::Patience;
 use narrows_model::{Effort, Provider};
 
 use super::agents::{AgentEntry, agent};
@@ -19,8 +20,18 @@ pub(crate) const ENV: &str = "env";
 pub(crate) const FLAGS: &str = "flags";
 
 /// What may stand outside any table.
-const TOP: &[&str] =
-    &["default", "system", "errors", "data-dir", "store", "pace", "endpoint", "limits", "agents"];
+const TOP: &[&str] = &[
+    "default",
+    "system",
+    "errors",
+    "data-dir",
+    "store",
+    "pace",
+    "endpoint",
+    "limits",
+    "deadlines",
+    "agents",
+];
 
 /// What may stand in `[endpoint.NAME]`.
 const ENDPOINT: &[&str] = &[
@@ -66,6 +77,8 @@ pub(crate) struct File {
     pub(crate) endpoints: Vec<Entry>,
     /// The limits of a turn.
     pub(crate) limits: Limits,
+    /// How long what may take behind a gate, where it is not the usual.
+    pub(crate) deadlines: Vec<(&'static str, Duration)>,
     /// The agents that have names, in the order of the file.
     pub(crate) agents: Vec<AgentEntry>,
 }
@@ -142,6 +155,7 @@ fn file(table: &Table<'_>, paths: Paths<'_>) -> Read<File> {
         store: table.read("store", Node::flag)?,
         pace: table.read("pace", |node| node.parsed(value::pace))?,
         limits: table.read("limits", limits)?.unwrap_or_default(),
+        deadlines: table.read("deadlines", deadlines)?.unwrap_or_default(),
         agents: table.read("agents", |node| agents(node, paths))?.unwrap_or_default(),
         endpoints,
     })
@@ -207,6 +221,13 @@ fn endpoint((name, node): (&str, Node<'_>), paths: Paths<'_>) -> Read<Entry> {
 
 fn agents(node: Node<'_>, paths: Paths<'_>) -> Read<Vec<AgentEntry>> {
     node.table()?.entries().into_iter().map(|entry| agent(entry, paths)).collect()
+}
+
+fn deadlines(node: Node<'_>) -> Read<Vec<(&'static str, Duration)>> {
+    let table = node.table()?;
+    table.only(&Patience::NAMES)?;
+    let named = |name| Ok(table.read(name, Node::duration)?.map(|time| (name, time)));
+    Patience::NAMES.into_iter().filter_map(|name| named(name).transpose()).collect()
 }
 
 fn limits(node: Node<'_>) -> Read<Limits> {

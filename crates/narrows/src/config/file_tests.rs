@@ -50,6 +50,10 @@ temperature = 1
 effort = "high"
 idle-timeout = "30s"
 
+[deadlines]
+silence = '20m'
+new = '7s'
+
 [limits]
 requests-per-turn = 5
 tool-timeout = "1m"
@@ -89,6 +93,7 @@ tool-timeout = "1m"
             Entry { name: "local".to_owned(), origin: origin(9), layer: local },
             Entry { name: "work".to_owned(), origin: origin(13), layer: work },
         ],
+        deadlines: vec![("new", Duration::from_secs(7)), ("silence", Duration::from_secs(1200))],
         limits: Limits {
             requests_per_turn: Some(5),
             tool: Some(Duration::from_secs(60)),
@@ -118,6 +123,11 @@ fn what_nobody_knows_is_refused_with_what_may_be_meant() {
         "\n[limits]\nspeed = 1",
         &here(3, "there is no setting `speed` in [limits]"),
         Some("what may stand there: requests-per-turn, tool-timeout, server-start-timeout"),
+    );
+    check(
+        "[deadlines]\nslience = '1m'",
+        &here(2, "there is no setting `slience` in [deadlines]"),
+        Some("did you mean `silence`?"),
     );
     check("sytem = 'x'", &here(1, "there is no setting `sytem`"), Some("did you mean `system`?"));
     check("errors = 'txt'", &here(1, "`errors` must be one of text, rpc"), Some("did you mean \"text\"?"));
@@ -189,7 +199,7 @@ fn the_documentation_has_every_setting() {
         .iter()
         .chain(ENDPOINT)
         .chain(LIMITS)
-        .filter(|name| !["endpoint", "limits", "agents"].contains(name))
+        .filter(|name| !["endpoint", "limits", "deadlines", "agents"].contains(name))
     {
         assert!(section.contains(&format!("\n| `{setting}` |")), "`{setting}` is not in docs/agent.md");
     }

@@ -146,6 +146,35 @@ impl Failure {
         Self::new(Code::Internal, line(&message)).because(error)
     }
 
+    /// What an operator remembers is not what was written, or cannot be read.
+    pub(crate) fn unsound_memory(path: &Path, error: &dyn std::error::Error) -> Self {
+        let message = format!("memory-poisoned: {:?} cannot be trusted", path.display().to_string());
+        Self::new(Code::Usage, line(&message)).because(error).hint(
+            "the log has the digest of what was written, as memory.persisted; move the file away to begin anew",
+        )
+    }
+
+    /// What an operator is to remember is lost.
+    pub(crate) fn unkept_memory(path: &Path, error: &dyn std::error::Error) -> Self {
+        let message =
+            format!("what the operator is to remember cannot be kept in {:?}", path.display().to_string());
+        Self::new(Code::Internal, line(&message))
+            .because(error)
+            .hint("the turns themselves are kept in their sessions")
+    }
+
+    /// A store outside is not named.
+    pub(crate) fn no_external_memory() -> Self {
+        Self::new(Code::Usage, "memory.kind external needs memory.external.uri")
+            .hint("write external: {uri: ./memory}, or kind: operator-context")
+    }
+
+    /// A store outside is none that can be used.
+    pub(crate) fn external_memory(uri: &str) -> Self {
+        Self::new(Code::Usage, line(&format!("unmet-capability: memory.external {uri:?} is no directory")))
+            .hint("only directories can be memories: uri: ./memory or file:///path, and a plain word as namespace")
+    }
+
     /// The keys of a governance cannot be used.
     pub(crate) fn bad_keys(path: &Path, error: &dyn std::error::Error) -> Self {
         let message = format!("the keys in {:?} cannot be used", path.display().to_string());

@@ -52,16 +52,25 @@ impl<'a> Person<'a> {
         Self::begins(place, "run", &[&["--agent", &agent], args].concat())
     }
 
+    /// Starts `narrows serve` with these arguments.
+    pub(crate) fn serves(place: &'a Place, args: &[&str]) -> Self {
+        Self::sits(place, &[&["serve"], args].concat())
+    }
+
     fn begins(place: &'a Place, command: &str, args: &[&str]) -> Self {
+        Self::sits(place, &[&[command, "--pass-env", MARK], args].concat())
+    }
+
+    fn sits(place: &'a Place, args: &[&str]) -> Self {
         let (pty, pts) = pty_process::blocking::open().expect("a terminal");
         pty.resize(Size::new(ROWS, COLUMNS)).expect("it has a size");
         let child = Command::new(env!("CARGO_BIN_EXE_narrows"))
-            .args([command, "--pass-env", MARK])
             .args(args)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").expect("PATH"))
             .env("TERM", "xterm-256color")
             .env("NARROWS_DATA_DIR", place.path().join("data"))
+            .env("XDG_RUNTIME_DIR", place.path())
             .env(MARK, place.mark())
             .current_dir(place.path())
             .spawn(pts)

@@ -5,8 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use insta::assert_snapshot;
 use rustix::process::Signal;
 
+use crate::person::Person;
 use crate::serve_support::{Governed, acp, session};
 use crate::support::Place;
+use crate::talk::Talk;
 
 const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
 
@@ -57,16 +59,61 @@ fn what_has_changed_is_refused_until_it_is_approved() {
     hint: look at what has changed, then: narrows serve --approve [DIR]/ws/ACP.md
     --- exit 2 ---
     ");
-    assert_snapshot!(told(&governed, &["--approve"]), @r"
+    assert_snapshot!(without_digests(&told(&governed, &["--approve"])), @r"
     --- stderr ---
-    approved: [DIR]/ws/OPERATOR.md has changed
+    approved: [DIR]/ws/OPERATOR.md has changed: sha256 [OLD] -> [NEW]
     [DIR]/ws/ACP.md is trusted as it is, 7 files
     --- exit 0 ---
     ");
     assert!(told(&governed, &[]).contains("--- exit 0 ---"));
     assert_eq!(governed.actions(), ["manifest.pinned", "manifest.approved"]);
     let entries = governed.entries();
-    assert!(entries[1]["input"]["changed"][0].as_str().expect("a text").ends_with("OPERATOR.md has changed"));
+    let changed = &entries[1]["input"]["changed"][0];
+    assert!(changed["path"].as_str().expect("a text").ends_with("OPERATOR.md"));
+    assert_ne!(changed["before"], changed["now"]);
+}
+
+/// The digests of files are those of this version of the test.
+fn without_digests(told: &str) -> String {
+    let Some((before, rest)) = told.split_once("sha256 ") else { return told.to_owned() };
+    let (_, after) = rest.split_once('\n').unwrap_or_default();
+    format!("{before}sha256 [OLD] -> [NEW]\n{after}")
+}
+
+#[test]
+fn a_program_in_the_workspace_is_a_part_of_what_is_trusted() {
+    let governed = Governed::bridge(QUIET);
+    let path = governed.root().join("AGENT-CLI.md");
+    let text = std::fs::read_to_string(&path).expect("it is there");
+    governed.file("AGENT-CLI.md", &text.replace("bin: narrows\n", "bin: ./agent.sh\n"));
+    governed.file("agent.sh", "#!/bin/sh\nexit 0\n");
+    assert!(told(&governed, &[]).contains("8 files, are trusted"));
+    governed.file("agent.sh", "#!/bin/sh\nexit 1\n");
+    let said = told(&governed, &[]);
+    assert!(said.contains("agent.sh has changed") && said.contains("--- exit 2 ---"), "{said}");
+}
+
+#[test]
+fn somebody_at_the_terminal_is_asked_about_what_has_changed() {
+    let governed = Governed::with_agent("client", QUIET);
+    assert!(told(&governed, &["--", "go"]).contains("--- exit 0 ---"));
+    governed.file(
+        "OPERATOR.md",
+        &std::fs::read_to_string(governed.root().join("OPERATOR.md"))
+            .expect("it is there")
+            .replace("Short.", "Shorx."),
+    );
+    for (answer, code) in [("no\r", 2), ("\r", 2), ("y\r", 0)] {
+        let person = Person::serves(&governed.place, &["ws", "--", "go"]);
+        person.sees("OPERATOR.md has changed: sha256 ");
+        person.sees("Trust it as it is now? [y/N]");
+        person.types(answer);
+        assert_eq!(person.ends(), Some(code), "{answer:?}");
+    }
+    // From then on it is trusted, also where nobody can be asked.
+    assert!(told(&governed, &["--", "go"]).contains("--- exit 0 ---"));
+    let actions = governed.actions();
+    assert_eq!(actions.iter().filter(|action| action.starts_with("manifest.")).count(), 2, "{actions:?}");
 }
 
 #[test]
@@ -167,7 +214,7 @@ fn an_agent_that_does_not_stop_is_ended() {
         "[[turn]]\nsteps = [\n  { ignore_cancel = true },\n  { tool = { id = \"c\", title = \"x\", kind = \"execute\", \
          status = \"in_progress\", input = { command = \"rm\" } } },\n  { hang = true },\n]\n",
     );
-    let mut talk = governed.talk();
+    let mut talk = Talk::initialized(&governed.place, governed.serve(&["--deadline", "cancel=1s"]));
     let session = session(&mut talk, &governed);
     let answer = talk.prompt(&session, "go");
     assert_eq!(answer["error"]["code"], -32010, "{answer}");

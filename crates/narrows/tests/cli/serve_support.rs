@@ -47,7 +47,8 @@ const GOVERNANCE: &str = "---\nschema: governance.workspace/v1\nname: home\ntitl
     - {id: removing, ref: ./policies/removing/POLICY.md}\n\
     - {id: shell, ref: ./policies/shell/POLICY.md}\n";
 
-fn policy(slug: &str, subject: &str, more: &str) -> String {
+/// A policy about calls of what matches.
+pub(crate) fn policy(slug: &str, subject: &str, more: &str) -> String {
     format!(
         "---\nschema: agentgovernance/v1\ndoctype: policy\nslug: {slug}\nversion: 1.0.0\n\
          match: {{action: tool.call, subject: '{subject}'}}\n{more}\n---\n"

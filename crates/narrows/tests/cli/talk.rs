@@ -108,6 +108,20 @@ impl<'a> Talk<'a> {
         input.write_all(format!("{request}\n").as_bytes()).expect("it reads");
     }
 
+    /// The next message, whatever it is.
+    pub(crate) fn hear_one(&mut self) -> Value {
+        let message = self.read();
+        if message.get("id").is_none() {
+            self.updates.push(message.clone());
+        }
+        message
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The text of everything the agent has said.
     pub(crate) fn said(&self) -> String {
         let chunks = self.updates.iter().map(|message| &message["params"]["update"]);
@@ -138,6 +152,12 @@ impl<'a> Talk<'a> {
     pub(crate) fn end(mut self) -> Ended {
         drop(self.input.take());
         self.wait()
+    }
+
+    /// The same of one beside which others run.
+    pub(crate) fn end_beside(mut self) -> ExitStatus {
+        drop(self.input.take());
+        self.child.wait().expect("it ends")
     }
 
     /// Waits until it and all it started has ended.

@@ -134,6 +134,11 @@ impl Clause {
         self
     }
 
+    /// Whether it has a budget.
+    pub fn is_bounded(&self) -> bool {
+        self.budget.is_some()
+    }
+
     /// What it is called.
     pub fn slug(&self) -> &str {
         &self.slug

@@ -65,8 +65,10 @@ fn nobody_in_time_is_a_refusal() {
     let mut scene = Scene::at_work();
     asks(&mut scene, 7);
     scene.seen();
+    scene.pass(299);
+    assert_eq!(scene.seen(), "");
     assert_eq!(scene.gate.deadline(), Some(Duration::from_secs(300)));
-    scene.pass(300);
+    scene.pass(1);
     assert_snapshot!(scene.seen(), @r#"
     c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"aip44:n:1"}}
     log policy.resolved deny tool="Bash" approval={"refused":"nobody approved in time"} reason="require-approval `make`: policy `runs` says so"

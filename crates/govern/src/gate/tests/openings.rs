@@ -101,10 +101,12 @@ fn a_session_that_is_closed_or_left_is_closed_in_the_log() {
     log policy.resolved allow tool="Read" approval="auto" reason="allow `/w/a/b`: no policy matches"
     log operator.running
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call","toolCallId":"1","name":"Read","kind":"read","status":"in_progress","title":"harmless","rawInput":{"path":"/w/a/b"}},"sessionId":"s"}}
+    a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     a < {"jsonrpc":"2.0","id":3,"method":"session/close","params":{"sessionId":"s"}}
-    log tool.call allow tool="Read" approval="auto"
     log operator.interrupted reason="it was closed"
+    log tool.call allow tool="Read" approval="auto"
     log session.closed reason="it was closed"
+    c < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
     c < {"jsonrpc":"2.0","id":3,"result":{}}
     "#);
     let mut scene = Scene::at_work();

@@ -202,6 +202,7 @@ fn how_a_turn_ended_is_how_it_is_recorded() {
     state(&mut scene, json!({"state": "idle", "stopReason": "cancelled"}));
     scene.answer(3, &json!({}));
     assert_snapshot!(scene.seen(), @r#"
+    a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     a < {"jsonrpc":"2.0","id":3,"method":"session/close","params":{"sessionId":"s"}}
     log operator.interrupted reason="cancelled"
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"state":"idle","stopReason":"cancelled","sessionUpdate":"state_update"},"sessionId":"s"}}

@@ -299,7 +299,7 @@ fn the_policy_that_decided_is_the_one_that_is_named() {
     let policy = Policy::new(Access::High, Narrowing::default())
         .with_charter(Charter::new(clauses).with_level(Some(2)));
     let mut scene = Scene::new();
-    scene.gate.desk = crate::desk::Desk::new(policy);
+    scene.gate.desk = crate::desk::Desk::new(policy, "n");
     scene.opened();
     scene.tool("1", "Rm", "pending", &json!({"path": "/w/a"}));
     scene.tool("2", "Read", "pending", &json!({"path": "/w/a"}));

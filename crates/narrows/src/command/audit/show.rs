@@ -16,7 +16,12 @@ const LONGEST: usize = 1000;
 /// Prints what is wanted, and goes on if that is wanted, too.
 pub(super) fn execute(args: &AuditShow) -> Result<ExitCode, Failure> {
     let path = super::file(&args.path);
-    let filter = Filter { session: args.session.clone(), tool: args.tool.clone(), decision: args.decision };
+    let filter = Filter {
+        session: args.session.clone(),
+        tool: args.tool.clone(),
+        decision: args.decision,
+        text: None,
+    };
     let mut reader = Reader::open(&path, filter).map_err(|error| match error {
         ReadError::Io { source, .. } => Failure::audit_log(&path, &source),
         error => Failure::audit_entry(&error),

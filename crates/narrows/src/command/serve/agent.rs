@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use narrows_manifest::Agent;
+use narrows_manifest::types::operator::MemoryKind;
 use narrows_process::{AllowList, Environment, Spec};
 
 use super::charge::Charge;
@@ -16,6 +17,11 @@ pub(super) async fn prepare(charge: &Charge) -> Result<Spec, Failure> {
     let Charge { bundle, root, .. } = charge;
     let agent = bundle.agent.as_ref().ok_or_else(Failure::no_agent)?;
     doubts(agent);
+    let memory = bundle.operator.as_ref().and_then(|operator| operator.front.memory.as_ref());
+    if memory.is_some_and(|memory| matches!(memory.kind, MemoryKind::OperatorContext | MemoryKind::External))
+    {
+        output::complain("warning: an agent has its own memory: what the operator's says is not done\n");
+    }
     let beside = root.join(agent.cli.directory());
     let env = environment(agent);
     version::check(agent, &beside, &env).await?;

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use narrows_govern::Patience;
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::{Bundle, Finding, Findings, Kind, Severity};
 
 use super::keys::KeyFiles;
 use crate::cli::Serve;
+use crate::config::{self, Variables};
 use crate::drive;
 use crate::failure::Failure;
 use crate::output;
@@ -19,6 +21,8 @@ pub(super) struct Charge {
     pub(super) root: PathBuf,
     /// The keys of those who approve from elsewhere.
     pub(super) keys: KeyFiles,
+    /// How long anything may take.
+    pub(super) patience: Patience,
 }
 
 impl Charge {
@@ -41,8 +45,23 @@ impl Charge {
         }
         let root = drive::directory(shown)?;
         let keys = KeyFiles::read(&root, &bundle)?;
-        Ok(Some(Self { bundle, root, keys }))
+        let patience = patience(args)?;
+        Ok(Some(Self { bundle, root, keys, patience }))
     }
+}
+
+/// What narrows.toml says about how long anything may take, and then what the flags say.
+fn patience(args: &Serve) -> Result<Patience, Failure> {
+    let file = config::load(args.model.config.as_deref(), &Variables::of_process())?.file;
+    let of_file = file.map(|file| file.deadlines).unwrap_or_default();
+    let of_flags = args.deadlines.iter().map(|deadline| (deadline.name, deadline.time));
+    let mut patience = Patience::default();
+    for (name, time) in of_file.into_iter().chain(of_flags) {
+        if let Some(deadline) = patience.named(name) {
+            *deadline = time;
+        }
+    }
+    Ok(patience)
 }
 
 /// The ACP.md that is meant by a path.

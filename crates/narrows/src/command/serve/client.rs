@@ -10,7 +10,7 @@ use narrows_policy::{Access, Narrowing, Policy, Rules};
 use narrows_process::{AllowList, Environment};
 use tokio::sync::mpsc;
 
-use super::bridge::{AT_ONCE, LADDER, agent_name};
+use super::bridge::{agent_name, ladder};
 use super::roster::Roster;
 use super::stand::{self, QUESTIONS};
 use super::{Post, agent, door};
@@ -52,7 +52,7 @@ pub(super) fn run(post: Post, prompt: &[String]) -> Result<ExitCode, Failure> {
 }
 
 async fn turn(post: Post, request: RunRequest, policy: Policy) -> Result<ExitCode, Failure> {
-    let Post { charge, log, who } = post;
+    let Post { charge, log, who, .. } = post;
     let options = narrows_link::Options::default();
     let spec = agent::prepare(&charge).await?;
     let program = spec.program.to_string_lossy().into_owned();
@@ -86,12 +86,12 @@ async fn turn(post: Post, request: RunRequest, policy: Policy) -> Result<ExitCod
     let ended = standing.await.unwrap_or(Ended::Told);
     drop(door);
     let reason = input.reason();
-    process.stop(if matches!(ended, Ended::Unruly(_)) { AT_ONCE } else { LADDER }).await;
+    process.stop(ladder(Some(&ended), &charge.patience)).await;
     if let Some(log) = log {
         log.close();
     }
     match ended {
-        Ended::Unruly(why) => Err(Failure::unruly(&agent_name(&charge), &why)),
+        Ended::Unruly(why) | Ended::Stuck(why) => Err(Failure::unruly(&agent_name(&charge), &why)),
         Ended::Agent if outcome.is_err() => Err(Failure::agent_gone(&agent_name(&charge), &reason)),
         _ => outcome.map(|()| Code::Success.exit()),
     }

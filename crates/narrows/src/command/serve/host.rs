@@ -1,5 +1,6 @@
 //! What is served, on any number of connections: each has a gate and an agent of its own, and all share the log.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +17,11 @@ use tokio::sync::{OnceCell, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::bridge::{AT_ONCE, LADDER, agent_name};
+use super::bridge::{AT_ONCE, agent_name, ladder};
 use super::charge::Charge;
 use super::guests::Guests;
 use super::leaving::Leaving;
+use super::memory::Keeper;
 use super::roster::Roster;
 use super::stand::{self, Outcome, QUESTIONS};
 use super::{agent, door, peer, proxy, server};
@@ -43,6 +45,8 @@ pub(super) enum Cast {
 pub(super) struct Host {
     pub(super) charge: Charge,
     pub(super) log: Option<Log>,
+    /// Where memories are kept.
+    pub(super) data: PathBuf,
     pub(super) guests: Guests,
     pub(super) owners: Arc<dyn Owners>,
     pub(super) roster: Roster,
@@ -58,7 +62,7 @@ pub(super) struct Started {
 
 enum Player {
     Program(Process, Sender),
-    Builtin(JoinHandle<Result<(), narrows_agent::EndpointError>>),
+    Builtin(JoinHandle<Result<(), narrows_agent::EndpointError>>, Option<Arc<Keeper>>),
 }
 
 impl Host {
@@ -85,7 +89,7 @@ impl Host {
                 return proxy::stand(self, client, who, leaving).await;
             }
         }
-        let Some(started) = leaving.unless(self.start()).await else { return Ok(()) };
+        let Some(started) = leaving.unless(self.start(&who)).await else { return Ok(()) };
         match started {
             Ok(started) => self.attend(started, client, who, leaving).await,
             Err(failure) => {
@@ -96,7 +100,7 @@ impl Host {
     }
 
     /// Starts an agent for one connection.
-    async fn start(&self) -> Result<Started, Failure> {
+    async fn start(&self, who: &Principal) -> Result<Started, Failure> {
         let questions = mpsc::channel(QUESTIONS);
         let (link, player) = match &self.cast {
             Cast::Program(spec) => {
@@ -109,8 +113,9 @@ impl Host {
                 (link, Player::Program(process, input))
             }
             Cast::Builtin(settings) => {
-                let (link, playing) = server::play(settings, questions.0.clone());
-                (link, Player::Builtin(playing))
+                let keeper = Keeper::of(&self.charge, &self.data, self.log.as_ref(), &who.id)?;
+                let (link, playing) = server::play(settings, questions.0.clone(), keeper.clone());
+                (link, Player::Builtin(playing, keeper))
             }
         };
         Ok(Started { link, player, questions })
@@ -143,19 +148,32 @@ impl Host {
         let name = match player {
             Player::Program(process, input) => {
                 let reason = input.reason();
-                let is_unruly = matches!(outcome, Outcome::Ended(Ended::Unruly(_)));
-                process.stop(if is_unruly || leaving.is_urgent() { AT_ONCE } else { LADDER }).await;
+                let ended = match &outcome {
+                    Outcome::Ended(ended) => Some(ended),
+                    Outcome::Left => None,
+                };
+                let ladder = match leaving.is_urgent() {
+                    true => AT_ONCE,
+                    false => ladder(ended, &self.charge.patience),
+                };
+                process.stop(ladder).await;
                 let name = agent_name(&self.charge);
                 if outcome == Outcome::Ended(Ended::Agent) {
                     return Err(Failure::agent_gone(&name, &reason));
                 }
                 name
             }
-            Player::Builtin(playing) => {
+            Player::Builtin(playing, keeper) => {
                 // The gate has closed its link, so it ends; what it has done is to be stored.
-                if let Ok(Err(error)) = playing.await {
+                let played = playing.await;
+                let kept = match keeper {
+                    Some(keeper) => keeper.finish().await,
+                    None => Ok(()),
+                };
+                if let Ok(Err(error)) = played {
                     return Err(Failure::endpoint_setting(&error));
                 }
+                kept?;
                 if outcome == Outcome::Ended(Ended::Agent) {
                     return Err(Failure::operator_gone());
                 }
@@ -163,7 +181,7 @@ impl Host {
             }
         };
         match outcome {
-            Outcome::Ended(Ended::Unruly(why)) => Err(Failure::unruly(&name, &why)),
+            Outcome::Ended(Ended::Unruly(why) | Ended::Stuck(why)) => Err(Failure::unruly(&name, &why)),
             Outcome::Ended(_) | Outcome::Left => Ok(()),
         }
     }

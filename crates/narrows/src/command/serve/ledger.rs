@@ -1,5 +1,7 @@
 //! The audit log of a manifest, opened before anything is served.
 
+use std::path::PathBuf;
+
 use narrows_audit::{Algorithm, Log, Options};
 use narrows_govern::{Disk, admit};
 use narrows_manifest::AuditTarget;
@@ -9,8 +11,8 @@ use narrows_manifest::types::governance::HashAlgorithm;
 use super::charge::Charge;
 use crate::failure::Failure;
 
-/// Opens it. `None`: nothing is governed, and nothing is recorded.
-pub(super) fn open(charge: &Charge) -> Result<Option<Log>, Failure> {
+/// Where it is. `None`: nothing is governed, and nothing is recorded.
+pub(super) fn path(charge: &Charge) -> Result<Option<PathBuf>, Failure> {
     let Charge { bundle, root, .. } = charge;
     let path = match &bundle.audit {
         AuditTarget::Log(path) => root.join(path),
@@ -21,14 +23,20 @@ pub(super) fn open(charge: &Charge) -> Result<Option<Log>, Failure> {
         }
     };
     // A link in the workspace must not lead the log out of it.
-    let real = admit(&path, std::slice::from_ref(root), &Disk)
-        .map_err(|outside| Failure::stray_log(&path, &outside))?;
-    let audit = bundle.governance.as_ref().and_then(|governance| governance.config.audit.as_ref());
+    let real = admit(&path, std::slice::from_ref(root), &Disk);
+    real.map(Some).map_err(|outside| Failure::stray_log(&path, &outside))
+}
+
+/// Opens it. `None`: nothing is governed, and nothing is recorded.
+pub(super) fn open(charge: &Charge) -> Result<Option<Log>, Failure> {
+    let Some(path) = path(charge)? else { return Ok(None) };
+    let governance = charge.bundle.governance.as_ref();
+    let audit = governance.and_then(|governance| governance.config.audit.as_ref());
     let algorithm = match audit.and_then(|audit| audit.hash_algo) {
         Some(HashAlgorithm::Sha512) => Algorithm::Sha512,
         // BLAKE3 is no algorithm of an entry.
         Some(HashAlgorithm::Sha256 | HashAlgorithm::Blake3) | None => Algorithm::Sha256,
     };
     let options = Options { algorithm, ..Options::default() };
-    Log::open(&real, options).map(Some).map_err(|error| Failure::unopened_log(&path, &error))
+    Log::open(&path, options).map(Some).map_err(|error| Failure::unopened_log(&path, &error))
 }

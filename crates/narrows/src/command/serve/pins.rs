@@ -12,6 +12,7 @@ use serde_json::{Map, json};
 use sha2::{Digest, Sha256};
 
 use super::charge::Charge;
+use crate::ask;
 use crate::failure::Failure;
 use crate::output;
 use crate::terminal::line;
@@ -33,8 +34,41 @@ pub(super) enum Standing {
     New,
     /// It is what was pinned.
     Same,
-    /// It is not; a line for each file.
-    Changed(Vec<String>),
+    /// It is not.
+    Changed(Vec<Change>),
+}
+
+/// A file that is not what was pinned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Change {
+    path: PathBuf,
+    /// Its digest when it was pinned, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before: Option<String>,
+    /// Its digest now, if it is still a part of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    now: Option<String>,
+}
+
+impl Change {
+    /// What has become of it.
+    fn words(&self) -> String {
+        let path = self.path.display();
+        match (&self.before, &self.now) {
+            (None, _) => format!("{path} is new"),
+            (Some(_), Some(_)) => format!("{path} has changed"),
+            (Some(_), None) => format!("{path} is no longer part of it"),
+        }
+    }
+
+    /// The same, with what it was and what it is.
+    fn summary(&self) -> String {
+        let short = |digest: &Option<String>| match digest {
+            Some(digest) => digest.chars().take(12).collect(),
+            None => "nothing".to_owned(),
+        };
+        format!("{}: sha256 {} -> {}", self.words(), short(&self.before), short(&self.now))
+    }
 }
 
 /// The place of the pins of one manifest.
@@ -64,9 +98,24 @@ impl Book {
     /// Whether it is what was pinned, or new.
     pub(super) fn admit(&self) -> Result<(), Failure> {
         match &self.standing {
-            Standing::Changed(files) => Err(Failure::changed(&self.now.manifest, files)),
+            Standing::Changed(changes) => {
+                let words: Vec<String> = changes.iter().map(Change::words).collect();
+                Err(Failure::changed(&self.now.manifest, &words))
+            }
             Standing::New | Standing::Same => Ok(()),
         }
+    }
+
+    /// Asks the person at the terminal whether what has changed is to be trusted. Nothing but a clear yes is one.
+    pub(super) fn consents(&self) -> bool {
+        let Standing::Changed(changes) = &self.standing else { return false };
+        let mut text = line(&format!("{} is not what was trusted:", self.now.manifest.display()));
+        text.push('\n');
+        for change in changes {
+            text.push_str(&format!("  {}\n", line(&change.summary())));
+        }
+        text.push_str("Trust it as it is now? [y/N] ");
+        ask::agrees(&text).unwrap_or(false)
     }
 
     /// Pins what is new. It is recorded first, so that nothing is ever trusted that no log tells of.
@@ -85,9 +134,9 @@ impl Book {
 
     /// Pins it as it is now because somebody says so.
     pub(super) fn approve(&self, log: Option<&Log>, who: &str, id: &str) -> Result<(), Failure> {
-        if let Standing::Changed(files) = &self.standing {
-            for file in files {
-                output::complain(&format!("approved: {}\n", line(file)));
+        if let Standing::Changed(changes) = &self.standing {
+            for change in changes {
+                output::complain(&format!("approved: {}\n", line(&change.summary())));
             }
         }
         self.settle("manifest.approved", log, who, id)?;
@@ -106,7 +155,7 @@ impl Book {
 
     fn event(&self, action: &str, who: &str, id: &str) -> Event {
         let changed = match &self.standing {
-            Standing::Changed(files) => files.as_slice(),
+            Standing::Changed(changes) => changes.as_slice(),
             Standing::New | Standing::Same => &[],
         };
         let manifest = self.now.manifest.display().to_string();
@@ -140,11 +189,12 @@ impl Book {
 
 impl Pins {
     fn of(charge: &Charge) -> Self {
-        let Charge { bundle, root, keys } = charge;
+        let Charge { bundle, root, keys, .. } = charge;
         let files = bundle.pins.iter().map(|pin| (root.join(&pin.path), pin.sha256.clone()));
         // Whose signature counts is as much a part of it as what they sign for.
         let keys = keys.files.iter().map(|(path, bytes)| (root.join(path), digest(bytes)));
-        Self { manifest: root.join(&bundle.acp.path), files: files.chain(keys).collect() }
+        let files = files.chain(keys).chain(program(charge)).collect();
+        Self { manifest: root.join(&bundle.acp.path), files }
     }
 
     /// What is different from what was pinned.
@@ -152,16 +202,33 @@ impl Pins {
         let mut changes = Vec::new();
         for (path, digest) in &now.files {
             match self.files.get(path) {
-                None => changes.push(format!("{} is new", path.display())),
-                Some(kept) if kept != digest => changes.push(format!("{} has changed", path.display())),
-                Some(_) => {}
+                Some(kept) if kept == digest => {}
+                kept => changes.push(Change {
+                    path: path.clone(),
+                    before: kept.cloned(),
+                    now: Some(digest.clone()),
+                }),
             }
         }
-        for path in self.files.keys().filter(|path| !now.files.contains_key(*path)) {
-            changes.push(format!("{} is no longer part of it", path.display()));
-        }
+        let gone = self.files.iter().filter(|(path, _)| !now.files.contains_key(*path));
+        changes.extend(gone.map(|(path, digest)| Change {
+            path: path.clone(),
+            before: Some(digest.clone()),
+            now: None,
+        }));
         if changes.is_empty() { Standing::Same } else { Standing::Changed(changes) }
     }
+}
+
+/// The program of the agent, if it lies in the workspace: there whoever works in it could change it. One that is found
+/// elsewhere is the system's, which replaces it when it is kept up to date; what version will do stands in the manifest.
+fn program(charge: &Charge) -> Option<(PathBuf, String)> {
+    let Charge { bundle, root, .. } = charge;
+    let agent = bundle.agent.as_ref()?;
+    let named = &agent.launch.program;
+    let path = root.join(agent.cli.directory()).join(named).canonicalize().ok()?;
+    let bytes = std::fs::read(&path).ok().filter(|_| named.contains('/') && path.starts_with(root))?;
+    Some((path, digest(&bytes)))
 }
 
 fn digest(bytes: &[u8]) -> String {
@@ -182,8 +249,14 @@ mod tests {
         let kept = pins(&[("/w/ACP.md", "1"), ("/w/A.md", "2"), ("/w/B.md", "3")]);
         assert_eq!(kept.compare(&kept), Standing::Same);
         let now = pins(&[("/w/ACP.md", "1"), ("/w/A.md", "0"), ("/w/C.md", "3")]);
-        let changes = ["/w/A.md has changed", "/w/C.md is new", "/w/B.md is no longer part of it"];
-        assert_eq!(kept.compare(&now), Standing::Changed(changes.map(str::to_owned).to_vec()));
+        let Standing::Changed(changes) = kept.compare(&now) else { panic!("it has changed") };
+        let said: Vec<String> = changes.iter().map(Change::summary).collect();
+        let expected = [
+            "/w/A.md has changed: sha256 2 -> 0",
+            "/w/C.md is new: sha256 nothing -> 3",
+            "/w/B.md is no longer part of it: sha256 3 -> nothing",
+        ];
+        assert_eq!(said, expected);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(super) async fn stand(
     drop(seat);
     stand::drain(&output).await;
     match outcome {
-        Outcome::Ended(Ended::Unruly(why)) => Err(Failure::chain_left(&why)),
+        Outcome::Ended(Ended::Unruly(why) | Ended::Stuck(why)) => Err(Failure::chain_left(&why)),
         Outcome::Ended(_) | Outcome::Left => Ok(()),
     }
 }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use narrows_agent::{Checking, EndpointError, Settings, ToolGate, ToolRequest, Verdict};
 use narrows_govern::{Inquiry, Request, provided};
-use narrows_link::{Link, memory};
+use narrows_link::Link;
+use narrows_link::memory::pair;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::charge::Charge;
+use super::memory::{self, Keeper};
 use super::persona;
 use crate::cli::{Acp, Serve};
 use crate::failure::Failure;
@@ -46,7 +48,8 @@ pub(super) fn settings(charge: &Charge, args: &Serve) -> Result<Settings, Failur
         model: args.model.clone(),
         errors: None,
         data_dir: args.data_dir.clone(),
-        no_store: false,
+        // What remembers nothing keeps no sessions either.
+        no_store: memory::is_none(&operator.front),
         ignored: Vec::new(),
     })?;
     for binding in charge.bundle.mcp_servers.iter().filter(|binding| provided(binding).is_none()) {
@@ -60,9 +63,13 @@ pub(super) fn settings(charge: &Charge, args: &Serve) -> Result<Settings, Failur
 pub(super) fn play(
     settings: &Settings,
     ask: mpsc::Sender<Inquiry>,
+    keeper: Option<Arc<Keeper>>,
 ) -> (Link, JoinHandle<Result<(), EndpointError>>) {
-    let settings = Settings { gate: Arc::new(Counsel(ask)), ..settings.clone() };
-    let (inner, outer) = memory::pair(&narrows_link::Options::default());
+    let mut settings = Settings { gate: Arc::new(Counsel(ask)), ..settings.clone() };
+    if let Some(keeper) = keeper {
+        settings.memory = keeper;
+    }
+    let (inner, outer) = pair(&narrows_link::Options::default());
     let (peer, inbox) = narrows_rpc::start(inner, narrows_agent::options());
     (outer, tokio::spawn(narrows_agent::run(peer, inbox, settings)))
 }

@@ -4,13 +4,14 @@ use std::io::Read;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use narrows_audit::Log;
-use narrows_govern::{Disk, Ended, Gate, Inquiry, Mandate, Principal, Setting, policy_of};
+use narrows_govern::{Disk, Ended, Gate, Inquiry, LogTill, Mandate, Principal, Setting, policy_of};
 use narrows_link::{Link, Sender};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::charge::Charge;
 use super::leaving::Leaving;
+use super::ledger;
 use crate::failure::Failure;
 
 /// How many questions may wait for the gate.
@@ -33,11 +34,17 @@ pub(super) enum Outcome {
 
 /// The gate that a manifest asks for.
 pub(super) fn gate(charge: &Charge, who: Principal) -> Result<Gate, Failure> {
-    let mandate = Mandate::of(&charge.bundle, vec![charge.root.clone()]);
+    let mandate =
+        Mandate { patience: charge.patience, ..Mandate::of(&charge.bundle, vec![charge.root.clone()]) };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let nonce = nonce().map_err(|error| Failure::setup("get random numbers", &error))?;
     let setting = Setting { began: now.as_secs(), nonce };
-    Ok(Gate::new(mandate, who, policy_of(&charge.bundle), Box::new(Disk), setting))
+    let gate = Gate::new(mandate, who, policy_of(&charge.bundle), Box::new(Disk), setting);
+    // What others with this log have spent of its budgets, and we before we were started, is spent.
+    Ok(match ledger::path(charge)? {
+        Some(path) => gate.with_till(Box::new(LogTill::new(path, now.as_secs()))),
+        None => gate,
+    })
 }
 
 /// A word that nobody can guess.

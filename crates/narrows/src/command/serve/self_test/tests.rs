@@ -15,7 +15,7 @@ fn charge() -> Charge {
     let root = root.canonicalize().expect("it is there");
     let bundle =
         narrows_manifest::load(&root.join("ACP.md"), None).unwrap_or_else(|findings| panic!("{findings}"));
-    Charge { bundle, root, keys: Default::default() }
+    Charge { bundle, root, keys: Default::default(), patience: Default::default() }
 }
 
 fn who() -> Principal {

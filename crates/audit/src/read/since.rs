@@ -1,0 +1,107 @@
+//! Where in a log a moment is, found without reading what is before it.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::{Filter, LONGEST, ReadError, Reader};
+
+/// How much is read on rather than searched in.
+const NEAR: u64 = 64 << 10;
+
+/// What is needed of a line to find one's way.
+struct Stamp {
+    seq: u64,
+    ts: Timestamp,
+}
+
+impl Stamp {
+    fn read(line: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Line {
+            seq: u64,
+            ts: String,
+        }
+        let Line { seq, ts } = serde_json::from_slice(line).ok()?;
+        Some(Self { seq, ts: ts.parse().ok()? })
+    }
+}
+
+impl Reader {
+    /// Of the log whose growing file has this path, from about this moment on: nothing that is younger is left out, and
+    /// little that is older comes first.
+    pub fn since(path: &Path, filter: Filter, moment: Timestamp) -> Result<Self, ReadError> {
+        let mut reader = Self::open(path, filter)?;
+        let told = |source| ReadError::Io { segment: path.display().to_string(), source };
+        let names = crate::files::listed(&reader.directory).map_err(told)?;
+        let mut files: Vec<(Option<u64>, String)> =
+            reader.names.sealed_among(names).into_iter().map(|(first, name)| (Some(first), name)).collect();
+        files.push((None, reader.names.current().to_owned()));
+        for (first, name) in files.into_iter().rev() {
+            let failed = |source| ReadError::Io { segment: name.clone(), source };
+            let file = match File::open(reader.directory.join(&name)) {
+                Ok(file) => file,
+                // It is not there yet, or has another name by now, under which it comes next.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            let mut file = BufReader::new(file);
+            if let Some(place) = place(&mut file, moment).map_err(failed)? {
+                reader.next = place.seq;
+                reader.enter(first.unwrap_or(place.first), name.clone(), place.offset)?;
+                return Ok(reader);
+            }
+        }
+        Ok(reader)
+    }
+}
+
+/// A line of a file.
+struct Place {
+    /// The number of the first line of the file.
+    first: u64,
+    /// Its own.
+    seq: u64,
+    offset: u64,
+}
+
+/// A line before this moment, near the last of them; nothing if there is none.
+fn place(file: &mut BufReader<File>, moment: Timestamp) -> io::Result<Option<Place>> {
+    let mut end = file.seek(SeekFrom::End(0))?;
+    let Some((_, first)) = line_from(file, 0)?.filter(|(_, stamp)| stamp.ts < moment) else {
+        return Ok(None);
+    };
+    let mut found = Place { first: first.seq, seq: first.seq, offset: 0 };
+    while end - found.offset > NEAR {
+        let middle = found.offset + (end - found.offset) / 2;
+        match line_from(file, middle)? {
+            Some((at, stamp)) if at < end && stamp.ts < moment => {
+                (found.seq, found.offset) = (stamp.seq, at);
+            }
+            _ => end = middle,
+        }
+    }
+    Ok(Some(found))
+}
+
+/// The first line that begins at or behind this place, and where.
+fn line_from(file: &mut BufReader<File>, offset: u64) -> io::Result<Option<(u64, Stamp)>> {
+    let mut at = offset;
+    let mut line = Vec::new();
+    if offset > 0 {
+        // A line begins here if one has ended just before.
+        file.seek(SeekFrom::Start(offset - 1))?;
+        at = offset - 1 + file.by_ref().take(LONGEST).read_until(b'\n', &mut line)? as u64;
+        line.clear();
+    } else {
+        file.seek(SeekFrom::Start(0))?;
+    }
+    file.by_ref().take(LONGEST).read_until(b'\n', &mut line)?;
+    if line.pop() != Some(b'\n') {
+        return Ok(None);
+    }
+    Ok(Stamp::read(&line).map(|stamp| (at, stamp)))
+}

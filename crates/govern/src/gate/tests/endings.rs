@@ -1,0 +1,127 @@
+//! Sessions that end, in every state that an operator can be in.
+
+use super::*;
+
+/// Where an operator is when its session ends.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    Idle,
+    Running,
+    Suspended,
+    Tool,
+    Service,
+    Consulted,
+}
+
+const ALL: [At; 6] = [At::Idle, At::Running, At::Suspended, At::Tool, At::Service, At::Consulted];
+
+fn scene(at: At) -> Scene {
+    let mut scene = Scene::at_work();
+    let bash = json!({"toolCallId": "1", "name": "Bash", "rawInput": {"command": "make"}});
+    match at {
+        At::Idle => scene.answer(2, &json!({"stopReason": "end_turn"})),
+        At::Running => {
+            let text = json!({"type": "text", "text": "."});
+            scene.update(&json!({"sessionUpdate": "agent_message_chunk", "content": text}));
+        }
+        At::Suspended => scene.wants(
+            7,
+            "session/request_permission",
+            &json!({"sessionId": "s", "toolCall": bash, "options": [{"optionId": "y", "kind": "allow_once"}]}),
+        ),
+        At::Tool => scene.tool("1", "Read", "in_progress", &json!({"path": "/w/a"})),
+        At::Service => scene.wants(7, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a"})),
+        At::Consulted => {
+            let request = Request {
+                session: "s".into(),
+                server: None,
+                tool: "run_command".into(),
+                name: "run_command".into(),
+                arguments: json!({"command": "make"}),
+            };
+            scene.gate.consult(scene.now, 5, request, &mut scene.sight);
+            scene.commit();
+        }
+    }
+    scene.seen();
+    scene
+}
+
+/// What is in the log of a session that ends there: the calls, the operator, and the session.
+fn log_of(seen: &str) -> Vec<String> {
+    let lines = seen.lines().filter_map(|line| line.strip_prefix("log "));
+    lines.map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect()
+}
+
+fn interrupted(scene: &Scene) -> usize {
+    let calls = scene.sight.events.iter().filter(|event| event.action == "tool.call");
+    calls.filter(|event| event.output == Some(json!({"error": "interrupted"}))).count()
+}
+
+#[track_caller]
+fn check(at: At, scene: &Scene, seen: &str) {
+    let log = log_of(seen);
+    assert!(log.last().is_some_and(|last| last.starts_with("session.closed")), "{at:?}: {seen}");
+    let count = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
+    let running = usize::from(!matches!(at, At::Idle));
+    assert_eq!(count("operator.interrupted"), running, "{at:?}: {seen}");
+    assert_eq!(interrupted(scene), usize::from(matches!(at, At::Tool | At::Service)), "{at:?}: {seen}");
+    let refused = usize::from(matches!(at, At::Suspended | At::Consulted));
+    assert_eq!(count("policy.resolved deny"), refused, "{at:?}: {seen}");
+    assert!(scene.gate.sessions.is_empty() && scene.gate.hearings.is_empty(), "{at:?}");
+}
+
+#[test]
+fn a_client_that_goes_ends_everything_and_all_of_it_is_recorded() {
+    for at in ALL {
+        let mut scene = scene(at);
+        scene.gate.client_gone(scene.now, &mut scene.sight);
+        scene.commit();
+        let seen = scene.seen();
+        check(at, &scene, &seen);
+    }
+}
+
+#[test]
+fn an_agent_that_goes_ends_everything_and_whoever_waits_is_told() {
+    for at in ALL {
+        let mut scene = scene(at);
+        scene.gate.agent_gone(scene.now, &mut scene.sight);
+        scene.commit();
+        let seen = scene.seen();
+        check(at, &scene, &seen);
+        let told = seen.contains(r#"c < {"jsonrpc":"2.0","id":2,"error":{"code":-32010"#);
+        assert_eq!(told, !matches!(at, At::Idle), "{at:?}: {seen}");
+    }
+}
+
+#[test]
+fn closing_stops_what_goes_on_and_ends_the_session() {
+    for at in ALL {
+        let mut scene = scene(at);
+        scene.ask(3, "session/close", &json!({"sessionId": "s"}));
+        let asked = scene.seen();
+        assert_eq!(asked.contains("session/cancel"), !matches!(at, At::Idle), "{at:?}: {asked}");
+        // It closes without a word about its turn, whose client has an answer all the same.
+        scene.answer(3, &json!({}));
+        let closed = scene.seen();
+        check(at, &scene, &format!("{asked}\n{closed}"));
+        let told = closed.contains(r#"{"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}"#);
+        assert_eq!(told, !matches!(at, At::Idle), "{at:?}: {closed}");
+        assert!(closed.lines().last().is_some_and(|line| line.starts_with(r#"c < {"jsonrpc":"2.0","id":3"#)));
+        scene.answer(2, &json!({"stopReason": "cancelled"}));
+        let late = scene.seen();
+        assert!(!late.contains("c < "), "{at:?}: {late}");
+    }
+}
+
+#[test]
+fn an_agent_that_refuses_to_close_keeps_its_session() {
+    let mut scene = scene(At::Running);
+    scene.ask(3, "session/close", &json!({"sessionId": "s"}));
+    let error = json!({"code": -32603, "message": "no"});
+    scene.agent(&json!({"jsonrpc": "2.0", "id": 3, "error": error}));
+    let seen = scene.seen();
+    assert!(!seen.contains("session.closed") && seen.contains(r#""message":"no""#), "{seen}");
+    assert_eq!(scene.gate.sessions.len(), 1);
+}

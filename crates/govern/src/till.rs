@@ -1,0 +1,146 @@
+//! What was spent of budgets by others: before this gate was made, and beside it, as the log they share tells.
+
+use std::fmt::Debug;
+use std::path::PathBuf;
+
+use narrows_audit::{Entry, Filter, ReadError, Reader, Timestamp};
+use serde::{Deserialize, Serialize};
+
+const DAY: i64 = 86_400;
+
+/// What an allowed call takes of the budgets it falls under. It stands in the line of its decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spent {
+    /// The gate that allowed it.
+    pub gate: String,
+    /// The policies whose budgets it falls under.
+    pub policies: Vec<String>,
+    /// What it costs, in cents, as far as its input says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cents: Option<u64>,
+    /// When, in seconds since 1970: the time of its line.
+    #[serde(skip)]
+    pub at: u64,
+}
+
+/// Where a gate learns what others have spent.
+pub trait Till: Debug + Send {
+    /// What was spent since the last time this was asked, at first since the day began. Whatever this gate has spent may
+    /// be among it.
+    ///
+    /// # Errors
+    /// When that cannot be known: then every budget counts as used up.
+    fn news(&mut self) -> Result<Vec<Spent>, TillError>;
+}
+
+/// Why it is not known what was spent.
+#[derive(Debug, thiserror::Error)]
+#[error("it is not known what was spent: {0}")]
+pub struct TillError(#[from] ReadError);
+
+/// The log as a till.
+#[derive(Debug)]
+pub struct LogTill {
+    path: PathBuf,
+    reader: Option<Reader>,
+    /// Of what is older nothing is wanted, in seconds since 1970.
+    from: i64,
+}
+
+impl LogTill {
+    /// Of the log at this path, from the beginning of the day on in which `now` is, in seconds since 1970.
+    #[must_use]
+    pub fn new(path: PathBuf, now: u64) -> Self {
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
+        Self { path, reader: None, from: now - now.rem_euclid(DAY) }
+    }
+}
+
+impl Till for LogTill {
+    fn news(&mut self) -> Result<Vec<Spent>, TillError> {
+        let reader = match &mut self.reader {
+            Some(reader) => reader,
+            None => {
+                let moment = Timestamp::from_second(self.from).unwrap_or(Timestamp::MIN);
+                let filter = Filter { text: Some("\"spent\":{"), ..Filter::default() };
+                match Reader::since(&self.path, filter, moment) {
+                    Ok(reader) => self.reader.insert(reader),
+                    // Nothing was ever recorded, so nothing was spent.
+                    Err(_) if !self.path.exists() => return Ok(Vec::new()),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        let mut news = Vec::new();
+        while let Some(entry) = reader.next_entry()? {
+            news.extend(spent(&entry, self.from));
+        }
+        Ok(news)
+    }
+}
+
+/// What a line says was spent, if it is not too old.
+fn spent(entry: &Entry, from: i64) -> Option<Spent> {
+    // Only what a gate says about itself, and not what an agent has put into the input of a call.
+    let told = entry.metadata.get("aip44")?.get("spent")?;
+    let at = entry.ts.parse::<Timestamp>().ok()?.as_second();
+    let spent: Spent = serde_json::from_value(told.clone()).ok()?;
+    (entry.action == "policy.resolved" && at >= from)
+        .then(|| Spent { at: u64::try_from(at).unwrap_or_default(), ..spent })
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_audit::{Actor, Event, Log, Options, Subject};
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(action: &str, metadata: &serde_json::Value) -> Event {
+        Event {
+            actor: Actor { id: "operator:notes".into(), role: None },
+            action: action.to_owned(),
+            subject: Subject { kind: "tool".into(), reference: None, path: None },
+            input: Some(json!({"spent": {"gate": "evil", "policies": ["few"]}})),
+            metadata: metadata.as_object().cloned().unwrap_or_default(),
+            ..Event::default()
+        }
+    }
+
+    #[test]
+    fn what_others_have_spent_is_read_once() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("audit-log.jsonl");
+        let now = u64::try_from(Timestamp::now().as_second()).unwrap();
+        let mut till = LogTill::new(path.clone(), now);
+        assert_eq!(till.news().unwrap(), []);
+        let log = Log::open(&path, Options::default()).unwrap();
+        let spends = json!({"aip44": {"spent": {"gate": "a", "policies": ["few"], "cents": 7}}});
+        let append = |event: Event| log.append(event).wait().unwrap();
+        append(event("policy.resolved", &spends));
+        append(event("tool.call", &spends));
+        append(event("policy.resolved", &json!({"aip44": {"spent": {}}})));
+        append(event("policy.resolved", &json!({})));
+        let news = till.news().unwrap();
+        let [spent] = news.as_slice() else { panic!("{news:?}") };
+        assert_eq!(
+            (spent.gate.as_str(), spent.cents, spent.policies.as_slice()),
+            ("a", Some(7), ["few".to_owned()].as_slice())
+        );
+        assert!(spent.at.abs_diff(now) < 1_000);
+        assert_eq!(till.news().unwrap(), []);
+        append(event("policy.resolved", &spends));
+        assert_eq!(till.news().unwrap().len(), 1);
+        // Whoever looks tomorrow does not see it.
+        assert_eq!(LogTill::new(path.clone(), now + 86_400).news().unwrap(), []);
+        assert_eq!(LogTill::new(path, now).news().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("audit-log.jsonl");
+        std::fs::write(&path, "{\"spent\":{}}\n").unwrap();
+        assert!(LogTill::new(path, 0).news().is_err());
+    }
+}

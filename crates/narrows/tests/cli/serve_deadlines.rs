@@ -1,0 +1,201 @@
+//! `narrows serve` with an agent that does not answer, and with one that is left in the middle of something.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::serve::asks;
+use crate::serve_support::{Governed, open, session};
+use crate::talk::Talk;
+
+/// Says a word, and then nothing until it is cancelled.
+const SILENT: &str = "[[turn]]\nsteps = [{ say = \"hm\" }, { wait_cancel = true }]\n";
+
+fn talk<'a>(governed: &'a Governed, args: &[&str]) -> Talk<'a> {
+    Talk::initialized(&governed.place, governed.serve(args))
+}
+
+/// The reasons of all entries of this action.
+fn reasons(governed: &Governed, action: &str) -> Vec<String> {
+    let entries = governed.entries();
+    let found = entries.iter().filter(|entry| entry["action"] == action);
+    found.map(|entry| entry["metadata"]["aip44"]["reason"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn a_turn_in_which_nothing_is_said_ends_with_an_error() {
+    let governed = Governed::bridge(SILENT);
+    let mut talk = talk(&governed, &["--deadline", "silence=700ms"]);
+    let id = session(&mut talk, &governed);
+    let answer = talk.prompt(&id, "go");
+    assert_eq!(answer["error"]["code"], -32011, "{answer}");
+    assert_eq!(answer["error"]["message"], "the agent said nothing for 700 ms");
+    // The agent has stopped, and the next turn is one like any other.
+    let answer = talk.prompt(&id, "again");
+    assert_eq!(answer["error"]["code"], -32011, "{answer}");
+    assert_eq!(talk.end().status.code(), Some(0));
+    governed.actions();
+    assert_eq!(reasons(&governed, "operator.interrupted"), ["the agent said nothing for 700 ms"; 2]);
+}
+
+#[test]
+fn a_silent_agent_that_does_not_stop_is_ended() {
+    let governed = Governed::bridge("[[turn]]\nsteps = [{ ignore_cancel = true }, { hang = true }]\n");
+    let mut talk = talk(&governed, &["--deadline", "silence=500ms", "--deadline", "cancel=500ms"]);
+    let id = session(&mut talk, &governed);
+    let answer = talk.prompt(&id, "go");
+    assert_eq!(answer["error"]["message"], "the agent said nothing for 500 ms", "{answer}");
+    let ended = talk.wait();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("it went on with a turn that was stopped"), "{}", ended.stderr);
+    governed.actions();
+}
+
+#[test]
+fn deadlines_come_from_the_file_and_the_flags() {
+    let governed = Governed::bridge("[on]\nsession_new = [{ hang = true }]\n[[turn]]\nsteps = []\n");
+    governed
+        .place
+        .file("narrows.toml", "[deadlines]\nnew = \"600ms\"\nclose = \"30s\"\nterminate = \"100ms\"\n");
+    let config = governed.place.path().join("narrows.toml");
+    let args = ["--config", config.to_str().expect("UTF-8"), "--deadline", "close=200ms"];
+    let mut talk = talk(&governed, &args);
+    let answer = open(&mut talk, &governed.root().canonicalize().expect("it is there"));
+    assert_eq!(answer["error"]["code"], -32011, "{answer}");
+    assert_eq!(answer["error"]["message"], "the agent did not answer session/new within 600 ms");
+    // It hangs, so it is told to go by its input, then by a signal.
+    assert_eq!(talk.end().status.code(), Some(0));
+    assert_eq!(governed.actions(), ["manifest.pinned", "request.expired"]);
+}
+
+#[test]
+fn an_agent_that_does_not_close_is_ended() {
+    let governed = Governed::bridge("[on]\nsession_close = [{ hang = true }]\n[[turn]]\nsteps = []\n");
+    let mut talk = talk(&governed, &["--deadline", "close=500ms", "--deadline", "terminate=200ms"]);
+    let id = session(&mut talk, &governed);
+    let answer = talk.ask("session/close", &json!({"sessionId": id}));
+    assert_eq!(answer["error"]["code"], -32011, "{answer}");
+    let ended = talk.wait();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("it did not close a session in time"), "{}", ended.stderr);
+    assert_eq!(
+        governed.actions(),
+        ["manifest.pinned", "operator.invoked", "request.expired", "session.closed"]
+    );
+}
+
+#[test]
+fn a_deadline_that_is_none_is_told() {
+    let governed = Governed::bridge(SILENT);
+    for (flag, said) in [
+        ("silence", "it is a name and a time, such as `silence=20m`"),
+        ("slience=2m", "there is none of this name; there are initialize, authenticate"),
+        ("silence=soon", "a time is a number and a unit"),
+    ] {
+        let told = governed.place.told(governed.serve(&["--deadline", flag]));
+        assert!(told.contains(said) && told.ends_with("--- exit 2 ---\n"), "{flag}: {told}");
+    }
+}
+
+/// Waits until the last update is of this kind.
+fn until(talk: &mut Talk<'_>, kind: &str) {
+    while talk.hear_one()["params"]["update"]["sessionUpdate"] != kind {}
+}
+
+fn prompt(talk: &mut Talk<'_>, id: &str) {
+    talk.send("session/prompt", &json!({"sessionId": id, "prompt": [{"type": "text", "text": "go"}]}));
+}
+
+/// What is in the log after the session began.
+fn after_invoked(governed: &Governed) -> Vec<String> {
+    governed.actions().split_off(2)
+}
+
+#[test]
+fn a_signal_in_the_middle_of_a_turn_closes_its_session() {
+    let governed = Governed::bridge(SILENT);
+    let mut talk = governed.talk();
+    let id = session(&mut talk, &governed);
+    prompt(&mut talk, &id);
+    until(&mut talk, "agent_message_chunk");
+    talk.signal(Signal::TERM);
+    assert_eq!(talk.wait().status.code(), Some(143));
+    assert_eq!(after_invoked(&governed), ["operator.running", "operator.interrupted", "session.closed"]);
+}
+
+#[test]
+fn a_signal_while_an_approval_is_waited_for_is_a_refusal() {
+    let governed = Governed::bridge(&asks("delete"));
+    let mut talk = governed.talk();
+    let id = session(&mut talk, &governed);
+    prompt(&mut talk, &id);
+    while talk.hear_one()["method"] != "session/request_permission" {}
+    talk.signal(Signal::TERM);
+    assert_eq!(talk.wait().status.code(), Some(143));
+    let actions = after_invoked(&governed);
+    let end = [
+        "operator.suspended",
+        "policy.resolved",
+        "operator.resumed",
+        "operator.interrupted",
+        "session.closed",
+    ];
+    assert_eq!(actions[actions.len() - end.len()..], end, "{actions:?}");
+    let entries = governed.entries();
+    let last = entries.iter().rfind(|entry| entry["action"] == "policy.resolved").expect("a decision");
+    assert_eq!(last["policy"]["decision"], "deny", "{last}");
+}
+
+/// A call that begins and does not end.
+const WORKING: &str = "[[turn]]\nsteps = [{ tool = { id = \"c\", title = \"x\", kind = \"read\", status = \"in_progress\", \
+    input = { path = \"a.txt\" } } }, { wait_cancel = true }]\n";
+
+fn interrupted(governed: &Governed) -> usize {
+    let is_it =
+        |entry: &&Value| entry["action"] == "tool.call" && entry["output"] == json!({"error": "interrupted"});
+    governed.entries().iter().filter(is_it).count()
+}
+
+#[test]
+fn a_signal_and_a_client_that_goes_leave_no_call_open_in_the_log() {
+    for by_signal in [true, false] {
+        let governed = Governed::bridge(WORKING);
+        let mut talk = governed.talk();
+        let id = session(&mut talk, &governed);
+        prompt(&mut talk, &id);
+        until(&mut talk, "tool_call");
+        let ended = if by_signal {
+            talk.signal(Signal::TERM);
+            talk.wait()
+        } else {
+            talk.end()
+        };
+        assert_eq!(ended.status.code(), Some(if by_signal { 143 } else { 0 }), "{}", ended.stderr);
+        assert_eq!(
+            after_invoked(&governed),
+            ["policy.resolved", "operator.running", "tool.call", "operator.interrupted", "session.closed"]
+        );
+        assert_eq!(interrupted(&governed), 1);
+    }
+}
+
+#[test]
+fn closing_a_session_ends_its_turn_first() {
+    let governed = Governed::bridge(WORKING);
+    let mut talk = governed.talk();
+    let id = session(&mut talk, &governed);
+    prompt(&mut talk, &id);
+    until(&mut talk, "tool_call");
+    talk.send("session/close", &json!({"sessionId": id}));
+    let mut answers = Vec::new();
+    while answers.len() < 2 {
+        let message = talk.hear_one();
+        if message["method"].is_null() {
+            answers.push(message);
+        }
+    }
+    assert_eq!(answers[0]["result"]["stopReason"], "cancelled", "{answers:?}");
+    assert!(answers[1]["result"].is_object(), "{answers:?}");
+    assert_eq!(talk.end().status.code(), Some(0));
+    assert_eq!(interrupted(&governed), 1);
+    assert_eq!(reasons(&governed, "session.closed"), ["it was closed"]);
+}

@@ -1,0 +1,62 @@
+//! `narrows serve` whose disk fills up in the middle of a session: nothing is done that cannot be recorded.
+
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use serde_json::json;
+
+use crate::serve_support::{Governed, session};
+use crate::talk::Talk;
+
+const READ: &str = r#"
+[[turn]]
+steps = [
+  { tool = { id = "c", title = "Look", kind = "read", path = "a.txt" } },
+  { tool_update = { id = "c", status = "completed", text = "seen" } },
+  { say = "done" },
+]
+"#;
+
+/// The same command, to which a file that may not grow is like a disk that is full.
+fn told_of_a_full_disk(serve: &Command, governed: &Governed) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]);
+    command.arg(serve.get_program()).args(serve.get_args()).current_dir(governed.place.path());
+    command.env_clear().envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.stdin(Stdio::piped());
+    command
+}
+
+/// Lets no file of the process become longer than this.
+fn limit(talk: &Talk<'_>, bytes: Option<u64>) {
+    let pid = Pid::from_raw(i32::try_from(talk.pid()).expect("a pid"));
+    prlimit(pid, Resource::Fsize, Rlimit { current: bytes, maximum: None }).expect("it is ours");
+}
+
+#[test]
+fn a_disk_that_fills_up_stops_what_is_done_until_there_is_room() {
+    let governed = Governed::bridge(READ);
+    let mut talk = Talk::initialized(&governed.place, told_of_a_full_disk(&governed.serve(&[]), &governed));
+    let id = session(&mut talk, &governed);
+    let before = std::fs::read(governed.log()).expect("a log");
+    limit(&talk, Some(before.len() as u64));
+    let answer = talk.prompt(&id, "go");
+    // The turn ends, refused or with an error if the agent was done before that was known; what it was to do was
+    // neither shown nor recorded.
+    let is_error = answer["error"]["code"] == -32017;
+    assert!(is_error || answer["result"]["stopReason"] == "refusal", "{answer}");
+    assert!(answer.to_string().contains("could not be recorded"), "{answer}");
+    let shown = talk.updates.iter().filter(|update| update["params"]["update"]["toolCallId"] == "c").count();
+    assert_eq!(shown, 0, "{:?}", talk.updates);
+    assert_eq!(std::fs::read(governed.log()).expect("a log"), before, "the log is as it was");
+    let refused = talk.ask("session/new", &json!({"cwd": "/", "mcpServers": []}));
+    assert_eq!(refused["error"]["code"], -32017, "{refused}");
+    // There is room again, and everything goes on by itself.
+    limit(&talk, None);
+    let answer = talk.prompt(&id, "go");
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    assert!(talk.said().ends_with("done"));
+    assert_eq!(talk.end().status.code(), Some(0));
+    let actions = governed.actions();
+    assert_eq!(actions.iter().filter(|action| *action == "tool.call").count(), 1, "{actions:?}");
+}
