@@ -297,9 +297,8 @@ mod tests {
         let long = "x".repeat(WORDS);
         for policy in [MemoryPolicy::Redactable, MemoryPolicy::Summarising] {
             let mut book = Book::default();
-            for number in 0..400 {
-                book.add(&head(), vec![note(&format!("{number} {long}"))], policy);
-            }
+            let notes = (0..400).map(|number| note(&format!("{number} {long}"))).collect();
+            book.add(&head(), notes, policy);
             assert!(book.length <= 2 * MOST_KEPT, "{policy:?} {}", book.length);
             let last = book.notes.last().expect("the last");
             assert!(last.said.starts_with("399 ") && !last.short);
