@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use narrows_govern::Patience;
 use narrows_link::{Link, child, memory};
 use narrows_manifest::Capabilities;
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use tokio::time::timeout;
 use super::point::{Outcome, fails, holds, not_applicable, passes};
 use crate::cli::{Acp, Serve};
 use crate::command::serve::agent;
-use crate::command::serve::bridge::LADDER;
+use crate::command::serve::bridge::ladder;
 use crate::command::serve::charge::Charge;
 use crate::failure::Failure;
 
@@ -48,7 +49,7 @@ async fn process(charge: &Charge) -> Result<Live, String> {
     let answer = initialize(&mut link).await;
     link.sender.close();
     let began = Instant::now();
-    let exit = process.stop(LADDER).await;
+    let exit = process.stop(ladder(None, &charge.patience)).await;
     let ended = Some((exit.to_string(), began.elapsed()));
     Ok(Live::Introduced { answer: answer?, ended })
 }
@@ -130,7 +131,8 @@ impl Live {
     pub(super) fn ending(&self) -> Outcome {
         match self {
             Self::Introduced { ended: Some((exit, took)), .. } => {
-                let most = LADDER.eof_grace + LADDER.term_grace + Duration::from_secs(3);
+                let ladder = ladder(None, &Patience::default());
+                let most = ladder.eof_grace + ladder.term_grace + Duration::from_secs(3);
                 holds(
                     *took < most,
                     format!("the process {exit} {} ms after its input was closed", took.as_millis()),
