@@ -113,10 +113,9 @@ async fn pass(lines: &[Bytes], log: Option<&Path>) -> io::Result<f64> {
         heard += frames.drain(..).count();
     }
     let took = processor() - start;
-    speaker.await.map_err(io::Error::other)??;
-    client.sender.close();
+    let speaker = speaker.await.map_err(io::Error::other)??;
     drop(client);
-    drop(agent.receiver);
+    drop((speaker, agent.receiver));
     between.await.map_err(io::Error::other)??;
     if heard == lines.len() {
         Ok(took)
@@ -125,13 +124,12 @@ async fn pass(lines: &[Bytes], log: Option<&Path>) -> io::Result<f64> {
     }
 }
 
-async fn speak(lines: Vec<Bytes>, sender: Sender) -> io::Result<()> {
+/// Sends all lines, and gives the sender back: without it the other end would be told that there is nobody any more.
+async fn speak(lines: Vec<Bytes>, sender: Sender) -> io::Result<Sender> {
     for line in lines {
         sender.send(line).await.map_err(|_| io::Error::other("nobody listens"))?;
     }
-    // Whoever is done waits for the other end to be.
-    sender.hung_up().await;
-    Ok(())
+    Ok(sender)
 }
 
 /// A session, and a turn in it.
