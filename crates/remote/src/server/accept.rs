@@ -80,7 +80,7 @@ async fn serve(
         door,
         peer: peer.ip(),
         certificate,
-        greeted: AtomicBool::new(false),
+        known: AtomicBool::new(false),
         refused: Notify::new(),
         place: Arc::new(place),
     });
@@ -103,7 +103,7 @@ async fn serve(
             }
             () = &mut unseen, if waiting => {
                 waiting = false;
-                if ending || !visit.greeted.load(Ordering::Relaxed) {
+                if ending || !visit.known.load(Ordering::Relaxed) {
                     break;
                 }
             }

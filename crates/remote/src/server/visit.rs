@@ -39,8 +39,8 @@ pub(super) struct Visit {
     pub(super) peer: IpAddr,
     /// Whom the certificate of the client names.
     pub(super) certificate: Option<Identity>,
-    /// The first request is here.
-    pub(super) greeted: AtomicBool,
+    /// Somebody who is known has asked for something.
+    pub(super) known: AtomicBool,
     /// Somebody was refused who has no business here.
     pub(super) refused: Notify,
     /// Its place among all sockets.
@@ -50,7 +50,6 @@ pub(super) struct Visit {
 impl Visit {
     /// Answers a request.
     pub(super) async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Result<Reply, Infallible> {
-        self.greeted.store(true, Ordering::Relaxed);
         // Only a WebSocket needs it, and it must be taken off before the rest.
         let upgrade = hyper::upgrade::on(&mut request);
         let (parts, body) = request.into_parts();
@@ -93,6 +92,7 @@ impl Visit {
         }
         let headers = &parts.headers;
         let caller = guard::caller(&self.shared, &self.door, self.peer, self.certificate.as_ref(), headers)?;
+        self.known.store(true, Ordering::Relaxed);
         let Some(row) = row else {
             return Ok(if parts.uri.path() == self.door.path {
                 reply::no_method()
