@@ -162,15 +162,16 @@ fn addressed(view: &View<'_>, named: Option<&str>) -> Result<(Bytes, Option<Stri
     {
         return Err("the session of the header is not that of the message\n");
     }
-    let scoped = METHODS
-        .iter()
-        .any(|row| row.name == method && row.received_by(Side::Agent) && row.scope == Scope::Session);
+    let scope =
+        METHODS.iter().find(|row| row.name == method && row.received_by(Side::Agent)).map(|row| row.scope);
+    let (scoped, unknown) = (scope == Some(Scope::Session), scope.is_none() && !method.starts_with("$/"));
     match (own, named) {
         (Some(own), _) => Ok((line(view.bytes()), Some(own.into_owned()))),
-        (None, Some(named)) if scoped => {
-            let with = with_session(view, named).ok_or("the params have no place for a session\n")?;
-            Ok((with, Some(named.to_owned())))
-        }
+        (None, Some(named)) if scoped || unknown => match with_session(view, named) {
+            Some(with) => Ok((with, Some(named.to_owned()))),
+            None if unknown => Ok((line(view.bytes()), Some(named.to_owned()))),
+            None => Err("the params have no place for a session\n"),
+        },
         (None, None) if scoped => Err("which session is meant?\n"),
         (None, _) => Ok((line(view.bytes()), None)),
     }
@@ -265,7 +266,10 @@ mod tests {
             Some("b"),
             Ok((None, json!({"requestId": 1}))),
         );
-        check(&request("_x/y", r#","params":{}"#), Some("b"), Ok((None, json!({}))));
+        check(&request("_x/y", r#","params":{}"#), Some("b"), Ok((Some("b"), json!({"sessionId": "b"}))));
+        check(&request("_x/y", r#","params":[1]"#), Some("b"), Ok((Some("b"), json!([1]))));
+        check(&request("_x/y", r#","params":{}"#), None, Ok((None, json!({}))));
+        check(&request("$/x", r#","params":{}"#), Some("b"), Ok((None, json!({}))));
         check(
             &request("_x/y", r#","params":{"sessionId":"a"}"#),
             None,
