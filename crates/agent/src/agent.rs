@@ -113,6 +113,7 @@ pub(crate) struct Agent {
     pub(crate) gate: Arc<dyn ToolGate>,
     pub(crate) memory: Arc<dyn Memory>,
     pub(crate) server_env: narrows_process::Environment,
+    pub(crate) server_confinement: Option<narrows_mcp::Confinement>,
     /// Our own working directory.
     pub(crate) here: PathBuf,
     /// Says that the client has gone.
@@ -150,6 +151,7 @@ impl Agent {
             gate: settings.gate,
             memory: settings.memory,
             server_env: settings.server_env,
+            server_confinement: settings.server_confinement,
             here: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
             gone: Stop::new(),
             connection: Mutex::new(connection),

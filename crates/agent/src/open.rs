@@ -208,6 +208,7 @@ fn start(agent: &Arc<Agent>, id: &str, place: read::Place) -> (Place, Arc<Server
     let mut options = Options::new(cwd.clone(), agent.server_env.clone());
     options.start_limit = agent.limits.server_start;
     options.call_limit = agent.limits.tool;
+    options.confinement.clone_from(&agent.server_confinement);
     let bridge = ClientServers::new(agent, id);
     let servers = Servers::start(servers, options, Some(Arc::new(bridge)));
     (Place { cwd, roots }, Arc::new(servers), unusable)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use narrows_mcp::Confinement;
 use narrows_model::{Effort, Endpoint};
 use narrows_process::Environment;
 
@@ -23,6 +24,8 @@ pub struct Settings {
     pub data_dir: Option<PathBuf>,
     /// What the MCP servers that the agent starts see of the environment.
     pub server_env: Environment,
+    /// What these run in, if not in whatever we do.
+    pub server_confinement: Option<Confinement>,
     /// Its patience.
     pub limits: Limits,
     /// Who is asked before a tool is announced or run.
@@ -39,6 +42,7 @@ impl Default for Settings {
             errors: Errors::default(),
             data_dir: None,
             server_env: Environment::empty(),
+            server_confinement: None,
             limits: Limits::default(),
             gate: Arc::new(Open),
             memory: Arc::new(Forgetful),

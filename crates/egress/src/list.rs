@@ -10,7 +10,8 @@ const USUAL: [u16; 2] = [80, 443];
 /// What may be reached. The empty list lets nothing through.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct List {
-    entries: Vec<Entry>,
+    /// What may be reached has to be in each of these, of which there is at least one.
+    lists: Vec<Vec<Entry>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,17 +40,24 @@ impl List {
     /// When one of them is none.
     pub fn parse<S: AsRef<str>>(entries: impl IntoIterator<Item = S>) -> Result<Self, EntryError> {
         let entries = entries.into_iter().map(|text| Entry::parse(text.as_ref()));
-        Ok(Self { entries: entries.collect::<Result<_, _>>()? })
+        Ok(Self { lists: vec![entries.collect::<Result<_, _>>()?] })
+    }
+
+    /// What may be reached by this list and by the other.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.lists.extend(other.lists);
+        self
     }
 
     /// Whether it lets nothing through.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.lists.is_empty() || self.lists.iter().any(Vec::is_empty)
     }
 
     /// Whether this may be reached.
     pub fn permits(&self, target: &Target) -> bool {
-        self.entries.iter().any(|entry| entry.permits(target))
+        !self.is_empty() && self.lists.iter().all(|entries| entries.iter().any(|entry| entry.permits(target)))
     }
 
     /// Whether `host` may be found at this address: addresses of this machine and of private networks only by those who
@@ -178,7 +186,13 @@ mod tests {
         ] {
             check(target, false);
         }
-        assert!(!List::default().permits(&Target::parse("api.example.com:443", None).unwrap()));
+        let target = |text: &str| Target::parse(text, None).unwrap();
+        assert!(!List::default().permits(&target("api.example.com:443")));
+        let parsed = |entries: &[&str]| List::parse(entries).unwrap();
+        let both = parsed(&["*.example.com", "b.test"]).and(parsed(&["a.example.com", "c.test"]));
+        assert!(both.permits(&target("a.example.com:443")) && !both.is_empty());
+        assert!(!both.permits(&target("b.example.com:443")) && !both.permits(&target("b.test:443")));
+        assert!(parsed(&["a.test"]).and(parsed(&[])).is_empty());
     }
 
     #[test]

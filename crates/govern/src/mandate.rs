@@ -1,7 +1,7 @@
 //! What a manifest comes to: as whom an agent acts, what it may use, and how long anything may take.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use narrows_manifest::types::acp::McpTransport;
 use narrows_manifest::types::governance::Approver;
@@ -35,6 +35,8 @@ pub struct Mandate {
     pub provides: Vec<Value>,
     /// The directories in which everything happens, without links in them.
     pub roots: Vec<PathBuf>,
+    /// Those of them in which nothing is changed.
+    pub read_only: Vec<PathBuf>,
     /// Who may approve what, where a policy does not say. Nobody: whoever is asked.
     pub approvers: Vec<Approver>,
     /// How much is done unasked.
@@ -79,9 +81,19 @@ impl Mandate {
             provides: bundle.mcp_servers.iter().filter_map(provided).collect(),
             roots,
             approvers: bundle.governance.as_ref().map(|it| it.config.approvers.clone()).unwrap_or_default(),
+            read_only: Vec::new(),
             autonomy,
             patience: Patience::default(),
         }
+    }
+}
+
+impl Mandate {
+    /// Whether nothing may be changed at a path, which has no links in it: the innermost of the roots decides.
+    pub(crate) fn is_read_only(&self, path: &Path) -> bool {
+        let depth = |root: &&PathBuf| root.components().count();
+        let innermost = self.roots.iter().filter(|root| path.starts_with(root)).max_by_key(depth);
+        innermost.is_some_and(|root| self.read_only.contains(root))
     }
 }
 

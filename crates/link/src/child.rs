@@ -1,6 +1,7 @@
 //! A link to a child process that speaks on its stdin and stdout.
 
 use std::future::pending;
+use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,7 @@ const TAIL_LINES: usize = 20;
 #[derive(Debug)]
 pub struct Process {
     child: Arc<Child>,
+    gateway: Option<TcpListener>,
 }
 
 /// Starts a process and links to it. Must be called inside a runtime.
@@ -37,6 +39,7 @@ pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), Spa
     let (Some(stdin), Some(stdout)) = (child.take_stdin(), child.take_stdout()) else {
         return Err(SpawnError::Guardian);
     };
+    let gateway = child.take_gateway();
     let deaf = other_end::deaf(stdin.as_fd().try_clone_to_owned());
     let child = Arc::new(child);
     // The reader must not keep the process alive: its end is what ends the reader.
@@ -54,7 +57,7 @@ pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), Spa
         }
     };
     let signs = Signs { why, deaf, hung_up: pending() };
-    Ok((stream_until(stdout, stdin, options, signs), Process { child }))
+    Ok((stream_until(stdout, stdin, options, signs), Process { child, gateway }))
 }
 
 impl Process {
@@ -68,6 +71,24 @@ impl Process {
     #[must_use]
     pub fn stderr(&self) -> StderrTail {
         self.child.stderr()
+    }
+
+    /// The listener in its own network, if its sandbox has a gateway.
+    pub fn take_gateway(&mut self) -> Option<TcpListener> {
+        self.gateway.take()
+    }
+
+    /// Ends it at once, with everything it started, if it has not ended after this time. It tells whether it came to that.
+    pub fn end_after(&self, limit: Duration) -> tokio::task::JoinHandle<bool> {
+        let child = Arc::downgrade(&self.child);
+        tokio::spawn(async move {
+            tokio::time::sleep(limit).await;
+            let Some(child) = child.upgrade() else { return false };
+            if child.try_wait().is_none() {
+                child.kill();
+            }
+            true
+        })
     }
 
     /// Waits until it and everything it started has ended.

@@ -21,7 +21,7 @@ use crate::pipe::{Noise, Pipe, Stdin};
 use crate::text::{chain, ending, one_line};
 use crate::tool::{Listing, Tool};
 use crate::verbatim::Verbatim;
-use crate::{Options, Server, http};
+use crate::{Confinement, Options, Server, WayOut, http};
 
 /// How many pages of tools are asked for.
 const MAX_PAGES: usize = 64;
@@ -63,6 +63,8 @@ pub(crate) struct Process {
     child: Child,
     stdin: Stdin,
     noise: Noise,
+    /// Open as long as the process is here.
+    _way_out: Option<WayOut>,
 }
 
 /// Who we are towards a server: somebody who offers nothing.
@@ -102,19 +104,30 @@ pub(crate) fn spec(options: &Options, command: &str, args: &[String], env: &[(St
     spec.env = options.env.clone();
     spec.env.extend(env.iter().map(|(name, value)| (name, value)));
     spec.stderr_limit = 16 * 1024;
+    if let Some(Confinement { sandbox, limits, processor, .. }) = &options.confinement {
+        spec.sandbox = Some(sandbox.clone());
+        spec.limits = *limits;
+        spec.processor = *processor;
+    }
     spec.orphan_grace = options.ladder.term_grace;
     spec
 }
 
 impl Process {
     /// A process that was started, and the transport to it.
-    pub(crate) fn new(mut child: Child, verbatim: Verbatim) -> Result<(Self, Pipe), StartError> {
+    pub(crate) fn new(
+        mut child: Child,
+        verbatim: Verbatim,
+        confinement: Option<&Confinement>,
+    ) -> Result<(Self, Pipe), StartError> {
+        let gateway = confinement.zip(child.take_gateway());
+        let way_out = gateway.and_then(|(confinement, listener)| (confinement.way_out)(listener));
         let (Some(stdin), Some(stdout)) = (child.take_stdin(), child.take_stdout()) else {
             return Err(narrows_process::SpawnError::Guardian.into());
         };
         let (stdin, noise) = (Stdin::new(stdin), Noise::default());
         let pipe = Pipe::new(stdout, stdin.clone(), noise.clone(), verbatim);
-        Ok((Self { child, stdin, noise }, pipe))
+        Ok((Self { child, stdin, noise, _way_out: way_out }, pipe))
     }
 
     /// Ends it and everything it started.

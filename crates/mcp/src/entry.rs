@@ -143,11 +143,15 @@ impl Entry {
             Server::Stdio { command, args, env, .. } => {
                 let spec = spec(options, command, args, env);
                 let hub = Arc::new(Hub::default());
-                let pipe = slot.start(spec.clone(), options.ladder, hub.verbatim.clone()).await?;
+                let pipe = slot
+                    .start(spec.clone(), options.ladder, hub.verbatim.clone(), options.confinement.as_ref())
+                    .await?;
                 match connect(options, pipe, hub, false).await {
                     Err(error) if refused(&error) => {
                         let hub = Arc::new(Hub::default());
-                        let pipe = slot.start(spec, options.ladder, hub.verbatim.clone()).await?;
+                        let pipe = slot
+                            .start(spec, options.ladder, hub.verbatim.clone(), options.confinement.as_ref())
+                            .await?;
                         connect(options, pipe, hub, true).await.map_err(|_| error)?
                     }
                     result => result?,

@@ -19,6 +19,7 @@
 
 mod bridge;
 mod call;
+mod confinement;
 mod connection;
 mod courier;
 mod entry;
@@ -38,6 +39,7 @@ mod tool;
 mod verbatim;
 
 pub use bridge::{Answer, Bridge, BridgeError};
+pub use confinement::{Confinement, WayOut};
 pub use error::{CallError, Failure};
 pub use news::News;
 pub use options::Options;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use narrows_process::{Environment, Ladder};
 
+use crate::Confinement;
+
 /// How the servers of a session are started and how much they may take.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -12,6 +14,8 @@ pub struct Options {
     pub cwd: PathBuf,
     /// The environment of stdio servers, to which each descriptor adds. Its proxy variables hold for HTTP servers.
     pub env: Environment,
+    /// What stdio servers run in; `None` lets them do what we may.
+    pub confinement: Option<Confinement>,
     /// How long a server may take from its start to its list of tools.
     pub start_limit: Duration,
     /// How long a call may take.
@@ -36,6 +40,7 @@ impl Options {
         Self {
             cwd: cwd.into(),
             env,
+            confinement: None,
             start_limit: Duration::from_secs(10),
             call_limit: Duration::from_secs(600),
             max_result: 1 << 20,

@@ -3,6 +3,7 @@
 use narrows_process::{Child, Ladder, SpawnError, Spec};
 use tokio::task::JoinHandle;
 
+use crate::Confinement;
 use crate::connection::{Process, StartError};
 use crate::pipe::Pipe;
 use crate::verbatim::Verbatim;
@@ -22,12 +23,14 @@ impl Slot {
         spec: Spec,
         ladder: Ladder,
         verbatim: Verbatim,
+        confinement: Option<&Confinement>,
     ) -> Result<Pipe, StartError> {
         self.stop(ladder).await;
         let starting = self.starting.insert(tokio::spawn(narrows_process::spawn(spec)));
         let started = starting.await;
         self.starting = None;
-        let (process, pipe) = Process::new(started.unwrap_or(Err(SpawnError::Guardian))?, verbatim)?;
+        let (process, pipe) =
+            Process::new(started.unwrap_or(Err(SpawnError::Guardian))?, verbatim, confinement)?;
         self.process = Some(process);
         Ok(pipe)
     }
@@ -48,7 +51,7 @@ impl Slot {
             let process = started
                 .ok()
                 .and_then(Result::ok)
-                .and_then(|child| Process::new(child, Verbatim::default()).ok());
+                .and_then(|child| Process::new(child, Verbatim::default(), None).ok());
             self.process = process.map(|(process, _)| process);
         }
         if let Some(process) = &self.process {

@@ -2,6 +2,7 @@
 
 mod auditing;
 mod busing;
+mod confining;
 mod denied;
 mod driving;
 mod inspecting;

@@ -263,7 +263,10 @@ async fn try_out(sandbox: Sandbox, cwd: PathBuf, script: &str) -> Result<(), Str
     spec.args = vec!["-c".into(), format!("{script} exit {PROBE_STATUS}").into()];
     spec.cwd = Some(cwd);
     spec.sandbox = Some(sandbox);
-    let child = crate::spawn(spec).await.map_err(|error| error.to_string())?;
+    let child = crate::spawn(spec).await.map_err(|error| match std::error::Error::source(&error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    })?;
     match tokio::time::timeout(PROBE_PATIENCE, child.wait()).await {
         Ok(exit) if exit.class == ExitClass::Failed && exit.code == Some(PROBE_STATUS) => Ok(()),
         Ok(exit) => match child.stderr().tail(1) {

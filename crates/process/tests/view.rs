@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cage::{PLACE, directory, mechanisms, output};
-use common::{Mark, PATIENCE, read_all};
+use common::{Mark, PATIENCE, QUICK, read_all, read_until};
 use narrows_process::{ExitClass, Mount, Sandbox, SpawnError, Spec, Support, spawn};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -68,6 +68,30 @@ async fn mounts_are_where_they_are_to_be_and_what_they_are_to_be() {
 }
 
 #[tokio::test]
+async fn a_view_is_seen_by_nobody_else_and_leaves_nothing() {
+    let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap();
+    for support in viewers().await {
+        let (root, temp) = (directory(), directory());
+        let before = mounts();
+        let mut spec = seeing(
+            &support,
+            vec![Mount::here(root.path(), true)],
+            "echo x > kept; echo ready; exec sleep 1000",
+        );
+        spec.sandbox.as_mut().unwrap().temp = temp.path().to_owned();
+        let mut child = spawn(spec).await.unwrap();
+        read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
+        assert_eq!(mounts(), before, "{support}");
+        timeout(PATIENCE, child.stop(QUICK)).await.unwrap();
+        drop(child);
+        while fs::read_dir(temp.path()).unwrap().next().is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await; // sleep: a directory is watched by looking again
+        }
+        assert_eq!(fs::read_to_string(root.path().join("kept")).unwrap(), "x\n");
+    }
+}
+
+#[tokio::test]
 async fn nothing_else_of_this_machine_is_there() {
     for support in viewers().await {
         let (root, outside) = (directory(), directory());
@@ -93,6 +117,8 @@ async fn nothing_else_of_this_machine_is_there() {
             "umount /proc".to_owned(),
             "echo core > /proc/sys/kernel/core_pattern".to_owned(),
             "mknod disk b 8 0".to_owned(),
+            "chmod 600 /dev/zero".to_owned(),
+            "chmod 755 /usr/bin".to_owned(),
         ];
         for attempt in attempts {
             let script = format!("if ({attempt}) >/dev/null 2>&1; then echo escaped; else echo held; fi");

@@ -31,12 +31,18 @@ impl<O: Out> Pass<'_, O> {
         let roots = self.session(&name).map(|session| session.roots.clone()).unwrap_or_default();
         if let Some(path) = params.get(place).filter(|path| !path.is_null()) {
             let path = Path::new(path.as_str().unwrap_or_default());
-            if let Err(outside) = admit(path, &roots, &*self.gate.ground) {
+            let refused = match admit(path, &roots, &*self.gate.ground) {
+                Err(outside) => Some(("path_outside_root", outside.to_string())),
+                Ok(real) if kind == "edit" && self.gate.mandate.is_read_only(&real) => {
+                    Some(("sandbox_read_only", "the sandbox shows this path read-only".to_owned()))
+                }
+                Ok(_) => None,
+            };
+            if let Some((code, words)) = refused {
                 let input = json!({"method": method, place: params[place]});
-                let event = self.parties(&name).refused("tool.refused", "path_outside_root", input);
+                let event = self.parties(&name).refused("tool.refused", code, input);
                 let ticket = self.record(event);
-                let error = RpcError::new(Code::InvalidParams, outside.to_string())
-                    .with("code", json!("path_outside_root"));
+                let error = RpcError::new(Code::InvalidParams, words).with("code", json!(code));
                 return self.fail_service(id, &name, &error, Some(ticket));
             }
         }

@@ -83,15 +83,23 @@ pub(crate) fn is_host(text: &str) -> bool {
         Some((name, port)) => (name, Some(port)),
         None => (text, None),
     };
-    let name = name.strip_prefix("*.").unwrap_or(name);
+    let (name, is_pattern) = match name.strip_prefix("*.") {
+        Some(name) => (name, true),
+        None => (name, false),
+    };
     let label = |label: &str| {
         (1..=63).contains(&label.len())
             && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
+    // What ends with a number is an address for somebody, and there are no patterns of them.
+    let last = name.rsplit('.').next().unwrap_or_default();
+    let is_number = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
+    let is_address = !is_pattern && name.parse::<std::net::Ipv4Addr>().is_ok();
     name.len() <= 253
         && name.split('.').all(label)
+        && (!is_number || is_address)
         && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
@@ -110,7 +118,21 @@ mod tests {
         for host in ["api.openai.com", "*.example.com", "localhost", "10.0.0.1", "a.b:443"] {
             assert!(is_host(host), "{host}");
         }
-        for other in ["", "*", "https://a.b", "a b", "a.b:0", "a.b:x", "-a.b", "a..b", "a.b/c", "**.a"] {
+        for other in [
+            "",
+            "*",
+            "https://a.b",
+            "a b",
+            "a.b:0",
+            "a.b:x",
+            "-a.b",
+            "a..b",
+            "a.b/c",
+            "**.a",
+            "*.0.0.1",
+            "127.1",
+            "0x7f",
+        ] {
             assert!(!is_host(other), "{other}");
         }
     }

@@ -2,7 +2,9 @@
 
 mod agent;
 pub(super) mod approve;
+mod bounds;
 mod bridge;
+mod cage;
 mod case;
 mod charge;
 mod client;
@@ -23,8 +25,11 @@ mod proxy;
 mod roster;
 mod self_test;
 mod server;
+mod servers;
+mod setup;
 mod stand;
 mod version;
+mod wayout;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -91,6 +96,9 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     } else {
         book.pin(log.as_ref(), &who.id, id)?;
     }
+    if charge.is_sandboxed() && charge.bundle.capabilities.terminal {
+        return Err(Failure::commands_elsewhere());
+    }
     // An operator may have an agent that plays it.
     let is_builtin = role == Kind::Server && charge.bundle.agent.is_none();
     if !is_builtin {
@@ -109,7 +117,9 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     super::block_on(async {
         let leaving = Leaving::on_signals().map_err(|error| Failure::setup("get ready", &error))?;
         let cast = match settings {
-            Some(settings) => Cast::Builtin(Box::new(settings)),
+            Some(settings) => {
+                Cast::Builtin(Box::new(servers::confined(&charge, log.as_ref(), settings).await?))
+            }
             None => Cast::Program(Box::new(OnceCell::new())),
         };
         let host = Host { charge, log, data, guests, owners, roster: Roster::default(), cast };

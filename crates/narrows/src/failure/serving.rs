@@ -81,15 +81,6 @@ impl Failure {
         Self::new(Code::Usage, "--for-bus is for a bus, which says first who its client is")
     }
 
-    /// A manifest demands a sandbox.
-    pub(crate) fn no_sandbox_yet() -> Self {
-        Self::new(
-            Code::Usage,
-            "the tier sandboxed demands a sandbox, and `narrows serve` cannot enforce it yet",
-        )
-        .hint("write tier: governance-aware, if the agent may run without one")
-    }
-
     /// Something that is governed would be recorded nowhere.
     pub(crate) fn unaudited() -> Self {
         Self::new(Code::Usage, "a governed manifest is not served without an audit log")

@@ -41,6 +41,7 @@ mod serve_memory;
 mod serve_operator;
 mod serve_points;
 mod serve_proxy;
+mod serve_sandbox;
 mod serve_second;
 mod serve_self_test;
 mod serve_support;

@@ -74,6 +74,7 @@ fn an_allowed_tool_runs_and_is_recorded() {
         governed.actions(),
         [
             "manifest.pinned",
+            "sandbox.applied",
             "operator.invoked",
             "policy.resolved",
             "operator.running",
@@ -201,7 +202,7 @@ fn a_client_runs_one_turn_through_the_gate() {
     let told = governed.place.told(governed.serve(&["--", "go", "on"]));
     assert!(told.starts_with("done") && told.contains("--- exit 0 ---"), "{told}");
     let actions = governed.actions();
-    assert_eq!(actions[1..3], ["operator.invoked", "policy.resolved"], "{actions:?}");
+    assert_eq!(actions[2..4], ["operator.invoked", "policy.resolved"], "{actions:?}");
     assert_eq!(actions.last().map(String::as_str), Some("session.closed"));
 }
 

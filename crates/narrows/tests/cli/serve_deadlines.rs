@@ -64,7 +64,7 @@ fn deadlines_come_from_the_file_and_the_flags() {
     assert_eq!(answer["error"]["message"], "the agent did not answer session/new within 600 ms");
     // It hangs, so it is told to go by its input, then by a signal.
     assert_eq!(talk.end().status.code(), Some(0));
-    assert_eq!(governed.actions(), ["manifest.pinned", "request.expired"]);
+    assert_eq!(governed.actions(), ["manifest.pinned", "sandbox.applied", "request.expired"]);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn an_agent_that_does_not_close_is_ended() {
     assert!(ended.stderr.contains("it did not close a session in time"), "{}", ended.stderr);
     assert_eq!(
         governed.actions(),
-        ["manifest.pinned", "operator.invoked", "request.expired", "session.closed"]
+        ["manifest.pinned", "sandbox.applied", "operator.invoked", "request.expired", "session.closed"]
     );
 }
 
@@ -107,7 +107,7 @@ fn prompt(talk: &mut Talk<'_>, id: &str) {
 
 /// What is in the log after the session began.
 fn after_invoked(governed: &Governed) -> Vec<String> {
-    governed.actions().split_off(2)
+    governed.actions().split_off(3)
 }
 
 #[test]

@@ -63,6 +63,7 @@ fn the_example_runs_and_its_log_verifies() {
     let log = std::fs::read_to_string(root.join("audit/audit-log.jsonl")).expect("a log");
     for word in [
         "manifest.pinned",
+        "sandbox.applied",
         "\"ref\":\"looking\"",
         "\"ref\":\"shell\"",
         "operator.suspended",

@@ -14,7 +14,11 @@ const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
 
 /// What is said when it does not start.
 fn told(governed: &Governed, args: &[&str]) -> String {
-    governed.place.told(governed.serve(args))
+    let told = governed.place.told(governed.serve(args));
+    // Where there is no sandbox to be had, that is said.
+    let lines = told.lines().filter(|line| !line.starts_with("warning: the agent is not confined"));
+    let text: String = lines.map(|line| format!("{line}\n")).collect();
+    text.strip_prefix("--- stderr ---\n--- exit").map_or(text.clone(), |rest| format!("--- exit{rest}"))
 }
 
 #[test]
@@ -41,15 +45,10 @@ fn what_has_changed_is_refused_until_it_is_approved() {
     assert_snapshot!(told(&governed, &[]), @r"
     --- stderr ---
     [DIR]/ws/ACP.md and what it leads to, 7 files, are trusted from now on; whatever changes is to be approved
-    warning: the agent is not confined: the sandbox of its manifest is not enforced
     --- exit 0 ---
     ");
     // The same again is trusted.
-    assert_snapshot!(told(&governed, &[]), @r"
-    --- stderr ---
-    warning: the agent is not confined: the sandbox of its manifest is not enforced
-    --- exit 0 ---
-    ");
+    assert_snapshot!(told(&governed, &[]), @"--- exit 0 ---");
     let path = governed.root().join("OPERATOR.md");
     let text = std::fs::read_to_string(&path).expect("it is there");
     governed.file("OPERATOR.md", &text.replace("Short.", "Shorx."));
@@ -66,9 +65,12 @@ fn what_has_changed_is_refused_until_it_is_approved() {
     --- exit 0 ---
     ");
     assert!(told(&governed, &[]).contains("--- exit 0 ---"));
-    assert_eq!(governed.actions(), ["manifest.pinned", "manifest.approved"]);
+    assert_eq!(
+        governed.actions(),
+        ["manifest.pinned", "sandbox.applied", "sandbox.applied", "manifest.approved", "sandbox.applied"]
+    );
     let entries = governed.entries();
-    let changed = &entries[1]["input"]["changed"][0];
+    let changed = &entries[3]["input"]["changed"][0];
     assert!(changed["path"].as_str().expect("a text").ends_with("OPERATOR.md"));
     assert_ne!(changed["before"], changed["now"]);
 }
@@ -187,7 +189,6 @@ fn an_agent_of_another_version_is_not_started() {
     assert_snapshot!(told(&governed, &[]), @r#"
     --- stderr ---
     [DIR]/ws/ACP.md and what it leads to, 7 files, are trusted from now on; whatever changes is to be approved
-    warning: the agent is not confined: the sandbox of its manifest is not enforced
     error: the agent "tidy-agent" is not started: "narrows --version" tells against it
       because: version [VERSION] is not in >=99.0.0
     hint: install a version that its AGENT-CLI.md names in version_check.range
@@ -231,7 +232,10 @@ fn a_signal_closes_the_log_in_good_order() {
     session(&mut talk, &governed);
     talk.signal(Signal::TERM);
     assert_eq!(talk.wait().status.code(), Some(143));
-    assert_eq!(governed.actions(), ["manifest.pinned", "operator.invoked", "session.closed"]);
+    assert_eq!(
+        governed.actions(),
+        ["manifest.pinned", "sandbox.applied", "operator.invoked", "session.closed"]
+    );
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn tools_are_allowed_denied_and_fail_as_in_the_first_version() {
         let calls = entries.iter().filter(|entry| entry["action"] == "tool.call");
         let decisions: Vec<&Value> = calls.map(|entry| &entry["policy"]["decision"]).collect();
         assert_eq!(decisions, [decision], "{actions:?}");
-        assert_eq!(actions[1..3], ["operator.invoked", "operator.running"], "{actions:?}");
+        assert_eq!(actions[2..4], ["operator.invoked", "operator.running"], "{actions:?}");
         assert_eq!(actions[actions.len() - 2..], ["operator.completed", "session.closed"], "{actions:?}");
     }
 }

@@ -199,8 +199,8 @@ impl Layout {
             let (source, at) = (Path::new("/dev").join(name), root.join("dev").join(name));
             if source.exists() {
                 fs::write(&at, "")?;
-                // Devices work on whatever is mounted, and what they do harms nobody.
-                mounts.push(Mount { source, at, writable: true });
+                // What is written to a device does not change it; its mode and owner could be.
+                mounts.push(Mount { source, at, writable: false });
             }
         }
         mounts.push(Mount { source: shm.clone(), at: root.join("dev/shm"), writable: true });

@@ -242,6 +242,23 @@ fn files_are_served_within_the_roots_and_the_declared_capabilities() {
 }
 
 #[test]
+fn what_a_sandbox_shows_read_only_is_not_written_by_the_client_either() {
+    let roots = ["/w/a", "/w/a/docs", "/w/a/docs/drafts"].map(Into::into).to_vec();
+    let mut scene =
+        Scene::with(Mandate { roots, read_only: vec!["/w/a/docs".into()], ..mandate() }, &["lead"]);
+    scene.opened();
+    let code = |scene: &mut Scene, id: u64, method: &str, path: &str| {
+        scene.wants(id, method, &json!({"sessionId": "s", "path": path, "content": "x"}));
+        scene.seen().contains("sandbox_read_only")
+    };
+    assert!(code(&mut scene, 2, "fs/write_text_file", "/w/a/docs/x"));
+    assert!(code(&mut scene, 3, "fs/write_text_file", "/w/a/docs"));
+    assert!(!code(&mut scene, 4, "fs/write_text_file", "/w/a/x"));
+    assert!(!code(&mut scene, 5, "fs/write_text_file", "/w/a/docs/drafts/x"));
+    assert!(!code(&mut scene, 6, "fs/read_text_file", "/w/a/docs/x"));
+}
+
+#[test]
 fn calls_of_tools_in_the_client_pass_the_same_gate() {
     let allow = Some(["query".to_owned()].into());
     let tools = Some(ToolSet { servers: [("db".to_owned(), allow)].into(), ..ToolSet::default() });

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use narrows_govern::Patience;
 use narrows_manifest::types::acp::Tier;
-use narrows_manifest::{Bundle, Finding, Findings, Kind, Severity};
+use narrows_manifest::{Bundle, Finding, Findings, Kind, PlannedMount, Severity};
 
+use super::bounds::inside;
 use super::keys::KeyFiles;
 use crate::cli::Serve;
 use crate::config::{self, Variables};
@@ -39,14 +40,29 @@ impl Charge {
             }
         };
         tell(shown, &bundle.warnings);
-        // What is not enforced is not claimed either.
-        if bundle.acp.front.metadata.aip44.tier == Tier::Sandboxed {
-            return Err(Failure::no_sandbox_yet());
-        }
         let root = drive::directory(shown)?;
         let keys = KeyFiles::read(&root, &bundle)?;
         let patience = patience(args)?;
         Ok(Some(Self { bundle, root, keys, patience }))
+    }
+
+    /// Whether everything has to be enforced that the manifest says about its sandbox.
+    pub(super) fn is_sandboxed(&self) -> bool {
+        self.bundle.acp.front.metadata.aip44.tier == Tier::Sandboxed
+    }
+
+    /// The directories in which everything happens, and those of them that may not be changed: what the sandbox of the
+    /// tier mounts, and else the workspace.
+    pub(super) fn roots(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let mounts = match &self.bundle.sandbox {
+            Some(sandbox) if self.is_sandboxed() => sandbox.mounts.as_slice(),
+            _ => return (vec![self.root.clone()], Vec::new()),
+        };
+        let of = |mount: &PlannedMount| inside(&self.root, &mount.source);
+        if mounts.is_empty() {
+            return (vec![self.root.clone()], vec![self.root.clone()]);
+        }
+        (mounts.iter().map(of).collect(), mounts.iter().filter(|mount| !mount.writable).map(of).collect())
     }
 }
 

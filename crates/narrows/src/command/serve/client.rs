@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use narrows_client::{Agent, Decide, Offer, Pending, Question, Reply, RunRequest, SessionConfig};
 use narrows_govern::{Ended, Inquiry};
-use narrows_link::{child, memory};
+use narrows_link::memory;
 use narrows_policy::{Access, Narrowing, Policy, Rules};
 use narrows_process::{AllowList, Environment};
 use tokio::sync::mpsc;
@@ -54,11 +54,8 @@ pub(super) fn run(post: Post, prompt: &[String]) -> Result<ExitCode, Failure> {
 async fn turn(post: Post, request: RunRequest, policy: Policy) -> Result<ExitCode, Failure> {
     let Post { charge, log, who, .. } = post;
     let options = narrows_link::Options::default();
-    let spec = agent::prepare(&charge).await?;
-    let program = spec.program.to_string_lossy().into_owned();
-    let spawned = child::spawn(spec.clone(), &options).await;
     let (behind, process) =
-        spawned.map_err(|error| Failure::not_installed(&agent_name(&charge), &program, &error))?;
+        agent::prepare(&charge, log.as_ref()).await?.start(&charge, &options, log.as_ref(), &who).await?;
     let (desk, questions) = Desk::open();
     let person = ask::is_possible(Output::Text).then(|| Arc::new(desk) as Arc<dyn Decide>);
     let mut config = SessionConfig::new(charge.root.clone(), Arc::new(policy));
@@ -70,7 +67,7 @@ async fn turn(post: Post, request: RunRequest, policy: Policy) -> Result<ExitCod
         write_files: can.write_text_file,
         run_commands: can.terminal,
     };
-    let chosen = Chosen::of(Agent::new(agent_name(&charge), spec), charge.root.clone());
+    let chosen = Chosen::of(Agent::new(agent_name(&charge), process.spec.clone()), charge.root.clone());
     let wanted = Wanted { config, offer, start: Start::New };
     let gate = stand::gate(&charge, who)?;
     let (inner, outer) = memory::pair(&options);
@@ -86,12 +83,13 @@ async fn turn(post: Post, request: RunRequest, policy: Policy) -> Result<ExitCod
     let ended = standing.await.unwrap_or(Ended::Told);
     drop(door);
     let reason = input.reason();
-    process.stop(ladder(Some(&ended), &charge.patience)).await;
+    let overdue = process.stop(ladder(Some(&ended), &charge.patience)).await.overdue;
     if let Some(log) = log {
         log.close();
     }
     match ended {
         Ended::Unruly(why) | Ended::Stuck(why) => Err(Failure::unruly(&agent_name(&charge), &why)),
+        Ended::Agent if overdue => Err(Failure::overdue(&agent_name(&charge))),
         Ended::Agent if outcome.is_err() => Err(Failure::agent_gone(&agent_name(&charge), &reason)),
         _ => outcome.map(|()| Code::Success.exit()),
     }

@@ -8,8 +8,7 @@ use std::time::Duration;
 use narrows_agent::Settings;
 use narrows_audit::Log;
 use narrows_govern::{Ended, Gate, Inquiry, Lobby, Mandate, Method, Owners, Principal};
-use narrows_link::child::{Process, Spec};
-use narrows_link::{Link, Sender, child};
+use narrows_link::{Link, Sender};
 use narrows_manifest::types::acp::Kind;
 use narrows_wire::{Code as Problem, Frame, RpcError, message};
 use serde::Deserialize;
@@ -17,6 +16,7 @@ use tokio::sync::{OnceCell, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::agent::{Prepared, Running};
 use super::bridge::{AT_ONCE, agent_name, ladder};
 use super::charge::Charge;
 use super::guests::Guests;
@@ -36,7 +36,7 @@ const IDENTITY: &str = "narrows/identity";
 /// Who plays the operator.
 pub(super) enum Cast {
     /// A program, and how it is started once that was looked up.
-    Program(Box<OnceCell<Spec>>),
+    Program(Box<OnceCell<Prepared>>),
     /// The agent that is built in.
     Builtin(Box<Settings>),
 }
@@ -61,15 +61,15 @@ pub(super) struct Started {
 }
 
 enum Player {
-    Program(Process, Sender),
+    Program(Running, Sender),
     Builtin(JoinHandle<Result<(), narrows_agent::EndpointError>>, Option<Arc<Keeper>>),
 }
 
 impl Host {
     /// Looks up the agent, so that what is wrong with it is known before anybody comes.
     pub(super) async fn get_ready(&self) -> Result<(), Failure> {
-        if let Cast::Program(spec) = &self.cast {
-            spec.get_or_try_init(|| agent::prepare(&self.charge)).await?;
+        if let Cast::Program(prepared) = &self.cast {
+            prepared.get_or_try_init(|| agent::prepare(&self.charge, self.log.as_ref())).await?;
         }
         Ok(())
     }
@@ -85,6 +85,10 @@ impl Host {
         // Elsewhere nobody has to say anything first.
         if self.charge.bundle.role == Kind::Bridge {
             let Some(in_chain) = leaving.unless(proxy::is_wanted(&mut client)).await else { return Ok(()) };
+            if in_chain && self.charge.is_sandboxed() {
+                tell_unstarted(client).await;
+                return Err(Failure::sandboxed_in_chain());
+            }
             if in_chain {
                 return proxy::stand(self, client, who, leaving).await;
             }
@@ -103,12 +107,11 @@ impl Host {
     async fn start(&self, who: &Principal) -> Result<Started, Failure> {
         let questions = mpsc::channel(QUESTIONS);
         let (link, player) = match &self.cast {
-            Cast::Program(spec) => {
-                let spec = spec.get_or_try_init(|| agent::prepare(&self.charge)).await?;
-                let program = spec.program.to_string_lossy().into_owned();
-                let spawned = child::spawn(spec.clone(), &narrows_link::Options::default()).await;
-                let (link, process) = spawned
-                    .map_err(|error| Failure::not_installed(&agent_name(&self.charge), &program, &error))?;
+            Cast::Program(prepared) => {
+                let log = self.log.as_ref();
+                let prepared = prepared.get_or_try_init(|| agent::prepare(&self.charge, log)).await?;
+                let options = narrows_link::Options::default();
+                let (link, process) = prepared.start(&self.charge, &options, log, who).await?;
                 let input = link.sender.clone();
                 (link, Player::Program(process, input))
             }
@@ -156,8 +159,11 @@ impl Host {
                     true => AT_ONCE,
                     false => ladder(ended, &self.charge.patience),
                 };
-                process.stop(ladder).await;
+                let overdue = process.stop(ladder).await.overdue;
                 let name = agent_name(&self.charge);
+                if outcome == Outcome::Ended(Ended::Agent) && overdue {
+                    return Err(Failure::overdue(&name));
+                }
                 if outcome == Outcome::Ended(Ended::Agent) {
                     return Err(Failure::agent_gone(&name, &reason));
                 }

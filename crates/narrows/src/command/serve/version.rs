@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use narrows_manifest::Agent;
-use narrows_process::{Environment, Spec};
+use narrows_process::Spec;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
@@ -14,8 +14,8 @@ use crate::failure::Failure;
 /// The most that is read of what it prints.
 const MOST: u64 = 64 << 10;
 
-/// Runs the command that prints the version, and judges what it prints. No shell sees it.
-pub(super) async fn check(agent: &Agent, beside: &Path, env: &Environment) -> Result<(), Failure> {
+/// The command that prints the version. No shell sees it.
+pub(super) fn command(agent: &Agent, beside: &Path) -> Result<Spec, Failure> {
     let check = &agent.cli.front.version_check;
     let words = shlex::split(&check.cmd).filter(|words| !words.is_empty());
     let Some([named, args @ ..]) = words.as_deref() else {
@@ -23,13 +23,20 @@ pub(super) async fn check(agent: &Agent, beside: &Path, env: &Environment) -> Re
     };
     let mut spec = Spec::new(agent::program(named, beside)?);
     spec.args = args.iter().map(Into::into).collect();
-    spec.cwd = Some(beside.to_owned());
-    spec.env = env.clone();
     // Some print it there.
     spec.merge_stderr = true;
-    let printed = timeout(Duration::from_millis(check.timeout_ms), print(spec)).await;
+    Ok(spec)
+}
+
+/// Runs that command, and judges what it prints.
+pub(super) async fn check(agent: &Agent, command: Spec) -> Result<(), Failure> {
+    let check = &agent.cli.front.version_check;
+    let named = command.program.to_string_lossy().into_owned();
+    let printed = timeout(Duration::from_millis(check.timeout_ms), print(command)).await;
     let printed = match printed {
-        Ok(printed) => printed.map_err(|error| Failure::not_installed(&agent.cli.front.id, named, &error))?,
+        Ok(printed) => {
+            printed.map_err(|error| Failure::not_installed(&agent.cli.front.id, &named, &error))?
+        }
         Err(_) => return Err(Failure::silent_check(&check.cmd, check.timeout_ms)),
     };
     agent

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use narrows_govern::Patience;
-use narrows_link::{Link, child, memory};
+use narrows_govern::{Patience, Principal};
+use narrows_link::{Link, memory};
 use narrows_manifest::Capabilities;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -43,13 +43,15 @@ pub(super) async fn introduce(charge: &Charge, args: &Serve, data: &Path) -> Liv
 
 async fn process(charge: &Charge) -> Result<Live, String> {
     let words = |failure: Failure| failure.message();
-    let spec = agent::prepare(charge).await.map_err(words)?;
-    let (mut link, process) =
-        child::spawn(spec, &narrows_link::Options::default()).await.map_err(|error| error.to_string())?;
+    // What it runs in is told by what serves, into the real log.
+    let prepared = agent::prepare(charge, None).await.map_err(words)?;
+    let started =
+        prepared.start(charge, &narrows_link::Options::default(), None, &Principal::default()).await;
+    let (mut link, process) = started.map_err(words)?;
     let answer = initialize(&mut link).await;
     link.sender.close();
     let began = Instant::now();
-    let exit = process.stop(ladder(None, &charge.patience)).await;
+    let exit = process.stop(ladder(None, &charge.patience)).await.exit;
     let ended = Some((exit.to_string(), began.elapsed()));
     Ok(Live::Introduced { answer: answer?, ended })
 }

@@ -1,0 +1,308 @@
+//! `narrows serve` in the tier `sandboxed`: an agent that tries to get out, and manifests that ask for too much.
+#![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::serve_support::{Governed, acp};
+use crate::support::MARK;
+use crate::talk::Talk;
+
+/// Answers an initialisation with what the tier demands, and opens sessions.
+const AGENT: &str = r#"
+while read -r message; do
+  id=$(printf '%s' "$message" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+  case "$message" in
+    *'"method":"initialize"'*) printf '%s\n' "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":{\"protocolVersion\":1,\"agentCapabilities\":{\"loadSession\":true,\"mcpCapabilities\":{\"http\":true,\"sse\":false,\"acp\":true},\"promptCapabilities\":{}}}}" ;;
+    *'"method":"session/new"'*) printf '%s\n' "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":{\"sessionId\":\"s\"}}" ;;
+  esac
+done
+"#;
+
+/// Notes what worked.
+const NOTES: &str = r#"
+try() { if (eval "$2") >/dev/null 2>&1; then echo "$1 worked"; else echo "$1 failed"; fi >> /work/notes; }
+"#;
+
+fn agent_cli(sandbox: &str, more: &str) -> String {
+    format!(
+        "---\nname: ws\nid: tidy-agent\ndescription: d\nversion: 1.0.0\nbin: sh\nbin_args: [agent.sh]\n\
+         install: [{{method: apt, package: dash}}]\nprotocol: acp\nacp: ./ACP.md\n\
+         version_check: {{cmd: sh -c 'echo 1.2.3', parse: '(\\d+\\.\\d+\\.\\d+)', range: '>=1.0.0'}}\n\
+         sandbox: {sandbox}\n{more}---\n"
+    )
+}
+
+/// A bridge of the tier `sandboxed` to an agent that does this first; both of its manifests name the one sandbox.
+fn sandboxed(sandbox: &str, script: &str) -> Governed {
+    let governed = Governed::of("bridge");
+    let bound = "    operator: ./OPERATOR.md\n    sandbox: ./SANDBOX.md\n";
+    governed.file("ACP.md", &acp("bridge", "sandboxed", bound));
+    governed.file(
+        "SANDBOX.md",
+        &format!("---\nschema: sandbox/v1\nprovider: local\nconfig: {{}}\n{sandbox}---\n"),
+    );
+    governed.file("AGENT-CLI.md", &agent_cli("./SANDBOX.md", ""));
+    governed.file("agent.sh", &format!("{NOTES}\n{script}\n{AGENT}"));
+    governed
+}
+
+const MOUNTS: &str =
+    "mounts: [{source: workspace, at: /work}, {source: {ref: ./docs}, at: /work/docs, mode: read-only}]\n";
+
+/// Starts it, and ends it when it has introduced itself. What it noted.
+fn notes(governed: &Governed) -> String {
+    let mut talk = governed.talk();
+    let answer = talk.ask("session/new", &json!({"cwd": governed.root(), "mcpServers": []}));
+    assert_eq!(answer["result"]["sessionId"], "s", "{answer}");
+    let ended = talk.end();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+    std::fs::read_to_string(governed.root().join("notes")).unwrap_or_default()
+}
+
+/// Whether this machine can show a part of itself, and give a network of its own.
+fn can_be_had() -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let support = runtime.block_on(narrows_process::Support::namespaces());
+    let can = support.confined();
+    if !can.view {
+        eprintln!("not tried: {support}");
+    }
+    can.view && can.gateway
+}
+
+fn entry(governed: &Governed, action: &str) -> Value {
+    governed.entries().into_iter().find(|entry| entry["action"] == action).unwrap_or_default()
+}
+
+#[test]
+fn an_agent_cannot_get_out_of_its_sandbox() {
+    if !can_be_had() {
+        return;
+    }
+    let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = server.local_addr().expect("an address").port();
+    let script = format!(
+        r#"
+try write-workspace 'echo x > /work/new'
+try write-where-it-lies 'echo x > new2'
+try read-only-mount 'echo x > /work/docs/new'
+try read-only-mount-where-it-lies 'echo x > docs/new'
+try read-mount 'cat /work/docs/text'
+(echo x > ../new) 2>/dev/null
+try write-etc 'echo x > /etc/narrows-test'
+try read-outside 'cat "{outside}"'
+try manifest 'echo x >> /work/ACP.md'
+try governance 'echo x > GOVERNANCE.md'
+try log 'echo x >> audit/audit-log.jsonl'
+try move-log 'mv /work/audit /work/elsewhere'
+try remove-log 'rm -r audit'
+try network 'exec 3<>/dev/tcp/127.0.0.1/{port}'
+try network-by-curl 'curl -s --max-time 5 http://127.0.0.1:{port}/'
+try secret-env 'test -n "$NARROWS_SECRET"'
+try named-env 'test -n "$NAMED"'
+try supervisor-env 'cat /proc/$PPID/environ'
+try init-env 'cat /proc/1/environ'
+try private-temp 'echo x > /tmp/mine && echo y > $HOME/mine'
+"#,
+        outside = "$PWD/../secret"
+    );
+    let governed = sandboxed(&format!("{MOUNTS}env: {{passthrough: [{MARK}, NAMED]}}\n"), &script);
+    std::fs::create_dir_all(governed.root().join("docs")).expect("a directory");
+    governed.file("docs/text", "text");
+    governed.place.file("secret", "secret");
+    let mut command = governed.serve(&[]);
+    command.env("NARROWS_SECRET", "hunter2").env("NAMED", "value");
+    let mut talk = Talk::initialized(&governed.place, command);
+    talk.ask("session/new", &json!({"cwd": governed.root(), "mcpServers": []}));
+    let ended = talk.end();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+    let notes = std::fs::read_to_string(governed.root().join("notes")).expect("notes");
+    insta::assert_snapshot!(notes, @r"
+    write-workspace worked
+    write-where-it-lies worked
+    read-only-mount failed
+    read-only-mount-where-it-lies failed
+    read-mount worked
+    write-etc failed
+    read-outside failed
+    manifest failed
+    governance failed
+    log failed
+    move-log failed
+    remove-log failed
+    network failed
+    network-by-curl failed
+    secret-env failed
+    named-env worked
+    supervisor-env failed
+    init-env failed
+    private-temp worked
+    ");
+    assert!(!governed.place.path().join("new").exists());
+    let applied = entry(&governed, "sandbox.applied");
+    let about = &applied["metadata"]["aip44"];
+    assert_eq!((&about["enforced"], &about["egress"]), (&json!(true), &json!([])), "{applied}");
+    assert_eq!(about["env"], json!(["NAMED", MARK]));
+    assert!(!applied.to_string().contains("hunter2") && !applied.to_string().contains("value"));
+}
+
+#[test]
+fn the_list_of_hosts_is_the_only_way_out() {
+    let has_curl = Command::new("curl").arg("--version").output().is_ok();
+    if !can_be_had() || !has_curl {
+        eprintln!("not tried: it takes namespaces, and curl");
+        return;
+    }
+    let listen = || {
+        let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = server.local_addr().expect("an address").port();
+        std::thread::spawn(move || {
+            for stream in server.incoming() {
+                let Ok(mut stream) = stream else { return };
+                let mut told = [0; 4096];
+                let _ = stream.read(&mut told);
+                let _ = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+            }
+        });
+        port
+    };
+    let (allowed, other) = (listen(), listen());
+    let script = format!(
+        r#"
+try allowed 'curl -sf --max-time 20 http://127.0.0.1:{allowed}/ | grep -q hello'
+try tunnel 'curl -sfp --max-time 20 http://localhost:{allowed}/ | grep -q hello'
+try other-port 'curl -sf --max-time 20 http://127.0.0.1:{other}/'
+try other-host 'curl -sf --max-time 20 http://other.test/'
+try around-the-proxy 'curl -sf --noproxy "*" --max-time 20 http://127.0.0.1:{allowed}/'
+try private-tunnel 'curl -sfp --max-time 20 https://169.254.169.254/'
+"#
+    );
+    let hosts = format!("network: {{egress: ['127.0.0.1:{allowed}', 'localhost:{allowed}']}}\n");
+    let governed = sandboxed(&format!("{MOUNTS}env: {{passthrough: [{MARK}]}}\n{hosts}"), &script);
+    std::fs::create_dir_all(governed.root().join("docs")).expect("a directory");
+    insta::assert_snapshot!(notes(&governed), @r"
+    allowed worked
+    tunnel worked
+    other-port failed
+    other-host failed
+    around-the-proxy failed
+    private-tunnel failed
+    ");
+    let denied: Vec<Value> =
+        governed.entries().into_iter().filter(|entry| entry["action"] == "egress.denied").collect();
+    let targets: Vec<&Value> = denied.iter().map(|entry| &entry["input"]["target"]).collect();
+    assert_eq!(
+        targets,
+        [&json!(format!("127.0.0.1:{other}")), &json!("other.test:80"), &json!("169.254.169.254:443")]
+    );
+    assert!(denied.iter().all(|entry| entry["metadata"]["aip44"]["code"] == "egress_denied"), "{denied:?}");
+}
+
+#[test]
+fn what_cannot_be_enforced_is_refused_by_name() {
+    let refused = |sandbox: &str, more: &str| {
+        let governed = sandboxed(sandbox, "");
+        if !more.is_empty() {
+            governed.file("AGENT-CLI.md", &agent_cli("./SANDBOX.md", more));
+        }
+        let told = governed.place.told(governed.serve(&[]));
+        let last = governed.entries().last().cloned().unwrap_or_default();
+        (told, last["action"].clone(), last["metadata"]["aip44"]["code"].clone())
+    };
+    let (told, action, code) = refused("read_only: true\n", "");
+    assert!(told.contains("read_only of SANDBOX.md") && told.contains("exit 5"), "{told}");
+    assert_eq!((action, code), (json!("sandbox.refused"), json!("sandbox_read_only")));
+    if !can_be_had() {
+        return;
+    }
+    let (told, _, code) = refused("mounts: [{source: workspace, at: /usr}]\n", "");
+    assert!(told.contains("/usr") && told.contains("the system has its own files there"), "{told}");
+    assert_eq!(code, "sandbox_unenforceable");
+    let needs =
+        "setup: [{kind: cmd, id: log-in, cmd: agent login, skip_if: {cmd: 'test -e /work/logged-in'}}]\n";
+    let (told, _, code) = refused("mounts: [{source: workspace, at: /work}]\n", needs);
+    assert!(told.contains("\"log-in\"") && told.contains("run: agent login"), "{told}");
+    assert_eq!(code, "setup_required");
+}
+
+#[test]
+fn servers_that_an_operator_starts_are_in_its_sandbox() {
+    if !can_be_had() {
+        return;
+    }
+    let governed = Governed::of("server");
+    let more = "    operator: ./OPERATOR.md\n    sandbox: ./SANDBOX.md\n    \
+        mcp_servers: [{name: notes, transport: stdio, ref: ./NOTES.md}]\n";
+    governed.file("ACP.md", &acp("server", "sandboxed", more));
+    let sandbox = format!("{MOUNTS}env: {{passthrough: [{MARK}]}}\nnetwork: {{egress: ['127.0.0.1:1']}}\n");
+    governed.file("SANDBOX.md", &format!("---\nprovider: local\nconfig: {{}}\n{sandbox}---\n"));
+    governed.file("NOTES.md", "---\ncommand: sh\nargs: [server.sh]\n---\n");
+    let attempts = "try inside 'echo x > /work/new'\ntry outside 'echo x > /etc/narrows-test'\ntry read-only 'echo x > /work/docs/new'\n\
+        try key 'test -n \"$OPENAI_API_KEY\"'\ntry proxy 'test -n \"$HTTPS_PROXY\"'\necho over >> /work/notes\nread -r message\n";
+    governed.file("server.sh", &format!("{NOTES}{attempts}"));
+    std::fs::create_dir_all(governed.root().join("docs")).expect("a directory");
+    let mut command = governed.serve(&["--base-url", "builtin:demo", "--model", "m"]);
+    command.env("OPENAI_API_KEY", "sk-test");
+    let mut talk = Talk::initialized(&governed.place, command);
+    let cwd = governed.root().canonicalize().expect("it is there");
+    talk.ask("session/new", &json!({"cwd": cwd, "mcpServers": []}));
+    let notes = || std::fs::read_to_string(governed.root().join("notes")).unwrap_or_default();
+    governed.place.wait_for(|| notes().ends_with("over\n"));
+    let notes = notes();
+    talk.end();
+    assert!(
+        notes
+            .starts_with("inside worked\noutside failed\nread-only failed\nkey failed\nproxy worked\nover\n"),
+        "{notes}"
+    );
+    assert_eq!(entry(&governed, "sandbox.applied")["metadata"]["aip44"]["enforced"], true);
+}
+
+#[test]
+fn commands_of_the_client_are_no_part_of_a_sandbox() {
+    let governed = sandboxed("", "");
+    let more = "    operator: ./OPERATOR.md\n    sandbox: ./SANDBOX.md\n    capabilities: {client: {terminal: true}}\n";
+    governed.file("ACP.md", &acp("bridge", "sandboxed", more));
+    let told = governed.place.told(governed.serve(&[]));
+    assert!(told.contains("capabilities.client.terminal") && told.contains("exit 5"), "{told}");
+    // Nor is an agent that others start.
+    let governed = sandboxed("", "");
+    let mut talk = Talk::start(&governed.place, governed.serve(&[]));
+    talk.send("proxy/initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    let ended = talk.wait();
+    assert!(ended.stderr.contains("proxy chain") && ended.status.code() == Some(5), "{}", ended.stderr);
+}
+
+#[test]
+fn an_agent_that_has_been_set_up_starts() {
+    if !can_be_had() {
+        return;
+    }
+    let governed = sandboxed(MOUNTS, "echo started > /work/notes");
+    std::fs::create_dir_all(governed.root().join("docs")).expect("a directory");
+    let done = "setup: [{kind: cmd, id: log-in, cmd: agent login, skip_if: {cmd: test -e agent.sh}}]\n";
+    governed.file("AGENT-CLI.md", &agent_cli("./SANDBOX.md", done));
+    assert_eq!(notes(&governed), "started\n");
+}
+
+#[test]
+fn an_agent_lives_no_longer_than_its_runner_says() {
+    let governed = sandboxed(MOUNTS, "echo started > /work/notes");
+    std::fs::create_dir_all(governed.root().join("docs")).expect("a directory");
+    let runner = "runner: {engine: in-process, limits: {timeout_ms: 400, cpu_ms: 60000}}\n";
+    // Below the tier a sandbox that cannot be had is none, and the limits hold all the same.
+    governed.file("ACP.md", &acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n"));
+    governed.file("AGENT-CLI.md", &agent_cli("./SANDBOX.md", runner));
+    let mut talk = Talk::start(&governed.place, governed.serve(&[]));
+    talk.send("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    let ended = talk.wait();
+    assert!(ended.stderr.contains("limits.timeout_ms"), "{}", ended.stderr);
+    let about = entry(&governed, "sandbox.applied")["metadata"]["aip44"].clone();
+    assert_eq!(about["limits"], json!({"timeout_ms": 400, "cpu_ms_per_process": 60000}));
+    assert_eq!(about["runner"]["downgraded"], true);
+}
