@@ -61,7 +61,7 @@ pub(super) struct Started {
 }
 
 enum Player {
-    Program(Running, Sender),
+    Program(Box<Running>, Sender),
     Builtin(JoinHandle<Result<(), narrows_agent::EndpointError>>, Option<Arc<Keeper>>),
 }
 
@@ -113,7 +113,7 @@ impl Host {
                 let options = narrows_link::Options::default();
                 let (link, process) = prepared.start(&self.charge, &options, log, who).await?;
                 let input = link.sender.clone();
-                (link, Player::Program(process, input))
+                (link, Player::Program(Box::new(process), input))
             }
             Cast::Builtin(settings) => {
                 let keeper = Keeper::of(&self.charge, &self.data, self.log.as_ref(), &who.id)?;
