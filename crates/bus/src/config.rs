@@ -49,6 +49,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// Whether clients come over a network, or may.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.listen.iter().any(|listen| matches!(listen.at, Door::Web(_)))
+    }
+
     /// Whether clients are asked who they are, so that it is written down whose each session is.
     #[must_use]
     pub fn keeps_owners(&self) -> bool {

@@ -36,6 +36,7 @@ mod supervise;
 #[cfg(test)]
 mod tests;
 mod timer;
+mod watch;
 
 use std::time::Duration;
 
@@ -68,6 +69,10 @@ pub struct Core {
     sessions: Sessions,
     identities: Identities,
     owners: Owners,
+    /// Whether it is kept what sessions say, for those who come to watch.
+    watched: bool,
+    /// How many bytes of that.
+    watch_bytes: usize,
     batches: Batches,
     fans: Slab<Fan>,
     timers: Timers,
@@ -100,6 +105,8 @@ impl Core {
             sessions: Sessions::default(),
             identities: Identities::default(),
             owners: Owners::new(config.keeps_owners()),
+            watched: config.is_remote() && config.limits.replay_bytes > 0,
+            watch_bytes: 0,
             batches: Batches::default(),
             fans: Slab::new(),
             timers: Timers::default(),

@@ -13,6 +13,7 @@ mod policy;
 mod serve;
 mod session;
 mod sessions;
+mod token;
 mod tolerate;
 pub(crate) mod value;
 
@@ -38,6 +39,7 @@ pub(crate) use policy::{Check, Circumstances, Explain, Policy, PolicyCommand, Te
 pub(crate) use serve::{Approve, Serve};
 pub(crate) use session::SessionArgs;
 pub(crate) use sessions::{Delete, Sessions, SessionsCommand};
+pub(crate) use token::{Token, TokenCommand, TokenList};
 pub(crate) use value::Variable;
 
 /// What `--version` says beside the number.
@@ -92,6 +94,7 @@ pub(crate) enum Command {
     Sessions(Box<Sessions>),
     Policy(Policy),
     Bus(Box<Bus>),
+    Token(Token),
     Check(CheckFiles),
     Audit(Audit),
     Serve(Box<Serve>),

@@ -12,6 +12,7 @@ mod policy;
 mod run;
 mod serve;
 mod sessions;
+mod token;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Sessions(sessions) => sessions::execute(&sessions),
         Command::Policy(policy) => policy::execute(&policy),
         Command::Bus(bus) => bus::execute(&bus),
+        Command::Token(token) => token::execute(&token),
         Command::Check(check) => check::execute(&check),
         Command::Audit(audit) => audit::execute(&audit),
         Command::Approve(approve) => serve::approve::execute(&approve),

@@ -9,8 +9,10 @@
 //! ```
 
 mod add;
+mod remove;
 
 pub use add::add;
+pub use remove::remove;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -57,6 +59,12 @@ pub enum TokenError {
     /// A name that is none, or is there twice.
     #[error("{0:?} is not a name for a token, or there is one of that name already")]
     Name(String),
+    /// There is no token of that name.
+    #[error("there is no token of the name {0:?}")]
+    Absent(String),
+    /// It is written in a form of its owner's.
+    #[error("{}: not written as `narrows token new` does; take it out by hand", .0.display())]
+    Form(PathBuf),
     /// A hash that is none.
     #[error("the hash of {0:?} is not a SHA-256 in base64url")]
     Hash(String),

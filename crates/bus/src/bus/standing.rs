@@ -11,12 +11,17 @@ pub enum Unmoved {
     Open(Door),
     /// It is asked for, and is not opened.
     Closed(Door),
+    /// It stays, with the settings that it had.
+    Changed(Door),
 }
 
 impl fmt::Display for Unmoved {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open(door) => write!(out, "{door} stays open: closing it takes a restart of the bus"),
+            Self::Changed(door) => {
+                write!(out, "{door} keeps its settings: changing them takes a restart of the bus")
+            }
             Self::Closed(door) => write!(out, "{door} is not opened: that takes a restart of the bus"),
         }
     }
@@ -43,14 +48,24 @@ impl Standing {
             match rest.iter().position(|listen| listen.at == open.at) {
                 Some(index) => kept.push(rest.remove(index).clone()),
                 None => {
-                    unmoved.push(Unmoved::Open(address.clone()));
-                    kept.push(open.clone());
+                    // Tokens and certificates are read again when their files change; what they are for is settled.
+                    let same = rest.iter().position(|listen| is_same_place(&listen.at, &open.at));
+                    let pool = same.map(|index| rest.remove(index).pool.clone());
+                    let changed = pool.is_some();
+                    kept.push(Listen { pool: pool.unwrap_or(open.pool.clone()), ..open.clone() });
+                    let told = if changed { Unmoved::Changed } else { Unmoved::Open };
+                    unmoved.push(told(address.clone()));
                 }
             }
         }
         unmoved.extend(rest.into_iter().map(|listen| Unmoved::Closed(listen.at.clone())));
         (kept, unmoved)
     }
+}
+
+/// Whether two doors of the network are at one address.
+fn is_same_place(one: &Door, other: &Door) -> bool {
+    matches!((one, other), (Door::Web(one), Door::Web(other)) if one.address == other.address)
 }
 
 #[cfg(test)]
@@ -89,6 +104,12 @@ mod tests {
                 "tcp://[::1]:2 is not opened: that takes a restart of the bus",
                 "stdio: is not opened: that takes a restart of the bus",
             ],
+        );
+        check(
+            &["http://127.0.0.1:1/a", "http://127.0.0.1:2/a"],
+            &["http://127.0.0.1:1/a", "http://127.0.0.1:2/b"],
+            &["http://127.0.0.1:1/a", "http://127.0.0.1:2/a"],
+            &["http://127.0.0.1:2/a keeps its settings: changing them takes a restart of the bus"],
         );
         // Any free port is as good as another, but two are not one.
         let free = "tcp://127.0.0.1:0";

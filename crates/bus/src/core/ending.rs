@@ -123,7 +123,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let owner = session.owner;
         let is_back = owner.and_then(|owner| self.core.client(owner)).is_some_and(|owner| !owner.eof);
-        if !is_back {
+        if !is_back && !self.promote(key) {
             self.cancel_turn(key);
         }
     }
@@ -189,6 +189,7 @@ impl<O: Outlet> Pass<'_, O> {
                     }
                 }
             }
+            What::Tell => self.history_told(key, succeeded),
             What::Close | What::Delete if succeeded => {
                 // A turn that its worker has not ended by now will not end any more.
                 if let Some(session) = self.core.sessions.get_mut(key)
@@ -211,7 +212,7 @@ impl<O: Outlet> Pass<'_, O> {
 }
 
 /// How its worker calls a session.
-fn wire_name(session: &super::session::Session) -> Value {
+pub(super) fn wire_name(session: &super::session::Session) -> Value {
     match &session.wire {
         Some(wire) => serde_json::from_slice(wire).unwrap_or(Value::Null),
         None => json!(session.name),

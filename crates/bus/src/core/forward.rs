@@ -47,6 +47,9 @@ impl<O: Outlet> Pass<'_, O> {
             None if what.reopens() => self.enter_provisionally(client, worker, message),
             known => known,
         };
+        if let Some(key) = session.filter(|_| what.reopens()) {
+            self.rewind(key, what);
+        }
         let identity = self.core.client(client).map_or(Identity::ANYONE, |state| state.identity);
         // One that is too long to be kept is not tried elsewhere, nor taken up again.
         let line = if message.bytes().len() <= MOST_OPENING { message.bytes() } else { b"" };
@@ -98,6 +101,7 @@ impl<O: Outlet> Pass<'_, O> {
         if what == What::Prompt
             && let Some(key) = session
         {
+            self.begins(key);
             self.abandon_late(client, key);
         }
         let digits = Digits::of(number);
@@ -270,6 +274,9 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(pending) = state.pending.remove(&number) else { return };
         let error = RpcError::new(code, words).effects(Effects::Possible);
         self.forget_pending(worker, &pending, number);
+        if let Some(key) = pending.session.filter(|_| pending.what == What::Tell) {
+            self.history_told(key, false);
+        }
         self.fail(worker, pending, &error);
         self.drop_strangers(worker);
         self.if_retired(worker);

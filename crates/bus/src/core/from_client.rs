@@ -48,6 +48,7 @@ impl<O: Outlet> Pass<'_, O> {
             asked: Default::default(),
             next_ask: 0,
             sessions: Default::default(),
+            watching: Default::default(),
             held: None,
             catching_up: false,
             eof: false,
@@ -121,6 +122,14 @@ impl<O: Outlet> Pass<'_, O> {
                     self.reply(client, batch, tag, line);
                 }
             }
+            Route::Attach(session) => self.attach(client, message, batch, session),
+            Route::Tell(session) => self.tell_history(client, message, batch, session),
+            Route::Detach(session) => {
+                self.detach(client, session);
+                if let Ok(line) = message::response(id, &json!({})) {
+                    self.reply(client, batch, tag, line);
+                }
+            }
             Route::Hold => self.hold(client, message.bytes(), batch),
             Route::Initialize => self.answer_initialize(client, message, batch),
             Route::Everywhere => self.ask_everybody(client, message, batch, what),
@@ -175,6 +184,9 @@ impl<O: Outlet> Pass<'_, O> {
             Route::Hold
             | Route::Revive(_)
             | Route::Close(_)
+            | Route::Attach(_)
+            | Route::Tell(_)
+            | Route::Detach(_)
             | Route::Initialize
             | Route::Everywhere
             | Route::Refuse(_) => {
@@ -257,7 +269,8 @@ impl<O: Outlet> Pass<'_, O> {
     fn take_asked(&mut self, client: Client, message: View<'_>) -> Option<Asked> {
         let number = number::read(message.id()?)?;
         let asked = self.core.client(client)?.asked.remove(&number)?;
-        self.core.worker(asked.worker)?.asking.remove(&asked.id);
+        self.core.worker(asked.worker)?;
+        self.answered(asked.worker, &asked.id, (client, number));
         Some(asked)
     }
 
@@ -318,11 +331,10 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(state) = self.core.client(client) else { return };
         let mut asked: Vec<_> = std::mem::take(&mut state.asked).into_iter().collect();
         asked.sort_unstable_by_key(|(number, _)| *number);
-        for (_, asked) in asked {
-            if let Some(worker) = self.core.worker(asked.worker) {
-                worker.asking.remove(&asked.id);
+        for (number, asked) in asked {
+            if !self.another_may_answer(client, number, &asked) {
+                self.answer_for_nobody(&asked);
             }
-            self.answer_for_nobody(&asked);
         }
     }
 
@@ -372,13 +384,20 @@ impl<O: Outlet> Pass<'_, O> {
                 pending.asker = Asker::Gone;
             }
         }
+        for key in state.watching {
+            self.detach(client, key);
+        }
         let mut sessions: Vec<SessionKey> = state.sessions.into_iter().collect();
         sessions.sort_unstable();
         for key in sessions {
             if let Some(session) = self.core.sessions.get_mut(key) {
                 session.waiting.retain(|waiting| waiting.client != client);
             }
-            self.expire_later(key);
+            if self.promote(key) {
+                self.detach(client, key);
+            } else {
+                self.expire_later(key);
+            }
         }
         self.forget_client(client);
         if state.ends_bus {

@@ -71,6 +71,9 @@ impl<O: Outlet> Pass<'_, O> {
                 }
                 self.follow(worker, session, message);
                 self.show(worker, client, session, message, None);
+                if self.core.watched {
+                    self.give_up_on_all(worker, message);
+                }
             }
             Target::Stranger => {
                 if let Some(name) = message.session() {
@@ -130,6 +133,9 @@ impl<O: Outlet> Pass<'_, O> {
                     state.asking.insert(id.into(), (client, number));
                 }
                 self.show(worker, client, session, message, Some(number));
+                if let Some(key) = session.filter(|_| is_permission && self.core.watched) {
+                    self.ask_observers(worker, key, message, batch);
+                }
             }
             Target::Gone => {
                 self.answer_for_nobody(&Asked { worker, id: id.into(), batch, is_permission });
@@ -189,6 +195,12 @@ impl<O: Outlet> Pass<'_, O> {
             None => Parts::of(message, &edits[..count]),
         };
         self.deliver(client, worker, &parts);
+        if self.core.watched
+            && number.is_none()
+            && let Some(key) = session
+        {
+            self.record(key, worker, &parts);
+        }
     }
 
     /// The client's own id of the request that `params.requestId` means, if this is a message in which it means one.
@@ -225,7 +237,7 @@ impl<O: Outlet> Pass<'_, O> {
         let plain = message.request_id().is_none()
             && !session.name.contains('\\')
             && self.core.pool_of(session.pool).is_acp();
-        (named && lives && plain).then_some((session.owner?, key))
+        (named && lives && plain).then_some((session.hearer()?, key))
     }
 
     fn target(&self, worker: Worker, message: View<'_>) -> Target {
@@ -272,9 +284,10 @@ impl<O: Outlet> Pass<'_, O> {
             };
         };
         let Some(session) = self.core.sessions.get(key) else { return Target::Gone };
-        match (&session.place, session.owner) {
+        match (&session.place, session.hearer()) {
             (Place::Reviving(_), _) => Target::Replay,
-            (_, Some(owner)) => Target::Client(owner, Some(key)),
+            (_, Some(hearer)) => Target::Client(hearer, Some(key)),
+            (_, None) if session.is_told() => Target::Replay,
             (_, None) => Target::Gone,
         }
     }

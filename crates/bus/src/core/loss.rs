@@ -32,7 +32,9 @@ impl<O: Outlet> Pass<'_, O> {
         let asking: Vec<_> =
             self.core.worker(worker).map(|state| std::mem::take(&mut state.asking)).into_iter().collect();
         let sessions = self.core.worker(worker).map_or(0, |state| state.sessions.len());
-        self.withdraw(asking.into_iter().flatten().map(|(_, asked)| asked));
+        let shared = self.core.worker(worker).map(|state| std::mem::take(&mut state.shared));
+        let others = shared.into_iter().flatten().flat_map(|(_, shared)| shared.into_takers());
+        self.withdraw(asking.into_iter().flatten().map(|(_, asked)| asked).chain(others));
         // Those that are provisional are not lost: nobody has them yet.
         for (number, pending) in &pending {
             self.forget_pending(worker, pending, *number);
@@ -207,12 +209,16 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let Some(session) = self.core.sessions.get(key) else { return };
         let name = session.name.clone();
+        let is_told = session.is_told();
         if let Some(owner) = session.owner {
             self.notify(owner, key, reason);
             if was_running {
                 let error = RpcError::new(Code::WorkerLost, format!("the turn was cut short: {reason}"));
                 self.say_failed(owner, &name, &error.effects(Effects::Possible));
             }
+        }
+        if is_told {
+            self.history_told(key, false);
         }
     }
 
@@ -254,7 +260,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Tells clients that a worker no longer wants what it asked them for.
-    fn withdraw(&mut self, asked: impl Iterator<Item = (Client, u64)>) {
+    pub(super) fn withdraw(&mut self, asked: impl Iterator<Item = (Client, u64)>) {
         let mut asked: Vec<_> = asked.collect();
         asked.sort_unstable();
         for (client, number) in asked {

@@ -35,6 +35,7 @@ impl<O: Outlet> Pass<'_, O> {
         let of_owner = owner.and_then(|owner| self.core.client(owner)).map(|owner| owner.identity);
         let pool = self.core.worker(worker).map(|state| (state.pool, state.identity));
         let identity = of_owner.or(pool.and_then(|(_, identity)| identity)).unwrap_or(Identity::ANYONE);
+        let watch = pool.and_then(|(pool, _)| self.new_watch(pool));
         let key = self.core.sessions.insert(Session {
             serial: 0,
             name: name.into(),
@@ -55,6 +56,7 @@ impl<O: Outlet> Pass<'_, O> {
             waiting: Vec::new(),
             awaited: self.now,
             retried: false,
+            watch,
         });
         self.core.counters.sessions += 1;
         let aliased = self.core.sessions.get(key).is_some_and(|session| session.wire.is_some());
@@ -181,6 +183,7 @@ impl<O: Outlet> Pass<'_, O> {
         let key = self.enter(&name, worker, owner, pending.tag.clone(), params, false);
         self.core.sessions.give_to(key, opening.identity);
         self.note_owner(key, owner);
+        self.opened_with(key, message);
         self.introduce_strangers(worker, &name, key);
         let alias = self
             .core
@@ -209,6 +212,7 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         };
         let provisional = self.core.sessions.get(key).is_some_and(|session| session.provisional);
+        self.opened_with(key, message);
         if message.result().is_some() {
             let params = View::parse(&opening.line).params().unwrap_or(b"{}");
             let Some(session) = self.core.sessions.get_mut(key) else { return };
@@ -345,6 +349,9 @@ impl<O: Outlet> Pass<'_, O> {
     /// Forgets a session.
     pub(super) fn drop_session(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.remove(key) else { return };
+        if let Some(watch) = &session.watch {
+            self.unwatch(key, watch);
+        }
         if let Some(owner) = session.owner.and_then(|owner| self.core.client(owner)) {
             owner.sessions.remove(&key);
         }

@@ -37,6 +37,12 @@ pub(super) enum Route {
     Revive(SessionKey),
     /// Close a session that lives nowhere.
     Close(SessionKey),
+    /// Let the client watch a session that another controls.
+    Attach(SessionKey),
+    /// The same, with its history by its worker.
+    Tell(SessionKey),
+    /// Let it watch no more.
+    Detach(SessionKey),
     /// Keep it, and all behind it, until there is a worker.
     Hold,
     /// Answer it from what the workers have answered.
@@ -140,7 +146,9 @@ impl<O: Outlet> Pass<'_, O> {
         match session.owner {
             Some(owner) if owner == client || any_client => {}
             Some(_) => {
-                return Some(Route::Refuse(session_in_use()));
+                if let Some(route) = self.route_observer(client, key, what) {
+                    return Some(route);
+                }
             }
             None if any_client || what.reopens() => self.adopt(key, client, what),
             None if matches!(what, What::Close | What::Delete) => {}
@@ -149,6 +157,10 @@ impl<O: Outlet> Pass<'_, O> {
                     RpcError::new(Code::NotFound, "load or resume the session on this connection first");
                 return Some(Route::Refuse(error));
             }
+        }
+        // Until its history is told, nothing else is said of it.
+        if self.core.sessions.get(key)?.is_told() {
+            return Some(Route::Revive(key));
         }
         match self.core.sessions.get(key)?.place {
             Place::On(worker) => {

@@ -9,6 +9,7 @@ use slab::Slab;
 use super::api::{Client, PoolId, Time, Worker};
 use super::batch::BatchKey;
 use super::identity::Identity;
+use super::watch::Watch;
 
 /// The longest params that are kept to take a session up again.
 const MOST_PARAMS: usize = 1 << 20;
@@ -74,6 +75,8 @@ pub(super) struct Session {
     pub(super) awaited: Time,
     /// A worker died over it: one more is tried.
     pub(super) retried: bool,
+    /// What is kept of it for those who come to watch.
+    pub(super) watch: Option<Box<Watch>>,
 }
 
 impl Session {
@@ -82,6 +85,17 @@ impl Session {
             Place::On(worker) | Place::Reviving(worker) => Some(worker),
             Place::Lost(_) => None,
         }
+    }
+
+    /// Who hears what its worker says of it.
+    #[inline]
+    pub(super) fn hearer(&self) -> Option<Client> {
+        self.watch.as_deref().and_then(Watch::reader).unwrap_or(self.owner)
+    }
+
+    /// Whether its worker tells its history to somebody who came to watch.
+    pub(super) fn is_told(&self) -> bool {
+        self.watch.as_deref().is_some_and(|watch| watch.reader().is_some())
     }
 
     pub(super) fn is_busy(&self) -> bool {

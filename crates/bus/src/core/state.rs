@@ -11,6 +11,7 @@ use super::api::{Client, PoolId, Time, Worker};
 use super::batch::BatchKey;
 use super::identity::Identity;
 use super::session::{SessionKey, Waiting};
+use super::watch::Shared;
 
 /// Raw JSON that waits in a table: an id, a tag.
 pub(super) type Raw = Box<[u8]>;
@@ -32,6 +33,8 @@ pub(super) enum What {
     Close,
     Delete,
     Prompt,
+    /// The history of a session, for one who came to watch.
+    Tell,
     Other,
 }
 
@@ -172,6 +175,8 @@ pub(super) struct ClientState {
     pub(super) asked: FxHashMap<u64, Asked>,
     pub(super) next_ask: u64,
     pub(super) sessions: FxHashSet<SessionKey>,
+    /// Sessions of others that it watches.
+    pub(super) watching: FxHashSet<SessionKey>,
     pub(super) held: Option<Box<Held>>,
     /// Lines of it that waited are being acted on: not all it is owed is known yet.
     pub(super) catching_up: bool,
@@ -236,6 +241,8 @@ pub(super) struct WorkerState {
     pub(super) queued: u64,
     /// Its requests that clients have not answered.
     pub(super) asking: HashMap<Raw, (Client, u64)>,
+    /// Those of them that others are asked too.
+    pub(super) shared: HashMap<Raw, Shared>,
     pub(super) sessions: FxHashSet<SessionKey>,
     /// Sessions whose name here is not the one clients use.
     pub(super) aliases: HashMap<Box<str>, SessionKey>,

@@ -116,6 +116,7 @@ impl<O: Outlet> Pass<'_, O> {
             pending: Default::default(),
             next_id: 0,
             queued: 0,
+            shared: Default::default(),
             asking: Default::default(),
             sessions: Default::default(),
             aliases: Default::default(),

@@ -9,6 +9,7 @@ mod lives;
 mod progress;
 mod routes;
 mod sessions;
+mod watching;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

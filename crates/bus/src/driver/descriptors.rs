@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::Config;
+use crate::config::{Config, Door};
 
 /// What we need for ourselves.
 const OURS: u64 = 64;
@@ -47,7 +47,9 @@ pub(crate) fn needed(config: &Config) -> u64 {
 /// How many connections fit under `limit` beside the workers of `config`, if that is less than it allows.
 pub(crate) fn cap(config: &Config, limit: u64) -> Option<usize> {
     let room = limit.saturating_add(1).saturating_sub(needed(config)).max(1);
-    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    // A client of the network has a socket of its own beside both ends of the one that leads to us.
+    let each = if config.listen.iter().any(|listen| matches!(listen.at, Door::Web(_))) { 3 } else { 1 };
+    let room = usize::try_from((room / each).max(1)).unwrap_or(usize::MAX);
     (room < config.limits.max_connections).then_some(room)
 }
 
@@ -65,6 +67,8 @@ mod tests {
             assert_eq!(cap(&config, limit), expected, "{limit}");
         }
         assert_eq!(needed(&config), 64 + 8 * 4 + 1);
+        let listen = vec![crate::config::Listen::parse("http://127.0.0.1:1").unwrap()];
+        assert_eq!(cap(&Config { listen, ..config }, 1096), Some(333));
         assert_eq!(raise(), raise());
     }
 }

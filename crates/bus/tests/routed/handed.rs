@@ -130,3 +130,47 @@ fn a_connection_that_can_be_taken_up_again_is_handed_over_with_what_was_read() {
     assert!(handed.try_recv().is_err());
     finish(&bus);
 }
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+fn two_users_of_a_socket_do_not_see_each_others_sessions() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be two users");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let nobody = rustix::process::Uid::from_raw(65_534);
+    let group = rustix::process::Gid::from_raw(65_534);
+    rustix::fs::chown(directory.path(), Some(nobody), Some(group)).unwrap();
+    let path = directory.path().join("s");
+    let listen = format!("unix:{}", path.display());
+    let start = move || {
+        // Of this thread alone, and of those that it starts.
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        let shell = vec!["/bin/sh".into(), "-c".into(), ECHO.into()];
+        let pool =
+            Pool { instances: 2, share: Share::All, protocol: Protocol::JsonRpc, ..Pool::new("p", shell) };
+        begin(Config { pools: vec![pool], ..config(&listen, Auth::None) }, Edges::default()).unwrap()
+    };
+    let bus = std::thread::spawn(start).join().unwrap();
+    let enter = |path: &Path| {
+        let peer = UnixStream::connect(path).unwrap();
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        BufReader::new(peer)
+    };
+    let there = path.clone();
+    let other = std::thread::spawn(move || {
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        enter(&there)
+    });
+    let mut peers = [enter(&path), other.join().unwrap()];
+    for (number, name) in ["root's", "nobody's"].into_iter().enumerate() {
+        let params = json!({"sessionId": name});
+        assert_eq!(ask(&mut peers[number], "echo", &params)["result"], params);
+        let foreign = ask(&mut peers[1 - number], "echo", &params);
+        assert_eq!(foreign["error"]["code"], -32002, "{foreign}");
+    }
+    let identities = status(&bus, |_| true).identities;
+    assert_eq!(identities.keys().collect::<Vec<_>>(), ["uid:0", "uid:65534"]);
+    finish(&bus);
+}

@@ -181,6 +181,8 @@ struct TruthState {
 /// The judge.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
+    /// Sessions are for their identity alone also when nobody has them open.
+    strict: bool,
     things: Vec<Thing>,
     conns: Vec<ConnState>,
     hands: Vec<HandState>,
@@ -234,6 +236,10 @@ impl Oracle {
     }
 
     /// A client came in.
+    pub(crate) fn new(strict: bool) -> Self {
+        Self { strict, ..Self::default() }
+    }
+
     pub(crate) fn conn_open(&mut self, identity: u32) -> Conn {
         self.conns.push(ConnState {
             open: true,

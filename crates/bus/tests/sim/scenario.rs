@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use narrows_bus::config::{Admin, Config, Door, Limits, Listen, Pool, Protocol, Share};
+use narrows_bus::config::{Admin, Auth, Config, Door, Limits, Listen, Pool, Protocol, Share};
 
 use crate::oracle::Kind;
 use crate::random::Random;
@@ -93,7 +93,7 @@ impl Scenario {
             restart_budget: if random.one_in(2) { 5 } else { 1_000 },
             ..Limits::default()
         };
-        Self {
+        let mut scenario = Self {
             config: Config { listen, pools, limits, admin: Admin::default() },
             breeds,
             pipe: if tight { 200 + random.below(800) } else { 1 << 16 },
@@ -101,6 +101,22 @@ impl Scenario {
             clients: 2 + random.below(5),
             steps: 300 + random.below(500),
             faults: if calm { 0 } else { random.of(&[2, 3, 3, 6, 20]) },
+        };
+        if random.one_in(3) {
+            scenario.ask_who();
         }
+        scenario
+    }
+
+    /// Clients prove who they are, and each session is kept for whom it was made; nobody may watch.
+    fn ask_who(&mut self) {
+        for listen in &mut self.config.listen {
+            let Ok(Listen { at: Door::Web(mut web), .. }) = Listen::parse("http://127.0.0.1:1/acp") else {
+                return;
+            };
+            web.auth = Auth::Token;
+            listen.at = Door::Web(web);
+        }
+        self.config.limits.replay_bytes = 0;
     }
 }

@@ -49,7 +49,7 @@ impl World {
             procs: Vec::new(),
             spawns: Vec::new(),
             stops: Vec::new(),
-            oracle: judged.then(Oracle::default),
+            oracle: judged.then(|| Oracle::new(scenario.config.keeps_owners())),
             conns: 0,
             hands: 0,
             finished: false,

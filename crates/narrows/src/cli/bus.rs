@@ -38,7 +38,7 @@ pub(crate) struct Bus {
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Where clients come in: tcp://127.0.0.1:9000, unix:PATH or stdio:; wins over the file
+    /// Where clients come in: tcp://127.0.0.1:9000, unix:PATH, stdio: or http://127.0.0.1:8787/acp; wins over the file
     ///
     /// A PATH is written out: behind `unix:` no shell makes a directory of `~`, and neither does the bus. What is missing of
     /// the directories to it is made, for this user alone.
@@ -187,7 +187,12 @@ fn socket(text: OsString) -> Result<PathBuf, &'static str> {
 
 /// Reads where to listen.
 pub(super) fn listen(url: &str) -> Result<Listen, &'static str> {
-    Listen::parse(url)
+    let listen = Listen::parse(url)?;
+    let problem = match &listen.at {
+        Door::Web(web) => web.problem(),
+        _ => None,
+    };
+    problem.map_or(Ok(listen), |_| Err("tokens and certificates stand in a file: --config bus.toml"))
 }
 
 /// Reads the name of a pool.

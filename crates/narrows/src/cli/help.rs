@@ -188,6 +188,26 @@ pub(super) const AUDIT_HEAD: &[Example] =
 pub(super) const AUDIT_KEYGEN: &[Example] =
     &[("narrows audit keygen me.key", "me.key, and me.key.pub to give away")];
 
+/// Of `narrows token`.
+pub(super) const TOKEN: &[Example] = &[
+    ("narrows token new laptop --file tokens.toml > laptop.token", "a token, which is shown this once"),
+    ("narrows token list --file tokens.toml", "who has one"),
+    ("narrows token revoke laptop --file tokens.toml", "and has none any more"),
+];
+
+/// Of `narrows token new`.
+pub(super) const TOKEN_NEW: &[Example] = &[
+    ("narrows token new laptop --file tokens.toml > laptop.token", "a token, which is shown this once"),
+    ("narrows token new ci --scope read --file tokens.toml", "one that is narrowed"),
+];
+
+/// Of `narrows token list`.
+pub(super) const TOKEN_LIST: &[Example] = &[("narrows token list --file tokens.toml", "who has a token")];
+
+/// Of `narrows token revoke`.
+pub(super) const TOKEN_REVOKE: &[Example] =
+    &[("narrows token revoke laptop --file tokens.toml", "its connections end within seconds")];
+
 /// Of `narrows serve`.
 pub(super) const SERVE: &[Example] = &[
     ("narrows serve governed/ACP.md", "what an editor starts in place of the agent"),

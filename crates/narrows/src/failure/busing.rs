@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use narrows_bus::admin::AskError;
-use narrows_bus::config::{Door, Listen};
+use narrows_bus::config::{Listen, Web};
 use narrows_bus::{ListenError, OwnersError, StartError};
 use narrows_process::SpawnError;
+use narrows_remote::server::BindError;
+use narrows_remote::tokens::TokenError;
 
 use super::{Code, Failure};
 use crate::nearest::nearest;
@@ -35,10 +37,33 @@ impl Failure {
         }
     }
 
-    /// A place that nobody serves yet.
-    pub(crate) fn no_web(door: &Door) -> Self {
-        Self::new(Code::Usage, line(&format!("{door} cannot be listened on yet")))
-            .hint("use tcp://, unix: or stdio:")
+    /// A file of tokens cannot be used.
+    pub(crate) fn tokens(error: &TokenError) -> Self {
+        let failure = Self::new(Code::Usage, line(&error.to_string()));
+        match error {
+            TokenError::Exposed(_) => failure.hint("take that right away: chmod o-w"),
+            TokenError::Absent(_) => failure.hint("`narrows token list` shows which there are"),
+            TokenError::Name(_) => failure
+                .hint("a name has letters, digits, `.`, `_`, `-`, `@` and `+`, and belongs to one token"),
+            _ => failure,
+        }
+    }
+
+    /// A door of the network leads nowhere.
+    pub(crate) fn web_address(web: &Web, error: &std::io::Error) -> Self {
+        Self::new(Code::Usage, line(&format!("{web} is no address of this machine: {error}")))
+    }
+
+    /// A door of the network cannot be opened.
+    pub(crate) fn front(error: &BindError) -> Self {
+        let failure = Self::new(Code::Usage, line(&format!("cannot listen: {error}")));
+        match error {
+            BindError::Address { error, .. } if error.kind() == std::io::ErrorKind::AddrInUse => {
+                failure.hint("perhaps a bus runs already: narrows bus status")
+            }
+            BindError::File(_) => failure.hint("`narrows token new NAME --file FILE` makes a file of tokens"),
+            _ => failure,
+        }
     }
 
     /// Whoever comes in somewhere is to be served by nobody.

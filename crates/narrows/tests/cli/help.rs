@@ -37,6 +37,7 @@ fn the_short_help() {
       sessions     List the sessions that an agent keeps, the one used last first
       policy       Check rules, and see what they say about a request
       bus          Route many clients to pools of supervised agents
+      token        Make, list and revoke the tokens of clients of a bus
       check        Say whether files can be used, and what is wrong with them
       audit        Verify and read the log of what was decided
       serve        Serve an agent behind a gate, as a manifest says
@@ -79,6 +80,7 @@ fn the_long_help() {
       sessions     List the sessions that an agent keeps, the one used last first
       policy       Check rules, and see what they say about a request
       bus          Route many clients to pools of supervised agents
+      token        Make, list and revoke the tokens of clients of a bus
       check        Say whether files can be used, and what is wrong with them
       audit        Verify and read the log of what was decided
       serve        Serve an agent behind a gate, as a manifest says

@@ -12,6 +12,7 @@ mod bus_governed;
 mod bus_life;
 mod bus_page;
 mod bus_support;
+mod bus_web;
 mod chat;
 mod check;
 mod check_manifests;

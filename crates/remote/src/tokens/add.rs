@@ -28,13 +28,7 @@ pub fn add(
     if !is_name(name) {
         return Err(TokenError::Name(name.to_owned()));
     }
-    // Who adds at the same time waits here: the file itself is replaced, so its lock would be that of another file.
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let lock = File::open(directory).map_err(failed)?;
-    lock.lock().map_err(failed)?;
+    let _alone = alone(path).map_err(failed)?;
     let mut file = match text(path) {
         Ok(text) => text,
         Err(TokenError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -55,6 +49,17 @@ pub fn add(
     Ok(token)
 }
 
+/// Who changes the file at the same time waits here: the file itself is replaced, so its lock would be that of another file.
+pub(super) fn alone(path: &Path) -> io::Result<File> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let lock = File::open(directory)?;
+    lock.lock()?;
+    Ok(lock)
+}
+
 fn entry(name: &str, digest: Digest, scopes: Option<&[String]>, now: SystemTime) -> String {
     let created = jiff::Timestamp::try_from(now).unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ");
     let mut entry = format!("[[token]]\nname = {}\nhash = \"{}\"\n", quoted(name), digest.text());
@@ -71,7 +76,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// The new file takes the place of the old one at once, or not at all.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
+pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let new = path.with_file_name(name);

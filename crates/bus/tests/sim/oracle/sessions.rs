@@ -81,9 +81,11 @@ impl Oracle {
     fn taken_up(&mut self, conn: Conn, tag: Tag, meant: Option<Truth>) {
         let Some(truth) = meant else { return };
         let identity = self.conns[conn].identity;
+        let strict = self.strict;
         let Some(state) = self.truth(truth) else { return };
         let (owner, whose) = (state.owner, state.identity);
-        if whose != identity && owner.is_some_and(|owner| owner != conn && self.conns[owner].open) {
+        let held = owner.is_some_and(|owner| owner != conn && self.conns[owner].open);
+        if whose != identity && (strict || held) {
             self.wrong(format!("#{tag}#: a session of another user was given to connection {conn}"));
         }
         match owner {

@@ -166,7 +166,8 @@ impl Oracle {
         for name in names_in(text) {
             let Some(truth) = self.hands[hand].sessions.get(&name).copied() else { continue };
             let is_hidden = self.truths[truth].as_ref().is_some_and(|state| {
-                state.identity != identity && state.owner.is_some_and(|owner| self.conns[owner].open)
+                let held = state.owner.is_some_and(|owner| self.conns[owner].open);
+                state.identity != identity && (self.strict || held)
             });
             let Some(asked) = self.asked(tag) else { continue };
             asked.hidden.extend(is_hidden.then_some(truth));

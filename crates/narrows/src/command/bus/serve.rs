@@ -8,13 +8,14 @@ use std::time::Duration;
 use narrows_bus::admin::Facts;
 use narrows_bus::config::{Admin, Config, LADDER, Protocol, Warning};
 use narrows_bus::core::Status;
-use narrows_bus::{Bus as Running, Ended, Handle};
+use narrows_bus::{Bus as Running, Edges, Ended, Handle};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::front::Fronts;
 use super::{doors, settings};
 use crate::cli::{Bus, LogFormat};
 use crate::command::block_on;
-use crate::config::{Variables, runtime_dir};
+use crate::config::{Variables, data_dir, runtime_dir};
 use crate::failure::{Code, Failure};
 use crate::interrupt::{Interrupts, Signal};
 use crate::terminal::line;
@@ -22,6 +23,9 @@ use crate::{environment, output};
 
 /// How long a bus may take to tell whether it has something to finish.
 const ASKING: Duration = Duration::from_millis(500);
+
+/// Where it is written down whose sessions are.
+const OWNERS: &str = "owners.jsonl";
 
 /// What is told to whoever has started the bus. Among JSON it is JSON too.
 pub(super) struct Voice(LogFormat);
@@ -59,16 +63,25 @@ async fn serve(
     let interrupts = if args.config.is_some() { Interrupts::take_all() } else { Interrupts::take() };
     let mut interrupts = interrupts.map_err(|error| Failure::setup("get ready", &error))?;
     let voice = Voice(args.log_format);
-    let directory = runtime_dir(&Variables::of_process());
+    let variables = Variables::of_process();
+    let directory = runtime_dir(&variables);
     let admin = doors::open(&config.admin, directory.as_deref())?;
     let drain = config.limits.drain_timeout;
+    let fronts = Fronts::bind(&config)?;
     let mut serving = Serving { args, voice, drain, admin: config.admin.clone(), config: config.clone() };
     // What a killed guardian leaves is ended by us; we start nothing else that could be taken for it.
     if let Err(error) = narrows_process::adopt_orphans() {
         tracing::warn!(%error, "processes whose guardian is killed may go on");
     }
-    let bus = Running::start(config, environment).map_err(|error| Failure::bus(&error))?;
-    for (door, listen) in bus.addresses().iter().zip(&serving.config.listen) {
+    let edges = Edges {
+        owners: data_dir(&variables).map(|directory| directory.join("bus").join(OWNERS)),
+        hand_over: Some(fronts.hand_over()),
+    };
+    let bus = Running::start_within(config, environment, edges).map_err(|error| Failure::bus(&error))?;
+    fronts.open(bus.handle());
+    let addresses = bus.addresses().iter().enumerate();
+    let addresses: Vec<String> = addresses.map(|(number, door)| fronts.address(number, door)).collect();
+    for (door, listen) in addresses.iter().zip(&serving.config.listen) {
         let pool = listen.pool.as_ref().or(serving.config.pools.first().map(|pool| &pool.name));
         serving.voice.say(&format!("listening on {door}, pool {}", pool.map_or("", String::as_str)));
     }
@@ -79,7 +92,7 @@ async fn serve(
     let facts = Facts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        listen: bus.addresses().iter().map(ToString::to_string).collect(),
+        listen: addresses,
         worker_limits: limits
             .iter()
             .filter(|(_, can)| can.is_ok())
@@ -101,12 +114,18 @@ async fn serve(
         };
         tokio::select! {
             biased;
-            ended = bus.finished() => return match ended {
-                Ended::Done => Ok(Code::Success.exit()),
-                Ended::Failed(reason) => Err(Failure::bus_failed(&reason)),
-            },
+            ended = bus.finished() => {
+                fronts.finish().await;
+                return match ended {
+                    Ended::Done => Ok(Code::Success.exit()),
+                    Ended::Failed(reason) => Err(Failure::bus_failed(&reason)),
+                };
+            }
             signal = interrupts.next() => match signal {
-                Signal::HangUp if args.config.is_some() => serving.reload(&bus.handle()),
+                Signal::HangUp if args.config.is_some() => {
+                    serving.reload(&bus.handle());
+                    fronts.reload();
+                }
                 // Somebody who has said so twice does not want to wait.
                 Signal::Interrupt if deadline.is_some() => {
                     bus.forsake();

@@ -64,9 +64,6 @@ pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Warning>), Wrong> {
     if config.listen.is_empty() {
         return Err(Wrong::Else(Failure::nowhere_to_listen()));
     }
-    if let Some(listen) = config.listen.iter().find(|listen| matches!(listen.at, Door::Web(_))) {
-        return Err(Wrong::Else(Failure::no_web(&listen.at)));
-    }
     let unknown = |listen: &&Listen| {
         listen.pool.as_ref().is_some_and(|name| config.pools.iter().all(|pool| pool.name != *name))
     };

@@ -25,6 +25,8 @@ pub(super) struct State {
     draining: bool,
     clients: usize,
     sessions: usize,
+    listeners: Vec<usize>,
+    identities: BTreeMap<String, Identity>,
     pending: usize,
     pools: Vec<Pool>,
     counters: BTreeMap<String, u64>,
@@ -38,6 +40,14 @@ struct Queues {
     longest: u64,
     full: usize,
     workers: BTreeMap<u32, u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Identity {
+    clients: usize,
+    sessions: usize,
+    refused: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -126,7 +136,27 @@ impl State {
         }
         text.push('\n');
         text.push_str(&self.workers());
+        text.push_str(&self.comers());
         text
+    }
+
+    /// Who has come in, and where, if clients are asked who they are.
+    fn comers(&self) -> String {
+        let is_asked = |name: &String| name.starts_with("token:") || name.starts_with("cert:");
+        if !self.identities.keys().any(is_asked) {
+            return String::new();
+        }
+        let row = |(name, has): (&String, &Identity)| {
+            [line(name), has.clients.to_string(), has.sessions.to_string(), has.refused.to_string()]
+        };
+        let identities: Vec<_> = self.identities.iter().map(row).collect();
+        let doors = self.listen.iter().zip(&self.listeners);
+        let doors: Vec<_> = doors.map(|(door, clients)| [line(door), clients.to_string()]).collect();
+        format!(
+            "\n{}\n{}",
+            columns(["IDENTITY", "CLIENTS", "SESSIONS", "REFUSED"], &identities),
+            columns(["LISTENER", "CLIENTS"], &doors)
+        )
     }
 
     fn rates(&self, before: Option<&Self>) -> String {

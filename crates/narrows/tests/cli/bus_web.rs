@@ -1,0 +1,163 @@
+//! A bus whose clients come over HTTP, prove who they are, and may come back.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::{Value, json};
+
+use crate::bus_support::{Bus, Peer, command, write};
+use crate::support::Place;
+
+const FILE: &str = r#"
+[[listen]]
+url = "http://127.0.0.1:0/acp"
+auth = "token"
+tokens = "tokens.toml"
+
+[[listen]]
+url = "tcp://127.0.0.1:0"
+
+[[pool]]
+command = ["[NARROWS]", "fake-agent", "echo"]
+share = "all"
+mix_identities = true
+"#;
+
+/// What `narrows token` does with a file of this place.
+fn token(place: &Place, args: &[&str]) -> (Option<i32>, String, String) {
+    let file = place.path().join("tokens.toml");
+    let output =
+        place.narrows(["token"].iter().chain(args)).arg("--file").arg(file).output().expect("it starts");
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// A bus that writes down whose sessions are, in a directory of this place.
+fn start(place: &Place) -> Bus<'_> {
+    let mut command = command(place, &["--config", &write(place, FILE)]);
+    command.env("XDG_DATA_HOME", place.path().join("data"));
+    Bus::started(place, command)
+}
+
+/// The head and the body of what a POST is answered with.
+fn post(url: &str, token: Option<&str>, body: &Value) -> (String, String) {
+    let address = url.strip_prefix("http://").and_then(|rest| rest.split('/').next()).expect("an address");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let proof = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let body = body.to_string();
+    let head = format!(
+        "POST /acp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n{proof}Content-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(format!("{head}{body}").as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("UTF-8");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    (head.to_owned(), body.to_owned())
+}
+
+fn initialize() -> Value {
+    json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1, "clientCapabilities": {}}})
+}
+
+#[test]
+fn whoever_has_a_token_is_let_in_until_it_is_revoked() {
+    let place = Place::new();
+    let secret = token(&place, &["new", "laptop"]).1.trim().to_owned();
+    let bus = start(&place);
+    bus.wait_for_workers(1);
+    for wrong in [None, Some("nrw_wrong"), Some("laptop")] {
+        let (head, _) = post(&bus.at[0], wrong, &initialize());
+        assert!(head.starts_with("HTTP/1.1 401"), "{head}");
+    }
+    assert_eq!(bus.state()["clients"], 0);
+    let (head, body) = post(&bus.at[0], Some(&secret), &initialize());
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(head.to_ascii_lowercase().contains("acp-connection-id"), "{head}");
+    assert!(body.contains("\"protocolVersion\":1"), "{body}");
+    let state = bus.state();
+    assert_eq!(state["identities"]["token:laptop"]["clients"], 1, "{state}");
+    assert_eq!(state["listeners"], json!([1, 0]), "{state}");
+    let table = bus.status(&[]);
+    assert!(table.contains("token:laptop  1"), "{table}");
+    assert!(bus.page("/metrics").contains("narrows_bus_identity_clients{identity=\"token:laptop\"} 1"));
+    assert_eq!(token(&place, &["revoke", "laptop"]).0, Some(0));
+    bus.wait_for(|state| state["clients"] == 0);
+    let (head, _) = post(&bus.at[0], Some(&secret), &initialize());
+    assert!(head.starts_with("HTTP/1.1 401"), "{head}");
+    let said = bus.stop();
+    assert!(!said.contains(&secret), "{said}");
+}
+
+#[test]
+fn a_client_of_a_port_that_says_so_can_come_back() {
+    let place = Place::new();
+    token(&place, &["new", "laptop"]);
+    let bus = start(&place);
+    bus.wait_for_workers(1);
+    let marked = json!({"protocolVersion": 1, "clientCapabilities": {}, "_meta": {"narrows": {"resume": 1}}});
+    let mut first = bus.client_at(1);
+    let answer = first.ask(&json!(0), "initialize", &marked);
+    let connection = &answer["result"]["_meta"]["narrows"]["resume"]["connection"];
+    assert!(connection.is_string(), "{answer}");
+    // By the same way, with what was taken before.
+    let mut second = Peer::connect(&bus.at[1]);
+    let resumed = second.ask(&json!(1), "_narrows/resume", &json!({"connection": connection, "received": 1}));
+    assert_eq!(resumed["result"]["received"], 1, "{resumed}");
+    let made = second.ask(&json!(2), "session/new", &json!({"cwd": place.path(), "mcpServers": []}));
+    assert!(made["result"]["sessionId"].is_string(), "{made}");
+    // Everybody else is served as ever.
+    bus.client_at(1).session(&place);
+    bus.stop();
+}
+
+#[test]
+fn tokens_are_made_listed_and_revoked() {
+    let place = Place::new();
+    let (code, made, _) = token(&place, &["new", "laptop"]);
+    assert_eq!((code, made.starts_with("nrw_"), made.lines().count()), (Some(0), true, 1));
+    assert_eq!(token(&place, &["new", "ci", "--scope", "read", "--scope", "write"]).0, Some(0));
+    let text = std::fs::read_to_string(place.path().join("tokens.toml")).expect("it is there");
+    assert!(!text.contains(made.trim()), "{text}");
+    let mode = std::fs::metadata(place.path().join("tokens.toml")).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let (_, table, _) = token(&place, &["list"]);
+    assert_eq!(table, "NAME    SCOPES\nlaptop  everything\nci      read write\n");
+    let (_, listed, _) = token(&place, &["list", "--json"]);
+    assert_eq!(
+        listed,
+        "[{\"name\":\"laptop\",\"scopes\":null},{\"name\":\"ci\",\"scopes\":[\"read\",\"write\"]}]\n"
+    );
+    for (args, words) in [
+        (&["new", "laptop"][..], "there is one of that name already"),
+        (&["new", "a b"], "is not a name"),
+        (&["revoke", "nobody"], "there is no token of the name"),
+    ] {
+        let (code, _, said) = token(&place, args);
+        assert!(code == Some(2) && said.contains(words), "{args:?}: {said}");
+    }
+    assert_eq!(token(&place, &["revoke", "laptop"]).0, Some(0));
+    assert_eq!(token(&place, &["list"]).1, "NAME  SCOPES\nci    read write\n");
+}
+
+#[test]
+fn nobody_listens_to_a_network_without_a_guard() {
+    let place = Place::new();
+    for (settings, words) in [
+        ("url = \"http://0.0.0.0:0/acp\"", "can be reached from other machines"),
+        ("url = \"https://127.0.0.1:0/acp\"", "needs a certificate"),
+        ("url = \"http://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"none.toml\"", "none.toml"),
+    ] {
+        let text = format!(
+            "[[listen]]\n{settings}\n[[pool]]\ncommand = [\"[NARROWS]\", \"fake-agent\", \"echo\"]\n"
+        );
+        let file = write(&place, &text);
+        for args in [&["bus", "--config", &file][..], &["check", &file]] {
+            let output = place.narrows(args).output().expect("it starts");
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            assert!(output.status.code() == Some(2) && said.contains(words), "{args:?}: {said}");
+        }
+    }
+}

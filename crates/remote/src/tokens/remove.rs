@@ -1,0 +1,79 @@
+//! Taking a token out of the file; everything else in it stays as it is written.
+
+use std::path::Path;
+
+use super::add::{alone, replace};
+use super::{TokenError, Tokens, text};
+
+/// Takes the token of `name` out of the file at `path`. Whoever has it is let in no more.
+///
+/// # Errors
+/// When there is none, or when the file cannot be read or written; then it is as it was.
+pub fn remove(path: &Path, name: &str) -> Result<(), TokenError> {
+    let failed = |error| TokenError::Io { path: path.to_owned(), error };
+    let _alone = alone(path).map_err(failed)?;
+    let file = text(path)?;
+    let names = |tokens: &Tokens| tokens.identities().map(|who| who.name.clone()).collect::<Vec<_>>();
+    let mut left = names(&Tokens::parse(path, &file)?);
+    let Some(at) = left.iter().position(|known| known == name) else {
+        return Err(TokenError::Absent(name.to_owned()));
+    };
+    left.remove(at);
+    let rest = without(&file, |part| Tokens::parse(path, part).is_ok_and(|part| names(&part) == [name]));
+    // Somebody may have written it in a way that cannot be taken apart by lines.
+    if names(&Tokens::parse(path, &rest)?) != left {
+        return Err(TokenError::Form(path.to_owned()));
+    }
+    replace(path, &rest).map_err(failed)
+}
+
+/// The text without the entry that is the one: from its `[[token]]` to the next.
+fn without(file: &str, is_it: impl Fn(&str) -> bool) -> String {
+    let mut parts = vec![String::new()];
+    for line in file.split_inclusive('\n') {
+        if line.trim() == "[[token]]" {
+            parts.push(String::new());
+        }
+        if let Some(part) = parts.last_mut() {
+            part.push_str(line);
+        }
+    }
+    parts.into_iter().filter(|part| !is_it(part)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::super::{Digest, add};
+    use super::*;
+
+    #[test]
+    fn what_is_taken_out_opens_nothing_and_the_rest_does() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        std::fs::write(&path, "# ours\n").unwrap();
+        let tokens = ["a", "b", "c"].map(|name| add(&path, name, None, SystemTime::UNIX_EPOCH).unwrap());
+        remove(&path, "b").unwrap();
+        let left = Tokens::read(&path).unwrap();
+        let found = tokens.map(|token| left.find(&Digest::of(&token)).map(|who| who.name.clone()));
+        assert_eq!(found, [Some("a".to_owned()), None, Some("c".to_owned())]);
+        assert!(std::fs::read_to_string(&path).unwrap().starts_with("# ours\n"));
+        assert!(matches!(remove(&path, "b"), Err(TokenError::Absent(_))));
+        assert!(add(&path, "b", None, SystemTime::UNIX_EPOCH).is_ok());
+        assert!(matches!(remove(&directory.path().join("none"), "b"), Err(TokenError::Io { .. })));
+    }
+
+    #[test]
+    fn a_form_of_ones_own_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        let hash = Digest::of("x").text();
+        let text = format!(
+            "token = [{{ name = \"a\", hash = \"{hash}\" }}, {{ name = \"b\", hash = \"{hash}\" }}]\n"
+        );
+        std::fs::write(&path, &text).unwrap();
+        assert!(matches!(remove(&path, "a"), Err(TokenError::Form(_))));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    }
+}
