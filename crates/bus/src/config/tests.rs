@@ -1,5 +1,7 @@
 //! Whole files, right and wrong.
 
+mod web;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -208,130 +210,6 @@ port = "0.0.0.0:9090"
     bus.toml:42:10: `socket` is also where clients come in
     bus.toml:43:8: `port` cannot be "0.0.0.0:9090": only 127.0.0.1, [::1] and localhost are possible, because whoever connects sees how the bus is
     bus.toml:45:2: there is no setting `amdin`; did you mean `admin`?
-    "#);
-}
-
-#[test]
-fn the_web_is_let_in_by_name_only() {
-    let text = r#"
-[[listen]]
-url = "wss://0.0.0.0:8787/acp"
-auth = "token"
-tokens = "tokens.toml"
-origins = ["https://app.example"]
-hosts = ["bus.example"]
-tls = { cert = "c.pem", key = "/k.pem" }
-[[listen]]
-url = "http://127.0.0.1:8788"
-[[pool]]
-command = ["a"]
-[limits]
-replay_bytes = "8MiB"
-replay_time = "60s"
-header_timeout = "5s"
-idle_timeout = "30s"
-owner_expiry = "24h"
-max_connections_per_identity = 7
-max_sessions_per_identity = 8
-max_rate_per_identity = 0
-"#;
-    let (config, warnings) = read(text, Path::new("/etc/narrows/bus.toml")).unwrap();
-    assert_eq!(warnings, []);
-    assert!(config.keeps_owners());
-    let Door::Web(web) = &config.listen[0].at else { panic!("not the web") };
-    let tls = Tls { cert: "/etc/narrows/c.pem".into(), key: "/k.pem".into(), client_ca: None };
-    let expected = Web {
-        address: "0.0.0.0:8787".to_owned(),
-        secure: true,
-        path: "/acp".to_owned(),
-        auth: Auth::Token,
-        tokens: Some("/etc/narrows/tokens.toml".into()),
-        origins: vec!["https://app.example".to_owned()],
-        hosts: vec!["bus.example".to_owned()],
-        tls: Some(tls),
-    };
-    assert_eq!(**web, expected);
-    let limits = Limits {
-        replay_bytes: 8 << 20,
-        replay_time: Duration::from_secs(60),
-        header_timeout: Duration::from_secs(5),
-        idle_timeout: Duration::from_secs(30),
-        owner_expiry: Duration::from_secs(24 * 3600),
-        max_connections_per_identity: 7,
-        max_sessions_per_identity: 8,
-        max_rate_per_identity: 0,
-        ..Limits::default()
-    };
-    assert_eq!(config.limits, limits);
-    let shown = shown::toml(&config);
-    assert_eq!(read(&shown, Path::new("bus.toml")).unwrap().0, config, "{shown}");
-}
-
-#[test]
-fn what_is_wrong_with_the_web_is_told() {
-    assert_snapshot!(toml(r#"
-[[listen]]
-url = "http://0.0.0.0:1/acp"
-
-[[listen]]
-url = "http://0.0.0.0:2/acp"
-auth = "token"
-tokens = "t"
-
-[[listen]]
-url = "https://127.0.0.1:3/acp"
-
-[[listen]]
-url = "http://127.0.0.1:4/acp"
-auth = "token"
-
-[[listen]]
-url = "http://127.0.0.1:5/acp"
-auth = "tokn"
-
-[[listen]]
-url = "https://127.0.0.1:6/acp"
-auth = "mtls"
-tls = { cert = "c", ca = "x" }
-origins = ["*", "https://a.example/"]
-hosts = ["a:80"]
-
-[[listen]]
-url = "tcp://127.0.0.1:6"
-auth = "token"
-tokens = "t"
-
-[[listen]]
-url = "http://127.0.0.1:7"
-token = "secret"
-tls = { cert = "c", key = "~/k" }
-
-[[pool]]
-command = ["a"]
-
-[limits]
-replay_bytes = "1KiB"
-idle_timeout = "0s"
-"#), @r#"
-    bus.toml:3:7: `url` can be reached from other machines, which needs `auth` and https:// or wss://
-    bus.toml:6:7: `url` can be reached from other machines, which needs https:// or wss:// and `tls`
-    bus.toml:11:7: `url` needs a certificate: tls = { cert = "cert.pem", key = "key.pem" }
-    bus.toml:15:8: `auth` needs a file of tokens: tokens = "tokens.toml"
-    bus.toml:19:8: `auth` must be one of "none", "token", "mtls"; did you mean "token"?
-    bus.toml:23:8: `auth` needs the authority of its clients: tls = { …, client_ca = "ca.pem" }
-    bus.toml:24:7: `key` is missing in `tls`; write tls = { cert = "cert.pem", key = "key.pem" }
-    bus.toml:24:21: there is no setting `ca` in [tls]; did you mean `client_ca`?
-    bus.toml:25:12: `origins` cannot be "*": every page there is could use the agents; name the pages
-    bus.toml:25:17: `origins` cannot be "https://a.example/": it ends behind the host and the port, and stands for itself alone: https://app.example
-    bus.toml:26:10: `hosts` cannot be "a:80": it must be the name of a host alone, such as bus.example
-    bus.toml:29:7: `url` is listened on already
-    bus.toml:30:8: `auth` must be one of "none"
-    bus.toml:31:10: `tokens` means something only with http://, https://, ws:// or wss:// in the `url`
-    bus.toml:35:1: there is no setting `token` in [listen]; tokens stand in a file: auth = "token", tokens = "tokens.toml"
-    bus.toml:36:7: `tls` means something only with https:// or wss:// in the `url`
-    bus.toml:36:27: `key` cannot be "~/k": `~` is not understood here; write the whole path
-    bus.toml:42:16: `replay_bytes` must be from 1MiB to 1GiB
-    bus.toml:43:16: `idle_timeout` must be more than nothing
     "#);
 }
 

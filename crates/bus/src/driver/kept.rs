@@ -1,8 +1,10 @@
 //! Clients that are told nothing until it is written down whose their sessions are.
 
+use crate::core::Client;
 use crate::owners::{Entry, Ledger, Told};
 
-use super::{About, Brain, Driver};
+use super::ports::Ports;
+use super::{About, Brain, Driver, Place};
 
 /// What waits to be written down, and who waits for that.
 #[derive(Debug, Default)]
@@ -15,6 +17,42 @@ pub(super) struct Holding {
     pub(super) entries: Vec<(u64, Entry)>,
     /// The clients that wait, and for which entry.
     pub(super) clients: Vec<(u64, u32)>,
+}
+
+impl Ports {
+    /// Has an entry about the owner of a session written, and lets a client wait for it.
+    pub(super) fn note(&mut self, entry: Entry, client: Option<Client>) {
+        if !self.holding.on {
+            return;
+        }
+        self.holding.last += 1;
+        let number = self.holding.last;
+        self.holding.entries.push((number, entry));
+        if let Some(client) = client
+            && let Some(conn) = self.client(client.0)
+        {
+            conn.outflow.held = Some(number);
+            self.holding.clients.push((number, client.0));
+        }
+    }
+
+    /// Lets those go on who wait for an entry up to this.
+    pub(super) fn release(&mut self, number: u64) {
+        let (free, held): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.holding.clients).into_iter().partition(|(entry, _)| *entry <= number);
+        self.holding.clients = held;
+        for (entry, slot) in free {
+            // Whoever waits for another since, or has its slot now, waits on.
+            let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { continue };
+            if conn.outflow.held == Some(entry) {
+                conn.outflow.held = None;
+                if conn.outflow.outbox.waiting() > 0 && !conn.outflow.dirty {
+                    conn.outflow.dirty = true;
+                    self.dirty.push(Place::Client(slot));
+                }
+            }
+        }
+    }
 }
 
 impl<B: Brain> Driver<B> {

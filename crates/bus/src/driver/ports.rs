@@ -55,13 +55,13 @@ pub(super) struct Outflow {
     /// It takes nothing until an event says so.
     pub(super) blocked: bool,
     /// It stands in the list of those to be written to.
-    dirty: bool,
+    pub(super) dirty: bool,
     /// More waits than may, and the core knows.
     pub(super) over: bool,
     /// When it last took something, or began to take nothing.
     pub(super) progress: Time,
     /// Nothing is written before this entry about the owner of a session is.
-    held: Option<u64>,
+    pub(super) held: Option<u64>,
 }
 
 impl Outflow {
@@ -298,7 +298,7 @@ pub(super) struct Ports {
     /// Who has something to read.
     pub(super) ready: Vec<Place>,
     /// Who has something to be written.
-    dirty: Vec<Place>,
+    pub(super) dirty: Vec<Place>,
     /// The same list while it is worked off; kept for its memory.
     flushing: Vec<Place>,
     /// Clients whose queue is full.
@@ -403,40 +403,6 @@ impl Ports {
         {
             hand.outflow.dirty = true;
             self.dirty.push(Place::Stdin(slot));
-        }
-    }
-
-    /// Has an entry about the owner of a session written, and lets a client wait for it.
-    fn note(&mut self, entry: Entry, client: Option<Client>) {
-        if !self.holding.on {
-            return;
-        }
-        self.holding.last += 1;
-        let number = self.holding.last;
-        self.holding.entries.push((number, entry));
-        if let Some(client) = client
-            && let Some(conn) = self.client(client.0)
-        {
-            conn.outflow.held = Some(number);
-            self.holding.clients.push((number, client.0));
-        }
-    }
-
-    /// Lets those go on who wait for an entry up to this.
-    pub(super) fn release(&mut self, number: u64) {
-        let (free, held): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.holding.clients).into_iter().partition(|(entry, _)| *entry <= number);
-        self.holding.clients = held;
-        for (entry, slot) in free {
-            // Whoever waits for another since, or has its slot now, waits on.
-            let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { continue };
-            if conn.outflow.held == Some(entry) {
-                conn.outflow.held = None;
-                if conn.outflow.outbox.waiting() > 0 && !conn.outflow.dirty {
-                    conn.outflow.dirty = true;
-                    self.dirty.push(Place::Client(slot));
-                }
-            }
         }
     }
 

@@ -132,7 +132,6 @@ fn a_connection_that_can_be_taken_up_again_is_handed_over_with_what_was_read() {
 }
 
 #[test]
-#[expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 fn two_users_of_a_socket_do_not_see_each_others_sessions() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can be two users");
