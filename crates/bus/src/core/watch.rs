@@ -111,9 +111,12 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// A session was opened, with this answer, or was not.
     pub(super) fn opened_with(&mut self, key: SessionKey, message: View<'_>) {
-        let Some(watch) = self.watch(key) else { return };
-        watch.quiet = false;
-        watch.gone |= message.result().is_none();
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        // One that is not there yet is tried in the next worker.
+        let provisional = session.provisional;
+        let Some(watch) = session.watch.as_deref_mut() else { return };
+        watch.quiet = provisional && message.result().is_none();
+        watch.gone |= !provisional && message.result().is_none();
         let Some(result) = message.result().filter(|result| result.len() <= MOST_RESULT) else { return };
         let mut result: Map<String, Value> = serde_json::from_slice(result).unwrap_or_default();
         result.remove("sessionId");
