@@ -113,6 +113,28 @@ fn a_client_of_a_port_that_says_so_can_come_back() {
 }
 
 #[test]
+fn two_clients_are_on_one_session() {
+    let place = Place::new();
+    token(&place, &["new", "laptop"]);
+    let bus = start(&place);
+    bus.wait_for_workers(1);
+    let (mut first, mut second) = (bus.client_at(1), bus.client_at(1));
+    let session = first.session(&place);
+    second.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    let params = json!({"sessionId": session, "cwd": place.path(), "mcpServers": []});
+    let opened = second.ask(&json!(1), "session/resume", &params);
+    assert_eq!(opened["result"]["_meta"]["narrows"]["replay"]["complete"], true, "{opened}");
+    first.prompt(&json!(2), &session, "one two");
+    first.answer(&json!(2));
+    second.hears("two");
+    // Now the other way round.
+    second.prompt(&json!(2), &session, "three four");
+    second.answer(&json!(2));
+    first.hears("four");
+    bus.stop();
+}
+
+#[test]
 fn tokens_are_made_listed_and_revoked() {
     let place = Place::new();
     let (code, made, _) = token(&place, &["new", "laptop"]);
