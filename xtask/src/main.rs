@@ -24,7 +24,7 @@ Narrows: the project's own commands
                                   bus --rows ROW,… --only NAME,… --seconds S --rounds N measures less, or longer
     cargo xtask nightly [PART…]   the tests and everything slow; or only the parts named:
                                   test, deny, typos, fuzz, model, agents, interop, bench, chaos,
-                                  stress
+                                  cuts, stress
     cargo xtask help              this text
 
 `test` uses cargo-nextest where it is installed. `nightly` installs what it misses with `cargo install`.

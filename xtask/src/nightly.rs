@@ -4,6 +4,7 @@
 
 mod agents;
 mod chaos;
+mod cuts;
 mod fuzz;
 mod model;
 mod stress;
@@ -33,7 +34,7 @@ impl From<()> for Outcome {
 }
 
 /// All of them, in the order they run.
-pub(crate) const PARTS: [Part; 10] = [
+pub(crate) const PARTS: [Part; 11] = [
     Part { name: "test", run: || test::run().map(Outcome::from) },
     Part { name: "deny", run: deny },
     Part { name: "typos", run: typos },
@@ -43,6 +44,7 @@ pub(crate) const PARTS: [Part; 10] = [
     Part { name: "interop", run: interop },
     Part { name: "bench", run: measure },
     Part { name: "chaos", run: || chaos::run().map(Outcome::from) },
+    Part { name: "cuts", run: || cuts::run().map(Outcome::from) },
     Part { name: "stress", run: || stress::run().map(Outcome::from) },
 ];
 

@@ -39,6 +39,8 @@ pub struct SessionConfig {
     pub raw: bool,
     /// Whether commands run in a sandbox if this machine has one.
     pub sandbox: bool,
+    /// Whether its directories are on another machine: then none of this one belongs to it.
+    pub elsewhere: bool,
     /// Whether to log in by variables that are set, if the agent wants somebody to.
     pub log_in: bool,
 }
@@ -61,13 +63,15 @@ impl SessionConfig {
             replay: false,
             raw: false,
             sandbox: true,
+            elsewhere: false,
             log_in: true,
         }
     }
 
     /// Where files may be touched.
     pub(crate) fn roots(&self) -> Vec<PathBuf> {
-        std::iter::once(&self.cwd).chain(&self.additional_dirs).cloned().collect()
+        let all = std::iter::once(&self.cwd).chain(&self.additional_dirs);
+        all.filter(|_| !self.elsewhere).cloned().collect()
     }
 }
 

@@ -7,6 +7,7 @@ mod audit;
 mod bus;
 mod chat;
 mod check;
+mod connect;
 mod help;
 mod model;
 mod policy;
@@ -34,6 +35,7 @@ pub(crate) use audit::{Audit, AuditCommand, AuditFormat, AuditHead, AuditKeygen,
 pub(crate) use bus::{Bus, BusCommand, BusStatus, LogFormat};
 pub(crate) use chat::Chat;
 pub(crate) use check::{CheckFiles, CheckFormat};
+pub(crate) use connect::{Connect, RemoteArgs, target};
 pub(crate) use model::ModelArgs;
 pub(crate) use policy::{Check, Circumstances, Explain, Policy, PolicyCommand, Test, Wanted};
 pub(crate) use serve::{Approve, Serve};
@@ -100,6 +102,7 @@ pub(crate) enum Command {
     Serve(Box<Serve>),
     Approve(Approve),
     Acp(Box<Acp>),
+    Connect(Box<Connect>),
     FakeAgent(FakeAgent),
     Completions(Completions),
 }

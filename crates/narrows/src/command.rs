@@ -7,6 +7,7 @@ mod bus;
 mod chat;
 mod check;
 mod completions;
+mod connect;
 mod fake_agent;
 mod policy;
 mod run;
@@ -41,6 +42,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Approve(approve) => serve::approve::execute(&approve),
         Command::Serve(serve) => serve::execute(&serve),
         Command::Acp(acp) => acp::execute(*acp),
+        Command::Connect(connect) => connect::execute(*connect),
         Command::FakeAgent(fake) => fake_agent::execute(&fake),
         Command::Completions(completions) => completions::execute(&completions),
     };

@@ -16,7 +16,7 @@ mod variables;
 
 pub(crate) use agents::{AgentEntry, BUILT_IN};
 pub(crate) use error::ConfigError;
-pub(crate) use file::File;
+pub(crate) use file::{Acp, File};
 pub(crate) use layer::{Header, Key, Layer, Proxy};
 pub(crate) use place::{data_dir, load, runtime_dir, usual_file};
 pub(crate) use resolve::{Flags, resolve};

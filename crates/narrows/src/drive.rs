@@ -4,17 +4,19 @@ mod builtin;
 mod environment;
 mod named;
 mod policy;
+mod remote;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use narrows_acp::Version;
-use narrows_client::{Agent, Decide, Offer, ServerConfig, SessionConfig};
+use narrows_client::{Agent, Decide, Offer, Runtime, ServerConfig, SessionConfig};
 use narrows_policy::Access;
 use narrows_process::{AllowList, Spec};
+use narrows_remote::client::Target;
 
-use crate::cli::{AgentArgs, ModelArgs, Output, SessionArgs};
+use crate::cli::{AgentArgs, ModelArgs, Output, SessionArgs, target};
 use crate::config::{AgentEntry, BUILT_IN, Variables};
 use crate::failure::Failure;
 use crate::output;
@@ -22,6 +24,7 @@ use crate::output;
 pub(crate) use builtin::introduce_demo;
 pub(crate) use named::agents;
 pub(crate) use policy::combined;
+pub(crate) use remote::Remote;
 
 /// An agent to be driven.
 #[derive(Debug)]
@@ -35,6 +38,8 @@ pub(crate) struct Chosen {
     model: Option<String>,
     /// What else narrows.toml says about its sessions.
     usual: Usual,
+    /// Where it is, if it is not started here.
+    remote: Option<Remote>,
 }
 
 /// What narrows.toml says about the sessions of an agent; a flag wins over each.
@@ -67,12 +72,40 @@ pub(crate) struct Wanted {
 impl Chosen {
     /// One that is known already.
     pub(crate) fn of(agent: Agent, cwd: PathBuf) -> Self {
-        Self { agent, demo: false, cwd, model: None, usual: Usual::default() }
+        Self { agent, demo: false, cwd, model: None, usual: Usual::default(), remote: None }
+    }
+
+    /// Starts it, or connects to it where it is.
+    pub(crate) async fn start(&self, offer: Offer) -> Result<Runtime, Failure> {
+        match &self.remote {
+            None => Ok(Runtime::start(self.agent.clone(), offer).await?),
+            Some(remote) => {
+                let link = remote.connect().await?;
+                Ok(Runtime::connect(self.agent.clone(), link, offer).await?)
+            }
+        }
+    }
+
+    /// Waits until a remote agent was told that we go. How the connection ended is known by then.
+    pub(crate) async fn finish(&self) {
+        if let Some(remote) = &self.remote
+            && let Err(failure) = remote.finish().await
+        {
+            tracing::debug!(why = failure.message(), "the connection to the agent ended");
+        }
     }
 }
 
 /// The agent that the arguments mean. `output` is how its answer will be shown.
 pub(crate) fn choose(args: &AgentArgs, output: Output) -> Result<Chosen, Failure> {
+    if let Some(wanted) = args.agent.as_deref().filter(|wanted| Target::looks_like(wanted)) {
+        let mut chosen = elsewhere(wanted, args)?;
+        set_deadlines(&mut chosen, args);
+        return Ok(chosen);
+    }
+    if let Some(flag) = remote::flag(&args.remote) {
+        return Err(Failure::not_remote(flag, args.agent.as_deref().unwrap_or(BUILT_IN)));
+    }
     let cwd = directory(args.cwd.as_deref().unwrap_or(Path::new(".")))?;
     let mut chosen = match &args.agent {
         None => builtin::prepare(args, cwd, output)?,
@@ -91,6 +124,38 @@ pub(crate) fn choose(args: &AgentArgs, output: Output) -> Result<Chosen, Failure
             chosen
         }
     };
+    set_deadlines(&mut chosen, args);
+    Ok(chosen)
+}
+
+/// An agent that is somewhere else.
+fn elsewhere(wanted: &str, args: &AgentArgs) -> Result<Chosen, Failure> {
+    let target = target(wanted).map_err(|reason| Failure::bad_agent(wanted, &reason))?;
+    let others = ModelArgs { model: None, config: None, ..args.model.clone() };
+    if others != ModelArgs::default() {
+        return Err(Failure::model_of_another(&others));
+    }
+    let about_process = [
+        ("--env", !args.env.is_empty()),
+        ("--clean-env", args.clean_env),
+        ("--pass-env", !args.pass_env.is_empty()),
+    ];
+    if let Some((flag, _)) = about_process.iter().find(|(_, given)| *given) {
+        return Err(Failure::not_local(flag, &target));
+    }
+    // Its directories are its own: one that is not here is believed to be there.
+    let wished = args.cwd.as_deref().unwrap_or(Path::new("."));
+    let cwd = match directory(wished) {
+        Ok(cwd) => cwd,
+        Err(_) if wished.is_absolute() && wished.to_str().is_some() => wished.to_owned(),
+        Err(_) => return Err(Failure::relative(wished)),
+    };
+    let agent = Agent::new(target.to_string(), Spec::new(""));
+    let remote = Some(Remote::new(target, &args.remote)?);
+    Ok(Chosen { model: args.model.model.clone(), remote, ..Chosen::of(agent, cwd) })
+}
+
+fn set_deadlines(chosen: &mut Chosen, args: &AgentArgs) {
     let deadlines = &mut chosen.agent.deadlines;
     let set = |deadline: &mut std::time::Duration, given: Option<std::time::Duration>| {
         if let Some(given) = given {
@@ -105,7 +170,6 @@ pub(crate) fn choose(args: &AgentArgs, output: Output) -> Result<Chosen, Failure
     if let Some(protocol) = args.protocol {
         chosen.agent.protocol = protocol.into();
     }
-    Ok(chosen)
 }
 
 /// An agent that is started by a command.
@@ -142,7 +206,7 @@ pub(crate) fn started_by(entry: &AgentEntry, args: &AgentArgs, cwd: PathBuf) -> 
         mcp: entry.mcp.clone(),
     };
     let model = args.model.model.clone().or_else(|| entry.model.clone());
-    Ok(Chosen { agent, demo: false, cwd, model, usual })
+    Ok(Chosen { agent, demo: false, cwd, model, usual, remote: None })
 }
 
 /// What the arguments want of a session with `chosen`. `asks` answers what the rules leave open.
@@ -155,11 +219,17 @@ pub(crate) fn want(
     let policy = policy::policy(args, usual)?;
     let can = policy.offers();
     // What would only ever be refused is not offered.
-    let offer = Offer { read_files: can.read, write_files: can.write, run_commands: can.execute };
+    let mut offer = Offer { read_files: can.read, write_files: can.write, run_commands: can.execute };
+    let elsewhere = chosen.remote.is_some() && !chosen.cwd.is_dir();
+    if elsewhere {
+        // What is not here cannot be offered.
+        offer = Offer::default();
+    }
     if let Some(limit) = args.permission_timeout {
         chosen.agent.deadlines.permission = limit;
     }
     let mut config = SessionConfig::new(chosen.cwd.clone(), Arc::new(policy));
+    config.elsewhere = elsewhere;
     config.additional_dirs = args.add_dir.iter().map(|dir| directory(dir)).collect::<Result<_, _>>()?;
     config.model.clone_from(&chosen.model);
     config.require_model = args.require_model;

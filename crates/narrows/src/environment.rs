@@ -40,6 +40,12 @@ pub(crate) const AZURE_KEY: &str = "AZURE_OPENAI_API_KEY";
 /// Where the configuration file is.
 pub(crate) const CONFIG: &str = "NARROWS_CONFIG";
 
+/// The remote agent that a bare `narrows acp` is.
+pub(crate) const CONNECT: &str = "NARROWS_CONNECT";
+
+/// The file that has the token for it in it.
+pub(crate) const TOKEN_FILE: &str = "NARROWS_TOKEN_FILE";
+
 /// Which endpoint to use.
 pub(crate) const ENDPOINT: &str = "NARROWS_ENDPOINT";
 
@@ -86,6 +92,8 @@ pub(crate) const ALL: &[(&str, &str)] = &[
     (AZURE_KEY, "the key for Azure OpenAI, if no other is given"),
     (CONFIG, "the configuration file [narrows/narrows.toml in XDG_CONFIG_HOME]"),
     (ENDPOINT, "the endpoint of it to use"),
+    (CONNECT, "the URL of the remote agent that a bare `narrows acp` is"),
+    (TOKEN_FILE, "the file that has the token for it in it"),
     (DATA_DIR, "where sessions are kept [~/.local/share/narrows]"),
     (ERRORS, "how a client hears of a model that failed: `text` or `rpc`"),
     (HTTPS_PROXY, "the proxy to https endpoints; small letters will do"),

@@ -6,6 +6,7 @@ mod confining;
 mod denied;
 mod driving;
 mod inspecting;
+mod remoting;
 mod running;
 mod serving;
 mod setting;

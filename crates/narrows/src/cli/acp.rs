@@ -13,6 +13,9 @@ use super::{ModelArgs, help};
 ///
 /// Settings come from narrows.toml, over them the variables, over them these flags. Flags that it does not know it
 /// ignores, with a line in the log.
+///
+/// Where NARROWS_CONNECT or `connect` in the table [acp] of narrows.toml has a URL, and there are no flags, it is `narrows
+/// connect` to that URL instead.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::ACP), after_long_help = help::settings(help::ACP))]
 pub(crate) struct Acp {
@@ -30,6 +33,10 @@ pub(crate) struct Acp {
     /// Keep no sessions: they end with the process
     #[arg(long, conflicts_with = "data_dir", help_heading = "Sessions")]
     pub(crate) no_store: bool,
+
+    /// Be the agent that is built in, even where NARROWS_CONNECT or narrows.toml names a remote one
+    #[arg(long, hide_short_help = true)]
+    pub(crate) local: bool,
 
     /// What was among the arguments and means nothing here.
     #[arg(skip)]

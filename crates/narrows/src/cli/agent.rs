@@ -6,20 +6,21 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use narrows_acp::Version;
 
-use super::ModelArgs;
 use super::value::{self, Variable};
+use super::{ModelArgs, RemoteArgs};
 
 /// The arguments about an agent.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct AgentArgs {
-    /// The agent: the name of one in narrows.toml, or a program and its arguments
+    /// The agent: the name of one in narrows.toml, a program and its arguments, or the URL of a remote one
     ///
     /// The arguments stand in the quotes of a shell, but no shell runs them. A program called `narrows` is this one,
-    /// installed or not. Without this it is the agent that is built in.
+    /// installed or not. A URL is ws://, wss://, http://, https://, tcp:// or unix:PATH; such an agent is not started but
+    /// connected to, and works where it is. Without this it is the agent that is built in.
     #[arg(long, short, value_name = "AGENT")]
     pub(crate) agent: Option<String>,
 
-    /// Where the agent works [default: the current directory]
+    /// Where the agent works, as it is called there [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
 
@@ -54,6 +55,9 @@ pub(crate) struct AgentArgs {
     /// How long the agent may say nothing at all during a turn; `0` is for ever [default: 15m]
     #[arg(long, value_name = "TIME", value_parser = value::pace, help_heading = "Deadlines")]
     pub(crate) silence_timeout: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) remote: RemoteArgs,
 
     #[command(flatten)]
     pub(crate) model: ModelArgs,

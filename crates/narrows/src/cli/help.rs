@@ -24,6 +24,7 @@ pub(super) const RUN: &[Example] = &[
         "with a model on this machine",
     ),
     ("git diff | narrows run --agent my-agent", "the prompt from another program"),
+    ("narrows run --agent wss://bus.example/acp --token-file token \"Hi\"", "with a remote agent"),
     ("narrows run --agent my-agent --env MY_KEY \"Hi\"", "an agent that needs a key of yours"),
     (
         "narrows run --agent my-agent --timeout 5m --output json \"Hi\"",
@@ -234,6 +235,28 @@ pub(super) const ACP: &[Example] = &[
     ("narrows acp --base-url http://localhost:11434/v1 --model llama3.2", "with a model on this machine"),
     ("narrows acp --endpoint work --log debug", "with an endpoint of narrows.toml, and more in the log"),
 ];
+
+/// Of `narrows connect`.
+pub(super) const CONNECT: &[Example] = &[
+    ("narrows connect ws://127.0.0.1:8787/acp", "what an editor starts, for a bus on this machine"),
+    ("narrows connect wss://bus.example/acp --token-file ~/.config/narrows/token", "for one far away"),
+    ("narrows connect unix:/run/narrows/bus.sock", "over a socket of this machine"),
+    ("NARROWS_CONNECT=wss://bus.example/acp narrows acp", "for hosts that can start nothing else"),
+];
+
+/// How `narrows connect` ends.
+pub(super) const CONNECT_CODES: &[(Code, &str)] = &[
+    (Code::Success, "the editor has gone"),
+    (Code::Agent, "the connection is lost, and could not be had again"),
+    (Code::Usage, "the arguments are wrong, or a file cannot be used"),
+    (Code::Start, "there is no connection: nobody is there, or nobody that lets us in"),
+    (Code::Internal, "something failed on this side"),
+    (Code::Interrupted, "Ctrl-C was pressed"),
+    (Code::Terminated, "told to end by SIGTERM"),
+];
+
+/// What matters to `narrows connect`.
+pub(super) const CONNECT_VARIABLES: &[&str] = &[environment::LOG, "SSL_CERT_FILE", "SSL_CERT_DIR"];
 
 /// Of `narrows fake-agent`.
 pub(super) const FAKE_AGENT: &[Example] = &[

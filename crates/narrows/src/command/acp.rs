@@ -4,6 +4,7 @@
 //! us, because every child has a guardian, and the store is written so that dying at any moment is safe.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,8 +14,10 @@ use narrows_link::{CloseReason, Sender};
 use narrows_rpc::Peer;
 use tokio::time::{sleep, timeout};
 
-use crate::cli::{Acp, Cli};
+use crate::cli::{Acp, Cli, ModelArgs, target};
 use crate::config::{self, Flags, Layer, Variables};
+use crate::drive::Remote;
+use crate::environment;
 use crate::failure::{Code, Failure};
 use crate::nearest::nearest;
 use crate::output;
@@ -36,6 +39,9 @@ const FOR_EDITORS: &str = "this is what an editor starts and talks to in JSON; t
 pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
     if !args.ignored.is_empty() {
         tracing::warn!("arguments that mean nothing here are ignored: {}", explained(&args.ignored));
+    }
+    if let Some(remote) = elsewhere(&args)? {
+        return super::connect::serve(&remote);
     }
     let settings = settings(args)?;
     if std::io::stdin().is_terminal() {
@@ -82,6 +88,42 @@ async fn finish(peer: &Peer, output: &Sender) -> bool {
         }
     };
     timeout(PATIENCE, all_written).await.unwrap_or(false)
+}
+
+/// The remote agent that this is, if a variable or narrows.toml says so and no flag says otherwise.
+fn elsewhere(args: &Acp) -> Result<Option<Remote>, Failure> {
+    let Acp { model, errors, data_dir, no_store, local, ignored: _ } = args;
+    let others = ModelArgs { config: None, ..model.clone() };
+    if *local || others != ModelArgs::default() || errors.is_some() || data_dir.is_some() || *no_store {
+        return Ok(None);
+    }
+    let variables = Variables::of_process();
+    // A variable for whoever can set nothing else must not depend on a file that is about something else.
+    let said = variables.text(environment::CONNECT)?.map(str::to_owned);
+    let token_file = variables.get(environment::TOKEN_FILE).map(PathBuf::from);
+    let loaded = config::load(model.config.as_deref(), &variables);
+    let (file, said) = match (loaded, said) {
+        (Ok(loaded), said) => (loaded.file.map(|file| file.acp).unwrap_or_default(), said),
+        (Err(error), Some(said)) => {
+            tracing::warn!("narrows.toml is not used: {error}");
+            (config::Acp::default(), Some(said))
+        }
+        (Err(error), None) => return Err(error.into()),
+    };
+    let target = match said {
+        Some(said) => target(&said).map_err(|reason| Failure::bad_connect(&said, &reason))?,
+        None => match file.connect.clone() {
+            Some(target) => target,
+            None => return Ok(None),
+        },
+    };
+    let mut remote = file.remote;
+    if file.connect.is_some_and(|meant| meant != target) {
+        // The token of one agent is not shown to another.
+        remote.token_file = None;
+    }
+    remote.token_file = token_file.or(remote.token_file);
+    Ok(Some(Remote::new(target, &remote)?))
 }
 
 /// What the agent is told when it starts.

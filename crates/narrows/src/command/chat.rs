@@ -162,8 +162,8 @@ impl Conversation {
     }
 
     async fn start(&mut self) -> Result<Runtime, Failure> {
-        let started = Runtime::start(self.chosen.agent.clone(), self.wanted.offer);
-        Ok(self.interrupts.unless(started).await.map_err(Failure::left)??)
+        let started = self.chosen.start(self.wanted.offer);
+        self.interrupts.unless(started).await.map_err(Failure::left)?
     }
 
     /// Talks until somebody leaves.
@@ -366,8 +366,11 @@ impl Conversation {
         if let Some(Connection { runtime, session, .. }) = self.connection.take() {
             drop(session);
             // Whoever presses Ctrl-C while we tidy up does not want to wait for it.
-            let closed = self.interrupts.unless(runtime.close_with(Ladder::default())).await;
-            if let Err(signal) = closed {
+            let closing = async {
+                runtime.close_with(Ladder::default()).await;
+                self.chosen.finish().await;
+            };
+            if let Err(signal) = self.interrupts.unless(closing).await {
                 return Err(Failure::left(signal));
             }
         }

@@ -149,11 +149,11 @@ impl Conversation {
         }
         let started = async {
             match link {
-                Some(link) => Runtime::connect(chosen.agent, link, wanted.offer).await,
-                None => Runtime::start(chosen.agent, wanted.offer).await,
+                Some(link) => Ok(Runtime::connect(chosen.agent.clone(), link, wanted.offer).await?),
+                None => chosen.start(wanted.offer).await,
             }
         };
-        let runtime = self.interruptible(started).await?.map_err(Failure::from)?;
+        let runtime = self.interruptible(started).await??;
         self.summary.introduce(runtime.introduced());
         let outcome = match self.interruptible(open(&runtime, &wanted)).await {
             Ok(Ok(session)) => self.turn(&runtime, session, request, questions).await,
@@ -165,7 +165,11 @@ impl Conversation {
         }
         // Whoever presses Ctrl-C while we tidy up does not want to wait for it. Nothing is left even so: without us the
         // agent is ended by its guardian.
-        let closing = runtime.close_with(Ladder::default());
+        let closing = async {
+            let seen = runtime.close_with(Ladder::default()).await;
+            chosen.finish().await;
+            seen
+        };
         let seen = self.interrupts.unless(closing).await.map_err(Trouble::Leave)?;
         if outcome.is_ok() && seen.stray_lines > 0 {
             self.mention(format!("about the agent: {}", strayed(seen.stray_lines, &seen.strays))).await?;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use narrows_client::{Listed, Offer, Problem, Runtime};
+use narrows_client::{Listed, Offer, Problem};
 use serde_json::json;
 
 use super::{block_on, columns, uninterrupted};
@@ -53,9 +53,10 @@ fn execute_delete(args: &Delete) -> Result<ExitCode, Failure> {
 /// Makes the agent forget a session.
 async fn delete(chosen: Chosen, id: &str) -> Result<(), Failure> {
     let name = chosen.agent.name.clone();
-    let runtime = Runtime::start(chosen.agent, Offer::default()).await?;
+    let runtime = chosen.start(Offer::default()).await?;
     let deleted = runtime.delete_session(id).await;
     runtime.close().await;
+    chosen.finish().await;
     deleted.map_err(|error| match *error.problem {
         Problem::Unsupported(_) => Failure::cannot_delete(&name),
         _ => error.into(),
@@ -65,9 +66,10 @@ async fn delete(chosen: Chosen, id: &str) -> Result<(), Failure> {
 /// The sessions of the agent: those of `cwd`, or all of them.
 async fn ask(chosen: Chosen, cwd: Option<&str>) -> Result<Vec<Listed>, Failure> {
     let name = chosen.agent.name.clone();
-    let runtime = Runtime::start(chosen.agent, Offer::default()).await?;
+    let runtime = chosen.start(Offer::default()).await?;
     let listed = runtime.list_sessions(cwd).await;
     runtime.close().await;
+    chosen.finish().await;
     let mut sessions = listed.map_err(|error| match *error.problem {
         Problem::Unsupported(_) => Failure::cannot_list(&name),
         _ => error.into(),

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use narrows_govern::Patience;
 use narrows_model::{Effort, Provider};
+use narrows_remote::client::Target;
 
 use super::agents::{AgentEntry, agent};
 use super::error::Origin;
 use super::layer::{Header, Hidden, Key, Layer, Proxy};
 use super::read::{Node, Read, Source, Table};
-use crate::cli::{Errors, value};
+use crate::cli::{Errors, RemoteArgs, target, value};
 use crate::nearest::nearest;
 
 /// The name of the endpoint that the variables form.
@@ -31,6 +32,7 @@ const TOP: &[&str] = &[
     "limits",
     "deadlines",
     "agents",
+    "acp",
 ];
 
 /// What may stand in `[endpoint.NAME]`.
@@ -58,6 +60,9 @@ const ENDPOINT: &[&str] = &[
 /// What may stand in `[limits]`.
 const LIMITS: &[&str] = &["requests-per-turn", "tool-timeout", "server-start-timeout"];
 
+/// What may stand in `[acp]`.
+const ACP: &[&str] = &["connect", "token-file", "ca", "grace"];
+
 /// What a file says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct File {
@@ -81,6 +86,17 @@ pub(crate) struct File {
     pub(crate) deadlines: Vec<(&'static str, Duration)>,
     /// The agents that have names, in the order of the file.
     pub(crate) agents: Vec<AgentEntry>,
+    /// The remote agent that a bare `narrows acp` is.
+    pub(crate) acp: Acp,
+}
+
+/// The remote agent that a bare `narrows acp` is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Acp {
+    /// Where it is.
+    pub(crate) connect: Option<Target>,
+    /// How it is reached.
+    pub(crate) remote: RemoteArgs,
 }
 
 /// One endpoint of a file.
@@ -157,6 +173,7 @@ fn file(table: &Table<'_>, paths: Paths<'_>) -> Read<File> {
         limits: table.read("limits", limits)?.unwrap_or_default(),
         deadlines: table.read("deadlines", deadlines)?.unwrap_or_default(),
         agents: table.read("agents", |node| agents(node, paths))?.unwrap_or_default(),
+        acp: table.read("acp", |node| acp(node, paths))?.unwrap_or_default(),
         endpoints,
     })
 }
@@ -228,6 +245,22 @@ fn deadlines(node: Node<'_>) -> Read<Vec<(&'static str, Duration)>> {
     table.only(&Patience::NAMES)?;
     let named = |name| Ok(table.read(name, Node::duration)?.map(|time| (name, time)));
     Patience::NAMES.into_iter().filter_map(|name| named(name).transpose()).collect()
+}
+
+fn acp(node: Node<'_>, paths: Paths<'_>) -> Read<Acp> {
+    let table = node.table()?;
+    table.only(ACP)?;
+    let connect = table.read("connect", |node| {
+        let wrong = node.fail("is no URL of an agent");
+        let text = node.string()?;
+        target(&text).map_err(|reason| wrong.hint(reason))
+    })?;
+    let remote = RemoteArgs {
+        token_file: table.read("token-file", |node| paths.read(node))?,
+        ca: table.read("ca", |node| paths.read(node))?,
+        grace: table.read("grace", Node::duration)?,
+    };
+    Ok(Acp { connect, remote })
 }
 
 fn limits(node: Node<'_>) -> Read<Limits> {

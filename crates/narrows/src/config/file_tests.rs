@@ -100,10 +100,26 @@ tool-timeout = "1m"
             server_start: None,
         },
         agents: Vec::new(),
+        acp: Acp::default(),
     };
     assert_eq!(file, expected);
     assert_eq!(file.key_variables().collect::<Vec<_>>(), ["WORK_KEY"]);
     assert_eq!(parse(""), Ok(File::default()));
+}
+
+#[test]
+fn a_remote_agent_is_read() {
+    let text = "[acp]\nconnect = \"wss://bus.example/acp\"\ntoken-file = \"~/token\"\nca = \"ca.pem\"\ngrace = \"10s\"";
+    let remote = RemoteArgs {
+        token_file: Some("/home/me/token".into()),
+        ca: Some("/c/ca.pem".into()),
+        grace: Some(Duration::from_secs(10)),
+    };
+    let connect = Some("wss://bus.example/acp".parse().unwrap());
+    assert_eq!(parse(text).unwrap().acp, Acp { connect, remote });
+    let wrong = "/c/narrows.toml:2: `acp.connect` is no URL of an agent";
+    let schemes = r#""narrows acp" begins with none of ws://, wss://, http://, https://, tcp:// and unix:"#;
+    check("[acp]\nconnect = 'narrows acp'", wrong, Some(schemes));
 }
 
 #[test]
@@ -199,7 +215,8 @@ fn the_documentation_has_every_setting() {
         .iter()
         .chain(ENDPOINT)
         .chain(LIMITS)
-        .filter(|name| !["endpoint", "limits", "deadlines", "agents"].contains(name))
+        .chain(ACP)
+        .filter(|name| !["endpoint", "limits", "deadlines", "agents", "acp"].contains(name))
     {
         assert!(section.contains(&format!("\n| `{setting}` |")), "`{setting}` is not in docs/agent.md");
     }

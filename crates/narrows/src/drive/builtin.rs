@@ -49,13 +49,14 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     }
     let program = std::env::current_exe().map_err(|error| Failure::setup("find this program", &error))?;
     let mut spec = Spec::new(program);
-    spec.args = std::iter::once(OsString::from("acp")).chain(words).collect();
+    // Built in is what is meant, whatever a bare `narrows acp` is made to be.
+    spec.args = ["acp", "--local"].into_iter().map(OsString::from).chain(words).collect();
     spec.cwd = Some(cwd.clone());
     spec.env = env;
     let mut agent = Agent::new("narrows acp", spec);
     agent.counted = Counted::Session;
     // Its model is set by the flags with which it is started.
-    Ok(Chosen { agent, demo, cwd, model: None, usual: Usual::default() })
+    Ok(Chosen { agent, demo, cwd, model: None, usual: Usual::default(), remote: None })
 }
 
 /// How fast the demo model is to speak, if nobody has said so.

@@ -43,6 +43,7 @@ fn the_short_help() {
       serve        Serve an agent behind a gate, as a manifest says
       approve      Approve what a served agent wants to do, or reject it
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
+      connect      Be an agent on stdin and stdout that is really a remote one
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
@@ -86,6 +87,7 @@ fn the_long_help() {
       serve        Serve an agent behind a gate, as a manifest says
       approve      Approve what a served agent wants to do, or reject it
       acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
+      connect      Be an agent on stdin and stdout that is really a remote one
       fake-agent   Be a scripted agent on stdin and stdout, faults included
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
@@ -138,6 +140,8 @@ fn the_long_help() {
       AZURE_OPENAI_API_KEY      the key for Azure OpenAI, if no other is given
       NARROWS_CONFIG            the configuration file [narrows/narrows.toml in XDG_CONFIG_HOME]
       NARROWS_ENDPOINT          the endpoint of it to use
+      NARROWS_CONNECT           the URL of the remote agent that a bare `narrows acp` is
+      NARROWS_TOKEN_FILE        the file that has the token for it in it
       NARROWS_DATA_DIR          where sessions are kept [~/.local/share/narrows]
       NARROWS_ERRORS            how a client hears of a model that failed: `text` or `rpc`
       HTTPS_PROXY               the proxy to https endpoints; small letters will do
@@ -174,9 +178,10 @@ fn the_help_of_run() {
           --raw                 With --output events, add the agent's own message to every event
           --input <FORMAT>      What is read from stdin while the turn runs [possible values: events]
           --schema <FILE>       The JSON Schema that the answer is to follow; it is printed as JSON
-      -a, --agent <AGENT>       The agent: the name of one in narrows.toml, or a program and its
-                                arguments
-          --cwd <DIR>           Where the agent works [default: the current directory]
+      -a, --agent <AGENT>       The agent: the name of one in narrows.toml, a program and its arguments,
+                                or the URL of a remote one
+          --cwd <DIR>           Where the agent works, as it is called there [default: the current
+                                directory]
           --protocol <VERSION>  The version of the protocol to offer; with 2, an agent that only knows 1
                                 is started again with 1 [default: 1] [possible values: 1, 2]
           --log <FILTER>        What to log to stderr, such as `debug` or `narrows_rpc=trace`; warnings
@@ -198,6 +203,11 @@ fn the_help_of_run() {
           --clean-env           Let the agent see only the ordinary variables, and no keys
           --pass-env <PATTERN>  With --clean-env, let variables of this name pass; `AWS_*` means all
                                 that begin with it
+
+    Remote agents:
+          --token-file <FILE>  The file that has the token for a remote agent in it
+          --ca <FILE>          A file of certificate authorities to trust beside the system's
+          --grace <TIME>       How long it is tried to have a lost connection again [default: 300s]
 
     Model of the built-in agent:
           --config <FILE>       The configuration file [default: narrows/narrows.toml in your
@@ -236,6 +246,8 @@ fn the_help_of_run() {
       narrows run --base-url http://localhost:11434/v1 --model llama3.2 "Hi"
       # the prompt from another program
       git diff | narrows run --agent my-agent
+      # with a remote agent
+      narrows run --agent wss://bus.example/acp --token-file token "Hi"
       # an agent that needs a key of yours
       narrows run --agent my-agent --env MY_KEY "Hi"
       # for a script: a deadline and a JSON object

@@ -17,6 +17,7 @@ mod chat;
 mod check;
 mod check_manifests;
 mod client_page;
+mod connect;
 mod events;
 mod failures;
 mod fake_agent;

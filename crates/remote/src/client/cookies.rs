@@ -52,6 +52,18 @@ impl Cookies {
 mod tests {
     use super::*;
 
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_set_makes_a_header(set in proptest::collection::vec("[ -~]{0,20}", 0..50)) {
+            let cookies = Cookies::default();
+            let header = |set: &String| HeaderValue::from_str(set).ok().map(|value| (SET_COOKIE, value));
+            cookies.keep(&set.iter().filter_map(header).collect());
+            let kept = cookies.0.lock().unwrap().len();
+            proptest::prop_assert!(kept <= MOST);
+            proptest::prop_assert_eq!(cookies.header().is_some(), kept > 0);
+        }
+    }
+
     #[test]
     fn cookies_are_kept_until_they_are_over() {
         let cookies = Cookies::default();

@@ -87,10 +87,14 @@ impl DialError {
 
     /// What the system said when a socket was opened or used, at `place`.
     pub(super) fn of_io(error: &io::Error, place: &str) -> Self {
-        if let Some(rustls::Error::InvalidCertificate(why)) =
-            error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
-        {
-            return Self::Certificate(why.to_string());
+        if let Some(inner) = error.get_ref() {
+            if let Some(rustls::Error::InvalidCertificate(why)) = inner.downcast_ref() {
+                return Self::Certificate(why.to_string());
+            }
+            // Whoever passes an error on may have wrapped it.
+            if let Some(inner) = inner.downcast_ref::<io::Error>() {
+                return Self::of_io(inner, place);
+            }
         }
         match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Self::Refused(place.to_owned()),

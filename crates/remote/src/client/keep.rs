@@ -21,6 +21,9 @@ const ID: &[u8] = b"\"narrows/resume\"";
 /// How long it is tried to say the rest when the holder has gone.
 const PARTING: Duration = Duration::from_secs(10);
 
+/// How long a socket must stand to have been of use though it carried nothing.
+const STOOD: Duration = Duration::from_secs(10);
+
 /// How often a connection may be taken from us within [`FENCES`] before it is somebody else's.
 const MOST_FENCES: u32 = 5;
 const FENCES: Duration = Duration::from_secs(60);
@@ -34,6 +37,8 @@ pub(super) struct Keeper {
     backoff: Backoff,
     /// What had gone each way when a socket was last lost.
     before: Option<Counts>,
+    /// Since when no socket was of use.
+    since: Instant,
     fences: u32,
     fenced: Instant,
 }
@@ -60,18 +65,18 @@ impl From<Broken> for Failed {
 impl Keeper {
     pub(super) fn new(dialler: Dialler, outlet: Outlet, inlet: Inlet) -> Self {
         let shared = Shared::new(dialler.options.keep);
-        let (backoff, fenced) = (Backoff::new(), Instant::now());
-        Self { dialler, outlet, inlet, shared, backoff, before: None, fences: 0, fenced }
+        let (backoff, now) = (Backoff::new(), Instant::now());
+        Self { dialler, outlet, inlet, shared, backoff, before: None, since: now, fences: 0, fenced: now }
     }
 
     /// Carries until the holder has done, or it cannot be done any more.
     pub(super) async fn run(mut self, socket: Socket) -> Result<(), Lost> {
         let mut next = Some(socket);
         while let Some(socket) = next {
-            let silence = self.dialler.options.silence;
+            let (silence, began) = (self.dialler.options.silence, Instant::now());
             match carry(&self.shared, &mut self.outlet, &self.inlet, socket, silence).await {
                 End::Done => break,
-                End::Broken(broken) => match self.again(broken).await {
+                End::Broken(broken) => match self.again(broken, began.elapsed()).await {
                     Ok(socket) => next = socket,
                     Err(lost) => {
                         let answers = {
@@ -89,8 +94,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Another socket for the connection; `None` if the holder has no use for one.
-    async fn again(&mut self, broken: Broken) -> Result<Option<Socket>, Lost> {
+    /// Another socket for the connection, after one that stood so long; `None` if the holder has no use for one.
+    async fn again(&mut self, broken: Broken, stood: Duration) -> Result<Option<Socket>, Lost> {
         tracing::info!(why = %broken, "the connection is lost");
         let (connection, counts) = {
             let state = self.shared.state();
@@ -110,13 +115,15 @@ impl Keeper {
         }
         // The first attempt is made at once, unless the last socket was of no use.
         let mut wait = Duration::ZERO;
-        if self.before.replace(counts) == Some(counts) {
+        if self.before.replace(counts) == Some(counts) && stood < STOOD {
             wait = self.backoff.next();
         } else {
             self.backoff = Backoff::new();
+            self.since = Instant::now();
         }
         let grace = self.dialler.options.grace;
-        let deadline = Instant::now() + grace;
+        // Sockets that come about and carry nothing are no connection either.
+        let deadline = self.since + grace;
         let (dialler, shared, backoff) = (&self.dialler, &self.shared, &mut self.backoff);
         let attempts = async {
             let mut last = DialError::Io(broken.to_string());

@@ -136,6 +136,21 @@ mod tests {
         check("unix:/run/x.sock", "unix:/run/x.sock", false);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn what_is_read_is_read_again(text in "(ws|wss|http|https|tcp|unix)(://|:/?)[a-z0-9.:@/?#\\[\\]%-]{0,20}") {
+            if let Ok(target) = text.parse::<Target>() {
+                let shown = target.to_string();
+                proptest::prop_assert!(shown.contains('?') || shown.parse() == Ok(target), "{}", shown);
+            }
+        }
+
+        #[test]
+        fn no_text_does_harm(text: String) {
+            _ = text.parse::<Target>();
+        }
+    }
+
     #[test]
     fn what_is_no_target_is_refused() {
         for text in ["", "narrows acp", "ftp://x", "ws:/x", "ws//x"] {

@@ -232,6 +232,21 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn whatever_comes_first_is_something(text in "[ -~]{0,30}", received: i64) {
+            for params in [text.clone(), format!(r#"{{"connection":"{text}","received":{received}}}"#)] {
+                let line = format!(r#"{{"jsonrpc":"2.0","id":5,"method":"_narrows/resume","params":{params}}}"#);
+                let view = View::parse(line.as_bytes());
+                if let First::Resume(ask) = first(&view) {
+                    let again = ask.line();
+                    proptest::prop_assert!(matches!(first(&View::parse(&again)), First::Resume(same) if same == ask));
+                }
+                _ = Answer::read(&view, b"5");
+            }
+        }
+    }
+
     #[test]
     fn a_farewell_is_known() {
         assert!(is_farewell(&View::parse(&farewell())));

@@ -4,5 +4,6 @@
 mod cuts;
 mod cutter;
 mod refusals;
+mod secure;
 mod server;
 mod twice;

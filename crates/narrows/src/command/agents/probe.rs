@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use narrows_client::{EventBody, Events, Offer, Payload, Problem, Runtime, Session, SessionConfig, Snapshot};
 use narrows_policy::{Access, Narrowing, Policy};
+use narrows_remote::client::Target;
 use tokio::time::timeout;
 
 use super::list;
@@ -24,6 +25,9 @@ const ARRIVAL: Duration = Duration::from_secs(1);
 
 /// Asks the agent that is meant by `wanted`; none is the built-in one.
 pub(super) fn execute(args: &Agents, wanted: &str) -> Result<ExitCode, Failure> {
+    if Target::looks_like(wanted) {
+        return Err(Failure::no_probe(wanted));
+    }
     let made = tempfile::tempdir().and_then(|place| {
         let (cwd, data) = (place.path().join("work"), place.path().join("data"));
         std::fs::create_dir(&cwd)?;

@@ -31,6 +31,9 @@ pub(super) struct Feed {
     pub(super) news: mpsc::Sender<News>,
 }
 
+/// How a server says within a stream that some of it is lost.
+const GAP: &str = "_narrows/cursor_gap";
+
 /// Nobody listens any more.
 struct Unheard;
 
@@ -90,7 +93,12 @@ impl Feed {
                 return Err(Unheard);
             }
             for event in events.drain(..) {
-                self.news.send(News::Frame(Frame::parse(event.data))).await.map_err(|_| Unheard)?;
+                let frame = Frame::parse(event.data);
+                if event.id.is_none() && frame.method().as_deref() == Some(GAP) {
+                    self.tell(News::Lost(Lost::Gap)).await;
+                    return Err(Unheard);
+                }
+                self.news.send(News::Frame(frame)).await.map_err(|_| Unheard)?;
                 *counted &= event.id.is_some();
                 *last = event.id;
             }
@@ -113,9 +121,7 @@ impl Feed {
                 Err(_) => return Err(News::Lost(Lost::Grace { grace, last: why })),
             };
             match (&error, &self.session) {
-                (DialError::Status { words: Some(words), .. }, _) if words.contains("cursor_gap") => {
-                    return Err(News::Lost(Lost::Gap));
-                }
+                (DialError::Status { status: 410, .. }, _) => return Err(News::Lost(Lost::Gap)),
                 (DialError::Status { status: 404, .. }, Some(session)) => {
                     return Err(News::Over(session.clone()));
                 }

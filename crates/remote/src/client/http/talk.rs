@@ -15,7 +15,7 @@ use narrows_wire::{Code, Frame, Kind, RawId, RpcError, message};
 use reqwest::{Method, Response};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::super::open::Open;
 use super::super::socket::one_line;
@@ -103,6 +103,8 @@ impl Talk {
     pub(super) async fn run(&mut self, outlet: &mut Outlet, inlet: &Inlet) -> Result<(), Lost> {
         let mut lines = Vec::new();
         let mut ended = false;
+        // Until when answers are waited for, once the holder has nothing more to ask.
+        let mut last = Instant::now();
         loop {
             let idle = self.doing.is_empty();
             if idle {
@@ -115,13 +117,14 @@ impl Talk {
                 Some(news) = self.news.1.recv() => self.hear(news, inlet).await?,
                 more = outlet.take(&mut lines), if !ended && room => {
                     ended = !more;
+                    last = Instant::now() + ANSWERS;
                     outlet.begins();
                     for line in lines.drain(..) {
                         outlet.wrote(&line);
                         self.admit(line, outlet, inlet).await?;
                     }
                 }
-                () = sleep(ANSWERS), if ended && idle && !self.open.is_empty() => return Ok(()),
+                () = sleep_until(last), if ended => return Ok(()),
                 else => {}
             }
             if ended && self.doing.is_empty() && self.open.is_empty() {

@@ -1,0 +1,126 @@
+//! `narrows connect`: a remote agent on our own stdin and stdout.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use narrows_link::{Link, Receiver, Sender};
+use narrows_wire::{Code as RpcCode, Fault, Frame, Kind, RpcError, message};
+use tokio::time::timeout;
+
+use crate::cli::Connect;
+use crate::drive::Remote;
+use crate::failure::{Code, Failure};
+use crate::interrupt::Interrupts;
+
+/// How long an editor may take to ask its first question, to be told that there is nobody to answer it.
+const FIRST: Duration = Duration::from_secs(2);
+
+/// How long it may take to read what it was answered last.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Serves until the editor has gone, or the agent is lost.
+pub(super) fn execute(args: Connect) -> Result<ExitCode, Failure> {
+    serve(&Remote::new(args.url, &args.remote)?)
+}
+
+/// The same for whoever knows the agent otherwise.
+pub(super) fn serve(remote: &Remote) -> Result<ExitCode, Failure> {
+    super::block_on(async {
+        let failed = |error| Failure::setup("get ready", &error);
+        let mut interrupts = Interrupts::take().map_err(failed)?;
+        let mut editor = narrows_link::stdio::take(&Remote::local_link())
+            .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
+        let connected = interrupts.unless(remote.connect()).await.map_err(Failure::left)?;
+        let link = match connected {
+            Ok(link) => link,
+            Err(failure) => {
+                // What stands on stderr few editors show.
+                explain(&mut editor, &failure).await;
+                return Err(failure);
+            }
+        };
+        carry(editor, link, remote, &mut interrupts).await
+    })?
+}
+
+/// Answers the first question with the reason why nobody else does.
+async fn explain(editor: &mut Link, failure: &Failure) {
+    let Ok(Some(frame)) = timeout(FIRST, editor.receiver.recv()).await else { return };
+    if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
+        let error = RpcError::new(RpcCode::WorkerLost, failure.message());
+        // An editor that has gone need not know.
+        let _ = editor.sender.push(message::error(id, &error));
+    }
+    editor.sender.close();
+    let _ = timeout(PATIENCE, editor.sender.written()).await;
+}
+
+/// Carries messages both ways until one side has gone.
+async fn carry(
+    editor: Link,
+    agent: Link,
+    remote: &Remote,
+    interrupts: &mut Interrupts,
+) -> Result<ExitCode, Failure> {
+    let (output, agent_input) = (editor.sender, agent.sender);
+    tokio::spawn(ask(editor.receiver, agent_input.clone(), output.clone()));
+    let answered = async {
+        tokio::select! {
+            () = answer(agent.receiver, &output) => {}
+            // Whatever comes for an editor that has closed our stdout, it cannot be told.
+            () = output.written() => agent_input.close(),
+        }
+    };
+    let interrupted = interrupts.unless(answered).await;
+    agent_input.close();
+    // What was answered last is written, the errors of what is lost among it.
+    output.close();
+    let written = async {
+        let _ = timeout(PATIENCE, output.written()).await;
+    };
+    let ((), finished) = tokio::join!(written, remote.finish());
+    match interrupted {
+        Ok(()) => finished.map(|()| Code::Success.exit()),
+        Err(signal) => Err(Failure::left(signal)),
+    }
+}
+
+/// Carries what the editor says to the agent.
+async fn ask(mut editor: Receiver, agent: Sender, output: Sender) {
+    while let Some(frame) = editor.recv().await {
+        if matches!(frame.kind(), Kind::Invalid(_)) {
+            tracing::warn!(?frame, "the editor sent something that is no message");
+            if let Some(refusal) = frame.refusal() {
+                // An editor that has gone need not know.
+                let _ = output.push(refusal);
+                output.room().await;
+            }
+        } else if agent.send(frame.into_bytes()).await.is_err() {
+            return;
+        }
+    }
+    agent.close();
+}
+
+/// Carries what the agent says to the editor.
+async fn answer(mut agent: Receiver, output: &Sender) {
+    while let Some(frame) = agent.recv().await {
+        let Some(line) = readable(frame) else { continue };
+        if output.send(line).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What the editor gets: the message as it is, or what became of one that is none.
+fn readable(frame: Frame) -> Option<bytes::Bytes> {
+    let Kind::Invalid(fault) = frame.kind() else { return Some(frame.into_bytes()) };
+    tracing::warn!(?frame, "the agent sent something that is no message");
+    match (fault, frame.id()) {
+        (Fault::LongResponse, Some(id)) => {
+            let error = RpcError::new(RpcCode::MessageTooLarge, "the answer is too long to be carried");
+            Some(message::error(id, &error))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,133 @@
+//! What to say when a remote agent cannot be reached, or is lost.
+
+use std::path::Path;
+
+use narrows_remote::client::{DialError, Lost, Target};
+
+use super::{Code, Failure};
+use crate::terminal::line;
+
+impl Failure {
+    /// There is no token in a file.
+    pub(crate) fn no_token(path: &Path) -> Self {
+        Self::new(Code::Usage, format!("--token-file: there is no token in {path:?}"))
+            .hint("a token is one word on one line; `narrows token new NAME` makes one on the server")
+    }
+
+    /// What is said about remote agents is of no use with one that is started here.
+    pub(crate) fn not_remote(flag: &str, agent: &str) -> Self {
+        Self::new(Code::Usage, format!("{flag} is about remote agents, and {agent:?} is started here"))
+            .hint("a remote agent is a URL: --agent wss://HOST/acp")
+    }
+
+    /// What is said about the process of an agent is of no use with one that is somewhere else.
+    pub(crate) fn not_local(flag: &str, target: &Target) -> Self {
+        Self::new(Code::Usage, format!("{flag} is about agents that are started here, and {target} is not"))
+            .hint("its environment is that of whoever started it")
+    }
+
+    /// A directory of a remote agent must be a whole path.
+    pub(crate) fn relative(directory: &Path) -> Self {
+        Self::new(
+            Code::Usage,
+            format!("--cwd {directory:?} is no directory here, and no absolute path there"),
+        )
+        .hint("a remote agent works where it is: write the path as it is there, from / on")
+    }
+
+    /// The variable that names a remote agent does not.
+    pub(crate) fn bad_connect(said: &str, reason: &str) -> Self {
+        let name = crate::environment::CONNECT;
+        Self::new(Code::Usage, format!("{name}={:?}: {reason}", line(said)))
+            .hint(format!("mend it, or unset {name}"))
+    }
+
+    /// A remote agent is not asked what it can do before there is something to do.
+    pub(crate) fn no_probe(wanted: &str) -> Self {
+        Self::new(Code::Usage, format!("--probe starts agents, and {:?} is a URL", line(wanted)))
+            .hint("talk to it: narrows run --agent URL \"Hello\"")
+    }
+
+    /// There is no connection to a remote agent.
+    pub(crate) fn unreachable(target: &Target, has_token: bool, error: &DialError) -> Self {
+        let code = match error {
+            DialError::Ca { .. } | DialError::Exposed | DialError::Token | DialError::Tokenless => {
+                Code::Usage
+            }
+            _ => Code::Start,
+        };
+        let mut failure = Self::new(code, format!("{target} cannot be reached"));
+        failure.causes.push(line(&error.to_string()));
+        advised(failure, has_token, error)
+    }
+
+    /// The connection to a remote agent is lost.
+    pub(crate) fn cut_off(target: &Target, has_token: bool, lost: &Lost) -> Self {
+        if let Lost::Dial(error) = lost {
+            return Self::unreachable(target, has_token, error);
+        }
+        let mut failure = Self::new(Code::Agent, format!("the agent at {target} is lost"));
+        failure.causes.push(line(&lost.to_string()));
+        match lost {
+            Lost::Grace { last, .. } => {
+                failure.causes.push(line(&last.to_string()));
+                failure.hint(
+                    "--grace says how long it is tried; sessions that the agent keeps can be loaded again",
+                )
+            }
+            Lost::Forgotten | Lost::Gap => failure.hint("sessions that the agent keeps can be loaded again"),
+            Lost::Plain(_) => {
+                failure.hint("`narrows bus` in front of the agent can take connections up again")
+            }
+            _ => failure,
+        }
+    }
+}
+
+/// What to do about it.
+fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
+    match error {
+        DialError::Refused(_) => failure.hint("is it running, and does it listen there?"),
+        DialError::Name(..) => failure.hint("is it written right, and is there a network?"),
+        DialError::Timeout(_) => failure.hint("is the port right, and does a firewall let it pass?"),
+        DialError::Certificate(_) => failure.hint("if you trust who made it, say so: --ca FILE"),
+        DialError::Unauthorized if has_token => failure
+            .hint("the token may be of another server, or revoked; `narrows token new NAME` makes one there"),
+        DialError::Unauthorized => {
+            failure.hint("show a token: --token-file FILE; `narrows token new NAME` makes one on the server")
+        }
+        DialError::Forbidden => {
+            failure.hint("the server takes only the names for itself that it knows: `hosts` in its bus.toml")
+        }
+        DialError::Exposed => failure.hint("use wss:// or https://, or a tunnel to this machine (ssh -L)"),
+        DialError::Status { status: 404 | 405, .. } => {
+            failure.hint("the path is a part of the URL; it is usually /acp")
+        }
+        DialError::Status { status: 301 | 302 | 307 | 308, .. } => {
+            failure.hint("it is elsewhere; nobody is followed there, so write where it is")
+        }
+        DialError::Protocol(_) => failure.hint("is the port right, and is it TLS (wss://, https://) or not?"),
+        _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::terminal::Colour;
+
+    #[test]
+    fn hints_fit_what_happened() {
+        let target: Target = "wss://bus.example/acp?key=1".parse().unwrap();
+        let told = |has_token, error| Failure::unreachable(&target, has_token, &error).render(Colour::off());
+        assert_eq!(
+            told(false, DialError::Unauthorized),
+            "error: wss://bus.example/acp?… cannot be reached\n  because: the server does not know our token (401)\n\
+             hint: show a token: --token-file FILE; `narrows token new NAME` makes one on the server\n"
+        );
+        assert!(told(true, DialError::Unauthorized).contains("revoked"));
+        assert!(told(false, DialError::Certificate("unknown issuer".to_owned())).contains("--ca FILE"));
+        let lost = Failure::cut_off(&target, false, &Lost::Forgotten);
+        assert_eq!(lost.code(), Code::Agent);
+    }
+}

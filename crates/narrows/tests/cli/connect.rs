@@ -1,0 +1,167 @@
+//! Remote agents on the real binary: as a stdio agent, and driven.
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use insta::assert_snapshot;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::bus_support::{Bus, NARROWS};
+use crate::support::Place;
+use crate::talk::Talk;
+
+/// A bus with an agent that says what it is told.
+fn echo(place: &Place) -> Bus<'_> {
+    Bus::start(place, &["--listen", "tcp://127.0.0.1:0", "--", NARROWS, "fake-agent", "echo"])
+}
+
+#[track_caller]
+fn talks(place: &Place, command: Command) {
+    let mut talk = Talk::initialized(place, command);
+    let session = talk.session(&json!([]));
+    let answer = talk.prompt(&session, "hello there");
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    assert_eq!(talk.said(), "hello there");
+    let ended = talk.end();
+    assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn an_editor_talks_to_a_remote_agent() {
+    let (place, home) = (Place::new(), Place::new());
+    let bus = echo(&home);
+    talks(&place, place.narrows(["connect", &bus.at[0]]));
+    let mut bare = place.narrows(["acp"]);
+    bare.env("NARROWS_CONNECT", &bus.at[0]);
+    talks(&place, bare);
+    let file = place.file("narrows.toml", &format!("[acp]\nconnect = \"{}\"\n", bus.at[0]));
+    let mut bare = place.narrows(["acp"]);
+    bare.env("NARROWS_CONFIG", file);
+    talks(&place, bare);
+    bus.stop();
+}
+
+#[test]
+fn what_is_built_in_stays_so() {
+    let place = Place::new();
+    for args in [["acp", "--local"].as_slice(), &["acp", "--no-store"]] {
+        let mut command = place.narrows(args);
+        command.env("NARROWS_CONNECT", "tcp://127.0.0.1:1").env("OPENAI_BASE_URL", "builtin:demo");
+        command.env("XDG_DATA_HOME", place.path());
+        let talk = Talk::initialized(&place, command);
+        assert_eq!(talk.end().status.code(), Some(0));
+    }
+}
+
+#[test]
+fn a_remote_agent_is_driven() {
+    let (place, home) = (Place::new(), Place::new());
+    let bus = echo(&home);
+    let told = place.told_of(place.narrows(["run", "--agent", &bus.at[0], "hello there"]));
+    assert!(told.contains("hello there") && told.contains("--- exit 0 ---"), "{told}");
+    let told =
+        place.told_of(place.narrows(["run", "--agent", &bus.at[0], "--cwd", "/not/here", "hello there"]));
+    assert!(told.contains("hello there") && told.contains("--- exit 0 ---"), "{told}");
+    bus.stop();
+}
+
+#[test]
+fn a_signal_ends_it() {
+    let (place, home) = (Place::new(), Place::new());
+    let bus = echo(&home);
+    let talk = Talk::initialized(&place, place.narrows(["connect", &bus.at[0]]));
+    talk.signal(Signal::TERM);
+    let ended = talk.end();
+    assert_eq!(ended.status.code(), Some(143), "{}", ended.stderr);
+    bus.stop();
+}
+
+#[test]
+fn a_bus_that_goes_is_told() {
+    let (place, home) = (Place::new(), Place::new());
+    let bus = echo(&home);
+    let talk = Talk::initialized(&place, place.narrows(["connect", &bus.at[0], "--grace", "200ms"]));
+    bus.stop();
+    let ended = talk.wait();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.starts_with("error: the agent at tcp://"), "{}", ended.stderr);
+}
+
+#[test]
+fn nobody_is_told_to_the_editor_too() {
+    let place = Place::new();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("ws://127.0.0.1:{port}/acp");
+    let question = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{}}\n";
+    let told = place.told_with_input(place.narrows(["connect", &url]), question);
+    let told = told.replace(&port.to_string(), "[PORT]");
+    assert_snapshot!(told, @r#"
+    {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"ws://127.0.0.1:[PORT]/acp cannot be reached: nobody listens at 127.0.0.1:[PORT]","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
+    --- stderr ---
+    error: ws://127.0.0.1:[PORT]/acp cannot be reached
+      because: nobody listens at 127.0.0.1:[PORT]
+    hint: is it running, and does it listen there?
+    --- exit 5 ---
+    "#);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let place = Place::new();
+    let told = |args: &[&str]| place.told(place.narrows(args));
+    let token = place.file("token", "t0k3n\n");
+    let token = token.to_str().unwrap();
+    assert_snapshot!(told(&["connect", "bus.example"]), @r#"
+    --- stderr ---
+    error: invalid value 'bus.example' for '<URL>': "bus.example" begins with none of ws://, wss://, http://, https://, tcp:// and unix:
+
+    For more information, try '--help'.
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["connect", "ws://me:secret@bus.example/acp"]), @"
+    --- stderr ---
+    error: invalid value 'ws://me:secret@bus.example/acp' for '<URL>': a URL must not have a name or a password in it
+
+    For more information, try '--help'.
+    --- exit 2 ---
+    ");
+    assert_snapshot!(told(&["connect", "ws://bus.example/acp", "--token-file", token]), @"
+    --- stderr ---
+    error: ws://bus.example/acp cannot be reached
+      because: the token would go over the network in clear
+    hint: use wss:// or https://, or a tunnel to this machine (ssh -L)
+    --- exit 2 ---
+    ");
+    assert_snapshot!(told(&["connect", "unix:/x", "--token-file", "none"]), @r#"
+    --- stderr ---
+    error: --token-file: "none" cannot be read
+      because: No such file or directory (os error 2)
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["run", "--agent", "narrows acp", "--token-file", "x", "Hi"]), @r#"
+    --- stderr ---
+    error: --token-file is about remote agents, and "narrows acp" is started here
+    hint: a remote agent is a URL: --agent wss://HOST/acp
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["run", "--agent", "ws://127.0.0.1:1/acp", "--env", "X=1", "Hi"]), @"
+    --- stderr ---
+    error: --env is about agents that are started here, and ws://127.0.0.1:1/acp is not
+    hint: its environment is that of whoever started it
+    --- exit 2 ---
+    ");
+    assert_snapshot!(told(&["run", "--agent", "ws://127.0.0.1:1/acp", "--cwd", "not/here", "Hi"]), @r#"
+    --- stderr ---
+    error: --cwd "not/here" is no directory here, and no absolute path there
+    hint: a remote agent works where it is: write the path as it is there, from / on
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["run", "--agent", "ws://127.0.0.1:1/acp", "Hi"]), @"
+    --- stderr ---
+    error: ws://127.0.0.1:1/acp cannot be reached
+      because: nobody listens at 127.0.0.1:1
+    hint: is it running, and does it listen there?
+    --- exit 5 ---
+    ");
+}

@@ -1,0 +1,164 @@
+//! TLS and tokens, over both transports: who is believed, and who is let in.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use narrows_remote::client::{Connected, DialError, Lost, Options, connect};
+use narrows_remote::identity::Identity;
+use narrows_remote::server::{Auth, Backend, Front, Limits, Listener, Opening};
+use narrows_remote::tls::TlsFiles;
+use narrows_remote::tokens;
+use serde_json::{Value, json};
+
+use crate::cuts::initialize;
+
+/// Runs openssl in `directory`; `false` if there is none.
+fn openssl(directory: &Path, arguments: &str) -> bool {
+    let done = Command::new("openssl").current_dir(directory).args(arguments.split(' ')).output();
+    done.is_ok_and(|done| {
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        true
+    })
+}
+
+/// Two authorities, and a certificate for localhost by the first.
+fn authorities(at: &Path) -> bool {
+    let new = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+    let authority = |name: &str| {
+        let extension = "-addext basicConstraints=critical,CA:TRUE";
+        openssl(
+            at,
+            &format!(
+                "req -x509 {new} -days 2 -keyout {name}.key -out {name}.pem -subj /CN={name} {extension}"
+            ),
+        )
+    };
+    authority("ca")
+        && authority("other")
+        && openssl(
+            at,
+            &format!(
+                "req {new} -keyout bus.key -out bus.csr -subj /CN=bus -addext subjectAltName=DNS:localhost"
+            ),
+        )
+        && openssl(
+            at,
+            "x509 -req -in bus.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -copy_extensions copyall -out bus.pem",
+        )
+}
+
+/// Answers `initialize`.
+struct Agent;
+
+impl Backend for Agent {
+    fn open(&self, _: Identity) -> Opening<'_> {
+        Box::pin(async {
+            let (ours, theirs) = UnixStream::pair()?;
+            std::thread::spawn(move || {
+                let mut out = &theirs;
+                for line in BufReader::new(&theirs).lines() {
+                    let Ok(line) = line else { return };
+                    let message: Value = serde_json::from_str(&line).unwrap();
+                    if message["method"] == "initialize" {
+                        let result = json!({"protocolVersion": 1});
+                        let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+                        let _ = out.write_all(format!("{answer}\n").as_bytes());
+                    }
+                }
+            });
+            Ok(ours)
+        })
+    }
+}
+
+fn serve(at: &Path, auth: Auth) -> SocketAddr {
+    let tls = TlsFiles { cert: at.join("bus.pem"), key: at.join("bus.key"), client_ca: None };
+    let listener = Listener {
+        address: "127.0.0.1:0".parse().unwrap(),
+        path: "/acp".to_owned(),
+        auth,
+        origins: Vec::new(),
+        hosts: Vec::new(),
+        tls: Some(tls),
+    };
+    let front = Front::bind(vec![listener], Limits::default(), Arc::new(Agent)).unwrap();
+    let address = front.local_addrs()[0];
+    tokio::spawn(front.serve());
+    address
+}
+
+/// What comes of a connection and its first request: where a message is the first that is sent, errors show only there.
+async fn first(url: &str, options: Options) -> Result<(), DialError> {
+    let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await?;
+    let line = r#"{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":1}}"#;
+    link.sender.send(line.into()).await.unwrap();
+    let answer = link.receiver.recv().await.unwrap();
+    if answer.error().is_none() {
+        drop(link);
+        outcome.wait().await.unwrap();
+        return Ok(());
+    }
+    match outcome.wait().await {
+        Err(Lost::Dial(error)) => Err(error),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn who_is_vouched_for_is_believed_and_who_is_known_is_let_in() {
+    let place = tempfile::tempdir().unwrap();
+    let at = place.path();
+    if !authorities(at) {
+        println!("skipped: there is no openssl");
+        return;
+    }
+    let file = at.join("tokens.toml");
+    let token = tokens::add(&file, "laptop", None, std::time::SystemTime::now()).unwrap();
+    let address = serve(at, Auth::Token(file));
+    let options = |ca: &str, token: Option<&str>| Options {
+        ca: Some(at.join(ca)),
+        token: token.map(|token| token.to_owned().into()),
+        ..Options::default()
+    };
+    for scheme in ["wss", "https"] {
+        let url = format!("{scheme}://localhost:{}/acp", address.port());
+        first(&url, options("ca.pem", Some(&token))).await.unwrap();
+        let stranger = first(&url, options("other.pem", Some(&token))).await;
+        assert!(matches!(stranger, Err(DialError::Certificate(_))), "{scheme}: {stranger:?}");
+        for wrong in [None, Some("t0k3n")] {
+            let unknown = first(&url, options("ca.pem", wrong)).await;
+            assert!(matches!(unknown, Err(DialError::Unauthorized)), "{scheme}: {unknown:?}");
+        }
+        let elsewhere = first(&url.replace("/acp", "/other"), options("ca.pem", Some(&token))).await;
+        assert!(matches!(elsewhere, Err(DialError::Status { status: 404, .. })), "{scheme}: {elsewhere:?}");
+    }
+    let nothing = first(&format!("wss://localhost:{}/acp", address.port()), options("bus.key", None)).await;
+    assert!(matches!(nothing, Err(DialError::Ca { .. })), "{nothing:?}");
+    let plain = first(&format!("ws://localhost:{}/acp", address.port()), Options::default()).await;
+    assert!(plain.is_err_and(|error| !error.is_final()), "no TLS where it is wanted");
+}
+
+#[tokio::test]
+async fn over_http_a_conversation_begins_and_ends() {
+    let place = tempfile::tempdir().unwrap();
+    if !authorities(place.path()) {
+        println!("skipped: there is no openssl");
+        return;
+    }
+    let address = serve(place.path(), Auth::None);
+    let url = format!("https://localhost:{}/acp", address.port());
+    let options = Options { ca: Some(place.path().join("ca.pem")), ..Options::default() };
+    let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await.unwrap();
+    // What has no place before `initialize` is refused here.
+    link.sender.send(r#"{"jsonrpc":"2.0","id":1,"method":"session/new","params":{}}"#.into()).await.unwrap();
+    assert!(link.receiver.recv().await.unwrap().error().is_some());
+    initialize(&mut link).await;
+    link.sender.send(r#"[{"jsonrpc":"2.0","id":1,"method":"session/list"}]"#.into()).await.unwrap();
+    assert_eq!(link.receiver.recv().await.unwrap().error().unwrap().code, -32600);
+    drop(link);
+    outcome.wait().await.unwrap();
+}
