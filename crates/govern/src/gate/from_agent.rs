@@ -1,5 +1,7 @@
 //! What the agent says.
 
+use std::borrow::Cow;
+
 use narrows_acp::method;
 use narrows_wire::{Code, Kind, RpcError, View, message};
 
@@ -35,7 +37,9 @@ impl<O: Out> Pass<'_, O> {
 
     fn agent_request(&mut self, message: View<'_>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
-        if self.gate.served.contains_key(id) || self.is_own(id) {
+        let id = &*spelled(id);
+        let is_held = self.gate.hearings.values().any(|hearing| hearing.holds(id));
+        if is_held || self.gate.served.contains_key(id) || self.is_own(id) {
             let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
             return self.refuse_agent(id, &error);
         }
@@ -67,15 +71,22 @@ impl<O: Out> Pass<'_, O> {
                 self.mcp(id, &method, message);
             }
             method::TERMINAL_WAIT_FOR_EXIT => {
-                if let Some(name) = message.session()
-                    && self.gate.served.len() < super::MOST_OPEN
-                {
-                    self.gate.served.insert(id.into(), Served::Wait { session: (&*name).into() });
-                }
-                self.show(message);
+                let session = message.session().map(|name| (&*name).into());
+                let served = session.map_or(Served::Shown, |session| Served::Wait { session });
+                self.show_request(id, served, message);
             }
-            _ => self.show(message),
+            _ => self.show_request(id, Served::Shown, message),
         }
+    }
+
+    /// Passes a request on as it is, and remembers that it may be answered. Not if there are too many.
+    pub(super) fn show_request(&mut self, id: &[u8], served: Served, message: View<'_>) {
+        if self.gate.served.len() >= super::MOST_OPEN {
+            let error = RpcError::new(Code::Backpressure, "too many requests are unanswered");
+            return self.refuse_agent(id, &error);
+        }
+        self.gate.served.insert(id.into(), served);
+        self.show(message);
     }
 
     /// Answers the agent with an error.
@@ -88,6 +99,15 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn show(&mut self, message: View<'_>) {
         self.send(Way::ToClient, &[message.bytes()], None, Otherwise::Nothing);
     }
+}
+
+/// An id as everybody spells it: one that is written with escapes may come back without them.
+pub(super) fn spelled(id: &[u8]) -> Cow<'_, [u8]> {
+    if !id.contains(&b'\\') {
+        return Cow::Borrowed(id);
+    }
+    let plain = serde_json::from_slice::<String>(id).ok().and_then(|id| serde_json::to_vec(&id).ok());
+    plain.map_or(Cow::Borrowed(id), Cow::Owned)
 }
 
 /// Whether a notification names what is only ever asked for: nobody could answer it, so nobody has decided about it.

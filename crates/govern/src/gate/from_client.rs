@@ -2,11 +2,14 @@
 
 use narrows_acp::method;
 use narrows_wire::{Code, Kind, RpcError, View, message};
+use serde_json::json;
 
 use super::Pass;
 use super::api::Out;
-use super::from_agent::out_of_place;
+use super::from_agent::{out_of_place, spelled};
+use super::hearing::Hearing;
 use super::lane::{Otherwise, Way};
+use super::opening::read;
 use super::session::{Asked, Owed, Served};
 
 impl<O: Out> Pass<'_, O> {
@@ -107,6 +110,7 @@ impl<O: Out> Pass<'_, O> {
 
     fn client_response(&mut self, message: View<'_>) {
         let Some(id) = message.id() else { return };
+        let id = &*spelled(id);
         match self.gate.served.remove(id) {
             Some(Served::Service { session, call, .. }) => {
                 self.resume(&session);
@@ -119,10 +123,19 @@ impl<O: Out> Pass<'_, O> {
             Some(Served::Late { session }) => self.client_too_late(&session),
             Some(Served::Question(number)) => self.answered(number, message),
             Some(Served::Connect { server }) => self.mcp_connected(server, message),
+            Some(Served::Shown) => self.forward(message),
             // What nobody asked is nobody's answer, least of all one to a permission.
-            None if self.is_own(id) => {}
-            None => self.forward(message),
+            None => self.unasked(id),
         }
+    }
+
+    /// The client answers what it was not asked. If the agent did ask, that waits for somebody else, and it is recorded.
+    fn unasked(&mut self, id: &[u8]) {
+        let held = self.gate.hearings.values().find(|hearing| hearing.holds(id));
+        let Some(name) = held.map(Hearing::session) else { return };
+        let event =
+            self.parties(&name).refused("tool.refused", "unasked_answer", json!({"id": read(Some(id))}));
+        self.record(event);
     }
 
     /// Passes a message on as it is.

@@ -17,11 +17,14 @@ use crate::call::Call;
 use crate::desk::Verdict;
 use crate::identity::Principal;
 use crate::life::Life;
-use crate::record::Approved;
+use crate::record::{self, Approved};
 
 /// How the options of our own questions are called.
 const ALLOW: &str = "allow_once";
 const REJECT: &str = "reject_once";
+
+/// Why what was asked about is not done once it has become something else.
+const CHANGED: &str = "the call was changed while it waited";
 
 /// Something that waits for an approval.
 #[derive(Debug)]
@@ -30,6 +33,8 @@ pub(super) struct Hearing {
     call: Box<str>,
     tool: String,
     input: Value,
+    /// What was decided about it as it was shown.
+    ruling: Ruling,
     reason: String,
     origin: Origin,
     needs: Vec<Need>,
@@ -53,9 +58,22 @@ impl Hearing {
         }
     }
 
+    /// The session it is about something in.
+    pub(super) fn session(&self) -> Box<str> {
+        self.session.clone()
+    }
+
     /// Whether it is about something in this session.
     pub(super) fn is_of(&self, session: &str) -> bool {
         *self.session == *session
+    }
+
+    /// Whether a request of the agent's with this id waits for it.
+    pub(super) fn holds(&self, request: &[u8]) -> bool {
+        match &self.origin {
+            Origin::Permission { id, .. } | Origin::Service { id, .. } => **id == *request,
+            Origin::Consult { .. } | Origin::Turn { .. } => false,
+        }
     }
 
     /// Whether enough of those who may have approved.
@@ -183,6 +201,7 @@ impl<O: Out> Pass<'_, O> {
             call: call.into(),
             tool: case.call.tool(),
             input: case.call.matter(),
+            ruling: verdict.ruling.clone(),
             reason: verdict.reason(),
             origin,
             needs,
@@ -280,30 +299,60 @@ impl<O: Out> Pass<'_, O> {
         Ok(())
     }
 
-    /// Closes a hearing, and does what follows once that is recorded.
+    /// Closes the hearings about a call that is not any more what they have shown, or about which something else is decided.
+    pub(super) fn overtake(&mut self, name: &str, call: &str, ruling: &Ruling) {
+        if self.gate.hearings.is_empty() {
+            return;
+        }
+        let Some(case) = self.gate.sessions.get(name).and_then(|session| session.calls.get(call)) else {
+            return;
+        };
+        let (tool, input) = (case.call.tool(), case.call.matter());
+        let is_other = |hearing: &Hearing| {
+            let is_about = hearing.is_of(name) && *hearing.call == *call;
+            is_about && (hearing.tool != tool || hearing.input != input || hearing.ruling != *ruling)
+        };
+        let others = self.gate.hearings.iter().filter(|(_, hearing)| is_other(hearing));
+        let others: Vec<u64> = others.map(|(number, _)| *number).collect();
+        for number in others {
+            self.decide(number, Approved::Refused(CHANGED.to_owned()));
+        }
+    }
+
+    /// Closes a hearing, and does what follows once that is recorded. What it approves is what it has shown.
     pub(super) fn decide(&mut self, number: u64, approved: Approved) {
         let Some(hearing) = self.gate.hearings.remove(&number) else { return };
-        let Hearing { session: name, call, origin, question, given, .. } = hearing;
+        let Hearing { session: name, call, tool, input, ruling, origin, question, given, .. } = hearing;
         if let Some(question) = question {
             self.gate.served.remove(&question);
             self.cancel_request(Way::ToClient, &question);
         }
         self.resume(&name);
         let at = self.unix();
-        if let Some(case) = self.case(&name, &call) {
+        let case = self.gate.sessions.get_mut(&*name).and_then(|session| session.calls.get_mut(&*call));
+        let case = case.filter(|case| case.call.tool() == tool && case.call.matter() == input);
+        let approved = match case.as_ref().map(|case| &case.approved) {
+            _ if !approved.is_given() => approved,
+            // Nobody was asked about what there is now.
+            None => Approved::Refused(CHANGED.to_owned()),
+            // What was refused meanwhile stays so.
+            Some(refused @ Approved::Refused(_)) => refused.clone(),
+            Some(_) => approved,
+        };
+        let mut spent = None;
+        if let Some(case) = case {
             case.approved = approved.clone();
             case.signers = given.into_iter().map(|(signer, _)| signer).collect();
-            case.agreed = approved.is_given().then(|| (case.call.tool(), case.call.matter()));
+            case.agreed = approved.is_given().then(|| (tool.clone(), input.clone()));
+            if approved.is_given() && !case.counted {
+                case.counted = true;
+                spent = case.verdict.as_ref().and_then(|verdict| self.gate.desk.count(verdict, at));
+            }
         }
-        let case = self.gate.sessions.get_mut(&*name).and_then(|session| session.calls.get_mut(&*call));
-        let spent = case.filter(|case| approved.is_given() && !case.counted).and_then(|case| {
-            case.counted = true;
-            let verdict = case.verdict.as_ref()?;
-            self.gate.desk.count(verdict, at)
-        });
-        let event = self.resolved(&name, &call, spent.as_ref());
-        let mut ticket = event.map(|event| self.record(event));
-        ticket = self.step(&name, Life::Resumed, None).or(ticket);
+        let shown = record::Case { tool: &tool, id: &call, input: &input };
+        let event = self.parties(&name).resolved(&shown, &ruling, &approved, spent.as_ref());
+        let recorded = self.record(event);
+        let ticket = self.step(&name, Life::Resumed, None).or(Some(recorded));
         if origin.is_unannounced() && self.hearings_of(&name).is_empty() {
             self.tell_state(&name, "running", ticket);
         }
@@ -324,9 +373,7 @@ impl<O: Out> Pass<'_, O> {
             }
             (Origin::Service { id, line }, _) => self.serve(&id, &name, &call, &line, ticket),
             (Origin::Consult { number }, approved) => {
-                if let Some(ticket) = ticket {
-                    self.advise(&name, &call, number, &approved, ticket);
-                }
+                self.advise(&name, &call, number, &approved, ticket.unwrap_or(recorded));
             }
             (Origin::Turn { id, .. }, Approved::Refused(why)) => {
                 self.close_turn_case(&name, &call);

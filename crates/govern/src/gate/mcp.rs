@@ -37,21 +37,16 @@ impl<O: Out> Pass<'_, O> {
                 .with("code", json!("unknown_mcp_server"));
             return self.refuse_agent(id, &error);
         };
-        match method {
-            method::MCP_CONNECT if self.gate.served.len() >= super::MOST_OPEN => {
-                let error = RpcError::new(Code::Backpressure, "too many requests are unanswered");
-                return self.refuse_agent(id, &error);
-            }
-            method::MCP_CONNECT => {
-                self.gate.served.insert(id.into(), Served::Connect { server: found.id });
-            }
+        let served = match method {
+            method::MCP_CONNECT => Served::Connect { server: found.id },
             method::MCP_DISCONNECT => {
                 self.gate.connections.remove(params["connectionId"].as_str().unwrap_or_default());
+                Served::Shown
             }
             _ if params["method"] == CALL => return self.mcp_call(id, found, &params, message),
-            _ => {}
-        }
-        self.show(message);
+            _ => Served::Shown,
+        };
+        self.show_request(id, served, message);
     }
 
     fn mcp_call(&mut self, id: &[u8], found: Found, params: &Value, message: View<'_>) {
@@ -91,21 +86,18 @@ impl<O: Out> Pass<'_, O> {
         self.gate.connections = connections;
     }
 
-    /// The server that a message means. One that names two must mean the same by both.
+    /// The server that a message means. Whatever it names, it must mean the same by all.
     fn server_of(&self, params: &Value) -> Option<Found> {
-        let named = ["serverId", "acpId"].iter().find_map(|key| params.get(key)).map(Value::as_str);
+        let named = ["serverId", "acpId"].iter().filter_map(|key| params.get(key)).map(Value::as_str);
         let by_connection = params.get("connectionId").map(|connection| {
             connection
                 .as_str()
                 .and_then(|connection| self.gate.connections.get(connection))
                 .map(String::as_str)
         });
-        match (named, by_connection) {
-            (Some(named), None) => self.server(named?),
-            (None, Some(connected)) => self.server(connected?),
-            (Some(named), Some(connected)) if named == connected => self.server(named?),
-            _ => None,
-        }
+        let mut meant = named.chain(by_connection);
+        let first = meant.next()??;
+        meant.all(|other| other == Some(first)).then(|| self.server(first))?
     }
 
     /// The server of this id in a session, or in one that is being opened.

@@ -7,8 +7,8 @@ use super::Pass;
 use super::api::{Out, Ticket};
 use super::lane::{Otherwise, Way};
 use super::opening::read;
-use super::session::{Options, Origin};
-use crate::call::Said;
+use super::session::{Case, Options, Origin, key_of, request_key};
+use crate::call::{Progress, Said};
 use crate::record::Approved;
 
 impl<O: Out> Pass<'_, O> {
@@ -17,21 +17,33 @@ impl<O: Out> Pass<'_, O> {
         let params = read(message.params());
         let options = Options::read(&params["options"]);
         let told = if self.gate.is_v2 {
-            self.subject(id, &name, &params["subject"])
+            self.subject(&name, &params["subject"])
         } else {
             params["toolCall"].clone()
         };
         let told = told.to_string();
-        let Ok(said) = serde_json::from_str::<Said<'_>>(&told) else {
+        let Ok(mut said) = serde_json::from_str::<Said<'_>>(&told) else {
             return self.answer_permission(id, &name, options.reject.as_deref(), None);
         };
-        let call: Box<str> = said.tool_call_id.as_deref().unwrap_or_default().into();
+        let call = said.tool_call_id.as_deref().map_or_else(|| request_key(id), key_of);
         let Some(session) = self.session(&name) else { return self.answer_permission(id, &name, None, None) };
         // Of history nothing is run, and of a turn that is to end neither.
         if session.is_stopping() || session.replays > 0 || !session.has_room_for(&call) {
             return self.answer_permission(id, &name, None, None);
         }
         let case = session.calls.entry(call.clone()).or_default();
+        if said.tool_call_id.is_none() {
+            // What has no id is what this request says, and nothing that was said before.
+            *case = Case::default();
+        } else if case.is_closed {
+            // Whoever asks about a call that has ended wants another.
+            if !matches!(said.status, Some(Progress::Pending | Progress::Running)) {
+                said.status = Some(Progress::Pending);
+            }
+            if let Some(call) = case.call.again(&said) {
+                *case = Case { call, ..Case::default() };
+            }
+        }
         let changed = case.call.hear(&said);
         let is_new = case.verdict.is_none();
         let ticket = match is_new && self.adopt_decided(&name, &call) {
@@ -60,20 +72,22 @@ impl<O: Out> Pass<'_, O> {
     }
 
     /// What a permission request of version 2 is about: a call, or a command, which is one where no call is named.
-    fn subject(&self, id: &[u8], name: &str, subject: &Value) -> Value {
+    fn subject(&self, name: &str, subject: &Value) -> Value {
         if subject["type"] != "command" {
             return subject["toolCall"].clone();
         }
         let known = subject["toolCallId"].as_str();
         let is_known = |call: &str| {
             let session = self.gate.sessions.get(name);
-            session.and_then(|session| session.calls.get(call)).is_some_and(|case| case.verdict.is_some())
+            session
+                .and_then(|session| session.calls.get(&key_of(call)))
+                .is_some_and(|case| case.verdict.is_some())
         };
         match known {
             // It is decided as the call that it is a part of.
             Some(call) if is_known(call) => json!({"toolCallId": call}),
             _ => json!({
-                "toolCallId": known.map_or_else(|| format!("request {}", String::from_utf8_lossy(id)), str::to_owned),
+                "toolCallId": known,
                 "kind": "execute",
                 "rawInput": {"command": subject["command"], "cwd": subject["cwd"]},
             }),

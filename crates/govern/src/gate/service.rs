@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::api::{Out, Ticket};
 use super::lane::{Otherwise, Way};
 use super::opening::{AMBIGUOUS, unnamed};
-use super::session::{Case, Origin, Served};
+use super::session::{Case, Origin, Served, request_key};
 use super::{Pass, REPLAYING};
 use crate::call::{Call, Progress};
 use crate::once;
@@ -61,7 +61,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// Decides about something that the agent wants of the client.
     pub(super) fn want(&mut self, id: &[u8], name: &str, call: Call, message: View<'_>) {
-        let key = format!("request {}", String::from_utf8_lossy(id));
+        let key = request_key(id);
         self.heard(name);
         let is_full = self.gate.served.len() >= super::MOST_OPEN;
         let Some(session) = self.session(name) else { return };
@@ -76,7 +76,7 @@ impl<O: Out> Pass<'_, O> {
             let error = RpcError::new(Code::PolicyDenied, REPLAYING).with("code", json!("replay"));
             return self.fail_service(id, name, &error, Some(ticket));
         }
-        session.calls.insert(key.as_str().into(), Case { call, ..Case::default() });
+        session.calls.insert(key.clone(), Case { call, ..Case::default() });
         let mut ticket = self.judge(name, &key);
         ticket = self.cover(name, &key).or(ticket);
         let Some(case) = self.case(name, &key) else { return };

@@ -17,6 +17,22 @@ use crate::record::Approved;
 /// How much of what is said about a call is kept until it is decided.
 const MOST_HELD: usize = 1 << 20;
 
+/// How the keys of calls begin that nobody tells of, and of those that are told of by ids which begin so.
+const RESERVED: [&str; 4] = ["request ", "turn ", "consult ", "call "];
+
+/// The key of a call that an agent tells of by this id. An agent may choose any: it is never the key of anything else.
+pub(super) fn key_of(id: &str) -> Box<str> {
+    match RESERVED.iter().any(|reserved| id.starts_with(reserved)) {
+        true => format!("call {id}").into(),
+        false => id.into(),
+    }
+}
+
+/// The key of what a request of the agent's wants.
+pub(super) fn request_key(id: &[u8]) -> Box<str> {
+    format!("request {}", String::from_utf8_lossy(id)).into()
+}
+
 /// A SHA-256.
 pub(super) type Digest = [u8; 32];
 
@@ -162,6 +178,8 @@ pub(super) enum Served {
     Question(u64),
     /// A connection to the MCP server of this id.
     Connect { server: String },
+    /// Anything else that was shown: its answer is passed back.
+    Shown,
 }
 
 /// The options of a permission request that can be chosen here.

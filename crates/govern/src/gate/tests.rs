@@ -10,6 +10,7 @@ mod ownership;
 mod second;
 mod servers;
 mod tools;
+mod tricks;
 
 use std::time::Duration;
 

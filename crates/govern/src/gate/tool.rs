@@ -12,7 +12,7 @@ use super::Pass;
 use super::api::{Out, Ticket};
 use super::deadline::late;
 use super::lane::{Otherwise, Way};
-use super::session::{Case, Halt};
+use super::session::{Case, Halt, key_of};
 use crate::call::{Progress, Said};
 use crate::life::Life;
 use crate::record::{self, Approved};
@@ -58,7 +58,7 @@ impl<O: Out> Pass<'_, O> {
             // More of what a call shows: as hidden as the call, and nothing that is to be decided.
             "tool_call_content_chunk" => {
                 let id = serde_json::from_slice::<Said<'_>>(update).ok().and_then(|said| said.tool_call_id);
-                let case = self.case(&name, id.as_deref().unwrap_or_default());
+                let case = self.case(&name, &key_of(id.as_deref().unwrap_or_default()));
                 match case.filter(|case| case.verdict.is_some()) {
                     Some(case) if !matches!(case.approved, Approved::Refused(_)) => {
                         self.send_marked(message, None, Otherwise::Nothing);
@@ -120,7 +120,7 @@ impl<O: Out> Pass<'_, O> {
     }
 
     fn tool_said(&mut self, name: &str, said: &Said<'_>, message: View<'_>) {
-        let id: Box<str> = said.tool_call_id.as_deref().unwrap_or_default().into();
+        let id = key_of(said.tool_call_id.as_deref().unwrap_or_default());
         let Some(session) = self.session(name) else { return };
         if !session.has_room_for(&id) {
             return self.halt(name, "it has too many tool calls open");
@@ -189,7 +189,8 @@ impl<O: Out> Pass<'_, O> {
             Class::RequireApproval | Class::Escalate => Approved::Pending,
             Class::Deny => Approved::Refused(verdict.reason()),
         };
-        let counts = approved == Approved::Auto && !case.counted;
+        self.overtake(name, id, &verdict.ruling);
+        let counts = approved == Approved::Auto && self.case(name, id).is_some_and(|case| !case.counted);
         let spent = if counts { self.gate.desk.count(&verdict, at) } else { None };
         let case = self.case(name, id)?;
         case.counted |= counts;

@@ -174,6 +174,17 @@ fn whoever_names_no_server_reaches_none() {
         ("mcp/message", call("connectionId", "other")),
         ("mcp/message", json!({"serverId": "other", "connectionId": "c", "method": "tools/list"})),
         ("mcp/message", json!({"serverId": 7, "method": "tools/list"})),
+        ("mcp/message", json!({"serverId": "db-1", "acpId": "other", "method": "tools/list"})),
+        ("mcp/message", json!({"serverId": "other", "acpId": "db-1", "method": "tools/list"})),
+        (
+            "mcp/message",
+            json!({"serverId": "db-1", "acpId": null, "connectionId": "c", "method": "tools/list"}),
+        ),
+        (
+            "mcp/message",
+            json!({"serverId": "db-1", "acpId": "db-1", "connectionId": "x", "method": "tools/list"}),
+        ),
+        ("mcp/connect", json!({"serverId": "db-1", "acpId": "db-2"})),
         ("mcp/disconnect", json!({"connectionId": "other"})),
     ] {
         id += 1;
@@ -181,6 +192,9 @@ fn whoever_names_no_server_reaches_none() {
         let seen = scene.seen();
         assert!(seen.starts_with("a < ") && seen.contains("\"code\":-32602"), "{method} {params} {seen}");
     }
+    let agreed = json!({"serverId": "db-1", "acpId": "db-1", "connectionId": "c", "method": "tools/list"});
+    scene.wants(30, "mcp/message", &agreed);
+    assert!(scene.seen().starts_with("c < "), "all names of one server");
     // What one is told and not asked passes, but not to others, and a call is nothing that is told.
     let told = json!({"serverId": "db-1", "method": "notifications/cancelled"});
     scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": told}));
