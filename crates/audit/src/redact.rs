@@ -1,13 +1,17 @@
 //! Secrets are taken out of an event before anything else sees it: by name, by look, and by value.
+//!
+//! Of a text only the secret goes: whoever wrote it must not be able to hide the rest of it.
 
 mod look;
+
+use std::ops::Range;
 
 use serde_json::{Map, Value, json};
 
 use crate::event::Event;
 use crate::secret::{Secret, reason};
 
-/// What stands for a secret where only a text is allowed.
+/// What stands for a secret within a text.
 const BLANK: &str = "[redacted]";
 
 /// The ends of names whose values are secrets, in lower case and without separators.
@@ -116,23 +120,23 @@ impl Redaction {
         self
     }
 
-    /// Whether there is a secret in a text, so that all of it would be kept out.
+    /// Whether there is a secret in a text.
     pub fn is_secret(&self, text: &str) -> bool {
-        self.why(text).is_some()
+        self.find(text).is_some()
     }
 
     /// Takes the secrets out of an event. The nesting of its values has been checked.
     pub(crate) fn clean(&self, event: &mut Event) {
         let subject = &mut event.subject;
-        if self.why(&event.action).is_some() {
+        if self.is_secret(&event.action) {
             "redacted".clone_into(&mut event.action);
         }
         let texts = [&mut event.actor.id, &mut subject.kind];
         let optional = [&mut event.actor.role, &mut subject.reference, &mut subject.path];
         let texts = texts.into_iter().chain(optional.into_iter().filter_map(Option::as_mut));
         for text in texts.chain(&mut event.signatures) {
-            if self.why(text).is_some() {
-                BLANK.clone_into(text);
+            if let Some(found) = self.find(text) {
+                *text = found.text(text);
             }
         }
         for value in [&mut event.input, &mut event.output].into_iter().flatten() {
@@ -144,8 +148,8 @@ impl Redaction {
     fn value(&self, value: &mut Value) {
         match value {
             Value::String(text) => {
-                if let Some(reason) = self.why(text) {
-                    *value = mark(reason);
+                if let Some(found) = self.find(text) {
+                    *value = found.value(text);
                 }
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.value(item)),
@@ -156,10 +160,10 @@ impl Redaction {
 
     fn members(&self, members: &mut Map<String, Value>) {
         // Mostly there is none, and nothing to collect.
-        let speaking: Vec<String> = members.keys().filter(|key| self.why(key).is_some()).cloned().collect();
+        let speaking: Vec<String> = members.keys().filter(|key| self.is_secret(key)).cloned().collect();
         for (index, key) in speaking.into_iter().enumerate() {
-            if let Some(value) = members.remove(&key) {
-                members.insert(format!("{BLANK} {index}"), value);
+            if let (Some(value), Some(found)) = (members.remove(&key), self.find(&key)) {
+                members.insert(format!("{} {index}", found.text(&key)), value);
             }
         }
         // `{"name": "Authorization", "value": "…"}`, as headers and variables are listed.
@@ -180,19 +184,55 @@ impl Redaction {
         look::ends_like(name, &self.names)
     }
 
-    /// Why a text cannot be shown.
-    fn why(&self, text: &str) -> Option<&'static str> {
-        if self.known.iter().any(|secret| text.contains(secret.expose())) {
-            return Some(reason::KNOWN);
+    /// Where the secrets of a text are, if there are any.
+    fn find(&self, text: &str) -> Option<Found> {
+        let mut places: Vec<Range<usize>> = Vec::new();
+        for secret in &self.known {
+            places.extend(text.match_indices(secret.expose()).map(|(at, known)| at..at + known.len()));
         }
-        if text.len() < self.shortest {
-            return None;
+        let reason = if places.is_empty() { reason::TOKEN } else { reason::KNOWN };
+        if text.len() >= self.shortest {
+            look::private_keys(text, &mut places);
+            look::logins(text, &mut places);
+            look::tokens(text, &self.tokens, &self.starts, &mut places);
+            look::assignments(text, |name| self.is_name(name), &mut places);
         }
-        let secret = look::has_private_key(text)
-            || look::has_login(text)
-            || look::has_token(text, &self.tokens, &self.starts)
-            || look::has_assignment(text, |name| self.is_name(name));
-        secret.then_some(reason::TOKEN)
+        // What has gone already.
+        places.retain(|place| &text[place.clone()] != BLANK);
+        places.sort_unstable_by_key(|place| place.start);
+        (!places.is_empty()).then_some(Found { places, reason })
+    }
+}
+
+/// The secrets of a text, by where they begin. They may overlap.
+struct Found {
+    places: Vec<Range<usize>>,
+    reason: &'static str,
+}
+
+impl Found {
+    /// The text without them.
+    fn text(&self, text: &str) -> String {
+        let (mut shown, mut done) = (String::with_capacity(text.len()), 0);
+        for (index, place) in self.places.iter().enumerate() {
+            if index == 0 || place.start > done {
+                shown.push_str(&text[done..place.start]);
+                shown.push_str(BLANK);
+            }
+            done = done.max(place.end);
+        }
+        shown.push_str(&text[done..]);
+        shown
+    }
+
+    /// What stands for the text where a mark can: it tells this from a text that only looks as if something were missing.
+    fn value(&self, text: &str) -> Value {
+        let shown = self.text(text);
+        let mut mark = mark(self.reason);
+        if shown != BLANK {
+            mark["text"] = Value::String(shown);
+        }
+        mark
     }
 }
 
@@ -234,20 +274,31 @@ mod tests {
     }
 
     #[test]
-    fn values_go_by_their_look() {
-        let hidden = mark(reason::TOKEN);
-        for text in [
-            "Bearer abcdefghijklmnop",
-            "curl -H 'authorization: bearer abcdefghijklmnop'",
-            "ghp_abcdefghijklmnopqrstuvwxyz012345",
-            "use \"sk-abcdefghijklmnopqrst\" please",
-            "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA",
-            "postgres://user:pass@host/db",
-            "GITHUB_TOKEN=abcdefgh12 make",
-            "--password abc --api-key=abcdefgh12",
+    fn of_a_text_only_the_secret_goes() {
+        let key = "-----BEGIN OPENSSH PRIVATE KEY-----";
+        for (text, shown) in [
+            ("Bearer abcdefghijklmnop", "Bearer [redacted]"),
+            (
+                "curl -H 'authorization: bearer abcdefghijklmnop' evil.example",
+                "curl -H 'authorization: bearer [redacted]' evil.example",
+            ),
+            ("use \"sk-abcdefghijklmnopqrst\" please", "use \"[redacted]\" please"),
+            (&format!("{key}\nAAAA"), &format!("{key}[redacted]")),
+            (&format!("a {key}\nAA\n-----END it; rm b"), &format!("a {key}[redacted]-----END it; rm b")),
+            ("postgres://user:pass@host/db", "postgres://[redacted]@host/db"),
+            ("GITHUB_TOKEN=abcdefgh12 make", "GITHUB_TOKEN=[redacted] make"),
+            ("--password abcdefgh12 --api-key=abcdefgh1!2 x", "--password [redacted] --api-key=[redacted] x"),
+            ("{\"password\": \"hunter22 or so\", \"a\": 1}", "{\"password\": \"[redacted]\", \"a\": 1}"),
+            ("/etc/shadow?password=hunter2hunter2", "/etc/shadow?password=[redacted]"),
+            ("?password=hunter2hunter2&file=/etc/shadow", "?password=[redacted]&file=/etc/shadow"),
+            ("token=ghp_abcdefghijklmnopqrstuvwxyz0123 é", "token=[redacted] é"),
         ] {
-            check(json!({"text": [text]}), &json!({"text": [hidden]}));
+            let mark = json!({"$redacted": true, "reason": reason::TOKEN, "text": shown});
+            check(json!({"text": [text]}), &json!({"text": [mark]}));
+            // Once more changes nothing.
+            check(mark.clone(), &mark);
         }
+        check(json!(["ghp_abcdefghijklmnopqrstuvwxyz012345"]), &json!([mark(reason::TOKEN)]));
         for text in [
             "bearer of news",
             "the task-abcdefghijklmnopqrstuvwxyz",
@@ -271,19 +322,28 @@ mod tests {
         let expected = json!({
             "myBadge": mark(reason::KEY),
             "a": mark(reason::TOKEN),
-            "b": mark(reason::KNOWN),
+            "b": {"$redacted": true, "reason": reason::KNOWN, "text": "a [redacted] sings"},
             "[redacted] 0": 1,
         });
         assert_eq!(event.input, Some(expected));
-        assert_eq!(event.subject.path.as_deref(), Some(BLANK));
+        assert_eq!(event.subject.path.as_deref(), Some("/home/[redacted]"));
     }
 
     /// In a time that grows with its length, and not with the square of it.
     #[test]
     fn long_texts_are_read_once() {
-        for piece in ["=", ":", "://", "bearer ", "-----BEGIN ", "a=", "\" :", "sk- ", "_"] {
+        let hostile = [
+            "token=",
+            "token=aaaaaaaa",
+            "-----BEGIN PRIVATE KEY-----",
+            "bearer aaaaaaaaaaaaaaaa",
+            "--token  ",
+        ];
+        for piece in
+            hostile.into_iter().chain(["=", ":", "://", "bearer ", "-----BEGIN ", "a=", "\" :", "sk- ", "_"])
+        {
             let text = piece.repeat(300_000 / piece.len());
-            assert_eq!(Redaction::default().why(&text), None, "{piece}");
+            assert_eq!(Redaction::default().is_secret(&text), hostile[..4].contains(&piece), "{piece}");
         }
     }
 

@@ -1,4 +1,6 @@
-//! What secrets look like in the middle of a text.
+//! What secrets look like in the middle of a text, and how far each of them goes.
+
+use std::ops::Range;
 
 /// How long a value must be to pass for a secret where only its name speaks for it.
 const VALUE: usize = 8;
@@ -11,6 +13,9 @@ pub(super) const SCHEMES: [&str; 2] = ["bearer ", "basic "];
 
 /// How long the token behind it is at least.
 const CREDENTIAL: usize = 16;
+
+/// What a private key is never longer than.
+const KEY: usize = 16 << 10;
 
 /// Whether a name ends like one of these, which are plain.
 pub(super) fn ends_like(name: &str, ends: &[String]) -> bool {
@@ -36,79 +41,134 @@ pub(super) fn plain(name: &str) -> String {
     letters.flat_map(char::to_lowercase).collect()
 }
 
-/// Whether a private key begins in it.
-pub(super) fn has_private_key(text: &str) -> bool {
-    text.match_indices("-----BEGIN ").any(|(at, start)| {
-        let title = text[at + start.len()..].split("-----").next();
-        title.is_some_and(|title| title.len() < 64 && title.ends_with("PRIVATE KEY"))
-    })
+/// The private keys that begin in it, each with its last line or as far as keys go.
+pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
+    let mut done = 0;
+    for (at, start) in text.match_indices("-----BEGIN ") {
+        let rest = &text[at + start.len()..];
+        let Some((title, body)) = rest.split_once("-----") else { return };
+        if at < done || title.len() >= 64 || !title.ends_with("PRIVATE KEY") {
+            continue;
+        }
+        let begin = text.len() - body.len();
+        done = (begin + KEY).min(text.len());
+        while !text.is_char_boundary(done) {
+            done += 1;
+        }
+        done = text[begin..done].find("-----END ").map_or(done, |length| begin + length);
+        found.push(begin..done);
+    }
 }
 
-/// Whether there is a URL with a password in it.
-pub(super) fn has_login(text: &str) -> bool {
-    text.match_indices("://").any(|(at, sign)| {
-        let rest = &text[at + sign.len()..];
+/// The logins of URLs that have a password: sometimes it is the name that is the secret.
+pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
+    for (at, sign) in text.match_indices("://") {
+        let begin = at + sign.len();
+        let rest = &text[begin..];
         let end = rest.find(|letter: char| letter.is_whitespace() || matches!(letter, '/' | '?' | '#' | '"'));
         let authority = &rest[..end.unwrap_or(rest.len())];
-        let login = authority.rsplit_once('@').and_then(|(login, _)| login.split_once(':'));
-        login.is_some_and(|(_, password)| !password.is_empty())
-    })
-}
-
-/// Whether a token that begins like one of these stands in it; `first` has the bytes with which they begin.
-pub(super) fn has_token(text: &str, tokens: &[(String, usize)], first: &[bool; 256]) -> bool {
-    let bytes = text.as_bytes();
-    let mut inside = false;
-    for (at, &byte) in bytes.iter().enumerate() {
-        let begins = !inside && first[usize::from(byte)];
-        inside = byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-        if begins && (is_scheme(&bytes[at..]) || tokens.iter().any(|token| starts(&bytes[at..], token))) {
-            return true;
+        let Some((login, _)) = authority.rsplit_once('@') else { continue };
+        let password = login.split_once(':').map_or("", |(_, password)| password);
+        if !password.is_empty() {
+            found.push(begin..begin + login.len());
         }
     }
-    false
+}
+
+/// The tokens in it that begin like one of these; `first` has the bytes with which they begin.
+pub(super) fn tokens(
+    text: &str,
+    tokens: &[(String, usize)],
+    first: &[bool; 256],
+    found: &mut Vec<Range<usize>>,
+) {
+    let bytes = text.as_bytes();
+    let (mut inside, mut done) = (false, 0);
+    for (at, &byte) in bytes.iter().enumerate() {
+        let begins = !inside && at >= done && first[usize::from(byte)];
+        inside = byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if !begins {
+            continue;
+        }
+        let rest = &bytes[at..];
+        if let Some(scheme) = scheme(rest) {
+            done = value_end(bytes, at + scheme);
+            found.push(at + scheme..done);
+        } else if tokens.iter().any(|token| starts(rest, token)) {
+            done = at + rest.iter().take_while(|byte| is_token(byte)).count();
+            found.push(at..done);
+        }
+    }
 }
 
 fn starts(rest: &[u8], (start, least): &(String, usize)) -> bool {
     rest.strip_prefix(start.as_bytes()).is_some_and(|rest| runs(rest, *least))
 }
 
-/// `Bearer …` and `Basic …`, as headers have them.
-fn is_scheme(rest: &[u8]) -> bool {
-    SCHEMES.iter().any(|scheme| {
+/// How long the word is in front of the credential: `Bearer …` and `Basic …`, as headers have them.
+fn scheme(rest: &[u8]) -> Option<usize> {
+    let is_there = |scheme: &&str| {
         rest.len() > scheme.len()
             && rest[..scheme.len()].eq_ignore_ascii_case(scheme.as_bytes())
             && runs(&rest[scheme.len()..], CREDENTIAL)
-    })
+    };
+    SCHEMES.iter().find(|scheme| is_there(scheme)).map(|scheme| scheme.len())
 }
 
-/// Whether something that is named like a secret gets a value in it: `TOKEN=…`, `"password": "…"`, `--api-key …`.
-pub(super) fn has_assignment(text: &str, is_name: impl Fn(&str) -> bool) -> bool {
+/// What is given to something that is named like a secret: `TOKEN=…`, `"password": "…"`, `--api-key …`.
+pub(super) fn assignments(text: &str, is_name: impl Fn(&str) -> bool, found: &mut Vec<Range<usize>>) {
     let bytes = text.as_bytes();
-    bytes.iter().enumerate().any(|(at, &byte)| {
-        if !matches!(byte, b'=' | b':') {
-            return false;
+    let mut done = 0;
+    for (at, &byte) in bytes.iter().enumerate() {
+        if at < done || !matches!(byte, b'=' | b':' | b' ') {
+            continue;
         }
         let rest = &bytes[at + 1..];
         let blank =
             rest.iter().take_while(|byte| matches!(byte, b' ' | b'"' | b'\'' | b'\\')).take(4).count();
         if !runs(&rest[blank..], VALUE) {
-            return false;
+            continue;
         }
-        let before = text[..at].trim_end_matches(['"', '\'', ' ', '\\']);
+        // Only an option has its value behind nothing but a blank.
+        let option = byte == b' ';
+        let before = if option { &text[..at] } else { text[..at].trim_end_matches(['"', '\'', ' ', '\\']) };
         let start =
             before.rfind(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_' && letter != '-');
         let name =
             &before[start.map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8))..];
-        !name.is_empty() && name.len() <= 64 && is_name(name)
-    })
+        if name.is_empty() || name.len() > 64 || (option && !name.starts_with("--")) || !is_name(name) {
+            continue;
+        }
+        let begin = at + 1 + blank;
+        done = match bytes[begin - 1] {
+            quote @ (b'"' | b'\'') => {
+                let length = bytes[begin..].iter().position(|byte| *byte == quote);
+                length.map_or_else(|| value_end(bytes, begin), |length| begin + length)
+            }
+            _ => value_end(bytes, begin),
+        };
+        found.push(begin..done);
+    }
+}
+
+/// Where a value ends that begins here: it may have signs in it that no token has.
+fn value_end(bytes: &[u8], begin: usize) -> usize {
+    let is_end = |byte: &u8| {
+        byte.is_ascii_whitespace()
+            || matches!(
+                byte,
+                b'"' | b'\'' | b'`' | b'\\' | b'&' | b';' | b',' | b')' | b']' | b'}' | b'>' | b'<'
+            )
+    };
+    bytes[begin..].iter().position(is_end).map_or(bytes.len(), |length| begin + length)
 }
 
 /// Whether these bytes begin with so many characters of a token. No more are looked at: whoever writes the text may
 /// have made it long.
 fn runs(bytes: &[u8], least: usize) -> bool {
-    let is_token = |byte: &u8| {
-        byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'+' | b'/' | b'=' | b'~')
-    };
     bytes.get(..least).is_some_and(|bytes| bytes.iter().all(is_token))
+}
+
+fn is_token(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'+' | b'/' | b'=' | b'~')
 }
