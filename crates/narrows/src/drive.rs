@@ -81,7 +81,14 @@ impl Chosen {
             None => Ok(Runtime::start(self.agent.clone(), offer).await?),
             Some(remote) => {
                 let link = remote.connect().await?;
-                Ok(Runtime::connect(self.agent.clone(), link, offer).await?)
+                match Runtime::connect(self.agent.clone(), link, offer).await {
+                    Ok(runtime) => Ok(runtime),
+                    Err(error) => {
+                        // Over HTTP it shows only now that nobody is there, or nobody that lets us in.
+                        remote.finish().await?;
+                        Err(error.into())
+                    }
+                }
             }
         }
     }

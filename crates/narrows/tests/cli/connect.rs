@@ -164,4 +164,11 @@ fn what_makes_no_sense_is_refused() {
     hint: is it running, and does it listen there?
     --- exit 5 ---
     ");
+    assert_snapshot!(told(&["run", "--agent", "http://127.0.0.1:1/acp", "Hi"]), @"
+    --- stderr ---
+    error: http://127.0.0.1:1/acp cannot be reached
+      because: nobody listens at 127.0.0.1:1
+    hint: is it running, and does it listen there?
+    --- exit 5 ---
+    ");
 }
