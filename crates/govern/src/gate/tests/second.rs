@@ -146,6 +146,15 @@ fn a_command_is_asked_about_as_itself_or_as_its_call() {
     let seen =
         asks(&mut scene, json!({"type": "command", "command": "true", "cwd": "/w/a", "toolCallId": "1"}));
     assert!(seen.contains("\"path\":\"/w/a/b\"") && !seen.contains("\"true\""), "{seen}");
+    // One that belongs to no call is asked about each time, also under an id that was used before.
+    let mut scene = at_work(mandate());
+    for number in 1..=2 {
+        let seen = asks(&mut scene, json!({"type": "command", "command": "make", "cwd": "/w/a"}));
+        assert!(seen.contains(&format!("aip44:n:{number}")) && !seen.contains("a < "), "{seen}");
+        scene.client(&json!({"jsonrpc": "2.0", "id": format!("aip44:n:{number}"), "result":
+            {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
+        assert!(scene.seen().contains(r#""optionId":"y""#));
+    }
     // Nobody knows what would be approved.
     for subject in [Value::Null, json!({"type": "_other"}), json!({"type": "tool_call"})] {
         let mut scene = at_work(mandate());
