@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use narrows_policy::Action;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
+
+use crate::once::Once;
 
 /// How far a call is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -27,7 +28,8 @@ pub(crate) enum Progress {
     Unknown,
 }
 
-/// What one message says about a call. A member that stands there twice makes it unreadable.
+/// What one message says about a call. A member that stands there twice makes it unreadable, and so does whatever in it is
+/// read by some in one way and by others in another, or not at all.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Said<'a> {
@@ -39,16 +41,16 @@ pub(crate) struct Said<'a> {
     kind: Option<Cow<'a, str>>,
     #[serde(default)]
     pub(crate) status: Option<Progress>,
-    #[serde(borrow, default)]
-    raw_input: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    raw_output: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    content: Option<&'a RawValue>,
+    #[serde(default)]
+    raw_input: Option<Once>,
+    #[serde(default)]
+    raw_output: Option<Once>,
+    #[serde(default)]
+    content: Option<Once>,
     #[serde(default)]
     locations: Option<Vec<Location>>,
-    #[serde(rename = "_meta", borrow, default)]
-    meta: Option<&'a RawValue>,
+    #[serde(rename = "_meta", default)]
+    meta: Option<Once>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -67,12 +69,21 @@ pub(crate) struct Call {
     pub(crate) progress: Progress,
     /// Whether it was ever said to run, whatever was said about it before or after.
     began: bool,
+    /// Whether something was told to have come of it, and not only to be wanted of it.
+    yielded: bool,
     pub(crate) input: Value,
     pub(crate) output: Value,
     locations: Vec<PathBuf>,
+    /// It is a wish of the client's about its session, and no tool of the operator.
+    is_wish: bool,
 }
 
 impl Call {
+    /// Something that the client wants of its session and that no tool does.
+    pub(crate) fn wish(name: &str, kind: &str, input: Value) -> Self {
+        Self { is_wish: true, ..Self::known(None, name, kind, input) }
+    }
+
     /// A call of a known tool with all of its input.
     pub(crate) fn known(server: Option<String>, name: &str, kind: &str, input: Value) -> Self {
         let (name, kind) = (Some(name.to_owned()), Some(kind.to_owned()));
@@ -92,7 +103,7 @@ impl Call {
     /// Takes in what is said about it. Tells whether that changes what is to be decided.
     pub(crate) fn hear(&mut self, said: &Said<'_>) -> bool {
         let mut changed = false;
-        let known = said.name.as_deref().map(str::to_owned).or_else(|| known_name(said.meta));
+        let known = said.name.as_deref().map(str::to_owned).or_else(|| known_name(said.meta.as_ref()));
         // By whichever of its names a tool of a server is told of, it is the same.
         let known = known.filter(|told| self.told_as.as_ref() != Some(told));
         let mut keep = |kept: &mut Option<String>, new: Option<&str>| {
@@ -105,10 +116,10 @@ impl Call {
         };
         keep(&mut self.name, known.as_deref());
         keep(&mut self.kind, said.kind.as_deref());
-        if let Some(input) = said.raw_input.and_then(read)
-            && input != self.input
+        if let Some(Once(input)) = &said.raw_input
+            && *input != self.input
         {
-            self.input = input;
+            self.input = input.clone();
             changed = true;
         }
         if let Some(locations) = &said.locations {
@@ -116,21 +127,30 @@ impl Call {
             changed |= paths != self.locations;
             self.locations = paths;
         }
-        if let Some(output) = said.raw_output.or(said.content).and_then(read) {
-            self.output = output;
+        if let Some(Once(output)) = said.raw_output.as_ref().or(said.content.as_ref()) {
+            self.output = output.clone();
         }
         if let Some(status) = said.status {
             self.progress = self.progress.max(status);
             self.began |= !matches!(status, Progress::Pending | Progress::Failed);
         }
+        // Before it has ended the content of a call may show what it is going to do.
+        let content = said.content.as_ref().filter(|_| self.progress == Progress::Failed);
+        self.yielded |=
+            [said.raw_output.as_ref(), content].into_iter().flatten().any(|told| !is_empty(&told.0));
         changed
     }
 
     /// The call that this is if something is said about one that has ended: a call of the same tool that has not begun, if
     /// what is said is another or says that it runs. An id that is used again does not make two calls one.
     pub(crate) fn again(&self, said: &Said<'_>) -> Option<Self> {
-        let mut fresh =
-            Self { progress: Progress::Pending, began: false, output: Value::Null, ..self.clone() };
+        let mut fresh = Self {
+            progress: Progress::Pending,
+            began: false,
+            yielded: false,
+            output: Value::Null,
+            ..self.clone()
+        };
         let changed = fresh.hear(said);
         let runs = matches!(said.status, Some(Progress::Pending | Progress::Running));
         (changed || runs).then_some(fresh)
@@ -141,9 +161,14 @@ impl Call {
         self.began
     }
 
+    /// Whether it is said to have failed and something came of it all the same: then it was tried.
+    pub(crate) fn was_tried(&self) -> bool {
+        self.progress == Progress::Failed && self.yielded
+    }
+
     /// Goes on with a call that was decided before it is told of: what is told is how far it is, and where.
     pub(crate) fn go_on(&mut self, told: Self) {
-        (self.progress, self.began) = (told.progress, told.began);
+        (self.progress, self.began, self.yielded) = (told.progress, told.began, told.yielded);
         (self.output, self.locations) = (told.output, told.locations);
     }
 
@@ -159,6 +184,11 @@ impl Call {
     /// The name of the tool, and the MCP server that it belongs to.
     pub(crate) fn parts(&self) -> (Option<&str>, Option<&str>) {
         (self.name.as_deref(), self.server.as_deref())
+    }
+
+    /// Whether it is no tool, but something that the client wants of its session.
+    pub(crate) fn is_wish(&self) -> bool {
+        self.is_wish
     }
 
     /// Whether another call, as it is told of, can be of the same tool: one that has no name can be any.
@@ -177,11 +207,7 @@ impl Call {
     }
 
     fn has_no_input(&self) -> bool {
-        match &self.input {
-            Value::Null => true,
-            Value::Object(members) => members.is_empty(),
-            _ => false,
-        }
+        matches!(self.input, Value::Null | Value::Object(_)) && is_empty(&self.input)
     }
 
     /// What it is called with, as it is approved and recorded. Where an agent tells no input the places it is about are all
@@ -202,13 +228,20 @@ impl Call {
     }
 }
 
-fn read(raw: &RawValue) -> Option<Value> {
-    serde_json::from_str(raw.get()).ok()
+/// Whether a value says nothing.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
 /// The tool's name, where agents without a place for it are known to put it.
-fn known_name(meta: Option<&RawValue>) -> Option<String> {
-    let meta = read(meta?)?;
+fn known_name(meta: Option<&Once>) -> Option<String> {
+    let Once(meta) = meta?;
     let places = ["/toolName", "/tool_name", "/claudeCode/toolName"];
     let name = places.iter().find_map(|place| meta.pointer(place)?.as_str())?;
     (!name.is_empty()).then(|| name.to_owned())
@@ -318,7 +351,40 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_there_twice_is_not_read() {
-        assert!(serde_json::from_str::<Said<'_>>(r#"{"kind":"read","kind":"delete"}"#).is_err());
+    fn what_can_be_read_in_two_ways_or_not_at_all_is_not_read() {
+        let check = |text: &str, reads: bool| {
+            let said = serde_json::from_str::<Said<'_>>(text);
+            assert_eq!(said.is_ok(), reads, "{text}");
+        };
+        let deep = |depth: usize| format!(r#"{{"rawInput":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
+        check(r#"{"kind":"read","rawInput":{"path":"/a"}}"#, true);
+        check(r#"{"kind":"read","kind":"delete"}"#, false);
+        check(r#"{"kind":"read","rawInput":{"command":"rm -rf /","n":1e999}}"#, false);
+        check(r#"{"kind":"read","rawInput":{"command":"rm","command":"ls"}}"#, false);
+        check(r#"{"rawOutput":{"a":[{"b":1,"\u0062":2}]}}"#, false);
+        check(r#"{"content":[{"a":1,"a":2}]}"#, false);
+        check(r#"{"_meta":{"toolName":"a","toolName":"b"}}"#, false);
+        check(&deep(100), true);
+        check(&deep(200), false);
+    }
+
+    #[test]
+    fn what_failed_and_shows_a_result_was_tried() {
+        let check = |texts: &[&str], tried: bool| {
+            let mut call = Call::default();
+            for text in texts {
+                call.hear(&serde_json::from_str(text).unwrap());
+            }
+            assert_eq!(call.was_tried(), tried, "{texts:?}");
+        };
+        check(&[r#"{"status":"failed"}"#], false);
+        check(&[r#"{"status":"failed","rawOutput":{},"content":[]}"#], false);
+        check(&[r#"{"status":"failed","rawOutput":"x"}"#], true);
+        check(&[r#"{"status":"failed","rawOutput":{},"content":[{}]}"#], true);
+        check(&[r#"{"status":"failed"}"#, r#"{"content":[{}]}"#], true);
+        check(&[r#"{"rawOutput":1}"#, r#"{"status":"failed"}"#], true);
+        // What it would change.
+        check(&[r#"{"content":[{"type":"diff"}]}"#, r#"{"status":"failed"}"#], false);
+        check(&[r#"{"status":"completed","rawOutput":"x"}"#], false);
     }
 }

@@ -211,7 +211,7 @@ fn unauthorised(call: &Call, mandate: &Mandate, who: &Principal) -> Option<Strin
     let is_granted = |tools: &ToolSet| {
         tools.has(server, name.unwrap_or(&tool)) || server.is_none() && tools.has(None, &kind)
     };
-    if mandate.tools.as_ref().is_some_and(|tools| !is_granted(tools)) {
+    if !call.is_wish() && mandate.tools.as_ref().is_some_and(|tools| !is_granted(tools)) {
         return Some(format!("the operator has no tool `{tool}`"));
     }
     if !who.may_cause(call) {

@@ -6,6 +6,8 @@
 
 mod answer;
 mod api;
+mod change;
+mod clear;
 mod consult;
 mod deadline;
 mod from_agent;
@@ -17,6 +19,7 @@ mod mcp;
 mod opening;
 mod ours;
 mod permission;
+mod prompt;
 mod service;
 mod session;
 #[cfg(test)]
@@ -157,12 +160,12 @@ impl Gate {
 
     /// The client has said something: a message, and no batch of them.
     pub fn client<O: Out>(&mut self, now: Time, message: View<'_>, out: &mut O) {
-        self.pass(now, out).client(message);
+        self.pass(now, out).said_by_client(message);
     }
 
     /// The agent has said something: a message, and no batch of them.
     pub fn agent<O: Out>(&mut self, now: Time, message: View<'_>, out: &mut O) {
-        self.pass(now, out).agent(message);
+        self.pass(now, out).said_by_agent(message);
     }
 
     /// What was to be recorded is on the disk, or could not be written.

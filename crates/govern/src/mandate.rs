@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use narrows_manifest::types::acp::McpTransport;
+use narrows_manifest::types::acp::{Kind, McpTransport};
 use narrows_manifest::types::governance::Approver;
 use narrows_manifest::types::operator::Scope;
 use narrows_manifest::{Bundle, Capabilities, McpBinding, ToolSet};
@@ -43,6 +43,8 @@ pub struct Mandate {
     pub autonomy: Autonomy,
     /// How long anything may take.
     pub patience: Patience,
+    /// The agent is ours, and asks before it does anything.
+    pub asks_first: bool,
 }
 
 /// How much is done unasked.
@@ -84,6 +86,7 @@ impl Mandate {
             read_only: Vec::new(),
             autonomy,
             patience: Patience::default(),
+            asks_first: bundle.role == Kind::Server,
         }
     }
 }

@@ -10,6 +10,8 @@ use crate::mandate::Mandate;
 
 /// The member of `_meta` that is ours.
 const KEY: &str = "aip44";
+/// Where it stands.
+const META: &str = "_meta";
 /// The member of that which tells history from what happens now.
 const REPLAY: &str = "replay";
 
@@ -54,50 +56,79 @@ impl Mark {
         Self { plain, replayed: Words::new(&value) }
     }
 
-    /// A message with the mark in the object that is its params or its result. As it is if there is no such object, or
-    /// somebody has marked it already, or it cannot be read unambiguously.
-    pub(crate) fn put<'a>(&'a self, message: View<'a>) -> Marked<'a> {
-        let bytes = message.bytes();
-        let as_it_is: Marked<'a> = [bytes, b"", b"", b""];
-        let Some((start, text)) = holder(message) else { return as_it_is };
-        match member(text, "_meta") {
-            Err(_) => as_it_is,
-            Ok(None) => insert(bytes, start + 1, &self.plain.whole),
-            Ok(Some(meta)) => {
-                let inner = &text[meta.clone()];
-                let at = start + meta.start;
-                match (inner.first(), member(inner, KEY)) {
-                    (Some(b'{'), Ok(None)) => insert(bytes, at + 1, &self.plain.member),
-                    _ => as_it_is,
-                }
-            }
-        }
+    /// A message with the mark in the object that is its params or its result, whatever it said of itself. As it is if there
+    /// is no such object. `None`: it can be read in two ways.
+    pub(crate) fn put<'a>(&'a self, message: View<'a>) -> Option<Marked<'a>> {
+        write(message, &self.plain)
     }
 
-    /// A message that is history with a mark that says so, whatever it said of itself. `None` if there is no place for one.
+    /// The same for a message that is history, which says so.
     pub(crate) fn put_replayed<'a>(&'a self, message: View<'a>) -> Option<Marked<'a>> {
-        let bytes = message.bytes();
-        let (start, text) = holder(message)?;
-        let replaced =
-            |place: Range<usize>, by: &'a [u8]| [&bytes[..place.start], by, b"", &bytes[place.end..]];
-        let Some(meta) = member(text, "_meta").ok()? else {
-            return Some(insert(bytes, start + 1, &self.replayed.whole));
-        };
-        let (inner, at) = (&text[meta.clone()], start + meta.start);
-        if inner.first() != Some(&b'{') {
-            return Some(replaced(at..at + inner.len(), &self.replayed.object));
-        }
-        let Some(mark) = member(inner, KEY).ok()? else {
-            return Some(insert(bytes, at + 1, &self.replayed.member));
-        };
-        let (inner, at) = (&inner[mark.clone()], at + mark.start);
-        if inner.first() != Some(&b'{') {
-            return Some(replaced(at..at + inner.len(), &self.replayed.value));
-        }
-        Some(match member(inner, REPLAY).ok()? {
-            None => insert(bytes, at + 1, b"\"replay\":true"),
-            Some(said) => replaced(at + said.start..at + said.end, b"true"),
-        })
+        write(message, &self.replayed)
+    }
+}
+
+fn write<'a>(message: View<'a>, words: &'a Words) -> Option<Marked<'a>> {
+    let bytes = message.bytes();
+    let Some((start, text)) = holder(message) else { return Some([bytes, b"", b"", b""]) };
+    let replaced = |place: Range<usize>, by: &'a [u8]| [&bytes[..place.start], by, b"", &bytes[place.end..]];
+    let Some(meta) = member(text, META).ok()? else {
+        return Some(insert(bytes, start + 1, &words.whole));
+    };
+    let (inner, at) = (&text[meta.clone()], start + meta.start);
+    if inner.first() != Some(&b'{') {
+        return Some(replaced(at..at + inner.len(), &words.object));
+    }
+    Some(match member(inner, KEY).ok()? {
+        None => insert(bytes, at + 1, &words.member),
+        Some(mark) => replaced(at + mark.start..at + mark.end, &words.value),
+    })
+}
+
+/// What a message is without a mark that is not ours.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Cleared {
+    /// It has none.
+    Clean,
+    /// This.
+    Line(Vec<u8>),
+    /// It can be read in two ways.
+    Doubled,
+}
+
+/// Takes our member out of a message of somebody else's: nobody but us says what stands there.
+pub(crate) fn clear(message: View<'_>) -> Cleared {
+    let Some((start, text)) = holder(message) else { return Cleared::Clean };
+    let meta = match member(text, META) {
+        Ok(Some(meta)) => meta,
+        Ok(None) => return Cleared::Clean,
+        Err(_) => return Cleared::Doubled,
+    };
+    let inner = &text[meta.clone()];
+    let mark = match member(inner, KEY) {
+        Ok(Some(mark)) => mark,
+        Ok(None) => return Cleared::Clean,
+        Err(_) => return Cleared::Doubled,
+    };
+    let cut = whole(inner, mark);
+    let (bytes, at) = (message.bytes(), start + meta.start);
+    Cleared::Line([&bytes[..at + cut.start], &bytes[at + cut.end..]].concat())
+}
+
+/// The whole of a member of an object whose value stands at `value`: with its key, and with one of the commas beside it.
+fn whole(object: &[u8], value: Range<usize>) -> Range<usize> {
+    let is_quote = |byte: &u8| *byte == b'"';
+    // Our key has no quotes in it, so the two last before the value are its own.
+    let end = object[..value.start].iter().rposition(is_quote).unwrap_or(0);
+    let key = object[..end].iter().rposition(is_quote).unwrap_or(0);
+    let is_ink = |byte: &u8| !byte.is_ascii_whitespace();
+    let next = object[value.end..].iter().position(is_ink).map(|skip| value.end + skip);
+    if let Some(comma) = next.filter(|next| object[*next] == b',') {
+        return key..comma + 1;
+    }
+    match object[..key].iter().rposition(is_ink) {
+        Some(comma) if object[comma] == b',' => comma..value.end,
+        _ => key..value.end,
     }
 }
 
@@ -118,9 +149,13 @@ pub(crate) fn introduce(result: &mut Value, mandate: &Mandate, who: &Principal) 
     let mut mark = about(mandate);
     mark["identity"] = json!(who.id);
     mark["identity_method"] = json!(who.method.name());
-    let meta = result.as_object_mut().map(|result| result.entry("_meta").or_insert_with(|| json!({})));
-    if let Some(meta) = meta.and_then(Value::as_object_mut) {
-        meta.entry(KEY).or_insert(mark);
+    let Some(result) = result.as_object_mut() else { return };
+    let meta = result.entry(META).or_insert_with(|| json!({}));
+    match meta.as_object_mut() {
+        Some(meta) => {
+            meta.insert(KEY.to_owned(), mark);
+        }
+        None => *meta = json!({KEY: mark}),
     }
 }
 
@@ -139,7 +174,7 @@ mod tests {
     fn check(line: &str, expected: Option<&str>) {
         let mandate = Mandate { operator: "o".into(), tier: "basic".into(), ..Mandate::default() };
         let mark = Mark::new(&mandate);
-        let written = String::from_utf8(mark.put(View::parse(line.as_bytes())).concat()).unwrap();
+        let written = String::from_utf8(mark.put(View::parse(line.as_bytes())).unwrap().concat()).unwrap();
         let value: Value = serde_json::from_str(&written).unwrap();
         match expected {
             None => assert_eq!(written, line),
@@ -183,15 +218,14 @@ mod tests {
         };
         check(json!({"a": 1}), "user:ada");
         check(json!({"_meta": {"x": 1}}), "user:ada");
-        check(json!({"_meta": {"aip44": {"identity": "theirs"}}}), "theirs");
+        check(json!({"_meta": {"aip44": {"identity": "theirs", "tier": "sandboxed"}}}), "user:ada");
+        check(json!({"_meta": 7}), "user:ada");
     }
 
     #[test]
     fn what_has_no_place_for_it_passes_as_it_is() {
         check(r#"{"jsonrpc":"2.0","method":"m"}"#, None);
         check(r#"{"jsonrpc":"2.0","method":"m","params":[1]}"#, None);
-        check(r#"{"jsonrpc":"2.0","method":"m","params":{"_meta":null}}"#, None);
-        check(r#"{"jsonrpc":"2.0","method":"m","params":{"_meta":{"aip44":7}}}"#, None);
         check(r#"{"jsonrpc":"2.0","id":1,"result":null}"#, None);
         check(r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"x"}}"#, None);
     }
@@ -213,10 +247,51 @@ mod tests {
         check(r#"{"_meta":{}}"#, Some("o"));
         check(r#"{"_meta":{"x":1}}"#, Some("o"));
         check(r#"{"_meta":{"aip44":7}}"#, Some("o"));
-        check(r#"{"_meta":{"aip44":{"operator":"other"}}}"#, Some("other"));
-        check(r#"{"_meta":{"aip44":{"operator":"other","replay":false}}}"#, Some("other"));
-        check(r#"{"_meta":{"aip44":{"replay":true,"replay":false}}}"#, None);
+        check(r#"{"_meta":{"aip44":{"operator":"other"}}}"#, Some("o"));
+        check(r#"{"_meta":{"aip44":{"operator":"other","replay":false}}}"#, Some("o"));
+        check(r#"{"_meta":{"aip44":{"replay":true,"replay":false}}}"#, Some("o"));
+        check(r#"{"_meta":{"aip44":1,"aip\u00344":2}}"#, None);
         check(r#"{"_meta":{},"_meta":{}}"#, None);
-        check("[]", None);
+    }
+
+    #[test]
+    fn the_mark_is_ours_whatever_stood_there() {
+        let mark = Mark::new(&Mandate { operator: "o".into(), ..Mandate::default() });
+        let check = |params: &str, puts: bool| {
+            let line = format!(r#"{{"jsonrpc":"2.0","method":"m","params":{params}}}"#);
+            let marked = mark.put(View::parse(line.as_bytes())).map(|parts| parts.concat());
+            let value = marked.map(|line| serde_json::from_slice::<Value>(&line).unwrap());
+            let said = value.map(|value| value["params"]["_meta"][KEY]["operator"].clone());
+            assert_eq!(said, puts.then(|| json!("o")), "{params}");
+        };
+        check(r#"{"_meta":null}"#, true);
+        check(r#"{"_meta":{"aip44":7}}"#, true);
+        check(r#"{"_meta":{"aip44":{"operator":"p","tier":"sandboxed"},"x":1}}"#, true);
+        check(r#"{"_meta":{"aip\u00344":{"operator":"p"}}}"#, true);
+        check(r#"{"_meta":{"aip44":{}},"_meta":{}}"#, false);
+        check(r#"{"_meta":{"aip44":{},"aip44":{}}}"#, false);
+    }
+
+    #[test]
+    fn a_mark_of_somebody_else_is_taken_out_and_nothing_else() {
+        let check = |params: &str, expected: Option<&str>| {
+            let line = |params: &str| format!(r#"{{"jsonrpc":"2.0","method":"m","params":{params}}}"#);
+            let text = line(params);
+            let expected = match expected {
+                None => Cleared::Doubled,
+                Some(same) if same == params => Cleared::Clean,
+                Some(other) => Cleared::Line(line(other).into_bytes()),
+            };
+            assert_eq!(clear(View::parse(text.as_bytes())), expected, "{params}");
+        };
+        check(r#"{"a":1}"#, Some(r#"{"a":1}"#));
+        check(r#"{"_meta":{"x":{"aip44":1}}}"#, Some(r#"{"_meta":{"x":{"aip44":1}}}"#));
+        check(r#"{"_meta":{"aip44":{"a":"}"}}}"#, Some(r#"{"_meta":{}}"#));
+        check(r#"{"_meta":{"aip44" : 1 , "x":2}}"#, Some(r#"{"_meta":{ "x":2}}"#));
+        check(r#"{"_meta":{"x":2 , "aip\u00344":"\"" }}"#, Some(r#"{"_meta":{"x":2  }}"#));
+        check(r#"{"_meta":{"x":2,"aip44":[1],"y":3}}"#, Some(r#"{"_meta":{"x":2,"y":3}}"#));
+        check(r#"{"_meta":null}"#, Some(r#"{"_meta":null}"#));
+        check(r#"{"_meta":{},"_meta":{}}"#, None);
+        check(r#"{"_meta":{"aip44":1,"aip44":2}}"#, None);
     }
 }

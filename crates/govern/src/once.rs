@@ -6,7 +6,8 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_json::{Map, Value};
 
 /// A value, unless two readers could take it for different ones.
-struct Once(Value);
+#[derive(Clone, Debug)]
+pub(crate) struct Once(pub(crate) Value);
 
 /// Reads parameters. `None`: they can be read in two ways, or not at all. Without any they are an empty object.
 pub(crate) fn read(text: Option<&[u8]>) -> Option<Value> {

@@ -1,12 +1,13 @@
 //! The agent's answers, as far as they change what is known.
 
+use narrows_acp::method;
 use narrows_wire::{Code, RpcError, View, message};
 use serde_json::{Map, Value, json};
 
 use super::Pass;
 use super::api::{Out, Ticket};
 use super::lane::{Otherwise, Way};
-use super::opening::{read, unrecorded};
+use super::opening::{crowded, read, unrecorded};
 use super::session::{Asked, Session};
 use crate::life::Life;
 use crate::meta::introduce;
@@ -22,6 +23,12 @@ impl<O: Out> Pass<'_, O> {
             return;
         };
         if owed.is_late {
+            if matches!(owed.what, Asked::Create { .. })
+                && let Some(name) = message.session().filter(|_| message.result().is_some())
+                && !self.gate.sessions.get(&*name).is_some_and(|session| session.is_admitted)
+            {
+                self.close_unkept(&name, "it was opened too late");
+            }
             return self.too_late(&owed);
         }
         match owed.what {
@@ -30,10 +37,9 @@ impl<O: Out> Pass<'_, O> {
             Asked::Create { place } => {
                 let name = message.session().filter(|_| message.result().is_some());
                 let Some(name) = name else { return self.show(message) };
-                if let Some(session) = self.session(&name) {
-                    session.settle(place);
-                    session.is_admitted = true;
-                }
+                let Some(session) = self.session(&name) else { return self.unkept(id, &name) };
+                session.settle(place);
+                session.is_admitted = true;
                 if let Err(error) = self.enter(&name) {
                     return self.unowned(id, &name, &error);
                 }
@@ -64,6 +70,27 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
+    /// A session was made for which there is no room: then there is none.
+    fn unkept(&mut self, id: &[u8], name: &str) {
+        let event = self.parties(name).refused("session.refused", "too_many_sessions", json!({}));
+        let ticket = self.record(event);
+        self.close_unkept(name, "too many sessions are open");
+        let line = message::error(id, &crowded());
+        let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
+        self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
+    }
+
+    /// Has the agent close a session that nobody will use. What it answers is nobody's answer.
+    pub(super) fn close_unkept(&mut self, name: &str, reason: &str) {
+        self.gate.serial += 1;
+        let id = format!("\"aip44:{}:{}\"", self.gate.setting.nonce, self.gate.serial);
+        if let Ok(line) = message::request(id.as_bytes(), method::SESSION_CLOSE, &json!({"sessionId": name}))
+        {
+            self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+        }
+        self.over(name, reason);
+    }
+
     /// A session is open.
     fn invoked(&mut self, id: &[u8], name: &str, message: View<'_>) {
         if let Some(session) = self.session(name) {
@@ -76,11 +103,12 @@ impl<O: Out> Pass<'_, O> {
 
     /// Sends a message to the client with our mark.
     pub(super) fn send_marked(&mut self, message: View<'_>, after: Option<Ticket>, otherwise: Otherwise) {
+        // What can be read in two ways has not come this far.
+        let Some(marked) = self.gate.mark.put(message) else { return };
         if after.is_none() && self.gate.to_client.is_empty() {
-            self.out.to_client(&self.gate.mark.put(message));
-            return;
+            return self.out.to_client(&marked);
         }
-        let line = self.gate.mark.put(message).concat();
+        let line = marked.concat();
         self.send(Way::ToClient, &[&line], after, otherwise);
     }
 
@@ -107,7 +135,7 @@ impl<O: Out> Pass<'_, O> {
         }
         introduce(&mut result, &self.gate.mandate, &self.gate.who);
         let Ok(line) = message::response(id, &result) else { return };
-        self.send_marked(View::parse(&line), None, Otherwise::Nothing);
+        self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
     }
 
     /// Takes out of an answer what is not declared, and names what is declared and not there.

@@ -4,12 +4,15 @@ use std::borrow::Cow;
 
 use narrows_acp::method;
 use narrows_wire::{Code, Kind, RpcError, View, message};
+use serde_json::{Value, json};
 
-use super::Pass;
 use super::api::Out;
 use super::lane::{Otherwise, Way};
-use super::opening::UNDECLARED;
-use super::session::Served;
+use super::opening::{UNDECLARED, unrecorded};
+use super::service::ambiguous;
+use super::session::{Served, key_of, request_key};
+use super::{Pass, REPLAYING};
+use crate::once;
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn agent(&mut self, message: View<'_>) {
@@ -63,9 +66,16 @@ impl<O: Out> Pass<'_, O> {
             return self.refuse_agent(id, &error);
         }
         match &*method {
-            method::SESSION_REQUEST_PERMISSION => self.permission(id, message),
+            method::SESSION_REQUEST_PERMISSION => match once::read(message.params()) {
+                Some(params) => {
+                    self.permission(id, message);
+                    self.note_asked(&params, message);
+                }
+                None => self.refuse_unread(id, message),
+            },
             method::FS_READ_TEXT_FILE | method::FS_WRITE_TEXT_FILE | method::TERMINAL_CREATE => {
                 self.service(id, &method, message);
+                self.note_refused(id, message);
             }
             method::MCP_MESSAGE | method::MCP_CONNECT | method::MCP_DISCONNECT => {
                 self.mcp(id, &method, message);
@@ -74,6 +84,17 @@ impl<O: Out> Pass<'_, O> {
                 let session = message.session().map(|name| (&*name).into());
                 let served = session.map_or(Served::Shown, |session| Served::Wait { session });
                 self.show_request(id, served, message);
+            }
+            method::TERMINAL_OUTPUT | method::TERMINAL_KILL | method::TERMINAL_RELEASE => {
+                self.show_request(id, Served::Shown, message);
+            }
+            _ if self.is_replayed(message) => {
+                let name = message.session().unwrap_or_default();
+                let event = self.parties(&name).refused("tool.refused", "replay", json!({"method": *method}));
+                let ticket = self.record(event);
+                let error = RpcError::new(Code::PolicyDenied, REPLAYING).with("code", json!("replay"));
+                let line = message::error(id, &error);
+                self.send(Way::ToAgent, &[&line], Some(ticket), Otherwise::Say(Way::ToAgent, unrecorded(id)));
             }
             _ => self.show_request(id, Served::Shown, message),
         }
@@ -87,6 +108,44 @@ impl<O: Out> Pass<'_, O> {
         }
         self.gate.served.insert(id.into(), served);
         self.show(message);
+    }
+
+    /// Whether a request is one of a session that is being opened. One that names no session may be of any.
+    fn is_replayed(&self, message: View<'_>) -> bool {
+        let mut sessions = self.gate.sessions.iter();
+        let name = message.session();
+        sessions
+            .any(|(known, session)| session.replays > 0 && name.as_ref().is_none_or(|name| **name == **known))
+    }
+
+    /// The agent has asked about a call: so it is told what is decided of it.
+    fn note_asked(&mut self, params: &Value, message: View<'_>) {
+        let Some(name) = message.session() else { return };
+        let places = ["/toolCall/toolCallId", "/subject/toolCall/toolCallId", "/subject/toolCallId"];
+        let call = places.iter().find_map(|place| params.pointer(place)?.as_str());
+        if let Some(case) = call.and_then(|call| self.case(&name, &key_of(call))) {
+            case.tell();
+        }
+    }
+
+    /// Refuses to ask about what can be read in two ways, or not at all.
+    fn refuse_unread(&mut self, id: &[u8], message: View<'_>) {
+        let name = message.session().unwrap_or_default();
+        let input = json!({"method": method::SESSION_REQUEST_PERMISSION});
+        let event = self.parties(&name).refused("tool.refused", "ambiguous_call", input);
+        let ticket = self.record(event);
+        let line = message::error(id, &ambiguous());
+        self.send(Way::ToAgent, &[&line], Some(ticket), Otherwise::Say(Way::ToAgent, unrecorded(id)));
+    }
+
+    /// Notes that the agent was refused what it wanted of the client, if it was: nothing waits for it then.
+    fn note_refused(&mut self, id: &[u8], message: View<'_>) {
+        let Some(name) = message.session() else { return };
+        if let Some(session) = self.gate.sessions.get_mut(&*name)
+            && !session.calls.contains_key(&request_key(id))
+        {
+            session.refusals = session.refusals.saturating_add(1);
+        }
     }
 
     /// Answers the agent with an error.

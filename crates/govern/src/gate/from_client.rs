@@ -40,6 +40,9 @@ impl<O: Out> Pass<'_, O> {
             method::SESSION_FORK => self.create(id, message),
             method::SESSION_LOAD | method::SESSION_RESUME => self.reopen(id, message),
             method::SESSION_PROMPT => self.prompt(id, message),
+            method::SESSION_SET_MODE | method::SESSION_SET_MODEL | method::SESSION_SET_CONFIG_OPTION => {
+                self.change(id, &method, message);
+            }
             method::SESSION_CLOSE | method::SESSION_DELETE => self.close(id, message),
             method::SESSION_LIST => {
                 if self.await_answer(id, message, Asked::List) {
@@ -93,6 +96,9 @@ impl<O: Out> Pass<'_, O> {
                     | method::SESSION_LOAD
                     | method::SESSION_RESUME
                     | method::SESSION_PROMPT
+                    | method::SESSION_SET_MODE
+                    | method::SESSION_SET_MODEL
+                    | method::SESSION_SET_CONFIG_OPTION
                     | method::PROXY_INITIALIZE
                     | method::PROXY_SUCCESSOR
             )

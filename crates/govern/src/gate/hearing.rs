@@ -72,7 +72,7 @@ impl Hearing {
     pub(super) fn holds(&self, request: &[u8]) -> bool {
         match &self.origin {
             Origin::Permission { id, .. } | Origin::Service { id, .. } => **id == *request,
-            Origin::Consult { .. } | Origin::Turn { .. } => false,
+            Origin::Consult { .. } | Origin::Turn { .. } | Origin::Change { .. } => false,
         }
     }
 
@@ -382,6 +382,9 @@ impl<O: Out> Pass<'_, O> {
             (Origin::Turn { id, line }, _) => {
                 self.close_turn_case(&name, &call);
                 self.begin_turn(&id, &name, View::parse(&line), ticket);
+            }
+            (Origin::Change { id, line }, approved) => {
+                self.changed(&id, (&name, &call), View::parse(&line), &approved, ticket);
             }
         }
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::api::Out;
 use super::lane::{Otherwise, Way};
-use super::session::{Asked, Place, Session};
+use super::session::{Asked, Owed, Place, Session};
 use super::{Gate, Pass};
 use crate::once;
 use crate::roots::admit;
@@ -78,12 +78,17 @@ impl<O: Out> Pass<'_, O> {
             keep(offers, "terminal", declared.terminal);
         }
         let Ok(line) = message::request(id, method::INITIALIZE, &params) else { return };
-        let line = self.gate.mark.put(View::parse(&line)).concat();
+        let Some(line) = self.gate.mark.put(View::parse(&line)).map(|marked| marked.concat()) else { return };
         self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
     }
 
     /// A session is to be created.
     pub(super) fn create(&mut self, id: &[u8], message: View<'_>) {
+        let is_one = |owed: &&Owed| matches!(owed.what, Asked::Create { .. });
+        let coming = self.gate.asked.values().filter(is_one).count();
+        if self.gate.sessions.len() + coming >= super::MOST_OPEN {
+            return self.refuse_client(id, &crowded());
+        }
         match self.admit_opening(message, None) {
             Ok(place) => {
                 if self.await_answer(id, message, Asked::Create { place }) {
@@ -110,8 +115,7 @@ impl<O: Out> Pass<'_, O> {
         match self.admit_opening(message, Some(&name)) {
             Ok(place) => {
                 if self.gate.sessions.len() >= super::MOST_OPEN && !self.gate.sessions.contains_key(&*name) {
-                    let error = RpcError::new(Code::Backpressure, "too many sessions are open");
-                    return self.refuse_client(id, &error);
+                    return self.refuse_client(id, &crowded());
                 }
                 let replays = !is_working;
                 if self.await_answer(id, message, Asked::Open { session: (&*name).into(), replays }) {
@@ -250,6 +254,11 @@ pub(super) fn unrecorded(id: &[u8]) -> bytes::Bytes {
         id,
         &RpcError::new(Code::AuditUnavailable, "the decision could not be recorded, so nothing was done"),
     )
+}
+
+/// The error of whoever wants a session for which there is no room.
+pub(super) fn crowded() -> RpcError {
+    RpcError::new(Code::Backpressure, "too many sessions are open")
 }
 
 /// The error of whoever does not say which session is meant.

@@ -44,7 +44,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// A session was made, and nobody would know later whose it is: then it is nobody's.
     pub(super) fn unowned(&mut self, id: &[u8], name: &str, error: &io::Error) {
-        self.gate.sessions.remove(name);
+        self.close_unkept(name, "whose it is could not be kept");
         let words = format!("whose the session is could not be kept: {error}");
         let error = RpcError::new(Code::AuditUnavailable, words).effects(Effects::Possible);
         let line = message::error(id, &error);

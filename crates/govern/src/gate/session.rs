@@ -18,7 +18,7 @@ use crate::record::Approved;
 const MOST_HELD: usize = 1 << 20;
 
 /// How the keys of calls begin that nobody tells of, and of those that are told of by ids which begin so.
-const RESERVED: [&str; 4] = ["request ", "turn ", "consult ", "call "];
+const RESERVED: [&str; 5] = ["request ", "turn ", "change ", "consult ", "call "];
 
 /// The key of a call that an agent tells of by this id. An agent may choose any: it is never the key of anything else.
 pub(super) fn key_of(id: &str) -> Box<str> {
@@ -62,6 +62,8 @@ pub(super) struct Session {
     pub(super) stop_by: Option<Time>,
     /// When something was last heard of the turn that goes on, if one does.
     pub(super) heard: Option<Time>,
+    /// How many requests of its agent were refused: each may let one call fail.
+    pub(super) refusals: u32,
 }
 
 /// Why a turn was stopped.
@@ -102,6 +104,8 @@ pub(super) struct Case {
     pub(super) signers: Vec<Principal>,
     /// Whether what our own agent then wants of the client is a part of it.
     pub(super) leads_on: bool,
+    /// What the agent has asked about: then it was told, or will be, whether it may.
+    pub(super) told: Option<(String, Value)>,
     /// What it makes of a file, as a digest, once that is known.
     pub(super) makes: Option<Digest>,
 }
@@ -110,6 +114,20 @@ impl Case {
     /// Whether it can be forgotten: if it is told of again it is decided again.
     fn is_over(&self) -> bool {
         self.is_closed || matches!(self.approved, Approved::Refused(_))
+    }
+
+    /// Notes that its agent knows what is said of it as it is now.
+    pub(super) fn tell(&mut self) {
+        self.told = Some((self.call.tool(), self.call.matter()));
+    }
+
+    /// Whether it was refused and tried all the same by an agent that was not told so of it as it is now.
+    pub(super) fn was_tried_untold(&self) -> bool {
+        let is_this =
+            |(tool, input): &(String, Value)| *tool == self.call.tool() && *input == self.call.matter();
+        matches!(self.approved, Approved::Refused(_))
+            && self.call.was_tried()
+            && !self.told.as_ref().is_some_and(is_this)
     }
 
     /// Keeps what was said about it until it is decided. Tells whether there was room for it.
@@ -215,6 +233,8 @@ pub(super) enum Origin {
     Consult { number: u64 },
     /// The client wants a turn of an operator that asks for each.
     Turn { line: Bytes, id: Raw },
+    /// The client wants its session run in another way.
+    Change { line: Bytes, id: Raw },
 }
 
 impl Origin {

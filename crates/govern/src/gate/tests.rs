@@ -1,6 +1,7 @@
 //! Whole conversations through the gate, as what everybody gets to see.
 
 mod approvals;
+mod bounds;
 mod deadlines;
 mod endings;
 mod grants;

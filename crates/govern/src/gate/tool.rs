@@ -7,6 +7,7 @@ use narrows_audit::Event;
 use narrows_policy::Class;
 use narrows_wire::{Doubled, View, member};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::Pass;
 use super::api::{Out, Ticket};
@@ -53,7 +54,7 @@ impl<O: Out> Pass<'_, O> {
         match &*kind {
             "tool_call" | "tool_call_update" => match serde_json::from_slice::<Said<'_>>(update) {
                 Ok(said) => self.tool_said(&name, &said, message),
-                Err(_) => self.halt(&name, "it told of a tool call that can be read in two ways"),
+                Err(_) => self.unreadable(&name, update),
             },
             // More of what a call shows: as hidden as the call, and nothing that is to be decided.
             "tool_call_content_chunk" => {
@@ -145,6 +146,7 @@ impl<O: Out> Pass<'_, O> {
         } else if changed || is_new {
             ticket = self.judge(name, &id);
         }
+        self.excuse(name, &id);
         let Some(case) = self.case(name, &id) else { return };
         match course(case) {
             Course::Hide => {
@@ -158,6 +160,30 @@ impl<O: Out> Pass<'_, O> {
                 self.show_held(name, &held, ticket);
                 self.send_marked(message, ticket, Otherwise::Halt(name.into()));
             }
+        }
+    }
+
+    /// What is told of a call can be read in two ways, or not at all, so nobody can decide about it: it counts as one that
+    /// runs and may not.
+    fn unreadable(&mut self, name: &str, update: &[u8]) {
+        let digest: String = Sha256::digest(update).iter().map(|byte| format!("{byte:02x}")).collect();
+        let input = json!({"bytes": update.len(), "sha256": digest});
+        let event = self.parties(name).refused("tool.refused", "ambiguous_call", input);
+        self.record(event);
+        self.halt(name, "it told of a tool call that can be read in two ways");
+    }
+
+    /// A call that failed because something that it needs was refused is not held against its agent, once for each refusal.
+    /// Our own agent asks before it does anything, so what it says has failed was not done.
+    fn excuse(&mut self, name: &str, id: &str) {
+        let asks_first = self.gate.mandate.asks_first;
+        let Some(session) = self.gate.sessions.get_mut(name) else { return };
+        let Some(case) = session.calls.get_mut(id).filter(|case| case.was_tried_untold()) else { return };
+        if asks_first {
+            case.tell();
+        } else if session.refusals > 0 {
+            session.refusals -= 1;
+            case.tell();
         }
     }
 
@@ -246,6 +272,9 @@ fn course(case: &Case) -> Course {
         Approved::Auto | Approved::By { .. } => Course::Show,
         Approved::Pending if begun => Course::Halt(format!("it ran `{}` without an approval", tool())),
         Approved::Refused(_) if begun => Course::Halt(format!("it ran `{}`, which was refused", tool())),
+        Approved::Refused(_) if case.was_tried_untold() => {
+            Course::Halt(format!("it tried `{}`, which was refused", tool()))
+        }
         Approved::Pending => Course::Show,
         Approved::Refused(_) => Course::Hide,
     }

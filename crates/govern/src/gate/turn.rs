@@ -1,5 +1,7 @@
 //! Turns: begun, ended, cut short, and whole sessions that are over.
 
+use std::borrow::Cow;
+
 use narrows_acp::method;
 use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Value, json};
@@ -7,12 +9,14 @@ use serde_json::{Value, json};
 use super::api::{Out, Ticket};
 use super::deadline::late;
 use super::lane::{Otherwise, Way};
-use super::opening::{unnamed, unrecorded};
+use super::opening::{UNDECLARED, crowded, unnamed, unrecorded};
+use super::service::ambiguous;
 use super::session::{Asked, Case, Halt, Origin, Owed, Session};
-use super::{Pass, Raw, UNRECORDED};
+use super::{Pass, Raw, UNRECORDED, prompt};
 use crate::call::Call;
 use crate::life::Life;
 use crate::mandate::Autonomy;
+use crate::once;
 use crate::record;
 
 /// Why what waits for an approval in a turn is not done once its client has cancelled it.
@@ -21,24 +25,72 @@ pub(super) const CANCELLED: &str = "the turn was cancelled";
 impl<O: Out> Pass<'_, O> {
     /// The client wants a turn.
     pub(super) fn prompt(&mut self, id: &[u8], message: View<'_>) {
-        let Some(name) = message.session() else { return self.refuse_client(id, &unnamed()) };
-        if self.gate.sessions.get(&*name).is_some_and(|session| session.replays > 0) {
-            // What the agent did in it would pass for history.
-            let error = RpcError::new(Code::InvalidRequest, "the session is still being opened")
-                .with("condition", json!("session_busy"))
-                .with("retryable", json!(true));
-            return self.refuse_client(id, &error);
+        let Some(name) = self.ready(id, message) else { return };
+        let Some(params) = once::read(message.params()) else {
+            return self.refuse_client(id, &ambiguous());
+        };
+        if let Some(kind) = prompt::undeclared(&params, self.gate.mandate.capabilities) {
+            let event =
+                self.parties(&name).refused("prompt.refused", "undeclared_capability", json!({"type": kind}));
+            let ticket = self.record(event);
+            let error =
+                RpcError::new(Code::InvalidParams, UNDECLARED).with("code", json!("undeclared_capability"));
+            let line = message::error(id, &error);
+            let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
+            return self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
         }
         if self.gate.mandate.autonomy != Autonomy::Gated {
             return self.begin_turn(id, &name, message, None);
         }
         let key = format!("turn {}", String::from_utf8_lossy(id));
-        let call = Call::known(None, "turn", "other", json!({}));
+        let call = Call::known(None, "turn", "other", prompt::matter(&params, message.params()));
         let verdict = self.turn_verdict(&call);
-        let Some(session) = self.session(&name) else { return self.ask(id, message) };
-        session.calls.insert(key.as_str().into(), Case { call, verdict: Some(verdict), ..Case::default() });
+        if !self.open_wish(id, &name, &key, call) {
+            return;
+        }
+        if let Some(case) = self.case(&name, &key) {
+            case.verdict = Some(verdict);
+        }
         let origin = Origin::Turn { line: message.bytes().to_vec().into(), id: id.into() };
         self.hear(&name, &key, origin, None);
+    }
+
+    /// The session that a request of the client's is about, if something can be begun in it: one that was opened here, and
+    /// not still being opened. Else the client is told.
+    pub(super) fn ready<'a>(&mut self, id: &[u8], message: View<'a>) -> Option<Cow<'a, str>> {
+        let Some(name) = message.session() else {
+            self.refuse_client(id, &unnamed());
+            return None;
+        };
+        match self.gate.sessions.get(&*name) {
+            Some(session) if session.replays > 0 => {
+                // What the agent did in it would pass for history.
+                let error = RpcError::new(Code::InvalidRequest, "the session is still being opened")
+                    .with("condition", json!("session_busy"))
+                    .with("retryable", json!(true));
+                self.refuse_client(id, &error);
+            }
+            Some(session) if session.is_admitted => return Some(name),
+            None if self.gate.sessions.len() >= super::MOST_OPEN => self.refuse_client(id, &crowded()),
+            _ => self.refuse_unknown(id, &message.method().unwrap_or_default(), message),
+        }
+        None
+    }
+
+    /// Notes what the client wants and has to be decided. Not twice by the same id, and not if there is no room for it.
+    pub(super) fn open_wish(&mut self, id: &[u8], name: &str, key: &str, call: Call) -> bool {
+        let is_asked = self.gate.asked.contains_key(id);
+        let Some(session) = self.gate.sessions.get_mut(name) else { return false };
+        let error = if is_asked || session.calls.contains_key(key) {
+            RpcError::new(Code::DuplicateId, "a request with this id is still unanswered")
+        } else if !session.has_room_for(key) {
+            RpcError::new(Code::Backpressure, "too many requests are unanswered")
+        } else {
+            session.calls.insert(key.into(), Case { call, ..Case::default() });
+            return true;
+        };
+        self.refuse_client(id, &error);
+        false
     }
 
     /// Sends a prompt on, once what lets it begin is recorded.

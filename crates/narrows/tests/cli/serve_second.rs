@@ -9,9 +9,11 @@ use crate::talk::Talk;
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 
 fn tool(kind: &str, status: &str) -> String {
+    // What nobody may do has no result.
+    let text = if kind == "execute" { "" } else { ", text = \"seen\"" };
     format!(
         "[[turn]]\nsteps = [\n  {{ tool = {{ id = \"c\", title = \"x\", kind = \"{kind}\", path = \"a.txt\" }} }},\n  \
-         {{ tool_update = {{ id = \"c\", status = \"{status}\", text = \"seen\" }} }},\n  {{ say = \"done\" }},\n]\n"
+         {{ tool_update = {{ id = \"c\", status = \"{status}\"{text} }} }},\n  {{ say = \"done\" }},\n]\n"
     )
 }
 

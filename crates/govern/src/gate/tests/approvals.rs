@@ -137,7 +137,7 @@ fn a_gated_operator_asks_for_every_turn() {
     scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
     assert_snapshot!(scene.seen(), @r#"
     log operator.suspended reason="n-1"
-    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"turn 2","title":"turn","kind":"other","status":"pending","rawInput":{}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"a gated operator asks for every turn"}}}}
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"turn 2","title":"turn","kind":"other","status":"pending","rawInput":{"prompt":"","bytes":2,"sha256":"4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945"}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"a gated operator asks for every turn"}}}}
     "#);
     says(&mut scene, "allow_once");
     assert_snapshot!(scene.seen(), @r#"

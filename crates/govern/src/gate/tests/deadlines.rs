@@ -7,8 +7,22 @@ use crate::patience::Patience;
 
 /// A request of the client's that the agent answers just in time, and one that it does not.
 #[track_caller]
-fn check(method: &str, params: &Value, seconds: u64) {
+/// Where a session is run in another way, it is open and that is allowed.
+fn before(method: &str) -> Scene {
     let mut scene = Scene::new();
+    if method.starts_with("session/set_") {
+        let clause = Clause::new("modes", "tool.call", Class::Allow).on("kind:switch_mode").unwrap();
+        let policy = Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![clause]));
+        scene.gate.desk = crate::desk::Desk::new(policy, "n");
+        scene.ask(90, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+        scene.answer(90, &json!({"sessionId": "s"}));
+        scene.pass(0);
+    }
+    scene
+}
+
+fn check(method: &str, params: &Value, seconds: u64) {
+    let mut scene = before(method);
     scene.ask(1, method, params);
     scene.seen();
     assert_eq!(scene.gate.deadline(), Some(Duration::from_secs(seconds)), "{method}");
@@ -20,7 +34,7 @@ fn check(method: &str, params: &Value, seconds: u64) {
     scene.pass(seconds);
     assert_eq!((scene.seen().as_str(), scene.gate.deadline()), ("", None), "{method}");
 
-    let mut scene = Scene::new();
+    let mut scene = before(method);
     scene.ask(1, method, params);
     scene.seen();
     scene.pass(seconds);

@@ -1,0 +1,96 @@
+//! What a prompt says: whether it may be said at all, and what somebody sees who is asked about it.
+
+use narrows_manifest::Capabilities;
+use narrows_wire::member;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// How much of the text of a prompt is shown to whoever is asked, in bytes.
+const MOST_SHOWN: usize = 16 << 10;
+
+/// The type of the first block that the manifest does not declare.
+pub(super) fn undeclared(params: &Value, declared: Capabilities) -> Option<&'static str> {
+    blocks(params).iter().find_map(|block| match block["type"].as_str()? {
+        "image" if !declared.image => Some("image"),
+        "audio" if !declared.audio => Some("audio"),
+        "resource" if !declared.embedded_context => Some("resource"),
+        _ => None,
+    })
+}
+
+/// A prompt as it is approved and recorded: its text as far as that goes, and a digest of all of it as it was sent.
+pub(super) fn matter(params: &Value, raw: Option<&[u8]>) -> Value {
+    let raw = raw.unwrap_or_default();
+    let place = member(raw, "prompt").ok().flatten();
+    let whole = place.map(|place| &raw[place]).unwrap_or_default();
+    let digest: String = Sha256::digest(whole).iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut text = String::new();
+    for block in blocks(params) {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        match (block["type"].as_str(), block["text"].as_str(), block["uri"].as_str()) {
+            (Some("text"), Some(words), _) => text.push_str(words),
+            (kind, _, Some(uri)) => text.push_str(&format!("[{} {uri}]", kind.unwrap_or("?"))),
+            (kind, ..) => text.push_str(&format!("[{}]", kind.unwrap_or("?"))),
+        }
+    }
+    let is_cut = text.len() > MOST_SHOWN;
+    if is_cut {
+        let end = (0..=MOST_SHOWN).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
+    }
+    let mut matter = json!({"prompt": text, "bytes": whole.len(), "sha256": digest});
+    if is_cut {
+        matter["truncated"] = json!(true);
+    }
+    matter
+}
+
+fn blocks(params: &Value) -> &[Value] {
+    params["prompt"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_asked_sees_the_words_and_knows_the_rest_by_a_digest() {
+        let check = |prompt: Value, text: &str, is_cut: bool| {
+            let params = json!({"prompt": prompt});
+            let raw = params.to_string();
+            let matter = matter(&params, Some(raw.as_bytes()));
+            let digest = Sha256::digest(prompt.to_string());
+            let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!((&matter["prompt"], &matter["sha256"]), (&json!(text), &json!(digest)));
+            assert_eq!(matter["truncated"] == true, is_cut);
+        };
+        check(json!([]), "", false);
+        check(json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), "a\nb", false);
+        let link = json!({"type": "resource_link", "uri": "file:///x", "name": "x"});
+        check(json!([link, {"type": "image", "data": "A"}]), "[resource_link file:///x]\n[image]", false);
+        let long = "é".repeat(MOST_SHOWN);
+        check(json!([{"type": "text", "text": long}]), &"é".repeat(MOST_SHOWN / 2), true);
+    }
+
+    #[test]
+    fn only_what_is_declared_may_stand_in_a_prompt() {
+        let check = |kind: &str, declared: Capabilities, expected: Option<&str>| {
+            assert_eq!(
+                undeclared(&json!({"prompt": [{"type": "text"}, {"type": kind}]}), declared),
+                expected
+            );
+        };
+        let none = Capabilities::default();
+        check("text", none, None);
+        check("resource_link", none, None);
+        for kind in ["image", "audio", "resource"] {
+            check(kind, none, Some(kind));
+        }
+        let all = Capabilities { image: true, audio: true, embedded_context: true, ..none };
+        for kind in ["image", "audio", "resource"] {
+            check(kind, all, None);
+        }
+    }
+}
