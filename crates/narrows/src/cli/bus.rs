@@ -186,7 +186,7 @@ fn socket(text: OsString) -> Result<PathBuf, &'static str> {
 }
 
 /// Reads where to listen.
-pub(super) fn listen(url: &str) -> Result<Listen, &'static str> {
+fn listen(url: &str) -> Result<Listen, &'static str> {
     let listen = Listen::parse(url)?;
     let problem = match &listen.at {
         Door::Web(web) => web.problem(),

@@ -6,7 +6,7 @@ use clap::Args;
 use narrows_bus::config::Listen;
 
 use super::value::{Deadline, deadline};
-use super::{CheckFormat, ModelArgs, bus, help};
+use super::{CheckFormat, ModelArgs, help};
 
 /// Serve an agent behind a gate, as a manifest says
 ///
@@ -39,7 +39,7 @@ pub(crate) struct Serve {
     /// Where clients come in: tcp://127.0.0.1:9000, unix:PATH or stdio: [default: stdio:]
     ///
     /// Can be given several times. SIGTERM, SIGHUP and Ctrl-C end it: whoever is connected is hung up on, and their agents end.
-    #[arg(long, value_name = "URL", value_parser = bus::listen, conflicts_with_all = ["approve", "for_bus"])]
+    #[arg(long, value_name = "URL", value_parser = Listen::parse, conflicts_with_all = ["approve", "for_bus"])]
     pub(crate) listen: Vec<Listen>,
 
     /// How many clients there may be at once
