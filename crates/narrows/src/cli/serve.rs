@@ -98,11 +98,11 @@ pub(crate) struct Serve {
 #[command(after_help = help::examples(help::APPROVE))]
 pub(crate) struct Approve {
     /// What waits, as --list tells it
-    #[arg(value_name = "ID", required_unless_present = "list", requires = "key")]
+    #[arg(value_name = "ID", required_unless_present = "list")]
     pub(crate) id: Option<String>,
 
-    /// Tell what waits for an approval
-    #[arg(long, conflicts_with_all = ["id", "reject", "key"])]
+    /// Tell what waits for an approval, long inputs only as far as they fit; with ID, all of that one
+    #[arg(long, conflicts_with_all = ["reject", "key"])]
     pub(crate) list: bool,
 
     /// Reject it, and say why
@@ -110,7 +110,7 @@ pub(crate) struct Approve {
     pub(crate) reject: Option<String>,
 
     /// The private key to sign with
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", required_unless_present = "list")]
     pub(crate) key: Option<PathBuf>,
 
     /// The admin socket of the serving process [default: those of all that run]

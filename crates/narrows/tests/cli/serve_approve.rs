@@ -123,6 +123,30 @@ fn without_keys_nobody_approves_from_elsewhere() {
 }
 
 #[test]
+fn a_gate_that_does_not_answer_is_named() {
+    let governed = Governed::bridge(&asks("delete"));
+    governed.leads(1);
+    governed.keys(&["ada"]);
+    let (talk, id) = waiting(&governed);
+    let directory = governed.place.path().join("narrows");
+    // Whoever was here has gone.
+    drop(std::os::unix::net::UnixListener::bind(directory.join("serve-gone.sock")).expect("it is free"));
+    let said = told(&governed, &["--list"]);
+    assert!(said.contains(&id) && said.contains("--- exit 0 ---"), "{said}");
+    let said = told(&governed, &["--list", &id]);
+    assert!(said.contains("kind:delete") && said.contains("--- exit 0 ---"), "{said}");
+    let mute = std::os::unix::net::UnixListener::bind(directory.join("serve-mute.sock")).expect("it is free");
+    std::thread::spawn(move || mute.incoming().for_each(drop));
+    let said = told(&governed, &["--list"]);
+    assert!(said.contains(&id) && said.contains("serve-mute.sock"), "{said}");
+    assert!(!said.contains("--- exit 0 ---"), "{said}");
+    let said = told(&governed, &["nothing", "--key", "ada.key"]);
+    assert!(said.contains("serve-mute.sock") && !said.contains("--- exit 0 ---"), "{said}");
+    assert!(told(&governed, &[&id, "--key", "ada.key"]).contains("--- exit 0 ---"));
+    assert_eq!(outcome(talk), "allowed");
+}
+
+#[test]
 fn keys_are_trusted_with_the_manifest() {
     let governed = Governed::bridge("[[turn]]\nsteps = []\n");
     governed.keys(&["ada"]);

@@ -8,33 +8,42 @@ use std::time::Duration;
 
 use narrows_audit::{Approval, Signer, Timestamp, Verdict, key};
 
-use super::case::{Answer, Ask, Case, LONGEST};
+use super::case::{Answer, Ask, Case, LONGEST_ANSWER, Listed};
 use crate::cli::Approve;
 use crate::config::{Variables, runtime_dir};
 use crate::failure::{Code, Failure};
 use crate::output;
-use crate::terminal::line;
+use crate::terminal::{line, long_line};
+
+/// How many characters tell one of many: more than there are of an input there.
+const LISTED: usize = 8 << 10;
 
 /// How long a gate may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Approves or rejects, or tells what waits.
 pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
-    let mut waiting = Vec::new();
+    let (mut waiting, mut silent) = (Vec::new(), Vec::new());
     for socket in sockets(args.socket.as_deref())? {
         match ask(&socket, &Ask::List) {
             Ok(Answer::Open(cases)) => waiting.extend(cases.into_iter().map(|case| (socket.clone(), case))),
-            Ok(_) => {}
-            // One that has just gone, unless it was named.
-            Err(error) if args.socket.is_some() => return Err(Failure::no_gate(&socket, &error)),
-            Err(_) => {}
+            Ok(_) => silent.push((socket, io::ErrorKind::InvalidData.into())),
+            // Whoever was there has gone, and nothing waits there.
+            Err(error) if args.socket.is_none() && has_gone(&error) => {}
+            Err(error) => silent.push((socket, error)),
         }
     }
-    let (Some(id), Some(file)) = (&args.id, &args.key) else {
-        return list(&waiting);
+    let Some(id) = &args.id else { return list(&waiting, silent) };
+    let Some((socket, _)) = waiting.into_iter().find(|(_, case)| case.id == *id) else {
+        return Err(unanswered(silent).unwrap_or_else(|| Failure::nothing_waits(id)));
     };
-    let found = waiting.into_iter().find(|(_, case)| case.id == *id);
-    let (socket, case) = found.ok_or_else(|| Failure::nothing_waits(id))?;
+    let case = match ask(&socket, &Ask::Show(id.clone())) {
+        Ok(Answer::Whole(Some(case))) => case,
+        Ok(Answer::Whole(None)) => return Err(Failure::nothing_waits(id)),
+        Ok(_) => return Err(Failure::not_approved("the gate does not understand it")),
+        Err(error) => return Err(Failure::no_gate(&socket, &error)),
+    };
+    let Some(file) = &args.key else { return show(&case) };
     let key = key::read_signing(file).map_err(|error| Failure::key_file("--key", file, &error))?;
     let artifact = case.artifact().map_err(|_| Failure::not_approved("what waits is nested too deeply"))?;
     let decision = if args.reject.is_some() { Verdict::Reject } else { Verdict::Approve };
@@ -46,25 +55,51 @@ pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
     match ask(&socket, &Ask::Approval(Box::new(approval))) {
         Ok(Answer::Counted) => {
             let word = if args.reject.is_some() { "rejected" } else { "approved" };
-            output::print(line(&format!("{word}: {} {}", case.tool, case.input)).as_bytes())?;
+            let told = long_line(&format!("{word}: {} {}", case.tool, case.shown()), LISTED);
+            output::print(told.as_bytes())?;
             output::print(b"\n")?;
             Ok(Code::Success.exit())
         }
         Ok(Answer::Refused(why)) => Err(Failure::not_approved(&why)),
-        Ok(Answer::Open(_)) => Err(Failure::not_approved("the gate does not understand it")),
+        Ok(Answer::Open(_) | Answer::Whole(_)) => {
+            Err(Failure::not_approved("the gate does not understand it"))
+        }
         Err(error) => Err(Failure::no_gate(&socket, &error)),
     }
 }
 
-fn list(waiting: &[(PathBuf, Case)]) -> Result<ExitCode, Failure> {
-    if waiting.is_empty() {
+/// Whether this says that nobody listens any more.
+fn has_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+}
+
+/// The last of the sockets that have not answered; the others are complained of.
+fn unanswered(mut silent: Vec<(PathBuf, io::Error)>) -> Option<Failure> {
+    let (socket, error) = silent.pop()?;
+    for (socket, error) in &silent {
+        let told = line(&format!("nobody answers at {:?}: {error}", socket.display().to_string()));
+        output::complain(&format!("{told}\n"));
+    }
+    Some(Failure::no_gate(&socket, &error))
+}
+
+/// Shows all of one.
+fn show(Case { id, tool, input, reason, .. }: &Case) -> Result<ExitCode, Failure> {
+    let told = long_line(&format!("{id}  {tool} {input}  ({reason})"), usize::MAX);
+    output::print(format!("{told}\n").as_bytes())?;
+    Ok(Code::Success.exit())
+}
+
+/// Tells what waits, and fails if there may be more.
+fn list(waiting: &[(PathBuf, Listed)], silent: Vec<(PathBuf, io::Error)>) -> Result<ExitCode, Failure> {
+    if waiting.is_empty() && silent.is_empty() {
         output::complain("nothing waits for an approval\n");
     }
-    for (_, Case { id, tool, input, reason, .. }) in waiting {
-        let told = line(&format!("{id}  {tool} {input}  ({reason})"));
+    for (_, Listed { id, tool, input, reason }) in waiting {
+        let told = long_line(&format!("{id}  {tool} {input}  ({reason})"), LISTED);
         output::print(format!("{told}\n").as_bytes())?;
     }
-    Ok(Code::Success.exit())
+    unanswered(silent).map_or_else(|| Ok(Code::Success.exit()), Err)
 }
 
 /// The sockets of the gates that may be running.
@@ -98,6 +133,6 @@ fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     text.push(b'\n');
     stream.write_all(&text)?;
     let mut answer = String::new();
-    BufReader::new(stream.take(LONGEST)).read_line(&mut answer)?;
+    BufReader::new(stream.take(LONGEST_ANSWER)).read_line(&mut answer)?;
     Ok(serde_json::from_str(&answer)?)
 }

@@ -6,8 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// The longest line.
+/// The longest line to a gate.
 pub(super) const LONGEST: u64 = 4 << 20;
+
+/// The longest line from one: an input may be as long as a message, and longer once it is written anew.
+pub(super) const LONGEST_ANSWER: u64 = 128 << 20;
+
+/// How much of an input is told where all that waits is.
+const SHOWN: usize = 4 << 10;
 
 /// What is asked of a gate.
 #[derive(Debug, Serialize, Deserialize)]
@@ -15,6 +21,8 @@ pub(super) const LONGEST: u64 = 4 << 20;
 pub(super) enum Ask {
     /// What waits for an approval?
     List,
+    /// What is it that waits under this name?
+    Show(String),
     /// Somebody has signed.
     Approval(Box<Approval>),
 }
@@ -24,7 +32,9 @@ pub(super) enum Ask {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
     /// What waits.
-    Open(Vec<Case>),
+    Open(Vec<Listed>),
+    /// All of what was asked for, if it waits.
+    Whole(Option<Box<Case>>),
     /// It counts.
     Counted,
     /// It does not.
@@ -41,6 +51,23 @@ pub(super) struct Case {
     pub(super) reason: String,
 }
 
+/// The same in few words.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Listed {
+    pub(super) id: String,
+    pub(super) tool: String,
+    /// The input, or how it begins, how long it is, and a digest of it.
+    pub(super) input: String,
+    pub(super) reason: String,
+}
+
+impl From<&Case> for Listed {
+    fn from(case: &Case) -> Self {
+        let Case { id, tool, reason, .. } = case;
+        Self { id: id.clone(), tool: tool.clone(), input: case.shown(), reason: reason.clone() }
+    }
+}
+
 impl From<Open> for Case {
     fn from(open: Open) -> Self {
         let Open { id, session, tool, input, reason, .. } = open;
@@ -49,18 +76,56 @@ impl From<Open> for Case {
 }
 
 impl Case {
+    /// What it is called with, as far as it can be told in a line.
+    pub(super) fn shown(&self) -> String {
+        let mut text = self.input.to_string();
+        if text.len() > SHOWN {
+            let (length, digest) = (text.len(), hex(&Sha256::digest(&text)));
+            let end = (0..=SHOWN).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+            text.truncate(end);
+            text.push_str(&format!("… ({length} bytes, sha256:{digest})"));
+        }
+        text
+    }
+
     /// What is signed: its name, and a digest of what is to be done, so that nothing else can be meant by it.
     pub(super) fn artifact(&self) -> Result<String, jcs::TooDeep> {
         let Self { id, session, tool, input, .. } = self;
         let content = json!({"id": id, "session": session, "tool": tool, "input": input});
-        let digest = Sha256::digest(jcs::to_vec(&content)?);
-        Ok(format!("{id}#sha256:{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
+        Ok(format!("{id}#sha256:{}", hex(&Sha256::digest(jcs::to_vec(&content)?))))
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_input_is_told_in_a_line_and_signed_as_a_whole() {
+        let case = |input: &str| Case {
+            id: "n-1".into(),
+            session: "s".into(),
+            tool: "t".into(),
+            input: json!(input),
+            reason: "r".into(),
+        };
+        let end = SHOWN - 2;
+        assert_eq!(case(&"a".repeat(end)).shown(), format!("\"{}\"", "a".repeat(end)));
+        for long in ["a".repeat(5 << 20), "é".repeat(5 << 20)] {
+            let (one, other) = (case(&long), case(&format!("{long}!")));
+            let listed = Listed::from(&one);
+            assert!(
+                listed.input.len() < SHOWN + 120 && listed.input.starts_with(&format!("\"{}", &long[..8]))
+            );
+            assert!(listed.input.contains(&format!("… ({} bytes, sha256:", long.len() + 2)));
+            assert_ne!(one.shown(), other.shown());
+            assert_ne!(one.artifact().expect("shallow"), other.artifact().expect("shallow"));
+        }
+    }
 
     #[test]
     fn what_is_signed_depends_on_all_that_is_done() {

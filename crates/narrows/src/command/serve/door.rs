@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::case::{Answer, Ask, Case, LONGEST};
+use super::case::{Answer, Ask, Case, LONGEST, Listed};
 use super::charge::Charge;
 use super::keys::Keys;
 use super::roster::Roster;
@@ -132,7 +132,13 @@ impl Porter {
         let mut line = String::new();
         BufReader::new(input.take(LONGEST)).read_line(&mut line).await?;
         let answer = match serde_json::from_str::<Ask>(&line) {
-            Ok(Ask::List) => Answer::Open(self.waiting().await.into_iter().map(|(_, case)| case).collect()),
+            Ok(Ask::List) => {
+                Answer::Open(self.waiting().await.iter().map(|(_, case)| Listed::from(case)).collect())
+            }
+            Ok(Ask::Show(id)) => {
+                let found = self.waiting().await.into_iter().find(|(_, case)| case.id == id);
+                Answer::Whole(found.map(|(_, case)| Box::new(case)))
+            }
             Ok(Ask::Approval(approval)) => match self.count(&approval).await {
                 Ok(()) => Answer::Counted,
                 Err(why) => Answer::Refused(why),
