@@ -19,6 +19,8 @@ pub struct Principal {
     /// The tools it may cause to be used: `read_file`, `notes/add`, `notes/*`, `kind:read`. Of the operator's tools only
     /// those are left. `None`: all of them.
     pub scopes: Option<Vec<String>>,
+    /// What the proof of who it is narrows that to besides, such as the scopes of a token: a call has to be in both.
+    pub narrowed: Option<Vec<String>>,
 }
 
 /// How it is known who somebody is.
@@ -70,17 +72,20 @@ impl Principal {
     /// Whether it may cause this call, as far as its scopes go. A kind is that which the call turns out to be: whatever an
     /// agent calls it, each of them has to be in scope.
     pub(crate) fn may_cause(&self, call: &Call) -> bool {
-        let Some(scopes) = &self.scopes else { return true };
-        let names = |wanted: &str| scopes.iter().any(|scope| scope == wanted);
-        if names(&call.tool()) {
-            return true;
-        }
-        if let (_, Some(server)) = call.parts() {
-            return names(&format!("{server}/*"));
-        }
-        let is_kind = |kind: &str| names(&format!("kind:{kind}"));
-        is_kind(call.kind()) && call.action().kinds().into_iter().map(Kind::name).all(is_kind)
+        [&self.scopes, &self.narrowed].into_iter().flatten().all(|scopes| is_within(call, scopes))
     }
+}
+
+fn is_within(call: &Call, scopes: &[String]) -> bool {
+    let names = |wanted: &str| scopes.iter().any(|scope| scope == wanted);
+    if names(&call.tool()) {
+        return true;
+    }
+    if let (_, Some(server)) = call.parts() {
+        return names(&format!("{server}/*"));
+    }
+    let is_kind = |kind: &str| names(&format!("kind:{kind}"));
+    is_kind(call.kind()) && call.action().kinds().into_iter().map(Kind::name).all(is_kind)
 }
 
 #[cfg(test)]
@@ -123,6 +128,21 @@ mod tests {
     }
 
     proptest! {
+        /// A call is in both or it is in none.
+        #[test]
+        fn two_lists_are_narrower_than_one(
+            scopes in prop::option::of(prop::collection::vec("kind:(read|edit)|Read", 0..3)),
+            narrowed in prop::option::of(prop::collection::vec("kind:(read|edit)|Read", 0..3)),
+            kind in "read|edit|execute",
+        ) {
+            let call = call(None, "Read", &kind, json!({}));
+            let may = |scopes: &Option<Vec<String>>, narrowed: &Option<Vec<String>>| {
+                let (scopes, narrowed) = (scopes.clone(), narrowed.clone());
+                Principal { scopes, narrowed, ..Principal::default() }.may_cause(&call)
+            };
+            prop_assert_eq!(may(&scopes, &narrowed), may(&scopes, &None) && may(&None, &narrowed));
+        }
+
         /// Whatever the scopes are, more of them allow at least as much, and none allows nothing.
         #[test]
         fn scopes_only_narrow(

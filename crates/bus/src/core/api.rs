@@ -28,6 +28,8 @@ pub struct Arrival<'a> {
     pub listener: usize,
     /// Who it is. What it opens is seen by nobody with another identity.
     pub identity: &'a str,
+    /// What its proof of that narrows it to, where something is served that has scopes.
+    pub scopes: Option<&'a [String]>,
     /// Whether the limits of an identity hold for it: where clients are asked who they are.
     pub metered: bool,
     /// Whether the bus ends when this client's input does, as on stdio.

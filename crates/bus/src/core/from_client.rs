@@ -34,6 +34,7 @@ impl<O: Outlet> Pass<'_, O> {
         let key = self.core.clients.insert(ClientState {
             serial,
             identity,
+            scopes: from.scopes.map(Box::from),
             metered: from.metered,
             resting: false,
             listener: from.listener,

@@ -430,7 +430,7 @@ impl<O: Outlet> Pass<'_, O> {
         let is_first = first.and_then(|first| self.core.worker(first)).is_none_or(|first| !first.hears());
         let Some(client_state) = self.core.client(client) else { return Route::Hold };
         let is_known = client_state.initialize.is_some();
-        let identity = client_state.identity;
+        let (identity, scopes) = (client_state.identity, client_state.scopes.clone());
         if is_first {
             client_state.worker = Some(worker);
         }
@@ -440,7 +440,7 @@ impl<O: Outlet> Pass<'_, O> {
             state.identity = Some(identity);
         }
         self.fill(pool);
-        self.name_client(worker, pool, identity);
+        self.name_client(worker, pool, identity, scopes.as_deref());
         if is_known {
             self.introduce(worker, client);
             return Route::Backlog(worker);
@@ -448,16 +448,18 @@ impl<O: Outlet> Pass<'_, O> {
         Route::Worker { worker, session: None }
     }
 
-    /// Tells a worker with a gate who its client is, before anything else: what a client says about that comes later, and
+    /// Tells a worker with a gate who its client is and what it is narrowed to, before anything else: what a client says about that comes later, and
     /// too late.
-    fn name_client(&mut self, worker: Worker, pool: PoolId, identity: Identity) {
+    fn name_client(&mut self, worker: Worker, pool: PoolId, identity: Identity, scopes: Option<&[String]>) {
         if self.core.pool_of(pool).settings.manifest.is_none() {
             return;
         }
         let name = Value::from(&*self.core.identities.name(identity)).to_string();
-        let line: [&[u8]; 3] = [
+        let scopes = scopes.map(|scopes| format!(r#","scopes":{}"#, Value::from(scopes))).unwrap_or_default();
+        let line: [&[u8]; 4] = [
             br#"{"jsonrpc":"2.0","method":"narrows/identity","params":{"identity":"#,
             name.as_bytes(),
+            scopes.as_bytes(),
             b"}}",
         ];
         self.write_worker(worker, &line);

@@ -154,6 +154,8 @@ pub(super) struct Held {
 pub(super) struct ClientState {
     pub(super) serial: u64,
     pub(super) identity: Identity,
+    /// What it is narrowed to.
+    pub(super) scopes: Option<Box<[String]>>,
     /// The limits of an identity hold for it.
     pub(super) metered: bool,
     /// It is not read from because its identity has sent too much.

@@ -101,7 +101,7 @@ impl Scene {
     }
 
     fn open(&mut self) -> u32 {
-        let from = Arrival { listener: 0, identity: ANYONE, metered: false, ends_bus: false };
+        let from = Arrival { listener: 0, identity: ANYONE, scopes: None, metered: false, ends_bus: false };
         self.core.client_open(self.now, from, &mut self.sight).unwrap().0
     }
 

@@ -70,14 +70,15 @@ impl<B: Brain> Driver<B> {
         if self.hand_over.is_some() {
             conn.fresh = Some(Box::new(Fresh { listener, identity: identity.clone(), read: Vec::new() }));
         }
-        let from = Arrival { listener, identity: &identity, metered: false, ends_bus: false };
+        let from = Arrival { listener, identity: &identity, scopes: None, metered: false, ends_bus: false };
         self.admit_conn(now, from, conn);
     }
 
     /// Takes a client that somebody else has let in.
     pub(super) fn admit_newcomer(&mut self, now: Time, socket: OwnedFd, from: &Newcomer) {
-        let Newcomer { listener, identity, metered } = from;
-        let from = Arrival { listener: *listener, identity, metered: *metered, ends_bus: false };
+        let Newcomer { listener, identity, scopes, metered } = from;
+        let scopes = scopes.as_deref();
+        let from = Arrival { listener: *listener, identity, scopes, metered: *metered, ends_bus: false };
         self.admit_conn(now, from, Conn::new(Stream::socket(socket), None, false, true));
     }
 
@@ -87,7 +88,7 @@ impl<B: Brain> Driver<B> {
         self.copied.extend(ends.copied);
         let conn = Conn::new(ends.input, Some(ends.output), false, false);
         let listener = listener as usize;
-        let from = Arrival { listener, identity: &identity, metered: false, ends_bus: true };
+        let from = Arrival { listener, identity: &identity, scopes: None, metered: false, ends_bus: true };
         self.admit_conn(now, from, conn);
     }
 

@@ -22,6 +22,8 @@ pub struct Newcomer {
     pub listener: usize,
     /// Who it is.
     pub identity: String,
+    /// What its proof of that narrows it to, where something is served that has scopes. `None`: nothing.
+    pub scopes: Option<Vec<String>>,
     /// Whether the limits of an identity hold for it.
     pub metered: bool,
 }

@@ -144,7 +144,7 @@ impl Scene {
             id: "user:ada".into(),
             method: Method::Process,
             roles: roles.iter().map(|role| (*role).to_owned()).collect(),
-            scopes: None,
+            ..Principal::default()
         };
         let setting = Setting { began: 1_000_000, nonce: "n".into() };
         let gate = Gate::new(mandate, who, policy(), Box::new(Plain), setting);

@@ -199,7 +199,7 @@ pub(super) const TOKEN: &[Example] = &[
 /// Of `narrows token new`.
 pub(super) const TOKEN_NEW: &[Example] = &[
     ("narrows token new laptop --file tokens.toml > laptop.token", "a token, which is shown this once"),
-    ("narrows token new ci --scope read --file tokens.toml", "one that is narrowed"),
+    ("narrows token new ci --scope kind:read --file tokens.toml", "one that is narrowed"),
 ];
 
 /// Of `narrows token list`.

@@ -1,5 +1,8 @@
 //! A pool of the bus with a manifest: workers behind a gate, told by the bus who their client is.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -25,6 +28,7 @@ fn bus<'a>(governed: &'a Governed, more: &str) -> Bus<'a> {
     let file = write(&governed.place, &text);
     let mut command = command(&governed.place, &["--config", &file]);
     command.env("NARROWS_DATA_DIR", governed.place.path().join("data"));
+    command.env("XDG_DATA_HOME", governed.place.path().join("share"));
     command.env("OPENAI_BASE_URL", "builtin:demo").env("OPENAI_MODEL", "m");
     Bus::started(&governed.place, command)
 }
@@ -120,6 +124,84 @@ fn two_users_of_a_governed_pool_do_not_see_each_other() {
     assert!(loaded.get("result").is_some(), "{loaded}");
     bus.stop();
     governed.actions();
+}
+
+/// A client that comes over HTTP with a token.
+struct Far {
+    address: String,
+    token: String,
+    connection: String,
+}
+
+impl Far {
+    /// Asks for something, and reads what comes until a line has this in it.
+    fn exchange(&self, head: &str, body: &str, until: &str) -> (TcpStream, String) {
+        let Self { address, token, connection } = self;
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        let length = body.len();
+        let request = format!(
+            "{head} /acp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n{connection}\
+             Accept: {accept}\r\nAuthorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n{body}",
+            accept = if head == "GET" { "text/event-stream" } else { "application/json, text/event-stream" },
+        );
+        stream.write_all(request.as_bytes()).expect("it reads");
+        let read = read_until(&mut stream, until);
+        (stream, read)
+    }
+}
+
+fn read_until(stream: &mut TcpStream, until: &str) -> String {
+    let mut read = String::new();
+    let mut lines = BufReader::with_capacity(1, stream);
+    while !read.contains(until) {
+        assert_ne!(lines.read_line(&mut read).expect("UTF-8"), 0, "{until}: {read}");
+    }
+    read
+}
+
+#[test]
+fn the_scopes_of_a_token_hold_at_the_gate() {
+    for (scope, allowed) in [("kind:read", true), ("kind:edit", false)] {
+        let governed = Governed::bridge(READ);
+        governed
+            .place
+            .file("who.toml", "[[identity]]\nwho = \"bus:token:laptop\"\nscopes = [\"kind:read\"]\n");
+        let file = governed.place.path().join("tokens.toml");
+        let made =
+            governed.place.narrows(["token", "new", "laptop", "--scope", scope, "--file"]).arg(file).output();
+        let token = String::from_utf8(made.expect("it starts").stdout).expect("UTF-8").trim().to_owned();
+        let web =
+            "[[listen]]\nurl = \"http://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"tokens.toml\"\n";
+        let bus = bus(&governed, &format!("identities = \"who.toml\"\n{web}"));
+        let url = bus.at[2].clone();
+        let address = url.trim_start_matches("http://").split('/').next().expect("an address").to_owned();
+        let mut far = Far { address, token, connection: String::new() };
+        let message = |id: u64, method: &str, params: &Value| {
+            json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+        };
+        let params = json!({"protocolVersion": 1, "clientCapabilities": {}});
+        let (stream, head) = far.exchange("POST", &message(0, "initialize", &params), "\r\n\r\n");
+        drop(stream);
+        let name = head.lines().find(|line| line.to_lowercase().starts_with("acp-connection-id"));
+        far.connection = format!("{}\r\n", name.expect(&head));
+        let (mut events, _) = far.exchange("GET", "", "\r\n\r\n");
+        let cwd = governed.root().canonicalize().expect("it is there");
+        far.exchange("POST", &message(1, "session/new", &json!({"cwd": cwd, "mcpServers": []})), " 202");
+        let seen = read_until(&mut events, "\"sessionId\"");
+        let session =
+            seen.split("\"sessionId\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect(&seen);
+        let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "go"}]});
+        far.connection += &format!("Acp-Session-Id: {session}\r\n");
+        far.exchange("POST", &message(2, "session/prompt", &prompt), " 202");
+        let seen = read_until(&mut events, "\"stopReason\"");
+        assert_eq!(seen.contains("end_turn"), allowed, "{scope}: {seen}");
+        bus.stop();
+        governed.actions();
+        assert_eq!(identities(&governed), ["bus:token:laptop \"bus\""]);
+        let entries = governed.entries();
+        let decided = entries.iter().find(|entry| entry["action"] == "policy.resolved").expect("a decision");
+        assert_eq!(decided["policy"]["decision"] == "allow", allowed, "{decided}");
+    }
 }
 
 #[test]

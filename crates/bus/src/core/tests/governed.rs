@@ -15,7 +15,11 @@ fn scene(share: Share) -> Scene {
 }
 
 fn open(scene: &mut Scene, identity: &str) -> u32 {
-    let from = Arrival { listener: 0, identity, metered: false, ends_bus: false };
+    open_narrowed(scene, identity, None)
+}
+
+fn open_narrowed(scene: &mut Scene, identity: &str, scopes: Option<&[String]>) -> u32 {
+    let from = Arrival { listener: 0, identity, scopes, metered: false, ends_bus: false };
     scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0
 }
 
@@ -46,6 +50,18 @@ fn a_worker_is_told_first_who_its_client_is() {
             )),
             "{seen}"
         );
+    }
+}
+
+#[test]
+fn a_worker_is_told_what_its_client_is_narrowed_to() {
+    for (scopes, expected) in [(vec![], "[]"), (vec!["kind:\"read".to_owned()], r#"["kind:\"read"]"#)] {
+        let mut scene = scene(Share::Connection);
+        let ada = open_narrowed(&mut scene, "token:ada", Some(&scopes));
+        scene.ask(ada, 1, "initialize", &json!({"protocolVersion": 1}));
+        let seen = scene.seen();
+        let line = format!(r#""params":{{"identity":"token:ada","scopes":{expected}}}}}"#);
+        assert!(seen.contains(&line), "{seen}");
     }
 }
 

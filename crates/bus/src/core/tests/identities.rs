@@ -33,7 +33,7 @@ impl Scene {
     }
 
     fn try_open(&mut self, identity: &str) -> Option<u32> {
-        let from = Arrival { listener: 0, identity, metered: true, ends_bus: false };
+        let from = Arrival { listener: 0, identity, scopes: None, metered: true, ends_bus: false };
         self.core.client_open(self.now, from, &mut self.sight).map(|client| client.0)
     }
 

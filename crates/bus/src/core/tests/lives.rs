@@ -106,7 +106,7 @@ fn a_bus_that_stops_lets_turns_end_and_takes_no_more() {
             .core
             .client_open(
                 scene.now,
-                Arrival { listener: 0, identity: ANYONE, metered: false, ends_bus: false },
+                Arrival { listener: 0, identity: ANYONE, scopes: None, metered: false, ends_bus: false },
                 &mut scene.sight
             )
             .is_none()
@@ -195,7 +195,7 @@ fn settings_change_without_a_failed_request() {
 #[test]
 fn on_stdio_what_was_said_before_the_end_is_answered() {
     let mut scene = Scene::new(&config(vec![pool(Share::All)]));
-    let from = Arrival { listener: 0, identity: ANYONE, metered: false, ends_bus: true };
+    let from = Arrival { listener: 0, identity: ANYONE, scopes: None, metered: false, ends_bus: true };
     let client = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap();
     scene.ask(client.0, 1, "initialize", &json!({"protocolVersion": 1}));
     scene.core.client_eof(scene.now, client, &mut scene.sight);

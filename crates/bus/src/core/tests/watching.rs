@@ -249,7 +249,7 @@ fn others_do_not_watch() {
     let mut scene = scene();
     let (_, two) = scene.watched();
     scene.leaves(two);
-    let from = Arrival { listener: 0, identity: "token:x", metered: false, ends_bus: false };
+    let from = Arrival { listener: 0, identity: "token:x", scopes: None, metered: false, ends_bus: false };
     let other = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
     scene.seen();
     for method in ["session/load", "session/resume", "session/prompt"] {

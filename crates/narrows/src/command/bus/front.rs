@@ -217,6 +217,7 @@ impl Backend for Way {
             let from = Newcomer {
                 listener: self.listener,
                 identity: known_as(self.auth, identity.name),
+                scopes: identity.scopes,
                 metered: matches!(self.auth, Some(config::Auth::Token | config::Auth::Mtls)),
             };
             let bus = self.bus.get().ok_or(std::io::ErrorKind::NotConnected)?;

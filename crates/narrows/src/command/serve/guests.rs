@@ -38,7 +38,9 @@ pub(crate) enum GuestsError {
     #[error("{0}")]
     Form(#[from] toml::de::Error),
     /// Nobody is called so.
-    #[error("who = {0:?} is neither user:NAME nor uid:NUMBER nor bus:NAME nor {ANYBODY}")]
+    #[error(
+        "who = {0:?} is neither user:NAME nor uid:NUMBER nor bus:token:NAME nor bus:cert:NAME nor {ANYBODY}"
+    )]
     Who(String),
     /// It says twice what somebody may.
     #[error("who = {0:?} stands there twice")]
@@ -97,14 +99,19 @@ impl Guests {
         self.judge(user, self.identify(user, method))
     }
 
-    /// The same of somebody whom a bus has named: a user, somebody whom it knows by a token or a certificate, or anybody.
-    pub(super) fn admit_by_bus(&self, name: &str) -> Result<Principal, Principal> {
+    /// The same of somebody whom a bus has named: a user, somebody whom it knows by a token or a certificate, or anybody;
+    /// and what their token narrows them to.
+    pub(super) fn admit_by_bus(
+        &self,
+        name: &str,
+        narrowed: Option<Vec<String>>,
+    ) -> Result<Principal, Principal> {
         let user = name.strip_prefix("uid:").and_then(|number| number.parse().ok());
         let who = match (user, name) {
             (Some(_), _) | (None, narrows_bus::core::ANYONE) => self.identify(user, Method::Bus),
             _ => Principal { id: format!("bus:{name}"), method: Method::Bus, ..Principal::default() },
         };
-        self.judge(user, who)
+        self.judge(user, Principal { narrowed, ..who })
     }
 
     fn judge(&self, user: Option<u32>, who: Principal) -> Result<Principal, Principal> {
@@ -123,7 +130,7 @@ impl Guests {
         match name_of(uid, &self.users) {
             Some(name) => {
                 let roles = roles_of(name, &self.approvers);
-                Principal { id: format!("user:{name}"), method, roles, scopes: None }
+                Principal { id: format!("user:{name}"), method, roles, ..Principal::default() }
             }
             None => Principal { id: format!("uid:{uid}"), method, ..Principal::default() },
         }
@@ -149,7 +156,10 @@ fn parse(text: &str) -> Result<Vec<Entry>, GuestsError> {
     let Names { identity: entries } = toml::from_str(text)?;
     for (index, Entry { who, scopes }) in entries.iter().enumerate() {
         let is_form = match who.split_once(':') {
-            Some(("user" | "bus", name)) => !name.is_empty(),
+            Some(("user", name)) => !name.is_empty(),
+            Some(("bus", known)) => {
+                matches!(known.split_once(':'), Some(("token" | "cert", name)) if !name.is_empty())
+            }
             Some(("uid", number)) => number.parse::<u32>().is_ok_and(|uid| uid.to_string() == number),
             _ => who == ANYBODY,
         };
@@ -205,7 +215,7 @@ mod tests {
     #[test]
     fn whom_a_bus_names_is_a_user_or_somebody_of_its_own() {
         let check = |text: &str, name: &str, expected: Result<&str, &str>| {
-            let found = guests(text).admit_by_bus(name);
+            let found = guests(text).admit_by_bus(name, None);
             let found = found.map(|who| format!("{} {}", who.id, who.method.name())).map_err(|who| who.id);
             assert_eq!(found, expected.map(str::to_owned).map_err(str::to_owned), "{text} {name}");
         };
@@ -213,10 +223,20 @@ mod tests {
         check("", "uid:1001", Err("user:bob"));
         check("", "anyone", Err("tcp:loopback"));
         check("", "user:ada", Err("bus:user:ada"));
-        check("", "laptop", Err("bus:laptop"));
-        check("[[identity]]\nwho = 'bus:laptop'\n", "laptop", Ok("bus:laptop bus"));
+        check("", "token:laptop", Err("bus:token:laptop"));
+        check("[[identity]]\nwho = 'bus:token:laptop'\n", "token:laptop", Ok("bus:token:laptop bus"));
+        check("[[identity]]\nwho = 'bus:token:laptop'\n", "cert:laptop", Err("bus:cert:laptop"));
         check("[[identity]]\nwho = 'tcp:loopback'\n", "anyone", Ok("tcp:loopback none"));
         check("[[identity]]\nwho = 'user:bob'\n", "user:bob", Err("bus:user:bob"));
+    }
+
+    #[test]
+    fn the_scopes_of_a_token_stand_beside_those_of_the_file() {
+        let file = guests("[[identity]]\nwho = 'bus:token:a'\nscopes = ['kind:read']\n");
+        let who = file.admit_by_bus("token:a", Some(vec!["kind:edit".to_owned()])).expect("it is named");
+        assert_eq!(who.scopes, Some(vec!["kind:read".to_owned()]));
+        assert_eq!(who.narrowed, Some(vec!["kind:edit".to_owned()]));
+        assert_eq!(file.admit_by_bus("token:a", None).expect("it is named").narrowed, None);
     }
 
     #[test]
@@ -232,6 +252,8 @@ mod tests {
         for (text, words) in [
             ("[[identity]]\nwho = 'bob'\n", "is neither"),
             ("[[identity]]\nwho = 'user:'\n", "is neither"),
+            ("[[identity]]\nwho = 'bus:laptop'\n", "is neither"),
+            ("[[identity]]\nwho = 'bus:token:'\n", "is neither"),
             ("[[identity]]\nwho = 'uid:007'\n", "is neither"),
             ("[[identity]]\nwho = 'user:a'\n[[identity]]\nwho = 'user:a'\n", "twice"),
             ("[[identity]]\nwho = 'user:a'\nscopes = ['']\n", "is empty"),

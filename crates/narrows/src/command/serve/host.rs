@@ -241,7 +241,8 @@ async fn one_client(host: &Host, for_bus: bool, leaving: &Leaving) -> Result<(),
         false => host.guests.admit(Some(peer::of_parent()), Method::Process),
         true => {
             let Some(Some(first)) = leaving.unless(client.receiver.recv()).await else { return Ok(()) };
-            host.guests.admit_by_bus(&told_by_bus(&first).ok_or_else(Failure::no_bus_before)?)
+            let Told { identity, scopes } = told_by_bus(&first).ok_or_else(Failure::no_bus_before)?;
+            host.guests.admit_by_bus(&identity, scopes)
         }
     };
     let served = match admitted {
@@ -267,16 +268,19 @@ async fn tell_unstarted(mut client: Link) {
     stand::drain(&client.sender).await;
 }
 
+/// What a bus says of a client.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Told {
+    identity: String,
+    #[serde(default)]
+    scopes: Option<Vec<String>>,
+}
+
 /// Whom a bus names in the first line it writes.
-fn told_by_bus(first: &Frame) -> Option<String> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Told {
-        identity: String,
-    }
+fn told_by_bus(first: &Frame) -> Option<Told> {
     let is_it = first.method().is_some_and(|method| method == IDENTITY) && first.id().is_none();
-    let told: Told = serde_json::from_slice(first.params().filter(|_| is_it)?).ok()?;
-    Some(told.identity)
+    serde_json::from_slice(first.params().filter(|_| is_it)?).ok()
 }
 
 #[cfg(test)]
@@ -287,11 +291,20 @@ mod tests {
     fn only_the_line_of_a_bus_says_who_it_is() {
         let check = |line: &str, expected: Option<&str>| {
             let frame = Frame::parse(line.to_owned().into());
-            assert_eq!(told_by_bus(&frame).as_deref(), expected, "{line}");
+            let told = told_by_bus(&frame).map(|told| format!("{} {:?}", told.identity, told.scopes));
+            assert_eq!(told.as_deref(), expected, "{line}");
         };
         check(
             r#"{"jsonrpc":"2.0","method":"narrows/identity","params":{"identity":"uid:7"}}"#,
-            Some("uid:7"),
+            Some("uid:7 None"),
+        );
+        check(
+            r#"{"jsonrpc":"2.0","method":"narrows/identity","params":{"identity":"a","scopes":["b"]}}"#,
+            Some("a Some([\"b\"])"),
+        );
+        check(
+            r#"{"jsonrpc":"2.0","method":"narrows/identity","params":{"identity":"a","scopes":"b"}}"#,
+            None,
         );
         check(r#"{"jsonrpc":"2.0","method":"narrows/identity","params":{"identity":7}}"#, None);
         check(r#"{"jsonrpc":"2.0","method":"narrows/identity","params":{"identity":"a","x":1}}"#, None);

@@ -136,7 +136,7 @@ impl Keys {
         let mut roles = roles_of(name, approvers);
         roles.extend(role.clone());
         // The same somebody as on the other side of the gate, so that nobody counts twice.
-        Ok(Principal { id: format!("user:{name}"), method: Method::Signature, roles, scopes: None })
+        Ok(Principal { id: format!("user:{name}"), method: Method::Signature, roles, ..Principal::default() })
     }
 }
 
