@@ -97,9 +97,10 @@ async fn pass(lines: &[Bytes], log: Option<&Path>) -> io::Result<f64> {
         Some(path) => {
             let log = Log::open(path, narrows_audit::Options::default()).map_err(io::Error::other)?;
             tokio::spawn(async move {
-                let ended = stand(gate()?, outer, inner, log.clone(), asked).await;
+                // Whichever end goes first, the log is closed.
+                let _ = stand(gate()?, outer, inner, log.clone(), asked).await;
                 log.close();
-                io::Result::Ok(drop(ended))
+                Ok(())
             })
         }
         None => tokio::spawn(relay(outer, inner)),
