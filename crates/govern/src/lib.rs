@@ -105,6 +105,7 @@ mod proxy;
 mod record;
 mod roots;
 mod scope;
+mod sealed;
 mod till;
 
 pub use chain::join;

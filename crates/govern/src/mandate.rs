@@ -37,6 +37,9 @@ pub struct Mandate {
     pub roots: Vec<PathBuf>,
     /// Those of them in which nothing is changed.
     pub read_only: Vec<PathBuf>,
+    /// What is not changed whatever a policy says, because it decides about the agent: files, and directories with all that is
+    /// in them.
+    pub sealed: Vec<PathBuf>,
     /// Who may approve what, where a policy does not say. Nobody: whoever is asked.
     pub approvers: Vec<Approver>,
     /// How much is done unasked.
@@ -84,6 +87,7 @@ impl Mandate {
             roots,
             approvers: bundle.governance.as_ref().map(|it| it.config.approvers.clone()).unwrap_or_default(),
             read_only: Vec::new(),
+            sealed: Vec::new(),
             autonomy,
             patience: Patience::default(),
             asks_first: bundle.role == Kind::Server,

@@ -60,7 +60,7 @@ pub fn admit(path: &Path, roots: &[PathBuf], ground: &dyn Ground) -> Result<Path
 }
 
 /// The longest part of `path` that exists without its links, and the rest as it is.
-fn resolve(path: &Path, ground: &dyn Ground) -> Result<PathBuf, Outside> {
+pub(crate) fn resolve(path: &Path, ground: &dyn Ground) -> Result<PathBuf, Outside> {
     let mut rest: Vec<OsString> = Vec::new();
     let mut now = path;
     loop {

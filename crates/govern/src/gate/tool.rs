@@ -18,6 +18,7 @@ use crate::call::{Progress, Said};
 use crate::life::Life;
 use crate::record::{self, Approved};
 use crate::scope;
+use crate::sealed;
 use crate::till::Spent;
 
 /// What is to be done with an update about a call.
@@ -206,7 +207,9 @@ impl<O: Out> Pass<'_, O> {
         let case = session.calls.get(id)?;
         let gate = &self.gate;
         let mut verdict = gate.desk.rule(&case.call, &gate.mandate, &gate.who, &session.roots, at);
-        if let Some(because) = scope::beyond(&case.call, &gate.mandate, &*gate.ground) {
+        let beyond = scope::beyond(&case.call, &gate.mandate, &*gate.ground)
+            .or_else(|| sealed::touched(&case.call, &gate.mandate, &session.roots, &*gate.ground));
+        if let Some(because) = beyond {
             verdict.ruling.class = Class::Deny;
             verdict.because.get_or_insert(because);
         }

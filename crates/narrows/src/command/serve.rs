@@ -23,6 +23,7 @@ mod persona;
 mod pins;
 mod proxy;
 mod roster;
+mod scripts;
 mod self_test;
 mod server;
 mod servers;

@@ -27,6 +27,10 @@ impl Failure {
             SpawnError::NotFound { searched: None, .. } => {
                 failure.because(&io::Error::other("there is no such file"))
             }
+            SpawnError::SandboxPlace { .. } => failure.because(error).hint(
+                "a sandbox shows the system, what is mounted, and of a program elsewhere itself or its node_modules, virtual \
+                 environment or version; mount the rest, or install it for the system",
+            ),
             error => failure.because(error),
         }
     }

@@ -231,6 +231,13 @@ impl Failure {
         failure
     }
 
+    /// The same of an agent in a sandbox, which may have missed something there.
+    pub(crate) fn confined_agent_gone(agent: &str, reason: &CloseReason) -> Self {
+        Self::agent_gone(agent, reason).hint(
+            "if it has missed a file: its sandbox shows the system, what is mounted, and the program itself; mount the rest",
+        )
+    }
+
     /// The agent had to be ended.
     pub(crate) fn unruly(agent: &str, why: &str) -> Self {
         Self::new(Code::Agent, line(&format!("the agent {agent:?} was ended: {why}")))

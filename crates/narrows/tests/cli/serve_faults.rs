@@ -44,7 +44,7 @@ fn what_has_changed_is_refused_until_it_is_approved() {
     let governed = Governed::bridge(QUIET);
     assert_snapshot!(told(&governed, &[]), @r"
     --- stderr ---
-    [DIR]/ws/ACP.md and what it leads to, 7 files, are trusted from now on; whatever changes is to be approved
+    [DIR]/ws/ACP.md and what it leads to, 8 files, are trusted from now on; whatever changes is to be approved
     --- exit 0 ---
     ");
     // The same again is trusted.
@@ -61,7 +61,7 @@ fn what_has_changed_is_refused_until_it_is_approved() {
     assert_snapshot!(without_digests(&told(&governed, &["--approve"])), @r"
     --- stderr ---
     approved: [DIR]/ws/OPERATOR.md has changed: sha256 [OLD] -> [NEW]
-    [DIR]/ws/ACP.md is trusted as it is, 7 files
+    [DIR]/ws/ACP.md is trusted as it is, 8 files
     --- exit 0 ---
     ");
     assert!(told(&governed, &[]).contains("--- exit 0 ---"));
@@ -89,7 +89,7 @@ fn a_program_in_the_workspace_is_a_part_of_what_is_trusted() {
     let text = std::fs::read_to_string(&path).expect("it is there");
     governed.file("AGENT-CLI.md", &text.replace("bin: narrows\n", "bin: ./agent.sh\n"));
     governed.file("agent.sh", "#!/bin/sh\nexit 0\n");
-    assert!(told(&governed, &[]).contains("8 files, are trusted"));
+    assert!(told(&governed, &[]).contains("9 files, are trusted"));
     governed.file("agent.sh", "#!/bin/sh\nexit 1\n");
     let said = told(&governed, &[]);
     assert!(said.contains("agent.sh has changed") && said.contains("--- exit 2 ---"), "{said}");
@@ -188,7 +188,7 @@ fn an_agent_of_another_version_is_not_started() {
     governed.demand(">=99.0.0");
     assert_snapshot!(told(&governed, &[]), @r#"
     --- stderr ---
-    [DIR]/ws/ACP.md and what it leads to, 7 files, are trusted from now on; whatever changes is to be approved
+    [DIR]/ws/ACP.md and what it leads to, 8 files, are trusted from now on; whatever changes is to be approved
     error: the agent "tidy-agent" is not started: "narrows --version" tells against it
       because: version [VERSION] is not in >=99.0.0
     hint: install a version that its AGENT-CLI.md names in version_check.range

@@ -190,6 +190,22 @@ fn an_agent_that_dies_ends_its_own_connection_only() {
 }
 
 #[test]
+fn what_was_changed_meanwhile_is_not_run_for_the_next_client() {
+    let governed = Governed::bridge(READ);
+    let bus = listening(&governed, &[]);
+    let (_first, _) = client(&bus, &governed, 0);
+    governed.file("agent.toml", &format!("{READ}# more\n"));
+    let answer = initialize(&mut bus.client_at(0));
+    assert_eq!(answer["error"]["message"], "the agent could not be started", "{answer}");
+    let is_told = |entry: &Value| {
+        entry["action"] == "agent.refused" && entry["metadata"]["aip44"]["code"] == "pin_changed"
+    };
+    assert!(governed.entries().iter().any(is_told));
+    governed.file("agent.toml", READ);
+    client(&bus, &governed, 0);
+}
+
+#[test]
 fn one_who_approves_sees_what_waits_on_every_connection() {
     let governed = Governed::bridge(&asks("delete"));
     governed.leads(1);

@@ -78,6 +78,20 @@ fn entry(governed: &Governed, action: &str) -> Value {
     governed.entries().into_iter().find(|entry| entry["action"] == action).unwrap_or_default()
 }
 
+/// A command that reaches a port of this machine, which was tried out where nothing is in its way.
+fn connect(port: u16) -> String {
+    let ways = [
+        format!(r#"python3 -c "import socket; socket.create_connection((None, {port}), 5)""#),
+        format!(r#"bash -c "exec 3<>/dev/tcp/127.0.0.1/{port}""#),
+        format!(r#"perl -MIO::Socket::INET -e "exit !IO::Socket::INET->new(qq(127.0.0.1:{port}))""#),
+        format!("curl -s --max-time 5 telnet://127.0.0.1:{port} < /dev/null"),
+    ];
+    let works = |way: &String| {
+        Command::new("sh").args(["-c", way]).output().is_ok_and(|output| output.status.success())
+    };
+    ways.into_iter().find(works).expect("python3, bash, perl or curl reaches a port of this machine")
+}
+
 #[test]
 fn an_agent_cannot_get_out_of_its_sandbox() {
     if !can_be_had() {
@@ -85,6 +99,7 @@ fn an_agent_cannot_get_out_of_its_sandbox() {
     }
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = server.local_addr().expect("an address").port();
+    let connect = connect(port);
     let script = format!(
         r#"
 try write-workspace 'echo x > /work/new'
@@ -100,8 +115,9 @@ try governance 'echo x > GOVERNANCE.md'
 try log 'echo x >> audit/audit-log.jsonl'
 try move-log 'mv /work/audit /work/elsewhere'
 try remove-log 'rm -r audit'
-try network 'exec 3<>/dev/tcp/127.0.0.1/{port}'
-try network-by-curl 'curl -s --max-time 5 http://127.0.0.1:{port}/'
+try own-script 'echo x >> agent.sh'
+try move-own-script 'mv /work/agent.sh /work/other.sh'
+try network '{connect}'
 try secret-env 'test -n "$NARROWS_SECRET"'
 try named-env 'test -n "$NAMED"'
 try supervisor-env 'cat /proc/$PPID/environ'
@@ -134,8 +150,9 @@ try private-temp 'echo x > /tmp/mine && echo y > $HOME/mine'
     log failed
     move-log failed
     remove-log failed
+    own-script failed
+    move-own-script failed
     network failed
-    network-by-curl failed
     secret-env failed
     named-env worked
     supervisor-env failed
@@ -305,4 +322,86 @@ fn an_agent_lives_no_longer_than_its_runner_says() {
     let about = entry(&governed, "sandbox.applied")["metadata"]["aip44"].clone();
     assert_eq!(about["limits"], json!({"timeout_ms": 400, "cpu_ms_per_process": 60000}));
     assert_eq!(about["runner"]["downgraded"], true);
+}
+
+#[test]
+fn of_a_program_in_a_home_or_the_workspace_only_itself_is_shown() {
+    if !can_be_had() {
+        return;
+    }
+    use std::os::unix::fs::PermissionsExt;
+    let script = "#!/bin/sh\ncd /work\n\
+        try keyring 'cat \"$NAMED/.local/share/keyrings/secret\"'\n\
+        try neighbour 'cat \"$NAMED/.local/bin/other\"'\n\
+        try itself 'cat \"$NAMED/.local/bin/agent\"'\n\
+        try mounted 'cat /work/text'\n\
+        try not-mounted 'cat \"$NAMED/../workspace/hidden\" || cat ../hidden'\n";
+    let mounts = "mounts: [{source: {ref: ./docs}, at: /work}]\n";
+    let governed = sandboxed(&format!("{mounts}env: {{passthrough: [{MARK}, NAMED]}}\n"), "");
+    let home = governed.place.path().join("person");
+    for directory in
+        [home.join(".local/bin"), home.join(".local/share/keyrings"), governed.root().join("docs")]
+    {
+        std::fs::create_dir_all(directory).expect("a directory");
+    }
+    governed.file("docs/text", "text");
+    governed.file("hidden", "hidden");
+    let whole = format!("{}{NOTES}{}{AGENT}", &script[..10], &script[10..]);
+    let check = |bin: &str, program: &std::path::Path, home: &std::path::Path| {
+        std::fs::write(program, &whole).expect("a program");
+        std::fs::set_permissions(program, std::fs::Permissions::from_mode(0o755)).expect("a program");
+        let cli =
+            agent_cli("./SANDBOX.md", "").replace("bin: sh\nbin_args: [agent.sh]", &format!("bin: {bin}"));
+        governed.file("AGENT-CLI.md", &cli);
+        governed.place.told(governed.serve(&["--approve"]));
+        let mut command = governed.serve(&[]);
+        let path = format!("{}:/usr/bin:/bin", home.join(".local/bin").display());
+        command.env("HOME", home).env("PATH", path).env("NAMED", home);
+        let mut talk = Talk::initialized(&governed.place, command);
+        talk.ask("session/new", &json!({"cwd": governed.root().join("docs"), "mcpServers": []}));
+        let ended = talk.end();
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+        let notes = governed.root().join("docs/notes");
+        let noted = std::fs::read_to_string(&notes).expect("notes");
+        std::fs::remove_file(notes).expect("notes");
+        noted
+    };
+    std::fs::write(home.join(".local/share/keyrings/secret"), "secret").expect("a file");
+    std::fs::write(home.join(".local/bin/other"), "other").expect("a file");
+    let expected = |itself: &str| {
+        format!("keyring failed\nneighbour failed\nitself {itself}\nmounted worked\nnot-mounted failed\n")
+    };
+    assert_eq!(check("agent", &home.join(".local/bin/agent"), &home), expected("worked"));
+    std::fs::remove_file(home.join(".local/bin/agent")).expect("it was there");
+    assert_eq!(check("./agent", &governed.root().join("agent"), &home), expected("failed"));
+}
+
+#[test]
+fn a_script_that_was_changed_is_not_run_for_the_next_client() {
+    // Below the tier nothing keeps an agent from changing it.
+    let governed = Governed::bridge("");
+    governed.talk().end();
+    governed.file("agent.toml", "# more\n");
+    let told = governed.place.told(governed.serve(&[]));
+    assert!(told.contains("agent.toml has changed") && told.contains("--approve"), "{told}");
+    governed.file("agent.toml", "");
+    governed.talk().end();
+}
+
+#[test]
+fn a_limit_of_memory_holds_in_every_tier_or_is_refused() {
+    let governed = sandboxed("", "");
+    governed.file("ACP.md", &acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n"));
+    let runner = "runner: {engine: in-process, limits: {memory_mb: 512}}\n";
+    governed.file("AGENT-CLI.md", &agent_cli("./SANDBOX.md", runner));
+    let told = governed.place.told(governed.serve(&[]));
+    let refused = entry(&governed, "sandbox.refused")["metadata"]["aip44"].clone();
+    let applied = entry(&governed, "sandbox.applied")["metadata"]["aip44"].clone();
+    match refused["code"].as_str() {
+        Some(code) => {
+            assert_eq!((code, &refused["field"]), ("runner_limit_unenforceable", &json!("limits.memory_mb")));
+            assert!(told.contains("limits.memory_mb") && applied.is_null(), "{told} {applied}");
+        }
+        None => assert_eq!(applied["limits"]["memory_mb"], 512, "{told}"),
+    }
 }

@@ -259,6 +259,35 @@ fn what_a_sandbox_shows_read_only_is_not_written_by_the_client_either() {
 }
 
 #[test]
+fn what_decides_about_the_agent_is_changed_by_nobody_behind_the_gate() {
+    let sealed = vec!["/w/a/GOVERNANCE.md".into(), "/w/a/audit".into()];
+    let everything = Policy::new(Access::High, Narrowing::default());
+    let mut scene = Scene::with(Mandate { sealed, ..mandate() }, &["lead"]);
+    scene.gate.desk = crate::desk::Desk::new(everything, "g");
+    scene.opened();
+    let mut is_denied = |id: u64, method: &str, path: &str| {
+        let mut params = json!({"sessionId": "s", "path": path});
+        if method == "fs/write_text_file" {
+            params["content"] = json!("x");
+        }
+        scene.wants(id, method, &params);
+        let seen = scene.seen();
+        assert_eq!(seen.contains("decides about the agent"), seen.contains(" deny"), "{seen}");
+        seen.contains(" deny")
+    };
+    assert!(is_denied(2, "fs/write_text_file", "/w/a/GOVERNANCE.md"));
+    assert!(is_denied(3, "fs/write_text_file", "/w/a/audit/audit-log.jsonl"));
+    assert!(!is_denied(4, "fs/write_text_file", "/w/a/notes"));
+    assert!(!is_denied(5, "fs/read_text_file", "/w/a/GOVERNANCE.md"));
+    // A call that is only told of is stopped by the places it names.
+    let told = json!({"sessionUpdate": "tool_call", "toolCallId": "9", "kind": "delete", "status": "pending", "title": "t",
+        "locations": [{"path": "/w/a/audit"}]});
+    scene.update(&told);
+    let seen = scene.seen();
+    assert!(seen.contains(" deny") && seen.contains("decides about the agent"), "{seen}");
+}
+
+#[test]
 fn calls_of_tools_in_the_client_pass_the_same_gate() {
     let allow = Some(["query".to_owned()].into());
     let tools = Some(ToolSet { servers: [("db".to_owned(), allow)].into(), ..ToolSet::default() });

@@ -1,5 +1,6 @@
 //! The sandbox of an agent, made as its manifests say, or refused.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,8 @@ const PROXIES: [&str; 6] =
 #[derive(Debug, Clone)]
 pub(super) struct Cage {
     sandbox: Option<Sandbox>,
+    /// Programs that are started by where their links lead, because only from there they find their packages.
+    led: Vec<(OsString, PathBuf)>,
     env: Environment,
     pub(super) cwd: PathBuf,
     /// What is let through, if anything is.
@@ -45,7 +48,7 @@ pub(super) struct Cage {
 
 impl Cage {
     /// For the agent of a manifest, or for what an operator of our own starts. What the tier demands and cannot be had is
-    /// refused; what only the agent's manifest asks for is warned of.
+    /// refused; a sandbox that only the agent's manifest asks for is warned of.
     pub(super) async fn of(
         charge: &Charge,
         agent: Option<&Agent>,
@@ -75,15 +78,17 @@ impl Cage {
                 None
             }
         };
-        let (limits, unlimited) = limit(&bounds, strict)?;
+        let (sandbox, led) = sandbox.unzip();
+        let limits = limit(&bounds)?;
         let env = match &sandbox {
             Some(sandbox) => sheltered(&bounds, sandbox),
             None => Environment::filtered(environment::variables(), &AllowList::default().and(&bounds.env)),
         };
-        let told = told(&bounds, sandbox.as_ref(), runner, &unlimited);
+        let told = told(&bounds, sandbox.as_ref(), runner);
         Ok(Self {
             cwd: if sandbox.is_some() { bounds.cwd } else { charge.root.clone() },
             sandbox,
+            led: led.unwrap_or_default(),
             env,
             egress: bounds.egress,
             limits,
@@ -95,6 +100,9 @@ impl Cage {
 
     /// Puts a process in it. Only the agent itself gets the way out.
     pub(super) fn hold(&self, mut spec: Spec, more: &[(String, String)]) -> Spec {
+        if let Some((_, real)) = self.led.iter().find(|(named, _)| *named == spec.program) {
+            spec.program = real.into();
+        }
         spec.cwd = Some(self.cwd.clone());
         spec.env = self.env.clone();
         spec.env.extend(more.iter().map(|(name, value)| (name, value)));
@@ -127,7 +135,11 @@ impl Cage {
 }
 
 /// The sandbox itself, once it is known to work.
-async fn confine(charge: &Charge, bounds: &Bounds, programs: &[Spec]) -> Result<Sandbox, Unenforceable> {
+async fn confine(
+    charge: &Charge,
+    bounds: &Bounds,
+    programs: &[Spec],
+) -> Result<(Sandbox, Vec<(OsString, PathBuf)>), Unenforceable> {
     let gateway = !bounds.egress.is_empty();
     let support = match gateway {
         true => Support::namespaces().await,
@@ -152,59 +164,71 @@ async fn confine(charge: &Charge, bounds: &Bounds, programs: &[Spec]) -> Result<
         return Err(refused("network.egress", format!("{support} cannot give it a network of its own")));
     }
     let mut view = bounds.mounts.clone();
+    let kept = kept(&charge.root);
+    let mut led = Vec::new();
     for program in programs {
         // One that is not there is complained about when it is started.
         if let Ok(path) = narrows_process::find(program) {
-            view.extend(installation(&path, &view));
+            let mounts = installation(&path, &view, &kept);
+            let link = mounts.iter().find(|mount| mount.at == path && package(&mount.source).is_some());
+            led.extend(link.map(|mount| (program.program.clone(), mount.source.clone())));
+            view.extend(mounts);
         }
     }
-    let sandbox =
-        Sandbox { view: Some(view), protected: protected(charge), gateway, ..Sandbox::new(support) };
+    let sandbox = Sandbox { view: Some(view), protected: charge.sealed(), gateway, ..Sandbox::new(support) };
     sandbox.try_out(&bounds.cwd).await.map_err(|why| refused("mounts", why))?;
-    Ok(sandbox)
+    Ok((sandbox, led))
 }
 
-/// What decides about the agent is not for it to change: the files of the manifest, the keys, the log.
-fn protected(charge: &Charge) -> Vec<PathBuf> {
-    let bundle = &charge.bundle;
-    let pins = bundle.pins.iter().map(|pin| pin.path.as_path());
-    let keys = charge.keys.files.iter().map(|(path, _)| path.as_path());
-    let mut places: Vec<PathBuf> = pins.chain(keys).map(|path| charge.root.join(path)).collect();
-    if let narrows_manifest::AuditTarget::Log(path) = &bundle.audit {
-        places.extend(charge.root.join(path).parent().map(Path::to_owned));
-    }
-    if let Some(governance) = &bundle.governance {
-        places.push(charge.root.join(&governance.scope).join("signatures"));
-    }
-    places
-}
-
-/// What has to be seen of a program that lies where nothing else is: itself, and what it was installed with.
-fn installation(program: &Path, shown: &[Mount]) -> Vec<Mount> {
-    let home = environment::variables().find(|(name, _)| name == "HOME").map(|(_, home)| PathBuf::from(home));
+/// What has to be seen of a program that lies where nothing else is: itself, and the packages it was installed with if it
+/// lies where nothing else is installed. All else is for `mounts`.
+fn installation(program: &Path, shown: &[Mount], kept: &[PathBuf]) -> Vec<Mount> {
     let real = program.canonicalize().unwrap_or_else(|_| program.to_owned());
-    let ourselves = std::env::current_exe().ok().and_then(|path| path.canonicalize().ok());
     let mut mounts: Vec<Mount> = Vec::new();
     for path in [program, &real] {
         let is_shown = |mount: &Mount| mount.at == mount.source && path.starts_with(&mount.at);
         if is_of_system(path) || shown.iter().chain(&mounts).any(is_shown) {
             continue;
         }
-        let directory = path.parent().unwrap_or(Path::new("/"));
-        let is_own = |place: &Path| {
-            place.components().count() > 2 && home.as_deref().is_none_or(|home| !home.starts_with(place))
-        };
-        let above = directory.parent().filter(|above| directory.ends_with("bin") && is_own(above));
-        let place = match above.or(Some(directory).filter(|place| is_own(place))) {
-            Some(place) if ourselves.as_deref() != Some(path) => place,
-            _ => path,
-        };
-        // One that leads through a link cannot be shown, and the other path is that without it.
+        let is_own = |place: &&Path| !kept.iter().any(|kept| kept.starts_with(place));
+        let place = package(path).filter(is_own).unwrap_or(path);
         if place.canonicalize().is_ok_and(|real| real == place) {
             mounts.push(Mount::here(place, false));
+        } else if real.is_file() {
+            // A link cannot be shown; what it leads to can, at its place.
+            mounts.push(Mount { source: real.clone(), at: path.to_owned(), writable: false });
         }
     }
     mounts
+}
+
+/// The directory above a program that has nothing but packages in it: `node_modules`, a virtual environment of Python, or
+/// one version in a directory of versions.
+fn package(program: &Path) -> Option<&Path> {
+    let above: Vec<&Path> = program.ancestors().skip(1).collect();
+    let named = |place: &Path, name: &str| place.file_name().is_some_and(|found| found == name);
+    let is_version = |place: &Path| {
+        let name = place.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.trim_start_matches('v').starts_with(|first: char| first.is_ascii_digit())
+            && place.ancestors().skip(1).take(2).any(|above| named(above, "versions"))
+    };
+    let version = above.iter().find(|place| is_version(place));
+    let environment = above.iter().take(2).find(|place| place.join("pyvenv.cfg").is_file());
+    // The outermost: packages need their neighbours.
+    let modules = above.iter().rfind(|place| named(place, "node_modules"));
+    version.or(environment).or(modules).copied()
+}
+
+/// What is never shown because a program lies in it, nor anything above.
+fn kept(root: &Path) -> Vec<PathBuf> {
+    let home = environment::variables().find(|(name, _)| name == "HOME").map(|(_, home)| PathBuf::from(home));
+    let homes = home.into_iter().flat_map(|home| {
+        let real = home.canonicalize().ok();
+        [Some(home), real].into_iter().flatten()
+    });
+    let inner =
+        homes.flat_map(|home| ["", ".local/bin", ".local/share", ".config"].map(|place| home.join(place)));
+    inner.chain([root.to_owned()]).collect()
 }
 
 fn is_of_system(path: &Path) -> bool {
@@ -229,40 +253,30 @@ fn sheltered(bounds: &Bounds, sandbox: &Sandbox) -> Environment {
     env
 }
 
-/// The limits that the kernel keeps, and which of those wanted it does not.
-fn limit(bounds: &Bounds, strict: bool) -> Result<(Limits, Vec<&'static str>), Unenforceable> {
-    let Some(memory) = bounds.limits.memory_mb else { return Ok((Limits::default(), Vec::new())) };
+/// The limits that the kernel keeps. In every tier one that it cannot keep is refused: a limit that is none misleads whoever
+/// wrote it.
+fn limit(bounds: &Bounds) -> Result<Limits, Unenforceable> {
+    let Some(memory) = bounds.limits.memory_mb else { return Ok(Limits::default()) };
     let limits = Limits { memory: Some(memory.saturating_mul(1 << 20)), pids: None };
-    match limits.try_out() {
-        Ok(()) => Ok((limits, Vec::new())),
-        Err(error) if strict => Err(Unenforceable {
-            code: "runner_limit_unenforceable",
-            file: "the runner or the sandbox".to_owned(),
-            field: "limits.memory_mb",
-            why: error.to_string(),
-            hint: "run in a control group of your own: systemd-run --user --scope -p Delegate=yes narrows serve …".to_owned(),
-        }),
-        Err(error) => {
-            warn(&format!("the agent may use more memory than limits.memory_mb says: {error}"));
-            Ok((Limits::default(), vec!["memory_mb"]))
-        }
-    }
+    limits.try_out().map(|()| limits).map_err(|error| Unenforceable {
+        code: "runner_limit_unenforceable",
+        file: "the runner or the sandbox".to_owned(),
+        field: "limits.memory_mb",
+        why: error.to_string(),
+        hint: "run in a control group of your own (systemd-run --user --scope -p Delegate=yes narrows serve …), or write no \
+               limit"
+            .to_owned(),
+    })
 }
 
 /// What holds, in the words of the log.
-fn told(
-    bounds: &Bounds,
-    sandbox: Option<&Sandbox>,
-    runner: Option<&RunnerPlan>,
-    unlimited: &[&str],
-) -> Value {
+fn told(bounds: &Bounds, sandbox: Option<&Sandbox>, runner: Option<&RunnerPlan>) -> Value {
     let limits: serde_json::Map<String, Value> = [
         ("memory_mb", bounds.limits.memory_mb),
         ("timeout_ms", bounds.limits.timeout_ms),
         ("cpu_ms_per_process", bounds.limits.cpu_ms),
     ]
     .into_iter()
-    .filter(|(name, _)| !unlimited.contains(name))
     .filter_map(|(name, limit)| Some((name.to_owned(), json!(limit?))))
     .collect();
     let mut told = json!({"enforced": sandbox.is_some(), "limits": limits});
@@ -274,9 +288,6 @@ fn told(
         told["mounts"] = mounts.collect();
         told["egress"] = if sandbox.gateway { json!(bounds.hosts) } else { json!([]) };
         told["env"] = json!(bounds.env);
-    }
-    if !unlimited.is_empty() {
-        told["unenforced"] = json!(unlimited);
     }
     if let Some(runner) = runner {
         let downgraded = runner.downgraded || (runner.engine == Engine::Sandbox && sandbox.is_none());
@@ -292,25 +303,48 @@ fn warn(words: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
-    fn a_program_is_shown_with_what_it_was_installed_with_and_no_more() {
+    fn a_program_is_shown_with_its_packages_and_no_more() {
         let directory = tempfile::tempdir().expect("a directory");
         let top = directory.path().canonicalize().expect("it exists");
-        std::fs::create_dir_all(top.join("v20/bin")).expect("a directory");
-        std::fs::write(top.join("v20/bin/node"), "").expect("a file");
-        std::fs::write(top.join("tool"), "").expect("a file");
-        let check = |program: &Path, shown: &[Mount], expected: &[PathBuf]| {
-            let places: Vec<PathBuf> =
-                installation(program, shown).into_iter().map(|mount| mount.at).collect();
-            assert_eq!(places, expected, "{program:?}");
+        let files = [
+            "home/.local/bin/agent",
+            "home/.local/share/tool/versions/1.2.0/tool",
+            "home/.nvm/versions/node/v20.1.0/bin/node",
+            "home/.npm/lib/node_modules/@x/pkg/cli.js",
+            "home/venv/bin/run",
+            "home/venv/pyvenv.cfg",
+            "w/agent",
+            "w/pyvenv.cfg",
+            "w/bin/agent",
+        ];
+        for file in files {
+            let path = top.join(file);
+            std::fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+            std::fs::write(path, "").expect("a file");
+        }
+        symlink("../share/tool/versions/1.2.0/tool", top.join("home/.local/bin/tool")).expect("a link");
+        let kept = [top.join("home/.local/bin"), top.join("home"), top.join("w")];
+        let check = |program: &str, shown: &[Mount], expected: &[&str]| {
+            let found = installation(&top.join(program), shown, &kept);
+            assert!(found.iter().all(|mount| !mount.writable), "{program}");
+            let places: Vec<PathBuf> = found.into_iter().map(|mount| mount.at).collect();
+            let expected: Vec<PathBuf> = expected.iter().map(|path| top.join(path)).collect();
+            assert_eq!(places, expected, "{program}");
         };
-        check(&top.join("v20/bin/node"), &[], &[top.join("v20")]);
-        check(&top.join("tool"), &[], std::slice::from_ref(&top));
-        check(&top.join("tool"), &[Mount::here(&top, true)], &[]);
-        check(Path::new("/usr/bin/env"), &[], &[]);
-        let ourselves = std::env::current_exe().and_then(|path| path.canonicalize()).expect("ourselves");
-        check(&ourselves, &[], std::slice::from_ref(&ourselves));
+        check("home/.local/bin/agent", &[], &["home/.local/bin/agent"]);
+        let version = "home/.local/share/tool/versions/1.2.0";
+        check("home/.local/bin/tool", &[], &["home/.local/bin/tool", version]);
+        check("home/.nvm/versions/node/v20.1.0/bin/node", &[], &["home/.nvm/versions/node/v20.1.0"]);
+        check("home/.npm/lib/node_modules/@x/pkg/cli.js", &[], &["home/.npm/lib/node_modules"]);
+        check("home/venv/bin/run", &[], &["home/venv"]);
+        check("w/agent", &[], &["w/agent"]);
+        check("w/bin/agent", &[], &["w/bin/agent"]);
+        check("w/agent", &[Mount::here(top.join("w"), true)], &[]);
+        check("/usr/bin/env", &[], &[]);
     }
 }

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use narrows_govern::Patience;
 use narrows_manifest::types::acp::Tier;
-use narrows_manifest::{Bundle, Finding, Findings, Kind, PlannedMount, Severity};
+use narrows_manifest::{AuditTarget, Bundle, Finding, Findings, Kind, PlannedMount, Severity};
 
 use super::bounds::inside;
 use super::keys::KeyFiles;
+use super::scripts::Scripts;
 use crate::cli::Serve;
 use crate::config::{self, Variables};
 use crate::drive;
@@ -22,6 +23,8 @@ pub(super) struct Charge {
     pub(super) root: PathBuf,
     /// The keys of those who approve from elsewhere.
     pub(super) keys: KeyFiles,
+    /// What is run of the workspace.
+    pub(super) scripts: Scripts,
     /// How long anything may take.
     pub(super) patience: Patience,
 }
@@ -43,7 +46,41 @@ impl Charge {
         let root = drive::directory(shown)?;
         let keys = KeyFiles::read(&root, &bundle)?;
         let patience = patience(args)?;
-        Ok(Some(Self { bundle, root, keys, patience }))
+        let scripts = Scripts::read(&root, &bundle)
+            .map_err(|error| Failure::unreadable("what is to be run", &root, &error))?;
+        Ok(Some(Self { bundle, root, keys, scripts, patience }))
+    }
+
+    /// What decides about the agent, or is run for the next one, is not for it to change: the files of the manifest, the keys,
+    /// the log, signatures, programs and scripts.
+    pub(super) fn sealed(&self) -> Vec<PathBuf> {
+        let Self { bundle, root, keys, scripts, .. } = self;
+        let pins = bundle.pins.iter().map(|pin| pin.path.as_path());
+        let keys = keys.files.iter().map(|(path, _)| path.as_path());
+        let mut places: Vec<PathBuf> = pins.chain(keys).map(|path| root.join(path)).collect();
+        places.extend(scripts.paths().map(Path::to_owned));
+        if let AuditTarget::Log(path) = &bundle.audit {
+            places.extend(log_places(root, &root.join(path)));
+        }
+        if let Some(governance) = &bundle.governance {
+            places.push(root.join(&governance.scope).join("signatures"));
+        }
+        let real: Vec<PathBuf> = places.iter().filter_map(|place| place.canonicalize().ok()).collect();
+        places.extend(real);
+        places.sort();
+        places.dedup();
+        places
+    }
+
+    /// Refuses to run what is not what it was when it was compared with what is trusted.
+    pub(super) fn admit_scripts(&self) -> Result<(), Failure> {
+        match self.scripts.changed(&self.root, &self.bundle) {
+            Some(path) => {
+                let words = format!("{} has changed", path.display());
+                Err(Failure::changed(&self.root.join(&self.bundle.acp.path), &[words]))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Whether everything has to be enforced that the manifest says about its sandbox.
@@ -63,6 +100,21 @@ impl Charge {
             return (vec![self.root.clone()], vec![self.root.clone()]);
         }
         (mounts.iter().map(of).collect(), mounts.iter().filter(|mount| !mount.writable).map(of).collect())
+    }
+}
+
+/// The directory of a log, which has nothing else in it; where that is the workspace, the files of the log.
+fn log_places(root: &Path, log: &Path) -> Vec<PathBuf> {
+    match (log.parent(), log.file_name().and_then(|name| name.to_str())) {
+        (Some(above), _) if !root.starts_with(above) => vec![above.to_owned()],
+        (Some(above), Some(name)) => {
+            let stem = name.split_once('.').map_or(name, |(stem, _)| stem).to_owned();
+            let found = std::fs::read_dir(above).into_iter().flatten().flatten();
+            let files = found.filter(|entry| entry.file_name().to_string_lossy().starts_with(&stem));
+            let files = files.map(|entry| entry.path());
+            files.chain([log.to_owned(), above.join(format!("{name}.lock"))]).collect()
+        }
+        _ => vec![log.to_owned()],
     }
 }
 

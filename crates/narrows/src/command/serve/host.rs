@@ -12,6 +12,7 @@ use narrows_link::{Link, Sender};
 use narrows_manifest::types::acp::Kind;
 use narrows_wire::{Code as Problem, Frame, RpcError, message};
 use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::{OnceCell, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -105,6 +106,7 @@ impl Host {
 
     /// Starts an agent for one connection.
     async fn start(&self, who: &Principal) -> Result<Started, Failure> {
+        self.admit_scripts().await?;
         let questions = mpsc::channel(QUESTIONS);
         let (link, player) = match &self.cast {
             Cast::Program(prepared) => {
@@ -122,6 +124,15 @@ impl Host {
             }
         };
         Ok(Started { link, player, questions })
+    }
+
+    /// What one agent has changed is not run for the next.
+    async fn admit_scripts(&self) -> Result<(), Failure> {
+        let Err(failure) = self.charge.admit_scripts() else { return Ok(()) };
+        let about = json!({"kind": "refusal", "code": "pin_changed", "reason": failure.message()});
+        let id = agent_name(&self.charge);
+        agent::record(&self.charge, self.log.as_ref(), "agent.refused", &id, about).await?;
+        Err(failure)
     }
 
     /// Stands between a client and its agent until it is over. What was to be recorded is when this returns.
@@ -159,13 +170,17 @@ impl Host {
                     true => AT_ONCE,
                     false => ladder(ended, &self.charge.patience),
                 };
+                let is_confined = process.spec.sandbox.is_some();
                 let overdue = process.stop(ladder).await.overdue;
                 let name = agent_name(&self.charge);
                 if outcome == Outcome::Ended(Ended::Agent) && overdue {
                     return Err(Failure::overdue(&name));
                 }
                 if outcome == Outcome::Ended(Ended::Agent) {
-                    return Err(Failure::agent_gone(&name, &reason));
+                    return Err(match is_confined {
+                        true => Failure::confined_agent_gone(&name, &reason),
+                        false => Failure::agent_gone(&name, &reason),
+                    });
                 }
                 name
             }

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use narrows_audit::{Actor, Event, Log, Subject};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
-use sha2::{Digest, Sha256};
 
 use super::charge::Charge;
+use super::scripts::digest;
 use crate::ask;
 use crate::failure::Failure;
 use crate::output;
@@ -189,11 +189,13 @@ impl Book {
 
 impl Pins {
     fn of(charge: &Charge) -> Self {
-        let Charge { bundle, root, keys, .. } = charge;
+        let Charge { bundle, root, keys, scripts, .. } = charge;
         let files = bundle.pins.iter().map(|pin| (root.join(&pin.path), pin.sha256.clone()));
         // Whose signature counts is as much a part of it as what they sign for.
         let keys = keys.files.iter().map(|(path, bytes)| (root.join(path), digest(bytes)));
-        let files = files.chain(keys).chain(program(charge)).collect();
+        // A program that is found elsewhere is the system's, which replaces it when it is kept up to date; what version will
+        // do stands in the manifest.
+        let files = files.chain(keys).chain(scripts.digests()).collect();
         Self { manifest: root.join(&bundle.acp.path), files }
     }
 
@@ -218,21 +220,6 @@ impl Pins {
         }));
         if changes.is_empty() { Standing::Same } else { Standing::Changed(changes) }
     }
-}
-
-/// The program of the agent, if it lies in the workspace: there whoever works in it could change it. One that is found
-/// elsewhere is the system's, which replaces it when it is kept up to date; what version will do stands in the manifest.
-fn program(charge: &Charge) -> Option<(PathBuf, String)> {
-    let Charge { bundle, root, .. } = charge;
-    let agent = bundle.agent.as_ref()?;
-    let named = &agent.launch.program;
-    let path = root.join(agent.cli.directory()).join(named).canonicalize().ok()?;
-    let bytes = std::fs::read(&path).ok().filter(|_| named.contains('/') && path.starts_with(root))?;
-    Some((path, digest(&bytes)))
-}
-
-fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

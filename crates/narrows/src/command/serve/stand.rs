@@ -35,7 +35,9 @@ pub(super) enum Outcome {
 /// The gate that a manifest asks for.
 pub(super) fn gate(charge: &Charge, who: Principal) -> Result<Gate, Failure> {
     let (roots, read_only) = charge.roots();
-    let mandate = Mandate { patience: charge.patience, read_only, ..Mandate::of(&charge.bundle, roots) };
+    let sealed = charge.sealed();
+    let mandate =
+        Mandate { patience: charge.patience, read_only, sealed, ..Mandate::of(&charge.bundle, roots) };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let nonce = nonce().map_err(|error| Failure::setup("get random numbers", &error))?;
     let setting = Setting { began: now.as_secs(), nonce };

@@ -15,7 +15,13 @@ fn charge() -> Charge {
     let root = root.canonicalize().expect("it is there");
     let bundle =
         narrows_manifest::load(&root.join("ACP.md"), None).unwrap_or_else(|findings| panic!("{findings}"));
-    Charge { bundle, root, keys: Default::default(), patience: Default::default() }
+    Charge {
+        bundle,
+        root,
+        keys: Default::default(),
+        scripts: Default::default(),
+        patience: Default::default(),
+    }
 }
 
 fn who() -> Principal {

@@ -1,0 +1,124 @@
+//! What nobody behind a gate changes: the files that decide about it.
+
+use std::path::{Component, Path, PathBuf};
+
+use narrows_policy::Kind;
+
+use crate::call::Call;
+use crate::mandate::Mandate;
+use crate::roots::{Ground, resolve};
+
+/// Why a call is refused whatever a policy says: it changes something sealed, or nobody can tell where it leads. `roots` are
+/// those of the session, from which its relative paths start.
+pub(crate) fn touched(
+    call: &Call,
+    mandate: &Mandate,
+    roots: &[PathBuf],
+    ground: &dyn Ground,
+) -> Option<String> {
+    if mandate.sealed.is_empty() {
+        return None;
+    }
+    let action = call.action();
+    let kinds = action.kinds();
+    let looks = |kind: &Kind| matches!(kind, Kind::Think | Kind::Read | Kind::Search | Kind::Fetch);
+    if kinds.iter().all(looks) || action.command.as_ref().is_some_and(narrows_policy::Command::is_read_only) {
+        return None;
+    }
+    // What goes or moves takes along what is in it.
+    let takes_along = kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete));
+    let starts: Vec<&Path> = action.cwd.iter().chain(roots).map(PathBuf::as_path).collect();
+    for path in &action.paths {
+        let candidates = match path.is_absolute() {
+            true => vec![path.clone()],
+            false => starts.iter().map(|start| start.join(path)).collect(),
+        };
+        for candidate in candidates {
+            let shown = path.display().to_string();
+            let Some(real) = real(&candidate, ground) else {
+                return Some(format!("nobody can tell where {shown:?} leads"));
+            };
+            let is_in = |sealed: &PathBuf| {
+                [&real, &candidate].iter().any(|at| at.starts_with(sealed))
+                    || (takes_along && sealed.starts_with(&real))
+            };
+            if mandate.sealed.iter().any(is_in) {
+                return Some(format!("{shown:?} decides about the agent, and is not for it to change"));
+            }
+        }
+    }
+    None
+}
+
+/// Where a path leads, also one with `..` in it.
+fn real(path: &Path, ground: &dyn Ground) -> Option<PathBuf> {
+    let is_crooked = path.components().any(|part| part == Component::ParentDir);
+    if is_crooked {
+        // The links before a `..` count, so each step is taken from where the last one led.
+        let mut at = PathBuf::from("/");
+        for part in path.components() {
+            match part {
+                Component::ParentDir => drop(at.pop()),
+                Component::Normal(name) => at = resolve(&at.join(name), ground).ok()?,
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            }
+        }
+        return Some(at);
+    }
+    let plain: PathBuf = path.components().collect();
+    resolve(&plain, ground).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::roots::Disk;
+
+    #[test]
+    fn what_decides_is_not_changed_by_any_name() {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path().canonicalize().unwrap();
+        std::fs::create_dir_all(home.join("w/audit")).unwrap();
+        std::fs::create_dir_all(home.join("w/sub")).unwrap();
+        for name in ["w/GOVERNANCE.md", "w/audit/log", "w/GOVERNANCE.md.txt"] {
+            std::fs::write(home.join(name), "").unwrap();
+        }
+        symlink(home.join("w"), home.join("w/sub/up")).unwrap();
+        symlink(home.join("w/GOVERNANCE.md"), home.join("w/innocent")).unwrap();
+        let root = home.join("w");
+        let sealed = vec![root.join("GOVERNANCE.md"), root.join("audit"), root.join("signatures")];
+        let mandate = Mandate { sealed, ..Mandate::default() };
+        let roots = [root.clone()];
+        let check = |kind: &str, path: &str, refused: bool| {
+            for path in [path.to_owned(), root.join(path).display().to_string()] {
+                let call = Call::known(None, "x", kind, json!({"path": path}));
+                let found = touched(&call, &mandate, &roots, &Disk);
+                assert_eq!(found.is_some(), refused, "{kind} {path} {found:?}");
+            }
+        };
+        for path in [
+            "GOVERNANCE.md",
+            "./GOVERNANCE.md",
+            "innocent",
+            "sub/../GOVERNANCE.md",
+            "sub/up/GOVERNANCE.md",
+            "sub/up/sub/../audit/new",
+            "audit",
+            "audit/log",
+            "signatures/new.json",
+        ] {
+            for kind in ["edit", "delete", "move", "other"] {
+                check(kind, path, true);
+            }
+        }
+        check("edit", "GOVERNANCE.md.txt", false);
+        check("edit", "sub/new", false);
+        check("read", "GOVERNANCE.md", false);
+        check("delete", ".", true);
+        check("delete", "sub", false);
+    }
+}
