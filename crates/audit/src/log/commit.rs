@@ -164,6 +164,11 @@ impl Committer {
 
     /// Gives the file the name under which it stays. The next one begins where it ends.
     fn seal(&mut self) -> Result<(), Trouble> {
+        // Lines that were found at the last look, of a write that failed or of somebody who died, may never have been synced;
+        // nor may the cut of what stood behind them. Nobody comes back to this file.
+        if let Some(file) = self.file.as_mut() {
+            file.sync().map_err(Trouble::Sync)?;
+        }
         let sealed = self.vacant()?;
         self.renamed = true;
         self.disk.rename(self.names.current(), &sealed)?;

@@ -11,13 +11,17 @@ use crate::memory::{Counted, Fault, Memory, Plan};
 /// How many writes a trace has.
 const TRACE: u32 = 300;
 
-/// Small files, so that many of them are sealed; no waiting.
-fn options() -> Options {
-    Options { window: Duration::ZERO, segment_bytes: 5 << 10, ..Options::default() }
+/// How long others are waited for, to be written together: not at all, and long enough for all of a round.
+const ALONE: Duration = Duration::ZERO;
+const TOGETHER: Duration = Duration::from_millis(1);
+
+/// Small files, so that many of them are sealed.
+fn options(window: Duration) -> Options {
+    Options { window, segment_bytes: 5 << 10, ..Options::default() }
 }
 
-fn open(disk: &Memory) -> Log {
-    Log::on(Box::new(disk.clone()), "log.jsonl", options()).expect("it opens again")
+fn open(disk: &Memory, window: Duration) -> Log {
+    Log::on(Box::new(disk.clone()), "log.jsonl", options(window)).expect("it opens again")
 }
 
 /// One or a few events at once, of different lengths.
@@ -50,9 +54,9 @@ impl Kept {
 }
 
 /// Writes until the fault has happened, starts again if it has to, goes on, and looks at what is there.
-fn survive(plan: Plan, disk: &Memory, mut kept: Kept) {
+fn survive(plan: Plan, disk: &Memory, window: Duration, mut kept: Kept) {
     // An open that fails is a failure, too.
-    let log = Log::on(Box::new(disk.clone()), "log.jsonl", options()).ok();
+    let log = Log::on(Box::new(disk.clone()), "log.jsonl", options(window)).ok();
     if let Some(log) = &log {
         for number in 0..2 * TRACE {
             if kept.add(round(log, number)) || disk.fired() {
@@ -74,7 +78,7 @@ fn survive(plan: Plan, disk: &Memory, mut kept: Kept) {
         disk.cut_power();
     }
     disk.restart();
-    let log = open(disk);
+    let log = open(disk, window);
     for number in 0..4 {
         assert!(!kept.add(round(&log, number)), "{plan:?}: it does not work again");
     }
@@ -97,22 +101,23 @@ fn survive(plan: Plan, disk: &Memory, mut kept: Kept) {
 /// The fault at every write of a trace, each on a copy of the disk as it is then.
 fn everywhere(counted: Counted, fault: Fault, times: u32) {
     let main = Memory::new(None, 1);
-    let log = open(&main);
+    let log = open(&main, ALONE);
     let mut kept = Kept::default();
     for number in 0..TRACE {
         let plan = Plan { counted, at: 1, times, fault };
-        survive(plan, &main.copy(plan, u64::from(number) + 1), kept.clone());
+        survive(plan, &main.copy(plan, u64::from(number) + 1), ALONE, kept.clone());
         assert!(!kept.add(round(&log, number)));
     }
 }
 
 /// The fault at each of the first operations of a disk: renames, creations, cuts and reads are among them.
-fn anywhere(fault: Fault, times: u32) {
+fn anywhere(fault: Fault, times: u32, window: Duration) {
     for at in 1..=TRACE {
         let plan = Plan { counted: Counted::All, at, times, fault };
         survive(
             plan,
             &Memory::new(Some(plan), u64::from(at).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            window,
             Kept::default(),
         );
     }
@@ -155,22 +160,27 @@ fn a_power_cut_instead_of_a_sync() {
 
 #[test]
 fn any_operation_that_fails() {
-    anywhere(Fault::Fill, 1);
+    anywhere(Fault::Fill, 1, ALONE);
 }
 
 #[test]
 fn several_operations_that_fail() {
-    anywhere(Fault::Fill, 4);
+    anywhere(Fault::Fill, 4, ALONE);
+}
+
+#[test]
+fn several_operations_that_fail_when_lines_are_written_together() {
+    anywhere(Fault::Fill, 2, TOGETHER);
 }
 
 #[test]
 fn a_kill_at_any_operation() {
-    anywhere(Fault::Kill, 1);
+    anywhere(Fault::Kill, 1, ALONE);
 }
 
 #[test]
 fn a_power_cut_at_any_operation() {
-    anywhere(Fault::PowerCut, 1);
+    anywhere(Fault::PowerCut, 1, ALONE);
 }
 
 #[test]
@@ -181,7 +191,7 @@ fn all_of_them_at_every_operation_of_a_longer_trace() {
             for times in [1, 3] {
                 for at in 1..=if counted == Counted::All { 1500 } else { 600 } {
                     let plan = Plan { counted, at, times, fault };
-                    survive(plan, &Memory::new(Some(plan), u64::from(at) + 1), Kept::default());
+                    survive(plan, &Memory::new(Some(plan), u64::from(at) + 1), ALONE, Kept::default());
                 }
             }
         }
@@ -191,14 +201,14 @@ fn all_of_them_at_every_operation_of_a_longer_trace() {
 #[test]
 fn damage_behind_our_back_is_an_error() {
     let disk = Memory::new(None, 1);
-    let log = open(&disk);
+    let log = open(&disk, ALONE);
     for number in 0..40 {
         round(&log, number).into_iter().for_each(|result| drop(result.expect("written")));
     }
     log.close();
     assert!(disk.files() > 2, "{}", disk.files());
     disk.damage("log.000000000000.jsonl", 700);
-    let error = Log::on(Box::new(disk.clone()), "log.jsonl", options()).expect_err("damaged");
+    let error = Log::on(Box::new(disk.clone()), "log.jsonl", options(ALONE)).expect_err("damaged");
     let told = error.to_string();
     assert!(told.starts_with("the audit log is damaged: log.000000000000.jsonl:2: "), "{told}");
 }

@@ -14,7 +14,7 @@ use super::{ModelArgs, help};
 /// Settings come from narrows.toml, over them the variables, over them these flags. Flags that it does not know it
 /// ignores, with a line in the log.
 ///
-/// Where NARROWS_CONNECT or `connect` in the table [acp] of narrows.toml has a URL, and there are no flags, it is `narrows
+/// Where NARROWS_CONNECT or `connect` in the table `[acp]` of narrows.toml has a URL, and there are no flags, it is `narrows
 /// connect` to that URL instead.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::ACP), after_long_help = help::settings(help::ACP))]

@@ -48,7 +48,7 @@ pub(crate) struct Serve {
 
     /// Who else may come in, and which tools they may cause to be used
     ///
-    /// A TOML file outside of the workspace: [[identity]], who = "user:bob", "uid:1001", "bus:NAME" or "tcp:loopback", and if they may
+    /// A TOML file outside of the workspace: `[[identity]]`, who = "user:bob", "uid:1001", "bus:token:NAME" or "tcp:loopback", and if they may
     /// not cause everything that the operator may do, scopes = ["read_file", "notes/*", "kind:read"].
     #[arg(long, value_name = "FILE")]
     pub(crate) identities: Option<PathBuf>,
@@ -76,7 +76,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 
-    /// How long something may take, such as silence=20m; may be repeated, and wins over [deadlines] in narrows.toml
+    /// How long something may take, such as silence=20m; may be repeated, and wins over `[deadlines]` in narrows.toml
     /// [defaults: initialize=30s authenticate=5m new=60s load=2m set=10s other=2m silence=10m cancel=10s close=5s
     /// terminate=5s write=10s permission=5m service=10m]
     #[arg(long = "deadline", value_name = "NAME=TIME", value_parser = deadline)]
