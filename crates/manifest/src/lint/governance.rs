@@ -6,6 +6,7 @@ use super::named;
 use crate::code::Code;
 use crate::finding::Draft;
 use crate::kind::Kind;
+use crate::near::nearest;
 use crate::yaml::{Content, Node};
 
 pub(super) fn operator(node: &Node, found: &mut Vec<Draft>) {
@@ -54,8 +55,31 @@ pub(super) fn duplicates(list: Option<&Node>, id: &str, key: &str, found: &mut V
     }
 }
 
+/// The kinds of tools that agents tell of.
+const KINDS: [&str; 10] =
+    ["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"];
+
+/// A kind that no tool has: what was to be denied would be allowed, without a word.
+fn kind_of_tool(node: &Node, found: &mut Vec<Draft>) {
+    let Some(subject) = node.find(&["match", "subject"]) else { return };
+    let Some(kind) = subject.text().and_then(|text| text.strip_prefix("kind:")) else { return };
+    // A pattern may mean several, and with an underscore agents begin kinds of their own.
+    if KINDS.contains(&kind) || kind.starts_with('_') || kind.contains(['*', '?', '[', '{']) {
+        return;
+    }
+    let message = format!("no tool is of the kind `{}`", crate::finding::shown(kind, 64));
+    let draft = Draft::blocking(Code::Enum, subject.at, message).key("match.subject");
+    let hint = match nearest(kind, KINDS).or_else(|| KINDS.into_iter().find(|known| known.starts_with(kind)))
+    {
+        Some(near) => format!("did you mean kind:{near}?"),
+        None => format!("write kind: and one of {}", KINDS.join(", ")),
+    };
+    found.push(draft.value(subject.text().unwrap_or_default()).hint(hint));
+}
+
 pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     named(path, Kind::Policy, "slug", node, found);
+    kind_of_tool(node, found);
     let decision = node.get("decision").and_then(Node::text);
     if let Some(autonomy) = node.get("autonomy")
         && let (Some("allow"), Content::Number(Some(number), _)) = (decision, &autonomy.content)
@@ -71,5 +95,35 @@ pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     {
         let draft = Draft::blocking(Code::Signers, key.at, "an approval is required that nobody can give");
         found.push(draft.key("signers").hint("name a role or a userId, or write decision: deny"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::{Code, Kind, check};
+
+    #[test]
+    fn a_kind_that_no_tool_has_is_found() {
+        let judge = |subject: &str, hint: Option<&str>| {
+            let text = format!("---\nmatch: {{action: tool.call, subject: \"{subject}\"}}\n---\n");
+            let findings = check(Kind::Policy, Path::new("p/POLICY.md"), text.as_bytes());
+            let found = findings.iter().find(|finding| finding.code == Code::Enum);
+            assert_eq!(found.and_then(|finding| finding.hint.as_deref()), hint, "{subject}");
+        };
+        judge("kind:exec", Some("did you mean kind:execute?"));
+        judge("kind:raed", Some("did you mean kind:read?"));
+        judge(
+            "kind:purchase",
+            Some(
+                "write kind: and one of read, edit, delete, move, search, execute, think, fetch, switch_mode, other",
+            ),
+        );
+        for fine in
+            ["kind:read", "kind:switch_mode", "kind:*", "kind:_levitate", "Bash", "workspace:/kind:exec"]
+        {
+            judge(fine, None);
+        }
     }
 }
