@@ -3,21 +3,21 @@
 //! The load and the workers are programs of this crate that check every byte they get. Routers take turns: in every
 //! round each is started anew for each load.
 
-mod buffer;
-mod contender;
-mod load;
-mod message;
+pub(crate) mod buffer;
+pub(crate) mod contender;
+pub(crate) mod load;
+pub(crate) mod message;
 pub(crate) mod null;
-mod options;
+pub(crate) mod options;
 mod rows;
-mod talk;
+pub(crate) mod talk;
 pub(crate) mod worker;
 
 use std::path::Path;
 
-use contender::{Contender, Running};
-use load::{Crowd, Load, Outcome};
-use options::Options;
+use contender::{Contender, Peer, Running};
+use load::{Crowd, Load, Outcome, Way};
+use options::{Form, Named, Options};
 use rows::{FEW_SESSIONS, IDLE, IDLE_LOAD, MANY_SESSIONS, Measured, ROWS, Row, SESSIONS};
 
 use crate::agent::usage;
@@ -28,13 +28,19 @@ const STARTS: usize = 4;
 /// In how many rounds at most connections do nothing: memory is the same each time.
 const IDLE_ROUNDS: usize = 3;
 /// The share of the measured time that is spent warming up.
-const WARMING: f64 = 0.25;
+pub(crate) const WARMING: f64 = 0.25;
 
 const COLUMNS: [&str; 6] = ["per s", "of direct", "p50 µs", "p99 µs", "processor µs", "lost"];
 
 /// Measures what the words behind `bus` ask for.
 pub(crate) fn run(words: &[String]) -> Result<Report, String> {
-    let options = Options::read(words)?;
+    let form = Form {
+        bench: "bus",
+        contenders: vec![Contender::Direct, Contender::Null, Contender::Narrows],
+        rows: rows::keys().collect(),
+        peer: |[name, command, config]| Contender::Peer(Peer { name, command, config: config.into() }),
+    };
+    let options = Options::read(form, words)?;
     warn_if_busy();
     raise_descriptor_limit();
     let place = tempfile::tempdir().map_err(|error| format!("no directory for files: {error}"))?;
@@ -60,7 +66,7 @@ pub(crate) fn run(words: &[String]) -> Result<Report, String> {
 }
 
 struct Bench<'a> {
-    options: &'a Options,
+    options: &'a Options<Contender>,
     place: &'a Path,
 }
 
@@ -114,7 +120,8 @@ impl Bench<'_> {
     }
 
     fn gather(&self, contender: &Contender, running: &Running, load: Load) -> Result<Crowd, String> {
-        let crowd = Crowd::gather(running.address, contender.dialect(), load);
+        let way = Way { address: running.address, dialect: contender.dialect(), web_socket: None };
+        let crowd = Crowd::gather(way, load);
         crowd.map_err(|problem| format!("{}: {problem}", contender.name()))
     }
 
@@ -168,12 +175,12 @@ impl Bench<'_> {
 }
 
 /// What a process has in memory, in KiB.
-fn memory(process: u32) -> f64 {
+pub(crate) fn memory(process: u32) -> f64 {
     usage::own_memory(process, "VmRSS") * 1e6 / 1024.0
 }
 
 /// Rates of a busy machine say how busy it is. What is lost and what costs how much processor time is told all the same.
-fn warn_if_busy() {
+pub(crate) fn warn_if_busy() {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: f64 = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or_default();
@@ -186,7 +193,7 @@ fn warn_if_busy() {
 }
 
 /// As many descriptors as this process may have: every client is one.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // Where that fails, connecting does, and says so.

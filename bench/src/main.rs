@@ -6,6 +6,7 @@ mod bus;
 mod client;
 mod govern;
 mod measure;
+mod remote;
 mod rpc;
 mod wire;
 
@@ -14,12 +15,17 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: narrows-bench wire|rpc|agent|client|govern [--json] [--peer CMD]...
        narrows-bench bus [--json] [--rows ROW,...] [--only CONTENDER,...] [--seconds S] [--rounds N]
-                         [--peer NAME CMD CONFIG]...";
+                         [--peer NAME CMD CONFIG]...
+       narrows-bench remote [--json] [--rows ROW,...] [--only CONTENDER,...] [--seconds S] [--rounds N]
+                            [--peer NAME CMD URL]...
+
+CMD and URL of a peer may have {port} in them, which is one that is free.";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.split_first() {
-        Some((name, options)) if name == "bus" => return bus(options),
+        Some((name, options)) if name == "bus" => return routed(options, bus::run),
+        Some((name, options)) if name == "remote" => return routed(options, remote::run),
         // The other ends of `bus`, which starts itself.
         Some((name, options)) if name == "bus-worker" => return served(&bus::worker::serve(options)),
         Some((name, options)) if name == "bus-null" => return served(&bus::null::serve(options)),
@@ -77,15 +83,15 @@ fn main() -> ExitCode {
     tell(&report, json)
 }
 
-/// The bench whose options are its own.
-fn bus(options: &[String]) -> ExitCode {
+/// A bench whose options are its own.
+fn routed(options: &[String], run: fn(&[String]) -> Result<measure::Report, String>) -> ExitCode {
     if options.iter().any(|option| option == "-h" || option == "--help") {
         println!("{USAGE}");
         return ExitCode::SUCCESS;
     }
     let (json, options): (Vec<String>, Vec<String>) =
         options.iter().cloned().partition(|option| option == "--json");
-    match bus::run(&options) {
+    match run(&options) {
         Ok(report) => tell(&report, !json.is_empty()),
         Err(problem) => {
             eprintln!("narrows-bench: {problem}");

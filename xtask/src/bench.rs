@@ -5,43 +5,44 @@ use crate::step::{Failure, Steps};
 use crate::usage;
 
 /// What can be measured.
-pub(crate) const NAMES: [&str; 6] = ["wire", "rpc", AGENT, CLIENT, BUS, "govern"];
+pub(crate) const NAMES: [&str; 7] = ["wire", "rpc", AGENT, CLIENT, BUS, "govern", REMOTE];
 
 /// Those that measure a program, which has to be built.
 const AGENT: &str = "agent";
 const CLIENT: &str = "client";
 const BUS: &str = "bus";
+const REMOTE: &str = "remote";
 
-/// Options of `bus` that have a value.
-const BUS_OPTIONS: [&str; 4] = ["--rows", "--only", "--seconds", "--rounds"];
+/// Those that measure servers, each with options of its own behind its name.
+const SERVERS: [&str; 2] = [BUS, REMOTE];
+
+/// Their options that have a value.
+const VALUED: [&str; 4] = ["--rows", "--only", "--seconds", "--rounds"];
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked<'a> {
-    names: Vec<&'a str>,
+    /// What to measure, each with the options that stood behind it and are for it alone.
+    names: Vec<(&'a str, Vec<&'a str>)>,
     /// Such as `--json`, for each.
     options: Vec<&'a str>,
     /// Other agents to measure beside ours, with their option.
     peers: Vec<&'a str>,
-    /// What is for `bus` alone: other routers, and what to measure how long.
-    bus: Vec<&'a str>,
 }
 
 /// Measures what is named, one after the other.
 pub(crate) fn run(words: &[&str]) -> Result<(), Failure> {
-    let Asked { names, options, peers, bus } = read(words)?;
+    let Asked { names, options, peers } = read(words)?;
     let mut steps = Steps::new("bench");
-    for name in names {
+    for (name, own) in names {
         let program = ["run", "--profile", "bench", "--package", "narrows-bench", "--", name];
-        let mut words = [&program, &options[..]].concat();
-        if [AGENT, CLIENT, BUS].contains(&name) {
+        let mut words = [&program, &options[..], &own[..]].concat();
+        if [AGENT, CLIENT, BUS, REMOTE].contains(&name) {
             // By itself, so that it has the features it is shipped with and no more.
             steps.run("build narrows", cargo(&["build", "--profile", "bench", "--package", "narrows"]))?;
         }
-        match name {
-            AGENT => words.extend(&peers),
-            BUS => words.extend(&bus),
-            _ => {}
+        if name == AGENT {
+            words.extend(&peers);
         }
         steps.run(name, cargo(&words))?;
     }
@@ -49,40 +50,43 @@ pub(crate) fn run(words: &[&str]) -> Result<(), Failure> {
 }
 
 fn read<'a>(words: &[&'a str]) -> Result<Asked<'a>, Failure> {
-    let mut asked = Asked { names: Vec::new(), options: Vec::new(), peers: Vec::new(), bus: Vec::new() };
+    let mut asked = Asked { names: Vec::new(), options: Vec::new(), peers: Vec::new() };
     let mut words = words.iter();
     while let Some(&word) = words.next() {
-        match word {
-            // A router has a name and a configuration too.
-            "--peer" if asked.names.last() == Some(&BUS) => {
+        let server = asked.names.last_mut().filter(|(name, _)| SERVERS.contains(name));
+        match (word, server) {
+            // A server has a name and a place too.
+            ("--peer", Some((name, own))) => {
                 let Some((peer, rest)) = words.as_slice().split_first_chunk::<3>() else {
-                    return Err(usage("`--peer` of `bus` needs a name, a command and a file"));
+                    let place = if *name == BUS { "file" } else { "URL" };
+                    let needed = format!("`--peer` of `{name}` needs a name, a command and a {place}");
+                    return Err(usage(&needed));
                 };
-                asked.bus.push(word);
-                asked.bus.extend(peer);
+                own.push(word);
+                own.extend(peer);
                 words = rest.iter();
             }
-            _ if BUS_OPTIONS.contains(&word) => {
+            (_, Some((_, own))) if VALUED.contains(&word) => {
                 let value = words.next().ok_or_else(|| usage(&format!("`{word}` needs a value")))?;
-                asked.bus.extend([word, value]);
+                own.extend([word, value]);
             }
-            "--peer" => {
+            (_, None) if VALUED.contains(&word) => {
+                return Err(usage(&format!("`{word}` belongs behind `bus` or `remote`")));
+            }
+            ("--peer", None) => {
                 let command = words.next().ok_or_else(|| usage("`--peer` needs a command"))?;
                 asked.peers.extend([word, command]);
             }
             _ if word.starts_with('-') => asked.options.push(word),
-            _ if NAMES.contains(&word) => asked.names.push(word),
+            _ if NAMES.contains(&word) => asked.names.push((word, Vec::new())),
             _ => return Err(usage(&format!("there is no measurement `{word}`"))),
         }
     }
     if asked.names.is_empty() {
         return Err(usage(&format!("name what to measure: {}", NAMES.join(", "))));
     }
-    if !asked.peers.is_empty() && !asked.names.contains(&AGENT) {
-        return Err(usage("`--peer` is for `agent`, and behind `bus` for `bus`"));
-    }
-    if let (Some(option), false) = (asked.bus.first(), asked.names.contains(&BUS)) {
-        return Err(usage(&format!("`{option}` is for `bus`")));
+    if !asked.peers.is_empty() && !asked.names.iter().any(|(name, _)| *name == AGENT) {
+        return Err(usage("`--peer` is for `agent`, and behind `bus` and `remote` for those"));
     }
     Ok(asked)
 }
@@ -95,23 +99,23 @@ mod tests {
     fn options_go_to_all_and_peers_to_the_agent() {
         let asked = read(&["agent", "--peer", "node agent.js", "--json", "rpc"]).expect("a command line");
         let expected = Asked {
-            names: vec!["agent", "rpc"],
+            names: vec![("agent", vec![]), ("rpc", vec![])],
             options: vec!["--json"],
             peers: vec!["--peer", "node agent.js"],
-            bus: vec![],
         };
         assert_eq!(asked, expected);
     }
 
     #[test]
-    fn a_peer_behind_the_bus_is_a_router() {
-        let words = ["agent", "--peer", "node", "bus", "--seconds", "2", "--peer", "c", "cmd -x", "file"];
+    fn what_stands_behind_a_server_is_for_that_server() {
+        let bus = ["bus", "--seconds", "2", "--peer", "c", "cmd -x", "file"];
+        let remote = ["remote", "--rows", "idle", "--peer", "d", "cmd {port}", "ws://127.0.0.1:{port}/acp"];
+        let words = [&["agent", "--peer", "node"][..], &bus, &remote].concat();
         let asked = read(&words).expect("a command line");
         let expected = Asked {
-            names: vec!["agent", "bus"],
+            names: vec![("agent", vec![]), ("bus", bus[1..].to_vec()), ("remote", remote[1..].to_vec())],
             options: vec![],
             peers: vec!["--peer", "node"],
-            bus: vec!["--seconds", "2", "--peer", "c", "cmd -x", "file"],
         };
         assert_eq!(asked, expected);
     }

@@ -17,11 +17,13 @@ const HELP: &str = "\
 Narrows: the project's own commands
 
     cargo xtask test              formatting, clippy, documentation, doc tests, tests
-    cargo xtask bench NAME…       measure, optimised: wire, rpc, agent, client, bus, govern; --json for
-                                  programs;
+    cargo xtask bench NAME…       measure, optimised: wire, rpc, agent, client, bus, govern, remote;
+                                  --json for programs;
                                   agent --peer CMD measures another agent beside ours,
-                                  bus --peer NAME CMD CONFIG another router;
-                                  bus --rows ROW,… --only NAME,… --seconds S --rounds N measures less, or longer
+                                  bus --peer NAME CMD CONFIG another router,
+                                  remote --peer NAME CMD URL another server;
+                                  --rows ROW,… --only NAME,… --seconds S --rounds N behind bus or remote
+                                  measures less, or longer
     cargo xtask nightly [PART…]   the tests and everything slow; or only the parts named:
                                   test, deny, typos, fuzz, model, agents, interop, bench, chaos,
                                   cuts, stress
@@ -87,20 +89,24 @@ mod tests {
         check(&["test", "wire"], "`wire` is one word too many; see `cargo xtask help`");
         check(
             &["bench"],
-            "name what to measure: wire, rpc, agent, client, bus, govern; see `cargo xtask help`",
+            "name what to measure: wire, rpc, agent, client, bus, govern, remote; see `cargo xtask help`",
         );
         check(
             &["bench", "--json"],
-            "name what to measure: wire, rpc, agent, client, bus, govern; see `cargo xtask help`",
+            "name what to measure: wire, rpc, agent, client, bus, govern, remote; see `cargo xtask help`",
         );
         check(&["bench", "wire", "wine"], "there is no measurement `wine`; see `cargo xtask help`");
         check(&["bench", "agent", "--peer"], "`--peer` needs a command; see `cargo xtask help`");
-        let behind = "`--peer` is for `agent`, and behind `bus` for `bus`; see `cargo xtask help`";
+        let behind =
+            "`--peer` is for `agent`, and behind `bus` and `remote` for those; see `cargo xtask help`";
         check(&["bench", "wire", "--peer", "x"], behind);
         let whole = "`--peer` of `bus` needs a name, a command and a file; see `cargo xtask help`";
         check(&["bench", "bus", "--peer", "x", "y"], whole);
+        let whole = "`--peer` of `remote` needs a name, a command and a URL; see `cargo xtask help`";
+        check(&["bench", "remote", "--peer", "x", "y"], whole);
         check(&["bench", "bus", "--rows"], "`--rows` needs a value; see `cargo xtask help`");
-        check(&["bench", "rpc", "--rows", "small"], "`--rows` is for `bus`; see `cargo xtask help`");
+        let behind = "`--rows` belongs behind `bus` or `remote`; see `cargo xtask help`";
+        check(&["bench", "rpc", "--rows", "small"], behind);
         check(&["nightly", "deny", "lint"], "nightly has no part `lint`; see `cargo xtask help`");
     }
 

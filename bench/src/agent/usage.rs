@@ -4,7 +4,7 @@ use std::fs;
 
 /// Microseconds of processor time of all threads that are alive, in the process and in all below it; not a number
 /// where the system does not tell.
-pub(super) fn processor_time(process: u32) -> f64 {
+pub(crate) fn processor_time(process: u32) -> f64 {
     sum(process, time_of)
 }
 
@@ -19,7 +19,7 @@ fn time_of(process: u32) -> Option<f64> {
 }
 
 /// A line of `/proc/PID/status` that has a size, such as `VmRSS`, in MB and for all of them together.
-pub(super) fn memory(process: u32, line: &str) -> f64 {
+pub(crate) fn memory(process: u32, line: &str) -> f64 {
     sum(process, |process| memory_of(process, line))
 }
 

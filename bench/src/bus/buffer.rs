@@ -3,11 +3,11 @@
 use std::io::{self, ErrorKind, Read, Write};
 
 /// How much is read at once, as in the bus.
-pub(super) const READ: usize = 256 << 10;
+pub(crate) const READ: usize = 256 << 10;
 
 /// How a read went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Got {
+pub(crate) enum Got {
     /// There may be more.
     More,
     /// There is nothing more for now.
@@ -17,7 +17,7 @@ pub(super) enum Got {
 }
 
 /// One read into `scratch`.
-pub(super) fn read<'a>(source: &mut impl Read, scratch: &'a mut [u8]) -> io::Result<(Got, &'a [u8])> {
+pub(crate) fn read<'a>(source: &mut impl Read, scratch: &'a mut [u8]) -> io::Result<(Got, &'a [u8])> {
     loop {
         return match source.read(scratch) {
             Ok(0) => Ok((Got::Ended, &[])),
@@ -35,11 +35,11 @@ pub(super) fn read<'a>(source: &mut impl Read, scratch: &'a mut [u8]) -> io::Res
 
 /// The beginning of a line whose end has not come yet.
 #[derive(Default)]
-pub(super) struct Rest(Vec<u8>);
+pub(crate) struct Rest(Vec<u8>);
 
 impl Rest {
     /// Cuts what was read into lines, without their ends.
-    pub(super) fn lines(&mut self, mut read: &[u8], mut each: impl FnMut(&[u8])) {
+    pub(crate) fn lines(&mut self, mut read: &[u8], mut each: impl FnMut(&[u8])) {
         if !self.0.is_empty() {
             let Some(end) = memchr::memchr(b'\n', read) else { return self.0.extend_from_slice(read) };
             self.0.extend_from_slice(&read[..end]);
@@ -57,19 +57,19 @@ impl Rest {
 
 /// Bytes that wait for their sink.
 #[derive(Default)]
-pub(super) struct Outbox {
+pub(crate) struct Outbox {
     bytes: Vec<u8>,
     written: usize,
 }
 
 impl Outbox {
     /// Where to append.
-    pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
     /// Writes what it can.
-    pub(super) fn flush(&mut self, sink: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn flush(&mut self, sink: &mut impl Write) -> io::Result<()> {
         while self.written < self.bytes.len() {
             match sink.write(&self.bytes[self.written..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),

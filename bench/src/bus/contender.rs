@@ -9,9 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::message::Dialect;
+use super::options::Named;
 
 /// How many workers every router has.
-pub(super) const WORKERS: usize = 4;
+pub(crate) const WORKERS: usize = 4;
+/// What a bus of ours says on stderr.
+pub(crate) const LOG: &str = "narrows.log";
 /// How long one may take until it can be reached.
 const START: Duration = Duration::from_secs(10);
 /// How long it may take to end when asked to.
@@ -19,7 +22,7 @@ const FAREWELL: Duration = Duration::from_secs(3);
 
 /// One way from the load to the workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Contender {
+pub(crate) enum Contender {
     /// The load speaks to one worker itself.
     Direct,
     Null,
@@ -29,17 +32,17 @@ pub(super) enum Contender {
 
 /// Another router.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Peer {
-    pub(super) name: String,
+pub(crate) struct Peer {
+    pub(crate) name: String,
     /// Its command line; `{config}` stands for the file and `{port}` for the port on 127.0.0.1.
-    pub(super) command: String,
+    pub(crate) command: String,
     /// Its configuration; `{worker}` stands for the program of a worker, which takes the argument `bus-worker`, and
     /// `{workers}` for their number.
-    pub(super) config: PathBuf,
+    pub(crate) config: PathBuf,
 }
 
-impl Contender {
-    pub(super) fn name(&self) -> &str {
+impl Named for Contender {
+    fn name(&self) -> &str {
         match self {
             Self::Direct => "direct",
             Self::Null => "null",
@@ -47,22 +50,24 @@ impl Contender {
             Self::Peer(peer) => &peer.name,
         }
     }
+}
 
+impl Contender {
     /// Whether a failure of it is ours.
-    pub(super) fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         !matches!(self, Self::Peer(_))
     }
 
-    pub(super) fn dialect(&self) -> Dialect {
+    pub(crate) fn dialect(&self) -> Dialect {
         if self.is_ours() { Dialect::Acp } else { Dialect::Top }
     }
 
     /// Starts it. `place` is a directory for its files.
-    pub(super) fn start(&self, place: &Path) -> Result<Running, String> {
+    pub(crate) fn start(&self, place: &Path) -> Result<Running, String> {
         let port = free_port().map_err(|error| format!("there is no port: {error}"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let own = own()?;
-        let (mut command, log) = match self {
+        let (command, log) = match self {
             Self::Direct => {
                 let mut command = Command::new(&own);
                 command.args(["bus-worker", "--listen", &address.to_string()]);
@@ -73,19 +78,13 @@ impl Contender {
                 command.args(["bus-null", &address.to_string(), &WORKERS.to_string()]);
                 (command, None)
             }
-            Self::Narrows => (narrows(&own, place, port)?, Some(place.join("narrows.log"))),
+            Self::Narrows => {
+                let listen = format!("[[listen]]\nurl = \"tcp://{address}\"\n");
+                (narrows(&own, place, &listen)?, Some(place.join(LOG)))
+            }
             Self::Peer(peer) => (peer.command(&own, place, port)?, None),
         };
-        let stderr = match &log {
-            Some(log) => File::create(log).map(Stdio::from).map_err(|error| error.to_string())?,
-            None => Stdio::null(),
-        };
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-        Running::start(command, address).map_err(|problem| {
-            let said = log.and_then(|log| std::fs::read_to_string(log).ok()).unwrap_or_default();
-            let said = said.lines().last().map(|line| format!(" ({line})")).unwrap_or_default();
-            format!("{} {problem}{said}", self.name())
-        })
+        Running::logged(command, address, log).map_err(|problem| format!("{} {problem}", self.name()))
     }
 }
 
@@ -112,14 +111,16 @@ impl Peer {
 }
 
 /// The program of this workspace, which was built into the same directory as this one.
-fn narrows(own: &Path, place: &Path, port: u16) -> Result<Command, String> {
+///
+/// `listen` is the beginning of its configuration: where it listens, and nothing about its pool.
+pub(crate) fn narrows(own: &Path, place: &Path, listen: &str) -> Result<Command, String> {
     let program = own.with_file_name("narrows");
     if !program.is_file() {
-        return Err("there is no `narrows` beside this program: `cargo xtask bench bus` builds it".to_owned());
+        return Err("there is no `narrows` beside this program: `cargo xtask bench` builds it".to_owned());
     }
     let (config, none) = (place.join("bus.toml"), place.join("narrows.toml"));
     let written =
-        std::fs::write(&config, bus_toml(own, place, port)).and_then(|()| std::fs::write(&none, ""));
+        std::fs::write(&config, bus_toml(own, place, listen)).and_then(|()| std::fs::write(&none, ""));
     written.map_err(|error| format!("no configuration: {error}"))?;
     let mut command = Command::new(program);
     command.arg("bus").arg("--config").arg(config);
@@ -133,35 +134,52 @@ fn narrows(own: &Path, place: &Path, port: u16) -> Result<Command, String> {
     Ok(command)
 }
 
-fn bus_toml(own: &Path, place: &Path, port: u16) -> String {
+fn bus_toml(own: &Path, place: &Path, listen: &str) -> String {
     // As JSON, whose strings are also those of TOML.
     let word = |path: &Path| serde_json::Value::from(path.to_string_lossy()).to_string();
     let (worker, admin) = (word(own), word(&place.join("admin.sock")));
     format!(
-        "[[listen]]\nurl = \"tcp://127.0.0.1:{port}\"\n\n\
-         [[pool]]\nname = \"bench\"\ncommand = [{worker}, \"bus-worker\"]\ninstances = {WORKERS}\nshare = \"all\"\n\n\
+        "{listen}\n[[pool]]\nname = \"bench\"\ncommand = [{worker}, \"bus-worker\"]\ninstances = {WORKERS}\nshare = \"all\"\n\n\
          [admin]\nsocket = {admin}\n"
     )
 }
 
-fn own() -> Result<PathBuf, String> {
+pub(crate) fn own() -> Result<PathBuf, String> {
     std::env::current_exe().map_err(|error| format!("this program cannot find itself: {error}"))
 }
 
 /// A port that nobody had a moment ago.
-fn free_port() -> io::Result<u16> {
+pub(crate) fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// A router that runs, until it is dropped.
-pub(super) struct Running {
+pub(crate) struct Running {
     child: Child,
-    pub(super) address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// From its start until it could be reached.
-    pub(super) took: Duration,
+    pub(crate) took: Duration,
 }
 
 impl Running {
+    /// Starts it with what it says on stderr in `log`, the last line of which is told if it does not come up.
+    pub(crate) fn logged(
+        mut command: Command,
+        address: SocketAddr,
+        log: Option<PathBuf>,
+    ) -> Result<Self, String> {
+        let stderr = match &log {
+            Some(log) => File::create(log).map(Stdio::from).map_err(|error| error.to_string())?,
+            None => Stdio::null(),
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        Self::start(command, address).map_err(|problem| {
+            let said = log.and_then(|log| std::fs::read_to_string(log).ok()).unwrap_or_default();
+            let said = said.lines().last().map(|line| format!(" ({line})")).unwrap_or_default();
+            format!("{problem}{said}")
+        })
+    }
+
     fn start(mut command: Command, address: SocketAddr) -> Result<Self, String> {
         let before = Instant::now();
         let child = command.spawn().map_err(|error| format!("cannot be started: {error}"))?;
@@ -183,7 +201,7 @@ impl Running {
     }
 
     /// Its process.
-    pub(super) fn process(&self) -> u32 {
+    pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
 }
@@ -238,7 +256,8 @@ mod tests {
 
     #[test]
     fn our_configuration_quotes_what_it_names() {
-        let toml = bus_toml(Path::new("a \"b\""), Path::new("d"), 9);
+        let toml =
+            bus_toml(Path::new("a \"b\""), Path::new("d"), "[[listen]]\nurl = \"tcp://127.0.0.1:9\"\n");
         assert!(toml.contains(r#"command = ["a \"b\"", "bus-worker"]"#), "{toml}");
         assert!(toml.contains("url = \"tcp://127.0.0.1:9\""), "{toml}");
     }

@@ -12,49 +12,61 @@ use super::buffer::{Got, Outbox, READ, Rest, read};
 use super::message::Dialect;
 use super::talk::{Habit, Talk, Tally};
 use crate::agent::usage;
+use crate::remote::frames::{self, Frames};
 
 /// How long sessions may take to open, all together.
 const OPENING: Duration = Duration::from_secs(60);
 /// How long after the end of a run a router may say nothing before what is missing counts as lost.
 const SILENCE: Duration = Duration::from_secs(2);
 
+/// How a client is reached, and what it speaks there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way<'a> {
+    pub(crate) address: SocketAddr,
+    pub(crate) dialect: Dialect,
+    /// Over WebSocket, at this path; else in lines.
+    pub(crate) web_socket: Option<&'a str>,
+}
+
 /// So many clients that all do the same.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
-    pub(super) clients: u32,
-    pub(super) habit: Habit,
+pub(crate) struct Load {
+    pub(crate) clients: u32,
+    pub(crate) habit: Habit,
 }
 
 /// What came of a run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Outcome {
+pub(crate) struct Outcome {
     /// Answers per second.
-    pub(super) rate: f64,
+    pub(crate) rate: f64,
     /// Microseconds from request to answer: half are faster.
-    pub(super) p50: f64,
+    pub(crate) p50: f64,
     /// The same: 99 of 100 are faster.
-    pub(super) p99: f64,
+    pub(crate) p99: f64,
     /// Microseconds of processor time of the router per answer.
-    pub(super) cpu: f64,
+    pub(crate) cpu: f64,
+    /// The same, with the processes that it has started.
+    pub(crate) tree: f64,
     /// Answers missing, doubled, crossed, torn and refused.
-    pub(super) lost: Lost,
+    pub(crate) lost: Lost,
 }
 
 /// What went wrong in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lost {
-    pub(super) missing: u64,
-    pub(super) doubled: u64,
-    pub(super) crossed: u64,
-    pub(super) torn: u64,
-    pub(super) refused: u64,
+pub(crate) struct Lost {
+    pub(crate) missing: u64,
+    pub(crate) doubled: u64,
+    pub(crate) crossed: u64,
+    pub(crate) torn: u64,
+    pub(crate) refused: u64,
     /// Connections that were closed on us.
-    pub(super) closed: u64,
+    pub(crate) closed: u64,
 }
 
 impl Lost {
     /// All of it.
-    pub(super) fn total(self) -> u64 {
+    pub(crate) fn total(self) -> u64 {
         self.missing + self.doubled + self.crossed + self.torn + self.refused + self.closed
     }
 }
@@ -71,7 +83,7 @@ impl fmt::Display for Lost {
 
 /// Why nothing could be measured.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     Io(io::Error),
     /// So many clients could not open their sessions.
     Unready(usize, Lost),
@@ -95,7 +107,7 @@ impl From<io::Error> for Failure {
 }
 
 /// Clients that are connected and have their sessions.
-pub(super) struct Crowd {
+pub(crate) struct Crowd {
     poll: Poll,
     events: Events,
     scratch: Vec<u8>,
@@ -106,15 +118,21 @@ pub(super) struct Crowd {
 
 struct Client {
     stream: TcpStream,
-    rest: Rest,
+    form: Form,
     out: Outbox,
     talk: Talk,
     open: bool,
 }
 
+/// What separates messages, and the unfinished one.
+enum Form {
+    Lines(Rest),
+    Frames(Frames),
+}
+
 impl Crowd {
     /// Connects them all and opens their sessions.
-    pub(super) fn gather(address: SocketAddr, dialect: Dialect, load: Load) -> Result<Self, Failure> {
+    pub(crate) fn gather(way: Way<'_>, load: Load) -> Result<Self, Failure> {
         let poll = Poll::new()?;
         let mut crowd = Self {
             poll,
@@ -126,15 +144,24 @@ impl Crowd {
         };
         let until = Instant::now() + OPENING;
         for number in 0..load.clients {
-            let stream = std::net::TcpStream::connect_timeout(&address, OPENING)?;
+            let mut stream = std::net::TcpStream::connect_timeout(&way.address, OPENING)?;
             stream.set_nodelay(true)?;
+            let form = match way.web_socket {
+                None => Form::Lines(Rest::default()),
+                Some(path) => {
+                    frames::shake_hands(&mut stream, path)?;
+                    Form::Frames(Frames::default())
+                }
+            };
             stream.set_nonblocking(true)?;
             let mut stream = TcpStream::from_std(stream);
             let both = Interest::READABLE | Interest::WRITABLE;
             crowd.poll.registry().register(&mut stream, Token(number as usize), both)?;
-            let mut out = Outbox::default();
-            let talk = Talk::begin(number, dialect, load.habit, out.bytes());
-            crowd.clients.push(Client { stream, rest: Rest::default(), out, talk, open: true });
+            let mut said = Vec::new();
+            let talk = Talk::begin(number, way.dialect, load.habit, &mut said);
+            let mut client = Client { stream, form, out: Outbox::default(), talk, open: true };
+            client.say(said);
+            crowd.clients.push(client);
         }
         loop {
             let waiting = crowd.clients.iter().filter(|client| !client.talk.is_ready()).count();
@@ -150,7 +177,7 @@ impl Crowd {
     }
 
     /// Loads the router whose process this is for a while, and awaits every answer.
-    pub(super) fn run(
+    pub(crate) fn run(
         mut self,
         process: u32,
         warm: Duration,
@@ -158,19 +185,24 @@ impl Crowd {
     ) -> Result<Outcome, Failure> {
         let now = Instant::now();
         for client in &mut self.clients {
-            client.talk.go(now, client.out.bytes());
+            let mut said = Vec::new();
+            client.talk.go(now, &mut said);
+            client.say(said);
             // A router that has closed the connection is found out when it is read from.
             let _ = client.out.flush(&mut client.stream);
         }
         self.turn_until(now + warm)?;
         self.tally.answered = 0;
         self.tally.latencies.clear();
-        let (from, cpu) = (Instant::now(), usage::own_time(process));
+        let used = || [usage::own_time(process), usage::processor_time(process)];
+        let (from, before) = (Instant::now(), used());
         self.turn_until(from + measured)?;
-        let (took, cpu) = (from.elapsed().as_secs_f64(), usage::own_time(process) - cpu);
+        let (took, after) = (from.elapsed().as_secs_f64(), used());
         let answered = self.tally.answered as f64;
         // Without an answer there is no figure, rather than an endless one.
-        let cpu = if answered > 0.0 { cpu / answered } else { f64::NAN };
+        let each = |place: usize| {
+            if answered > 0.0 { (after[place] - before[place]) / answered } else { f64::NAN }
+        };
         let mut latencies = std::mem::take(&mut self.tally.latencies);
         let lost = self.leave()?;
         latencies.sort_unstable();
@@ -178,7 +210,7 @@ impl Crowd {
             let place = (latencies.len() as f64 * share) as usize;
             latencies.get(place).map_or(f64::NAN, |nanoseconds| f64::from(*nanoseconds) / 1e3)
         };
-        Ok(Outcome { rate: answered / took, p50: at(0.5), p99: at(0.99), cpu, lost })
+        Ok(Outcome { rate: answered / took, p50: at(0.5), p99: at(0.99), cpu: each(0), tree: each(1), lost })
     }
 
     /// Asks nothing more and waits for what is missing.
@@ -241,13 +273,29 @@ impl Client {
         loop {
             let (got, bytes) = read(&mut self.stream, scratch)?;
             let (now, out, talk) = (Instant::now(), self.out.bytes(), &mut self.talk);
-            self.rest.lines(bytes, |line| talk.hear(line, now, out, tally));
+            let goes_on = match &mut self.form {
+                Form::Lines(rest) => {
+                    rest.lines(bytes, |line| talk.hear(line, now, out, tally));
+                    true
+                }
+                Form::Frames(frames) => {
+                    frames.read(bytes, out, |line, said| talk.hear(line, now, said, tally))
+                }
+            };
             self.out.flush(&mut self.stream)?;
             match got {
-                Got::More => {}
-                Got::Drained => return Ok(true),
-                Got::Ended => return Ok(false),
+                Got::More if goes_on => {}
+                Got::Drained if goes_on => return Ok(true),
+                _ => return Ok(false),
             }
+        }
+    }
+
+    /// Has these lines wait for the socket.
+    fn say(&mut self, lines: Vec<u8>) {
+        match &self.form {
+            Form::Lines(_) => *self.out.bytes() = lines,
+            Form::Frames(_) => frames::put_lines(self.out.bytes(), &lines),
         }
     }
 }
@@ -277,7 +325,8 @@ mod tests {
                 }
             }
         });
-        let crowd = Crowd::gather(address, Dialect::Acp, LOAD).expect("a crowd");
+        let way = Way { address, dialect: Dialect::Acp, web_socket: None };
+        let crowd = Crowd::gather(way, LOAD).expect("a crowd");
         let [warm, measured] = [5, 50].map(Duration::from_millis);
         crowd.run(std::process::id(), warm, measured).expect("a run")
     }

@@ -3,42 +3,42 @@
 use memchr::memmem;
 
 /// What every request and every answer begins with; the id follows.
-pub(super) const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
+pub(crate) const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
 /// What every line of ours ends with; the tag stands before it.
-pub(super) const TAIL: &[u8] = br#""}}}}"#;
+pub(crate) const TAIL: &[u8] = br#""}}}}"#;
 /// What a prompt ends with instead.
-pub(super) const PROMPT_TAIL: &[u8] = br#""}]}}"#;
+pub(crate) const PROMPT_TAIL: &[u8] = br#""}]}}"#;
 /// Between id and session of a prompt.
-pub(super) const PROMPT: &[u8] = br#","method":"session/prompt","params":{"sessionId":""#;
+pub(crate) const PROMPT: &[u8] = br#","method":"session/prompt","params":{"sessionId":""#;
 /// Between session and text of a prompt.
-pub(super) const PROMPT_TEXT: &[u8] = br#"","prompt":[{"type":"text","text":""#;
+pub(crate) const PROMPT_TEXT: &[u8] = br#"","prompt":[{"type":"text","text":""#;
 /// Before a session for routers that look for it at the top.
-pub(super) const TOP: &[u8] = br#""sessionId":""#;
+pub(crate) const TOP: &[u8] = br#""sessionId":""#;
 /// Between id and session of an answer.
-pub(super) const ANSWER: &[u8] = br#""result":{"stopReason":"end_turn","_meta":{"bench":{"session":""#;
+pub(crate) const ANSWER: &[u8] = br#""result":{"stopReason":"end_turn","_meta":{"bench":{"session":""#;
 /// Between session and text of an answer.
-pub(super) const ANSWER_TEXT: &[u8] = br#"","echo":""#;
+pub(crate) const ANSWER_TEXT: &[u8] = br#"","echo":""#;
 /// What an update begins with.
-pub(super) const UPDATE_HEAD: &[u8] = br#"{"jsonrpc":"2.0","#;
+pub(crate) const UPDATE_HEAD: &[u8] = br#"{"jsonrpc":"2.0","#;
 /// Before the session of an update.
-pub(super) const UPDATE: &[u8] = br#""method":"session/update","params":{"sessionId":""#;
+pub(crate) const UPDATE: &[u8] = br#""method":"session/update","params":{"sessionId":""#;
 /// Between session and text of an update.
-pub(super) const UPDATE_TEXT: &[u8] =
+pub(crate) const UPDATE_TEXT: &[u8] =
     br#"","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":""#;
 
 /// Digits of an id.
-pub(super) const ID: usize = 12;
+pub(crate) const ID: usize = 12;
 /// Bytes of a session.
-pub(super) const SESSION: usize = 16;
+pub(crate) const SESSION: usize = 16;
 /// Digits of a tag: five for the client, seven for the request, four for the chunk.
-pub(super) const TAG: usize = 16;
+pub(crate) const TAG: usize = 16;
 
 /// The id of a session.
-pub(super) type Session = [u8; SESSION];
+pub(crate) type Session = [u8; SESSION];
 
 /// Where a router looks for the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(crate) enum Dialect {
     /// In the parameters, as ACP has it.
     Acp,
     /// At the top of the message, and there too in what workers say.
@@ -47,18 +47,18 @@ pub(super) enum Dialect {
 
 /// Whose message it is: the end of every text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tag {
+pub(crate) struct Tag {
     /// The number of the client.
-    pub(super) client: u32,
+    pub(crate) client: u32,
     /// The number of the request among those of the client.
-    pub(super) request: u32,
+    pub(crate) request: u32,
     /// In a prompt, how many updates are asked for; in an update its number; in an answer as in the prompt.
-    pub(super) chunk: u16,
+    pub(crate) chunk: u16,
 }
 
 impl Tag {
     /// The tag in these digits.
-    pub(super) fn read(digits: &[u8]) -> Option<Self> {
+    pub(crate) fn read(digits: &[u8]) -> Option<Self> {
         if digits.len() != TAG {
             return None;
         }
@@ -68,20 +68,20 @@ impl Tag {
     }
 
     /// The tag of a line of ours that is no prompt.
-    pub(super) fn of(line: &[u8]) -> Option<Self> {
+    pub(crate) fn of(line: &[u8]) -> Option<Self> {
         let line = line.strip_suffix(TAIL)?;
         Self::read(line.get(line.len().checked_sub(TAG)?..)?)
     }
 
     /// Its digits.
-    pub(super) fn write(self, digits: &mut [u8]) {
+    pub(crate) fn write(self, digits: &mut [u8]) {
         write(&mut digits[..5], u64::from(self.client));
         write(&mut digits[5..12], u64::from(self.request));
         write(&mut digits[12..TAG], u64::from(self.chunk));
     }
 
     /// Its digits, as text.
-    pub(super) fn text(self) -> String {
+    pub(crate) fn text(self) -> String {
         let mut digits = [0; TAG];
         self.write(&mut digits);
         String::from_utf8_lossy(&digits).into_owned()
@@ -89,14 +89,14 @@ impl Tag {
 }
 
 /// The number in these digits.
-pub(super) fn number(digits: &[u8]) -> Option<u64> {
+pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     digits
         .iter()
         .try_fold(0, |number, digit| digit.is_ascii_digit().then(|| number * 10 + u64::from(digit - b'0')))
 }
 
 /// Fills the place with the last digits of the number.
-pub(super) fn write(place: &mut [u8], mut number: u64) {
+pub(crate) fn write(place: &mut [u8], mut number: u64) {
     for digit in place.iter_mut().rev() {
         *digit = b'0' + (number % 10) as u8;
         number /= 10;
@@ -104,7 +104,7 @@ pub(super) fn write(place: &mut [u8], mut number: u64) {
 }
 
 /// The session of this number whose first letter and owner are these.
-pub(super) fn session(letter: u8, owner: u64, number: u64) -> Session {
+pub(crate) fn session(letter: u8, owner: u64, number: u64) -> Session {
     let mut session = *b"x0000000-0000000";
     session[0] = letter;
     write(&mut session[1..8], owner);
@@ -113,7 +113,7 @@ pub(super) fn session(letter: u8, owner: u64, number: u64) -> Session {
 }
 
 /// A line but for its id, its session and its tag.
-pub(super) struct Template {
+pub(crate) struct Template {
     line: Vec<u8>,
     id: Option<usize>,
     sessions: Vec<usize>,
@@ -127,19 +127,19 @@ const TAG_PLACE: &[u8] = &[3; TAG];
 
 impl Template {
     /// A prompt whose text is this, and the tag.
-    pub(super) fn prompt(dialect: Dialect, text: &[u8]) -> Self {
+    pub(crate) fn prompt(dialect: Dialect, text: &[u8]) -> Self {
         let top = top(dialect, true);
         Self::new(&[HEAD, ID_PLACE, &top, PROMPT, SESSION_PLACE, PROMPT_TEXT, text, TAG_PLACE, PROMPT_TAIL])
     }
 
     /// The answer to it.
-    pub(super) fn answer(dialect: Dialect, text: &[u8]) -> Self {
+    pub(crate) fn answer(dialect: Dialect, text: &[u8]) -> Self {
         let top = top(dialect, true);
         Self::new(&[HEAD, ID_PLACE, &top, b",", ANSWER, SESSION_PLACE, ANSWER_TEXT, text, TAG_PLACE, TAIL])
     }
 
     /// An update before the answer.
-    pub(super) fn update(dialect: Dialect, text: &[u8]) -> Self {
+    pub(crate) fn update(dialect: Dialect, text: &[u8]) -> Self {
         let top = top(dialect, false);
         Self::new(&[UPDATE_HEAD, &top, UPDATE, SESSION_PLACE, UPDATE_TEXT, text, TAG_PLACE, TAIL])
     }
@@ -152,7 +152,7 @@ impl Template {
     }
 
     /// The line with everything in its place.
-    pub(super) fn filled(&mut self, id: u64, session: &Session, tag: Tag) -> &[u8] {
+    pub(crate) fn filled(&mut self, id: u64, session: &Session, tag: Tag) -> &[u8] {
         if let Some(place) = self.id {
             write(&mut self.line[place..place + ID], id);
         }
@@ -174,12 +174,12 @@ fn top(dialect: Dialect, behind: bool) -> Vec<u8> {
 }
 
 /// The request that opens a connection.
-pub(super) fn initialize(id: u64, tag: Tag) -> String {
+pub(crate) fn initialize(id: u64, tag: Tag) -> String {
     control(id, tag, "initialize", r#""protocolVersion":1,"clientCapabilities":{},"#)
 }
 
 /// The request for a session.
-pub(super) fn new_session(id: u64, tag: Tag) -> String {
+pub(crate) fn new_session(id: u64, tag: Tag) -> String {
     control(id, tag, "session/new", r#""cwd":"/","mcpServers":[],"#)
 }
 

@@ -2,27 +2,41 @@
 
 use std::time::Duration;
 
-use super::contender::{Contender, Peer};
-use super::rows;
+/// Who is measured, as far as the command line is concerned.
+pub(crate) trait Named {
+    fn name(&self) -> &str;
+}
+
+/// What can be asked of one bench.
+pub(crate) struct Form<C> {
+    /// What it is called.
+    pub(crate) bench: &'static str,
+    /// Who is measured unless told otherwise.
+    pub(crate) contenders: Vec<C>,
+    /// The keys of all rows.
+    pub(crate) rows: Vec<&'static str>,
+    /// Somebody else, by the three words behind `--peer`, of which the first is the name.
+    pub(crate) peer: fn([String; 3]) -> C,
+}
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Options {
-    pub(super) contenders: Vec<Contender>,
+pub(crate) struct Options<C> {
+    pub(crate) contenders: Vec<C>,
     /// The keys of the rows.
-    pub(super) rows: Vec<String>,
+    pub(crate) rows: Vec<String>,
     /// How long each is measured in a round.
-    pub(super) time: Duration,
-    pub(super) rounds: usize,
+    pub(crate) time: Duration,
+    pub(crate) rounds: usize,
 }
 
 /// The longest that is measured at once: the numbers of requests have seven digits.
 const LONGEST: f64 = 15.0;
 
-impl Options {
-    /// Reads the words behind `bus`.
-    pub(super) fn read(words: &[String]) -> Result<Self, String> {
-        let mut contenders = vec![Contender::Direct, Contender::Null, Contender::Narrows];
+impl<C: Named> Options<C> {
+    /// Reads the words behind the name of the bench.
+    pub(crate) fn read(form: Form<C>, words: &[String]) -> Result<Self, String> {
+        let Form { bench, mut contenders, rows: keys, peer } = form;
         let (mut rows, mut only) = (None, None);
         // Many short turns: a router against itself then comes out even on a busy machine too; few long ones do not.
         let (mut time, mut rounds) = (Duration::from_millis(300), 15);
@@ -39,21 +53,21 @@ impl Options {
                     rounds = number.ok_or("`--rounds` takes a number from 1 to 100")?;
                 }
                 "--peer" => {
-                    let (name, command, config) = (value()?, value()?, value()?.into());
-                    if contenders.iter().any(|other| other.name() == name) {
-                        return Err(format!("there is already a `{name}`"));
+                    let named = [value()?, value()?, value()?];
+                    if contenders.iter().any(|other| other.name() == named[0]) {
+                        return Err(format!("there is already a `{}`", named[0]));
                     }
-                    contenders.push(Contender::Peer(Peer { name, command, config }));
+                    contenders.push(peer(named));
                 }
-                _ => return Err(format!("`{word}` is no option of `bus`")),
+                _ => return Err(format!("`{word}` is no option of `{bench}`")),
             }
         }
         if let Some(only) = only {
-            known(&only, contenders.iter().map(Contender::name))?;
+            known(&only, contenders.iter().map(Named::name))?;
             contenders.retain(|contender| only.iter().any(|name| name == contender.name()));
         }
-        let rows = rows.unwrap_or_else(|| rows::keys().map(str::to_owned).collect());
-        known(&rows, rows::keys())?;
+        let rows = rows.unwrap_or_else(|| keys.iter().map(|&key| key.to_owned()).collect());
+        known(&rows, keys.into_iter())?;
         Ok(Self { contenders, rows, time, rounds })
     }
 }
@@ -81,19 +95,34 @@ fn known<'a>(words: &[String], all: impl Iterator<Item = &'a str>) -> Result<(),
 mod tests {
     use super::*;
 
-    fn read(words: &str) -> Result<Options, String> {
-        Options::read(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    #[derive(Debug)]
+    struct Anybody(String);
+
+    impl Named for Anybody {
+        fn name(&self) -> &str {
+            &self.0
+        }
+    }
+
+    fn read(words: &str) -> Result<Options<Anybody>, String> {
+        let form = Form {
+            bench: "race",
+            contenders: ["direct", "null"].map(|name| Anybody(name.to_owned())).into(),
+            rows: vec!["small", "medium", "idle"],
+            peer: |[name, ..]| Anybody(name),
+        };
+        Options::read(form, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
     fn everything_is_measured_unless_told_otherwise() {
         let options = read("").expect("options");
-        assert_eq!(options.rows.len(), 9);
+        assert_eq!(options.rows, ["small", "medium", "idle"]);
         let options = read("--rows small,idle --seconds 0.5 --rounds 2 --peer c cmd file --only null,c");
         let options = options.expect("options");
         assert_eq!(options.rows, ["small", "idle"]);
         assert_eq!((options.time, options.rounds), (Duration::from_millis(500), 2));
-        let names: Vec<&str> = options.contenders.iter().map(Contender::name).collect();
+        let names: Vec<&str> = options.contenders.iter().map(Named::name).collect();
         assert_eq!(names, ["null", "c"]);
     }
 
@@ -107,8 +136,8 @@ mod tests {
             ("--seconds 0", "`--seconds` takes"),
             ("--seconds NaN", "`--seconds` takes"),
             ("--rounds 0", "`--rounds` takes"),
-            ("--only you", "there is no `you`; there are direct, null, narrows"),
-            ("small", "`small` is no option"),
+            ("--only you", "there is no `you`; there are direct, null"),
+            ("small", "`small` is no option of `race`"),
         ] {
             let problem = read(words).expect_err(words);
             assert!(problem.starts_with(expected), "{words}: {problem}");

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     fn outcome(rate: f64, cpu: f64) -> Outcome {
-        Outcome { rate, p50: 10.0, p99: 20.0, cpu, lost: Lost::default() }
+        Outcome { rate, p50: 10.0, p99: 20.0, cpu, tree: cpu, lost: Lost::default() }
     }
 
     #[test]

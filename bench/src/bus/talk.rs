@@ -16,35 +16,35 @@ const STRIDE: u64 = 10_000_000;
 
 /// How many sessions a client has, and what it does with them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Habit {
+pub(crate) struct Habit {
     /// Sessions it opens.
-    pub(super) sessions: usize,
+    pub(crate) sessions: usize,
     /// Requests it keeps in flight, each in a session of its own.
-    pub(super) depth: usize,
+    pub(crate) depth: usize,
     /// Bytes of a text, tag included.
-    pub(super) text: usize,
+    pub(crate) text: usize,
     /// Updates it asks for.
-    pub(super) chunks: u16,
+    pub(crate) chunks: u16,
 }
 
 /// What all clients have heard.
 #[derive(Default)]
-pub(super) struct Tally {
-    pub(super) answered: u64,
+pub(crate) struct Tally {
+    pub(crate) answered: u64,
     /// Answers that came again, or to nothing that was asked.
-    pub(super) doubled: u64,
+    pub(crate) doubled: u64,
     /// What another client should have got.
-    pub(super) crossed: u64,
+    pub(crate) crossed: u64,
     /// Lines that are not byte for byte what was to come, or came out of order.
-    pub(super) torn: u64,
+    pub(crate) torn: u64,
     /// Errors in place of answers.
-    pub(super) refused: u64,
+    pub(crate) refused: u64,
     /// Nanoseconds from request to answer.
-    pub(super) latencies: Vec<u32>,
+    pub(crate) latencies: Vec<u32>,
 }
 
 /// One client, without its connection.
-pub(super) struct Talk {
+pub(crate) struct Talk {
     number: u32,
     habit: Habit,
     /// What to add to the number of a request.
@@ -79,7 +79,7 @@ struct Pending {
 
 impl Talk {
     /// A client with this number, and what it says first.
-    pub(super) fn begin(number: u32, dialect: Dialect, habit: Habit, out: &mut Vec<u8>) -> Self {
+    pub(crate) fn begin(number: u32, dialect: Dialect, habit: Habit, out: &mut Vec<u8>) -> Self {
         let letters =
             (0..habit.text.saturating_sub(TAG)).map(|at| b'a' + ((number as usize * 7 + at) % 26) as u8);
         let text: Vec<u8> = letters.collect();
@@ -109,28 +109,28 @@ impl Talk {
     }
 
     /// Whether its sessions are open.
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.stage == Stage::Ready
     }
 
     /// How many answers are missing.
-    pub(super) fn missing(&self) -> u64 {
+    pub(crate) fn missing(&self) -> u64 {
         self.pending.iter().flatten().count() as u64
     }
 
     /// Asks as much as it keeps in flight.
-    pub(super) fn go(&mut self, now: Instant, out: &mut Vec<u8>) {
+    pub(crate) fn go(&mut self, now: Instant, out: &mut Vec<u8>) {
         self.free = (0..self.sessions.len() as u32).collect();
         (0..self.habit.depth).for_each(|_| self.ask(now, out));
     }
 
     /// Asks nothing more.
-    pub(super) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.stage = Stage::Leaving;
     }
 
     /// Judges a line, and says what comes next.
-    pub(super) fn hear(&mut self, line: &[u8], now: Instant, out: &mut Vec<u8>, tally: &mut Tally) {
+    pub(crate) fn hear(&mut self, line: &[u8], now: Instant, out: &mut Vec<u8>, tally: &mut Tally) {
         match self.stage {
             Stage::Introducing | Stage::Opening => self.prepare(line, out, tally),
             Stage::Ready | Stage::Leaving if line.starts_with(HEAD) => self.end_turn(line, now, out, tally),
@@ -243,7 +243,7 @@ impl Talk {
 
 impl Tally {
     /// Everything that went wrong but what is still missing.
-    pub(super) fn wrong(&self) -> u64 {
+    pub(crate) fn wrong(&self) -> u64 {
         self.doubled + self.crossed + self.torn + self.refused
     }
 }

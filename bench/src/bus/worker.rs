@@ -120,18 +120,18 @@ fn serve_tcp(address: SocketAddr) -> io::Result<()> {
 }
 
 /// What the worker remembers: how many sessions it has opened.
-pub(super) struct Echo {
+pub(crate) struct Echo {
     process: u64,
     sessions: u64,
 }
 
 impl Echo {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { process: u64::from(std::process::id()), sessions: 0 }
     }
 
     /// Appends all there is to say to a line.
-    pub(super) fn answer(&mut self, line: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn answer(&mut self, line: &[u8], out: &mut Vec<u8>) {
         match Prompt::read(line) {
             Some(prompt) if self.knows(prompt.session) => prompt.answer(out),
             _ => self.control(line, out),
