@@ -53,8 +53,9 @@ impl Admin {
     }
 
     /// Answers until this is dropped. Must be polled inside a runtime; `facts` is what the bus itself does not know.
-    pub async fn serve(self, bus: Handle, facts: Facts) {
-        let pages = Arc::new(pages::Pages { bus, facts });
+    /// `refused` is asked each time.
+    pub async fn serve(self, bus: Handle, facts: Facts, refused: Refused) {
+        let pages = Arc::new(pages::Pages { bus, facts, refused });
         // Dropping the set ends the tasks.
         let mut served = tokio::task::JoinSet::new();
         for entrance in self.entrances {
@@ -69,6 +70,9 @@ impl Admin {
         std::future::pending::<()>().await;
     }
 }
+
+/// How often somebody was refused by the doors of the network, by the reason. The reasons are always the same.
+pub type Refused = Box<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>;
 
 /// What is told about a bus beside its state.
 #[derive(Clone, Debug, Default, serde::Serialize)]

@@ -33,6 +33,10 @@ pub enum Method {
     UnixPeer,
     /// The system names the user whose the other socket of a loopback connection is.
     SocketOwner,
+    /// They have shown a token of ours.
+    Token,
+    /// They have shown a certificate of an authority that we trust.
+    Certificate,
     /// A bus that has started this process says so.
     Bus,
     /// They have signed with a key that the governance names.
@@ -49,6 +53,8 @@ impl Method {
             Self::Process => "process",
             Self::UnixPeer => "unix-peer",
             Self::SocketOwner => "socket-owner",
+            Self::Token => "token",
+            Self::Certificate => "certificate",
             Self::Bus => "bus",
             Self::Signature => "signature",
             Self::Unauthenticated => "none",

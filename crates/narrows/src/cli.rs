@@ -17,6 +17,7 @@ mod sessions;
 mod token;
 mod tolerate;
 pub(crate) mod value;
+mod web;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -43,6 +44,7 @@ pub(crate) use session::SessionArgs;
 pub(crate) use sessions::{Delete, Sessions, SessionsCommand};
 pub(crate) use token::{Token, TokenCommand, TokenList};
 pub(crate) use value::Variable;
+pub(crate) use web::WebArgs;
 
 /// What `--version` says beside the number.
 static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {

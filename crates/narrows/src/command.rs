@@ -14,6 +14,7 @@ mod run;
 mod serve;
 mod sessions;
 mod token;
+mod web;
 
 use std::process::ExitCode;
 

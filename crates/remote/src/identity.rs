@@ -1,8 +1,27 @@
 //! Who is at the other end.
 
+use std::fmt;
+
+/// By what somebody is known. What one proof calls somebody is another than what another proof does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Proof {
+    /// By nothing but being on this machine.
+    Place,
+    /// By the user whose socket the other end is. Their name is their number.
+    User,
+    /// By a token.
+    Token,
+    /// By a certificate.
+    Certificate,
+    /// By whoever handed the connection over.
+    Handed,
+}
+
 /// The name under which sessions belong to somebody, and what that somebody may do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
+    /// By what they are known.
+    pub proof: Proof,
     /// From the file of tokens, from a client's certificate, or [`Identity::local`].
     pub name: String,
     /// What it is narrowed to; `None` is not narrowed at all.
@@ -13,7 +32,20 @@ impl Identity {
     /// Whoever comes where nobody is asked for a token: somebody on this machine.
     #[must_use]
     pub fn local() -> Self {
-        Self { name: "local".to_owned(), scopes: None }
+        Self { proof: Proof::Place, name: "local".to_owned(), scopes: None }
+    }
+}
+
+/// A name that nobody else has by another proof.
+impl fmt::Display for Identity {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { proof, name, .. } = self;
+        match proof {
+            Proof::Place | Proof::Handed => out.write_str(name),
+            Proof::User => write!(out, "uid:{name}"),
+            Proof::Token => write!(out, "token:{name}"),
+            Proof::Certificate => write!(out, "cert:{name}"),
+        }
     }
 }
 
@@ -36,5 +68,15 @@ mod tests {
         for name in ["", "a b", "a\n", "a/b", "\u{e9}", "a\"", "../x", &"x".repeat(65)] {
             assert!(!is_name(name), "{name}");
         }
+    }
+
+    #[test]
+    fn nobody_takes_anothers_name_by_another_proof() {
+        let named = |proof| Identity { proof, name: "7".to_owned(), scopes: None }.to_string();
+        assert_eq!(named(Proof::User), "uid:7");
+        assert_eq!(named(Proof::Token), "token:7");
+        assert_eq!(named(Proof::Certificate), "cert:7");
+        assert_eq!(named(Proof::Handed), "7");
+        assert_eq!(Identity::local().to_string(), "local");
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod identity;
+pub mod peer;
 pub mod resume;
 pub mod server;
 pub mod tls;

@@ -21,6 +21,7 @@ mod io;
 mod lockout;
 mod logical;
 mod post;
+mod refusals;
 mod reply;
 mod route;
 mod shared;
@@ -52,6 +53,7 @@ use codec::Codec;
 use door::Door;
 use guest::{Credential, Guest};
 use io::Io;
+use refusals::Reason;
 use shared::Shared;
 use socket::Socket;
 
@@ -67,6 +69,8 @@ const GOODBYE: Duration = Duration::from_secs(3);
 /// Where and how clients come in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
+    /// What the backend is told of who comes in here.
+    pub number: usize,
     /// The address; port 0 becomes a real one.
     pub address: SocketAddr,
     /// The one path there is, such as `/acp`.
@@ -86,6 +90,9 @@ pub struct Listener {
 pub enum Auth {
     /// Everybody on this machine, as [`Identity::local`].
     None,
+    /// Everybody on this machine, as the user whose socket the other end is, or if the system does not tell, as
+    /// [`Identity::local`].
+    User,
     /// Who has a token of this file.
     Token(PathBuf),
     /// Who has a certificate of the authorities in [`TlsFiles::client_ca`].
@@ -145,8 +152,9 @@ pub type Opening<'a> = Pin<Box<dyn Future<Output = std::io::Result<StdUnixStream
 
 /// Where connections lead.
 pub trait Backend: Send + Sync {
-    /// One end of a socket pair for a new connection of `identity`. Each line is one message, both ways; either end may close it.
-    fn open(&self, identity: Identity) -> Opening<'_>;
+    /// One end of a socket pair for a new connection of `identity`, who came in at the listener of this number. Each line is one
+    /// message, both ways; either end may close it.
+    fn open(&self, identity: Identity, listener: usize) -> Opening<'_>;
 }
 
 /// Why nobody can come in.
@@ -191,12 +199,20 @@ pub enum Adopted {
 #[error("the front takes no more connections")]
 pub struct NotAdopted(pub Adopted);
 
+/// A socket that waits to be adopted.
+struct Adoption {
+    stream: Adopted,
+    head: Bytes,
+    identity: Identity,
+    listener: usize,
+}
+
 /// Listeners that are bound, and everything behind them.
 pub struct Front {
     shared: Arc<Shared>,
     doors: Vec<(Arc<Door>, TcpListener)>,
     addresses: Vec<SocketAddr>,
-    adopted: mpsc::Receiver<(Adopted, Bytes, Identity)>,
+    adopted: mpsc::Receiver<Adoption>,
     handle: Handle,
 }
 
@@ -205,7 +221,7 @@ pub struct Front {
 pub struct Handle {
     shared: Arc<Shared>,
     doors: Arc<[Arc<Door>]>,
-    adopt: mpsc::Sender<(Adopted, Bytes, Identity)>,
+    adopt: mpsc::Sender<Adoption>,
 }
 
 impl Front {
@@ -266,7 +282,7 @@ impl Front {
         loop {
             tokio::select! {
                 () = shared.stopping() => break,
-                Some((stream, head, identity)) = adopted.recv() => adopt(&shared, stream, head, identity),
+                Some(adoption) = adopted.recv() => adopt(&shared, adoption),
                 _ = looking.tick() => handle.look(),
             }
         }
@@ -300,13 +316,26 @@ impl Handle {
         }
     }
 
-    /// Takes a socket over that carries lines and was let in elsewhere as `identity`. `head` is what was read from it already.
+    /// How often somebody was refused, by the reason, since the front was bound. The reasons are always the same.
+    #[must_use]
+    pub fn refused(&self) -> Vec<(&'static str, u64)> {
+        self.shared.refusals.all()
+    }
+
+    /// Takes a socket over that carries lines and was let in elsewhere, at the listener of this number, as `identity`. `head` is
+    /// what was read from it already.
     ///
     /// # Errors
     /// When there is no room now; the socket comes back.
-    pub fn adopt(&self, stream: Adopted, head: Bytes, identity: Identity) -> Result<(), NotAdopted> {
-        let sent = self.adopt.try_send((stream, head, identity));
-        sent.map_err(|error| NotAdopted(error.into_inner().0))
+    pub fn adopt(
+        &self,
+        stream: Adopted,
+        head: Bytes,
+        identity: Identity,
+        listener: usize,
+    ) -> Result<(), NotAdopted> {
+        let sent = self.adopt.try_send(Adoption { stream, head, identity, listener });
+        sent.map_err(|error| NotAdopted(error.into_inner().stream))
     }
 }
 
@@ -322,13 +351,14 @@ fn check(listener: &Listener) -> Result<(), BindError> {
         return Ok(());
     }
     match (&listener.auth, &listener.tls) {
-        (Auth::None, _) => Err(BindError::Open(address)),
+        (Auth::None | Auth::User, _) => Err(BindError::Open(address)),
         (_, None) => Err(BindError::Cleartext(address)),
         _ => Ok(()),
     }
 }
 
-fn adopt(shared: &Arc<Shared>, stream: Adopted, head: Bytes, identity: Identity) {
+fn adopt(shared: &Arc<Shared>, adoption: Adoption) {
+    let Adoption { stream, head, identity, listener } = adoption;
     let io = match stream {
         Adopted::Tcp(stream) => {
             stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)).map(Io::Tcp)
@@ -346,9 +376,10 @@ fn adopt(shared: &Arc<Shared>, stream: Adopted, head: Bytes, identity: Identity)
     let shared = Arc::clone(shared);
     match shared.seats.take(identity) {
         Some(seat) => {
-            tokio::spawn(logical::serve(shared, socket, Guest::new(seat, Credential::Place)));
+            tokio::spawn(logical::serve(shared, socket, Guest::new(seat, Credential::Place, listener)));
         }
         None => {
+            shared.refusals.add(Reason::Limit);
             let error = RpcError::new(Code::Backpressure, "too many connections");
             socket.put(&message::error(b"null", &error), &shared.scratch);
             tokio::spawn(async move { socket.close(logical::REFUSED, "refused", &shared.scratch).await });

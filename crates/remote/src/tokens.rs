@@ -23,7 +23,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::digest::{SHA256, digest};
 use serde::Deserialize;
 
-use crate::identity::{Identity, is_name};
+use crate::identity::{Identity, Proof, is_name};
 
 /// The longest file of tokens that is read.
 const MAX_FILE: u64 = 1 << 20;
@@ -146,7 +146,8 @@ impl Tokens {
                 return Err(TokenError::Name(entry.name));
             }
             let Some(digest) = Digest::parse(&entry.hash) else { return Err(TokenError::Hash(entry.name)) };
-            tokens.known.push((digest, Identity { name: entry.name, scopes: entry.scopes }));
+            let Entry { name, scopes, .. } = entry;
+            tokens.known.push((digest, Identity { proof: Proof::Token, name, scopes }));
         }
         Ok(tokens)
     }

@@ -97,7 +97,13 @@ const GAUGES: [Gauge; 8] = [
 ];
 
 /// The figures.
-pub(super) fn text(facts: &Facts, max_connections: usize, status: &Status, queues: &Queues) -> String {
+pub(super) fn text(
+    facts: &Facts,
+    max_connections: usize,
+    status: &Status,
+    queues: &Queues,
+    refused: &[(&'static str, u64)],
+) -> String {
     let mut out = String::with_capacity(8 << 10);
     head(&mut out, "info", "gauge", "The program.");
     _ = writeln!(out, "narrows_bus_info{{version=\"{}\"}} 1", label(&facts.version));
@@ -138,6 +144,11 @@ pub(super) fn text(facts: &Facts, max_connections: usize, status: &Status, queue
         let name = format!("{name}_total");
         head(&mut out, &name, "counter", meaning);
         _ = writeln!(out, "narrows_bus_{name} {}", value(&status.counters));
+    }
+    let name = "network_refused_total";
+    head(&mut out, name, "counter", "Requests and sockets that the doors of the network refused, by why.");
+    for (reason, count) in refused {
+        _ = writeln!(out, "narrows_bus_{name}{{reason=\"{reason}\"}} {count}");
     }
     let mut pools: BTreeMap<&str, Sum> = BTreeMap::new();
     for pool in &status.pools {
@@ -222,7 +233,7 @@ pub(super) mod tests {
         let listen = vec!["stdio:".to_owned()];
         let facts = Facts { version: "1.2.3".to_owned(), listen, ..Facts::default() };
         let queues = Queues { clients: 30, longest: 20, full: 1, workers: [(1, 5), (7, 9)].into() };
-        let text = text(&facts, 100, &status(), &queues);
+        let text = text(&facts, 100, &status(), &queues, &[("host", 2), ("origin", 0)]);
         for line in [
             "narrows_bus_info{version=\"1.2.3\"} 1",
             "narrows_bus_uptime_seconds 12.500",
@@ -237,6 +248,8 @@ pub(super) mod tests {
             "narrows_bus_identity_refused_total{identity=\"token:a\"} 1",
             "narrows_bus_connections_total 9",
             "narrows_bus_lines_to_clients_total 7",
+            "narrows_bus_network_refused_total{reason=\"host\"} 2",
+            "narrows_bus_network_refused_total{reason=\"origin\"} 0",
             "narrows_bus_pool_ready{pool=\"default\"} 1",
             "narrows_bus_pool_circuit_open{pool=\"spare\"} 1",
             "narrows_bus_pool_sessions{pool=\"default\"} 5",
@@ -276,7 +289,7 @@ pub(super) mod tests {
             let mut status = status();
             let pool = status.pools.remove(1);
             status.pools.extend(names.into_iter().map(|name| PoolStatus { name, ..pool.clone() }));
-            judge(&text(&Facts::default(), 0, &status, &Queues::default()));
+            judge(&text(&Facts::default(), 0, &status, &Queues::default(), &[("host", 1)]));
         }
     }
 
@@ -286,7 +299,7 @@ pub(super) mod tests {
         let section = page.split("\n### Metrics\n").nth(1).and_then(|rest| rest.split("\n## ").next());
         let rows = section.expect("a section on metrics").lines().filter_map(|line| line.strip_prefix("| `"));
         let documented: Vec<&str> = rows.filter_map(|row| row.split(['`', '{']).next()).collect();
-        let text = text(&Facts::default(), 0, &status(), &Queues::default());
+        let text = text(&Facts::default(), 0, &status(), &Queues::default(), &[]);
         let heads = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let told: Vec<&str> = heads.filter_map(|head| head.split(' ').next()).collect();
         assert_eq!(documented, told);

@@ -1,5 +1,6 @@
 //! What operators are answered.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use axum::routing::get;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::{Facts, metrics};
+use super::{Facts, Refused, metrics};
 use crate::bus::Handle;
 use crate::core::Status;
 use crate::driver::Queues;
@@ -28,10 +29,10 @@ const THIS_MACHINE: &str =
     "this port is for this machine: ask for it as 127.0.0.1, [::1] or localhost, also in the Host header\n";
 
 /// What answers are made of.
-#[derive(Debug)]
 pub(super) struct Pages {
     pub(super) bus: Handle,
     pub(super) facts: Facts,
+    pub(super) refused: Refused,
 }
 
 /// The pages for a socket that only one user can reach.
@@ -116,6 +117,8 @@ struct Everything<'a> {
     #[serde(flatten)]
     status: Status,
     queues: Queues,
+    /// By the doors of the network, by the reason.
+    network_refused: BTreeMap<&'static str, u64>,
 }
 
 async fn status(State(pages): State<Arc<Pages>>) -> Response {
@@ -124,7 +127,9 @@ async fn status(State(pages): State<Arc<Pages>>) -> Response {
         Err(gone) => return gone,
     };
     let max_connections = pages.bus.max_connections();
-    match serde_json::to_string(&Everything { facts: &pages.facts, max_connections, status, queues }) {
+    let network_refused = (pages.refused)().into_iter().collect();
+    let facts = &pages.facts;
+    match serde_json::to_string(&Everything { facts, max_connections, status, queues, network_refused }) {
         Ok(text) => with_type("application/json", text + "\n"),
         Err(error) => {
             tracing::error!(%error, "the state of the bus cannot be written");
@@ -136,7 +141,13 @@ async fn status(State(pages): State<Arc<Pages>>) -> Response {
 async fn figures(State(pages): State<Arc<Pages>>) -> Response {
     match ask(&pages).await {
         Ok((status, queues)) => {
-            let text = metrics::text(&pages.facts, pages.bus.max_connections(), &status, &queues);
+            let text = metrics::text(
+                &pages.facts,
+                pages.bus.max_connections(),
+                &status,
+                &queues,
+                &(pages.refused)(),
+            );
             with_type(metrics::CONTENT_TYPE, text)
         }
         Err(gone) => gone,

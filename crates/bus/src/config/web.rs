@@ -126,8 +126,8 @@ impl Web {
             Auth::Mtls if !has_ca => {
                 ("auth", "needs the authority of its clients: tls = { …, client_ca = \"ca.pem\" }")
             }
-            Auth::None | Auth::Token if has_ca => {
-                ("tls", "has a `client_ca`, which means something only with auth = \"mtls\"")
+            Auth::None if has_ca => {
+                ("tls", "has a `client_ca`, which means something only with auth = \"mtls\" or \"token\"")
             }
             _ => return None,
         };
@@ -149,7 +149,10 @@ impl fmt::Display for Web {
 }
 
 /// A web page's origin, just as browsers name it: a scheme, a host, and a port if that is not the usual one.
-pub(super) fn origin(text: &str) -> Result<String, &'static str> {
+///
+/// # Errors
+/// When it is something else.
+pub fn origin(text: &str) -> Result<String, &'static str> {
     if text == "*" {
         return Err("every page there is could use the agents; name the pages");
     }
@@ -171,7 +174,10 @@ pub(super) fn origin(text: &str) -> Result<String, &'static str> {
 }
 
 /// The name of a host, or its address, without a port.
-pub(super) fn host(text: &str) -> Result<String, &'static str> {
+///
+/// # Errors
+/// When it is something else.
+pub fn host(text: &str) -> Result<String, &'static str> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
     let is_v6 = text.starts_with('[') && text.ends_with(']');
     match text {
@@ -210,6 +216,9 @@ mod tests {
         check("https://127.0.0.1:1", |_| {}, Some("url"));
         check("https://127.0.0.1:1", |web| web.tls = tls(true), Some("tls"));
         check("https://127.0.0.1:1", |web| (web.auth, web.tls) = (Auth::Mtls, tls(true)), None);
+        let both =
+            |web: &mut Web| (web.auth, web.tokens, web.tls) = (Auth::Token, Some("t".into()), tls(true));
+        check("https://127.0.0.1:1", both, None);
         for far in ["0.0.0.0", "192.168.0.1", "[::]"] {
             let (plain, secure) = (format!("http://{far}:1"), format!("https://{far}:1"));
             let token = |web: &mut Web| (web.auth, web.tokens) = (Auth::Token, Some("t".into()));

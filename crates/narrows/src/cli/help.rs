@@ -216,6 +216,10 @@ pub(super) const SERVE: &[Example] = &[
         "narrows serve --listen unix:/run/user/1000/notes.sock governed/ACP.md",
         "for many clients, each with an agent of its own",
     ),
+    (
+        "narrows serve --listen ws://127.0.0.1:8787/acp --tokens ~/tokens.toml governed/ACP.md",
+        "over WebSocket, for who has a token",
+    ),
     ("narrows serve --approve governed/ACP.md", "after its files were changed on purpose"),
     ("narrows serve --self-test governed/ACP.md", "whether it does what AIP-44 asks of it, point by point"),
     ("narrows check governed", "what is wrong with the manifest, without starting anything"),

@@ -6,7 +6,7 @@ use clap::Args;
 use narrows_bus::config::Listen;
 
 use super::value::{Deadline, deadline};
-use super::{CheckFormat, ModelArgs, help};
+use super::{CheckFormat, ModelArgs, WebArgs, help};
 
 /// Serve an agent behind a gate, as a manifest says
 ///
@@ -21,10 +21,10 @@ use super::{CheckFormat, ModelArgs, help};
 /// The first start trusts the manifest and every file it leads to. If one of them changes after that nothing is served
 /// until --approve trusts it anew, or somebody at the terminal says yes.
 ///
-/// With --listen any number of clients connect to sockets of this machine, and each has a gate, an agent and sessions of its
-/// own; all are in one log. Who a client is the system tells: on stdin and stdout the user who has started this, on sockets
-/// the user at the other end. A client sees the sessions of its own user only. Without --identities nobody else than the
-/// user as whom this runs is let in.
+/// With --listen any number of clients connect, and each has a gate, an agent and sessions of its own; all are in one log. Who a
+/// client is the system tells: on stdin and stdout the user who has started this, on sockets of this machine the user at the other
+/// end. Over HTTP and WebSocket a token or a certificate can say it instead, and has to where other machines come in. A client sees
+/// its own sessions only. Without --identities, --tokens and --client-ca nobody else than the user as whom this runs is let in.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::SERVE))]
 pub(crate) struct Serve {
@@ -36,9 +36,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
 
-    /// Where clients come in: tcp://127.0.0.1:9000, unix:PATH or stdio: [default: stdio:]
+    /// Where clients come in: ws://127.0.0.1:8787/acp, wss://, http://, https://, tcp://127.0.0.1:9000, unix:PATH or stdio:
+    /// [default: stdio:, or ws://127.0.0.1:8787/acp if the manifest is for WebSocket only]
     ///
-    /// Can be given several times. SIGTERM, SIGHUP and Ctrl-C end it: whoever is connected is hung up on, and their agents end.
+    /// Can be given several times. ws:// and http:// are the same, and so are wss:// and https://. SIGTERM, SIGHUP and Ctrl-C end it: whoever is connected is hung up on, and their agents end.
     #[arg(long, value_name = "URL", value_parser = Listen::parse, conflicts_with_all = ["approve", "for_bus"])]
     pub(crate) listen: Vec<Listen>,
 
@@ -48,7 +49,7 @@ pub(crate) struct Serve {
 
     /// Who else may come in, and which tools they may cause to be used
     ///
-    /// A TOML file outside of the workspace: `[[identity]]`, who = "user:bob", "uid:1001", "bus:token:NAME" or "tcp:loopback", and if they may
+    /// A TOML file outside of the workspace: `[[identity]]`, who = "user:bob", "uid:1001", "token:NAME", "cert:NAME", "bus:token:NAME" or "tcp:loopback", and if they may
     /// not cause everything that the operator may do, scopes = ["read_file", "notes/*", "kind:read"].
     #[arg(long, value_name = "FILE")]
     pub(crate) identities: Option<PathBuf>,
@@ -85,6 +86,9 @@ pub(crate) struct Serve {
     /// For a manifest of the kind `client`: the prompt of its one turn
     #[arg(value_name = "PROMPT", last = true)]
     pub(crate) prompt: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) web: WebArgs,
 
     #[command(flatten)]
     pub(crate) model: ModelArgs,

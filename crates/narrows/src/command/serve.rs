@@ -21,6 +21,7 @@ mod peer;
 mod person;
 mod persona;
 mod pins;
+mod places;
 mod proxy;
 mod roster;
 mod scripts;
@@ -31,15 +32,16 @@ mod setup;
 mod stand;
 mod version;
 mod wayout;
+mod web;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use narrows_audit::Log;
-use narrows_bus::config::Door;
+use narrows_bus::config::Limits;
 use narrows_govern::Principal;
-use narrows_manifest::types::acp::{Kind, Transport};
+use narrows_manifest::types::acp::Kind;
 use tokio::sync::OnceCell;
 
 use crate::ask;
@@ -75,12 +77,12 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
         (Kind::Bridge | Kind::Server, false) => return Err(Failure::prompt_for(role.name())),
         _ => {}
     }
-    check_places(&charge, args)?;
+    let places = places::of(&charge, args)?;
     let guests = Guests::load(args.identities.as_deref(), &charge)?;
     let data = data_dir(args)?;
     let book = Book::open(&data, &charge)?;
     // Where the protocol is not on stdin somebody may be there to ask.
-    let is_free = role == Kind::Client || !args.listen.is_empty();
+    let is_free = role == Kind::Client || !places.is_empty();
     let consents = !args.approve && is_free && ask::is_possible(Output::Text) && book.consents();
     if !args.approve && !consents {
         book.admit()?;
@@ -124,34 +126,12 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
             None => Cast::Program(Box::new(OnceCell::new())),
         };
         let host = Host { charge, log, data, guests, owners, roster: Roster::default(), cast };
-        match args.listen.is_empty() {
+        let limits = Limits { max_connections: args.max_connections as usize, ..args.web.limits() };
+        match places.is_empty() {
             true => host::on_stdio(host, args.for_bus, leaving).await,
-            false => listen::serve(host, &args.listen, args.max_connections as usize, leaving).await,
+            false => listen::serve(host, &places, &limits, leaving).await,
         }
     })?
-}
-
-/// Whether clients can come in as the manifest and the arguments say. What listens on other transports plugs in here and in
-/// `listen`.
-fn check_places(charge: &Charge, args: &Serve) -> Result<(), Failure> {
-    let transports = &charge.bundle.acp.front.transport;
-    // A bus has transports of its own.
-    if !args.approve
-        && !args.for_bus
-        && transports.as_slice().iter().all(|transport| *transport == Transport::Websocket)
-    {
-        return Err(Failure::no_websocket_yet());
-    }
-    if charge.bundle.role == Kind::Client && !args.listen.is_empty() {
-        return Err(Failure::nobody_comes_in());
-    }
-    if args.listen.iter().any(|place| matches!(place.at, Door::Web(_))) {
-        return Err(Failure::no_web_yet());
-    }
-    match args.listen.iter().find_map(|place| place.pool.as_deref()) {
-        Some(pool) => Err(Failure::pool_of_nobody(pool)),
-        None => Ok(()),
-    }
 }
 
 /// Another agent has its own model.

@@ -4,9 +4,11 @@ use std::io;
 use std::path::Path;
 
 use narrows_audit::{AppendError, OpenError};
+use narrows_bus::config::Web;
 use narrows_govern::Outside;
 use narrows_link::CloseReason;
 use narrows_manifest::version::VersionError;
+use narrows_remote::tls::TlsError;
 
 use super::{Code, Failure};
 use crate::terminal::line;
@@ -34,16 +36,51 @@ impl Failure {
         Self::new(Code::Internal, "the built-in agent has ended by itself")
     }
 
-    /// A manifest wants a transport that is not there.
-    pub(crate) fn no_websocket_yet() -> Self {
-        Self::new(Code::Usage, "the manifest is for WebSocket only, which `narrows serve` does not speak yet")
-            .hint("write transport: [stdio, websocket], and --listen unix:PATH or tcp://127.0.0.1:PORT for many clients")
+    /// A manifest wants a transport that nobody has asked for.
+    pub(crate) fn websocket_only() -> Self {
+        Self::new(Code::Usage, "the manifest is for WebSocket only, and no --listen is").hint(
+            "add --listen ws://127.0.0.1:8787/acp, or write transport: [stdio, websocket] in the ACP.md",
+        )
     }
 
-    /// Somebody is to come in over the network.
-    pub(crate) fn no_web_yet() -> Self {
-        Self::new(Code::Usage, "`narrows serve` does not speak HTTP and WebSocket yet")
-            .hint("listen on tcp://127.0.0.1:PORT or unix:PATH")
+    /// What is said about HTTP and WebSocket is of no use.
+    pub(crate) fn no_web_place() -> Self {
+        let flags = "--tokens, --cert, --key, --client-ca, --host, --origin and --limit";
+        Self::new(Code::Usage, format!("{flags} are about HTTP and WebSocket, and no --listen is"))
+            .hint("add --listen ws://127.0.0.1:8787/acp")
+    }
+
+    /// A place is to be safe, and nothing says how.
+    pub(crate) fn no_certificate(web: &Web) -> Self {
+        Self::new(Code::Usage, line(&format!("{web} needs a certificate")))
+            .hint("name its files: --cert cert.pem --key key.pem")
+    }
+
+    /// A certificate is of no use where nothing is secret.
+    pub(crate) fn certificate_for_nothing() -> Self {
+        Self::new(Code::Usage, "--cert and --key mean something only with --listen wss:// or https://")
+    }
+
+    /// There is no TLS with these files.
+    pub(crate) fn certificate(error: &TlsError) -> Self {
+        Self::new(Code::Usage, line(&format!("the certificate cannot be used: {error}")))
+            .hint("--cert and --key are files in PEM form that belong together, and so is --client-ca")
+    }
+
+    /// Others than this machine could come in without a proof, or be listened to.
+    pub(crate) fn unguarded(web: &Web) -> Self {
+        Self::new(Code::Usage, line(&format!("{web} can be reached from other machines")))
+            .hint("that needs wss:// or https:// with --cert and --key, and --tokens or --client-ca")
+    }
+
+    /// The agent could say who may come in, or read what must stay secret.
+    pub(crate) fn inside(flag: &str, path: &Path) -> Self {
+        let shown = path.display().to_string();
+        Self::new(
+            Code::Usage,
+            line(&format!("{flag} {shown:?} lies in the workspace, where an agent could use it")),
+        )
+        .hint("keep it elsewhere")
     }
 
     /// Nobody comes in where one turn is run.

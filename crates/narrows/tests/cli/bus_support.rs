@@ -10,6 +10,9 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
+
 use crate::support::{MARK, Place};
 
 pub(crate) const NARROWS: &str = env!("CARGO_BIN_EXE_narrows");
@@ -185,6 +188,37 @@ pub(crate) fn http<S: Read + Write>(stream: &mut S, host: &str, page: &str) -> S
 enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Web(Box<Web>),
+}
+
+/// A WebSocket whose messages are read as lines.
+struct Web {
+    socket: WebSocket<TcpStream>,
+    rest: Vec<u8>,
+    /// The code with which it was closed.
+    closed: Option<u16>,
+}
+
+impl Read for Web {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        while self.rest.is_empty() {
+            match self.socket.read() {
+                Ok(Message::Text(text)) => {
+                    assert!(!text.contains('\n'), "one message in a frame: {text}");
+                    self.rest.extend_from_slice(text.as_bytes());
+                    self.rest.push(b'\n');
+                }
+                Ok(Message::Close(frame)) => self.closed = frame.map(|frame| frame.code.into()),
+                Ok(message) => assert!(!message.is_binary(), "{message:?}"),
+                Err(tungstenite::Error::Io(error)) => return Err(error),
+                Err(_) => return Ok(0),
+            }
+        }
+        let count = into.len().min(self.rest.len());
+        into[..count].copy_from_slice(&self.rest[..count]);
+        self.rest.drain(..count);
+        Ok(count)
+    }
 }
 
 impl Read for Socket {
@@ -192,6 +226,7 @@ impl Read for Socket {
         match self {
             Self::Tcp(stream) => stream.read(into),
             Self::Unix(stream) => stream.read(into),
+            Self::Web(web) => web.read(into),
         }
     }
 }
@@ -221,6 +256,46 @@ impl Peer {
         Self { socket: BufReader::new(socket), others: Vec::new() }
     }
 
+    /// A client over WebSocket, with these headers; or the status with which it was refused.
+    pub(crate) fn web(url: &str, headers: &[(&'static str, &str)]) -> Result<Self, u16> {
+        let address = url.strip_prefix("http://").and_then(|rest| rest.split('/').next()).expect("a place");
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut request = url.replacen("http", "ws", 1).into_client_request().expect("a request");
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, value.parse().expect("a header"));
+        }
+        match tungstenite::client(request, stream) {
+            Ok((socket, _)) => {
+                let web = Box::new(Web { socket, rest: Vec::new(), closed: None });
+                Ok(Self { socket: BufReader::new(Socket::Web(web)), others: Vec::new() })
+            }
+            Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(answer))) => {
+                Err(answer.status().as_u16())
+            }
+            Err(error) => unreachable!("{error}"),
+        }
+    }
+
+    /// Sends bytes that are no text.
+    pub(crate) fn send_binary(&mut self, bytes: &[u8]) {
+        match self.socket.get_mut() {
+            Socket::Web(web) => web.socket.send(Message::binary(bytes.to_vec())).expect("it reads"),
+            Socket::Tcp(_) | Socket::Unix(_) => unreachable!("only a WebSocket can tell"),
+        }
+    }
+
+    /// Reads to the end, and tells with which code a WebSocket was closed.
+    pub(crate) fn closed(&mut self) -> Option<u16> {
+        while let Some(message) = self.next() {
+            self.others.push(message);
+        }
+        match self.socket.get_ref() {
+            Socket::Web(web) => web.closed,
+            Socket::Tcp(_) | Socket::Unix(_) => None,
+        }
+    }
+
     pub(crate) fn send(&mut self, message: &Value) {
         self.send_line(&message.to_string());
     }
@@ -230,6 +305,9 @@ impl Peer {
         let written = match self.socket.get_mut() {
             Socket::Tcp(stream) => stream.write_all(line.as_bytes()),
             Socket::Unix(stream) => stream.write_all(line.as_bytes()),
+            Socket::Web(web) => {
+                web.socket.send(Message::text(line.trim_end())).map_err(std::io::Error::other)
+            }
         };
         written.expect("it reads");
     }
@@ -239,6 +317,7 @@ impl Peer {
         let shut = match self.socket.get_mut() {
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Socket::Unix(stream) => stream.shutdown(Shutdown::Write),
+            Socket::Web(web) => web.socket.get_mut().shutdown(Shutdown::Write),
         };
         shut.expect("it is open");
     }

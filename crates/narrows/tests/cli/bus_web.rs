@@ -1,5 +1,6 @@
 //! A bus whose clients come over HTTP, prove who they are, and may come back.
 
+use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -35,7 +36,11 @@ fn token(place: &Place, args: &[&str]) -> (Option<i32>, String, String) {
 
 /// A bus that writes down whose sessions are, in a directory of this place.
 fn start(place: &Place) -> Bus<'_> {
-    let mut command = command(place, &["--config", &write(place, FILE)]);
+    start_with(place, FILE)
+}
+
+fn start_with<'a>(place: &'a Place, text: &str) -> Bus<'a> {
+    let mut command = command(place, &["--config", &write(place, text)]);
     command.env("XDG_DATA_HOME", place.path().join("data"));
     Bus::started(place, command)
 }
@@ -88,6 +93,51 @@ fn whoever_has_a_token_is_let_in_until_it_is_revoked() {
     assert!(head.starts_with("HTTP/1.1 401"), "{head}");
     let said = bus.stop();
     assert!(!said.contains(&secret), "{said}");
+}
+
+#[test]
+fn what_the_doors_refuse_is_told_by_why() {
+    let place = Place::new();
+    token(&place, &["new", "laptop"]);
+    let bus = start(&place);
+    for wrong in [None, Some("nrw_wrong")] {
+        post(&bus.at[0], wrong, &initialize());
+    }
+    let page = [("origin", "https://evil.example")];
+    assert_eq!(Peer::web(&bus.at[0], &page).err(), Some(403));
+    let state = bus.state();
+    assert_eq!(state["network_refused"]["token"], 2, "{state}");
+    assert_eq!(state["network_refused"]["host"], 0, "{state}");
+    let table = bus.status(&[]);
+    assert!(table.contains("refused by the doors of the network: 1 origin, 2 token\n"), "{table}");
+    let figures = bus.page("/metrics");
+    assert!(figures.contains("narrows_bus_network_refused_total{reason=\"origin\"} 1"), "{figures}");
+    bus.stop();
+}
+
+#[test]
+fn what_one_may_have_counts_over_all_listeners() {
+    let place = Place::new();
+    let secret = token(&place, &["new", "laptop"]).1.trim().to_owned();
+    let second = "[[listen]]\nurl = \"ws://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"tokens.toml\"\n";
+    let text = format!("{FILE}\n{second}\n[limits]\nmax_connections_per_identity = 1\n");
+    let bus = start_with(&place, &text);
+    let known = format!("Bearer {secret}");
+    let proof = [("authorization", &*known)];
+    let mut first = Peer::web(&bus.at[0], &proof).expect("let in");
+    first.session(&place);
+    assert_eq!(Peer::web(&bus.at[2], &proof).err(), Some(429));
+    drop(first);
+    let again = RefCell::new(None);
+    place.wait_for(|| {
+        *again.borrow_mut() = Peer::web(&bus.at[2], &proof).ok();
+        again.borrow().is_some()
+    });
+    let mut again = again.into_inner().expect("let in");
+    again.session(&place);
+    let state = bus.state();
+    assert_eq!(state["listeners"], json!([0, 0, 1]), "{state}");
+    bus.stop();
 }
 
 #[test]

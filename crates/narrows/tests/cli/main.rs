@@ -47,6 +47,7 @@ mod serve_sandbox;
 mod serve_second;
 mod serve_self_test;
 mod serve_support;
+mod serve_web;
 mod sessions;
 mod signals;
 mod support;

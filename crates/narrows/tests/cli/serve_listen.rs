@@ -10,7 +10,7 @@ use crate::bus_support::{Bus, Peer};
 use crate::serve::asks;
 use crate::serve_support::{Governed, acp};
 
-const READ: &str = r#"
+pub(crate) const READ: &str = r#"
 [[turn]]
 steps = [
   { tool = { id = "c", title = "Look", kind = "read", path = "a.txt" } },
@@ -332,8 +332,15 @@ fn where_nobody_can_come_in_that_is_said() {
     let governed = Governed::bridge(READ);
     let told = |args: &[&str]| governed.place.told(governed.serve(args));
     for (args, words) in [
-        (&["--listen", "ws://127.0.0.1:1"][..], "does not speak HTTP and WebSocket yet"),
-        (&["--listen", "https://127.0.0.1:1"], "does not speak HTTP and WebSocket yet"),
+        (&["--listen", "https://127.0.0.1:1"][..], "needs a certificate"),
+        (&["--listen", "ws://0.0.0.0:1"], "can be reached from other machines"),
+        (&["--listen", "ws://127.0.0.1:0", "--tokens", "ws/ACP.md"], "lies in the workspace"),
+        (&["--listen", "ws://127.0.0.1:0", "--tokens", "nowhere.toml"], "nowhere.toml"),
+        (&["--listen", "ws://127.0.0.1:0", "--cert", "c"], "--key"),
+        (&["--listen", "wss://127.0.0.1:0", "--cert", "c.pem", "--key", "k.pem"], "cannot be used"),
+        (&["--listen", "ws://127.0.0.1:0", "--limit", "x=1"], "there is none of this name"),
+        (&["--tokens", "tokens.toml"], "no --listen is"),
+        (&["--listen", "tcp://127.0.0.1:0", "--origin", "https://app.example"], "no --listen is"),
         (&["--listen", "tcp://0.0.0.0:1"], "only 127.0.0.1"),
         (&["--listen", "tcp://127.0.0.1:0/coder"], "only a bus has pools"),
         (&["--listen", "stdio:", "--approve"], "cannot be used with"),

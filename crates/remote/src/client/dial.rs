@@ -26,6 +26,9 @@ pub(super) const AGENT: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
 /// What the system may hold of a connection in each direction: less than what is kept to be sent again.
 const BUFFERS: u32 = 256 << 10;
 
+/// How long what we have said may stay unconfirmed. While it does nobody is asked, so this and [`PROBE_AFTER`] add up.
+const UNCONFIRMED: Duration = Duration::from_secs(30);
+
 /// When the system asks whether a silent host is still there, and how often.
 const PROBE_AFTER: Duration = Duration::from_secs(15);
 const PROBE_EVERY: Duration = Duration::from_secs(10);
@@ -140,6 +143,7 @@ async fn one(address: SocketAddr) -> std::io::Result<TcpStream> {
     sockopt::set_tcp_keepidle(&stream, PROBE_AFTER)?;
     sockopt::set_tcp_keepintvl(&stream, PROBE_EVERY)?;
     sockopt::set_tcp_keepcnt(&stream, PROBES)?;
+    sockopt::set_tcp_user_timeout(&stream, u32::try_from(UNCONFIRMED.as_millis()).unwrap_or(u32::MAX))?;
     Ok(stream)
 }
 
@@ -153,5 +157,23 @@ fn refused(error: WsError, place: &str) -> DialError {
         // Whoever hangs up within the handshake may be a server that ends.
         WsError::Protocol(ProtocolError::HandshakeIncomplete) => DialError::Io("it was closed".to_owned()),
         error => DialError::Protocol(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_host_that_is_gone_is_given_up_within_45_seconds() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = one(listener.local_addr().unwrap()).await.unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        let unconfirmed = Duration::from_millis(sockopt::tcp_user_timeout(&stream).unwrap().into());
+        let asked = sockopt::tcp_keepidle(&stream).unwrap();
+        // Said just before it would have been asked, or not said at all.
+        assert_eq!(asked + unconfirmed, Duration::from_secs(45));
+        let probes = sockopt::tcp_keepintvl(&stream).unwrap() * sockopt::tcp_keepcnt(&stream).unwrap();
+        assert!(asked + probes <= Duration::from_secs(45));
     }
 }

@@ -15,12 +15,13 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::door::Door;
+use super::door::{Admits, Door};
 use super::io::{Io, tune};
+use super::refusals::Reason;
 use super::shared::Shared;
 use super::visit::Visit;
-use crate::identity::Identity;
-use crate::tls;
+use crate::identity::{Identity, Proof};
+use crate::{peer, tls};
 
 /// How long nobody is let in after the system had no room for one.
 const REST: Duration = Duration::from_millis(200);
@@ -72,14 +73,19 @@ async fn serve(
         tracing::debug!(%error, "a socket stays as it is");
     }
     let began = tokio::time::Instant::now();
+    let user = match door.admits {
+        Admits::Users => user(&stream, peer).await,
+        _ => None,
+    };
     let Ok(Ok((io, certificate))) = timeout(limits.header_timeout, secure(&door, stream)).await else {
+        shared.refusals.add(Reason::Tls);
         return tracing::debug!("somebody did not come in");
     };
     let visit = Arc::new(Visit {
         shared: Arc::clone(&shared),
         door,
         peer: peer.ip(),
-        certificate,
+        shown: certificate.or(user),
         known: AtomicBool::new(false),
         refused: Notify::new(),
         place: Arc::new(place),
@@ -97,13 +103,20 @@ async fn serve(
         tokio::select! {
             ended = &mut connection => {
                 if let Err(error) = ended {
+                    if is_no_request(&*error, visit.known.load(Ordering::Relaxed)) {
+                        shared.refusals.add(Reason::Headers);
+                    }
                     tracing::debug!(%error, "a socket is at its end");
                 }
                 break;
             }
             () = &mut unseen, if waiting => {
                 waiting = false;
-                if ending || !visit.known.load(Ordering::Relaxed) {
+                if !ending && !visit.known.load(Ordering::Relaxed) {
+                    shared.refusals.add(Reason::Headers);
+                    break;
+                }
+                if ending {
                     break;
                 }
             }
@@ -125,6 +138,19 @@ async fn secure(door: &Door, stream: TcpStream) -> io::Result<(Io, Option<Identi
     let certificates = stream.get_ref().1.peer_certificates();
     let certificate = certificates.and_then(|chain| chain.first()).and_then(|leaf| tls::identity(leaf));
     Ok((Io::Tls(Box::new(stream)), certificate))
+}
+
+/// The user whose socket the other end is. Looked up elsewhere: the system has a long list.
+async fn user(stream: &TcpStream, from: SocketAddr) -> Option<Identity> {
+    let to = stream.local_addr().ok()?;
+    let uid = tokio::task::spawn_blocking(move || peer::of_connection(from, to)).await.ok()??;
+    Some(Identity { proof: Proof::User, name: uid.to_string(), scopes: None })
+}
+
+/// Whether a connection ended because what came was no head of a request, or because none came.
+fn is_no_request(error: &(dyn std::error::Error + 'static), known: bool) -> bool {
+    let error = error.downcast_ref::<hyper::Error>();
+    error.is_some_and(|error| error.is_parse() || (error.is_timeout() && !known))
 }
 
 fn builder(between: Duration, idle: Duration) -> auto::Builder<TokioExecutor> {

@@ -38,7 +38,7 @@ pub(super) struct Channel {
 impl Channel {
     /// Opens one for `guest`.
     pub(super) async fn open(shared: &Arc<Shared>, guest: Guest) -> io::Result<Arc<Self>> {
-        let backend = shared.open(guest.identity()).await?;
+        let backend = shared.open(&guest).await?;
         let name = shared.name().ok_or(io::ErrorKind::Other)?;
         let (to_backend, messages) = mpsc::channel(WAITING);
         let channel = Arc::new(Self {

@@ -28,6 +28,8 @@ pub enum ReloadError {
 /// A listener that is bound.
 #[derive(Debug)]
 pub(super) struct Door {
+    /// What the backend knows it by.
+    pub(super) number: usize,
     pub(super) path: String,
     pub(super) origins: Vec<String>,
     pub(super) hosts: Vec<String>,
@@ -42,6 +44,8 @@ pub(super) struct Door {
 pub(super) enum Admits {
     /// Everybody who reaches it.
     Everybody,
+    /// Everybody who reaches it, each as the user they are.
+    Users,
     /// Who has a token of this file.
     Tokens(PathBuf, watch::Sender<Arc<Tokens>>),
     /// Who has a certificate.
@@ -59,7 +63,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
 impl Door {
     /// Reads all its files. `bound` is where it really is.
     pub(super) fn new(listener: Listener, bound: SocketAddr) -> Result<Self, BindError> {
-        let Listener { path, auth, origins, hosts, tls, .. } = listener;
+        let Listener { number, path, auth, origins, hosts, tls, .. } = listener;
         let mut known: Vec<String> = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).to_vec();
         if !bound.ip().is_unspecified() {
             known.push(literal(bound));
@@ -67,6 +71,7 @@ impl Door {
         known.extend(hosts.into_iter().map(|host| host.to_ascii_lowercase()));
         let admits = match auth {
             Auth::None => Admits::Everybody,
+            Auth::User => Admits::Users,
             Auth::Mtls => Admits::Certificates,
             Auth::Token(file) => {
                 let tokens = Tokens::read(&file).map_err(ReloadError::from)?;
@@ -80,7 +85,7 @@ impl Door {
                 Some((files, RwLock::new(config)))
             }
         };
-        let door = Self { path, origins, hosts: known, admits, tls, stamps: Mutex::default() };
+        let door = Self { number, path, origins, hosts: known, admits, tls, stamps: Mutex::default() };
         for path in door.files() {
             door.has_changed(&path);
         }
@@ -96,7 +101,7 @@ impl Door {
     fn files(&self) -> Vec<PathBuf> {
         let tokens = match &self.admits {
             Admits::Tokens(file, _) => Some(file.clone()),
-            Admits::Everybody | Admits::Certificates => None,
+            Admits::Everybody | Admits::Users | Admits::Certificates => None,
         };
         let tls = self.tls.iter().flat_map(|(files, _)| files.paths()).map(Path::to_owned);
         tokens.into_iter().chain(tls).collect()

@@ -40,6 +40,8 @@ pub(super) enum Denied {
 pub(super) struct Caller {
     pub(super) identity: Identity,
     pub(super) credential: Credential,
+    /// Where it came in.
+    pub(super) listener: usize,
 }
 
 /// Whether this host was meant. A name that leads here by somebody else's doing is not on the list.
@@ -73,18 +75,19 @@ pub(super) fn origin<'a>(door: &Door, headers: &'a HeaderMap) -> Result<Option<&
     }
 }
 
-/// Who asks.
+/// Who asks. `known` is who the socket itself shows, by its certificate or its user.
 pub(super) fn caller(
     shared: &Shared,
     door: &Door,
     peer: IpAddr,
-    certificate: Option<&Identity>,
+    known: Option<&Identity>,
     headers: &HeaderMap,
 ) -> Result<Caller, Denied> {
-    let caller = match &door.admits {
-        Admits::Everybody => Caller { identity: Identity::local(), credential: Credential::Place },
-        Admits::Certificates => match certificate {
-            Some(identity) => Caller { identity: identity.clone(), credential: Credential::Certificate },
+    let (identity, credential) = match &door.admits {
+        Admits::Everybody => (Identity::local(), Credential::Place),
+        Admits::Users => (known.cloned().unwrap_or_else(Identity::local), Credential::Place),
+        Admits::Certificates => match known {
+            Some(identity) => (identity.clone(), Credential::Certificate),
             None => return Err(Denied::Unknown),
         },
         Admits::Tokens(_, tokens) => {
@@ -99,10 +102,13 @@ pub(super) fn caller(
                 None => lockout.failed(peer, now),
             });
             let Some(identity) = found else { return Err(Denied::Unknown) };
-            Caller { identity, credential: Credential::Token(shown, tokens.subscribe()) }
+            (identity, Credential::Token(shown, tokens.subscribe()))
         }
     };
-    if shared.seats.ask(&caller.identity.name) { Ok(caller) } else { Err(Denied::Rate) }
+    match shared.seats.ask(&identity) {
+        true => Ok(Caller { identity, credential, listener: door.number }),
+        false => Err(Denied::Rate),
+    }
 }
 
 /// The token that was shown, if any was.

@@ -25,12 +25,19 @@ pub(super) enum Credential {
 pub(super) struct Guest {
     seat: Seat,
     credential: Credential,
+    /// Where it came in.
+    listener: usize,
 }
 
 impl Guest {
     /// With a place among its identity's connections.
-    pub(super) fn new(seat: Seat, credential: Credential) -> Self {
-        Self { seat, credential }
+    pub(super) fn new(seat: Seat, credential: Credential, listener: usize) -> Self {
+        Self { seat, credential, listener }
+    }
+
+    /// Where it came in.
+    pub(super) fn listener(&self) -> usize {
+        self.listener
     }
 
     /// Who it is.
@@ -40,7 +47,7 @@ impl Guest {
 
     /// While this is there, the guest has a connection but no socket, and may come back with one.
     pub(super) fn absent(&self) -> Absence {
-        let (seats, name) = (Arc::clone(&self.seat.seats), self.seat.identity.name.clone());
+        let (seats, name) = (Arc::clone(&self.seat.seats), self.seat.identity.to_string());
         seats.with(&name, |of| of.absent += 1);
         Absence { seats, name }
     }
@@ -91,7 +98,7 @@ impl Seats {
 
     /// A place for one more connection, if there is one.
     pub(super) fn take(self: &Arc<Self>, identity: Identity) -> Option<Seat> {
-        self.with(&identity.name, |of| {
+        self.with(&identity.to_string(), |of| {
             let free = of.connections < self.most + of.absent;
             of.connections += usize::from(free);
             free
@@ -99,9 +106,9 @@ impl Seats {
         .then(|| Seat { seats: Arc::clone(self), identity })
     }
 
-    /// Whether `name` may ask once more now.
-    pub(super) fn ask(&self, name: &str) -> bool {
-        self.with(name, |of| {
+    /// Whether somebody may ask once more now.
+    pub(super) fn ask(&self, who: &Identity) -> bool {
+        self.with(&who.to_string(), |of| {
             let now = Instant::now();
             let rate = f64::from(self.rate);
             of.left = (of.left + now.duration_since(of.at).as_secs_f64() * rate).min(rate);
@@ -131,7 +138,7 @@ pub(super) struct Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.seats.with(&self.identity.name, |of| of.connections = of.connections.saturating_sub(1));
+        self.seats.with(&self.identity.to_string(), |of| of.connections = of.connections.saturating_sub(1));
     }
 }
 
@@ -155,9 +162,10 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+    use crate::identity::Proof;
 
     fn named(name: &str) -> Identity {
-        Identity { name: name.to_owned(), scopes: None }
+        Identity { proof: Proof::Token, name: name.to_owned(), scopes: None }
     }
 
     #[tokio::test(start_paused = true)]
@@ -167,6 +175,8 @@ mod tests {
         let _two = seats.take(named("a")).unwrap();
         assert!(seats.take(named("a")).is_none());
         assert!(seats.take(named("b")).is_some(), "others have their own");
+        let other = Identity { proof: Proof::Certificate, ..named("a") };
+        assert!(seats.take(other).is_some(), "and so has who is called so by another proof");
         drop(one);
         assert!(seats.take(named("a")).is_some());
     }
@@ -174,7 +184,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_is_absent_can_come_back() {
         let seats = Seats::new(1, 1);
-        let guest = Guest::new(seats.take(named("a")).unwrap(), Credential::Place);
+        let guest = Guest::new(seats.take(named("a")).unwrap(), Credential::Place, 0);
         let absence = guest.absent();
         let back = seats.take(named("a")).unwrap();
         assert!(seats.take(named("a")).is_none());
@@ -187,12 +197,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn requests_are_counted_by_the_second() {
         let seats = Seats::new(1, 3);
-        assert_eq!([(); 5].map(|()| seats.ask("a")), [true, true, true, false, false]);
-        assert!(seats.ask("b"));
+        assert_eq!([(); 5].map(|()| seats.ask(&named("a"))), [true, true, true, false, false]);
+        assert!(seats.ask(&named("b")));
         advance(Duration::from_millis(400)).await;
-        assert_eq!([seats.ask("a"), seats.ask("a")], [true, false]);
+        assert_eq!([seats.ask(&named("a")), seats.ask(&named("a"))], [true, false]);
         advance(Duration::from_secs(60)).await;
-        assert_eq!([(); 5].map(|()| seats.ask("a")), [true, true, true, false, false]);
+        assert_eq!([(); 5].map(|()| seats.ask(&named("a"))), [true, true, true, false, false]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -200,7 +210,7 @@ mod tests {
         let seats = Seats::new(1, 3);
         let _kept = seats.take(named("kept")).unwrap();
         for number in 0..10 * REMEMBERED {
-            seats.ask(&number.to_string());
+            seats.ask(&named(&number.to_string()));
         }
         assert!(seats.taken.lock().unwrap().len() <= REMEMBERED);
         assert!(seats.take(named("kept")).is_none());

@@ -14,6 +14,7 @@ use super::carry::{CarryEnd, Line};
 use super::codec::Heard;
 use super::guest::Guest;
 use super::io::Scratch;
+use super::refusals::Reason;
 use super::shared::Shared;
 use super::socket::{Socket, SocketEnd};
 use crate::identity::Identity;
@@ -80,7 +81,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Gu
     };
     let messages = match first {
         Ok(messages) => messages,
-        Err(end) => return finish(socket, CarryEnd::Socket(end), &shared.scratch).await,
+        Err(end) => return finish(&shared, socket, CarryEnd::Socket(end)).await,
     };
     let Some(opening) = messages.first().cloned() else { return };
     let view = View::parse(&opening);
@@ -94,6 +95,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Gu
             attach(&shared, Attach { socket, guest, ask, rest: messages[1..].to_vec() }).await;
         }
         First::Broken(answer) => {
+            shared.refusals.add(Reason::Resume);
             socket.put(&answer, &shared.scratch);
             socket.close(REFUSED, "refused", &shared.scratch).await;
         }
@@ -131,10 +133,11 @@ async fn first(socket: &mut Socket, scratch: &Scratch) -> Result<Vec<Bytes>, Soc
 
 /// A line to a new backend, on which `messages` have been sent.
 async fn open(shared: &Shared, socket: &mut Socket, guest: &Guest, messages: &[Bytes]) -> Option<Line> {
-    match shared.open(guest.identity()).await {
+    match shared.open(guest).await {
         Ok(backend) => Some(Line::new(backend)),
         Err(error) => {
             tracing::warn!(%error, "a connection cannot be served");
+            shared.refusals.add(Reason::Agent);
             let opening = messages.first().map_or(&b""[..], |message| &**message);
             let id = View::parse(opening).id().unwrap_or(b"null");
             let refusal = RpcError::new(Code::Backpressure, "no connection to the agents can be had now");
@@ -168,18 +171,20 @@ async fn plain(shared: &Arc<Shared>, mut socket: Socket, mut guest: Guest, messa
     // The backend does not wait for a client to read the last word.
     drop(line);
     match end {
-        Some(end) => finish(socket, end, scratch).await,
+        Some(end) => finish(shared, socket, end).await,
         None => socket.close(code, reason, scratch).await,
     }
 }
 
-async fn finish(socket: Socket, end: CarryEnd, scratch: &Scratch) {
+async fn finish(shared: &Shared, socket: Socket, end: CarryEnd) {
+    let scratch = &shared.scratch;
     match end {
         CarryEnd::Backend => socket.close(GOING, "going away", scratch).await,
         CarryEnd::Socket(SocketEnd::Lost) => {}
         CarryEnd::Socket(SocketEnd::Left(code)) => socket.close(code.unwrap_or(1000), "", scratch).await,
         CarryEnd::Socket(SocketEnd::Fault(fault)) => {
             tracing::debug!(%fault, "a client is hung up on");
+            shared.refusals.add(Reason::Frame);
             socket.close(fault.code(), "", scratch).await;
         }
     }
@@ -205,10 +210,11 @@ async fn marked(shared: &Arc<Shared>, mut socket: Socket, guest: Guest, messages
     asking.close();
     while let Some(late) = asking.recv().await {
         let answer = late.ask.answer(&Answer::Unknown);
+        shared.refusals.add(Reason::Resume);
         refuse(late.socket, &answer, scratch).await;
     }
     match last {
-        Some((socket, Last::End(end))) => finish(socket, end, scratch).await,
+        Some((socket, Last::End(end))) => finish(shared, socket, end).await,
         Some((socket, Last::Close(code, reason))) => socket.close(code, reason, scratch).await,
         None => {}
     }
@@ -259,7 +265,10 @@ async fn hold(
                         guest = its_guest;
                         (socket.replace(newest), resume::fence())
                     }
-                    (refused, Err(answer)) => (Some(refused), answer),
+                    (refused, Err(answer)) => {
+                        shared.refusals.add(Reason::Resume);
+                        (Some(refused), answer)
+                    }
                 };
                 if let Some(told) = told {
                     let shared = Arc::clone(shared);
@@ -277,7 +286,7 @@ async fn hold(
                 absence = Some(guest.absent());
                 deadline = Instant::now() + shared.limits.grace;
                 let shared = Arc::clone(shared);
-                tokio::spawn(async move { finish(old, end, &shared.scratch).await });
+                tokio::spawn(async move { finish(&shared, old, end).await });
             }
             Happens::Stop => return Some((socket?, Last::Close(GOING, "going away"))),
             Happens::Revoked => return Some((socket?, Last::Close(UNKNOWN, "not authorised"))),
@@ -322,6 +331,7 @@ async fn attach(shared: &Arc<Shared>, attach: Attach) {
         },
         None => attach,
     };
+    shared.refusals.add(Reason::Resume);
     let answer = attach.ask.answer(&Answer::Unknown);
     refuse(attach.socket, &answer, &shared.scratch).await;
 }

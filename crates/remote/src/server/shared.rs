@@ -12,12 +12,12 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, watch};
 
 use super::channel::Channel;
-use super::guest::Seats;
+use super::guest::{Guest, Seats};
 use super::io::Scratch;
 use super::lockout::Lockout;
 use super::logical::Resumable;
+use super::refusals::Refusals;
 use super::{Backend, Limits};
-use crate::identity::Identity;
 
 /// How many long bodies are read at once.
 const BODIES: usize = 32;
@@ -28,6 +28,7 @@ pub(super) struct Shared {
     backend: Arc<dyn Backend>,
     pub(super) scratch: Scratch,
     pub(super) seats: Arc<Seats>,
+    pub(super) refusals: Refusals,
     pub(super) sockets: Arc<Semaphore>,
     /// Places for long bodies that are being read.
     pub(super) bodies: Semaphore,
@@ -45,6 +46,7 @@ impl Shared {
             scratch: Scratch::default(),
             seats: Seats::new(limits.max_connections_per_identity, limits.max_requests_per_second),
             sockets: Arc::new(Semaphore::new(limits.max_sockets)),
+            refusals: Refusals::default(),
             bodies: Semaphore::new(BODIES),
             lockout: Mutex::new(Lockout::new(limits.max_failures)),
             resumable: Resumable::default(),
@@ -56,8 +58,9 @@ impl Shared {
     }
 
     /// A line to the agents.
-    pub(super) async fn open(&self, identity: &Identity) -> io::Result<UnixStream> {
-        let stream: StdUnixStream = self.backend.open(identity.clone()).await?;
+    pub(super) async fn open(&self, guest: &Guest) -> io::Result<UnixStream> {
+        let opening = self.backend.open(guest.identity().clone(), guest.listener());
+        let stream: StdUnixStream = opening.await?;
         stream.set_nonblocking(true)?;
         UnixStream::from_std(stream)
     }

@@ -163,6 +163,12 @@ impl Socket {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => Poll::Pending,
         };
+        // There is room again where there was none: somebody reads, however slowly, and what asks for a sign waits its turn.
+        let taken = polled.is_ready() || self.out.len() != before;
+        if self.stuck.is_some() && taken && !matches!(polled, Poll::Ready(Err(_))) {
+            self.heard = Instant::now();
+            self.pings = 0;
+        }
         match polled {
             Poll::Ready(done) => {
                 self.stuck = None;
@@ -170,7 +176,7 @@ impl Socket {
                 Poll::Ready(done.map_err(|_| SocketEnd::Lost))
             }
             Poll::Pending => {
-                if self.stuck.is_none() || self.out.len() != before {
+                if self.stuck.is_none() || taken {
                     self.stuck = Some(Instant::now());
                 }
                 Poll::Pending

@@ -2,9 +2,11 @@
 
 mod http;
 mod kit;
+mod limits;
 mod logs;
 mod matrix;
 mod replay;
 mod resumed;
 mod secure;
+mod slow;
 mod sockets;

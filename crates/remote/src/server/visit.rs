@@ -22,6 +22,7 @@ use super::events::{Body, Events};
 use super::exchange::OpenFault;
 use super::guard::{self, Caller, Denied};
 use super::guest::Guest;
+use super::refusals::Reason;
 use super::reply::{self, CONNECTION_ID, LAST_EVENT_ID, Refusal, Reply, SESSION_ID};
 use super::route::{self, Access, Handler};
 use super::shared::Shared;
@@ -37,8 +38,8 @@ pub(super) struct Visit {
     pub(super) shared: Arc<Shared>,
     pub(super) door: Arc<Door>,
     pub(super) peer: IpAddr,
-    /// Whom the certificate of the client names.
-    pub(super) certificate: Option<Identity>,
+    /// Whom the socket itself shows: by the certificate of the client, or by its user.
+    pub(super) shown: Option<Identity>,
     /// Somebody who is known has asked for something.
     pub(super) known: AtomicBool,
     /// Somebody was refused who has no business here.
@@ -57,7 +58,12 @@ impl Visit {
             guard::host(&self.door, &parts).and_then(|()| guard::origin(&self.door, &parts.headers));
         let (mut reply, origin) = match allowed {
             Ok(origin) => match self.lead(&parts, origin, body, upgrade).await {
-                Ok(reply) => (reply, origin),
+                Ok(reply) => {
+                    if let Some(reason) = Reason::of(reply.status()) {
+                        self.shared.refusals.add(reason);
+                    }
+                    (reply, origin)
+                }
                 Err(denied) => (self.deny(denied), origin),
             },
             Err(denied) => (self.deny(denied), None),
@@ -68,6 +74,13 @@ impl Visit {
 
     fn deny(&self, denied: Denied) -> Reply {
         tracing::debug!(?denied, "a request is refused");
+        self.shared.refusals.add(match denied {
+            Denied::Host => Reason::Host,
+            Denied::Origin => Reason::Origin,
+            Denied::Unknown => Reason::Token,
+            Denied::Locked(_) => Reason::Lockout,
+            Denied::Rate => Reason::Rate,
+        });
         // Who is told to come back later is known.
         if denied != Denied::Rate {
             self.refused.notify_one();
@@ -91,7 +104,7 @@ impl Visit {
             return Ok(reply::preflight());
         }
         let headers = &parts.headers;
-        let caller = guard::caller(&self.shared, &self.door, self.peer, self.certificate.as_ref(), headers)?;
+        let caller = guard::caller(&self.shared, &self.door, self.peer, self.shown.as_ref(), headers)?;
         self.known.store(true, Ordering::Relaxed);
         let Some(row) = row else {
             return Ok(if parts.uri.path() == self.door.path {
@@ -183,7 +196,7 @@ pub(super) fn is_type(value: &str, expected: &str) -> bool {
 /// A place for one more connection.
 pub(super) fn seat(shared: &Shared, caller: Caller) -> Result<Guest, Refusal> {
     match shared.seats.take(caller.identity) {
-        Some(seat) => Ok(Guest::new(seat, caller.credential)),
+        Some(seat) => Ok(Guest::new(seat, caller.credential, caller.listener)),
         None => Err(Refusal::Later(10, "too many connections\n")),
     }
 }

@@ -67,6 +67,8 @@ fn try_upgrade(
         let codec = Codec::frames(limits.max_message);
         let socket =
             Socket::new(parts.io.into_inner(), codec, parts.read_buf, limits.idle_timeout, Some(place));
+        // A ping waits behind all that the system holds: over a slow line that must not be long.
+        socket.bound();
         logical::serve(shared, socket, guest).await;
     });
     let mut reply = reply::empty(StatusCode::SWITCHING_PROTOCOLS);

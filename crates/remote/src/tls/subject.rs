@@ -2,7 +2,7 @@
 //!
 //! The certificate has been verified before anybody asks this, so it is well formed; what is not is nobody all the same.
 
-use crate::identity::{Identity, is_name};
+use crate::identity::{Identity, Proof, is_name};
 
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
@@ -22,7 +22,7 @@ const OTHER_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 #[must_use]
 pub fn identity(certificate: &[u8]) -> Option<Identity> {
     let name = names(certificate)?;
-    is_name(&name).then_some(Identity { name, scopes: None })
+    is_name(&name).then_some(Identity { proof: Proof::Certificate, name, scopes: None })
 }
 
 fn names(certificate: &[u8]) -> Option<String> {

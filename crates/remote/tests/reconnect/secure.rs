@@ -55,7 +55,7 @@ fn authorities(at: &Path) -> bool {
 struct Agent;
 
 impl Backend for Agent {
-    fn open(&self, _: Identity) -> Opening<'_> {
+    fn open(&self, _: Identity, _: usize) -> Opening<'_> {
         Box::pin(async {
             let (ours, theirs) = UnixStream::pair()?;
             std::thread::spawn(move || {
@@ -78,6 +78,7 @@ impl Backend for Agent {
 fn serve(at: &Path, auth: Auth) -> SocketAddr {
     let tls = TlsFiles { cert: at.join("bus.pem"), key: at.join("bus.key"), client_ca: None };
     let listener = Listener {
+        number: 0,
         address: "127.0.0.1:0".parse().unwrap(),
         path: "/acp".to_owned(),
         auth,

@@ -38,7 +38,7 @@ struct Agent {
 }
 
 impl Backend for Agent {
-    fn open(&self, _: Identity) -> Opening<'_> {
+    fn open(&self, _: Identity, _: usize) -> Opening<'_> {
         self.opened.fetch_add(1, Ordering::Relaxed);
         let asked = Arc::clone(&self.asked);
         Box::pin(async move {
@@ -89,6 +89,7 @@ impl Drop for Running {
 fn start() -> Running {
     let agent = Arc::new(Agent::default());
     let listener = Listener {
+        number: 0,
         address: "127.0.0.1:0".parse().unwrap(),
         path: "/acp".to_owned(),
         auth: Auth::None,
@@ -109,7 +110,9 @@ async fn lines(handle: Handle) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            handle.adopt(Adopted::Tcp(stream.into_std().unwrap()), Bytes::new(), Identity::local()).unwrap();
+            handle
+                .adopt(Adopted::Tcp(stream.into_std().unwrap()), Bytes::new(), Identity::local(), 0)
+                .unwrap();
         }
     });
     address

@@ -31,6 +31,7 @@ pub(super) struct State {
     pools: Vec<Pool>,
     counters: BTreeMap<String, u64>,
     queues: Queues,
+    network_refused: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -127,6 +128,15 @@ impl State {
             count("revived"),
             many(count("refused"), "request")
         );
+        let refused: Vec<String> = self
+            .network_refused
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(why, count)| format!("{count} {}", line(why)))
+            .collect();
+        if !refused.is_empty() {
+            _ = writeln!(text, "refused by the doors of the network: {}", refused.join(", "));
+        }
         _ = writeln!(text, "messages a second: {}\n", self.rates(before));
         text.push_str(&self.pools());
         for pool in &self.pools {
@@ -278,6 +288,7 @@ mod tests {
             ],
             "counters": {"from_clients": lines, "spawned": 1, "lost": 1}, "new": true,
             "queues": {"clients": 1536, "longest": 1023, "full": 1, "workers": {"0": 3_145_728}},
+            "network_refused": {"host": 3, "origin": 0, "token": 1},
         });
         State::read(&answer.to_string()).expect("a state")
     }
@@ -290,6 +301,7 @@ mod tests {
         waiting to be written: 1.5 KiB to clients, 1023 B of it to one, 1 queue full; 3.0 MiB to workers
         limits of workers that can be enforced here: pids
         since the start: 1 worker started, 1 lost; 0 sessions opened, 0 revived; 0 requests refused
+        refused by the doors of the network: 3 host, 1 token
         messages a second: 1.0 from clients, 0.0 to workers, 0.0 from workers, 0.0 to clients
 
         POOL     STATE                 WORKERS  READY  SESSIONS  PENDING  WAITING  LAST LOSS

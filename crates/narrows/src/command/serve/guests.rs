@@ -39,7 +39,8 @@ pub(crate) enum GuestsError {
     Form(#[from] toml::de::Error),
     /// Nobody is called so.
     #[error(
-        "who = {0:?} is neither user:NAME nor uid:NUMBER nor bus:token:NAME nor bus:cert:NAME nor {ANYBODY}"
+        "who = {0:?} is neither user:NAME nor uid:NUMBER nor token:NAME nor cert:NAME nor bus:token:NAME nor bus:cert:NAME \
+         nor {ANYBODY}"
     )]
     Who(String),
     /// It says twice what somebody may.
@@ -90,7 +91,7 @@ impl Guests {
     /// Whether others than we are to be let in by the mode of a socket.
     pub(super) fn has_others(&self) -> bool {
         let own = self.identify(Some(self.ours), Method::UnixPeer);
-        let is_user = |who: &str| who != ANYBODY && !who.starts_with("bus:");
+        let is_user = |who: &str| who.starts_with("user:") || who.starts_with("uid:");
         self.named.iter().any(|entry| is_user(&entry.who) && !is_meant(&entry.who, Some(self.ours), &own.id))
     }
 
@@ -112,6 +113,14 @@ impl Guests {
             _ => Principal { id: format!("bus:{name}"), method: Method::Bus, ..Principal::default() },
         };
         self.judge(user, Principal { narrowed, ..who })
+    }
+
+    /// Somebody who has shown a token or a certificate that counts here, and what that narrows them to. It lets them in; the file
+    /// may only narrow them further.
+    pub(super) fn admit_shown(&self, id: String, method: Method, narrowed: Option<Vec<String>>) -> Principal {
+        let entry = self.named.iter().find(|entry| entry.who == id);
+        let scopes = entry.and_then(|entry| entry.scopes.clone());
+        Principal { id, method, scopes, narrowed, ..Principal::default() }
     }
 
     fn judge(&self, user: Option<u32>, who: Principal) -> Result<Principal, Principal> {
@@ -156,7 +165,7 @@ fn parse(text: &str) -> Result<Vec<Entry>, GuestsError> {
     let Names { identity: entries } = toml::from_str(text)?;
     for (index, Entry { who, scopes }) in entries.iter().enumerate() {
         let is_form = match who.split_once(':') {
-            Some(("user", name)) => !name.is_empty(),
+            Some(("user" | "token" | "cert", name)) => !name.is_empty(),
             Some(("bus", known)) => {
                 matches!(known.split_once(':'), Some(("token" | "cert", name)) if !name.is_empty())
             }
@@ -240,10 +249,27 @@ mod tests {
     }
 
     #[test]
+    fn who_has_shown_something_is_let_in_and_never_widened() {
+        let check = |text: &str, expected: Option<&[&str]>| {
+            let narrowed = Some(vec!["kind:edit".to_owned()]);
+            let who = guests(text).admit_shown("token:a".to_owned(), Method::Token, narrowed.clone());
+            let all = |scopes: &[&str]| scopes.iter().map(|scope| (*scope).to_owned()).collect::<Vec<_>>();
+            assert_eq!((who.id.as_str(), who.scopes, who.narrowed), ("token:a", expected.map(all), narrowed));
+            assert!(who.roles.is_empty(), "a name on a token is no user of this machine");
+        };
+        check("", None);
+        check("[[identity]]\nwho = 'token:b'\nscopes = []\n", None);
+        check("[[identity]]\nwho = 'bus:token:a'\nscopes = []\n", None);
+        check("[[identity]]\nwho = 'cert:a'\nscopes = []\n", None);
+        check("[[identity]]\nwho = 'token:a'\nscopes = ['kind:read']\n", Some(&["kind:read"]));
+    }
+
+    #[test]
     fn a_socket_is_for_others_only_if_others_are_named() {
         assert!(!guests("").has_others());
         assert!(!guests("[[identity]]\nwho = 'user:ada'\n[[identity]]\nwho = 'tcp:loopback'\n").has_others());
         assert!(!guests("[[identity]]\nwho = 'uid:1000'\n").has_others());
+        assert!(!guests("[[identity]]\nwho = 'token:a'\n[[identity]]\nwho = 'cert:a'\n").has_others());
         assert!(guests("[[identity]]\nwho = 'user:bob'\n").has_others());
     }
 
@@ -254,6 +280,7 @@ mod tests {
             ("[[identity]]\nwho = 'user:'\n", "is neither"),
             ("[[identity]]\nwho = 'bus:laptop'\n", "is neither"),
             ("[[identity]]\nwho = 'bus:token:'\n", "is neither"),
+            ("[[identity]]\nwho = 'token:'\n", "is neither"),
             ("[[identity]]\nwho = 'uid:007'\n", "is neither"),
             ("[[identity]]\nwho = 'user:a'\n[[identity]]\nwho = 'user:a'\n", "twice"),
             ("[[identity]]\nwho = 'user:a'\nscopes = ['']\n", "is empty"),

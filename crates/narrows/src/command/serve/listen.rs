@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use narrows_bus::config::{Door, Listen};
+use narrows_bus::config::{Door, Limits, Listen};
 use narrows_bus::listen::{Listener, bind};
-use narrows_govern::Method;
+use narrows_govern::{Method, Principal};
 use narrows_link::{Link, Options};
 use narrows_wire::{Code as Problem, Kind, RpcError, message};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -18,8 +18,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::guests::Guests;
 use super::host::Host;
 use super::leaving::Leaving;
+use super::web::{Newcomer, Serving, Web};
 use super::{door, peer};
 use crate::failure::{Code, Failure};
 use crate::output;
@@ -41,6 +43,8 @@ enum Place {
     },
     /// One client, until it was let in.
     Stdio(bool),
+    /// All places for HTTP and WebSocket.
+    Web(Box<Web>),
 }
 
 /// What a client came in by.
@@ -48,6 +52,7 @@ enum Stream {
     Tcp(TcpStream, SocketAddr),
     Unix(UnixStream),
     Stdio,
+    Web(Newcomer),
 }
 
 /// Who lets clients in, everywhere.
@@ -57,30 +62,39 @@ struct Reception {
     leaving: Leaving,
 }
 
-/// Serves whoever comes in at one of `places`, at most so many at once, until somebody wants us to stop.
+/// Serves whoever comes in at one of `places`, at most as many as the limits say, until somebody wants us to stop.
 pub(super) async fn serve(
     host: Host,
     places: &[Listen],
-    most: usize,
+    limits: &Limits,
     leaving: Leaving,
 ) -> Result<ExitCode, Failure> {
     let Some(ready) = leaving.unless(host.get_ready()).await else { return Err(leaving.failure()) };
     ready?;
-    let mut open = Vec::new();
+    let slots = Arc::new(Semaphore::new(limits.max_connections));
+    let (web, webs) = Web::open(places, limits, &slots)?.unzip();
+    let mut open: Vec<Place> = web.map(|web| Place::Web(Box::new(web))).into_iter().collect();
+    let (mut doors, mut webs) = (Vec::new(), webs.into_iter().flatten());
     for place in places {
-        open.push(Place::open(&place.at, &host)?);
+        if let Door::Web(_) = &place.at {
+            doors.extend(webs.next());
+        } else {
+            let (place, at) = Place::open(&place.at, &host)?;
+            open.push(place);
+            doors.push(at);
+        }
     }
     let door = door::open(&host.charge, host.roster.clone())?;
     let id = &host.charge.bundle.acp.front.id;
-    for (_, at) in &open {
+    for at in doors {
         say(&format!("listening on {at}, manifest {id}"));
     }
     if let Some(door) = &door {
         say(&format!("approvals come in at unix:{}", door.path.display()));
     }
-    let reception = Arc::new(Reception { host, slots: Arc::new(Semaphore::new(most)), leaving });
+    let reception = Arc::new(Reception { host, slots, leaving });
     let mut receiving = JoinSet::new();
-    for (place, _) in open {
+    for place in open {
         receiving.spawn(Arc::clone(&reception).receive(place));
     }
     while receiving.join_next().await.is_some() {}
@@ -125,6 +139,15 @@ impl Place {
                 Ok(Stream::Stdio)
             }
             Self::Stdio(_) => std::future::pending().await,
+            Self::Web(web) => web.accept().await.map(Stream::Web),
+        }
+    }
+
+    /// Lets nobody in any more, and removes its file at once. What is left has to be served until whoever came in has gone.
+    fn close(self) -> Option<Serving> {
+        match self {
+            Self::Web(web) => Some(web.close()),
+            Self::Tcp(_) | Self::Unix { .. } | Self::Stdio(_) => None,
         }
     }
 }
@@ -137,21 +160,33 @@ impl Stream {
         let _ = match self {
             Self::Tcp(stream, _) => stream.try_write(&line),
             Self::Unix(stream) => stream.try_write(&line),
-            Self::Stdio => Ok(0),
+            // Those of the web have been told already.
+            Self::Stdio | Self::Web(_) => Ok(0),
         };
     }
 
-    /// Which user that is, and how it is known.
-    async fn user(&self) -> (Option<u32>, Method) {
+    /// The place among all clients that it has already.
+    fn slot(&mut self) -> Option<OwnedSemaphorePermit> {
         match self {
-            Self::Tcp(stream, peer) => {
-                let (peer, local) = (*peer, stream.local_addr());
-                let asking = tokio::task::spawn_blocking(move || peer::of_connection(peer, local.ok()?));
+            Self::Web(newcomer) => newcomer.slot.take(),
+            Self::Tcp(..) | Self::Unix(_) | Self::Stdio => None,
+        }
+    }
+
+    /// Who that is. `Err`: nobody who may come in.
+    async fn admit(&self, guests: &Guests) -> Result<Principal, Principal> {
+        let (user, method) = match self {
+            Self::Tcp(stream, from) => {
+                let (from, to) = (*from, stream.local_addr());
+                let asking =
+                    tokio::task::spawn_blocking(move || narrows_remote::peer::of_connection(from, to.ok()?));
                 (asking.await.unwrap_or_default(), Method::SocketOwner)
             }
             Self::Unix(stream) => (stream.peer_cred().ok().map(|peer| peer.uid()), Method::UnixPeer),
             Self::Stdio => (Some(peer::of_parent()), Method::Process),
-        }
+            Self::Web(newcomer) => return newcomer.admit(guests),
+        };
+        guests.admit(user, method)
     }
 
     fn into_link(self) -> io::Result<Link> {
@@ -161,7 +196,7 @@ impl Stream {
                 let (reader, writer) = stream.into_split();
                 narrows_link::stream(reader, writer, &Options { guard_first_line: true, ..options })
             }
-            Self::Unix(stream) => {
+            Self::Unix(stream) | Self::Web(Newcomer { stream, .. }) => {
                 let (reader, writer) = stream.into_split();
                 narrows_link::stream(reader, writer, &options)
             }
@@ -180,9 +215,9 @@ impl Reception {
                 () = self.leaving.wanted() => break,
                 Some(_) = visits.join_next() => {}
                 stream = place.accept() => match stream {
-                    Ok(stream) => match Arc::clone(&self.slots).try_acquire_owned() {
-                        Ok(slot) => drop(visits.spawn(Arc::clone(&self).visit(stream, slot))),
-                        Err(_) => {
+                    Ok(mut stream) => match stream.slot().or_else(|| self.slot()) {
+                        Some(slot) => drop(visits.spawn(Arc::clone(&self).visit(stream, slot))),
+                        None => {
                             stream.refuse(&RpcError::new(Problem::Backpressure, "there are too many connections"));
                         }
                     },
@@ -193,9 +228,16 @@ impl Reception {
                 },
             }
         }
-        // Its file goes at once.
-        drop(place);
+        let front = place.close();
         while visits.join_next().await.is_some() {}
+        if let Some(front) = front {
+            front.finish(&self.leaving).await;
+        }
+    }
+
+    /// A place for one more, if there is one.
+    fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
     async fn visit(self: Arc<Self>, stream: Stream, slot: OwnedSemaphorePermit) {
@@ -213,13 +255,13 @@ impl Reception {
     /// One client, from its first message to its end.
     async fn attend(&self, stream: Stream) -> Result<(), Failure> {
         // Asked before anything is waited for: of one that has gone nobody can tell.
-        let (user, method) = stream.user().await;
+        let admitted = stream.admit(&self.host.guests).await;
         let mut client = stream.into_link().map_err(|error| Failure::setup("let a client in", &error))?;
         let first = self.leaving.unless(timeout(SILENCE, first_message(&mut client))).await;
         if !matches!(first, Some(Ok(true))) {
             return Ok(());
         }
-        match self.host.guests.admit(user, method) {
+        match admitted {
             Ok(who) => self.host.receive(client, who, &self.leaving).await,
             Err(stranger) => {
                 self.host.turn_away(&stranger, client, &self.leaving).await;

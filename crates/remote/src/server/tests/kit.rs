@@ -29,6 +29,8 @@ pub(super) const LONG: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub(super) struct Agent {
     pub(super) opened: Mutex<Vec<Identity>>,
+    /// Where they came in.
+    pub(super) listeners: Mutex<Vec<usize>>,
     pub(super) heard: Arc<Mutex<Vec<String>>>,
     pub(super) refuses: bool,
     /// How many connections are at their end.
@@ -36,8 +38,9 @@ pub(super) struct Agent {
 }
 
 impl Backend for Agent {
-    fn open(&self, identity: Identity) -> Opening<'_> {
+    fn open(&self, identity: Identity, listener: usize) -> Opening<'_> {
         self.opened.lock().unwrap().push(identity);
+        self.listeners.lock().unwrap().push(listener);
         let heard = Arc::clone(&self.heard);
         let (refuses, ended) = (self.refuses, Arc::clone(&self.ended));
         Box::pin(async move {
@@ -137,6 +140,7 @@ impl Drop for Running {
 
 pub(super) fn listener() -> Listener {
     Listener {
+        number: 0,
         address: "127.0.0.1:0".parse().unwrap(),
         path: "/acp".to_owned(),
         auth: Auth::None,

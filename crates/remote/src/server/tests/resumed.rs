@@ -49,7 +49,7 @@ impl End {
         }
         let (ours, theirs) = StdUnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        running.handle.adopt(Adopted::Unix(theirs), Bytes::new(), Identity::local()).unwrap();
+        running.handle.adopt(Adopted::Unix(theirs), Bytes::new(), Identity::local(), 0).unwrap();
         Self::Lines(BufReader::new(UnixStream::from_std(ours).unwrap()))
     }
 
@@ -166,6 +166,77 @@ async fn the_newest_wins() {
         client.end.say(&echo(1)).await;
         assert_eq!(client.hear().await["result"]["echo"]["n"], 1);
     }
+}
+
+/// What one of two that came back at the same time gets.
+struct Share {
+    numbers: Vec<u64>,
+    /// Another was newer.
+    fenced: bool,
+}
+
+async fn share(end: &mut End, connection: &Connection, received: u64, count: u64) -> Share {
+    end.say(&ask(connection, received)).await;
+    let answer = end.hear().await.unwrap();
+    assert!(answer["result"]["received"].is_u64(), "{answer}");
+    let mut share = Share { numbers: Vec::new(), fenced: false };
+    while (share.numbers.len() as u64) < count {
+        let Some(message) = end.hear().await else { break };
+        if resume::is_fence(&View::parse(message.to_string().as_bytes())) {
+            share.fenced = true;
+            assert_eq!(end.hear().await, None, "and it is closed");
+            break;
+        }
+        share.numbers.push(message["params"]["update"]["number"].as_u64().unwrap_or(0));
+    }
+    share
+}
+
+#[tokio::test]
+async fn of_two_that_come_back_at_once_one_has_it_all_and_the_other_is_told() {
+    let running = start(listener(), Limits::default());
+    for round in 0..40_u64 {
+        let lines = round % 2 == 0;
+        let mut client = Client::open(&running, lines).await;
+        let count = 2000;
+        client
+            .end
+            .say(&json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {"sessionId": "s", "count": count}}))
+            .await;
+        let seen = round * 7;
+        for number in 0..seen {
+            assert_eq!(client.hear().await["params"]["update"]["number"], number + 1);
+        }
+        let (mut one, mut other) =
+            (End::open(&running, lines).await, End::open(&running, lines ^ (round % 4 < 2)).await);
+        // The answer is one more than the updates.
+        let rest = count - seen + 1;
+        let (connection, received) = (&client.connection, client.received);
+        let (first, second) = tokio::join!(
+            share(&mut one, connection, received, rest),
+            share(&mut other, connection, received, rest),
+        );
+        let whole: Vec<u64> = (seen + 1..=count).chain([0]).collect();
+        let (winner, kept, lost) = match (first.fenced, second.fenced) {
+            (true, false) => (&mut other, second, first),
+            (false, true) => (&mut one, first, second),
+            // One was done before the other came, and has everything as well.
+            _ => {
+                assert_eq!((first.numbers, second.numbers), (whole.clone(), whole));
+                continue;
+            }
+        };
+        assert_eq!(kept.numbers, whole, "nothing is lost or doubled");
+        assert!(whole.starts_with(&lost.numbers), "{:?}", lost.numbers);
+        // And what is said next has one effect.
+        winner.say(&echo(round + 100)).await;
+        assert_eq!(winner.hear().await.unwrap()["id"], round + 100);
+    }
+    let heard = running.agent.heard.lock().unwrap();
+    let echoes = heard.iter().filter(|line| line.contains("\"_x\"")).count();
+    let mut each: Vec<&String> = heard.iter().filter(|line| line.contains("\"_x\"")).collect();
+    each.dedup();
+    assert_eq!(each.len(), echoes);
 }
 
 #[tokio::test]
@@ -308,7 +379,7 @@ async fn what_was_read_before_the_handing_over_is_not_lost() {
         let (head, rest) = all.split_at(cut);
         running
             .handle
-            .adopt(Adopted::Unix(theirs), Bytes::copy_from_slice(head.as_bytes()), Identity::local())
+            .adopt(Adopted::Unix(theirs), Bytes::copy_from_slice(head.as_bytes()), Identity::local(), 0)
             .unwrap();
         let mut end = End::Lines(BufReader::new(UnixStream::from_std(ours).unwrap()));
         let End::Lines(stream) = &mut end else { panic!("lines") };

@@ -32,7 +32,7 @@ fn openssl(directory: &Path, arguments: &str) -> bool {
 }
 
 /// An authority, a certificate for localhost and one for a client; `None`, with a word, where there is no openssl.
-fn authority() -> Option<tempfile::TempDir> {
+pub(super) fn authority() -> Option<tempfile::TempDir> {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     let new = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2";
@@ -62,7 +62,7 @@ fn authority() -> Option<tempfile::TempDir> {
     Some(directory)
 }
 
-fn files(at: &Path, client_ca: bool) -> TlsFiles {
+pub(super) fn files(at: &Path, client_ca: bool) -> TlsFiles {
     TlsFiles {
         cert: at.join("server.pem"),
         key: at.join("server.key"),

@@ -1,0 +1,168 @@
+//! The arguments of who listens for HTTP and WebSocket without a file of settings.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use narrows_bus::config::{Limits, host, origin, unit};
+
+use super::value::duration;
+
+/// Who comes in by HTTP and WebSocket, and how.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+#[command(next_help_heading = "HTTP and WebSocket")]
+pub(crate) struct WebArgs {
+    /// Let in who has a token of this file
+    ///
+    /// `narrows token new NAME --file FILE` makes one. The scopes of a token narrow what its owner may cause to be used. It is
+    /// read again when it changes.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokens: Option<PathBuf>,
+
+    /// The certificate for wss:// and https://, in PEM form
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) cert: Option<PathBuf>,
+
+    /// The private key of the certificate
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
+
+    /// Let in who has a certificate of these authorities; with --tokens only who has a token as well
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) client_ca: Option<PathBuf>,
+
+    /// A name by which clients may call this machine, besides localhost and its address; may be repeated
+    #[arg(long = "host", value_name = "NAME", value_parser = host)]
+    pub(crate) hosts: Vec<String>,
+
+    /// A web page that may connect, such as https://app.example; may be repeated [default: none may]
+    #[arg(long = "origin", value_name = "ORIGIN", value_parser = origin)]
+    pub(crate) origins: Vec<String>,
+
+    /// How much there may be, such as idle_timeout=30s; may be repeated [defaults: header_timeout=10s idle_timeout=45s
+    /// replay_time=300s replay_bytes=4MiB max_connections_per_identity=1000 max_rate_per_identity=100000]
+    #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = limit)]
+    pub(crate) limits: Vec<Limit>,
+}
+
+impl WebArgs {
+    /// The limits of a bus, with those that were named.
+    pub(crate) fn limits(&self) -> Limits {
+        let mut limits = Limits::default();
+        self.limits.iter().for_each(|limit| limit.set(&mut limits));
+        limits
+    }
+}
+
+/// One limit, by the name that it has in the settings of a bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    HeaderTimeout(Duration),
+    IdleTimeout(Duration),
+    ReplayTime(Duration),
+    ReplayBytes(usize),
+    Connections(usize),
+    Rate(u64),
+}
+
+/// What there is.
+const NAMES: [&str; 6] = [
+    "header_timeout",
+    "idle_timeout",
+    "replay_time",
+    "replay_bytes",
+    "max_connections_per_identity",
+    "max_rate_per_identity",
+];
+
+impl Limit {
+    fn set(self, limits: &mut Limits) {
+        match self {
+            Self::HeaderTimeout(time) => limits.header_timeout = time,
+            Self::IdleTimeout(time) => limits.idle_timeout = time,
+            Self::ReplayTime(time) => limits.replay_time = time,
+            Self::ReplayBytes(bytes) => limits.replay_bytes = bytes,
+            Self::Connections(count) => limits.max_connections_per_identity = count,
+            Self::Rate(rate) => limits.max_rate_per_identity = rate,
+        }
+    }
+}
+
+/// Reads `NAME=VALUE`.
+fn limit(text: &str) -> Result<Limit, String> {
+    let (name, value) = text.split_once('=').ok_or("it is a name and a value, such as `idle_timeout=30s`")?;
+    let bytes = |text: &str| {
+        let bytes = unit::size(text)?;
+        let fits = usize::try_from(bytes).ok().filter(|bytes| (1 << 20..=1 << 30).contains(bytes));
+        fits.ok_or("it must be from 1MiB to 1GiB")
+    };
+    let count = |text: &str| {
+        let number = text.parse().ok().filter(|number| (1..=1_000_000).contains(number));
+        number.ok_or("it must be a whole number from 1 to 1000000")
+    };
+    let rate = |text: &str| text.parse().map_err(|_| "it must be a whole number; 0 means any number");
+    Ok(match name {
+        "header_timeout" => Limit::HeaderTimeout(duration(value)?),
+        "idle_timeout" => Limit::IdleTimeout(duration(value)?),
+        "replay_time" => Limit::ReplayTime(duration(value)?),
+        "replay_bytes" => Limit::ReplayBytes(bytes(value)?),
+        "max_connections_per_identity" => Limit::Connections(count(value)?),
+        "max_rate_per_identity" => Limit::Rate(rate(value)?),
+        _ => return Err(format!("there is none of this name; there are {}", NAMES.join(", "))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn with(limit: Limit) -> Limits {
+        WebArgs { limits: vec![limit], ..WebArgs::default() }.limits()
+    }
+
+    #[test]
+    fn limits_are_those_of_a_bus() {
+        let check = |text: &str, expected: Result<Limits, &str>| match (limit(text), expected) {
+            (Ok(limit), Ok(expected)) => assert_eq!(with(limit), expected, "{text}"),
+            (Err(error), Err(words)) => assert!(error.contains(words), "{text}: {error}"),
+            (found, _) => panic!("{text}: {found:?}"),
+        };
+        let usual = Limits::default;
+        let second = Duration::from_secs(1);
+        check("header_timeout=1s", Ok(Limits { header_timeout: second, ..usual() }));
+        check("idle_timeout=1s", Ok(Limits { idle_timeout: second, ..usual() }));
+        check("replay_time=1s", Ok(Limits { replay_time: second, ..usual() }));
+        check("replay_bytes=1MiB", Ok(Limits { replay_bytes: 1 << 20, ..usual() }));
+        check("max_connections_per_identity=2", Ok(Limits { max_connections_per_identity: 2, ..usual() }));
+        check("max_rate_per_identity=0", Ok(Limits { max_rate_per_identity: 0, ..usual() }));
+        check("idle_timeout", Err("a name and a value"));
+        check("idle_timeout=0", Err("more than nothing"));
+        check("replay_bytes=1", Err("from 1MiB"));
+        check("max_connections_per_identity=0", Err("from 1"));
+        check("max_rate_per_identity=-1", Err("whole number"));
+        check("memory=1", Err("there are header_timeout"));
+    }
+
+    #[test]
+    fn the_help_tells_the_limits_as_they_are() {
+        let help = WebArgs::augment_args(clap::Command::new("x")).render_long_help().to_string();
+        let (_, rest) = help.split_once("[defaults:").expect("they are told");
+        let (told, _) = rest.split_once(']').expect("they end");
+        let told: Vec<&str> = told.split_whitespace().collect();
+        let names: Vec<&str> = told.iter().filter_map(|word| Some(word.split_once('=')?.0)).collect();
+        assert_eq!(names, NAMES);
+        for word in told {
+            assert_eq!(with(limit(word).expect(word)), Limits::default(), "{word}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_stands_there_is_no_harm(text in "\\PC{0,20}", name in 0..NAMES.len()) {
+            let _ = limit(&text);
+            let _ = limit(&format!("{}={text}", NAMES[name]));
+        }
+    }
+}

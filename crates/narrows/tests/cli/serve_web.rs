@@ -1,0 +1,281 @@
+//! `narrows serve --listen ws://`: clients of the network, who they are, and what they see of each other.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::bus_support::{Bus, Peer};
+use crate::serve_listen::READ;
+use crate::serve_support::{Governed, acp};
+
+/// One that listens for WebSocket and HTTP.
+pub(crate) fn listening<'a>(governed: &'a Governed, args: &[&str]) -> Bus<'a> {
+    let places = ["--listen", "ws://127.0.0.1:0/acp"];
+    Bus::started(&governed.place, governed.serve(&[&places[..], args].concat()))
+}
+
+/// A new token of the file that [`TOKENS`] name.
+pub(crate) fn token(governed: &Governed, name: &str, scopes: &[&str]) -> String {
+    let mut command = governed.place.narrows(["token", "new", name, "--file", "tokens.toml"]);
+    command.args(scopes.iter().flat_map(|scope| ["--scope", scope]));
+    let made = command.output().expect("it starts");
+    String::from_utf8(made.stdout).expect("UTF-8").trim().to_owned()
+}
+
+/// The arguments for the file of [`token`].
+pub(crate) const TOKENS: [&str; 2] = ["--tokens", "tokens.toml"];
+
+/// A client of this token.
+fn client(bus: &Bus<'_>, token: &str) -> Peer {
+    Peer::web(&bus.at[0], &[("authorization", &format!("Bearer {token}"))]).expect("let in")
+}
+
+fn initialize(peer: &mut Peer, meta: &Value) -> Value {
+    let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta});
+    let answer = peer.ask(&json!(0), "initialize", &params);
+    assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "tidy", "{answer}");
+    answer
+}
+
+/// The session of a client that introduces itself.
+pub(crate) fn opened(peer: &mut Peer, governed: &Governed) -> String {
+    initialize(peer, &json!({}));
+    new(peer, governed)
+}
+
+fn new(peer: &mut Peer, governed: &Governed) -> String {
+    let cwd = governed.root().canonicalize().expect("it is there");
+    let answer = peer.ask(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}));
+    assert!(answer["result"]["sessionId"].is_string(), "{answer}");
+    answer["result"]["sessionId"].as_str().expect("a text").to_owned()
+}
+
+/// Who the log says was at work, and how that is known, each once.
+fn identities(governed: &Governed) -> Vec<String> {
+    let entries = governed.entries();
+    let all = entries.iter().filter(|entry| entry["action"] != "manifest.pinned");
+    let about = |entry: &Value, key: &str| entry["metadata"]["aip44"][key].as_str().unwrap_or("-").to_owned();
+    let mut names: Vec<String> = all
+        .map(|entry| format!("{} {}", about(entry, "identity"), about(entry, "identity_method")))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn own_name() -> String {
+    let id = std::process::Command::new("id").arg("-un").output().expect("there is a user");
+    String::from_utf8(id.stdout).expect("a name").trim().to_owned()
+}
+
+/// A server of the built-in agent, whose sessions outlive their connections.
+fn server() -> Governed {
+    let governed = Governed::of("server");
+    governed.file("ACP.md", &acp("server", "governance-aware", "    operator: ./OPERATOR.md\n"));
+    governed
+}
+
+const DEMO: [&str; 4] = ["--base-url", "builtin:demo", "--model", "m"];
+
+#[test]
+fn two_who_have_tokens_do_not_see_each_other() {
+    let governed = server();
+    let (ada, bob) = (token(&governed, "ada", &[]), token(&governed, "bob", &[]));
+    let bus = listening(&governed, &[&DEMO[..], &TOKENS].concat());
+    let mut first = client(&bus, &ada);
+    let session = opened(&mut first, &governed);
+    first.prompt(&json!(2), &session, "hello");
+    assert_eq!(first.answer(&json!(2))["result"]["stopReason"], "end_turn");
+    let mut other = client(&bus, &bob);
+    opened(&mut other, &governed);
+    let load = |name: &str| json!({"sessionId": name, "cwd": governed.root(), "mcpServers": []});
+    let foreign = other.ask(&json!(3), "session/load", &load(&session));
+    let unknown = other.ask(&json!(4), "session/load", &load("sess_none"));
+    let without = |answer: &Value, name: &str| answer["error"].to_string().replace(name, "NAME");
+    assert_eq!(foreign["error"]["code"], -32002, "{foreign}");
+    assert_eq!(without(&foreign, &session), without(&unknown, "sess_none"));
+    let listed = other.ask(&json!(5), "session/list", &json!({}));
+    assert!(!listed.to_string().contains(&session), "{listed}");
+    // The same somebody on another connection.
+    drop(first);
+    let mut again = client(&bus, &ada);
+    initialize(&mut again, &json!({}));
+    let listed = again.ask(&json!(5), "session/list", &json!({}));
+    assert!(listed.to_string().contains(&session), "{listed}");
+    bus.stop();
+    governed.actions();
+    assert_eq!(identities(&governed), ["token:ada token", "token:bob token"]);
+}
+
+#[test]
+fn on_this_machine_the_system_says_who_it_is() {
+    let governed = Governed::bridge(READ);
+    let bus = listening(&governed, &[]);
+    let mut peer = Peer::web(&bus.at[0], &[]).expect("let in");
+    opened(&mut peer, &governed);
+    bus.stop();
+    governed.actions();
+    assert_eq!(identities(&governed), [format!("user:{} socket-owner", own_name())]);
+}
+
+#[test]
+fn pages_and_names_that_were_not_named_are_refused() {
+    let governed = Governed::bridge(READ);
+    let bus = listening(&governed, &["--origin", "https://app.example", "--host", "op.example"]);
+    let check = |headers: &[(&'static str, &str)], status: Option<u16>| {
+        assert_eq!(Peer::web(&bus.at[0], headers).err(), status, "{headers:?}");
+    };
+    check(&[("origin", "https://app.example")], None);
+    check(&[("host", "op.example")], None);
+    check(&[("origin", "https://evil.example")], Some(403));
+    check(&[("host", "evil.example")], Some(403));
+    bus.stop();
+}
+
+#[test]
+fn the_file_may_narrow_who_has_a_token() {
+    let governed = Governed::bridge(READ);
+    let token = token(&governed, "ada", &["kind:read"]);
+    governed.place.file("who.toml", "[[identity]]\nwho = \"token:ada\"\nscopes = [\"kind:edit\"]\n");
+    let bus = listening(&governed, &["--tokens", "tokens.toml", "--identities", "who.toml"]);
+    let mut peer = client(&bus, &token);
+    let session = opened(&mut peer, &governed);
+    peer.prompt(&json!(2), &session, "go");
+    assert_ne!(peer.answer(&json!(2))["result"]["stopReason"], "end_turn");
+    bus.stop();
+    let entries = governed.entries();
+    let decided = entries.iter().find(|entry| entry["action"] == "policy.resolved").expect("a decision");
+    assert_eq!(decided["policy"]["decision"], "deny", "{decided}");
+}
+
+#[test]
+fn who_is_one_too_many_is_told_to_come_later() {
+    let governed = Governed::bridge(READ);
+    let [ada, bob, carol] = ["ada", "bob", "carol"].map(|name| token(&governed, name, &[]));
+    let limits = ["--max-connections", "2", "--limit", "max_connections_per_identity=1"];
+    let bus = listening(&governed, &[&limits[..], &TOKENS].concat());
+    let mut first = client(&bus, &ada);
+    opened(&mut first, &governed);
+    let proof = format!("Bearer {ada}");
+    assert_eq!(Peer::web(&bus.at[0], &[("authorization", &proof)]).err(), Some(429), "one of each identity");
+    let mut second = client(&bus, &bob);
+    opened(&mut second, &governed);
+    let mut third = client(&bus, &carol);
+    third.request(&json!(0), "initialize", &json!({"protocolVersion": 1}));
+    assert_eq!(third.answer(&json!(0))["error"]["data"]["condition"], "backpressure");
+    assert_eq!(third.closed(), Some(1013), "there is no room for anybody");
+    drop(first);
+    governed.place.wait_for(|| {
+        let proof = format!("Bearer {carol}");
+        // What it had before may not be given back yet.
+        let Ok(mut next) = Peer::web(&bus.at[0], &[("authorization", &proof)]) else { return false };
+        next.request(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+        next.next().is_some_and(|answer| answer.get("result").is_some())
+    });
+    bus.stop();
+}
+
+#[test]
+fn a_token_that_is_taken_back_ends_what_it_began() {
+    let governed = Governed::bridge("[[turn]]\nsteps = [{ wait_cancel = true }]\n");
+    let token = token(&governed, "ada", &[]);
+    let bus = listening(&governed, &TOKENS);
+    let mut peer = client(&bus, &token);
+    let session = opened(&mut peer, &governed);
+    peer.prompt(&json!(2), &session, "go");
+    let revoked = governed.place.narrows(["token", "revoke", "ada", "--file", "tokens.toml"]).status();
+    assert!(revoked.is_ok_and(|status| status.success()));
+    assert_eq!(peer.closed(), Some(4401));
+    governed.place.wait_for(|| governed.actions().last().is_some_and(|action| action == "session.closed"));
+    let said = bus.stop();
+    assert!(!said.contains(&token), "{said}");
+}
+
+#[test]
+fn whoever_is_there_when_it_ends_is_told_so() {
+    let governed = Governed::bridge("[[turn]]\nsteps = [{ wait_cancel = true }]\n");
+    let bus = listening(&governed, &[]);
+    let mut peer = Peer::web(&bus.at[0], &[]).expect("let in");
+    let session = opened(&mut peer, &governed);
+    peer.prompt(&json!(2), &session, "go");
+    bus.stop();
+    assert_eq!(peer.closed(), Some(1001));
+    let actions = governed.actions();
+    assert_eq!(actions.last().map(String::as_str), Some("session.closed"), "{actions:?}");
+}
+
+#[test]
+fn a_connection_outlives_its_socket_and_only_its_owner_has_it_again() {
+    let governed = Governed::bridge(READ);
+    let (ada, bob) = (token(&governed, "ada", &[]), token(&governed, "bob", &[]));
+    let bus = listening(&governed, &TOKENS);
+    let mut peer = client(&bus, &ada);
+    let answer = initialize(&mut peer, &json!({"narrows": {"resume": 1}}));
+    let connection = answer["result"]["_meta"]["narrows"]["resume"]["connection"].clone();
+    assert!(connection.is_string(), "{answer}");
+    let session = new(&mut peer, &governed);
+    drop(peer);
+    let resume = json!({"connection": connection, "received": 2});
+    let mut thief = client(&bus, &bob);
+    assert_eq!(thief.ask(&json!(7), "_narrows/resume", &resume)["error"]["code"], -32002);
+    let mut again = client(&bus, &ada);
+    assert_eq!(again.ask(&json!(7), "_narrows/resume", &resume)["result"]["received"], 2);
+    again.prompt(&json!(2), &session, "go");
+    assert_eq!(again.answer(&json!(2))["result"]["stopReason"], "end_turn");
+    bus.stop();
+    let actions = governed.actions();
+    assert_eq!(actions.iter().filter(|action| *action == "operator.invoked").count(), 1, "{actions:?}");
+    assert_eq!(identities(&governed), ["token:ada token"]);
+}
+
+#[test]
+fn http_is_spoken_on_the_same_port() {
+    let governed = Governed::bridge(READ);
+    let token = token(&governed, "ada", &[]);
+    let bus = listening(&governed, &TOKENS);
+    let before = governed.place.alive().len();
+    let address = bus.at[0].trim_start_matches("http://").split('/').next().expect("an address").to_owned();
+    let post = |proof: &str| {
+        let message =
+            json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}});
+        let body = message.to_string();
+        let mut stream = TcpStream::connect(&address).expect("it listens");
+        let head = format!(
+            "POST /acp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n{proof}Content-Length: {}\r\n\
+             Connection: close\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("UTF-8");
+        answer
+    };
+    let refused = post("");
+    assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
+    assert_eq!(governed.place.alive().len(), before);
+    let answer = post(&format!("Authorization: Bearer {token}\r\n"));
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"operator\":\"tidy\""), "{answer}");
+    bus.stop();
+    governed.actions();
+}
+
+#[test]
+fn a_manifest_for_websocket_says_where_it_is() {
+    let governed = Governed::bridge(READ);
+    let text = acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n");
+    governed.file("ACP.md", &text.replace("transport: stdio", "transport: websocket"));
+    let mut command = governed.serve(&[]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("narrows starts");
+    let lines = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    // Somebody else may have the port; then that is said.
+    let told = lines.into_iter().find(|line| line.contains("127.0.0.1:8787"));
+    child.kill().expect("it is ours");
+    child.wait().expect("it ends");
+    let told = told.expect("where it is");
+    assert!(
+        told.starts_with("listening on http://127.0.0.1:8787/acp") || told.contains("cannot listen"),
+        "{told}"
+    );
+}

@@ -1,0 +1,180 @@
+//! What one identity may have over all listeners, and what is counted of those who are refused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use futures_util::SinkExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::super::{Auth, Backend, Front, Limits, Listener};
+use super::kit::{
+    Agent, JSON, LONG, Running, ask, hear, initialize, listener, say, start, start_with, start_with_token,
+    web,
+};
+use super::secure::{authority, files};
+use crate::tokens;
+
+/// Two listeners of one front, with files of their own in which the same token is.
+fn two(limits: Limits) -> (Running, [std::net::SocketAddr; 2], String) {
+    let directory = tempfile::tempdir().unwrap();
+    let files = ["one.toml", "two.toml"].map(|name| directory.path().join(name));
+    let token = tokens::add(&files[0], "one", None, SystemTime::UNIX_EPOCH).unwrap();
+    std::fs::copy(&files[0], &files[1]).unwrap();
+    let listeners = files.into_iter().enumerate().map(|(number, file)| Listener {
+        number: 7 + number,
+        auth: Auth::Token(file),
+        ..listener()
+    });
+    let agent = Arc::new(Agent::default());
+    let front = Front::bind(listeners.collect(), limits, Arc::clone(&agent) as Arc<dyn Backend>).unwrap();
+    let (addresses, handle) = ([front.local_addrs()[0], front.local_addrs()[1]], front.handle());
+    let served = tokio::spawn(front.serve());
+    (Running { address: addresses[0], handle, agent, directory, served }, addresses, token)
+}
+
+#[tokio::test]
+async fn connections_are_counted_over_all_listeners() {
+    let (running, [one, other], token) = two(Limits { max_connections_per_identity: 1, ..Limits::default() });
+    let known = format!("Bearer {token}");
+    let proof = [("authorization", &*known)];
+    let (mut first, _) = web(one, &proof).await.unwrap();
+    assert_eq!(web(other, &proof).await.err(), Some(429));
+    let post = ask(other, "POST", &[JSON, ("authorization", &known)], &initialize(1)).await;
+    assert_eq!(post.status, 429);
+    say(&mut first, &serde_json::from_str(&initialize(0)).unwrap()).await;
+    hear(&mut first).await.unwrap();
+    drop(first);
+    running.agent.ended(1).await;
+    let again = async {
+        loop {
+            match web(other, &proof).await {
+                Ok((socket, _)) => return socket,
+                // Its place is given back a moment later.
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let mut second = tokio::time::timeout(LONG, again).await.unwrap();
+    say(&mut second, &serde_json::from_str(&initialize(0)).unwrap()).await;
+    hear(&mut second).await.unwrap();
+    assert_eq!(*running.agent.listeners.lock().unwrap(), [7, 8], "the agent is told where each came in");
+}
+
+#[tokio::test]
+async fn requests_are_counted_over_all_listeners() {
+    let (_running, [one, other], token) = two(Limits { max_requests_per_second: 2, ..Limits::default() });
+    let known = format!("Bearer {token}");
+    let mut seen = Vec::new();
+    for address in [one, other, one, other] {
+        seen.push(ask(address, "DELETE", &[("authorization", &known)], "").await.status);
+    }
+    assert!(seen.contains(&429), "{seen:?}");
+}
+
+/// The counts that are not nothing.
+fn counted(running: &Running) -> BTreeMap<&'static str, u64> {
+    running.handle.refused().into_iter().filter(|(_, count)| *count > 0).collect()
+}
+
+/// Waits until it is counted so.
+async fn counts(running: &Running, expected: &[(&'static str, u64)]) {
+    let expected = expected.iter().copied().collect();
+    let waiting = async {
+        while counted(running) != expected {
+            tokio::task::yield_now().await;
+        }
+    };
+    let found = tokio::time::timeout(LONG, waiting).await;
+    assert!(found.is_ok(), "{:?} is not {expected:?}", counted(running));
+}
+
+#[tokio::test]
+async fn who_is_refused_is_counted_by_why() {
+    let (running, _, token) = start_with_token(Limits {
+        max_failures: 2,
+        max_connections_per_identity: 1,
+        max_message: 1000,
+        header_timeout: Duration::from_secs(1),
+        ..Limits::default()
+    });
+    let at = running.address;
+    let known = format!("Bearer {token}");
+    let proof = ("authorization", &*known);
+    assert!(running.handle.refused().len() > 10 && counted(&running).is_empty());
+    ask(at, "POST", &[JSON, ("host", "evil.example")], &initialize(1)).await;
+    counts(&running, &[("host", 1)]).await;
+    assert_eq!(web(at, &[("origin", "https://evil.example")]).await.err(), Some(403));
+    counts(&running, &[("host", 1), ("origin", 1)]).await;
+    let (mut socket, _) = web(at, &[proof]).await.unwrap();
+    ask(at, "POST", &[JSON], &initialize(1)).await;
+    for _ in 0..3 {
+        ask(at, "POST", &[JSON, ("authorization", "Bearer nrw_wrong")], &initialize(1)).await;
+    }
+    let mut expected = vec![("host", 1), ("origin", 1), ("token", 3), ("lockout", 1)];
+    counts(&running, &expected).await;
+    ask(at, "POST", &[JSON, proof], &initialize(1)).await;
+    expected.push(("limit", 1));
+    counts(&running, &expected).await;
+    socket.send(Message::binary(b"{}".to_vec())).await.unwrap();
+    assert_eq!(hear(&mut socket).await, Err(1003));
+    expected.push(("frame", 1));
+    counts(&running, &expected).await;
+    ask(at, "PUT", &[proof], "").await;
+    expected.push(("path", 1));
+    counts(&running, &expected).await;
+    ask(at, "POST", &[("content-type", "text/plain"), proof], "{}").await;
+    ask(at, "POST", &[JSON, proof], &"x".repeat(1001)).await;
+    expected.push(("body", 2));
+    counts(&running, &expected).await;
+    ask(at, "POST", &[JSON, proof], "{}").await;
+    expected.push(("request", 1));
+    counts(&running, &expected).await;
+    for bytes in ["GARBAGE\r\n\r\n", "GET /acp HT"] {
+        let mut raw = TcpStream::connect(at).await.unwrap();
+        raw.write_all(bytes.as_bytes()).await.unwrap();
+        let mut rest = Vec::new();
+        _ = tokio::time::timeout(LONG, raw.read_to_end(&mut rest)).await.unwrap();
+    }
+    expected.push(("headers", 2));
+    counts(&running, &expected).await;
+    let again = async {
+        while web(at, &[proof]).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, again).await.unwrap();
+}
+
+#[tokio::test]
+async fn agents_that_cannot_be_had_connections_that_are_gone_and_haste_are_counted() {
+    let running = start_with(listener(), Limits::default(), Agent { refuses: true, ..Agent::default() });
+    assert_eq!(ask(running.address, "POST", &[JSON], &initialize(1)).await.status, 503);
+    let (mut socket, _) = web(running.address, &[]).await.unwrap();
+    say(&mut socket, &serde_json::from_str(&initialize(0)).unwrap()).await;
+    while hear(&mut socket).await.is_ok() {}
+    counts(&running, &[("agent", 2)]).await;
+    let running = start(listener(), Limits { max_requests_per_second: 1, ..Limits::default() });
+    let (mut socket, _) = web(running.address, &[]).await.unwrap();
+    let unknown = serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "_narrows/resume",
+        "params": {"connection": "AAAAAAAAAAAAAAAAAAAAAA", "received": 0}});
+    say(&mut socket, &unknown).await;
+    while hear(&mut socket).await.is_ok() {}
+    counts(&running, &[("resume", 1)]).await;
+    while ask(running.address, "DELETE", &[], "").await.status != 429 {}
+    assert!(counted(&running)["rate"] >= 1);
+}
+
+#[tokio::test]
+async fn who_does_not_speak_tls_is_counted() {
+    let Some(directory) = authority() else { return };
+    let tls = files(directory.path(), false);
+    let running = start(Listener { tls: Some(tls), ..listener() }, Limits::default());
+    let mut raw = TcpStream::connect(running.address).await.unwrap();
+    raw.write_all(b"GET /acp HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut rest = Vec::new();
+    _ = tokio::time::timeout(LONG, raw.read_to_end(&mut rest)).await.unwrap();
+    counts(&running, &[("tls", 1)]).await;
+}

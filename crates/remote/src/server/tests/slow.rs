@@ -1,0 +1,102 @@
+//! Networks that are slow, and peers that are gone without a word.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::Instant;
+
+use super::super::Limits;
+use super::kit::{LONG, hear, listener, say, start, web};
+
+/// How much goes through at a time, and how long the next has to wait.
+const PIECE: usize = 16 << 10;
+const PAUSE: Duration = Duration::from_millis(16);
+
+/// A way to `to` on which little goes through at a time from there, and which holds little itself.
+async fn trickle(to: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (near, _) = listener.accept().await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(32 << 10).unwrap();
+        let far = socket.connect(to).await.unwrap();
+        let (mut from_near, mut to_near) = near.into_split();
+        let (mut from_far, mut to_far) = far.into_split();
+        tokio::spawn(async move { tokio::io::copy(&mut from_near, &mut to_far).await });
+        let mut piece = vec![0; PIECE];
+        while let Ok(count @ 1..) = from_far.read(&mut piece).await {
+            if to_near.write_all(&piece[..count]).await.is_err() {
+                return;
+            }
+            // sleep: a slow network is slow.
+            tokio::time::sleep(PAUSE).await;
+        }
+    });
+    at
+}
+
+#[tokio::test]
+async fn who_is_slow_but_there_stays_and_gets_everything_once() {
+    // What is on its way takes longer than somebody may be silent, and a ping waits behind all of it.
+    let idle = Duration::from_secs(2);
+    let running = start(listener(), Limits { idle_timeout: idle, ..Limits::default() });
+    let began = Instant::now();
+    let (mut socket, _) = web(trickle(running.address).await, &[]).await.unwrap();
+    let text = "x".repeat(1000);
+    let count = 4000;
+    let prompt = json!({"sessionId": "s", "count": count, "text": text});
+    say(&mut socket, &json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": prompt})).await;
+    for number in 1..=count {
+        assert_eq!(hear(&mut socket).await.unwrap()["params"]["update"]["number"], number);
+    }
+    assert_eq!(hear(&mut socket).await.unwrap()["id"], 1);
+    assert!(began.elapsed() > idle, "{:?} is not slow", began.elapsed());
+}
+
+#[tokio::test]
+async fn who_is_gone_without_a_word_is_noticed_in_time() {
+    let limits = Limits::default();
+    for busy in [false, true] {
+        let running = start(listener(), limits.clone());
+        let (mut socket, _) = web(running.address, &[]).await.unwrap();
+        say(&mut socket, &json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}})).await;
+        hear(&mut socket).await.unwrap();
+        if busy {
+            // More than anybody holds on the way.
+            let prompt = json!({"sessionId": "s", "count": 40_000, "text": "x".repeat(1000)});
+            let message = json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": prompt});
+            say(&mut socket, &message).await;
+            hear(&mut socket).await.unwrap();
+        }
+        // From here on nobody reads and nobody answers; the hours of a test are short.
+        tokio::time::pause();
+        let began = Instant::now();
+        let mut ended = running.agent.ended.subscribe();
+        ended.wait_for(|ended| *ended == 1).await.unwrap();
+        let gone = began.elapsed();
+        tokio::time::resume();
+        // With a moment for the timers, which count in milliseconds.
+        assert!(gone <= limits.idle_timeout + Duration::from_millis(100), "{busy}: {gone:?}");
+        assert!(gone >= limits.idle_timeout / 3, "{busy}: {gone:?}");
+        drop(socket);
+    }
+}
+
+#[tokio::test]
+async fn a_socket_is_given_up_by_the_system_in_time() {
+    let listening = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _client = TcpStream::connect(listening.local_addr().unwrap()).await.unwrap();
+    let (stream, _) = tokio::time::timeout(LONG, listening.accept()).await.unwrap().unwrap();
+    let idle = Duration::from_secs(45);
+    super::super::io::tune(&stream, idle).unwrap();
+    let third = idle / 3;
+    assert_eq!(rustix::net::sockopt::tcp_keepidle(&stream).unwrap(), third);
+    assert_eq!(rustix::net::sockopt::tcp_keepintvl(&stream).unwrap(), third);
+    assert_eq!(rustix::net::sockopt::tcp_keepcnt(&stream).unwrap(), 2);
+    // What is said just before the first question is asked may stay unconfirmed for this long: all in all it is `idle`.
+    assert_eq!(rustix::net::sockopt::tcp_user_timeout(&stream).unwrap(), 30_000);
+}
