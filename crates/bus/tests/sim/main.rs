@@ -8,6 +8,7 @@ mod net;
 mod oracle;
 mod random;
 mod scenario;
+mod watched;
 mod worker;
 mod world;
 
@@ -85,4 +86,35 @@ fn pools_of_all_kinds() {
 #[test]
 fn days_without_faults() {
     check(Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP }, true, 50);
+}
+
+#[test]
+fn several_clients_on_one_session() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let mut deeds = watched::Deeds::new();
+    if let Some(seed) = number("NARROWS_SIM_SEED") {
+        return watched::Watched::new(seed, &mut deeds).run(400);
+    }
+    for seed in 0..number("NARROWS_SIM_SEEDS").unwrap_or(300) {
+        watched::Watched::new(seed, &mut deeds).run(400);
+    }
+    println!("{deeds:?}");
+    for deed in [
+        "attached",
+        "told a history",
+        "taken up",
+        "detached",
+        "took over",
+        "was refused a turn",
+        "said to several",
+        "asked several",
+        "asked one",
+        "answered first",
+        "answered late",
+        "took back",
+        "left to another",
+        "intruded",
+    ] {
+        assert!(deeds.get(deed).is_some_and(|times| *times > 50), "{deed}: {deeds:?}");
+    }
 }

@@ -1,0 +1,214 @@
+//! Several clients on one session: chance decides who comes, goes, speaks and answers, and what the bus says is foretold.
+
+mod model;
+mod moves;
+
+use std::collections::BTreeMap;
+
+use narrows_bus::config::{Admin, Auth, Config, Door, Limits, Listen, Pool, Share};
+use narrows_bus::core::{Action, Arrival, Client, Core, Outlet, PoolId, Time, Worker};
+use narrows_wire::View;
+use serde_json::{Value, json};
+
+use crate::random::Random;
+use model::{Ask, Session};
+
+/// How often each thing has happened, over all runs.
+pub(crate) type Deeds = BTreeMap<&'static str, usize>;
+
+/// What came out.
+#[derive(Default)]
+struct Net {
+    to_clients: Vec<(u32, Vec<u8>)>,
+    to_worker: Vec<Value>,
+    spawned: Vec<(Worker, PoolId)>,
+}
+
+impl Outlet for Net {
+    fn to_client(&mut self, client: Client, parts: &[&[u8]]) -> usize {
+        self.to_clients.push((client.0, parts.concat()));
+        0
+    }
+
+    fn to_worker(&mut self, _: Worker, parts: &[&[u8]]) -> usize {
+        self.to_worker.push(serde_json::from_slice(&parts.concat()).expect("JSON"));
+        0
+    }
+
+    fn act(&mut self, action: Action) {
+        if let Action::Spawn { worker, pool } = action {
+            self.spawned.push((worker, pool));
+        }
+    }
+}
+
+/// Somebody who is connected.
+struct Person {
+    identity: usize,
+    next: u64,
+    /// What somebody else has answered, or what it need not answer any more.
+    stale: Vec<Value>,
+}
+
+/// One run.
+pub(crate) struct Watched<'a> {
+    core: Core,
+    net: Net,
+    random: Random,
+    worker: Worker,
+    /// Whether the worker can tell the history of a session.
+    tells: bool,
+    /// How much is kept of a session.
+    limit: usize,
+    people: BTreeMap<u32, Person>,
+    sessions: BTreeMap<String, Session>,
+    asks: BTreeMap<u64, Ask>,
+    counter: u64,
+    seed: u64,
+    deeds: &'a mut Deeds,
+}
+
+fn config(limit: usize) -> Config {
+    let Ok(Listen { at: Door::Web(mut web), .. }) = Listen::parse("http://127.0.0.1:1/acp") else {
+        unreachable!("it is a place")
+    };
+    web.auth = Auth::Token;
+    let mut pool = Pool::new("p0", vec!["agent".to_owned()]);
+    (pool.share, pool.mix_identities, pool.max_instances) = (Share::All, true, 1);
+    Config {
+        listen: vec![Listen { at: Door::Web(web), pool: None }],
+        pools: vec![pool],
+        limits: Limits { replay_bytes: limit, ..Limits::default() },
+        admin: Admin::default(),
+    }
+}
+
+impl<'a> Watched<'a> {
+    /// A bus whose one worker is ready.
+    pub(crate) fn new(seed: u64, deeds: &'a mut Deeds) -> Self {
+        let mut random = Random::new(seed);
+        let (limit, tells) = (random.of(&[400, 1 << 20]), random.one_in(2));
+        let (mut core, mut net) = (Core::new(&config(limit), seed), Net::default());
+        core.start(Time::ZERO, &mut net);
+        let (worker, _) = net.spawned.pop().expect("a worker");
+        core.worker_up(Time::ZERO, worker, 1, &mut net);
+        let mut watched = Self {
+            core,
+            net,
+            random,
+            worker,
+            tells,
+            limit,
+            people: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            asks: BTreeMap::new(),
+            counter: 0,
+            seed,
+            deeds,
+        };
+        let asked = watched.net.to_worker.pop().expect("initialize");
+        let can =
+            json!({"loadSession": tells, "sessionCapabilities": {"resume": {}, "list": {}, "close": {}}});
+        watched.worker_answers(&asked["id"], &json!({"protocolVersion": 1, "agentCapabilities": can}));
+        watched
+    }
+
+    /// Lets chance have its way, so many times.
+    pub(crate) fn run(mut self, steps: usize) {
+        for _ in 0..steps {
+            self.step();
+            assert!(self.net.to_clients.is_empty() && self.net.to_worker.is_empty(), "seed {}", self.seed);
+        }
+    }
+
+    fn did(&mut self, what: &'static str) {
+        *self.deeds.entry(what).or_default() += 1;
+    }
+
+    /// A number that nothing else has.
+    fn number(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    fn comes(&mut self, identity: usize) -> u32 {
+        let name = format!("token:{identity}");
+        let from = Arrival { listener: 0, identity: &name, scopes: None, metered: false, ends_bus: false };
+        let client = self.core.client_open(Time::ZERO, from, &mut self.net).expect("there is room").0;
+        self.people.insert(client, Person { identity, next: 0, stale: Vec::new() });
+        let id = self.asks(client, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+        let answer = self.only_answer(client, &id);
+        assert_eq!(answer["result"]["protocolVersion"], 1, "seed {}: {answer}", self.seed);
+        client
+    }
+
+    /// A client asks for something.
+    fn asks(&mut self, client: u32, method: &str, params: &Value) -> Value {
+        let person = self.people.get_mut(&client).expect("it is there");
+        person.next += 1;
+        let id = json!(person.next);
+        self.says(client, &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        id
+    }
+
+    fn says(&mut self, client: u32, message: &Value) {
+        let line = message.to_string();
+        self.core.client_line(Time::ZERO, Client(client), View::parse(line.as_bytes()), &mut self.net);
+    }
+
+    fn worker_says(&mut self, message: &Value) {
+        let line = message.to_string();
+        self.core.worker_line(Time::ZERO, self.worker, View::parse(line.as_bytes()), &mut self.net);
+    }
+
+    fn worker_answers(&mut self, id: &Value, result: &Value) {
+        self.worker_says(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+    }
+
+    /// All that clients were sent, each with whom.
+    fn heard(&mut self) -> Vec<(u32, Value)> {
+        let lines = std::mem::take(&mut self.net.to_clients);
+        lines
+            .into_iter()
+            .map(|(client, line)| (client, serde_json::from_slice(&line).expect("JSON")))
+            .collect()
+    }
+
+    /// What the worker was sent.
+    fn handed(&mut self) -> Vec<Value> {
+        std::mem::take(&mut self.net.to_worker)
+    }
+
+    /// The one line that the worker was sent, which asks for this.
+    #[track_caller]
+    fn only_handed(&mut self, method: &str) -> Value {
+        let handed = self.handed();
+        assert!(
+            handed.len() == 1 && handed[0]["method"] == method,
+            "seed {}: {method}: {handed:?}",
+            self.seed
+        );
+        handed.into_iter().next().unwrap_or_default()
+    }
+
+    /// The answer to a request, which is all that anybody was sent.
+    #[track_caller]
+    fn only_answer(&mut self, client: u32, id: &Value) -> Value {
+        let heard = self.heard();
+        let is_it = heard.len() == 1 && heard[0].0 == client && heard[0].1["id"] == *id;
+        assert!(
+            is_it && heard[0].1.get("method").is_none(),
+            "seed {}: {id} of {client}: {heard:?}",
+            self.seed
+        );
+        heard.into_iter().next().map(|(_, answer)| answer).unwrap_or_default()
+    }
+
+    /// A request is refused with this code, and the worker has not heard of it.
+    #[track_caller]
+    fn is_refused(&mut self, client: u32, id: &Value, code: i64) {
+        let answer = self.only_answer(client, id);
+        assert_eq!(answer["error"]["code"], code, "seed {}: {answer}", self.seed);
+        assert_eq!(self.handed(), Vec::<Value>::new(), "seed {}", self.seed);
+    }
+}

@@ -1,0 +1,450 @@
+//! What may happen next, and what has to come of it.
+
+use narrows_bus::core::{Client, Time};
+use serde_json::{Value, json};
+
+use super::Watched;
+use super::model::{Ask, Session};
+
+/// There is no such session, as far as this client may know.
+const UNKNOWN: i64 = -32002;
+/// Somebody else has it.
+const IN_USE: i64 = -32602;
+
+/// A message without the mark of one that is told again, and whether it had it.
+fn unmarked(mut message: Value) -> (Value, bool) {
+    let Some(params) = message["params"].as_object_mut() else { return (message, false) };
+    let marked = params.get("_meta").is_some_and(|meta| meta["narrows"]["replay"] == true);
+    if marked {
+        params.remove("_meta");
+    }
+    (message, marked)
+}
+
+impl Watched<'_> {
+    /// Something happens.
+    pub(super) fn step(&mut self) {
+        match self.random.below(20) {
+            0 | 1 if self.people.len() < 6 => {
+                let identity = usize::from(self.random.one_in(4));
+                self.comes(identity);
+                self.did("came");
+            }
+            2 if self.sessions.len() < 3 => self.opens(),
+            3 => self.leaves(),
+            4..=6 => self.attaches(),
+            7 => self.detaches(),
+            8 | 9 => self.prompts(),
+            10 | 11 => self.says_something(),
+            12 | 13 => self.wants_something(),
+            14 | 15 => self.is_answered(),
+            16 => self.ends_turn(),
+            17 => self.intrudes(),
+            18 if self.random.one_in(2) => self.answers_late(),
+            18 => self.takes_back(),
+            _ if self.random.one_in(6) => self.closes(),
+            _ => self.does_other_things(),
+        }
+    }
+
+    fn some_person(&mut self) -> Option<u32> {
+        let all: Vec<u32> = self.people.keys().copied().collect();
+        (!all.is_empty()).then(|| self.random.of(&all))
+    }
+
+    fn some_session(&mut self, fits: impl Fn(&Session) -> bool) -> Option<String> {
+        let fitting = self.sessions.iter().filter(|(_, session)| fits(session)).map(|(name, _)| name.clone());
+        let all: Vec<String> = fitting.collect();
+        (!all.is_empty()).then(|| all[self.random.below(all.len())].clone())
+    }
+
+    fn session(&mut self, name: &str) -> &mut Session {
+        self.sessions.get_mut(name).expect("it is there")
+    }
+
+    fn opens(&mut self) {
+        let Some(client) = self.some_person() else { return };
+        let id = self.asks(client, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+        let asked = self.only_handed("session/new");
+        let name = format!("s{}", self.number());
+        self.worker_answers(&asked["id"], &json!({"sessionId": name}));
+        assert_eq!(self.only_answer(client, &id)["result"]["sessionId"], json!(name));
+        let identity = self.people[&client].identity;
+        self.sessions.insert(name, Session { identity, owner: Some(client), ..Session::default() });
+        self.did("opened");
+    }
+
+    /// Somebody wants to be on a session that is another's, or nobody's any more.
+    fn attaches(&mut self) {
+        let Some(client) = self.some_person() else { return };
+        let identity = self.people[&client].identity;
+        let Some(name) =
+            self.some_session(|session| session.identity == identity && session.owner != Some(client))
+        else {
+            return;
+        };
+        let load = self.random.one_in(2);
+        let session = &self.sessions[&name];
+        let (is_held, is_busy) = (session.owner.is_some(), session.turn.is_some());
+        if !is_held && (is_busy || load && !self.tells) {
+            return;
+        }
+        let method = if load { "session/load" } else { "session/resume" };
+        let id = self.asks(client, method, &json!({"sessionId": name, "cwd": "/w", "mcpServers": []}));
+        if !is_held || load && self.tells && !is_busy {
+            return self.is_told(client, &id, &name, load);
+        }
+        assert_eq!(self.handed(), Vec::<Value>::new(), "seed {}", self.seed);
+        let mut heard = self.heard();
+        assert!(heard.iter().all(|(by, _)| *by == client), "seed {}: {heard:?}", self.seed);
+        let (_, answer) = heard.pop().expect("an answer");
+        let session = self.session(&name);
+        assert_eq!(answer["id"], id);
+        assert_eq!(answer["result"]["_meta"]["narrows"]["replay"]["complete"], !session.gone, "{answer}");
+        let kept: Vec<Value> = session.ring.iter().map(|(line, _)| line.clone()).collect();
+        if !session.observers.contains(&client) {
+            session.observers.push(client);
+        }
+        // First what was said, and then what is being asked.
+        let asked = heard.split_off(kept.len().min(heard.len()));
+        let told: Vec<Value> = heard
+            .into_iter()
+            .map(|(_, message)| {
+                let (message, marked) = unmarked(message);
+                assert!(marked, "what is told again says so: {message}");
+                message
+            })
+            .collect();
+        assert_eq!(told, kept, "seed {}", self.seed);
+        let mut due: Vec<u64> = Vec::new();
+        for (number, ask) in &self.asks {
+            let is_new = ask.takers.iter().all(|(taker, _)| *taker != client);
+            due.extend((ask.session == name && ask.for_all && is_new).then_some(*number));
+        }
+        assert_eq!(asked.len(), due.len(), "seed {}: {asked:?}", self.seed);
+        for (_, message) in asked {
+            let number = message["params"]["number"].as_u64().expect("a number");
+            assert!(due.contains(&number), "seed {}: {message}", self.seed);
+            self.asks.get_mut(&number).expect("it is open").takers.push((client, message["id"].clone()));
+        }
+        self.did("attached");
+    }
+
+    /// The worker tells the history, to the one who asked for it only.
+    fn is_told(&mut self, client: u32, id: &Value, name: &str, load: bool) {
+        let asked = self.only_handed(if load { "session/load" } else { "session/resume" });
+        assert_eq!(asked["params"]["sessionId"], json!(name));
+        let limit = self.limit;
+        let session = self.session(name);
+        let is_watching = session.owner.is_some();
+        let history = if load { session.history.clone() } else { Vec::new() };
+        if !is_watching {
+            (session.ring, session.gone) = (Default::default(), !load);
+        }
+        for line in &history {
+            self.worker_says(line);
+            let length = self.net.to_clients.first().map_or(0, |(_, line)| line.len());
+            assert_eq!(self.heard(), [(client, line.clone())], "seed {}", self.seed);
+            if !is_watching {
+                self.session(name).keep(line.clone(), length, limit);
+            }
+        }
+        self.worker_answers(&asked["id"], &json!({}));
+        let answer = self.only_answer(client, id);
+        assert!(answer["result"].is_object(), "seed {}: {answer}", self.seed);
+        let session = self.session(name);
+        if !is_watching {
+            session.owner = Some(client);
+            self.did("taken up");
+        } else {
+            if !session.observers.contains(&client) {
+                session.observers.push(client);
+            }
+            self.did("told a history");
+        }
+    }
+
+    /// Somebody who watches does not want to any more.
+    fn detaches(&mut self) {
+        let Some(name) = self.some_session(|session| !session.observers.is_empty()) else { return };
+        let observers = self.sessions[&name].observers.clone();
+        let client = self.random.of(&observers);
+        let id = self.asks(client, "session/close", &json!({"sessionId": name}));
+        let mut withdrawn = Vec::new();
+        for ask in self.asks.values_mut().filter(|ask| ask.session == name) {
+            withdrawn
+                .extend(ask.takers.iter().filter(|(taker, _)| *taker == client).map(|(_, id)| id.clone()));
+            ask.takers.retain(|(taker, _)| *taker != client);
+        }
+        let mut heard = self.heard();
+        let at = heard.iter().position(|(_, message)| message["id"] == id && message.get("method").is_none());
+        let (_, answer) = heard.remove(at.expect("an answer"));
+        assert!(answer["result"].is_object(), "seed {}: {answer}", self.seed);
+        self.are_withdrawn(heard, withdrawn.into_iter().map(|id| (client, id)).collect());
+        assert_eq!(self.handed(), Vec::<Value>::new(), "the worker does not notice");
+        self.session(&name).observers.retain(|observer| *observer != client);
+        self.did("detached");
+    }
+
+    /// Each of these, and nobody else, is told that it need not answer.
+    #[track_caller]
+    fn are_withdrawn(&mut self, heard: Vec<(u32, Value)>, mut due: Vec<(u32, Value)>) {
+        for (client, message) in heard {
+            assert_eq!(message["method"], "$/cancel_request", "seed {}: {client} {message}", self.seed);
+            let told = (client, message["params"]["requestId"].clone());
+            let at = due.iter().position(|one| *one == told);
+            assert!(at.is_some(), "seed {}: {told:?} is none of {due:?}", self.seed);
+            let (client, id) = due.swap_remove(at.unwrap_or(0));
+            self.people.get_mut(&client).expect("it is there").stale.push(id);
+        }
+        assert!(due.is_empty(), "seed {}: {due:?} were not told", self.seed);
+    }
+
+    fn prompts(&mut self) {
+        let Some(client) = self.some_person() else { return };
+        let identity = self.people[&client].identity;
+        let Some(name) = self.some_session(|session| session.identity == identity && session.owner.is_some())
+        else {
+            return;
+        };
+        let session = &self.sessions[&name];
+        let (is_on, is_owner) = (session.all().contains(&client), session.owner == Some(client));
+        let is_busy = session.turn.is_some();
+        if is_owner && is_busy {
+            return;
+        }
+        let prompt = json!({"sessionId": name, "prompt": [{"type": "text", "text": "go"}]});
+        let id = self.asks(client, "session/prompt", &prompt);
+        if !is_on || is_busy {
+            self.is_refused(client, &id, IN_USE);
+            return self.did("was refused a turn");
+        }
+        let asked = self.only_handed("session/prompt");
+        assert_eq!(self.heard(), [], "seed {}", self.seed);
+        let session = self.session(&name);
+        session.turn = Some((asked["id"].clone(), Some((client, id))));
+        if is_owner {
+            self.did("began a turn");
+        } else {
+            session.swap(client);
+            self.did("took over");
+        }
+    }
+
+    /// The worker says something in a turn: everybody hears it, and nobody else.
+    fn says_something(&mut self) {
+        let Some(name) = self.some_session(|session| session.turn.is_some() && session.owner.is_some())
+        else {
+            return;
+        };
+        let text = format!("{} {}", self.number(), "x".repeat(self.random.below(80)));
+        let content = json!({"type": "text", "text": text});
+        let update = json!({"sessionUpdate": "agent_message_chunk", "content": content});
+        let line = json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": name, "update": update}});
+        self.worker_says(&line);
+        let length = self.net.to_clients.first().map_or(0, |(_, line)| line.len());
+        let mut heard = self.heard();
+        heard.sort_by_key(|(client, _)| *client);
+        let limit = self.limit;
+        let session = self.session(&name);
+        let mut all = session.all();
+        all.sort_unstable();
+        let expected: Vec<(u32, Value)> = all.into_iter().map(|client| (client, line.clone())).collect();
+        let count = expected.len();
+        session.history.push(line.clone());
+        session.keep(line, length, limit);
+        assert_eq!(heard, expected, "seed {}", self.seed);
+        self.did(if count > 1 { "said to several" } else { "said" });
+    }
+
+    /// The worker asks something in a turn: for a permission everybody, for a file the one who controls the session.
+    fn wants_something(&mut self) {
+        let Some(name) = self.some_session(|session| session.turn.is_some() && session.owner.is_some())
+        else {
+            return;
+        };
+        let number = self.number();
+        let for_all = !self.random.one_in(4);
+        let params = json!({"sessionId": name, "number": number, "path": "/w/a", "toolCall": {"toolCallId": "t"}, "options": []});
+        let method = if for_all { "session/request_permission" } else { "fs/read_text_file" };
+        self.worker_says(&json!({"jsonrpc": "2.0", "id": number, "method": method, "params": params}));
+        let heard = self.heard();
+        let session = &self.sessions[&name];
+        let mut due = if for_all { session.all() } else { session.owner.into_iter().collect() };
+        let mut takers = Vec::new();
+        for (client, message) in heard {
+            assert_eq!((&message["method"], &message["params"]), (&json!(method), &params));
+            takers.push((client, message["id"].clone()));
+        }
+        let mut asked: Vec<u32> = takers.iter().map(|(client, _)| *client).collect();
+        asked.sort_unstable();
+        due.sort_unstable();
+        assert_eq!(asked, due, "seed {}", self.seed);
+        let count = takers.len();
+        self.asks.insert(number, Ask { session: name, for_all, takers });
+        self.did(if count > 1 { "asked several" } else { "asked one" });
+    }
+
+    fn some_ask(&mut self) -> Option<u64> {
+        let all: Vec<u64> = self.asks.keys().copied().collect();
+        (!all.is_empty()).then(|| self.random.of(&all))
+    }
+
+    /// One of those who were asked answers: the worker has it, and the others are told that they need not.
+    fn is_answered(&mut self) {
+        let Some(number) = self.some_ask() else { return };
+        let Ask { takers, .. } = self.asks.remove(&number).expect("it is open");
+        let at = self.random.below(takers.len());
+        let (client, id) = takers[at].clone();
+        let result = json!({"outcome": {"outcome": "selected", "optionId": format!("by {client}")}});
+        self.says(client, &json!({"jsonrpc": "2.0", "id": id, "result": result}));
+        assert_eq!(self.handed(), [json!({"jsonrpc": "2.0", "id": number, "result": result})]);
+        let heard = self.heard();
+        let others: Vec<_> = takers.into_iter().filter(|taker| *taker != (client, id.clone())).collect();
+        let several = !others.is_empty();
+        self.are_withdrawn(heard, others);
+        self.people.get_mut(&client).expect("it is there").stale.push(id);
+        self.did(if several { "answered first" } else { "answered" });
+    }
+
+    /// Somebody answers what was answered already, or what nobody asked.
+    fn answers_late(&mut self) {
+        let Some(client) = self.some_person() else { return };
+        let person = self.people.get_mut(&client).expect("it is there");
+        let id = person.stale.pop().unwrap_or_else(|| json!(1_000_000));
+        self.says(
+            client,
+            &json!({"jsonrpc": "2.0", "id": id, "result": {"outcome": {"outcome": "cancelled"}}}),
+        );
+        assert_eq!((self.heard(), self.handed()), (Vec::new(), Vec::new()), "seed {}", self.seed);
+        self.did("answered late");
+    }
+
+    /// The worker does not want to know any more: everybody who was asked is told.
+    fn takes_back(&mut self) {
+        let Some(number) = self.some_ask() else { return };
+        self.worker_says(
+            &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": number}}),
+        );
+        let mut told: Vec<(u32, String)> = self
+            .heard()
+            .into_iter()
+            .map(|(client, message)| (client, message["params"]["requestId"].to_string()))
+            .collect();
+        let mut due: Vec<(u32, String)> =
+            self.asks[&number].takers.iter().map(|(client, id)| (*client, id.to_string())).collect();
+        told.sort();
+        due.sort();
+        assert_eq!(told, due, "seed {}", self.seed);
+        self.did("took back");
+    }
+
+    fn ends_turn(&mut self) {
+        let Some(name) = self.some_session(|session| session.turn.is_some()) else { return };
+        if self.asks.values().any(|ask| ask.session == name) {
+            return;
+        }
+        let Some((asked, asker)) = self.session(&name).turn.take() else { return };
+        self.worker_answers(&asked, &json!({"stopReason": "end_turn"}));
+        match asker {
+            Some((client, id)) => {
+                assert_eq!(self.only_answer(client, &id)["result"]["stopReason"], "end_turn");
+            }
+            None => assert_eq!(self.heard(), [], "seed {}", self.seed),
+        }
+        self.did("ended a turn");
+    }
+
+    /// Somebody who is gone hears nothing more; whoever watched longest has what was theirs.
+    fn leaves(&mut self) {
+        let Some(client) = self.some_person() else { return };
+        self.core.client_gone(Time::ZERO, Client(client), &mut self.net);
+        // There is no grace for turns without a client, but it is the clock that ends them.
+        self.core.tick(Time::ZERO, &mut self.net);
+        self.people.remove(&client);
+        assert_eq!(self.heard(), [], "seed {}", self.seed);
+        let mut alone = Vec::new();
+        for (number, ask) in &mut self.asks {
+            ask.takers.retain(|(taker, _)| *taker != client);
+            alone.extend(ask.takers.is_empty().then_some(*number));
+        }
+        self.asks.retain(|_, ask| !ask.takers.is_empty());
+        let mut left = Vec::new();
+        let mut promoted = 0;
+        for (name, session) in &mut self.sessions {
+            let had = session.owner == Some(client);
+            session.leave(client);
+            promoted += usize::from(had && session.owner.is_some());
+            left.extend((had && session.owner.is_none() && session.turn.is_some()).then(|| name.clone()));
+        }
+        // Nobody is left to answer, and nobody to work for.
+        let (stopped, answered): (Vec<Value>, Vec<Value>) =
+            self.handed().into_iter().partition(|line| line["method"] == "session/cancel");
+        let mut numbers: Vec<u64> = answered.iter().filter_map(|line| line["id"].as_u64()).collect();
+        numbers.sort_unstable();
+        assert_eq!(
+            (numbers, answered.len()),
+            (alone.clone(), alone.len()),
+            "seed {}: {answered:?}",
+            self.seed
+        );
+        let mut names: Vec<String> = stopped
+            .iter()
+            .filter_map(|line| Some(line["params"]["sessionId"].as_str()?.to_owned()))
+            .collect();
+        names.sort();
+        assert_eq!(names, left, "seed {}", self.seed);
+        for name in left {
+            let Some((asked, _)) = self.session(&name).turn.take() else { continue };
+            self.worker_answers(&asked, &json!({"stopReason": "cancelled"}));
+            assert_eq!(self.heard(), [], "seed {}", self.seed);
+        }
+        self.did(if promoted > 0 { "left to another" } else { "left" });
+    }
+
+    /// Somebody of another identity, or who is not on the session, or names none that there is.
+    fn intrudes(&mut self) {
+        let Some(client) = self.some_person() else { return };
+        let identity = self.people[&client].identity;
+        let foreign = self.some_session(|session| session.identity != identity);
+        let method = self.random.of(&["session/load", "session/resume", "session/prompt", "session/close"]);
+        let is_foreign = foreign.is_some();
+        // A worker is asked about one that nobody knows.
+        if !is_foreign && method != "session/prompt" {
+            return;
+        }
+        let name = foreign.unwrap_or_else(|| "nowhere".to_owned());
+        let params = json!({"sessionId": name, "cwd": "/w", "mcpServers": [], "prompt": []});
+        let id = self.asks(client, method, &params);
+        self.is_refused(client, &id, UNKNOWN);
+        self.did(if is_foreign { "intruded" } else { "named none" });
+    }
+
+    /// Whoever is on a session may do other things in it, and only they are answered.
+    fn does_other_things(&mut self) {
+        let Some(name) = self.some_session(|session| session.owner.is_some()) else { return };
+        let all = self.sessions[&name].all();
+        let client = self.random.of(&all);
+        let id = self.asks(client, "_x/custom", &json!({"sessionId": name}));
+        let asked = self.only_handed("_x/custom");
+        let number = self.number();
+        self.worker_answers(&asked["id"], &json!({"number": number}));
+        assert_eq!(self.only_answer(client, &id)["result"]["number"], number);
+        self.did("did something else");
+    }
+
+    /// Who controls a session closes it, for everybody.
+    fn closes(&mut self) {
+        let Some(name) = self.some_session(|session| session.owner.is_some() && session.turn.is_none())
+        else {
+            return;
+        };
+        let Some(client) = self.sessions[&name].owner else { return };
+        let id = self.asks(client, "session/close", &json!({"sessionId": name}));
+        let asked = self.only_handed("session/close");
+        self.worker_answers(&asked["id"], &json!({}));
+        assert!(self.only_answer(client, &id)["result"].is_object());
+        self.sessions.remove(&name);
+        self.did("closed");
+    }
+}
