@@ -14,6 +14,9 @@ use crate::redact::Redaction;
 /// The most that is added to a draft: two hashes, a number, a time and the names of these fields.
 pub(crate) const PLACE: usize = 2 * 128 + 160;
 
+/// How long lines are without that, but for a few: what an allocator hands out without a search is just as long.
+const USUAL: usize = 1000;
+
 /// The parts of a line between which its place in the chain goes.
 #[derive(Debug)]
 pub(crate) struct Draft {
@@ -54,7 +57,7 @@ impl Draft {
     }
 
     fn of(event: &Event) -> Self {
-        let mut out = Vec::with_capacity(768);
+        let mut out = Vec::with_capacity(USUAL);
         let Event { actor, action, subject, input, output, policy, signatures, metadata } = event;
         texts(&mut out, b"{", &[("$schema", Some(SCHEMA)), ("action", Some(action))]);
         out.extend_from_slice(b",\"actor\":");

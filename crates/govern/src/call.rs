@@ -30,7 +30,7 @@ pub(crate) enum Progress {
 
 /// What one message says about a call. A member that stands there twice makes it unreadable, and so does whatever in it is
 /// read by some in one way and by others in another, or not at all.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Said<'a> {
     #[serde(borrow)]
@@ -53,7 +53,7 @@ pub(crate) struct Said<'a> {
     meta: Option<Once>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct Location {
     path: PathBuf,
 }
@@ -101,7 +101,7 @@ impl Call {
     }
 
     /// Takes in what is said about it. Tells whether that changes what is to be decided.
-    pub(crate) fn hear(&mut self, said: &Said<'_>) -> bool {
+    pub(crate) fn hear(&mut self, said: Said<'_>) -> bool {
         let mut changed = false;
         let known = said.name.as_deref().map(str::to_owned).or_else(|| known_name(said.meta.as_ref()));
         // By whichever of its names a tool of a server is told of, it is the same.
@@ -116,19 +116,16 @@ impl Call {
         };
         keep(&mut self.name, known.as_deref());
         keep(&mut self.kind, said.kind.as_deref());
-        if let Some(Once(input)) = &said.raw_input
-            && *input != self.input
+        if let Some(Once(input)) = said.raw_input
+            && input != self.input
         {
-            self.input = input.clone();
+            self.input = input;
             changed = true;
         }
-        if let Some(locations) = &said.locations {
-            let paths: Vec<PathBuf> = locations.iter().map(|location| location.path.clone()).collect();
+        if let Some(locations) = said.locations {
+            let paths: Vec<PathBuf> = locations.into_iter().map(|location| location.path).collect();
             changed |= paths != self.locations;
             self.locations = paths;
-        }
-        if let Some(Once(output)) = said.raw_output.as_ref().or(said.content.as_ref()) {
-            self.output = output.clone();
         }
         if let Some(status) = said.status {
             self.progress = self.progress.max(status);
@@ -138,6 +135,9 @@ impl Call {
         let content = said.content.as_ref().filter(|_| self.progress == Progress::Failed);
         self.yielded |=
             [said.raw_output.as_ref(), content].into_iter().flatten().any(|told| !is_empty(&told.0));
+        if let Some(Once(output)) = said.raw_output.or(said.content) {
+            self.output = output;
+        }
         changed
     }
 
@@ -151,7 +151,7 @@ impl Call {
             output: Value::Null,
             ..self.clone()
         };
-        let changed = fresh.hear(said);
+        let changed = fresh.hear(said.clone());
         let runs = matches!(said.status, Some(Progress::Pending | Progress::Running));
         (changed || runs).then_some(fresh)
     }
@@ -212,11 +212,11 @@ impl Call {
 
     /// What it is called with, as it is approved and recorded. Where an agent tells no input the places it is about are all
     /// there is.
-    pub(crate) fn matter(&self) -> Value {
+    pub(crate) fn matter(&self) -> Cow<'_, Value> {
         if self.has_no_input() && !self.locations.is_empty() {
-            return json!({"locations": self.locations});
+            return Cow::Owned(json!({"locations": self.locations}));
         }
-        self.input.clone()
+        Cow::Borrowed(&self.input)
     }
 
     /// What it does, as far as its input shows.
@@ -255,7 +255,7 @@ mod tests {
     fn check(texts: &[&str], tool: &str, bare: bool) {
         let mut call = Call::default();
         for text in texts {
-            call.hear(&serde_json::from_str(text).unwrap());
+            call.hear(serde_json::from_str(text).unwrap());
         }
         assert_eq!((call.tool().as_str(), call.is_bare()), (tool, bare), "{texts:?}");
     }
@@ -278,11 +278,11 @@ mod tests {
         let check = |told: Option<&str>, same: bool| {
             let mut call = Call::default();
             let said = told.map(|told| format!(r#"{{"name":"{told}"}}"#)).unwrap_or_else(|| "{}".to_owned());
-            call.hear(&serde_json::from_str(&said).unwrap());
+            call.hear(serde_json::from_str(&said).unwrap());
             assert_eq!(decided.is_named_like(&call), same, "{told:?}");
             // It stays the tool that it is.
             let mut decided = decided.clone();
-            assert_eq!(decided.hear(&serde_json::from_str(&said).unwrap()), !same, "{told:?}");
+            assert_eq!(decided.hear(serde_json::from_str(&said).unwrap()), !same, "{told:?}");
         };
         check(Some("notes__add"), true);
         check(None, true);
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn what_changes_a_decision_is_told() {
         let mut call = Call::default();
-        let mut hear = |text: &str| call.hear(&serde_json::from_str(text).unwrap());
+        let mut hear = |text: &str| call.hear(serde_json::from_str(text).unwrap());
         assert!(hear(r#"{"kind":"edit","rawInput":{"path":"/a"}}"#));
         assert!(!hear(r#"{"kind":"edit","title":"","rawInput":{"path":"/a"},"status":"completed"}"#));
         assert!(hear(r#"{"rawInput":{"path":"/b"}}"#));
@@ -306,7 +306,7 @@ mod tests {
         let check = |statuses: &[&str], begun: bool| {
             let mut call = Call::default();
             for status in statuses {
-                call.hear(&serde_json::from_str(&format!(r#"{{"status":"{status}"}}"#)).unwrap());
+                call.hear(serde_json::from_str(&format!(r#"{{"status":"{status}"}}"#)).unwrap());
             }
             assert_eq!(call.has_begun(), begun, "{statuses:?}");
         };
@@ -321,8 +321,7 @@ mod tests {
     fn a_call_that_has_ended_is_another_if_it_runs_again() {
         let mut call = Call::default();
         call.hear(
-            &serde_json::from_str(r#"{"kind":"edit","rawInput":{"path":"/a"},"status":"completed"}"#)
-                .unwrap(),
+            serde_json::from_str(r#"{"kind":"edit","rawInput":{"path":"/a"},"status":"completed"}"#).unwrap(),
         );
         let check = |text: &str, is_another: bool| {
             let again = call.again(&serde_json::from_str(text).unwrap());
@@ -341,8 +340,8 @@ mod tests {
     fn where_there_is_no_input_the_places_are_what_it_is_about() {
         let check = |text: &str, expected: Value| {
             let mut call = Call::default();
-            call.hear(&serde_json::from_str(text).unwrap());
-            assert_eq!(call.matter(), expected, "{text}");
+            call.hear(serde_json::from_str(text).unwrap());
+            assert_eq!(*call.matter(), expected, "{text}");
         };
         check(r#"{"locations":[{"path":"/a"}]}"#, json!({"locations": ["/a"]}));
         check(r#"{"locations":[{"path":"/a"}],"rawInput":{}}"#, json!({"locations": ["/a"]}));
@@ -373,7 +372,7 @@ mod tests {
         let check = |texts: &[&str], tried: bool| {
             let mut call = Call::default();
             for text in texts {
-                call.hear(&serde_json::from_str(text).unwrap());
+                call.hear(serde_json::from_str(text).unwrap());
             }
             assert_eq!(call.was_tried(), tried, "{texts:?}");
         };

@@ -1,5 +1,7 @@
 //! What is written into the audit log, in the words of AIP-7 with `metadata.aip44`.
 
+use std::io;
+
 use narrows_audit::{Actor, Decision, Event, PolicyRef, Subject};
 use narrows_policy::{Class, Ruling};
 use serde_json::{Map, Value, json};
@@ -205,15 +207,34 @@ fn named(ruling: &Ruling) -> String {
 }
 
 fn clipped(text: &str, most: usize) -> String {
+    // Bytes are at least as many as characters, and cheaper to count.
+    if text.len() <= most {
+        return text.to_owned();
+    }
     text.chars().take(most).collect()
+}
+
+/// How long something is that is not kept.
+struct Length(usize);
+
+impl io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A value, or what identifies it if it is too long for a log.
 fn bounded(value: Value) -> Value {
-    let text = value.to_string();
-    if text.len() <= LONGEST {
+    let mut length = Length(0);
+    if serde_json::to_writer(&mut length, &value).is_ok() && length.0 <= LONGEST {
         return value;
     }
+    let text = value.to_string();
     let digest: String = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
     json!({"$truncated": true, "bytes": text.len(), "sha256": digest})
 }

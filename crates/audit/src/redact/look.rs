@@ -43,6 +43,10 @@ pub(super) fn plain(name: &str) -> String {
 
 /// The private keys that begin in it, each with its last line or as far as keys go.
 pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
+    // Mostly there is none, and to look for one is cheaper than to look for all.
+    if !text.contains("-----BEGIN ") {
+        return;
+    }
     let mut done = 0;
     for (at, start) in text.match_indices("-----BEGIN ") {
         let rest = &text[at + start.len()..];
@@ -62,6 +66,9 @@ pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
 
 /// The logins of URLs that have a password: sometimes it is the name that is the secret.
 pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
+    if !text.contains("://") {
+        return;
+    }
     for (at, sign) in text.match_indices("://") {
         let begin = at + sign.len();
         let rest = &text[begin..];

@@ -200,7 +200,7 @@ impl<O: Out> Pass<'_, O> {
             session: name.into(),
             call: call.into(),
             tool: case.call.tool(),
-            input: case.call.matter(),
+            input: case.call.matter().into_owned(),
             ruling: verdict.ruling.clone(),
             reason: verdict.reason(),
             origin,
@@ -310,7 +310,7 @@ impl<O: Out> Pass<'_, O> {
         let (tool, input) = (case.call.tool(), case.call.matter());
         let is_other = |hearing: &Hearing| {
             let is_about = hearing.is_of(name) && *hearing.call == *call;
-            is_about && (hearing.tool != tool || hearing.input != input || hearing.ruling != *ruling)
+            is_about && (hearing.tool != tool || hearing.input != *input || hearing.ruling != *ruling)
         };
         let others = self.gate.hearings.iter().filter(|(_, hearing)| is_other(hearing));
         let others: Vec<u64> = others.map(|(number, _)| *number).collect();
@@ -330,7 +330,7 @@ impl<O: Out> Pass<'_, O> {
         self.resume(&name);
         let at = self.unix();
         let case = self.gate.sessions.get_mut(&*name).and_then(|session| session.calls.get_mut(&*call));
-        let case = case.filter(|case| case.call.tool() == tool && case.call.matter() == input);
+        let case = case.filter(|case| case.call.tool() == tool && *case.call.matter() == input);
         let approved = match case.as_ref().map(|case| &case.approved) {
             _ if !approved.is_given() => approved,
             // Nobody was asked about what there is now.

@@ -47,6 +47,8 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     waiting: VecDeque<Entry>,
+    /// Up to here everything was recorded.
+    recorded: Option<Ticket>,
 }
 
 impl Lane {
@@ -60,9 +62,7 @@ impl Lane {
 
     /// Everything up to this was recorded.
     pub(super) fn recorded(&mut self, ticket: Ticket) {
-        for entry in self.waiting.iter_mut().filter(|entry| entry.after <= Some(ticket)) {
-            entry.after = None;
-        }
+        self.recorded = self.recorded.max(Some(ticket));
     }
 
     /// This could not be recorded: whatever waits for it, or for more than it, is taken out, and what is to be done instead
@@ -76,10 +76,8 @@ impl Lane {
 
     /// The next line whose time has come.
     pub(super) fn pop(&mut self) -> Option<Bytes> {
-        if self.waiting.front()?.after.is_some() {
-            return None;
-        }
-        self.waiting.pop_front().map(|entry| entry.line)
+        let recorded = self.recorded;
+        self.waiting.pop_front_if(|entry| entry.after <= recorded).map(|entry| entry.line)
     }
 }
 

@@ -44,7 +44,7 @@ impl<O: Out> Pass<'_, O> {
                 *case = Case { call, ..Case::default() };
             }
         }
-        let changed = case.call.hear(&said);
+        let changed = case.call.hear(said);
         let is_new = case.verdict.is_none();
         let ticket = match is_new && self.adopt_decided(&name, &call) {
             false if changed || is_new => self.judge(&name, &call),

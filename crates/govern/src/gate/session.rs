@@ -118,13 +118,13 @@ impl Case {
 
     /// Notes that its agent knows what is said of it as it is now.
     pub(super) fn tell(&mut self) {
-        self.told = Some((self.call.tool(), self.call.matter()));
+        self.told = Some((self.call.tool(), self.call.matter().into_owned()));
     }
 
     /// Whether it was refused and tried all the same by an agent that was not told so of it as it is now.
     pub(super) fn was_tried_untold(&self) -> bool {
         let is_this =
-            |(tool, input): &(String, Value)| *tool == self.call.tool() && *input == self.call.matter();
+            |(tool, input): &(String, Value)| *tool == self.call.tool() && *input == *self.call.matter();
         matches!(self.approved, Approved::Refused(_))
             && self.call.was_tried()
             && !self.told.as_ref().is_some_and(is_this)

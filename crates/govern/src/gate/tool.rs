@@ -54,7 +54,7 @@ impl<O: Out> Pass<'_, O> {
         }
         match &*kind {
             "tool_call" | "tool_call_update" => match serde_json::from_slice::<Said<'_>>(update) {
-                Ok(said) => self.tool_said(&name, &said, message),
+                Ok(said) => self.tool_said(&name, said, message),
                 Err(_) => self.unreadable(&name, update),
             },
             // More of what a call shows: as hidden as the call, and nothing that is to be decided.
@@ -121,7 +121,7 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
-    fn tool_said(&mut self, name: &str, said: &Said<'_>, message: View<'_>) {
+    fn tool_said(&mut self, name: &str, said: Said<'_>, message: View<'_>) {
         let id = key_of(said.tool_call_id.as_deref().unwrap_or_default());
         let Some(session) = self.session(name) else { return };
         if !session.has_room_for(&id) {
@@ -129,7 +129,7 @@ impl<O: Out> Pass<'_, O> {
         }
         let case = session.calls.entry(id.clone()).or_default();
         if case.is_closed
-            && let Some(call) = case.call.again(said)
+            && let Some(call) = case.call.again(&said)
         {
             *case = Case { call, ..Case::default() };
         }
@@ -226,7 +226,7 @@ impl<O: Out> Pass<'_, O> {
         let is_agreed = case
             .agreed
             .as_ref()
-            .is_some_and(|(tool, input)| *tool == case.call.tool() && *input == case.call.matter());
+            .is_some_and(|(tool, input)| *tool == case.call.tool() && *input == *case.call.matter());
         case.verdict = Some(verdict);
         // Somebody has agreed to just this, and only more about it became known.
         if approved != Approved::Pending || !is_agreed {
@@ -255,14 +255,15 @@ impl<O: Out> Pass<'_, O> {
 
     /// Has what came of a call recorded, if it has ended.
     fn finish(&mut self, name: &str, id: &str) -> Option<Ticket> {
-        let case = self.gate.sessions.get(name)?.calls.get(id)?;
+        let case = self.case(name, id)?;
         if case.is_closed || !matches!(case.call.progress, Progress::Completed | Progress::Failed) {
             return None;
         }
-        let output = case.call.output.clone();
+        case.is_closed = true;
+        let output = std::mem::take(&mut case.call.output);
         let output = if case.call.progress == Progress::Failed { json!({"error": output}) } else { output };
+        let case = self.gate.sessions.get(name)?.calls.get(id)?;
         let event = self.called(name, id, case, output)?;
-        self.case(name, id)?.is_closed = true;
         Some(self.record(event))
     }
 }

@@ -6,8 +6,9 @@
 
 use core::arch::x86_64::{
     __m256i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_set1_epi8, _mm256_and_si256,
-    _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_max_epu8, _mm256_movemask_epi8, _mm256_or_si256,
-    _mm256_set1_epi8, _mm256_setr_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srli_epi16,
+    _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_max_epu8, _mm256_min_epu8, _mm256_movemask_epi8,
+    _mm256_or_si256, _mm256_set1_epi8, _mm256_setr_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8,
+    _mm256_srli_epi16,
 };
 
 use super::{ContainerFault, Job, Scalar, Skip, StringEnd, four_hex};
@@ -95,13 +96,20 @@ fn controls(vector: __m256i) -> __m256i {
     _mm256_cmpeq_epi8(_mm256_max_epu8(vector, top), top)
 }
 
+/// All bits of each byte of `vector` that is a quote or a backslash.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn ends(vector: __m256i) -> __m256i {
+    // By its low nibble a byte finds the one byte of that nibble that it is compared with; the others find none.
+    const WANTED: [i8; 16] = [1, 0, b'"' as i8, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'\\' as i8, 0, 0, 0];
+    _mm256_cmpeq_epi8(_mm256_shuffle_epi8(table(WANTED), vector), vector)
+}
+
 /// One bit per byte of `vector` that is a quote or a backslash, or (if `STRICT`) a control character.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn string_stops<const STRICT: bool>(vector: __m256i) -> u32 {
-    let quote = _mm256_cmpeq_epi8(vector, _mm256_set1_epi8(b'"'.cast_signed()));
-    let backslash = _mm256_cmpeq_epi8(vector, _mm256_set1_epi8(b'\\'.cast_signed()));
-    let mut stops = _mm256_or_si256(quote, backslash);
+    let mut stops = ends(vector);
     if STRICT {
         stops = _mm256_or_si256(stops, controls(vector));
     }
@@ -238,9 +246,9 @@ fn string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
 #[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
 #[inline(never)]
 fn long_string<const STRICT: bool>(text: &[u8], start: usize) -> Option<StringEnd> {
-    let mut at = start;
     // The bits of all bytes together, of some beside the string too.
     let mut all = _mm256_setzero_si256();
+    let mut at = plain_blocks::<STRICT>(text, start, &mut all);
     let end = loop {
         let (stops, width) = if text.len().checked_sub(at)? >= LANE {
             let vector = load(text, at);
@@ -266,6 +274,29 @@ fn long_string<const STRICT: bool>(text: &[u8], start: usize) -> Option<StringEn
         at += width;
     };
     (!STRICT || wide(all) == 0 || is_utf8(&text[start..end.quote])).then_some(end)
+}
+
+/// Passes over four vectors at a time as long as nothing in them needs a look, and tells where that ends.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn plain_blocks<const STRICT: bool>(text: &[u8], start: usize, all: &mut __m256i) -> usize {
+    let mut at = start;
+    while at < text.len() && text.len() - at >= 4 * LANE {
+        let (a, b) = (load(text, at), load(text, at + LANE));
+        let (c, d) = (load(text, at + 2 * LANE), load(text, at + 3 * LANE));
+        let mut stops = _mm256_or_si256(_mm256_or_si256(ends(a), ends(b)), _mm256_or_si256(ends(c), ends(d)));
+        if STRICT {
+            // The lowest bytes of all four tell whether any is a control character.
+            let lowest = _mm256_min_epu8(_mm256_min_epu8(a, b), _mm256_min_epu8(c, d));
+            stops = _mm256_or_si256(stops, controls(lowest));
+        }
+        if _mm256_movemask_epi8(stops) != 0 {
+            break;
+        }
+        *all = _mm256_or_si256(*all, _mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(c, d)));
+        at += 4 * LANE;
+    }
+    at
 }
 
 /// The rest of a string from its first backslash on, a block at a time, with the bits of its bytes put into `all`.

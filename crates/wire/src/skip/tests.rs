@@ -223,7 +223,7 @@ fn any_bytes_at_every_alignment() {
         b"\"\\naaaaaaaaaaaaaaaaaaaaaaaaaaaaa\xc3",
     ] {
         for _ in 0..1500 {
-            let text: Vec<u8> = (0..dice.below(200)).map(|_| alphabet[dice.below(alphabet.len())]).collect();
+            let text: Vec<u8> = (0..dice.below(400)).map(|_| alphabet[dice.below(alphabet.len())]).collect();
             check(&text, 0);
             check(&text, dice.below(text.len() + 1));
         }
