@@ -1,12 +1,13 @@
 //! A gate at work: on two links, a log and a clock.
 
 use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesOrdered;
-use narrows_audit::{Event, Log};
+use narrows_audit::{Append, Event, Log};
 use narrows_link::{Link, Sender};
 use narrows_wire::{Frame, Kind};
 use tokio::sync::{mpsc, oneshot};
@@ -58,6 +59,15 @@ struct Tray {
     end: Option<Ended>,
 }
 
+impl Tray {
+    fn lines(&mut self, which: From) -> &mut Vec<Bytes> {
+        match which {
+            From::Client => &mut self.to_client,
+            From::Agent => &mut self.to_agent,
+        }
+    }
+}
+
 impl Out for Tray {
     fn to_client(&mut self, parts: &[&[u8]]) {
         self.to_client.push(parts.concat().into());
@@ -84,8 +94,8 @@ impl Out for Tray {
     }
 }
 
-/// An event on its way, and whether it got there.
-type Settling = std::pin::Pin<Box<dyn Future<Output = (Ticket, bool)> + Send>>;
+/// An event on its way. Without a log there is none to go.
+type Settling = (Ticket, Option<Append>);
 
 /// Stands between a client and an agent until one of them has gone. What was to be recorded by then is when this returns.
 /// Without a log nothing is; whether that may be is for the caller to know.
@@ -103,7 +113,7 @@ pub async fn stand(
         tray: Tray::default(),
         client: End { sender: client.sender, batches: Batches::default() },
         agent: End { sender: agent.sender, batches: Batches::default() },
-        events: FuturesOrdered::new(),
+        events: VecDeque::new(),
         held: VecDeque::new(),
         unplaced: 0,
         asking: HashMap::new(),
@@ -126,8 +136,8 @@ struct Guard {
     tray: Tray,
     client: End,
     agent: End,
-    /// Events on their way to the disk.
-    events: FuturesOrdered<Settling>,
+    /// Events on their way to the disk, in order.
+    events: VecDeque<Settling>,
     /// Events that wait until those before them have their place.
     held: VecDeque<(Ticket, Event)>,
     /// How many of those on their way have no place yet.
@@ -164,12 +174,7 @@ impl Guard {
             let reads = self.events.len() + self.held.len() < MOST_EVENTS;
             tokio::select! {
                 biased;
-                Some((ticket, written)) = self.events.next(), if !self.events.is_empty() => {
-                    self.unplaced = self.unplaced.saturating_sub(1);
-                    let now = self.began.elapsed();
-                    self.gate.settled(now, ticket, written, &mut self.tray);
-                    self.deal_out();
-                }
+                settled = next(&mut self.events), if !self.events.is_empty() => self.settle(settled),
                 () = sleep_until(due) => {
                     self.gate.tick(self.began.elapsed(), &mut self.tray);
                     self.deal_out();
@@ -188,7 +193,7 @@ impl Guard {
                     }
                     agent_has_room = false;
                     for frame in said.drain(..) {
-                        self.take(From::Client, frame);
+                        self.take(From::Client, &frame);
                     }
                 }
                 more = agent.recv_all(&mut told), if reads && client_has_room => {
@@ -197,7 +202,7 @@ impl Guard {
                     }
                     client_has_room = false;
                     for frame in told.drain(..) {
-                        self.take(From::Agent, frame);
+                        self.take(From::Agent, &frame);
                     }
                 }
             }
@@ -207,26 +212,35 @@ impl Guard {
     }
 
     /// Takes one line of one end.
-    fn take(&mut self, from: From, frame: Frame) {
-        let mut frames = VecDeque::from([frame]);
-        while let Some(frame) = frames.pop_front() {
-            if frame.kind() == Kind::Batch {
-                let end = self.end(from);
-                let outcome = end.batches.take(&frame);
-                if let Some(line) = outcome.line {
-                    // Nobody is there to hear it: then nobody is told.
-                    let _ = end.sender.push(line);
-                }
-                frames.extend(outcome.deliver);
-                continue;
+    fn take(&mut self, from: From, frame: &Frame) {
+        if frame.kind() == Kind::Batch {
+            let end = self.end(from);
+            let outcome = end.batches.take(frame);
+            if let Some(line) = outcome.line {
+                // Nobody is there to hear it: then nobody is told.
+                let _ = end.sender.push(line);
             }
-            let now = self.began.elapsed();
-            match from {
-                From::Client => self.gate.client(now, frame.view(), &mut self.tray),
-                From::Agent => self.gate.agent(now, frame.view(), &mut self.tray),
+            for frame in outcome.deliver {
+                self.take(from, &frame);
             }
-            self.deal_out();
+            return;
         }
+        let now = self.began.elapsed();
+        match from {
+            From::Client => self.gate.client(now, frame.view(), &mut self.tray),
+            From::Agent => self.gate.agent(now, frame.view(), &mut self.tray),
+        }
+        self.deal_out();
+    }
+
+    /// Does what was to be done once these were recorded.
+    fn settle(&mut self, settled: Vec<(Ticket, bool)>) {
+        let now = self.began.elapsed();
+        for (ticket, written) in settled {
+            self.unplaced = self.unplaced.saturating_sub(1);
+            self.gate.settled(now, ticket, written, &mut self.tray);
+        }
+        self.deal_out();
     }
 
     fn end(&mut self, which: From) -> &mut End {
@@ -239,22 +253,25 @@ impl Guard {
     /// Sends and records what came out of the gate.
     fn deal_out(&mut self) {
         loop {
-            let (to_client, to_agent) =
-                (std::mem::take(&mut self.tray.to_client), std::mem::take(&mut self.tray.to_agent));
-            let events = std::mem::take(&mut self.tray.events);
-            self.held.extend(events);
+            self.held.append(&mut self.tray.events);
             self.log_held();
-            for (number, refusal) in std::mem::take(&mut self.tray.advice) {
+            for (number, refusal) in self.tray.advice.drain(..) {
                 if let Some(asker) = self.asking.remove(&number) {
                     let _ = asker.send(refusal);
                 }
             }
-            if to_client.is_empty() && to_agent.is_empty() {
+            if self.tray.to_client.is_empty() && self.tray.to_agent.is_empty() {
                 return;
             }
-            for (which, lines) in [(From::Client, to_client), (From::Agent, to_agent)] {
-                for line in lines {
+            for which in [From::Client, From::Agent] {
+                let mut lines = std::mem::take(self.tray.lines(which));
+                for line in lines.drain(..) {
                     self.put(which, line);
+                }
+                // The room is kept, unless what was put was the last of a batch and brought more.
+                let more = self.tray.lines(which);
+                if more.is_empty() {
+                    *more = lines;
                 }
             }
         }
@@ -285,16 +302,12 @@ impl Guard {
         while self.unplaced == 0
             && let Some((ticket, event)) = self.held.pop_front()
         {
-            let Some(log) = &self.log else {
-                self.events.push_back(Box::pin(std::future::ready((ticket, true))));
-                continue;
-            };
-            let append = log.append(event);
-            if append.is_waiting() {
+            let append = self.log.as_ref().map(|log| log.append(event));
+            if append.as_ref().is_some_and(Append::is_waiting) {
                 // It has its place when it is settled at the latest, and so has everything before it.
                 self.unplaced = self.events.len() + 1;
             }
-            self.events.push_back(Box::pin(async move { (ticket, append.await.is_ok()) }));
+            self.events.push_back((ticket, append));
         }
     }
 
@@ -328,12 +341,33 @@ impl Guard {
             Ended::Agent | Ended::Unruly(_) | Ended::Stuck(_) => self.gate.agent_gone(now, &mut self.tray),
         }
         self.deal_out();
-        while let Some((ticket, written)) = self.events.next().await {
-            self.unplaced = self.unplaced.saturating_sub(1);
-            self.gate.settled(self.began.elapsed(), ticket, written, &mut self.tray);
-            self.deal_out();
+        while !self.events.is_empty() {
+            let settled = next(&mut self.events).await;
+            self.settle(settled);
         }
         self.client.sender.close();
         self.agent.sender.close();
+    }
+}
+
+/// Waits until something is settled, and tells of all that is: in order, and whether it was recorded.
+async fn next(events: &mut VecDeque<Settling>) -> Vec<(Ticket, bool)> {
+    poll_fn(|context| {
+        let mut settled = Vec::new();
+        while let Some((ticket, append)) = events.front_mut()
+            && let Poll::Ready(written) = poll(append, context)
+        {
+            settled.push((*ticket, written));
+            events.pop_front();
+        }
+        if settled.is_empty() { Poll::Pending } else { Poll::Ready(settled) }
+    })
+    .await
+}
+
+fn poll(append: &mut Option<Append>, context: &mut Context<'_>) -> Poll<bool> {
+    match append {
+        None => Poll::Ready(true),
+        Some(append) => Pin::new(append).poll(context).map(|recorded| recorded.is_ok()),
     }
 }

@@ -77,9 +77,21 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
+    /// All of the arguments, those of every subcommand with them.
+    pub(crate) fn whole() -> clap::Command {
+        let mut command = Self::command();
+        command.build();
+        command
+    }
+
     /// Reads the arguments, the name of the program first.
     pub(crate) fn read(words: Vec<OsString>) -> Result<Self, clap::Error> {
-        let command = Self::command();
+        let mut command = Self::command();
+        // What the other subcommands take is not made up unless it may be told: it is most of what a start costs.
+        let named = words.get(1).and_then(|word| word.to_str());
+        if named.is_none_or(|name| name == tolerate::TOLERANT || command.find_subcommand(name).is_none()) {
+            command.build();
+        }
         let (words, ignored) = tolerate::sift(&command, words);
         let mut cli = Self::from_arg_matches(&command.try_get_matches_from(words)?)?;
         if let Command::Acp(acp) = &mut cli.command {
@@ -91,6 +103,7 @@ impl Cli {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub(crate) enum Command {
     Run(Box<Run>),
     Chat(Box<Chat>),

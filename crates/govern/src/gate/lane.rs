@@ -76,8 +76,10 @@ impl Lane {
 
     /// The next line whose time has come.
     pub(super) fn pop(&mut self) -> Option<Bytes> {
-        let recorded = self.recorded;
-        self.waiting.pop_front_if(|entry| entry.after <= recorded).map(|entry| entry.line)
+        if self.waiting.front()?.after > self.recorded {
+            return None;
+        }
+        self.waiting.pop_front().map(|entry| entry.line)
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{ArgAction, Command};
 
 /// The subcommand that bears with everything.
-const TOLERANT: &str = "acp";
+pub(super) const TOLERANT: &str = "acp";
 
 /// What is left of the arguments, and what was taken away from them: only ever from those of `acp`.
 pub(super) fn sift(command: &Command, words: Vec<OsString>) -> (Vec<OsString>, Vec<String>) {
@@ -84,13 +84,11 @@ fn name(word: &OsString) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[track_caller]
     fn check(words: &str, left: &str, ignored: &str) {
-        let command = crate::cli::Cli::command();
+        let command = crate::cli::Cli::whole();
         let split = std::iter::once("narrows").chain(words.split_whitespace()).map(OsString::from).collect();
         let (kept, dropped) = sift(&command, split);
         let kept: Vec<_> = kept.iter().skip(1).map(|word| word.to_str().expect("text")).collect();

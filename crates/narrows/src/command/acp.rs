@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::CommandFactory;
 use narrows_agent::Settings;
 use narrows_link::{CloseReason, Sender};
 use narrows_rpc::Peer;
@@ -147,7 +146,7 @@ pub(super) fn settings(args: Acp) -> Result<Settings, Failure> {
 
 /// The arguments, and what may have been meant by them.
 fn explained(ignored: &[String]) -> String {
-    let command = Cli::command();
+    let command = Cli::whole();
     let known = command.find_subcommand("acp").map_or_else(Vec::new, |acp| {
         acp.get_arguments().filter_map(clap::Arg::get_long).map(|long| format!("--{long}")).collect()
     });
