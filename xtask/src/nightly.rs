@@ -3,6 +3,7 @@
 //! The parts do not depend on each other: one that fails does not keep the others from running.
 
 mod agents;
+mod browser;
 mod chaos;
 mod cuts;
 mod fuzz;
@@ -34,7 +35,7 @@ impl From<()> for Outcome {
 }
 
 /// All of them, in the order they run.
-pub(crate) const PARTS: [Part; 11] = [
+pub(crate) const PARTS: [Part; 12] = [
     Part { name: "test", run: || test::run().map(Outcome::from) },
     Part { name: "deny", run: deny },
     Part { name: "typos", run: typos },
@@ -42,6 +43,7 @@ pub(crate) const PARTS: [Part; 11] = [
     Part { name: "model", run: model::run },
     Part { name: "agents", run: agents::run },
     Part { name: "interop", run: interop },
+    Part { name: "browser", run: browser::run },
     Part { name: "bench", run: measure },
     Part { name: "chaos", run: || chaos::run().map(Outcome::from) },
     Part { name: "cuts", run: || cuts::run().map(Outcome::from) },
@@ -115,13 +117,13 @@ fn typos() -> Result<Outcome, Failure> {
     steps.run("typos", tool("typos", &[])).map(Outcome::from)
 }
 
-/// A bridge in chains of the official conductor, which is in a workspace of its own.
+/// The official conductor and the official HTTP transport at the other end, which are in a workspace of their own.
 fn interop() -> Result<Outcome, Failure> {
     let mut steps = Steps::new("interop");
     steps.run("build narrows", cargo(&["build", "--package", "narrows"]))?;
     let mut tests = cargo(&["test", "--locked", "--manifest-path", "interop/Cargo.toml"]);
     tests.env("NARROWS", target().join("debug/narrows")).env("CARGO_TARGET_DIR", target().join("interop"));
-    steps.run("chains of the conductor", tests).map(Outcome::from)
+    steps.run("conductor and HTTP transport", tests).map(Outcome::from)
 }
 
 fn measure() -> Result<Outcome, Failure> {

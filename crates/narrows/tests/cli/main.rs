@@ -3,6 +3,7 @@
 mod acp;
 mod agents;
 mod audit;
+mod browser;
 mod builtin;
 mod bus;
 mod bus_admin;
@@ -28,6 +29,7 @@ mod named;
 mod papers;
 mod person;
 mod policy;
+mod remote_page;
 mod run;
 mod sdk;
 mod serve;

@@ -1,0 +1,178 @@
+//! Pages in a real browser at the bus: the one that is allowed by name gets in, and any other does not.
+//!
+//! It starts chromium, so it runs by `cargo xtask nightly browser` only.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::Value;
+
+use crate::bus_support::{Bus, command, write};
+use crate::support::Place;
+
+/// Longer than a browser takes to start on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// As Debian and others call it.
+const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+
+/// Nothing of a browser but pages.
+const FLAGS: [&str; 9] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+];
+
+const PAGE: &str = include_str!("browser.html");
+
+const FILE: &str = r#"
+[[listen]]
+url = "http://127.0.0.1:0/acp"
+auth = "token"
+tokens = "tokens.toml"
+origins = ["[ORIGIN]"]
+
+[[pool]]
+command = ["[NARROWS]", "fake-agent", "echo"]
+"#;
+
+/// A server of one page, on an origin of its own, to which the page tells what it found.
+struct Site {
+    origin: String,
+    told: Receiver<Value>,
+}
+
+impl Site {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let origin = format!("http://{}", listener.local_addr().expect("an address"));
+        let (tell, told) = sync_channel(1);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let tell = tell.clone();
+                std::thread::spawn(move || serve(stream, &tell));
+            }
+        });
+        Self { origin, told }
+    }
+}
+
+/// Answers one request: the page, or thanks for what the page tells.
+fn serve(mut stream: TcpStream, tell: &SyncSender<Value>) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let (mut first, mut length) = (String::new(), 0);
+    reader.read_line(&mut first).ok()?;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        match line.trim_end().split_once(':') {
+            Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
+                length = value.trim().parse().ok()?;
+            }
+            Some(_) => {}
+            None => break,
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let (status, page) = match first.split(' ').next()? {
+        "POST" => {
+            tell.send(serde_json::from_slice(&body).ok()?).ok()?;
+            ("200 OK", "")
+        }
+        _ if first.starts_with("GET /favicon") => ("404 Not Found", ""),
+        _ => ("200 OK", PAGE),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        page.len()
+    );
+    stream.write_all(format!("{head}{page}").as_bytes()).ok()
+}
+
+/// A browser that ends with the test, and so does all it has started.
+struct Browser(Child);
+
+impl Browser {
+    fn open(program: &str, place: &Place, name: &str, url: &str) -> Self {
+        let mut command = Command::new(program);
+        command.args(FLAGS).arg(format!("--user-data-dir={}", place.path().join(name).display()));
+        command.arg("--remote-debugging-port=0").arg(url).env("HOME", place.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        Self(command.spawn().expect("a browser"))
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// What a page of this site finds when it tries to come in.
+fn findings(program: &str, place: &Place, name: &str, site: &Site, bus: &Bus<'_>, token: &str) -> Value {
+    // Behind the `#` it is seen by the page and by nobody else.
+    let url = format!("{}/#{} {token}", site.origin, bus.at[0]).replace(' ', "%20");
+    let _browser = Browser::open(program, place, name, &url);
+    site.told.recv_timeout(PATIENCE).expect("the page says what it found")
+}
+
+#[test]
+#[ignore = "starts a browser: cargo xtask nightly browser"]
+fn pages_come_in_by_name_only() {
+    let works = |name: &&str| Command::new(name).arg("--version").output().is_ok();
+    let Some(program) = NAMES.into_iter().find(|name| works(name)) else {
+        println!("skipped: there is no chromium; `apt-get install chromium` brings one");
+        return;
+    };
+    let place = Place::new();
+    let (allowed, foreign) = (Site::start(), Site::start());
+    let tokens = place.path().join("tokens.toml");
+    let made = place.narrows(["token", "new", "page", "--file"]).arg(tokens).output().expect("it starts");
+    let token = String::from_utf8(made.stdout).expect("a token").trim().to_owned();
+    let file = write(&place, &FILE.replace("[ORIGIN]", &allowed.origin));
+    let mut started = command(&place, &["--config", &file]);
+    started.env("XDG_DATA_HOME", place.path().join("data"));
+    let bus = Bus::started(&place, started);
+
+    let found = findings(program, &place, "foreign", &foreign, &bus, &token);
+    for way in ["socket", "no_token", "wrong_token"] {
+        assert_eq!(found[way]["opened"], false, "{way}: {found:#}");
+    }
+    for way in ["fetched", "simple"] {
+        assert!(found[way]["error"].is_string(), "{way}: {found:#}");
+    }
+    // Nor did what it could not read have an effect.
+    let state = bus.state();
+    assert_eq!((&state["clients"], &state["sessions"]), (&0.into(), &0.into()), "{state:#}");
+
+    let found = findings(program, &place, "allowed", &allowed, &bus, &token);
+    assert_eq!(found["socket"]["opened"], true, "{found:#}");
+    // The name of the protocol that it is told is not the one that holds its token.
+    assert_eq!(found["socket"]["protocol"], "acp", "{found:#}");
+    assert_eq!(found["socket"]["said"], "hello from a page", "{found:#}");
+    for way in ["no_token", "wrong_token"] {
+        assert_eq!(found[way]["opened"], false, "{way}: {found:#}");
+    }
+    assert_eq!(found["fetched"]["said"], "hello from a page", "{found:#}");
+    assert_eq!(found["fetched"]["deleted"], 202, "{found:#}");
+    // This page may read that it has shown no token.
+    assert_eq!(found["simple"]["status"], 401, "{found:#}");
+    bus.wait_for(|state| state["clients"] == 0);
+    let said = bus.stop();
+    assert!(!said.contains(&token), "{said}");
+}

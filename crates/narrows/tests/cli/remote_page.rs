@@ -1,0 +1,204 @@
+//! What `docs/remote.md` says is done as it stands there.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::json;
+
+use crate::bus_support::{Bus, NARROWS, command, write};
+use crate::support::{MARK, Place};
+use crate::talk::Talk;
+
+const PAGE: &str = include_str!("../../../../docs/remote.md");
+
+/// The blocks of one language in the part under a heading.
+#[track_caller]
+fn blocks(heading: &str, language: &str) -> Vec<&'static str> {
+    let rest = PAGE.split(&format!("\n### {heading}\n")).nth(1).expect("the part");
+    let part = rest.split("\n### ").next().and_then(|part| part.split("\n## ").next()).expect("it ends");
+    let fence = format!("```{language}\n");
+    part.split(&fence).skip(1).map(|block| block.split("```").next().expect("it ends")).collect()
+}
+
+/// Whether a program is there.
+fn there(program: &str, argument: &str) -> bool {
+    Command::new(program).arg(argument).output().is_ok()
+}
+
+/// A bus with this file, which begins to listen where there is room.
+fn start<'a>(place: &'a Place, file: &str) -> Bus<'a> {
+    let mut command = command(place, &["--config", &write(place, file)]);
+    command.env("XDG_DATA_HOME", place.path().join("data")).env("HOME", place.path());
+    command.env("OPENAI_BASE_URL", "builtin:demo");
+    Bus::started(place, command)
+}
+
+/// The file of "One laptop", somewhere else.
+fn laptop() -> String {
+    let file = blocks("One laptop", "toml")[0];
+    assert!(file.contains("ws://127.0.0.1:8787/acp"), "{file}");
+    file.replace("127.0.0.1:8787", "127.0.0.1:0")
+}
+
+/// Lines of a shell, with our program as `narrows`.
+fn sh(place: &Place, lines: &str) -> Command {
+    let own = Path::new(NARROWS).parent().expect("a directory");
+    let path = format!("{}:{}", own.display(), std::env::var("PATH").expect("PATH"));
+    let mut shell = Command::new("sh");
+    shell.arg("-euc").arg(lines).env_clear().env("PATH", path).env(MARK, place.mark());
+    shell.current_dir(place.path()).stdin(Stdio::null());
+    shell
+}
+
+/// What the lines write on stdout, when all went well.
+#[track_caller]
+fn done(mut shell: Command) -> String {
+    let output = shell.output().expect("a shell");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+#[test]
+fn one_laptop() {
+    let place = Place::new();
+    let bus = start(&place, &laptop());
+    let run = blocks("One laptop", "sh")[0].lines().find(|line| line.contains("narrows run")).expect("it");
+    let url = bus.at[0].replace("http://", "ws://");
+    let said = done(sh(&place, &run.replace("ws://127.0.0.1:8787/acp", &url)));
+    assert!(said.contains("I am the demo model"), "{said}");
+    bus.stop();
+}
+
+#[test]
+fn by_hand_with_curl() {
+    if !there("curl", "--version") {
+        println!("skipped: there is no curl");
+        return;
+    }
+    let place = Place::new();
+    let bus = start(&place, &laptop());
+    let lines = blocks("By hand, with curl", "sh")[0];
+    let url = bus.at[0].replace("ws://", "http://");
+    let said = done(sh(&place, &lines.replace("http://127.0.0.1:8787/acp", &url)));
+    assert!(said.contains("data: ") && said.contains("\"stopReason\":\"end_turn\""), "{said}");
+    let streams = std::fs::read_to_string(place.path().join("events")).expect("there were events");
+    assert!(streams.contains("\"id\":2"), "{streams}");
+    bus.wait_for(|state| state["clients"] == 0);
+    bus.stop();
+}
+
+/// With "localhost" for the name of the server, which is the one that every machine has.
+#[test]
+fn a_server_with_tls_and_tokens() {
+    if !there("openssl", "version") {
+        println!("skipped: there is no openssl");
+        return;
+    }
+    let (place, away) = (Place::new(), Place::new());
+    let here = |text: &str| text.replace("bus.example", "localhost");
+    let [file, pool] = blocks("A server with TLS and tokens", "toml")[..] else { panic!("two blocks") };
+    let [made, used] = blocks("A server with TLS and tokens", "sh")[..] else { panic!("two blocks") };
+    let (made, start_line) = made.trim_end().rsplit_once('\n').expect("several lines");
+    assert_eq!(start_line, "narrows bus --config bus.toml");
+    done(sh(&place, &here(made)));
+    let file = format!("{file}\n{pool}").replace("0.0.0.0:8443", "127.0.0.1:0");
+    let bus = start(&place, &here(&file));
+    let port = bus.at[0].rsplit(':').next().and_then(|rest| rest.split('/').next()).expect("a port");
+    // What goes to the clients, and nothing else.
+    for name in ["laptop.token", "ca.pem"] {
+        std::fs::copy(place.path().join(name), away.path().join(name)).expect("a file");
+    }
+    let lines: Vec<String> =
+        used.lines().map(|line| here(line).replace(":8443", &format!(":{port}"))).collect();
+    let talk = |line: &str| {
+        let mut talk = Talk::initialized(&away, away.narrows(line.split(' ').skip(1)));
+        let session = talk.session(&json!([]));
+        let answer = talk.prompt(&session, "Hello");
+        assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+        assert_eq!(talk.end().status.code(), Some(0));
+    };
+    talk(&lines[0]);
+    let said = done(sh(&away, &lines[1]));
+    assert!(said.contains("I am the demo model"), "{said}");
+    // Without the token, and without the authority.
+    for (option, expected) in [(" --token-file laptop.token", "401"), (" --ca ca.pem", "certificate")] {
+        let output = sh(&away, &lines[1].replace(option, "")).output().expect("a shell");
+        let told = String::from_utf8_lossy(&output.stderr).to_lowercase();
+        assert!(output.status.code() == Some(5) && told.contains(expected), "{option}: {told}");
+    }
+    // Another certificate, by another authority, while it runs: seen without a word to it.
+    done(sh(&place, &here(made.split_once('\n').expect("several lines").1)));
+    std::fs::copy(place.path().join("ca.pem"), away.path().join("ca.pem")).expect("a file");
+    away.wait_for(|| sh(&away, &lines[1]).output().expect("a shell").status.success());
+    talk(&lines[0]);
+    bus.stop();
+}
+
+/// A program that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn behind_nginx() {
+    if !there("nginx", "-v") {
+        println!("skipped: there is no nginx");
+        return;
+    }
+    let place = Place::new();
+    let file = laptop().replace("auth = \"none\"", "auth = \"token\"\ntokens = \"tokens.toml\"");
+    done(sh(&place, "narrows token new laptop --file tokens.toml > laptop.token"));
+    let bus = start(&place, &file);
+    let location = blocks("Behind nginx", "nginx")[0];
+    let behind = bus.at[0].replace("ws://", "http://").replace("/acp", "");
+    assert!(location.contains("http://127.0.0.1:8787;"), "{location}");
+    let location = location.replace("http://127.0.0.1:8787", &behind);
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let at = place.path().display();
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path {at}/{name};\n"))
+        .concat();
+    let config = format!(
+        "daemon off;\nmaster_process off;\npid {at}/nginx.pid;\nerror_log stderr info;\nevents {{}}\n\
+         http {{\naccess_log off;\n{temporary}server {{\nlisten 127.0.0.1:{port};\n{location}}}\n}}\n"
+    );
+    let config = place.file("nginx.conf", &config);
+    let mut nginx = Command::new("nginx");
+    nginx.arg("-p").arg(place.path()).arg("-c").arg(config).args(["-e", "stderr"]);
+    nginx.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut nginx = Running(nginx.spawn().expect("nginx"));
+    let stderr = BufReader::new(nginx.0.stderr.take().expect("piped"));
+    // It is read on, so that nginx is never held up by it.
+    std::thread::spawn(move || stderr.lines().map_while(Result::ok).for_each(drop));
+    place.wait_for(|| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    for scheme in ["ws", "http"] {
+        let url = format!("{scheme}://127.0.0.1:{port}/acp");
+        let connect = place.narrows(["connect", &url, "--token-file", "laptop.token"]);
+        let mut talk = Talk::initialized(&place, connect);
+        let session = talk.session(&json!([]));
+        // Over HTTP this comes as an event while the request for it has long been answered: nothing is held back.
+        let answer = talk.prompt(&session, "Hello");
+        assert_eq!(answer["result"]["stopReason"], "end_turn", "{scheme}: {answer}");
+        // More than nginx takes unless it is told to.
+        let long = "x ".repeat(1 << 20);
+        let answer = talk.prompt(&session, &long);
+        assert_eq!(answer["result"]["stopReason"], "end_turn", "{scheme}: {answer}");
+        assert_eq!(talk.end_beside().code(), Some(0));
+        // A token that is wrong is refused behind it as before it.
+        place.file("wrong.token", "nrw_wrong\n");
+        let told =
+            place.told_of(place.narrows(["run", "--agent", &url, "--token-file", "wrong.token", "Hi"]));
+        assert!(told.contains("--- exit 5 ---"), "{told}");
+    }
+    bus.wait_for(|state| state["clients"] == 0);
+    drop(nginx);
+    bus.stop();
+}
