@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::{Value, json};
 
 use crate::bus_support::{Bus, Peer, command, write};
+use crate::serve::asks;
 use crate::support::Place;
 
 const FILE: &str = r#"
@@ -159,6 +160,77 @@ fn a_client_of_a_port_that_says_so_can_come_back() {
     assert!(made["result"]["sessionId"].is_string(), "{made}");
     // Everybody else is served as ever.
     bus.client_at(1).session(&place);
+    bus.stop();
+}
+
+/// A bus whose agent asks for a permission in each turn.
+fn asking<'a>(place: &'a Place, limits: &str) -> Bus<'a> {
+    place.file("asks.toml", &asks("delete"));
+    let agent = "command = [\"[NARROWS]\", \"fake-agent\", \"asks.toml\"]\nshare = \"all\"\n";
+    let listen = "[[listen]]\nurl = \"ws://127.0.0.1:0/acp\"\n";
+    start_with(place, &format!("{listen}[[pool]]\n{agent}{limits}"))
+}
+
+/// A client that waits for the end of a turn in which it was asked; what its connection is called, if it can be taken up again,
+/// and how much it has heard.
+fn asked(bus: &Bus<'_>, place: &Place, meta: &Value) -> (Peer, Value, usize) {
+    let mut peer = Peer::web(&bus.at[0], &[]).expect("let in");
+    let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta});
+    let answer = peer.ask(&json!(0), "initialize", &params);
+    let connection = answer["result"]["_meta"]["narrows"]["resume"]["connection"].clone();
+    let made = peer.ask(&json!(1), "session/new", &json!({"cwd": place.path(), "mcpServers": []}));
+    let session = made["result"]["sessionId"].as_str().expect("a session").to_owned();
+    peer.prompt(&json!(2), &session, "go");
+    peer.hears_request("session/request_permission");
+    let heard = 2 + peer.others.len();
+    (peer, connection, heard)
+}
+
+#[test]
+fn who_vanishes_while_it_is_asked_has_its_turn_cancelled_and_its_session_kept() {
+    let place = Place::new();
+    let bus = asking(&place, "");
+    bus.wait_for_workers(1);
+    let (peer, connection, _) = asked(&bus, &place, &json!({}));
+    assert!(connection.is_null());
+    drop(peer);
+    bus.wait_for(|state| state["clients"] == 0 && state["pending"] == 0);
+    assert_eq!(bus.state()["sessions"], 1);
+    bus.stop();
+}
+
+#[test]
+fn who_can_come_back_finds_what_it_was_asked_and_its_turn_goes_on() {
+    let place = Place::new();
+    let bus = asking(&place, "");
+    bus.wait_for_workers(1);
+    let (peer, connection, heard) = asked(&bus, &place, &json!({"narrows": {"resume": 1}}));
+    drop(peer);
+    // As if the question had been lost on the way.
+    let mut again = Peer::web(&bus.at[0], &[]).expect("let in");
+    let resume = json!({"connection": connection, "received": heard - 1});
+    assert_eq!(again.ask(&json!("r"), "_narrows/resume", &resume)["result"]["received"], 3);
+    again.hears_request("session/request_permission");
+    let question = again.others.last().expect("a question").clone();
+    assert_eq!(bus.state()["pending"], 1, "the turn has not noticed");
+    let outcome = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
+    again.send(&json!({"jsonrpc": "2.0", "id": question["id"], "result": outcome}));
+    let answer = again.answer(&json!(2));
+    assert_eq!((&answer["result"]["stopReason"], again.said()), (&json!("end_turn"), "allowed".to_owned()));
+    bus.stop();
+}
+
+#[test]
+fn who_could_come_back_and_does_not_is_given_up_after_its_grace() {
+    let place = Place::new();
+    let bus = asking(&place, "[limits]\nreplay_time = \"1s\"\n");
+    bus.wait_for_workers(1);
+    let (peer, connection, heard) = asked(&bus, &place, &json!({"narrows": {"resume": 1}}));
+    drop(peer);
+    bus.wait_for(|state| state["clients"] == 0 && state["pending"] == 0);
+    let mut late = Peer::web(&bus.at[0], &[]).expect("let in");
+    let resume = json!({"connection": connection, "received": heard});
+    assert_eq!(late.ask(&json!("r"), "_narrows/resume", &resume)["error"]["code"], -32002);
     bus.stop();
 }
 

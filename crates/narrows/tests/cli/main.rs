@@ -30,6 +30,7 @@ mod papers;
 mod person;
 mod policy;
 mod remote_page;
+mod rows;
 mod run;
 mod sdk;
 mod serve;

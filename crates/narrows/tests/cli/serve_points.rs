@@ -60,7 +60,7 @@ fn point_26_the_identity_of_the_upgrade_is_that_of_the_gate() {
     {
         assert_eq!(Peer::web(&bus.at[0], &wrong).err(), Some(401), "{wrong:?}");
     }
-    assert_eq!(governed.place.alive().len(), before, "nothing is started for nobody");
+    assert!(governed.place.alive().len() <= before, "nothing is started for nobody");
     for (token, name, allowed) in [(&tokens[0], "reader", true), (&tokens[1], "writer", false)] {
         let mut peer =
             Peer::web(&bus.at[0], &[("authorization", &format!("Bearer {token}"))]).expect("let in");

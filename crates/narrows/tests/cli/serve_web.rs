@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ fn identities(governed: &Governed) -> Vec<String> {
 }
 
 fn own_name() -> String {
-    let id = std::process::Command::new("id").arg("-un").output().expect("there is a user");
+    let id = Command::new("id").arg("-un").output().expect("there is a user");
     String::from_utf8(id.stdout).expect("a name").trim().to_owned()
 }
 
@@ -230,6 +230,91 @@ fn a_connection_outlives_its_socket_and_only_its_owner_has_it_again() {
     assert_eq!(identities(&governed), ["token:ada token"]);
 }
 
+/// Runs openssl in the place of a workspace; `false` if there is none.
+fn openssl(governed: &Governed, arguments: &str) -> bool {
+    let mut command = Command::new("openssl");
+    match command.current_dir(governed.place.path()).args(arguments.split(' ')).output() {
+        Err(_) => false,
+        Ok(done) => {
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            true
+        }
+    }
+}
+
+#[test]
+fn a_certificate_says_who_it_is() {
+    let governed = Governed::bridge(READ);
+    let new = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2";
+    let root = format!(
+        "req -x509 {new} -keyout ca.key -out ca.pem -subj /CN=test -addext basicConstraints=critical,CA:TRUE"
+    );
+    let has_curl = Command::new("curl").arg("--version").output().is_ok();
+    if !has_curl || !openssl(&governed, &root) {
+        return println!("skipped: there is no curl or no openssl");
+    }
+    for (name, subject) in [("server", "/CN=op"), ("client", "/CN=laptop")] {
+        let request = new.trim_end_matches(" -days 2");
+        openssl(
+            &governed,
+            &format!(
+                "req {request} -keyout {name}.key -out {name}.csr -subj {subject} -addext subjectAltName=IP:127.0.0.1"
+            ),
+        );
+        openssl(
+            &governed,
+            &format!(
+                "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -copy_extensions copyall -out {name}.pem"
+            ),
+        );
+    }
+    let places = [
+        "--listen",
+        "wss://127.0.0.1:0/acp",
+        "--cert",
+        "server.pem",
+        "--key",
+        "server.key",
+        "--client-ca",
+        "ca.pem",
+    ];
+    let bus = Bus::started(&governed.place, governed.serve(&places));
+    let before = governed.place.alive().len();
+    let post = |more: &[&str]| {
+        let body =
+            json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}});
+        let mut curl = Command::new("curl");
+        curl.current_dir(governed.place.path());
+        curl.args([
+            "-q",
+            "--noproxy",
+            "*",
+            "-sS",
+            "-i",
+            "--max-time",
+            "30",
+            "--http1.1",
+            "--cacert",
+            "ca.pem",
+        ]);
+        curl.args(["-H", "content-type: application/json", "--data-binary", &body.to_string(), &bus.at[0]]);
+        let done = curl.args(more).output().expect("it starts");
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    let refused = post(&[]);
+    assert!(!refused.contains("200 OK"), "{refused}");
+    assert!(governed.place.alive().len() <= before, "nothing is started for nobody");
+    let answer = post(&["--cert", "client.pem", "--key", "client.key"]);
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("cert:laptop"), "{answer}");
+    bus.stop();
+    governed.actions();
+    assert!(
+        identities(&governed).iter().all(|known| known == "cert:laptop certificate"),
+        "{:?}",
+        identities(&governed)
+    );
+}
+
 #[test]
 fn http_is_spoken_on_the_same_port() {
     let governed = Governed::bridge(READ);
@@ -254,7 +339,7 @@ fn http_is_spoken_on_the_same_port() {
     };
     let refused = post("");
     assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
-    assert_eq!(governed.place.alive().len(), before);
+    assert!(governed.place.alive().len() <= before, "nothing is started for nobody");
     let answer = post(&format!("Authorization: Bearer {token}\r\n"));
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"operator\":\"tidy\""), "{answer}");
     bus.stop();
