@@ -38,7 +38,7 @@ pub(crate) enum By {
 }
 
 impl By {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Policy => "policy",
             Self::Person => "answer",
@@ -215,6 +215,7 @@ impl Authority {
             biased;
             () = cancelled => (Reply::Cancel, By::Cancelled),
             reply = timeout(self.patience, decider.decide(Arc::new(question))) => match reply {
+                Ok(Reply::Nobody) => (Reply::Reject, By::Nobody),
                 Ok(reply) => (reply, By::Person),
                 Err(_) => (Reply::Reject, By::Deadline),
             },

@@ -19,6 +19,15 @@ pub struct PermissionOption {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Answer {
     outcome: Outcome,
+    #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+    meta: Option<Meta>,
+}
+
+/// What a gate in front of the agent cannot know otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Meta {
+    #[serde(rename = "narrows/by")]
+    by: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,10 +42,15 @@ enum Outcome {
 
 impl Answer {
     /// Nothing is chosen.
-    pub(crate) const CANCELLED: Self = Self { outcome: Outcome::Cancelled };
+    pub(crate) const CANCELLED: Self = Self { outcome: Outcome::Cancelled, meta: None };
 
     fn selected(option: &PermissionOption) -> Self {
-        Self { outcome: Outcome::Selected { option_id: option.option_id.clone() } }
+        Self { outcome: Outcome::Selected { option_id: option.option_id.clone() }, meta: None }
+    }
+
+    /// The same, which says that it was nobody's word.
+    pub(crate) fn unasked(self, by: &'static str) -> Self {
+        Self { meta: Some(Meta { by }), ..self }
     }
 
     /// The option that was chosen.

@@ -11,6 +11,7 @@ mod calls;
 mod effects;
 mod end;
 mod fault;
+mod gate;
 mod read;
 mod speech;
 pub(crate) mod surrogate;

@@ -53,6 +53,8 @@ pub enum Reply {
     Allow,
     /// Do not let it.
     Reject,
+    /// Nobody could be asked, which does not let it either.
+    Nobody,
     /// Take this option, by its id. One that was not offered counts as a rejection.
     Select(String),
     /// Neither: the turn is given up.

@@ -16,6 +16,8 @@ mod grant;
 mod hearing;
 mod lane;
 mod mcp;
+mod mute;
+mod notice;
 mod opening;
 mod ours;
 mod permission;
@@ -75,6 +77,8 @@ pub struct Gate {
     setting: Setting,
     /// Whether version 2 is spoken.
     is_v2: bool,
+    /// The client says nothing more.
+    is_mute: bool,
     /// What the client said it does for the agent.
     offered: Option<opening::Offered>,
     sessions: HashMap<Box<str>, Session>,
@@ -125,6 +129,7 @@ impl Gate {
             mark,
             setting,
             is_v2: false,
+            is_mute: false,
             offered: None,
             sessions: HashMap::new(),
             asked: HashMap::new(),
@@ -187,9 +192,25 @@ impl Gate {
         self.pass(now, out).ballot(ballot)
     }
 
+    /// The client says nothing more, and may still read: nothing is asked of it from now on.
+    pub fn client_mute<O: Out>(&mut self, now: Time, out: &mut O) {
+        self.pass(now, out).mute();
+    }
+
+    /// Whether all that the client has asked is answered, and no turn of its goes on.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.owes_nothing()
+    }
+
     /// The client is gone: its sessions are over.
     pub fn client_gone<O: Out>(&mut self, now: Time, out: &mut O) {
         self.pass(now, out).all_over("the client has gone");
+    }
+
+    /// The same of one that may still read: what it has asked and nobody has answered is answered with `why`.
+    pub fn client_left<O: Out>(&mut self, now: Time, why: &str, out: &mut O) {
+        self.pass(now, out).leave(why);
     }
 
     /// The agent is gone: its sessions are over.
@@ -217,7 +238,10 @@ impl Gate {
     /// What waits for an approval.
     #[must_use]
     pub fn open(&self) -> Vec<Open> {
-        self.hearings.iter().map(|(number, hearing)| hearing.open(&self.setting, *number)).collect()
+        self.hearings
+            .iter()
+            .map(|(number, hearing)| hearing.open(&self.setting, &self.who, *number))
+            .collect()
     }
 }
 

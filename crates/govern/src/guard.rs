@@ -21,10 +21,15 @@ const MOST_EVENTS: usize = 16;
 /// How far away a deadline is when there is none.
 const FAR: Duration = Duration::from_secs(86_400);
 
+/// What a client is told of what it asked before it ended its input.
+const UNANSWERED: &str = "it was not done in time after the end of the input";
+/// What a client is told of what it asked before somebody wanted us to end.
+const STOPPED: &str = "nothing is served any more";
+
 /// How a gate came to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The client has gone.
+    /// The client has gone, or has ended its input and got what it had asked for.
     Client,
     /// The agent has gone.
     Agent,
@@ -166,9 +171,16 @@ impl Guard {
         // Not begun anew with every message: what is said to the agent does not make it read.
         let mut deaf = std::pin::pin!(input.standstill(self.gate.patience().write));
         let (mut client_has_room, mut agent_has_room, mut asks) = (true, true, true);
+        // Until when a client that says nothing more is answered.
+        let mut until: Option<Instant> = None;
+        let output = self.client.sender.clone();
+        let mut gone = std::pin::pin!(output.written());
         let ended = loop {
             if let Some(ended) = self.tray.end.take() {
                 break ended;
+            }
+            if until.is_some() && self.is_settled() {
+                break Ended::Client;
             }
             let due = self.gate.deadline().map_or_else(|| Instant::now() + FAR, |at| self.began + at);
             let reads = self.events.len() + self.held.len() < MOST_EVENTS;
@@ -179,6 +191,8 @@ impl Guard {
                     self.gate.tick(self.began.elapsed(), &mut self.tray);
                     self.deal_out();
                 }
+                () = sleep_until(until.unwrap_or(due)), if until.is_some() => break Ended::Client,
+                () = &mut gone, if until.is_some() => break Ended::Client,
                 () = &mut deaf => break Ended::Stuck("it reads nothing of what it is told".to_owned()),
                 inquiry = inquiries.recv(), if asks => match inquiry {
                     Some(Inquiry::End) => break Ended::Told,
@@ -187,9 +201,12 @@ impl Guard {
                 },
                 () = self.client.sender.room(), if !client_has_room => client_has_room = true,
                 () = self.agent.sender.room(), if !agent_has_room => agent_has_room = true,
-                more = client.recv_all(&mut said), if reads && agent_has_room => {
+                more = client.recv_all(&mut said), if until.is_none() && reads && agent_has_room => {
                     if !more {
-                        break Ended::Client;
+                        until = Some(Instant::now() + self.gate.patience().close);
+                        self.gate.client_mute(self.began.elapsed(), &mut self.tray);
+                        self.deal_out();
+                        continue;
                     }
                     agent_has_room = false;
                     for frame in said.drain(..) {
@@ -198,7 +215,7 @@ impl Guard {
                 }
                 more = agent.recv_all(&mut told), if reads && client_has_room => {
                     if !more {
-                        break Ended::Agent;
+                        break if until.is_some() { Ended::Client } else { Ended::Agent };
                     }
                     client_has_room = false;
                     for frame in told.drain(..) {
@@ -209,6 +226,11 @@ impl Guard {
         };
         self.finish(&ended).await;
         ended
+    }
+
+    /// Whether the client has got all that it will get.
+    fn is_settled(&self) -> bool {
+        self.events.is_empty() && self.held.is_empty() && self.gate.is_settled()
     }
 
     /// Takes one line of one end.
@@ -337,7 +359,8 @@ impl Guard {
     async fn finish(&mut self, ended: &Ended) {
         let now = self.began.elapsed();
         match ended {
-            Ended::Client | Ended::Told => self.gate.client_gone(now, &mut self.tray),
+            Ended::Client => self.gate.client_left(now, UNANSWERED, &mut self.tray),
+            Ended::Told => self.gate.client_left(now, STOPPED, &mut self.tray),
             Ended::Agent | Ended::Unruly(_) | Ended::Stuck(_) => self.gate.agent_gone(now, &mut self.tray),
         }
         self.deal_out();

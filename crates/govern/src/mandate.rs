@@ -48,6 +48,8 @@ pub struct Mandate {
     pub patience: Patience,
     /// The agent is ours, and asks before it does anything.
     pub asks_first: bool,
+    /// What a client is told when it introduces itself, if anything.
+    pub notice: Option<String>,
 }
 
 /// How much is done unasked.
@@ -91,6 +93,7 @@ impl Mandate {
             autonomy,
             patience: Patience::default(),
             asks_first: bundle.role == Kind::Server,
+            notice: None,
         }
     }
 }

@@ -144,11 +144,23 @@ fn about(mandate: &Mandate) -> Value {
     json!({"operator": mandate.operator, "tier": mandate.tier, "acp_rev": mandate.revision})
 }
 
+/// The mark, and what else is to be told beside it.
+pub(crate) fn with(mandate: &Mandate, more: Value) -> Value {
+    let mut mark = about(mandate);
+    if let (Some(mark), Value::Object(more)) = (mark.as_object_mut(), more) {
+        mark.extend(more);
+    }
+    mark
+}
+
 /// Marks the answer to `initialize`, which also tells the client who we take it for.
 pub(crate) fn introduce(result: &mut Value, mandate: &Mandate, who: &Principal) {
     let mut mark = about(mandate);
     mark["identity"] = json!(who.id);
     mark["identity_method"] = json!(who.method.name());
+    if let Some(notice) = &mandate.notice {
+        mark["notice"] = json!(notice);
+    }
     let Some(result) = result.as_object_mut() else { return };
     let meta = result.entry(META).or_insert_with(|| json!({}));
     match meta.as_object_mut() {

@@ -215,3 +215,75 @@ async fn an_agent_that_reads_slowly_is_waited_for() {
     rig.client.sender.close();
     assert_eq!(rig.guard.await.unwrap(), Ended::Client);
 }
+
+#[tokio::test]
+async fn who_has_asked_and_says_nothing_more_is_answered() {
+    let mut rig = rig();
+    rig.open().await;
+    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    say(&rig.client, Rig::request(3, "x", &json!({}))).await;
+    rig.client.sender.close();
+    for method in ["session/prompt", "x"] {
+        assert_eq!(hear(&mut rig.agent).await["method"], method);
+    }
+    // What it would have to answer is not asked.
+    let wants = Rig::request(7, "terminal/output", &json!({"sessionId": "s", "terminalId": "t"}));
+    say(&rig.agent, wants).await;
+    assert_eq!(hear(&mut rig.agent).await["id"], 7);
+    say(&rig.agent, Rig::request(8, "elicitation/create", &json!({"sessionId": "s"}))).await;
+    assert_eq!(hear(&mut rig.agent).await["error"]["code"], -32800);
+    for id in [3, 2] {
+        say(&rig.agent, json!({"jsonrpc": "2.0", "id": id, "result": {"stopReason": "end_turn"}})).await;
+        assert_eq!(hear(&mut rig.client).await["id"], id);
+    }
+    let (ended, actions) = rig.over().await;
+    assert_eq!(ended, Ended::Client);
+    assert_eq!(actions[1..], ["operator.completed", "session.closed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_says_nothing_more_is_not_answered_for_ever() {
+    let mut rig = rig();
+    rig.open().await;
+    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    say(&rig.client, Rig::request(3, "x", &json!({}))).await;
+    rig.client.sender.close();
+    let since = tokio::time::Instant::now();
+    let answer = hear(&mut rig.client).await;
+    assert_eq!((&answer["id"], &answer["result"]["stopReason"]), (&json!(2), &json!("cancelled")));
+    assert!(answer["result"]["_meta"]["aip44"]["interrupted"].as_str().unwrap().contains("end of the input"));
+    assert_eq!(hear(&mut rig.client).await["error"]["code"], -32800);
+    assert_eq!(since.elapsed().as_secs(), 5);
+    let (ended, actions) = rig.over().await;
+    assert_eq!(ended, Ended::Client);
+    assert_eq!(actions[1..], ["operator.interrupted", "session.closed"]);
+}
+
+#[tokio::test]
+async fn what_a_client_was_asked_that_says_nothing_more_is_refused() {
+    let mut rig = rig();
+    rig.open().await;
+    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    hear(&mut rig.agent).await;
+    let tool = json!({"toolCallId": "c", "name": "Bash", "kind": "execute", "rawInput": {"command": "ls"}});
+    let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
+    let params = json!({"sessionId": "s", "toolCall": tool, "options": options});
+    for id in [9, 10] {
+        say(&rig.agent, Rig::request(id, "session/request_permission", &params)).await;
+        if id == 9 {
+            assert_eq!(hear(&mut rig.client).await["method"], "session/request_permission");
+            rig.client.sender.close();
+        }
+        let answer = hear(&mut rig.agent).await;
+        assert_eq!(answer["result"]["outcome"]["optionId"], "n", "{answer}");
+        assert!(answer["result"]["_meta"]["aip44"]["refused"].is_string(), "{answer}");
+    }
+    say(&rig.agent, json!({"jsonrpc": "2.0", "id": 2, "result": {"stopReason": "end_turn"}})).await;
+    loop {
+        let heard = hear(&mut rig.client).await;
+        if heard["id"] == 2 {
+            break;
+        }
+    }
+    assert_eq!(rig.over().await.0, Ended::Client);
+}

@@ -38,14 +38,14 @@ impl Asking {
         let (answer, answered) = oneshot::channel();
         std::thread::Builder::new().name("question".to_owned()).spawn(move || {
             // Whoever no longer waits has decided otherwise.
-            let _ = answer.send(ask(&question, colour, &unwanted).unwrap_or(Reply::Reject));
+            let _ = answer.send(ask(&question, colour, &unwanted).unwrap_or(Reply::Nobody));
         })?;
         Ok(Self { answered, wanted })
     }
 
     /// The answer. Safe to cancel.
     pub(crate) async fn reply(&mut self) -> Reply {
-        (&mut self.answered).await.unwrap_or(Reply::Reject)
+        (&mut self.answered).await.unwrap_or(Reply::Nobody)
     }
 
     /// Takes the question back, and waits until nothing more is read or written for it.

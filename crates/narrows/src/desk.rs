@@ -44,7 +44,7 @@ impl Decide for Desk {
         let (reply, answer) = oneshot::channel();
         // One that finds no room is dropped, and so refused.
         let _ = self.questions.try_send(Asked { question, reply });
-        Box::pin(async move { answer.await.unwrap_or(Reply::Reject) })
+        Box::pin(async move { answer.await.unwrap_or(Reply::Nobody) })
     }
 }
 
@@ -242,6 +242,6 @@ mod tests {
         drop(questions);
         let third = desk.decide(question("3"));
         drop(asked);
-        assert_eq!(third.await, Reply::Reject);
+        assert_eq!(third.await, Reply::Nobody);
     }
 }

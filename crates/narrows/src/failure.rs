@@ -24,6 +24,7 @@ use narrows_wire::RpcError;
 use crate::nearest::nearest;
 use crate::output;
 use crate::terminal::{Colour, Style, line};
+pub(crate) use denied::THE_GATE;
 pub(crate) use driving::strayed;
 pub(crate) use running::{Cancelled, Limits};
 
@@ -104,16 +105,20 @@ impl Code {
             Self::Success => (0, "success", "the agent has answered"),
             Self::Agent => (1, "agent", "the agent failed: it reported an error, wants a login, or died"),
             Self::Usage => (2, "usage", "the arguments or the settings are wrong; nothing was started"),
-            Self::Refusal => (3, "refusal", "the agent refused to answer"),
+            Self::Refusal => {
+                (3, "refusal", "the agent refused to answer, or a gate in front of it stopped the turn")
+            }
             Self::Limit => {
                 (4, "limit", "the answer is incomplete: a limit was reached, or a part of it was lost")
             }
             Self::Start => (5, "start", "the agent cannot be started"),
             Self::Protocol => (6, "protocol", "the agent does not speak ACP as we know it"),
             Self::Timeout => (7, "timeout", "a deadline has passed"),
-            Self::Denied => {
-                (9, "denied", "the agent has answered, but something it wanted was refused by the rules")
-            }
+            Self::Denied => (
+                9,
+                "denied",
+                "the agent has answered, but something it wanted was refused by the rules or not approved",
+            ),
             Self::Internal => (70, "internal", "something failed on this side"),
             Self::HungUp => (129, "hung_up", "cancelled by SIGHUP: the terminal was closed"),
             Self::Interrupted => (130, "interrupted", "cancelled by Ctrl-C"),
@@ -196,6 +201,17 @@ impl Failure {
     /// A file cannot be read.
     pub(crate) fn unreadable(what: &str, path: &Path, error: &io::Error) -> Self {
         Self::new(Code::Usage, format!("{what}: {path:?} cannot be read")).because(error)
+    }
+
+    /// What is to be checked cannot be read.
+    pub(crate) fn unchecked(path: &Path, error: &io::Error) -> Self {
+        let failure = Self::unreadable("check", path, error);
+        match error.kind() {
+            io::ErrorKind::NotFound => {
+                failure.hint("name a file that is there, or a directory with manifests in it")
+            }
+            _ => failure,
+        }
     }
 
     /// A file does not say what it should.

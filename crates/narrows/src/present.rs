@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use crate::cli::Output;
 use crate::screen::Piece;
-use crate::terminal::{Colour, Style, line, text as safe_text};
+use crate::terminal::{Colour, Style, line, long_line, text as safe_text};
 use ledger::Ledger;
-pub(crate) use ledger::Refusal;
+pub(crate) use ledger::{GATE, Refusal};
 use plan::Plans;
 
 /// How much text one JSON object may hold.
@@ -23,6 +23,9 @@ const MOST_TEXT: usize = 64 << 20;
 
 /// How much of a thought is shown.
 const THOUGHT: usize = 100;
+
+/// How much is shown of what a gate says of an approval.
+const APPROVAL: usize = 1000;
 
 /// How many calls are shown at most.
 const CALLS: usize = 10_000;
@@ -188,6 +191,11 @@ impl Presenter {
                 if let Some(what) = unshown(&update) {
                     pieces.push_back(self.aside(&format!("(the answer has {what} in it)")));
                 }
+            }
+            Payload::Other { name, data } if name == "approval" => {
+                self.interrupted = true;
+                let told = data.value()["text"].as_str().unwrap_or_default().to_owned();
+                pieces.push_back(Piece::Note(long_line(&told, APPROVAL)));
             }
             Payload::Other { name, data } if name == "mcp.failed" => {
                 let problem = data.value()["problem"].as_str().unwrap_or_default().to_owned();

@@ -8,7 +8,7 @@ mod ruling;
 #[cfg(test)]
 mod tests;
 
-pub use budget::{Budget, Exhausted, Ledger, Usage};
+pub use budget::{Budget, Excess, Exhausted, Ledger, Usage};
 pub use class::{Class, Severity};
 pub use clause::{Clause, ClauseError, Signer};
 pub use ruling::{Approval, Considered, Note, Reason, Ruling};
@@ -125,8 +125,8 @@ impl Charter {
         }
         let exhausted = clause.budget.as_ref().and_then(|budget| budget.exhausted(ledger, &clause.slug));
         match exhausted {
-            Some(what) if clause.class < Class::RequireApproval => {
-                (Class::RequireApproval, Reason::Budget { clause: slug(), what })
+            Some(Excess { what, used, limit }) if clause.class < Class::RequireApproval => {
+                (Class::RequireApproval, Reason::Budget { clause: slug(), what, used, limit })
             }
             _ => (clause.class, Reason::Clause { clause: slug() }),
         }

@@ -68,6 +68,8 @@ pub(super) fn head(text: &str, room: usize) -> &str {
 pub(super) struct TextParams<'a> {
     #[serde(borrow)]
     pub(super) update: Object<TextUpdate<'a>>,
+    #[serde(rename = "_meta", borrow, default)]
+    pub(super) meta: Option<&'a RawValue>,
 }
 
 /// A piece of text.
@@ -112,6 +114,8 @@ enum Text {
 pub(super) struct Params<'a> {
     #[serde(borrow)]
     pub(super) update: &'a RawValue,
+    #[serde(rename = "_meta", borrow, default)]
+    pub(super) meta: Option<&'a RawValue>,
 }
 
 /// What all updates have.

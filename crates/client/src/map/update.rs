@@ -16,7 +16,7 @@ use super::read::{
     list, object, string, text_of,
 };
 use super::speech::Upsert;
-use super::{Emit, Mapper, surrogate};
+use super::{Emit, Mapper, gate, surrogate};
 use crate::event::{EventBody, Json, Payload, Role, RuntimeEvent};
 
 /// How long the id of a message may be.
@@ -53,9 +53,12 @@ impl Mapper {
         if !head(params, 256).contains("\"agent_") {
             return false;
         }
-        let Ok(Object(TextParams { update: Object(update) })) = serde_json::from_str(params) else {
+        let Ok(Object(TextParams { update: Object(update), meta })) = serde_json::from_str(params) else {
             return false;
         };
+        if gate::approval(meta).is_some() {
+            return false;
+        }
         let update: TextUpdate<'_> = update;
         if update.meta.is_some_and(|meta| !Marks::of(Some(meta)).is_none()) {
             return false;
@@ -89,7 +92,15 @@ impl Mapper {
     fn any(&mut self, params: &str, emit: &mut Emit<'_>) -> Effects {
         let mut effects = Effects::default();
         let update = match object::<Params<'_>>(params) {
-            Ok(Params { update }) => update,
+            Ok(Params { update, meta }) => {
+                if let Some(approval) = gate::approval(meta) {
+                    let payload = Payload::Other { name: "approval".to_owned(), data: approval.into() };
+                    self.tell_payload(emit, payload);
+                    return effects;
+                }
+                effects.interrupted = gate::interrupted(meta);
+                update
+            }
             Err(problem) => {
                 self.tell_payload(emit, self.unusable(params.as_bytes(), problem));
                 return effects;

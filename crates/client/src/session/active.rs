@@ -68,6 +68,8 @@ pub(super) struct Active {
     /// When it has taken too long, and how long that is.
     pub(super) deadline: Option<(Instant, Duration)>,
     pub(super) giving_up: Option<GivingUp>,
+    /// Why a gate in front of the agent has stopped it.
+    pub(super) interrupted: Option<String>,
     pub(super) fault: Option<Fault>,
     pub(super) stop_reason: Option<String>,
     /// What belongs to the failure, for programs.

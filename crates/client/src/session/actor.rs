@@ -218,7 +218,7 @@ impl Actor {
             self.mapper.notification(&method, params, now, &mut self.events);
             return;
         }
-        let Effects { state, fault, usage, session, call: _ } =
+        let Effects { state, fault, usage, session, interrupted, call: _ } =
             self.mapper.update(params, now, &mut self.events);
         if session.is_some() {
             note_change(&mut locked(&self.snapshot), params);
@@ -233,6 +233,7 @@ impl Actor {
         if let Some(fault) = fault {
             run.fault = Some(*fault);
         }
+        run.interrupted = interrupted.or(run.interrupted.take());
         let end = match state {
             Some(AgentState::Accepted { .. }) => {
                 run.turn.inserted();

@@ -85,6 +85,7 @@ impl Actor {
             started: now,
             deadline: request.timeout.and_then(|limit| Some((now.checked_add(limit)?, limit))),
             giving_up: None,
+            interrupted: None,
             fault: None,
             stop_reason: None,
             data: None,
@@ -135,7 +136,11 @@ impl Actor {
         if let Some(usage) = usage {
             self.meter.end(&usage);
         }
-        let fault = meta.and_then(|mut meta| meta.get_mut("narrows/error").map(Value::take));
+        let mut meta = meta.unwrap_or_default();
+        if let Some(why) = meta["aip44"]["interrupted"].as_str() {
+            run.interrupted = Some(why.to_owned());
+        }
+        let fault = meta.get_mut("narrows/error").map(Value::take);
         if let Some(fault) = fault.filter(|fault| !fault.is_null()) {
             // However it is written: what is marked as a failure is one.
             let fault: Fault = serde_json::from_value(fault).unwrap_or_default();
@@ -209,7 +214,14 @@ impl Actor {
         let end = match run.giving_up {
             // Whoever gave up for a reason of ours hears that reason, whatever the agent says.
             Some(GivingUp { why: why @ (Why::Timeout(_) | Why::Silence(_)), .. }) => why.end(),
-            _ => End::Stopped(reason),
+            _ => match run.interrupted.take().filter(|_| reason == Some(StopReason::Refusal)) {
+                // It was not the agent who refused.
+                Some(why) => End::Failed {
+                    message: format!("the gate stopped the turn: {why}"),
+                    code: Some("refusal".to_owned()),
+                },
+                None => End::Stopped(reason),
+            },
         };
         self.finish(end, structured);
     }

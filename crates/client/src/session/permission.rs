@@ -107,6 +107,8 @@ impl Actor {
             option_kind: chosen.map(|option| option.kind.clone()),
             decision: Some(explained(&decision, by)),
         };
+        // Whoever asked may write down who said so.
+        let answer = if matches!(by, By::Nobody | By::Deadline) { answer.unasked(by.name()) } else { answer };
         responder.respond(&answer);
         self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
         // The time in which somebody thought is not the agent's.
@@ -167,7 +169,7 @@ impl Actor {
 fn answer(options: &[PermissionOption], reply: &Reply, may_always: bool) -> Answer {
     match reply {
         Reply::Allow => choose::allow(options, may_always).unwrap_or_else(|| choose::reject(options)),
-        Reply::Reject => choose::reject(options),
+        Reply::Reject | Reply::Nobody => choose::reject(options),
         Reply::Select(id) => choose::exactly(options, id).unwrap_or_else(|| {
             tracing::warn!("the answer names an option that was not offered, so it is a refusal");
             choose::reject(options)

@@ -67,10 +67,20 @@ pub struct Open {
     pub tool: String,
     /// What it is to be called with.
     pub input: Value,
+    /// What the agent shows of it beside that, such as a change of a file; null if nothing.
+    pub content: Value,
     /// Why it needs one.
     pub reason: String,
+    /// Whose, in words.
+    pub needs: String,
+    /// Who has given theirs.
+    pub given: Vec<String>,
+    /// For whom it is to be done.
+    pub client: String,
     /// Until when.
     pub due: Time,
+    /// The same in seconds since 1970.
+    pub until: u64,
     /// Whether the client was asked and has not answered.
     pub asked: bool,
 }

@@ -10,6 +10,7 @@ use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Value, json};
 
 use super::api::{Out, Time};
+use super::hearing::name_of;
 use super::lane::{Otherwise, Way};
 use super::session::{Asked, Halt, Owed, Served};
 use super::{Gate, Pass, Raw};
@@ -88,7 +89,7 @@ impl<O: Out> Pass<'_, O> {
         let due: Vec<u64> =
             self.gate.hearings.iter().filter(|(_, it)| it.due <= now).map(|(number, _)| *number).collect();
         for number in due {
-            self.decide(number, Approved::Refused("nobody approved in time".to_owned()));
+            self.nobody_approved(number);
         }
         for id in ids(&self.gate.asked, |owed: &Owed| owed.due.is_some_and(|due| due <= now)) {
             self.agent_is_late(&id);
@@ -102,6 +103,19 @@ impl<O: Out> Pass<'_, O> {
         self.end_the_silent();
         self.end_the_stubborn();
         self.gate.due = self.gate.next_due();
+    }
+
+    /// Nobody has approved in time: that is a refusal.
+    fn nobody_approved(&mut self, number: u64) {
+        let Some(hearing) = self.gate.hearings.get_mut(&number) else { return };
+        // Whoever was asked and has not answered learns that it is too late.
+        hearing.told = true;
+        let name = hearing.session();
+        let id = name_of(&self.gate.setting, number);
+        let why = format!("nobody approved {id} within {}", words(self.gate.mandate.patience.approval));
+        let event = self.parties(&name).deadline("request.expired", method::SESSION_REQUEST_PERMISSION, &why);
+        self.record(event);
+        self.decide(number, Approved::Refused("nobody approved in time".to_owned()));
     }
 
     /// The agent has not answered in time: then we do, and what it says later is nobody's.
@@ -152,6 +166,9 @@ impl<O: Out> Pass<'_, O> {
         let case = self.gate.sessions.get_mut(&*name).and_then(|session| session.calls.remove(&*call));
         let waited = words(self.gate.mandate.patience.service);
         let why = format!("the client did not answer within {waited}");
+        let asked = case.as_ref().map(|case| case.call.tool()).unwrap_or_default();
+        let event = self.parties(&name).deadline("request.expired", &asked, &why);
+        self.record(event);
         let event = case.and_then(|case| self.called(&name, &call, &case, json!({"error": why})));
         let ticket = event.map(|event| self.record(event));
         let line = message::error(id, &late(&why));
@@ -181,6 +198,8 @@ impl<O: Out> Pass<'_, O> {
         names.sort_unstable();
         for name in names {
             let reason = format!("the agent said nothing for {}", words(silence));
+            let event = self.parties(&name).deadline("request.expired", method::SESSION_PROMPT, &reason);
+            self.record(event);
             self.stop(&name, Halt { reason, is_late: true });
         }
     }
@@ -234,7 +253,7 @@ fn shown(method: &str) -> String {
 }
 
 /// A time as people say it.
-fn words(time: Duration) -> String {
+pub(super) fn words(time: Duration) -> String {
     match (time.as_secs(), time.subsec_millis()) {
         (0, millis) => format!("{millis} ms"),
         (seconds, 0) if seconds > 60 && seconds % 60 == 0 => format!("{} min", seconds / 60),

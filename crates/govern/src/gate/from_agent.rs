@@ -65,6 +65,10 @@ impl<O: Out> Pass<'_, O> {
             let error = RpcError::new(Code::MethodNotFound, UNDECLARED);
             return self.refuse_agent(id, &error);
         }
+        // What is decided here needs no client.
+        if method != method::SESSION_REQUEST_PERMISSION && self.is_beyond_asking(id) {
+            return;
+        }
         match &*method {
             method::SESSION_REQUEST_PERMISSION => match once::read(message.params()) {
                 Some(params) => {

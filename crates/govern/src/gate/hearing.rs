@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::api::{Ballot, BallotError, Open, Out, Setting, Ticket, Time};
 use super::lane::{Otherwise, Way};
 use super::opening::{read, unrecorded};
-use super::session::{Origin, Served};
+use super::session::{Case, Origin, Served};
 use super::turn::CANCELLED;
 use super::{Pass, Raw};
 use crate::call::Call;
@@ -31,29 +31,38 @@ const CHANGED: &str = "the call was changed while it waited";
 pub(super) struct Hearing {
     session: Box<str>,
     call: Box<str>,
-    tool: String,
+    pub(super) tool: String,
     input: Value,
+    /// What the agent shows of it beside that.
+    content: Value,
     /// What was decided about it as it was shown.
     ruling: Ruling,
-    reason: String,
+    pub(super) reason: String,
     origin: Origin,
     needs: Vec<Need>,
     /// Who has approved, and the files of their signatures.
     given: Vec<(Principal, Option<String>)>,
     /// The id of the question to the client, if it was asked.
     question: Option<Raw>,
+    /// The client is told what becomes of it: it cannot say so by itself.
+    pub(super) told: bool,
     pub(super) due: Time,
 }
 
 impl Hearing {
-    pub(super) fn open(&self, setting: &Setting, number: u64) -> Open {
+    pub(super) fn open(&self, setting: &Setting, who: &Principal, number: u64) -> Open {
         Open {
             id: name_of(setting, number),
             session: self.session.to_string(),
             tool: self.tool.clone(),
             input: self.input.clone(),
+            content: self.content.clone(),
             reason: self.reason.clone(),
+            needs: self.needed(),
+            given: self.given.iter().map(|(signer, _)| signer.id.clone()).collect(),
+            client: who.id.clone(),
             due: self.due,
+            until: setting.began + self.due.as_secs(),
             asked: self.question.is_some(),
         }
     }
@@ -61,6 +70,11 @@ impl Hearing {
     /// The session it is about something in.
     pub(super) fn session(&self) -> Box<str> {
         self.session.clone()
+    }
+
+    /// Whose approval it needs, in words.
+    pub(super) fn needed(&self) -> String {
+        self.needs.iter().map(Need::words).collect::<Vec<_>>().join(", and ")
     }
 
     /// Whether it is about something in this session.
@@ -82,7 +96,8 @@ impl Hearing {
         settle(&self.needs, &given)
     }
 
-    fn counts(&self, signer: &Principal) -> bool {
+    /// Whether it is for them to approve.
+    pub(super) fn counts(&self, signer: &Principal) -> bool {
         self.needs.iter().flat_map(|need| &need.0).any(|board| board.has(signer))
     }
 
@@ -96,6 +111,12 @@ impl Hearing {
 #[derive(Debug)]
 struct Need(Vec<Board>);
 
+impl Need {
+    fn words(&self) -> String {
+        self.0.iter().map(Board::words).collect::<Vec<_>>().join(" or ")
+    }
+}
+
 /// Some people of whom so many have to approve.
 #[derive(Debug)]
 struct Board {
@@ -105,6 +126,18 @@ struct Board {
 }
 
 impl Board {
+    fn words(&self) -> String {
+        let mut names: Vec<String> = Vec::new();
+        for signer in &self.signers {
+            let role = signer.role.as_ref().map(|role| format!("role {role}"));
+            // An approver is also known by its own name as a role.
+            let is_said = signer.role.as_ref().is_some_and(|role| names.contains(role));
+            names.extend(signer.user_id.clone().or(role.filter(|_| !is_said)));
+        }
+        let whom = if names.is_empty() { "those who are asked".to_owned() } else { names.join(", ") };
+        format!("{} of {whom}", self.quorum.max(1))
+    }
+
     fn has(&self, who: &Principal) -> bool {
         self.signers.is_empty()
             || self.signers.iter().any(|signer| {
@@ -163,7 +196,7 @@ fn is_user(named: &str, id: &str) -> bool {
 }
 
 /// What an approval is called outside.
-fn name_of(setting: &Setting, number: u64) -> String {
+pub(super) fn name_of(setting: &Setting, number: u64) -> String {
     format!("{}-{number}", setting.nonce)
 }
 
@@ -196,22 +229,25 @@ impl<O: Out> Pass<'_, O> {
         };
         let Some(verdict) = &case.verdict else { return };
         let needs = needs(&verdict.ruling, &self.gate.mandate.approvers);
-        let hearing = Hearing {
+        let mut hearing = Hearing {
             session: name.into(),
             call: call.into(),
             tool: case.call.tool(),
             input: case.call.matter().into_owned(),
+            content: case.call.output.clone(),
             ruling: verdict.ruling.clone(),
             reason: verdict.reason(),
             origin,
             needs,
             given: Vec::new(),
             question: None,
+            told: false,
             due,
         };
         let kind = case.call.kind().to_owned();
         let asks = hearing.counts(&self.gate.who);
         let hopeless = hearing.is_hopeless();
+        hearing.told = hopeless || !settle(&hearing.needs, &[&self.gate.who]);
         let approval = name_of(&self.gate.setting, number);
         let id = format!("\"aip44:{}:{number}\"", self.gate.setting.nonce);
         let tool_call = json!({
@@ -238,9 +274,13 @@ impl<O: Out> Pass<'_, O> {
         if hopeless {
             return self.decide(number, Approved::Refused("nobody may approve it".to_owned()));
         }
+        if let Some(refused) = self.unaskable().filter(|_| asks) {
+            return self.decide(number, refused);
+        }
         if is_unannounced {
             self.tell_state(name, "requires_action", ticket);
         }
+        self.tell_waiting(name, number, ticket);
         let line = message::request(id.as_bytes(), method::SESSION_REQUEST_PERMISSION, &params);
         if let Ok(line) = line
             && asks
@@ -265,7 +305,12 @@ impl<O: Out> Pass<'_, O> {
             // Whether more have to say so is found out there.
             let _ = self.vote(number, who, None);
         } else {
-            self.decide(number, Approved::Refused(format!("{} rejected it", who.id)));
+            let why = match result["_meta"]["narrows/by"].as_str() {
+                Some("nobody to ask") => format!("nobody could be asked at the client of {}", who.id),
+                Some("timed out") => format!("nobody answered at the client of {}", who.id),
+                _ => format!("{} rejected it", who.id),
+            };
+            self.decide(number, Approved::Refused(why));
         }
     }
 
@@ -321,16 +366,18 @@ impl<O: Out> Pass<'_, O> {
 
     /// Closes a hearing, and does what follows once that is recorded. What it approves is what it has shown.
     pub(super) fn decide(&mut self, number: u64, approved: Approved) {
-        let Some(hearing) = self.gate.hearings.remove(&number) else { return };
-        let Hearing { session: name, call, tool, input, ruling, origin, question, given, .. } = hearing;
-        if let Some(question) = question {
+        let Some(mut hearing) = self.gate.hearings.remove(&number) else { return };
+        if let Some(question) = hearing.question.take() {
             self.gate.served.remove(&question);
             self.cancel_request(Way::ToClient, &question);
         }
-        self.resume(&name);
+        self.resume(&hearing.session);
         let at = self.unix();
-        let case = self.gate.sessions.get_mut(&*name).and_then(|session| session.calls.get_mut(&*call));
-        let case = case.filter(|case| case.call.tool() == tool && *case.call.matter() == input);
+        let session = self.gate.sessions.get_mut(&*hearing.session);
+        let case = session.and_then(|session| session.calls.get_mut(&*hearing.call));
+        let is_same =
+            |case: &&mut Case| case.call.tool() == hearing.tool && *case.call.matter() == hearing.input;
+        let case = case.filter(is_same);
         let approved = match case.as_ref().map(|case| &case.approved) {
             _ if !approved.is_given() => approved,
             // Nobody was asked about what there is now.
@@ -342,23 +389,26 @@ impl<O: Out> Pass<'_, O> {
         let mut spent = None;
         if let Some(case) = case {
             case.approved = approved.clone();
-            case.signers = given.into_iter().map(|(signer, _)| signer).collect();
-            case.agreed = approved.is_given().then(|| (tool.clone(), input.clone()));
+            case.signers = hearing.given.drain(..).map(|(signer, _)| signer).collect();
+            case.agreed = approved.is_given().then(|| (hearing.tool.clone(), hearing.input.clone()));
             if approved.is_given() && !case.counted {
                 case.counted = true;
                 spent = case.verdict.as_ref().and_then(|verdict| self.gate.desk.count(verdict, at));
             }
         }
-        let shown = record::Case { tool: &tool, id: &call, input: &input };
-        let event = self.parties(&name).resolved(&shown, &ruling, &approved, spent.as_ref());
+        let shown = record::Case { tool: &hearing.tool, id: &hearing.call, input: &hearing.input };
+        let event =
+            self.parties(&hearing.session).resolved(&shown, &hearing.ruling, &approved, spent.as_ref());
         let recorded = self.record(event);
-        let ticket = self.step(&name, Life::Resumed, None).or(Some(recorded));
+        let ticket = self.step(&hearing.session, Life::Resumed, None).or(Some(recorded));
+        self.tell_settled(number, &hearing, &approved, ticket);
+        let Hearing { session: name, call, origin, .. } = hearing;
         if origin.is_unannounced() && self.hearings_of(&name).is_empty() {
             self.tell_state(&name, "running", ticket);
         }
         match (origin, approved) {
-            (Origin::Permission { id, options }, Approved::Refused(_)) => {
-                self.answer_permission(&id, &name, options.reject.as_deref(), ticket);
+            (Origin::Permission { id, options }, Approved::Refused(why)) => {
+                self.reject_permission(&id, &name, &options, &why, ticket);
             }
             (Origin::Permission { id, options }, _) => {
                 self.answer_permission(

@@ -62,7 +62,10 @@ impl<O: Out> Pass<'_, O> {
                     ticket,
                 );
             }
-            Approved::Refused(_) => self.answer_permission(id, &name, options.reject.as_deref(), ticket),
+            Approved::Refused(why) => {
+                let why = why.clone();
+                self.reject_permission(id, &name, &options, &why, ticket);
+            }
             Approved::Pending => {
                 let held = std::mem::take(&mut case.held);
                 self.show_held(&name, &held, ticket);
@@ -94,6 +97,20 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
+    /// Answers a permission request with a no, and says why to whoever reads that.
+    pub(super) fn reject_permission(
+        &mut self,
+        id: &[u8],
+        name: &str,
+        options: &Options,
+        why: &str,
+        after: Option<Ticket>,
+    ) {
+        let mut outcome = chosen(options.reject.as_deref());
+        outcome["_meta"] = json!({"aip44": {"refused": why}});
+        self.say_outcome(id, name, &outcome, after);
+    }
+
     /// Answers a permission request with one of its options, or with none of them.
     pub(super) fn answer_permission(
         &mut self,
@@ -102,11 +119,19 @@ impl<O: Out> Pass<'_, O> {
         option: Option<&str>,
         after: Option<Ticket>,
     ) {
-        let outcome = match option {
-            Some(option) => json!({"outcome": {"outcome": "selected", "optionId": option}}),
-            None => json!({"outcome": {"outcome": "cancelled"}}),
-        };
-        let Ok(line) = message::response(id, &outcome) else { return };
+        self.say_outcome(id, name, &chosen(option), after);
+    }
+
+    fn say_outcome(&mut self, id: &[u8], name: &str, outcome: &Value, after: Option<Ticket>) {
+        let Ok(line) = message::response(id, outcome) else { return };
         self.send(Way::ToAgent, &[&line], after, Otherwise::fail(id, name));
+    }
+}
+
+/// The answer that takes one of the options, or none of them.
+fn chosen(option: Option<&str>) -> Value {
+    match option {
+        Some(option) => json!({"outcome": {"outcome": "selected", "optionId": option}}),
+        None => json!({"outcome": {"outcome": "cancelled"}}),
     }
 }

@@ -15,6 +15,7 @@ use super::deadline::late;
 use super::lane::{Otherwise, Way};
 use super::session::{Case, Halt, key_of};
 use crate::call::{Progress, Said};
+use crate::desk::Verdict;
 use crate::life::Life;
 use crate::record::{self, Approved};
 use crate::scope;
@@ -274,10 +275,15 @@ fn course(case: &Case) -> Course {
     let tool = || case.call.tool().escape_debug().to_string();
     match &case.approved {
         Approved::Auto | Approved::By { .. } => Course::Show,
-        Approved::Pending if begun => Course::Halt(format!("it ran `{}` without an approval", tool())),
-        Approved::Refused(_) if begun => Course::Halt(format!("it ran `{}`, which was refused", tool())),
-        Approved::Refused(_) if case.was_tried_untold() => {
-            Course::Halt(format!("it tried `{}`, which was refused", tool()))
+        Approved::Pending if begun => {
+            let why = case.verdict.as_ref().map(Verdict::reason).unwrap_or_default();
+            Course::Halt(format!("it ran `{}` without an approval ({why})", tool()))
+        }
+        Approved::Refused(why) if begun => {
+            Course::Halt(format!("it ran `{}`, which was refused ({why})", tool()))
+        }
+        Approved::Refused(why) if case.was_tried_untold() => {
+            Course::Halt(format!("it tried `{}`, which was refused ({why})", tool()))
         }
         Approved::Pending => Course::Show,
         Approved::Refused(_) => Course::Hide,

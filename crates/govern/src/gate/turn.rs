@@ -290,13 +290,15 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
-    /// All sessions are over.
-    pub(super) fn all_over(&mut self, reason: &str) {
+    /// All sessions are over. The last thing that is recorded of it.
+    pub(super) fn all_over(&mut self, reason: &str) -> Option<Ticket> {
         let mut names: Vec<Box<str>> = self.gate.sessions.keys().cloned().collect();
         names.sort_unstable();
+        let mut last = None;
         for name in names {
-            self.over(&name, reason);
+            last = self.over(&name, reason).or(last);
         }
+        last
     }
 
     /// The agent is gone: what it owes it will not answer.

@@ -14,7 +14,10 @@ use super::help;
 /// without the rest showing it. What a chain cannot show, that its end is missing or that all of it was written anew,
 /// shows when it is compared with a head that was signed earlier and kept elsewhere.
 #[derive(Args, Debug)]
-#[command(after_help = help::examples(help::AUDIT))]
+#[command(
+    after_help = help::examples(help::AUDIT),
+    after_long_help = help::short_reference(help::AUDIT, help::AUDIT_CODES, help::AUDIT_VARIABLES)
+)]
 pub(crate) struct Audit {
     #[command(subcommand)]
     pub(crate) command: AuditCommand,
@@ -65,23 +68,29 @@ pub(crate) struct AuditVerify {
 
 /// Print the entries of a log
 ///
-/// It prints what it finds; whether that is what was written, `narrows audit verify` says.
+/// It prints what it finds; whether that is what was written, `narrows audit verify` says. A line has the number of the
+/// entry, the time, what happened, to what, by whom, the decision and the policy behind it, the file, command or address it
+/// was about, who approved it or why it was refused, for whom it was done, the reason, and the session. Filters add up: with
+/// two of them both have to fit.
 #[derive(Args, Debug)]
-#[command(after_help = help::examples(help::AUDIT_SHOW))]
+#[command(
+    after_help = help::examples(help::AUDIT_SHOW),
+    after_long_help = help::short_reference(help::AUDIT_SHOW, help::AUDIT_READ_CODES, help::AUDIT_VARIABLES)
+)]
 pub(crate) struct AuditShow {
     /// The log
     #[arg(value_name = "LOG")]
     pub(crate) path: PathBuf,
 
-    /// Only those of this session
+    /// Only those of this session, by its whole id
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
 
-    /// Only those about this tool
+    /// Only those about this tool, by its name as the log has it: `Bash`, `kind:edit`, `SERVER/TOOL`
     #[arg(long, value_name = "NAME")]
     pub(crate) tool: Option<String>,
 
-    /// Only those that were decided like this
+    /// Only those that were decided like this; entries in which nothing was decided are left out
     #[arg(long, value_name = "DECISION", value_parser = decisions())]
     pub(crate) decision: Option<Decision>,
 
@@ -109,13 +118,16 @@ pub(crate) enum AuditFormat {
 ///
 /// Prints a JSON object. Keep it where whoever can write the log cannot; `narrows audit verify --against` compares.
 #[derive(Args, Debug)]
-#[command(after_help = help::examples(help::AUDIT_HEAD))]
+#[command(
+    after_help = help::examples(help::AUDIT_HEAD),
+    after_long_help = help::short_reference(help::AUDIT_HEAD, help::AUDIT_HEAD_CODES, help::AUDIT_VARIABLES)
+)]
 pub(crate) struct AuditHead {
     /// The log
     #[arg(value_name = "LOG")]
     pub(crate) path: PathBuf,
 
-    /// The private key, as `narrows audit keygen` wrote it
+    /// The private key, as `narrows audit keygen` wrote it; not the one that ends with .pub
     #[arg(long, value_name = "FILE")]
     pub(crate) key: PathBuf,
 }
@@ -124,7 +136,10 @@ pub(crate) struct AuditHead {
 ///
 /// Writes the private key to FILE, readable by nobody else, and the public one to FILE.pub; prints the public one.
 #[derive(Args, Debug)]
-#[command(after_help = help::examples(help::AUDIT_KEYGEN))]
+#[command(
+    after_help = help::examples(help::AUDIT_KEYGEN),
+    after_long_help = help::short_reference(help::AUDIT_KEYGEN, help::AUDIT_KEYGEN_CODES, help::AUDIT_VARIABLES)
+)]
 pub(crate) struct AuditKeygen {
     /// The file of the private key, which must not exist
     #[arg(value_name = "FILE")]

@@ -171,7 +171,30 @@ pub(super) const AUDIT_CODES: &[(Code, &str)] = &[
     (Code::Usage, "the arguments are wrong, or a file cannot be read"),
 ];
 
-/// What matters to `narrows audit verify`.
+/// How `narrows audit show` ends.
+pub(super) const AUDIT_READ_CODES: &[(Code, &str)] = &[
+    (Code::Success, "all entries were printed, also if there are none"),
+    (Code::Agent, "a line of the log cannot be read"),
+    (Code::Usage, "the arguments are wrong, or the log cannot be read"),
+    (Code::Interrupted, "Ctrl-C was pressed, which is how --follow ends"),
+    (Code::OutputClosed, "nobody reads the output any more"),
+];
+
+/// How `narrows audit head` ends.
+pub(super) const AUDIT_HEAD_CODES: &[(Code, &str)] = &[
+    (Code::Success, "the head was printed"),
+    (Code::Agent, "the log is not what was written, so nothing is signed"),
+    (Code::Usage, "the arguments are wrong, the log is empty, or a file cannot be used"),
+];
+
+/// How `narrows audit keygen` ends.
+pub(super) const AUDIT_KEYGEN_CODES: &[(Code, &str)] = &[
+    (Code::Success, "the key was made"),
+    (Code::Usage, "the arguments are wrong, or a file is there already or cannot be written"),
+    (Code::Internal, "no random numbers can be had"),
+];
+
+/// What matters to `narrows audit`.
 pub(super) const AUDIT_VARIABLES: &[&str] = &[environment::LOG];
 
 /// Of `narrows audit show`.
@@ -221,16 +244,54 @@ pub(super) const SERVE: &[Example] = &[
         "over WebSocket, for who has a token",
     ),
     ("narrows serve --approve governed/ACP.md", "after its files were changed on purpose"),
+    (
+        "narrows serve --admin-socket /run/tidy/admin.sock --admin-group signers governed/ACP.md",
+        "for signers with accounts of their own",
+    ),
     ("narrows serve --self-test governed/ACP.md", "whether it does what AIP-44 asks of it, point by point"),
     ("narrows check governed", "what is wrong with the manifest, without starting anything"),
     ("narrows audit verify governed/audit/audit-log.jsonl", "whether its log is as it was written"),
 ];
 
+/// How `narrows serve` ends.
+pub(super) const SERVE_CODES: &[(Code, &str)] = &[
+    (Code::Success, "its client has gone, it was told to stop while it listens, or the turn was answered"),
+    (Code::Agent, "the agent has gone, had to be ended, or a point of --self-test fails"),
+    (Code::Usage, "the arguments, the manifest or its keys are wrong, or it is not what was trusted"),
+    (Code::Refusal, "kind client: the agent refused, or the gate stopped the turn"),
+    (Code::Limit, "kind client: the answer is incomplete; or the agent has lived as long as it may"),
+    (Code::Start, "the agent cannot be started, or is of a version that will not do"),
+    (Code::Protocol, "kind client: the agent does not speak ACP as we know it"),
+    (Code::Timeout, "a deadline has passed"),
+    (Code::Denied, "kind client: the agent has answered, but something it wanted was not approved"),
+    (Code::Internal, "the log or a memory cannot be written, or something else failed on this side"),
+    (Code::HungUp, "SIGHUP, on stdin and stdout"),
+    (Code::Interrupted, "Ctrl-C, on stdin and stdout"),
+    (Code::Terminated, "SIGTERM, on stdin and stdout"),
+];
+
+/// How `narrows approve` ends.
+pub(super) const APPROVE_CODES: &[(Code, &str)] = &[
+    (Code::Success, "the word counts; or with --list and --show, all was told, also if nothing waits"),
+    (Code::Usage, "the arguments are wrong, nothing of this name waits, or the key cannot be used"),
+    (Code::Start, "a gate does not answer at its socket"),
+    (
+        Code::Denied,
+        "the word does not count: the key is none of the governance, or not for this, or it came twice",
+    ),
+];
+
+/// What matters to `narrows approve`.
+pub(super) const APPROVE_VARIABLES: &[&str] =
+    &[environment::LOG, environment::RUNTIME_DIR, environment::HOME];
+
 /// Of `narrows approve`.
 pub(super) const APPROVE: &[Example] = &[
-    ("narrows approve --list", "what waits, and why"),
+    ("narrows approve --list", "what waits, why, and who has to approve it"),
+    ("narrows approve ID --show", "all of what is to be done"),
     ("narrows approve ID --key lead.key", "approving it"),
     ("narrows approve ID --reject \"not on a Friday\" --key lead.key", "rejecting it"),
+    ("narrows approve --list --socket /run/tidy/admin.sock", "what another user serves, with --admin-socket"),
 ];
 
 /// Of `narrows acp`.
@@ -299,6 +360,11 @@ pub(super) fn short_reference(of: &[Example], codes: &[(Code, &str)], names: &[&
 /// The sections of the long help of a command that no variable changes.
 pub(super) fn with_codes(of: &[Example], codes: &[(Code, &str)]) -> String {
     examples(of) + &exits(codes)
+}
+
+/// The sections of the long help of what is an agent to others and ends in few ways.
+pub(super) fn settings_with_codes(of: &[Example], codes: &[(Code, &str)]) -> String {
+    examples(of) + &exits(codes) + &variables(|_| true)
 }
 
 /// The sections of the long help of an agent, whose exit code hardly matters.

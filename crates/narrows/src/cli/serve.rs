@@ -26,7 +26,10 @@ use super::{CheckFormat, ModelArgs, WebArgs, help};
 /// end. Over HTTP and WebSocket a token or a certificate can say it instead, and has to where other machines come in. A client sees
 /// its own sessions only. Without --identities, --tokens and --client-ca nobody else than the user as whom this runs is let in.
 #[derive(Args, Debug)]
-#[command(after_help = help::examples(help::SERVE))]
+#[command(
+    after_help = help::examples(help::SERVE),
+    after_long_help = help::settings_with_codes(help::SERVE, help::SERVE_CODES)
+)]
 pub(crate) struct Serve {
     /// The ACP.md, or the directory it lies in
     #[arg(value_name = "PATH")]
@@ -39,7 +42,9 @@ pub(crate) struct Serve {
     /// Where clients come in: ws://127.0.0.1:8787/acp, wss://, http://, https://, tcp://127.0.0.1:9000, unix:PATH or stdio:
     /// [default: stdio:, or ws://127.0.0.1:8787/acp if the manifest is for WebSocket only]
     ///
-    /// Can be given several times. ws:// and http:// are the same, and so are wss:// and https://. SIGTERM, SIGHUP and Ctrl-C end it: whoever is connected is hung up on, and their agents end.
+    /// Can be given several times. ws:// and http:// are the same, and so are wss:// and https://. A client that ends its input and
+    /// still reads is answered what it has asked, for as long as --deadline close says. SIGTERM, SIGHUP and Ctrl-C end it: whoever is
+    /// connected is hung up on, and their agents end.
     #[arg(long, value_name = "URL", value_parser = Listen::parse, conflicts_with_all = ["approve", "for_bus"])]
     pub(crate) listen: Vec<Listen>,
 
@@ -53,6 +58,18 @@ pub(crate) struct Serve {
     /// not cause everything that the operator may do, scopes = ["read_file", "notes/*", "kind:read"].
     #[arg(long, value_name = "FILE")]
     pub(crate) identities: Option<PathBuf>,
+
+    /// Where signers come in who approve from elsewhere [default: a socket in your runtime directory]
+    ///
+    /// A path at which nothing is yet. `narrows approve --socket PATH` finds it there.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["approve", "for_bus", "self_test"])]
+    pub(crate) admin_socket: Option<PathBuf>,
+
+    /// Let the users of this group reach the admin socket, to see what waits and to sign for it
+    ///
+    /// A name or a number. What they sign counts as any other signature does: by the keys of the governance.
+    #[arg(long, value_name = "GROUP", requires = "admin_socket")]
+    pub(crate) admin_group: Option<String>,
 
     /// Started by a bus, which says first who the client is
     #[arg(long, hide = true)]
@@ -77,7 +94,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 
-    /// How long something may take, such as silence=20m; may be repeated, and wins over `[deadlines]` in narrows.toml
+    /// How long something may take, such as silence=20m: a number and ms, s, m or h, and without a unit seconds; may be
+    /// repeated, and wins over `[deadlines]` in narrows.toml
     /// [defaults: initialize=30s authenticate=5m new=60s load=2m set=10s other=2m silence=10m cancel=10s close=5s
     /// terminate=5s write=10s permission=5m service=10m]
     #[arg(long = "deadline", value_name = "NAME=TIME", value_parser = deadline)]
@@ -99,25 +117,34 @@ pub(crate) struct Serve {
 /// For calls that a policy lets nobody but its signers approve. The word is signed with a key that `narrows audit keygen`
 /// made, over exactly the tool and what it is called with, and counts if the governance names the key in its keyring.
 #[derive(Args, Debug)]
-#[command(after_help = help::examples(help::APPROVE))]
+#[command(
+    after_help = help::examples(help::APPROVE),
+    after_long_help = help::short_reference(help::APPROVE, help::APPROVE_CODES, help::APPROVE_VARIABLES)
+)]
 pub(crate) struct Approve {
     /// What waits, as --list tells it
     #[arg(value_name = "ID", required_unless_present = "list")]
     pub(crate) id: Option<String>,
 
-    /// Tell what waits for an approval, long inputs only as far as they fit; with ID, all of that one
-    #[arg(long, conflicts_with_all = ["reject", "key"])]
+    /// Tell what waits for an approval, a line each; of a long input how it begins
+    #[arg(long, conflicts_with_all = ["id", "reject", "key", "show"])]
     pub(crate) list: bool,
+
+    /// Show all of what waits under ID: the whole input, what the agent shows of it, who has to approve and who has
+    #[arg(long, conflicts_with_all = ["reject", "key"])]
+    pub(crate) show: bool,
 
     /// Reject it, and say why
     #[arg(long, value_name = "WHY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) reject: Option<String>,
 
     /// The private key to sign with
-    #[arg(long, value_name = "FILE", required_unless_present = "list")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["list", "show"])]
     pub(crate) key: Option<PathBuf>,
 
-    /// The admin socket of the serving process [default: those of all that run]
+    /// The admin socket of the serving process [default: those of all that you run]
+    ///
+    /// To approve what another user serves, name the --admin-socket of their `narrows serve`.
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 }

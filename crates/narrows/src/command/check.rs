@@ -71,7 +71,7 @@ fn is_usable(inspected: &Inspected, strict: bool) -> bool {
 
 /// All there is to be said about a file, unless it cannot be read.
 fn check(path: &Path, environment: &[(OsString, OsString)]) -> Result<Inspected, Failure> {
-    let text = read(path).map_err(|error| Failure::unreadable("check", path, &error))?;
+    let text = read(path).map_err(|error| Failure::unchecked(path, &error))?;
     let here = Here { environment, ours: "narrows" };
     Ok(config::inspect(&text, path, Some(here)))
 }

@@ -23,8 +23,12 @@ use crate::failure::{Code, Failure, strayed};
 use crate::interrupt::{Interrupts, Signal};
 use crate::present::Presenter;
 use crate::screen::{Piece, Screen};
+use crate::terminal::long_line;
 use answers::Answers;
 use summary::Summary;
+
+/// How much is shown of what a gate in front of the agent says of itself.
+const NOTICE: usize = 1000;
 
 /// Runs the turn and prints its answer.
 pub(super) fn execute(args: &Run) -> Result<ExitCode, Failure> {
@@ -155,6 +159,10 @@ impl Conversation {
         };
         let runtime = self.interruptible(started).await??;
         self.summary.introduce(runtime.introduced());
+        // What the agent's stderr says is not shown, and this is for whoever starts it.
+        if let Some(notice) = runtime.introduced().raw["_meta"]["aip44"]["notice"].as_str() {
+            self.mention(format!("about the agent: {}", long_line(notice, NOTICE))).await?;
+        }
         let outcome = match self.interruptible(open(&runtime, &wanted)).await {
             Ok(Ok(session)) => self.turn(&runtime, session, request, questions).await,
             Ok(Err(failure)) => Err(failure.into()),

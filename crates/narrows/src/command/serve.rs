@@ -1,5 +1,6 @@
 //! `narrows serve`: an agent behind a gate, as a manifest says.
 
+mod admin;
 mod agent;
 pub(super) mod approve;
 mod bounds;
@@ -29,6 +30,7 @@ mod self_test;
 mod server;
 mod servers;
 mod setup;
+mod sheet;
 mod stand;
 mod version;
 mod wayout;
@@ -70,7 +72,7 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     if args.self_test {
         return self_test::execute(args);
     }
-    let Some(charge) = Charge::load(args)? else { return Ok(Code::Usage.exit()) };
+    let Some(mut charge) = Charge::load(args)? else { return Ok(Code::Usage.exit()) };
     let role = charge.bundle.role;
     match (role, args.prompt.is_empty()) {
         (Kind::Client, true) if !args.approve => return Err(Failure::unprompted()),
@@ -97,7 +99,9 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     if consents {
         book.approve(log.as_ref(), &who.id, id)?;
     } else {
-        book.pin(log.as_ref(), &who.id, id)?;
+        let told = book.pin(log.as_ref(), &who.id, id)?;
+        // Of one turn everything is told here.
+        charge.notice = told.filter(|_| role != Kind::Client);
     }
     if charge.is_sandboxed() && charge.bundle.capabilities.terminal {
         return Err(Failure::commands_elsewhere());

@@ -79,7 +79,22 @@ impl Failure {
     /// The file of a key cannot be used.
     pub(crate) fn key_file(what: &str, path: &Path, error: &KeyFileError) -> Self {
         let failure = Self::new(Code::Usage, format!("{what}: {path:?} cannot be used")).because(error);
+        let private = path.extension().filter(|end| *end == "pub").map(|_| path.with_extension(""));
+        if let Some(private) = private.filter(|_| what == "--key") {
+            return Self::new(
+                Code::Usage,
+                format!("--key: {path:?} is a public key, and only a private one signs"),
+            )
+            .hint(line(&format!(
+                "the private key is in the file without .pub: --key {}",
+                private.display()
+            )));
+        }
         match error {
+            KeyFileError::Io(error) if error.kind() == io::ErrorKind::NotFound => match what {
+                "the key" => failure.hint("the directory of the file has to be there"),
+                _ => failure.hint("there is no such file; `narrows audit keygen FILE` makes a key"),
+            },
             KeyFileError::Exposed { .. } => failure.hint(format!("chmod 600 {}", path.display())),
             KeyFileError::Io(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 failure.hint("a key is never written over; name another file")

@@ -3,11 +3,14 @@
 use serde_json::Value;
 
 use super::{Code, Failure};
-use crate::present::Refusal;
+use crate::present::{GATE, Refusal};
 use crate::terminal::line;
 
 /// How many hints are given: an agent may be refused many things.
 const HINTS: usize = 3;
+
+/// Where the rule stands by which a governed turn asks.
+pub(crate) const THE_GATE: &str = "the gate";
 
 /// How a person can be asked.
 const ASKED: &str = "in a terminal you are asked, with --input events a program is";
@@ -17,7 +20,17 @@ impl Failure {
     pub(crate) fn denied(refused: &[Refusal]) -> Result<(), Self> {
         let Some(first) = refused.first() else { return Ok(()) };
         let wanted = line(&first.wanted);
+        let is_unapproved = refused.iter().all(|refusal| refusal.by == GATE);
         let message = match refused.len() {
+            1 if is_unapproved => {
+                format!("what the agent wanted was not approved: {wanted} ({})", first.words)
+            }
+            count if is_unapproved => {
+                format!(
+                    "{count} things that the agent wanted were not approved, the first: {wanted} ({})",
+                    first.words
+                )
+            }
             1 => format!("the rules refused what the agent wanted: {wanted}"),
             count => format!("the rules refused {count} things that the agent wanted, the first: {wanted}"),
         };
@@ -37,12 +50,20 @@ fn remedy(refusal: &Refusal) -> String {
     let text = |key: &str| line(because[key].as_str().unwrap_or_default());
     let is_asked = refusal.by != "policy";
     match text("by").as_str() {
+        _ if refusal.by == GATE => {
+            "it is for the signers of its governance: `narrows approve --list` shows them what waits, while it waits".to_owned()
+        }
         _ if refusal.by == "timed out" => {
             "nobody answered the question in time; --permission-timeout gives more".to_owned()
         }
         "network" => "the network is off: by --no-network, or by `network = false` in the rules".to_owned(),
         "web_search" => {
             "searching the web is off: by --no-web-search, or by `web_search = false` in the rules".to_owned()
+        }
+        "rule" if is_asked && text("file") == THE_GATE => {
+            "a policy of the governance wants somebody to be asked: run it in a terminal, or let signers approve it \
+             with `narrows approve`"
+                .to_owned()
         }
         "rule" if is_asked => format!("{} wants somebody to be asked: {ASKED}", rule(because)),
         "rule" => format!("{} denies it, and only a change of that rule lets it", rule(because)),
@@ -117,6 +138,23 @@ mod tests {
         check("policy", &protected, "a key is protected: a rule with its `path`");
         check("policy", &json!({"by": "unreadable"}), "the command is too long");
         check("policy", &Value::Null, "the line `refused:` says why");
+        check(GATE, &Value::Null, "it is for the signers of its governance");
+        let gate = json!({"by": "rule", "file": THE_GATE, "line": 1, "number": 1, "name": "the gate asks"});
+        check("nobody to ask", &gate, "a policy of the governance wants somebody to be asked");
+    }
+
+    #[test]
+    fn what_was_not_approved_is_not_said_to_be_refused_by_rules() {
+        let unapproved = refusal(GATE, Value::Null);
+        let told = |refused: &[Refusal]| Failure::denied(refused).unwrap_err().message();
+        assert_eq!(
+            told(std::slice::from_ref(&unapproved)),
+            "what the agent wanted was not approved: Do it (no)"
+        );
+        let both = [unapproved.clone(), unapproved.clone()];
+        assert_eq!(told(&both), "2 things that the agent wanted were not approved, the first: Do it (no)");
+        let mixed = [unapproved, refusal("policy", Value::Null)];
+        assert!(told(&mixed).starts_with("the rules refused 2 things"));
     }
 
     #[test]

@@ -65,6 +65,8 @@ impl Failure {
                 Code::Limit,
                 "the answer is incomplete: the agent reached its limit of model requests",
             ),
+            "refusal" if words.starts_with("the gate ") => Self::new(Code::Refusal, words)
+                .hint("what was decided, and by which policy, is in its audit log: narrows audit show LOG"),
             "refusal" => Self::new(Code::Refusal, "the agent refused to answer"),
             "timeout" => {
                 let limit = limit.unwrap_or_default();

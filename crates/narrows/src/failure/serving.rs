@@ -5,6 +5,7 @@ use std::path::Path;
 
 use narrows_audit::{AppendError, OpenError};
 use narrows_bus::config::Web;
+use narrows_bus::listen::ListenError;
 use narrows_govern::Outside;
 use narrows_link::CloseReason;
 use narrows_manifest::version::VersionError;
@@ -106,6 +107,67 @@ impl Failure {
         Self::new(Code::Usage, line(&message))
             .because(error)
             .hint("it looks like this: [[identity]] who = \"user:bob\" scopes = [\"kind:read\"]")
+    }
+
+    /// A place where clients or signers are to come in cannot be had.
+    pub(crate) fn serve_door(error: &ListenError) -> Self {
+        match error {
+            ListenError::InUse(_) => Self::new(Code::Usage, line(&error.to_string()))
+                .hint("another `narrows serve`, or a bus, is there already: end it, or name another place"),
+            error => Self::door(error),
+        }
+    }
+
+    /// There is no manifest.
+    pub(crate) fn no_manifest(path: &Path, error: &io::Error) -> Self {
+        let message = format!("there is no manifest {:?}", path.display().to_string());
+        Self::new(Code::Usage, line(&message)).because(error).hint(
+            "name an ACP.md, or the directory it lies in; docs/governance.md tells what belongs into it",
+        )
+    }
+
+    /// There is no workspace.
+    pub(crate) fn no_root(path: &Path) -> Self {
+        let message = format!("--root: {:?} is no directory", path.display().to_string());
+        Self::new(Code::Usage, line(&message))
+            .hint("name the directory of the workspace, with the ACP.md in it")
+    }
+
+    /// There is no place for where signers come in.
+    pub(crate) fn admin_nowhere(path: &Path) -> Self {
+        let message =
+            format!("the directory of --admin-socket {:?} is not there", path.display().to_string());
+        Self::new(Code::Usage, line(&message))
+            .hint("make it so that the signers can enter it: install -d -m 750 -g GROUP DIR")
+    }
+
+    /// The agent could reach where signers come in.
+    pub(crate) fn admin_inside(path: &Path) -> Self {
+        let message = format!(
+            "{:?} lies in the workspace, where an agent could replace it",
+            path.display().to_string()
+        );
+        Self::new(Code::Usage, line(&message)).hint("put the --admin-socket elsewhere, such as below /run")
+    }
+
+    /// Nothing will ever wait for an approval.
+    pub(crate) fn nothing_governed() -> Self {
+        Self::new(Code::Usage, "--admin-socket is for approvals, and this manifest has no governance")
+            .hint("leave it out, or write a GOVERNANCE.md and metadata.aip44.governance: ./GOVERNANCE.md")
+    }
+
+    /// There is no group of this name.
+    pub(crate) fn no_group(group: &str) -> Self {
+        Self::new(Code::Usage, line(&format!("--admin-group: there is no group {group:?} in /etc/group")))
+            .hint("make one with `groupadd`, or give its number")
+    }
+
+    /// A group cannot be let in.
+    pub(crate) fn admin_group(path: &Path, error: &io::Error) -> Self {
+        let message = format!("--admin-group cannot be let in at {:?}", path.display().to_string());
+        Self::new(Code::Usage, line(&message))
+            .because(error)
+            .hint("whoever serves has to be in that group, or root")
     }
 
     /// Nobody knows whose sessions are.
@@ -212,7 +274,14 @@ impl Failure {
     /// A gate cannot be asked.
     pub(crate) fn no_gate(socket: &Path, error: &io::Error) -> Self {
         let message = format!("nobody who serves answers at {:?}", socket.display().to_string());
-        Self::new(Code::Start, line(&message)).because(error)
+        let failure = Self::new(Code::Start, line(&message)).because(error);
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => failure
+                .hint("`narrows serve --listen` says where approvals come in; without --socket all that you serve are asked"),
+            io::ErrorKind::PermissionDenied => failure
+                .hint("it is another user's: they let a group in with --admin-socket PATH --admin-group GROUP"),
+            _ => failure,
+        }
     }
 
     /// Nobody knows where gates are.

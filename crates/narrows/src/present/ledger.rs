@@ -10,6 +10,9 @@ use crate::terminal::line;
 /// How many questions that were not settled, and how many refusals, are remembered.
 const MOST: usize = 64;
 
+/// Who has refused what had to be approved by others.
+pub(crate) const GATE: &str = "gate";
+
 /// Something that was refused.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Refusal {
@@ -61,6 +64,16 @@ impl Ledger {
                     self.denied.push(refusal.clone());
                 }
                 Some(refusal)
+            }
+            // What is told of it says so itself.
+            Payload::Other { name, data } if name == "approval" => {
+                let told = data.value();
+                let text = |key: &str| line(told[key].as_str().unwrap_or_default());
+                if text("state") == "refused" && self.denied.len() < MOST {
+                    let (wanted, words) = (text("tool"), text("reason"));
+                    self.denied.push(Refusal { wanted, words, by: GATE.to_owned(), because: Value::Null });
+                }
+                None
             }
             _ => None,
         }

@@ -174,8 +174,8 @@ fn entries_are_shown() {
     let place = place();
     assert_snapshot!(audit(&place, &["show", "audit"]), @r#"
          0  1970-01-01T00:00:00.000Z  operator.invoked  session s1  operator:notes\u{1b}[2J
-         1  1970-01-01T00:00:00.000Z  tool.call  tool append  operator:notes  allow (note-sync)  session s1
-         2  1970-01-01T00:00:00.000Z  tool.call  tool delete  operator:notes  deny (note-sync)  session s2  error "policy-denied"
+         1  1970-01-01T00:00:00.000Z  tool.call  tool append  operator:notes  allow (note-sync)  by policy  session s1
+         2  1970-01-01T00:00:00.000Z  tool.call  tool delete  operator:notes  deny (note-sync)  by policy  session s2  error "policy-denied"
     --- exit 0 ---
     "#);
     assert_snapshot!(audit(&place, &["show", "audit", "--session", "s2", "--format", "aip44"]), @r#"
@@ -183,7 +183,7 @@ fn entries_are_shown() {
     --- exit 0 ---
     "#);
     assert_snapshot!(audit(&place, &["show", "audit", "--decision", "allow", "--tool", "append"]), @"
-         1  1970-01-01T00:00:00.000Z  tool.call  tool append  operator:notes  allow (note-sync)  session s1
+         1  1970-01-01T00:00:00.000Z  tool.call  tool append  operator:notes  allow (note-sync)  by policy  session s1
     --- exit 0 ---
     ");
     assert_snapshot!(audit(&place, &["show", "audit", "--decision", "escalate"]), @"--- exit 0 ---");
@@ -320,21 +320,35 @@ fn keys_are_for_their_owner() {
     "#);
     assert_snapshot!(audit(&place, &["head", "audit", "--key", "me.key.pub"]), @r#"
     --- stderr ---
-    error: --key: "me.key.pub" cannot be used
+    error: --key: "me.key.pub" is a public key, and only a private one signs
+    hint: the private key is in the file without .pub: --key me.key
+    --- exit 2 ---
+    "#);
+    std::fs::copy(place.path().join("me.key.pub"), place.path().join("odd.key")).expect("ours");
+    assert_snapshot!(audit(&place, &["head", "audit", "--key", "odd.key"]), @r#"
+    --- stderr ---
+    error: --key: "odd.key" cannot be used
       because: others can read it: its mode is 644, and must be 600
-    hint: chmod 600 me.key.pub
+    hint: chmod 600 odd.key
     --- exit 2 ---
     "#);
     std::fs::set_permissions(
-        place.path().join("me.key.pub"),
+        place.path().join("odd.key"),
         std::os::unix::fs::PermissionsExt::from_mode(0o600),
     )
     .expect("ours");
-    assert_snapshot!(audit(&place, &["head", "audit", "--key", "me.key.pub"]), @r#"
+    assert_snapshot!(audit(&place, &["head", "audit", "--key", "odd.key"]), @r#"
     --- stderr ---
-    error: --key: "me.key.pub" cannot be used
+    error: --key: "odd.key" cannot be used
       because: it is no Ed25519 private key in PEM
     hint: `narrows audit keygen FILE` makes one
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(audit(&place, &["head", "audit", "--key", "no.key"]), @r#"
+    --- stderr ---
+    error: --key: "no.key" cannot be used
+      because: No such file or directory (os error 2)
+    hint: there is no such file; `narrows audit keygen FILE` makes a key
     --- exit 2 ---
     "#);
     let empty = Place::new();
@@ -345,6 +359,10 @@ fn keys_are_for_their_owner() {
     error: there is no entry in "./audit-log.jsonl", and so nothing to sign
     --- exit 2 ---
     "#);
+    assert_snapshot!(audit(&empty, &["verify", "."]), @"
+    ./audit-log.jsonl: the log is empty: nothing was recorded in it yet
+    --- exit 0 ---
+    ");
 }
 
 /// The older form, signed with `secret of ours`.

@@ -56,6 +56,7 @@ fn every_file_is_told_about() {
     hint: install it, or give the path to it; a relative path is meant from `cwd`, or else from here
     error: check: "missing.toml" cannot be read
       because: No such file or directory (os error 2)
+    hint: name a file that is there, or a directory with manifests in it
     warning: good.toml:7:18: `mix_identities` means something only with share = "all"
     --- exit 2 ---
     "#);

@@ -98,6 +98,7 @@ fn a_directory_is_looked_at_as_a_whole() {
     hint: a manifest is called ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md, SANDBOX.md, RUNNER.md or AGENT-CLI.md
     error: check: "missing/ACP.md" cannot be read
       because: No such file or directory (os error 2)
+    hint: name a file that is there, or a directory with manifests in it
     --- exit 2 ---
     "#);
 }

@@ -116,12 +116,12 @@ fn the_long_help() {
         0  the agent has answered
         1  the agent failed: it reported an error, wants a login, or died
         2  the arguments or the settings are wrong; nothing was started
-        3  the agent refused to answer
+        3  the agent refused to answer, or a gate in front of it stopped the turn
         4  the answer is incomplete: a limit was reached, or a part of it was lost
         5  the agent cannot be started
         6  the agent does not speak ACP as we know it
         7  a deadline has passed
-        9  the agent has answered, but something it wanted was refused by the rules
+        9  the agent has answered, but something it wanted was refused by the rules or not approved
        70  something failed on this side
       129  cancelled by SIGHUP: the terminal was closed
       130  cancelled by Ctrl-C

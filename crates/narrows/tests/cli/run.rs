@@ -213,7 +213,9 @@ fn requests_of_the_agent() {
     let mut got: Vec<String> = place.got().lines().skip(3).map(str::to_owned).collect();
     got.sort_unstable();
     assert!(got[0].starts_with(r#"{"jsonrpc":"2.0","id":"f","error":{"code":-32602,"#), "{}", got[0]);
-    assert_snapshot!(got[1], @r#"{"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"selected","optionId":"n"}}}"#);
+    assert_snapshot!(got[1], @r#"
+    {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"narrows/by":"nobody to ask"}}}
+    "#);
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn a_gate_that_does_not_answer_is_named() {
     drop(std::os::unix::net::UnixListener::bind(directory.join("serve-gone.sock")).expect("it is free"));
     let said = told(&governed, &["--list"]);
     assert!(said.contains(&id) && said.contains("--- exit 0 ---"), "{said}");
-    let said = told(&governed, &["--list", &id]);
+    let said = told(&governed, &[&id, "--show"]);
     assert!(said.contains("kind:delete") && said.contains("--- exit 0 ---"), "{said}");
     let mute = std::os::unix::net::UnixListener::bind(directory.join("serve-mute.sock")).expect("it is free");
     std::thread::spawn(move || mute.incoming().for_each(drop));

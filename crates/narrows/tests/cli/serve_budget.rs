@@ -33,7 +33,7 @@ fn decisions(governed: &Governed) -> Vec<Value> {
 }
 
 /// Tries something that spends what there is in an hour or a day, and once more if another hour began meanwhile.
-fn within_an_hour(test: impl Fn() + RefUnwindSafe) {
+pub(crate) fn within_an_hour(test: impl Fn() + RefUnwindSafe) {
     let hour = || SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs() / 3600;
     let began = hour();
     match catch_unwind(&test) {

@@ -34,7 +34,7 @@ fn a_manifest_with_mistakes_is_not_served() {
     ");
     let nowhere = place.told(place.narrows(["serve", "nowhere/ACP.md"]));
     assert!(
-        nowhere.contains("nowhere/ACP.md:1:1: this cannot be read") && nowhere.ends_with("--- exit 2 ---\n"),
+        nowhere.contains("there is no manifest \"nowhere/ACP.md\"") && nowhere.ends_with("--- exit 2 ---\n"),
         "{nowhere}"
     );
 }

@@ -144,10 +144,12 @@ fn there_are_no_more_clients_than_may_be() {
     let (mut first, session) = client(&bus, &governed, 0);
     for place in [0, 1] {
         let mut second = bus.client_at(place);
-        let refused = second.next().expect("a refusal");
+        let refused = initialize(&mut second);
         assert_eq!(refused["error"]["data"]["condition"], "backpressure", "{refused}");
         assert_eq!(second.next(), None);
     }
+    let refused = bus.client_at(0).next().expect("a refusal of who says nothing");
+    assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(null), &json!(-32012)), "{refused}");
     first.prompt(&json!(2), &session, "go");
     assert_eq!(first.answer(&json!(2))["result"]["stopReason"], "end_turn");
     drop(first);

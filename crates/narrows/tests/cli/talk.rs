@@ -148,6 +148,11 @@ impl<'a> Talk<'a> {
         kill_process(pid, signal).expect("it runs");
     }
 
+    /// Closes its input, and reads on.
+    pub(crate) fn close_input(&mut self) {
+        drop(self.input.take());
+    }
+
     /// Closes its input and waits until it and all it started has ended. What it still writes must be messages.
     pub(crate) fn end(mut self) -> Ended {
         drop(self.input.take());

@@ -66,14 +66,47 @@ impl fmt::Display for Exhausted {
         out.write_str(match self {
             Self::Hour => "requests of this hour",
             Self::Day => "requests of this day",
-            Self::Amount => "money of this day",
+            Self::Amount => "cents of this day",
         })
+    }
+}
+
+/// A bound that one more request would exceed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Excess {
+    /// Which.
+    pub what: Exhausted,
+    /// How much of it is used, at most all; `None` if nobody knows.
+    pub used: Option<u64>,
+    /// How much there is.
+    pub limit: u64,
+}
+
+impl Excess {
+    fn of(what: Exhausted, used: u64, limit: Option<u64>) -> Self {
+        let limit = limit.unwrap_or_default();
+        // More than all of it tells nothing, and one that waits for an approval must not seem to be another for it.
+        Self { what, used: (used < u64::MAX).then_some(used.min(limit)), limit }
+    }
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = if self.what == Exhausted::Amount { " cents" } else { "" };
+        match self.used {
+            Some(used) => write!(out, "{used} of {}{unit}", self.limit)?,
+            None => write!(out, "of {}{unit} nobody knows how much is left", self.limit)?,
+        }
+        match self.what {
+            Exhausted::Hour => out.write_str(", renewed at the next full hour"),
+            Exhausted::Day | Exhausted::Amount => out.write_str(", renewed at 00:00 UTC"),
+        }
     }
 }
 
 impl Budget {
     /// What would be exceeded by one more request.
-    pub fn exhausted(&self, ledger: &Ledger<'_>, clause: &str) -> Option<Exhausted> {
+    pub fn exhausted(&self, ledger: &Ledger<'_>, clause: &str) -> Option<Excess> {
         let usage = (ledger.usage)(clause);
         let full = |used: u64, bound: Option<u64>| bound.is_some_and(|bound| used >= bound);
         // What this request costs counts as well; if nobody knows, what was spent does.
@@ -83,11 +116,11 @@ impl Budget {
                 || ledger.amount_cents.is_none_or(|amount| amount > 0) && usage.amount_cents >= bound
         });
         if full(usage.hour, self.per_hour) {
-            Some(Exhausted::Hour)
+            Some(Excess::of(Exhausted::Hour, usage.hour, self.per_hour))
         } else if full(usage.day, self.per_day) {
-            Some(Exhausted::Day)
+            Some(Excess::of(Exhausted::Day, usage.day, self.per_day))
         } else if overspent {
-            Some(Exhausted::Amount)
+            Some(Excess::of(Exhausted::Amount, usage.amount_cents, self.amount_cents))
         } else {
             None
         }
@@ -101,7 +134,8 @@ mod tests {
     #[track_caller]
     fn check(budget: &Budget, usage: Usage, amount_cents: Option<u64>, expected: Option<Exhausted>) {
         let ledger = Ledger { usage: &|_| usage, amount_cents };
-        assert_eq!(budget.exhausted(&ledger, "x"), expected, "{budget:?} {usage:?} {amount_cents:?}");
+        let what = budget.exhausted(&ledger, "x").map(|excess| excess.what);
+        assert_eq!(what, expected, "{budget:?} {usage:?} {amount_cents:?}");
     }
 
     #[test]
@@ -120,5 +154,16 @@ mod tests {
         check(&money, Usage { amount_cents: 100, ..Usage::default() }, Some(0), None);
         check(&money, Usage { amount_cents: u64::MAX, ..Usage::default() }, Some(9), Some(Exhausted::Amount));
         check(&Budget::default(), Usage { hour: 9, day: 9, amount_cents: 9 }, Some(9), None);
+    }
+
+    #[test]
+    fn what_is_used_up_is_told_with_its_bound_and_when_it_is_renewed() {
+        let check = |what, used, limit, expected: &str| {
+            assert_eq!(Excess::of(what, used, Some(limit)).to_string(), expected);
+        };
+        check(Exhausted::Hour, 2, 2, "2 of 2, renewed at the next full hour");
+        check(Exhausted::Day, 7, 3, "3 of 3, renewed at 00:00 UTC");
+        check(Exhausted::Amount, 60, 100, "60 of 100 cents, renewed at 00:00 UTC");
+        check(Exhausted::Day, u64::MAX, 3, "of 3 nobody knows how much is left, renewed at 00:00 UTC");
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::budget::Exhausted;
+use super::budget::{Excess, Exhausted};
 use super::class::{Class, Severity};
 use super::clause::Signer;
 use crate::action::Action;
@@ -78,6 +78,11 @@ pub enum Reason {
         clause: String,
         /// What of it.
         what: Exhausted,
+        /// How much of that is used, at most all; absent if nobody knows.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        used: Option<u64>,
+        /// How much there is.
+        limit: u64,
     },
     /// The level of autonomy does not allow it unasked.
     Level {
@@ -156,7 +161,10 @@ impl fmt::Display for Reason {
             Self::Autonomy { clause, level, ceiling } => {
                 write!(out, "policy `{clause}` holds up to autonomy {ceiling}, and this is {level}")
             }
-            Self::Budget { clause, what } => write!(out, "the {what} under policy `{clause}` are used up"),
+            Self::Budget { clause, what, used, limit } => {
+                let excess = Excess { what: *what, used: *used, limit: *limit };
+                write!(out, "the {what} under policy `{clause}` are used up ({excess})")
+            }
             Self::Level { level } => write!(out, "autonomy {level} does not allow it unasked"),
             Self::Default => out.write_str("no policy matches"),
             Self::Policy(decision) => write!(out, "{}", decision.because),

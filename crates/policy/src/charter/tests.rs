@@ -228,7 +228,7 @@ fn a_budget_that_is_used_up_needs_an_approval() {
     assert_eq!(ruling.approvals, [Approval { clause: "spend".into(), signers: vec![signer], quorum: 2 }]);
     assert_eq!(
         ruling.to_string(),
-        "require-approval: the requests of this day under policy `spend` are used up"
+        "require-approval: the requests of this day under policy `spend` are used up (2 of 2, renewed at 00:00 UTC)"
     );
 }
 

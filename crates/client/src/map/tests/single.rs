@@ -510,3 +510,30 @@ fn limits_may_count_as_success() {
     let end = Outcome::new(End::Stopped(Some(StopReason::MaxTokens)));
     assert_eq!(mapper.finish(end, 1, &mut events), Some(Status::Success));
 }
+
+#[test]
+fn what_a_gate_says_is_not_what_the_agent_thinks() {
+    let check = |meta: Value, expected: &str, why: Option<&str>| {
+        let mut stage = Stage::new(V1);
+        let params = json!({"sessionId": "s", "update": thought(None, "hm"), "_meta": meta});
+        let effects = stage.mapper.update(params.to_string().as_bytes(), 0, &mut stage.events);
+        assert_eq!(
+            (stage.short(), effects.interrupted.as_deref()),
+            (vec![expected.to_owned()], why),
+            "{params}"
+        );
+    };
+    let told = json!({"aip44": {"approval": "n-1", "state": "waiting"}});
+    check(told, r#"- {"type":"other","name":"approval","data":{"approval":"n-1","state":"waiting"}}"#, None);
+    for meta in
+        [json!(null), json!({}), json!({"aip44": {"tier": "approval"}}), json!({"aip44": {"approval": 7}})]
+    {
+        check(meta, "assistant.reasoning.delta hm", None);
+    }
+    check(json!({"x": {"approval": "n-1"}}), "assistant.reasoning.delta hm", None);
+    let mut stage = Stage::new(V2);
+    let idle = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "refusal"});
+    let params = json!({"sessionId": "s", "update": idle, "_meta": {"aip44": {"interrupted": "so"}}});
+    let effects = stage.mapper.update(params.to_string().as_bytes(), 0, &mut stage.events);
+    assert_eq!(effects.interrupted.as_deref(), Some("so"));
+}

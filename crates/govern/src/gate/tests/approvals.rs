@@ -43,7 +43,7 @@ fn somebody_who_may_approves_once() {
     scene.tool("1", "Bash", "in_progress", &json!({"command": "make install"}));
     assert_snapshot!(scene.seen(), @r#"
     log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make install`: policy `runs` says so"
-    log operator.interrupted reason="it ran `Bash` without an approval"
+    log operator.interrupted reason="it ran `Bash` without an approval (require-approval `make install`: policy `runs` says so)"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     "#);
 }
@@ -70,10 +70,12 @@ fn nobody_in_time_is_a_refusal() {
     assert_eq!(scene.gate.deadline(), Some(Duration::from_secs(300)));
     scene.pass(1);
     assert_snapshot!(scene.seen(), @r#"
+    log request.expired reason="nobody approved n-1 within 5 min"
     c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"aip44:n:1"}}
     log policy.resolved deny tool="Bash" approval={"refused":"nobody approved in time"} reason="require-approval `make`: policy `runs` says so"
     log operator.resumed
-    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"}}}
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"\napproval n-1 of `Bash` was refused: nobody approved in time (require-approval `make`: policy `runs` says so)\n"}}}}
+    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"aip44":{"refused":"nobody approved in time"}}}}
     "#);
 }
 
@@ -85,6 +87,7 @@ fn who_may_not_approve_is_not_asked_and_does_not_count() {
     assert_snapshot!(scene.seen(), @r#"
     log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` says so"
     log operator.suspended reason="n-1"
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"\nwaiting for approval n-1 of `Bash` by 1 of role lead (require-approval `make`: policy `runs` says so); `narrows approve n-1 --key FILE` gives it, and without it the call is refused in 5 min\n"}}}}
     "#);
     says(&mut scene, "allow_once");
     assert_snapshot!(scene.seen(), @"");
@@ -105,6 +108,7 @@ fn who_may_not_approve_is_not_asked_and_does_not_count() {
     assert_snapshot!(scene.seen(), @r#"
     log policy.resolved allow tool="Bash" approval="user:lead" reason="require-approval `make`: policy `runs` says so"
     log operator.resumed
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"\napproval n-1 of `Bash` was given by user:lead\n"}}}}
     a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"y"}}}
     "#);
     assert_eq!(scene.gate.ballot(scene.now, ballot("lead"), &mut scene.sight), Err(BallotError::Unknown));
@@ -121,7 +125,7 @@ fn a_cancelled_turn_approves_nothing() {
     c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"aip44:n:1"}}
     log policy.resolved deny tool="Bash" approval={"refused":"the turn was cancelled"} reason="require-approval `make`: policy `runs` says so"
     log operator.resumed
-    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"}}}
+    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"aip44":{"refused":"the turn was cancelled"}}}}
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     log operator.interrupted reason="cancelled"
     c < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
@@ -310,4 +314,23 @@ fn a_turn_begins_once_the_approval_is_recorded_and_ends_once_its_interruption_is
     scene.records = true;
     scene.commit();
     assert!(scene.seen().contains("refusal"));
+}
+
+#[test]
+fn nobody_is_said_to_have_rejected_what_nobody_was_asked() {
+    let check = |meta: Value, expected: &str| {
+        let mut scene = Scene::at_work();
+        let tool = json!({"toolCallId": "1", "name": "Bash", "rawInput": {"command": "make"}});
+        let options = json!([{"optionId": "n", "kind": "reject_once"}]);
+        let params = json!({"sessionId": "s", "toolCall": tool, "options": options});
+        scene.wants(7, "session/request_permission", &params);
+        let result = json!({"outcome": {"outcome": "cancelled"}, "_meta": meta});
+        scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result": result}));
+        let seen = scene.seen();
+        assert!(seen.contains(&format!("approval={{\"refused\":\"{expected}\"}}")), "{meta}: {seen}");
+    };
+    check(json!(null), "user:ada rejected it");
+    check(json!({"narrows/by": "answer"}), "user:ada rejected it");
+    check(json!({"narrows/by": "nobody to ask"}), "nobody could be asked at the client of user:ada");
+    check(json!({"narrows/by": "timed out"}), "nobody answered at the client of user:ada");
 }

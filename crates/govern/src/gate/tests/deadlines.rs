@@ -133,6 +133,7 @@ fn a_silent_turn_is_stopped_and_answered_with_an_error() {
     assert_snapshot!(scene.seen(), @"");
     scene.pass(1);
     assert_snapshot!(scene.seen(), @r#"
+    log request.expired reason="the agent said nothing for 10 min"
     log operator.interrupted reason="the agent said nothing for 10 min"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     "#);
@@ -249,6 +250,7 @@ fn a_client_that_does_not_do_it_is_not_waited_for_forever() {
     assert_eq!(scene.seen(), "");
     scene.pass(1);
     assert_snapshot!(scene.seen(), @r#"
+    log request.expired reason="the client did not answer within 10 min"
     log tool.call allow tool="fs/read_text_file" approval="auto"
     c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":7}}
     a < {"jsonrpc":"2.0","id":7,"error":{"code":-32011,"message":"the client did not answer within 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}

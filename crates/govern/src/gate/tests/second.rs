@@ -88,9 +88,9 @@ fn a_denied_call_is_not_shown_and_one_that_runs_ends_the_turn_with_a_refusal() {
     tell(&mut scene, "Rm", "delete", "in_progress");
     state(&mut scene, json!({"state": "idle", "stopReason": "cancelled"}));
     assert_snapshot!(scene.seen(), @r#"
-    log operator.interrupted reason="it ran `Rm`, which was refused"
+    log operator.interrupted reason="it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` says so)"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
-    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"state_update","state":"idle","stopReason":"refusal"},"_meta":{"aip44":{"interrupted":"it ran `Rm`, which was refused"}}}}
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"state_update","state":"idle","stopReason":"refusal"},"_meta":{"aip44":{"interrupted":"it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` says so)"}}}}
     "#);
 }
 

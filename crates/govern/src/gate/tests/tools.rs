@@ -50,9 +50,9 @@ fn a_denied_call_is_not_announced_and_one_that_runs_all_the_same_ends_the_turn()
     );
     scene.answer(2, &json!({"stopReason": "end_turn"}));
     assert_snapshot!(scene.seen(), @r#"
-    log operator.interrupted reason="it ran `Rm`, which was refused"
+    log operator.interrupted reason="it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` says so)"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
-    c < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"refusal","_meta":{"aip44":{"interrupted":"it ran `Rm`, which was refused"}}}}
+    c < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"refusal","_meta":{"aip44":{"interrupted":"it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` says so)"}}}}
     "#);
 }
 
@@ -74,7 +74,7 @@ fn a_call_that_needs_an_approval_and_does_not_wait_for_it_ends_the_turn() {
     scene.tool("1", "Bash", "in_progress", &json!({"command": "make"}));
     assert_snapshot!(scene.seen(), @r#"
     log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` says so"
-    log operator.interrupted reason="it ran `Bash` without an approval"
+    log operator.interrupted reason="it ran `Bash` without an approval (require-approval `make`: policy `runs` says so)"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     "#);
     scene.pass(11);
@@ -122,7 +122,7 @@ fn another_input_is_another_call() {
         "status": "in_progress"}));
     assert_snapshot!(scene.seen(), @r#"
     log policy.resolved require-approval tool="Read" approval="pending" reason="require-approval `/w/a/b`: no policy matches"
-    log operator.interrupted reason="it ran `Read` without an approval"
+    log operator.interrupted reason="it ran `Read` without an approval (require-approval `/w/a/b`: no policy matches)"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     "#);
 }

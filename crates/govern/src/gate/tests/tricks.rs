@@ -43,7 +43,7 @@ fn what_is_changed_while_somebody_is_asked_was_not_approved() {
     log policy.resolved deny tool="Bash" approval={"refused":"the call was changed while it waited"} reason="require-approval `make`: policy `runs` says so"
     log operator.resumed
     log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` says so"} reason="deny `/w/a`: policy `never` says so"
-    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"}}}
+    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"aip44":{"refused":"the call was changed while it waited"}}}}
     "#);
     says(&mut scene, &json!("aip44:n:1"), "allow_once");
     assert_eq!(approves(&mut scene, 1), Err(BallotError::Unknown));
@@ -63,7 +63,7 @@ fn whatever_changes_what_is_decided_is_asked_about_anew() {
         scene.update(&update);
         let seen = scene.seen();
         assert_eq!(
-            seen.contains(r#""id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"}}"#),
+            seen.contains(r#""id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"}"#),
             is_other,
             "{seen}"
         );

@@ -64,6 +64,18 @@ fn text(entry: &Entry) -> String {
             None => policy.reference.clone(),
         });
     }
+    parts.extend(target(entry));
+    if let Some(approval) = approval(entry) {
+        parts.push(approval);
+    }
+    let about = |key: &str| entry.aip44(key).and_then(Value::as_str).filter(|words| !words.is_empty());
+    parts.extend(about("identity").map(|who| format!("for {who}")));
+    parts.extend(about("method").map(|method| format!("method {method}")));
+    parts.extend(about("code").map(|code| format!("code {code}")));
+    // What a policy refuses by itself it refuses for this reason.
+    let refused = entry.aip44("approval").and_then(|approval| approval.get("refused")?.as_str());
+    let reason = about("reason").filter(|reason| refused != Some(reason));
+    parts.extend(reason.map(|reason| format!("because {reason}")));
     if entry.subject.kind != "session"
         && let Some(session) = entry.session()
     {
@@ -81,6 +93,38 @@ fn text(entry: &Entry) -> String {
     format!("{}{}", &parts[0][..width - entry.seq.to_string().len()], long_line(&parts.join("  "), LONGEST))
 }
 
+/// What a call is about: the file, the command or the address in its input.
+fn target(entry: &Entry) -> Option<String> {
+    let input = entry.input.as_ref()?;
+    let words = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(words) => {
+            let words: Option<Vec<&str>> = words.iter().map(Value::as_str).collect();
+            words.filter(|words| !words.is_empty()).map(|words| words.join(" "))
+        }
+        _ => None,
+    };
+    let keys = ["path", "file_path", "filePath", "command", "url", "uri", "cwd", "locations"];
+    let found = keys.iter().find_map(|key| words(input.get(*key)?).map(|words| (key, words)));
+    found.map(|(key, words)| match *key {
+        "command" => format!("$ {words}"),
+        _ => words,
+    })
+}
+
+/// Who approved it, or why nobody did.
+fn approval(entry: &Entry) -> Option<String> {
+    let told = entry.aip44("approval")?;
+    if let Some(why) = told.get("refused").and_then(Value::as_str) {
+        return Some(format!("refused: {why}"));
+    }
+    Some(match told.as_str()? {
+        "auto" => "by policy".to_owned(),
+        "pending" => "waits for an approval".to_owned(),
+        who => format!("approved by {who}"),
+    })
+}
+
 /// The object of seven fields; nothing if it is no call of a tool.
 fn aip44(entry: &Entry) -> Option<Value> {
     if entry.aip44("kind").and_then(Value::as_str) != Some("tool-call") {
@@ -95,4 +139,51 @@ fn aip44(entry: &Entry) -> Option<Value> {
         "result": entry.output,
         "approval": entry.aip44("approval"),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(input: &Value, approval: &Value, expected: &str) {
+        let entry = json!({
+            "$schema": "s", "doctype": "d", "seq": 7, "ts": "T", "action": "policy.resolved", "actor": {"id": "operator:tidy"},
+            "subject": {"kind": "tool", "ref": "Bash"}, "input": input,
+            "policy": {"ref": "runs", "decision": "deny"}, "prevHash": "p", "hash": "h",
+            "metadata": {"aip44": {"session": "s", "identity": "user:ada", "approval": approval, "reason": "deny: so"}},
+        });
+        let entry: Entry = serde_json::from_value(entry).expect("an entry");
+        assert_eq!(
+            text(&entry),
+            format!("     7  T  policy.resolved  tool Bash  operator:tidy  deny (runs)  {expected}")
+        );
+    }
+
+    #[test]
+    fn a_line_tells_what_it_was_about_who_decided_for_whom_and_why() {
+        let rest = "for user:ada  because deny: so  session s";
+        check(
+            &json!({"path": "/w/a"}),
+            &json!({"refused": "nobody approved in time"}),
+            &format!("/w/a  refused: nobody approved in time  {rest}"),
+        );
+        check(
+            &json!({"command": ["rm", "-r", "x"]}),
+            &json!("user:lead, user:bob"),
+            &format!("$ rm -r x  approved by user:lead, user:bob  {rest}"),
+        );
+        check(&json!({"locations": ["/a", "/b"]}), &json!("auto"), &format!("/a /b  by policy  {rest}"));
+        check(
+            &json!({"n": 1}),
+            &json!({"refused": "deny: so"}),
+            "refused: deny: so  for user:ada  session s",
+        );
+        check(&json!({"n": 1}), &json!("pending"), &format!("waits for an approval  {rest}"));
+        check(
+            &json!({"url": "http://x/\u{1b}[2J"}),
+            &json!("auto"),
+            &format!("http://x/\\u{{1b}}[2J  by policy  {rest}"),
+        );
+    }
 }

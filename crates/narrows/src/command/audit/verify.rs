@@ -63,6 +63,10 @@ fn secret(file: &Path) -> Result<Secret, Failure> {
 }
 
 fn summary(path: &Path, report: &Report, head: Option<&SignedHead>) -> String {
+    if report.entries == 0 {
+        let told = format!("{}: the log is empty: nothing was recorded in it yet", path.display());
+        return format!("{}\n", line(&told));
+    }
     let entries = super::many(report.entries, "entry", "entries");
     let files = super::many(report.segments as u64, "file", "files");
     let head = head.map_or(String::new(), |SignedHead { head, signature }| {

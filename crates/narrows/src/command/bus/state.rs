@@ -12,6 +12,9 @@ use crate::terminal::{line, long_line};
 /// How much of a reason fits into a table.
 const REASON: usize = 60;
 
+/// How a worker ends whose manifest cannot be served.
+const REFUSED: &str = "exit status 2";
+
 /// What a bus says about itself. What it does not say is nothing: it may be another version.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -141,7 +144,15 @@ impl State {
         text.push_str(&self.pools());
         for pool in &self.pools {
             if let Some(manifest) = &pool.manifest {
-                _ = writeln!(text, "pool {} is governed by {}", line(&pool.name), line(manifest));
+                let (name, manifest) = (line(&pool.name), line(manifest));
+                _ = writeln!(text, "pool {name} is governed by {manifest}");
+                if pool.last_loss.as_deref().is_some_and(|loss| loss.starts_with(REFUSED)) {
+                    _ = writeln!(
+                        text,
+                        "  it is not served: if its files have changed since they were trusted, look at them and then \
+                         `narrows serve --approve {manifest}`; else `narrows check {manifest}` says what is wrong"
+                    );
+                }
             }
         }
         text.push('\n');
@@ -312,6 +323,18 @@ mod tests {
         POOL     WORKER  PROCESS  STATE  AGE    SESSIONS  PENDING  ASKING  QUEUED   STRIKES  PAUSED
         default  0       4711     busy   1m 1s  2         1        0       3.0 MiB  0        yes
         ");
+    }
+
+    #[test]
+    fn a_manifest_that_is_not_served_says_what_to_do() {
+        let table = |loss: &str| {
+            let pool = json!({"name": "p", "manifest": "/w/ACP.md", "last_loss": loss});
+            State::read(&json!({"pools": [pool]}).to_string()).expect("a state").table(None)
+        };
+        assert!(table("exit status 2").contains("`narrows serve --approve /w/ACP.md`"));
+        for other in ["exit status 1", "signal 9", ""] {
+            assert!(!table(other).contains("--approve"), "{other}");
+        }
     }
 
     #[test]

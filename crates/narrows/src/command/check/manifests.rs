@@ -60,7 +60,7 @@ pub(super) fn check_served(manifest: &Path, strict: bool, json: bool) -> Result<
 
 /// The files at `path`, with what is wrong with each.
 fn look(path: &Path) -> Result<Vec<Checked>, Failure> {
-    let unreadable = |error: io::Error| Failure::unreadable("check", path, &error);
+    let unreadable = |error: io::Error| Failure::unchecked(path, &error);
     if path.is_dir() {
         let mut files = narrows_manifest::check_directory(path).map_err(unreadable)?;
         if files.is_empty() {

@@ -114,10 +114,10 @@ impl Decide for Answers {
             return Box::pin(async move { reply });
         }
         if state.ended {
-            return Box::pin(async { Reply::Reject });
+            return Box::pin(async { Reply::Nobody });
         }
         let (answer, waiting) = oneshot::channel();
         state.waiting.insert(question.id.clone(), answer);
-        Box::pin(async move { waiting.await.unwrap_or(Reply::Reject) })
+        Box::pin(async move { waiting.await.unwrap_or(Reply::Nobody) })
     }
 }

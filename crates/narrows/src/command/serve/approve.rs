@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use narrows_audit::{Approval, Signer, Timestamp, Verdict, key};
 
-use super::case::{Answer, Ask, Case, LONGEST_ANSWER, Listed};
+use super::case::{Answer, Ask, LONGEST_ANSWER, Listed};
+use super::sheet;
 use crate::cli::Approve;
 use crate::config::{Variables, runtime_dir};
 use crate::failure::{Code, Failure};
@@ -43,7 +44,10 @@ pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
         Ok(_) => return Err(Failure::not_approved("the gate does not understand it")),
         Err(error) => return Err(Failure::no_gate(&socket, &error)),
     };
-    let Some(file) = &args.key else { return show(&case) };
+    let Some(file) = args.key.as_ref().filter(|_| !args.show) else {
+        output::print(sheet::write(&case).as_bytes())?;
+        return Ok(Code::Success.exit());
+    };
     let key = key::read_signing(file).map_err(|error| Failure::key_file("--key", file, &error))?;
     let artifact = case.artifact().map_err(|_| Failure::not_approved("what waits is nested too deeply"))?;
     let decision = if args.reject.is_some() { Verdict::Reject } else { Verdict::Approve };
@@ -83,20 +87,16 @@ fn unanswered(mut silent: Vec<(PathBuf, io::Error)>) -> Option<Failure> {
     Some(Failure::no_gate(&socket, &error))
 }
 
-/// Shows all of one.
-fn show(Case { id, tool, input, reason, .. }: &Case) -> Result<ExitCode, Failure> {
-    let told = long_line(&format!("{id}  {tool} {input}  ({reason})"), usize::MAX);
-    output::print(format!("{told}\n").as_bytes())?;
-    Ok(Code::Success.exit())
-}
-
 /// Tells what waits, and fails if there may be more.
 fn list(waiting: &[(PathBuf, Listed)], silent: Vec<(PathBuf, io::Error)>) -> Result<ExitCode, Failure> {
     if waiting.is_empty() && silent.is_empty() {
         output::complain("nothing waits for an approval\n");
     }
-    for (_, Listed { id, tool, input, reason }) in waiting {
-        let told = long_line(&format!("{id}  {tool} {input}  ({reason})"), LISTED);
+    for (_, Listed { id, tool, input, reason, needs, until }) in waiting {
+        let needs = if needs.is_empty() { String::new() } else { format!("; needs {needs}") };
+        let left = sheet::left(*until);
+        let left = if left.is_empty() { left } else { format!("; refused {left}") };
+        let told = long_line(&format!("{id}  {tool} {input}  ({reason}{needs}{left})"), LISTED);
         output::print(format!("{told}\n").as_bytes())?;
     }
     unanswered(silent).map_or_else(|| Ok(Code::Success.exit()), Err)

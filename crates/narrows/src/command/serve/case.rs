@@ -42,13 +42,28 @@ pub(super) enum Answer {
 }
 
 /// Something that waits for an approval.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Case {
     pub(super) id: String,
     pub(super) session: String,
     pub(super) tool: String,
     pub(super) input: Value,
     pub(super) reason: String,
+    /// Whose approval it needs, in words.
+    #[serde(default)]
+    pub(super) needs: String,
+    /// Who has given theirs.
+    #[serde(default)]
+    pub(super) given: Vec<String>,
+    /// For whom it is to be done.
+    #[serde(default)]
+    pub(super) client: String,
+    /// What the agent shows of it beside the input.
+    #[serde(default)]
+    pub(super) content: Value,
+    /// Until when it waits, in seconds since 1970.
+    #[serde(default)]
+    pub(super) until: u64,
 }
 
 /// The same in few words.
@@ -59,19 +74,23 @@ pub(super) struct Listed {
     /// The input, or how it begins, how long it is, and a digest of it.
     pub(super) input: String,
     pub(super) reason: String,
+    #[serde(default)]
+    pub(super) needs: String,
+    #[serde(default)]
+    pub(super) until: u64,
 }
 
 impl From<&Case> for Listed {
     fn from(case: &Case) -> Self {
-        let Case { id, tool, reason, .. } = case;
-        Self { id: id.clone(), tool: tool.clone(), input: case.shown(), reason: reason.clone() }
+        let Case { id, tool, reason, needs, until, .. } = case.clone();
+        Self { input: case.shown(), id, tool, reason, needs, until }
     }
 }
 
 impl From<Open> for Case {
     fn from(open: Open) -> Self {
-        let Open { id, session, tool, input, reason, .. } = open;
-        Self { id, session, tool, input, reason }
+        let Open { id, session, tool, input, content, reason, needs, given, client, until, .. } = open;
+        Self { id, session, tool, input, reason, needs, given, client, content, until }
     }
 }
 
@@ -83,7 +102,10 @@ impl Case {
             let (length, digest) = (text.len(), hex(&Sha256::digest(&text)));
             let end = (0..=SHOWN).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
             text.truncate(end);
-            text.push_str(&format!("… ({length} bytes, sha256:{digest})"));
+            let id = &self.id;
+            text.push_str(&format!(
+                "… ({length} bytes, sha256:{digest}; all of it: narrows approve {id} --show)"
+            ));
         }
         text
     }
@@ -112,14 +134,16 @@ mod tests {
             tool: "t".into(),
             input: json!(input),
             reason: "r".into(),
+            ..Case::default()
         };
         let end = SHOWN - 2;
         assert_eq!(case(&"a".repeat(end)).shown(), format!("\"{}\"", "a".repeat(end)));
         for long in ["a".repeat(5 << 20), "é".repeat(5 << 20)] {
             let (one, other) = (case(&long), case(&format!("{long}!")));
+            assert!(one.shown().ends_with("; all of it: narrows approve n-1 --show)"));
             let listed = Listed::from(&one);
             assert!(
-                listed.input.len() < SHOWN + 120 && listed.input.starts_with(&format!("\"{}", &long[..8]))
+                listed.input.len() < SHOWN + 180 && listed.input.starts_with(&format!("\"{}", &long[..8]))
             );
             assert!(listed.input.contains(&format!("… ({} bytes, sha256:", long.len() + 2)));
             assert_ne!(one.shown(), other.shown());
@@ -135,6 +159,7 @@ mod tests {
             tool: "t".into(),
             input: json!({"b": 1, "a": 2}),
             reason: "r".into(),
+            ..Case::default()
         };
         let artifact = |case: &Case| case.artifact().expect("shallow");
         assert!(artifact(&case).starts_with("n-1#sha256:"));

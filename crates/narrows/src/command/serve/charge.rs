@@ -6,6 +6,7 @@ use narrows_govern::Patience;
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::{AuditTarget, Bundle, Finding, Findings, Kind, PlannedMount, Severity};
 
+use super::admin::Admin;
 use super::bounds::inside;
 use super::keys::KeyFiles;
 use super::scripts::Scripts;
@@ -27,14 +28,24 @@ pub(super) struct Charge {
     pub(super) scripts: Scripts,
     /// How long anything may take.
     pub(super) patience: Patience,
+    /// Where those come in who approve from elsewhere, if that was said.
+    pub(super) admin: Option<Admin>,
+    /// What clients are to know that they would not learn otherwise.
+    pub(super) notice: Option<String>,
 }
 
 impl Charge {
     /// Loads it and tells what is wrong with it. `None`: it cannot be used.
     pub(super) fn load(args: &Serve) -> Result<Option<Self>, Failure> {
         let manifest = manifest_at(&args.path);
+        if let Err(error) = std::fs::metadata(&manifest) {
+            return Err(Failure::no_manifest(&manifest, &error));
+        }
         // As the user wrote it, so that what is said about files leads there.
         let shown = args.root.as_deref().unwrap_or_else(|| parent(&manifest));
+        if !shown.is_dir() {
+            return Err(Failure::no_root(shown));
+        }
         let bundle = match narrows_manifest::load(&manifest, args.root.as_deref()) {
             Ok(bundle) => bundle,
             Err(findings) => {
@@ -48,7 +59,8 @@ impl Charge {
         let patience = patience(args)?;
         let scripts = Scripts::read(&root, &bundle)
             .map_err(|error| Failure::unreadable("what is to be run", &root, &error))?;
-        Ok(Some(Self { bundle, root, keys, scripts, patience }))
+        let admin = Admin::of(args, &bundle, &root)?;
+        Ok(Some(Self { bundle, root, keys, scripts, patience, admin, notice: None }))
     }
 
     /// What decides about the agent, or is run for the next one, is not for it to change: the files of the manifest, the keys,

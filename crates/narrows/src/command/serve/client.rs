@@ -20,7 +20,7 @@ use crate::command::run;
 use crate::desk::Desk;
 use crate::drive::{Chosen, Start, Wanted};
 use crate::environment;
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, THE_GATE};
 
 /// Everything is asked: the gate has decided, and what it asks is for somebody to answer.
 const ASK: &str = "[[rule]]\nname = \"the gate asks\"\neffect = \"ask\"\nkind = \"*\"\n";
@@ -38,7 +38,7 @@ impl Decide for Behind {
         }
         match &self.person {
             Some(person) => person.decide(question),
-            None => Box::pin(std::future::ready(Reply::Reject)),
+            None => Box::pin(std::future::ready(Reply::Nobody)),
         }
     }
 }
@@ -46,7 +46,7 @@ impl Decide for Behind {
 /// Runs the turn and prints its answer.
 pub(super) fn run(post: Post, prompt: &[String]) -> Result<ExitCode, Failure> {
     let request = RunRequest::text(prompt.join(" "));
-    let (rules, _) = Rules::parse(ASK, "the gate").map_err(|error| Failure::bad_rules(&error))?;
+    let (rules, _) = Rules::parse(ASK, THE_GATE).map_err(|error| Failure::bad_rules(&error))?;
     let policy = Policy::new(Access::High, Narrowing::default()).with_rules(rules);
     super::super::block_on(turn(post, request, policy))?
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_audit::{Approval, Timestamp, Verdict};
+use narrows_bus::listen::Listener;
 use narrows_govern::{Ballot, Inquiry};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -39,12 +40,16 @@ const SIGNATURES: &str = "signatures";
 pub(super) struct Door {
     pub(super) path: PathBuf,
     task: JoinHandle<()>,
+    /// Its file goes with this, if it is where somebody has named it.
+    named: Option<Listener>,
 }
 
 impl Drop for Door {
     fn drop(&mut self) {
         self.task.abort();
-        let _ = std::fs::remove_file(&self.path);
+        if self.named.is_none() {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -62,12 +67,6 @@ struct Porter {
 pub(super) fn open(charge: &Charge, gates: Roster) -> Result<Option<Door>, Failure> {
     let Some(governance) = &charge.bundle.governance else { return Ok(None) };
     let keys = charge.keys.keys(&charge.root)?;
-    let Some(directory) = runtime_dir(&Variables::of_process()) else {
-        tracing::warn!(
-            "nobody can approve from elsewhere: neither XDG_RUNTIME_DIR nor HOME says where a socket could be"
-        );
-        return Ok(None);
-    };
     let porter = Porter {
         gates,
         keys,
@@ -75,11 +74,22 @@ pub(super) fn open(charge: &Charge, gates: Roster) -> Result<Option<Door>, Failu
         root: charge.root.clone(),
         signatures: governance.scope.join(SIGNATURES),
     };
+    if let Some(admin) = &charge.admin {
+        let (listener, file) = admin.open()?;
+        let task = tokio::spawn(welcome(listener, Arc::new(porter), admin.is_shared()));
+        return Ok(Some(Door { path: admin.path().to_owned(), task, named: Some(file) }));
+    }
+    let Some(directory) = runtime_dir(&Variables::of_process()) else {
+        tracing::warn!(
+            "nobody can approve from elsewhere: neither XDG_RUNTIME_DIR nor HOME says where a socket could be"
+        );
+        return Ok(None);
+    };
     let path = directory.join(format!("serve-{}.sock", std::process::id()));
     match bind(&directory, &path) {
         Ok(listener) => {
-            let task = tokio::spawn(welcome(listener, Arc::new(porter)));
-            Ok(Some(Door { path, task }))
+            let task = tokio::spawn(welcome(listener, Arc::new(porter), false));
+            Ok(Some(Door { path, task, named: None }))
         }
         Err(error) => {
             tracing::warn!(%error, "nobody can approve from elsewhere: the admin socket cannot be opened");
@@ -104,7 +114,8 @@ fn bind(directory: &Path, path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-async fn welcome(listener: UnixListener, porter: Arc<Porter>) {
+/// Lets in whoever may come: the owner of the socket, or where it is shared, whoever its file lets.
+async fn welcome(listener: UnixListener, porter: Arc<Porter>, is_shared: bool) {
     let slots = Arc::new(Semaphore::new(VISITORS));
     loop {
         // Never closed.
@@ -114,7 +125,7 @@ async fn welcome(listener: UnixListener, porter: Arc<Porter>) {
             continue;
         };
         let ours = rustix::process::geteuid().as_raw();
-        if !stream.peer_cred().is_ok_and(|peer| peer.uid() == ours || peer.uid() == 0) {
+        if !is_shared && !stream.peer_cred().is_ok_and(|peer| peer.uid() == ours || peer.uid() == 0) {
             continue;
         }
         let porter = Arc::clone(&porter);

@@ -10,7 +10,7 @@ use narrows_audit::Log;
 use narrows_govern::{Ended, Gate, Inquiry, Lobby, Mandate, Method, Owners, Principal};
 use narrows_link::{Link, Sender};
 use narrows_manifest::types::acp::Kind;
-use narrows_wire::{Code as Problem, Frame, RpcError, message};
+use narrows_wire::{self as wire, Code as Problem, Frame, RpcError, message};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{OnceCell, mpsc};
@@ -273,11 +273,12 @@ async fn one_client(host: &Host, for_bus: bool, leaving: &Leaving) -> Result<(),
 
 /// Answers what a client has asked of an agent that could not be started.
 async fn tell_unstarted(mut client: Link) {
+    let error = RpcError::new(Problem::Internal, "the agent could not be started");
     // It has said something already if it is to be told anything.
-    let first = timeout(Duration::ZERO, client.receiver.peek()).await.ok().flatten();
-    if let Some(id) = first.and_then(Frame::id) {
-        let error = RpcError::new(Problem::Internal, "the agent could not be started");
-        let _ = client.sender.push(message::error(id, &error));
+    while let Ok(Some(frame)) = timeout(Duration::ZERO, client.receiver.recv()).await {
+        if let Some(id) = frame.id().filter(|_| frame.kind() == wire::Kind::Request) {
+            let _ = client.sender.push(message::error(id, &error));
+        }
     }
     client.sender.close();
     stand::drain(&client.sender).await;

@@ -12,7 +12,7 @@ use narrows_bus::config::{Door, Limits, Listen};
 use narrows_bus::listen::{Listener, bind};
 use narrows_govern::{Method, Principal};
 use narrows_link::{Link, Options};
-use narrows_wire::{Code as Problem, Kind, RpcError, message};
+use narrows_wire::{Code as Problem, Frame, Kind, RpcError, message};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -22,13 +22,17 @@ use super::guests::Guests;
 use super::host::Host;
 use super::leaving::Leaving;
 use super::web::{Newcomer, Serving, Web};
-use super::{door, peer};
+use super::{door, peer, stand};
 use crate::failure::{Code, Failure};
 use crate::output;
 use crate::terminal::line;
 
 /// How long a client may take to say something that is a message.
 const SILENCE: Duration = Duration::from_secs(30);
+
+/// How long somebody for whom there is no room may take to ask something, and how many may at once.
+const GLANCE: Duration = Duration::from_secs(1);
+const REFUSALS: usize = 64;
 
 /// How long nobody is let in after the system had no room for one.
 const REST: Duration = Duration::from_millis(200);
@@ -59,6 +63,8 @@ enum Stream {
 struct Reception {
     host: Host,
     slots: Arc<Semaphore>,
+    /// Room for those for whom there is none.
+    refusals: Arc<Semaphore>,
     leaving: Leaving,
 }
 
@@ -92,7 +98,8 @@ pub(super) async fn serve(
     if let Some(door) = &door {
         say(&format!("approvals come in at unix:{}", door.path.display()));
     }
-    let reception = Arc::new(Reception { host, slots, leaving });
+    let refusals = Arc::new(Semaphore::new(REFUSALS));
+    let reception = Arc::new(Reception { host, slots, refusals, leaving });
     let mut receiving = JoinSet::new();
     for place in open {
         receiving.spawn(Arc::clone(&reception).receive(place));
@@ -113,7 +120,7 @@ impl Place {
         if *door == Door::Stdio {
             return Ok((Self::Stdio(false), Door::Stdio));
         }
-        let (listener, at) = bind(door).map_err(|error| Failure::door(&error))?;
+        let (listener, at) = bind(door).map_err(|error| Failure::serve_door(&error))?;
         let ready = |error: io::Error| Failure::setup("listen", &error);
         let fd = listener.socket().map_err(ready)?;
         let place = match &at {
@@ -153,9 +160,9 @@ impl Place {
 }
 
 impl Stream {
-    /// Tells somebody why they are not let in, if they can be told at once.
-    fn refuse(&self, error: &RpcError) {
-        let mut line = message::error(b"null", error).to_vec();
+    /// Tells somebody that there is no room, if they can be told at once.
+    fn refuse(&self) {
+        let mut line = message::error(b"null", &crowded()).to_vec();
         line.push(b'\n');
         let _ = match self {
             Self::Tcp(stream, _) => stream.try_write(&line),
@@ -217,9 +224,10 @@ impl Reception {
                 stream = place.accept() => match stream {
                     Ok(mut stream) => match stream.slot().or_else(|| self.slot()) {
                         Some(slot) => drop(visits.spawn(Arc::clone(&self).visit(stream, slot))),
-                        None => {
-                            stream.refuse(&RpcError::new(Problem::Backpressure, "there are too many connections"));
-                        }
+                        None => match Arc::clone(&self.refusals).try_acquire_owned() {
+                            Ok(slot) => drop(visits.spawn(turn_back(stream, slot))),
+                            Err(_) => stream.refuse(),
+                        },
                     },
                     Err(error) => {
                         tracing::warn!(%error, "nobody can be let in for a moment");
@@ -269,6 +277,22 @@ impl Reception {
             }
         }
     }
+}
+
+/// Tells somebody that there is no room, as the answer to what they ask first.
+async fn turn_back(stream: Stream, slot: OwnedSemaphorePermit) {
+    if let Ok(mut client) = stream.into_link() {
+        let first = timeout(GLANCE, client.receiver.peek()).await.ok().flatten();
+        let id = first.filter(|first| first.kind() == Kind::Request).and_then(Frame::id).unwrap_or(b"null");
+        let _ = client.sender.push(message::error(id, &crowded()));
+        client.sender.close();
+        stand::drain(&client.sender).await;
+    }
+    drop(slot);
+}
+
+fn crowded() -> RpcError {
+    RpcError::new(Problem::Backpressure, "there are too many connections")
 }
 
 /// Waits for a line that is a message, which stays where it is. What is none is answered. `false`: there is none.

@@ -118,18 +118,19 @@ impl Book {
         ask::agrees(&text).unwrap_or(false)
     }
 
-    /// Pins what is new. It is recorded first, so that nothing is ever trusted that no log tells of.
-    pub(super) fn pin(&self, log: Option<&Log>, who: &str, id: &str) -> Result<(), Failure> {
+    /// Pins what is new, and says so. It is recorded first, so that nothing is ever trusted that no log tells of.
+    pub(super) fn pin(&self, log: Option<&Log>, who: &str, id: &str) -> Result<Option<String>, Failure> {
         if self.standing != Standing::New {
-            return Ok(());
+            return Ok(None);
         }
         self.settle("manifest.pinned", log, who, id)?;
         let count = self.now.files.len();
-        output::complain(&format!(
-            "{} and what it leads to, {count} files, are trusted from now on; whatever changes is to be approved\n",
+        let told = format!(
+            "{} and what it leads to, {count} files, are trusted from now on; whatever changes is to be approved",
             line(&self.now.manifest.display().to_string())
-        ));
-        Ok(())
+        );
+        output::complain(&format!("{told}\n"));
+        Ok(Some(told))
     }
 
     /// Pins it as it is now because somebody says so.

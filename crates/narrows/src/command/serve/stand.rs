@@ -36,8 +36,8 @@ pub(super) enum Outcome {
 pub(super) fn gate(charge: &Charge, who: Principal) -> Result<Gate, Failure> {
     let (roots, read_only) = charge.roots();
     let sealed = charge.sealed();
-    let mandate =
-        Mandate { patience: charge.patience, read_only, sealed, ..Mandate::of(&charge.bundle, roots) };
+    let (patience, notice) = (charge.patience, charge.notice.clone());
+    let mandate = Mandate { patience, notice, read_only, sealed, ..Mandate::of(&charge.bundle, roots) };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let nonce = nonce().map_err(|error| Failure::setup("get random numbers", &error))?;
     let setting = Setting { began: now.as_secs(), nonce };

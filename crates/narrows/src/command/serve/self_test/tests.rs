@@ -21,6 +21,8 @@ fn charge() -> Charge {
         keys: Default::default(),
         scripts: Default::default(),
         patience: Default::default(),
+        admin: None,
+        notice: None,
     }
 }
 

@@ -1,0 +1,136 @@
+//! What waits for an approval, written out for whoever is to approve it: all of it, and nothing of it steers the terminal.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use super::case::Case;
+use crate::terminal::{long_line, text};
+
+/// How one level is set off from the one around it.
+const INDENT: &str = "  ";
+
+/// All that is known of it.
+pub(super) fn write(case: &Case) -> String {
+    let Case { id, session, tool, input, reason, needs, given, client, content, until } = case;
+    let mut out = String::new();
+    let mut row = |name: &str, words: &str| {
+        if !words.is_empty() {
+            out.push_str(&format!("{name:<10}{}\n", long_line(words, usize::MAX)));
+        }
+    };
+    row("approval", id);
+    row("tool", tool);
+    row("for", client);
+    row("session", session);
+    row("because", reason);
+    row("needs", needs);
+    row("given by", &given.join(", "));
+    row("refused", &left(*until));
+    out.push_str("input\n");
+    put(None, input, 1, &mut out);
+    if !content.is_null() {
+        out.push_str("as the agent shows it (what is approved is the input)\n");
+        put(None, content, 1, &mut out);
+    }
+    out
+}
+
+/// How long it still waits, by the clock of this machine.
+pub(super) fn left(until: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    match until.saturating_sub(now) {
+        _ if until == 0 => String::new(),
+        seconds @ 0..120 => format!("in {seconds} s"),
+        seconds => format!("in {} min", seconds / 60),
+    }
+}
+
+/// Adds a value, and the key it stands under.
+fn put(key: Option<&str>, value: &Value, depth: usize, out: &mut String) {
+    let indent = INDENT.repeat(depth);
+    let key = key.map(|key| format!("{}:", long_line(key, usize::MAX)));
+    let head = key.as_deref().unwrap_or("-");
+    match value {
+        Value::Object(members) if !members.is_empty() => {
+            let deeper = if key.is_some() || depth > 1 { depth + 1 } else { depth };
+            if deeper > depth {
+                out.push_str(&format!("{indent}{head}\n"));
+            }
+            for (key, value) in members {
+                put(Some(key), value, deeper, out);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            let deeper = if key.is_some() { depth + 1 } else { depth };
+            if deeper > depth {
+                out.push_str(&format!("{indent}{head}\n"));
+            }
+            for value in items {
+                put(None, value, deeper.max(2), out);
+            }
+        }
+        Value::String(words) if words.contains('\n') => {
+            out.push_str(&format!("{indent}{head}\n"));
+            for line in text(words).split('\n') {
+                out.push_str(&format!("{indent}{INDENT}| {line}\n"));
+            }
+        }
+        Value::String(words) => out.push_str(&format!("{indent}{head} {}\n", text(words))),
+        other => out.push_str(&format!("{indent}{head} {other}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(value: &Value, expected: &str) {
+        let mut out = String::new();
+        put(None, value, 1, &mut out);
+        assert_eq!(out, expected, "{value}");
+    }
+
+    #[test]
+    fn every_line_of_an_input_is_seen_and_none_steers() {
+        check(&json!({"path": "/w/a", "n": 7}), "  path: /w/a\n  n: 7\n");
+        check(
+            &json!({"content": "one\n\ttwo\u{1b}[2J\n", "path": "a"}),
+            "  content:\n    | one\n    | \ttwo\\u{1b}[2J\n    | \n  path: a\n",
+        );
+        check(&json!({"command": ["rm", "-r"]}), "  command:\n    - rm\n    - -r\n");
+        check(
+            &json!([{"type": "diff", "newText": "a\nb"}]),
+            "    -\n      type: diff\n      newText:\n        | a\n        | b\n",
+        );
+        check(&json!({}), "  - {}\n");
+        check(&json!("x\ny"), "  -\n    | x\n    | y\n");
+        check(&json!({"a\u{202e}b\n": null}), "  a\\u{202e}b: null\n");
+    }
+
+    #[test]
+    fn whoever_approves_sees_who_wants_what_and_who_else_is_needed() {
+        let case = Case {
+            id: "n-1".into(),
+            session: "s".into(),
+            tool: "Bash".into(),
+            input: json!({"command": "make"}),
+            reason: "policy `runs` says so".into(),
+            needs: "2 of role lead".into(),
+            given: vec!["user:bob".into()],
+            client: "user:ada".into(),
+            content: Value::Null,
+            until: 1,
+        };
+        let expected = "approval  n-1\ntool      Bash\nfor       user:ada\nsession   s\nbecause   policy `runs` says so\n\
+            needs     2 of role lead\ngiven by  user:bob\nrefused   in 0 s\ninput\n  command: make\n";
+        assert_eq!(write(&case), expected);
+        let shown = Case { content: json!([{"type": "diff"}]), until: 0, ..case };
+        assert!(write(&shown).ends_with(
+            "input\n  command: make\nas the agent shows it (what is approved is the input)\n    -\n      type: diff\n"
+        ));
+    }
+}

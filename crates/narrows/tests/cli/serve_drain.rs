@@ -1,0 +1,101 @@
+//! Clients that end their input and still read: what they have asked is answered.
+
+use serde_json::{Value, json};
+
+use crate::bus_support::{Bus, Peer};
+use crate::serve::asks;
+use crate::serve_support::{Governed, session};
+
+/// Says something only when it has been waited for a while.
+const SLOW: &str = "[[turn]]\nsteps = [{ pause = \"300ms\" }, { say = \"done\" }]\n";
+
+fn request(id: u32, method: &str, params: &Value) -> String {
+    format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+}
+
+/// What `narrows serve` says to a file that has three requests in it.
+fn file(governed: &Governed) -> Vec<Value> {
+    let cwd = governed.root().canonicalize().expect("it is there");
+    let input = [
+        request(1, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}})),
+        request(2, "session/new", &json!({"cwd": cwd, "mcpServers": []})),
+        request(3, "session/new", &json!({"cwd": "/", "mcpServers": []})),
+    ];
+    let told = governed.place.told_with_input(governed.serve(&[]), input.concat().as_bytes());
+    assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
+    told.lines()
+        .filter(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect()
+}
+
+#[test]
+fn a_file_of_requests_is_answered_to_its_end() {
+    let server = Governed::of("server");
+    for governed in [Governed::bridge(SLOW), server] {
+        let mut answers = file(&governed);
+        answers.retain(|answer| answer.get("id").is_some());
+        answers.sort_by_key(|answer| answer["id"].as_u64());
+        let ids: Vec<&Value> = answers.iter().map(|answer| &answer["id"]).collect();
+        assert_eq!(ids, [1, 2, 3], "{answers:?}");
+        assert!(answers[1]["result"]["sessionId"].is_string(), "{answers:?}");
+        assert_eq!(answers[2]["error"]["data"]["code"], "cwd_outside_root");
+        assert_eq!(governed.actions().last().map(String::as_str), Some("session.closed"));
+    }
+}
+
+#[test]
+fn a_turn_ends_before_its_client_that_only_reads_is_left() {
+    let governed = Governed::bridge(SLOW);
+    let socket = format!("unix:{}/s", governed.place.path().display());
+    let places = ["--listen", &socket, "--listen", "tcp://127.0.0.1:0"];
+    let bus = Bus::started(&governed.place, governed.serve(&places));
+    let cwd = governed.root().canonicalize().expect("it is there");
+    for place in [0, 1] {
+        let mut peer: Peer = bus.client_at(place);
+        peer.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+        let answer = peer.ask(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}));
+        peer.prompt(&json!(2), answer["result"]["sessionId"].as_str().expect("an id"), "go");
+        peer.half_close();
+        let answer = peer.answer(&json!(2));
+        assert_eq!((&answer["result"]["stopReason"], peer.said()), (&json!("end_turn"), "done".to_owned()));
+        assert_eq!(peer.next(), None, "and is then hung up on");
+    }
+    bus.stop();
+    let closed = governed.actions().into_iter().filter(|action| action == "session.closed").count();
+    assert_eq!(closed, 2);
+}
+
+#[test]
+fn what_cannot_be_answered_in_time_is_said_to_be_cancelled() {
+    let governed = Governed::bridge("[[turn]]\nsteps = [{ wait_cancel = true }]\n");
+    let mut talk =
+        crate::talk::Talk::initialized(&governed.place, governed.serve(&["--deadline", "close=200ms"]));
+    let id = session(&mut talk, &governed);
+    talk.send("session/prompt", &json!({"sessionId": id, "prompt": [{"type": "text", "text": "go"}]}));
+    talk.close_input();
+    let answer = talk.hear(|_| json!({}));
+    assert_eq!(answer["result"]["stopReason"], "cancelled", "{answer}");
+    assert!(answer["result"]["_meta"]["aip44"]["interrupted"].is_string(), "{answer}");
+    assert_eq!(talk.wait().status.code(), Some(0));
+    governed.actions();
+}
+
+#[test]
+fn who_says_nothing_more_is_not_asked() {
+    let governed = Governed::bridge(&asks("delete"));
+    let mut talk = governed.talk();
+    let id = session(&mut talk, &governed);
+    talk.send("session/prompt", &json!({"sessionId": id, "prompt": [{"type": "text", "text": "go"}]}));
+    talk.close_input();
+    let answer = loop {
+        let message = talk.hear_one();
+        if message["method"].is_null() {
+            break message;
+        }
+    };
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    assert_eq!(talk.said(), "rejected");
+    assert_eq!(talk.wait().status.code(), Some(0));
+    governed.actions();
+}

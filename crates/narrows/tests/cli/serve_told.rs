@@ -1,0 +1,176 @@
+//! What a person at `narrows run` is told of a gate: that an approval is awaited, what came of it, and why a turn was stopped.
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use crate::serve::asks;
+use crate::serve_budget::within_an_hour;
+use crate::serve_support::{Governed, policy};
+use crate::support::{MARK, Running};
+
+/// `narrows run` with what is served, in the workspace.
+fn run<'a>(governed: &'a Governed, serve: &str, args: &[&str]) -> Running<'a> {
+    let agent = format!("narrows serve {serve} ACP.md");
+    let first = ["run", "--pass-env", MARK, "--agent", &agent];
+    let mut command = governed.place.narrows(first.iter().chain(args));
+    command.current_dir(governed.root()).env("NARROWS_DATA_DIR", governed.place.path().join("data"));
+    command.env("XDG_RUNTIME_DIR", governed.place.path());
+    governed.place.start(command)
+}
+
+/// A workspace in which a lead has to approve what is removed.
+fn governed() -> Governed {
+    let governed = Governed::bridge(&asks("delete"));
+    governed.leads(1);
+    governed.keys(&["ada"]);
+    governed
+}
+
+/// The id of what waits.
+fn waiting(governed: &Governed, args: &[&str]) -> String {
+    let list = || governed.place.told_of(governed.approve(&[&["--list"], args].concat()));
+    governed.place.wait_for(|| list().contains("kind:delete"));
+    list().split_whitespace().next().expect("an id").to_owned()
+}
+
+#[test]
+fn who_waits_for_an_approval_is_told_and_so_is_why_it_was_refused() {
+    let governed = governed();
+    let running = run(&governed, "", &["go"]);
+    let id = waiting(&governed, &[]);
+    let said = governed.place.told_of(governed.approve(&[&id, "--reject", "not today", "--key", "ada.key"]));
+    assert!(said.contains("--- exit 0 ---"), "{said}");
+    let told = running.told();
+    assert!(told.starts_with("rejected"), "{told}");
+    assert!(told.contains("are trusted from now on"), "{told}");
+    assert!(
+        told.contains(&format!("waiting for approval {id} of `kind:delete` by 1 of role lead")),
+        "{told}"
+    );
+    assert!(told.contains(&format!("`narrows approve {id} --key FILE` gives it")), "{told}");
+    assert!(
+        told.contains(&format!(
+            "approval {id} of `kind:delete` was refused: user:ada rejected it: not today"
+        )),
+        "{told}"
+    );
+    assert!(told.contains("error: what the agent wanted was not approved: kind:delete"), "{told}");
+    assert!(told.ends_with("--- exit 9 ---\n"), "{told}");
+    governed.actions();
+}
+
+#[test]
+fn programs_are_told_by_events() {
+    let governed = governed();
+    let running = run(&governed, "", &["--output", "events", "go"]);
+    let id = waiting(&governed, &[]);
+    let said = governed.place.told_of(governed.approve(&[&id, "--key", "ada.key"]));
+    assert!(said.contains("--- exit 0 ---"), "{said}");
+    let told = running.told();
+    assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
+    let events = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let approvals: Vec<Value> = events
+        .filter(|event| event["payload"]["name"] == "approval")
+        .map(|event| event["payload"]["data"].clone())
+        .collect();
+    let states: Vec<&Value> = approvals.iter().map(|told| &told["state"]).collect();
+    assert_eq!(states, ["waiting", "given"], "{told}");
+    assert!(approvals.iter().all(|told| told["approval"] == id.as_str()), "{told}");
+    assert_eq!(approvals[1]["by"][0], "user:ada", "{told}");
+}
+
+#[test]
+fn silence_is_a_refusal_that_is_told_and_recorded() {
+    let governed = governed();
+    let told = run(&governed, "--deadline permission=300ms", &["go"]).told();
+    assert!(
+        told.contains("was refused: nobody approved in time") && told.ends_with("--- exit 9 ---\n"),
+        "{told}"
+    );
+    assert!(governed.actions().contains(&"request.expired".to_owned()));
+    let shown = governed.place.told_of(governed.place.narrows(["audit", "show", "ws/audit"]));
+    assert!(shown.contains("request.expired") && shown.contains("because nobody approved "), "{shown}");
+    assert!(shown.contains("refused: nobody approved in time") && shown.contains("for user:"), "{shown}");
+}
+
+#[test]
+fn a_turn_that_the_gate_stops_says_why() {
+    let steps = "[[turn]]\nsteps = [\n  { tool = { id = \"c\", title = \"Look\", kind = \"read\", path = \"a.txt\" } },\n  \
+        { tool_update = { id = \"c\", status = \"completed\", text = \"seen\" } },\n  { say = \"done\" },\n]\n";
+    within_an_hour(|| {
+        let governed = Governed::bridge(steps);
+        let more = "decision: allow\nbudget: {max_per_day: 1}";
+        governed.file("policies/looking/POLICY.md", &policy("looking", "kind:read", more));
+        let told = run(&governed, "", &["go"]).told();
+        assert!(told.starts_with("done") && told.ends_with("--- exit 0 ---\n"), "{told}");
+        let told = run(&governed, "", &["go"]).told();
+        let why = "error: the gate stopped the turn: it ran `kind:read` without an approval";
+        assert!(told.contains(why), "{told}");
+        assert!(told.contains("are used up (1 of 1, renewed at 00:00 UTC)"), "{told}");
+        assert!(told.ends_with("--- exit 3 ---\n"), "{told}");
+    });
+}
+
+#[test]
+fn nobody_said_no_where_nobody_was_asked() {
+    let governed = Governed::with_agent("client", &asks("delete"));
+    let told = governed.place.told(governed.serve(&["--", "go"]));
+    assert!(told.starts_with("rejected"), "{told}");
+    assert!(told.contains("nobody can be asked") && !told.contains("you said no"), "{told}");
+    let log = std::fs::read_to_string(governed.log()).expect("a log");
+    assert!(log.contains("nobody could be asked at the client of user:"), "{log}");
+    assert!(told.ends_with("--- exit 9 ---\n"), "{told}");
+}
+
+#[test]
+fn an_approver_sees_all_of_it() {
+    let steps = asks("delete")
+        .replace("path = \"a.txt\"", "path = \"a.txt\", input = { text = \"one\\ntwo \\u001b[2J\" }");
+    let governed = Governed::bridge(&steps);
+    governed.leads(2);
+    governed.keys(&["ada", "bob"]);
+    let running = run(&governed, "", &["go"]);
+    let id = waiting(&governed, &[]);
+    assert!(governed.place.told_of(governed.approve(&[&id, "--key", "ada.key"])).contains("--- exit 0 ---"));
+    let shown = governed.place.told_of(governed.approve(&[&id, "--show"]));
+    for line in [
+        "tool      kind:delete\n",
+        "needs     2 of role lead\n",
+        "given by  user:ada\n",
+        "    | one\n    | two \\u{1b}[2J\n",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    assert!(governed.place.told_of(governed.approve(&[&id, "--key", "bob.key"])).contains("--- exit 0 ---"));
+    assert!(running.told().starts_with("allowed"));
+}
+
+#[test]
+fn signers_of_a_group_come_in_at_a_socket_of_their_own() {
+    let governed = governed();
+    let socket = governed.place.path().join("admin.sock");
+    let path = socket.to_str().expect("UTF-8");
+    let group = rustix::process::getegid().as_raw().to_string();
+    let running = run(&governed, &format!("--admin-socket {path} --admin-group {group}"), &["go"]);
+    let id = waiting(&governed, &["--socket", path]);
+    assert_eq!(socket.metadata().expect("it is there").permissions().mode() & 0o777, 0o660);
+    let said = governed.place.told_of(governed.approve(&[&id, "--socket", path, "--key", "ada.key"]));
+    assert!(said.starts_with("approved: "), "{said}");
+    assert!(running.told().starts_with("allowed"));
+    assert!(!socket.exists(), "it goes with its process");
+}
+
+#[test]
+fn an_admin_socket_is_somewhere_else_and_for_a_group_that_there_is() {
+    let governed = governed();
+    let inside = governed.root().join("admin.sock");
+    let told = governed.place.told(governed.serve(&["--admin-socket", inside.to_str().expect("UTF-8")]));
+    assert!(told.contains("lies in the workspace") && told.ends_with("--- exit 2 ---\n"), "{told}");
+    let told =
+        governed.place.told(governed.serve(&["--admin-socket", "x.sock", "--admin-group", "no such group"]));
+    assert!(
+        told.contains("there is no group \"no such group\"") && told.ends_with("--- exit 2 ---\n"),
+        "{told}"
+    );
+}
