@@ -101,6 +101,20 @@ fn a_client_of_the_bus_is_known_to_the_gate_and_cannot_be_another() {
 }
 
 #[test]
+fn the_status_says_what_to_do_about_a_manifest_that_has_changed() {
+    let governed = Governed::bridge(READ);
+    let bus = bus(&governed, "");
+    let mut peer = bus.client_at(0);
+    session(&mut peer, &governed);
+    drop(peer);
+    governed.file("agent.toml", "[[turn]]\nsteps = []\n");
+    let mut next = bus.client_at(0);
+    next.request(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    governed.place.wait_for(|| bus.status(&[]).contains("`narrows serve --approve "));
+    bus.stop();
+}
+
+#[test]
 fn two_users_of_a_governed_pool_do_not_see_each_other() {
     let governed = Governed::of("server");
     governed.file("ACP.md", &acp("server", "governance-aware", "    operator: ./OPERATOR.md\n"));

@@ -13,7 +13,7 @@ use crate::terminal::{line, long_line};
 const REASON: usize = 60;
 
 /// How a worker ends whose manifest cannot be served.
-const REFUSED: &str = "exit status 2";
+const REFUSED: &str = "exited with status 2";
 
 /// What a bus says about itself. What it does not say is nothing: it may be another version.
 #[derive(Debug, Default, Deserialize)]
@@ -146,11 +146,12 @@ impl State {
             if let Some(manifest) = &pool.manifest {
                 let (name, manifest) = (line(&pool.name), line(manifest));
                 _ = writeln!(text, "pool {name} is governed by {manifest}");
+                // What its workers say is in the log of the bus alone: it may be about somebody.
                 if pool.last_loss.as_deref().is_some_and(|loss| loss.starts_with(REFUSED)) {
                     _ = writeln!(
                         text,
-                        "  it is not served: if its files have changed since they were trusted, look at them and then \
-                         `narrows serve --approve {manifest}`; else `narrows check {manifest}` says what is wrong"
+                        "  it cannot be served as it is: if its files have changed since they were trusted, look at them and then \
+                         `narrows serve --approve {manifest}`; the log of the bus has the reason"
                     );
                 }
             }
@@ -331,8 +332,8 @@ mod tests {
             let pool = json!({"name": "p", "manifest": "/w/ACP.md", "last_loss": loss});
             State::read(&json!({"pools": [pool]}).to_string()).expect("a state").table(None)
         };
-        assert!(table("exit status 2").contains("`narrows serve --approve /w/ACP.md`"));
-        for other in ["exit status 1", "signal 9", ""] {
+        assert!(table("exited with status 2").contains("`narrows serve --approve /w/ACP.md`"));
+        for other in ["exited with status 1", "signal 9", ""] {
             assert!(!table(other).contains("--approve"), "{other}");
         }
     }
