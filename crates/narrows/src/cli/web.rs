@@ -35,7 +35,7 @@ pub(crate) struct WebArgs {
     #[arg(long = "host", value_name = "NAME", value_parser = host)]
     pub(crate) hosts: Vec<String>,
 
-    /// A web page that may connect, such as https://app.example; may be repeated [default: none may]
+    /// A web page that may connect, such as `https://app.example`; may be repeated [default: none may]
     #[arg(long = "origin", value_name = "ORIGIN", value_parser = origin)]
     pub(crate) origins: Vec<String>,
 
