@@ -4,8 +4,10 @@
 //! TCP whose first line is not JSON is hung up on (a web page can reach a loopback port, but cannot speak to it).
 
 use std::fmt;
+use std::future::{pending, ready};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -13,8 +15,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
+use crate::close::CloseReason;
 use crate::link::{Link, Options};
-use crate::stream::stream;
+use crate::other_end;
+use crate::stream::{Signs, stream, stream_until};
 
 /// Where a link leads, as a user writes it: `tcp://127.0.0.1:9000` or `unix:/run/narrows.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +102,7 @@ pub enum ListenError {
 pub async fn connect(address: &Address, options: &Options) -> io::Result<Link> {
     match address {
         Address::Tcp(host) => tcp_link(TcpStream::connect(host.as_str()).await?, options),
-        Address::Unix(path) => Ok(unix_link(UnixStream::connect(path).await?, options)),
+        Address::Unix(path) => Ok(unix(UnixStream::connect(path).await?, options)),
     }
 }
 
@@ -169,7 +173,7 @@ impl Listener {
                 // The mode of the socket says the same, but not on every file system.
                 let user = peer.peer_cred()?.uid();
                 if user == rustix::process::geteuid().as_raw() || user == 0 {
-                    return Ok(unix_link(peer, &self.options));
+                    return Ok(unix(peer, &self.options));
                 }
                 tracing::warn!(user, "refused a connection by another user");
             },
@@ -226,7 +230,10 @@ fn tcp_link(peer: TcpStream, options: &Options) -> io::Result<Link> {
     Ok(stream(reader, writer, options))
 }
 
-fn unix_link(peer: UnixStream, options: &Options) -> Link {
+/// A link over a unix socket. Unlike a port it tells when its peer has gone altogether, and not only has nothing more to say.
+/// Must be called inside a runtime.
+pub fn unix(peer: UnixStream, options: &Options) -> Link {
+    let deaf = other_end::deaf(peer.as_fd().try_clone_to_owned());
     let (reader, writer) = peer.into_split();
-    stream(reader, writer, options)
+    stream_until(reader, writer, options, Signs { why: ready(CloseReason::Eof), deaf, hung_up: pending() })
 }

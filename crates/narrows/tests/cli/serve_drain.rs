@@ -99,3 +99,21 @@ fn who_says_nothing_more_is_not_asked() {
     assert_eq!(talk.wait().status.code(), Some(0));
     governed.actions();
 }
+
+#[test]
+fn who_has_gone_altogether_is_not_waited_for() {
+    let governed = Governed::bridge("[[turn]]\nsteps = [{ wait_cancel = true }]\n");
+    let socket = format!("unix:{}/s", governed.place.path().display());
+    let args = ["--listen", &socket, "--deadline", "close=10m"];
+    let bus = Bus::started(&governed.place, governed.serve(&args));
+    let mut peer: Peer = bus.client_at(0);
+    peer.ask(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+    let cwd = governed.root().canonicalize().expect("it is there");
+    let answer = peer.ask(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}));
+    peer.prompt(&json!(2), answer["result"]["sessionId"].as_str().expect("an id"), "go");
+    drop(peer);
+    let log = || std::fs::read_to_string(governed.log()).unwrap_or_default();
+    governed.place.wait_for(|| log().contains("session.closed"));
+    bus.stop();
+    governed.actions();
+}

@@ -204,8 +204,7 @@ impl Stream {
                 narrows_link::stream(reader, writer, &Options { guard_first_line: true, ..options })
             }
             Self::Unix(stream) | Self::Web(Newcomer { stream, .. }) => {
-                let (reader, writer) = stream.into_split();
-                narrows_link::stream(reader, writer, &options)
+                narrows_link::socket::unix(stream, &options)
             }
             Self::Stdio => narrows_link::stdio::take(&options)?,
         })
