@@ -1,9 +1,10 @@
 //! A call of a tool as an agent tells of it, bit by bit.
 
 use std::borrow::Cow;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use narrows_policy::Action;
+use narrows_policy::{Action, Kind};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -76,6 +77,8 @@ pub(crate) struct Call {
     locations: Vec<PathBuf>,
     /// It is a wish of the client's about its session, and no tool of the operator.
     is_wish: bool,
+    /// It has an MCP server show something, and does no more.
+    reads: bool,
 }
 
 impl Call {
@@ -88,6 +91,11 @@ impl Call {
     pub(crate) fn known(server: Option<String>, name: &str, kind: &str, input: Value) -> Self {
         let (name, kind) = (Some(name.to_owned()), Some(kind.to_owned()));
         Self { name, kind, server, input, ..Self::default() }
+    }
+
+    /// Something that an MCP server is to show: a resource, a prompt.
+    pub(crate) fn reading(server: String, method: &str, input: Value) -> Self {
+        Self { reads: true, ..Self::known(Some(server), method, "read", input) }
     }
 
     /// A call as another agent would tell of it: by a name if it tells one, and by its kind.
@@ -222,10 +230,53 @@ impl Call {
     /// What it does, as far as its input shows.
     pub(crate) fn action(&self) -> Action {
         if let (Some(server), Some(name)) = (&self.server, &self.name) {
-            return Action::mcp(server, name, &self.input);
+            return match self.reads {
+                true => shown(server, name, &self.input),
+                false => Action::mcp(server, name, &self.input),
+            };
         }
         Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, &self.locations)
     }
+}
+
+/// What it is to have a server show something. A file is one of this machine; of any other address only the server knows what it
+/// means.
+fn shown(server: &str, method: &str, input: &Value) -> Action {
+    let (server, tool) = (Some(server.to_owned()), Some(method.to_owned()));
+    let action = Action { server, tool, ..Action::new(Kind::Read) };
+    let Some(uri) = input.get("uri") else { return action };
+    let scheme = uri.as_str().and_then(|uri| uri.split_once(':')).map(|(scheme, _)| scheme);
+    match scheme {
+        Some(scheme) if scheme.eq_ignore_ascii_case("file") => match uri.as_str().and_then(file) {
+            Some(path) => Action { paths: vec![path], ..action },
+            None => Action { kind: Kind::Other, ..action },
+        },
+        Some(_) => action,
+        None => Action { kind: Kind::Other, ..action },
+    }
+}
+
+/// The path of a `file:` address of this machine, if there is no doubt about it.
+fn file(uri: &str) -> Option<PathBuf> {
+    let path = uri.get("file:".len()..)?;
+    let path = match path.strip_prefix("//") {
+        Some(rest) => rest.strip_prefix("localhost").unwrap_or(rest),
+        None => path,
+    };
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+                u8::try_from(digit(rest.next())? * 16 + digit(rest.next())?).ok()?
+            }
+            b'?' | b'#' => return None,
+            byte => byte,
+        });
+    }
+    let path = PathBuf::from(std::ffi::OsString::from_vec(bytes));
+    path.is_absolute().then_some(path)
 }
 
 /// Whether a value says nothing.
@@ -250,6 +301,25 @@ fn known_name(meta: Option<&Once>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_server_shows_is_read_and_a_file_is_known_by_its_path() {
+        let check = |input: Value, kind: Kind, paths: &[&str]| {
+            let action = Call::reading("db".into(), "resources/read", input.clone()).action();
+            let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+            assert_eq!((action.kind, action.paths), (kind, paths), "{input}");
+        };
+        check(json!({"uri": "file:///etc/passwd"}), Kind::Read, &["/etc/passwd"]);
+        check(json!({"uri": "FILE:///w/a%20b"}), Kind::Read, &["/w/a b"]);
+        check(json!({"uri": "file://localhost/w/a"}), Kind::Read, &["/w/a"]);
+        check(json!({"uri": "file:/w/a"}), Kind::Read, &["/w/a"]);
+        check(json!({"uri": "db://rows/1"}), Kind::Read, &[]);
+        check(json!({"name": "greet"}), Kind::Read, &[]);
+        for doubtful in ["file://host/w", "file:a", "file:///a?b", "file:///%zz", "file:///%", "rows"] {
+            check(json!({"uri": doubtful}), Kind::Other, &[]);
+        }
+        check(json!({"uri": 7}), Kind::Other, &[]);
+    }
 
     #[track_caller]
     fn check(texts: &[&str], tool: &str, bare: bool) {
@@ -385,5 +455,15 @@ mod tests {
         // What it would change.
         check(&[r#"{"content":[{"type":"diff"}]}"#, r#"{"status":"failed"}"#], false);
         check(&[r#"{"status":"completed","rawOutput":"x"}"#], false);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn an_address_is_a_whole_path_or_none(uri in "(file:|FILE:)?[/a-z%0-9?#.]{0,20}") {
+            if let Some(path) = file(&uri) {
+                proptest::prop_assert!(path.is_absolute());
+            }
+            let _ = shown("s", "resources/read", &json!({"uri": uri}));
+        }
     }
 }

@@ -47,6 +47,7 @@ use crate::roots::Ground;
 use crate::till::Till;
 
 pub use api::{Ballot, BallotError, Open, Out, Request, Setting, Ticket, Time};
+pub use hearing::is_signer;
 
 use hearing::Hearing;
 use lane::{Lane, Otherwise, Way};

@@ -134,6 +134,16 @@ codes! {
     ProtocolMcp = "agent_cli_protocol_mcp",
     /// An agent that speaks a language of its own.
     ProtocolProprietary = "agent_cli_protocol_proprietary",
+    /// Keys that cannot be read, or one of them that does not count.
+    Keyring = "keyring",
+    /// An approval that takes more people than there are.
+    Quorum = "quorum-unreachable",
+    /// A sandbox in which nothing may be run, where something has to be.
+    ReadOnly = "sandbox_read_only",
+    /// Something about a sandbox that nobody can enforce.
+    Unenforceable = "sandbox_unenforceable",
+    /// A program that is not there.
+    Program = "program-not-found",
     /// A mode, option or continuation that the agent does not declare.
     Config = "agent-cli-config",
 }

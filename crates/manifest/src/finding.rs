@@ -56,6 +56,36 @@ pub struct Finding {
     pub(crate) blocks: bool,
 }
 
+impl Finding {
+    /// One that was found by whoever uses this crate. `place` is a line and a column, both from 1.
+    pub fn new(
+        severity: Severity,
+        code: Code,
+        file: &Path,
+        place: (usize, usize),
+        message: impl Into<String>,
+    ) -> Self {
+        let (line, column) = place;
+        let mut draft = Draft::error(code, Place { line, column }, message);
+        draft.0.severity = severity;
+        draft.of(file)
+    }
+
+    /// The same about this key.
+    #[must_use]
+    pub fn about(mut self, key: impl Into<String>) -> Self {
+        self.key = key.into();
+        self
+    }
+
+    /// The same with what to write.
+    #[must_use]
+    pub fn advising(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = shown(&self.file.to_string_lossy(), 200);
@@ -123,7 +153,8 @@ impl Findings {
         }
     }
 
-    pub(crate) fn push(&mut self, finding: Finding) {
+    /// Adds one.
+    pub fn push(&mut self, finding: Finding) {
         self.list.push(finding);
     }
 

@@ -9,7 +9,7 @@ use crate::document::{self, LONGEST};
 use crate::files::{Files, FilesError, Workspace};
 use crate::finding::{Draft, Findings};
 use crate::kind::Kind;
-use crate::resolve::resolve;
+use crate::resolve::{Bundle, resolve};
 use crate::yaml::Place;
 
 /// How deep directories are looked into.
@@ -35,9 +35,10 @@ pub struct Checked {
     pub findings: Findings,
 }
 
-/// Checks every manifest below `root`, and follows every ACP.md to what it leads to. Hidden directories are left out, and
-/// links are not followed on the way. An ACP.md that describes somebody else's runtime leads nowhere.
-pub fn check_directory(root: &Path) -> io::Result<Vec<Checked>> {
+/// Checks every manifest below `root`, and follows every ACP.md to what it leads to; `further` has more to say about that.
+/// Hidden directories are left out, and links are not followed on the way. An ACP.md that describes somebody else's runtime
+/// leads nowhere.
+pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io::Result<Vec<Checked>> {
     let workspace = Workspace::open(root)?;
     let mut checked = Vec::new();
     for (path, kind) in manifests(workspace.root())? {
@@ -51,8 +52,11 @@ pub fn check_directory(root: &Path) -> io::Result<Vec<Checked>> {
         checked.iter().filter(|file| leads_on(file)).map(|file| file.path.clone()).collect();
     for path in roots {
         let findings = match resolve(&workspace, &path) {
-            Ok(bundle) => bundle.warnings,
-            Err(findings) => findings,
+            Ok(bundle) => {
+                let more = further(&bundle);
+                bundle.warnings.into_iter().chain(more).collect()
+            }
+            Err(findings) => findings.into_iter().collect::<Vec<_>>(),
         };
         for finding in findings {
             match checked.iter_mut().find(|file| file.path == finding.file) {
@@ -129,7 +133,7 @@ mod tests {
                        metadata: {aip44: {acp_rev: \"272bf79\", tier: governance-aware, operator: ./OPERATOR.md}}\n---\n";
 
     fn told(root: &Path) -> Vec<String> {
-        let checked = check_directory(root).unwrap();
+        let checked = check_directory(root, &|_| Findings::default()).unwrap();
         let lines = checked.iter().flat_map(|file| {
             let findings = file.findings.iter();
             findings.map(|finding| {
@@ -177,7 +181,7 @@ mod tests {
             "notes/GOVERNANCE.md",
             "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\naudit: {hashAlgo: blake3}\n---\n",
         );
-        let checked = check_directory(root.path()).unwrap();
+        let checked = check_directory(root.path(), &|_| Findings::default()).unwrap();
         let governance = checked.iter().find(|file| file.kind == Some(Kind::Governance)).unwrap();
         let severities: Vec<Severity> = governance.findings.iter().map(|finding| finding.severity).collect();
         assert_eq!(severities, [Severity::Error], "what is a warning by itself keeps it from being run");
@@ -186,7 +190,7 @@ mod tests {
     #[test]
     fn a_directory_must_be_there() {
         let root = tempfile::tempdir().unwrap();
-        assert!(check_directory(root.path()).unwrap().is_empty());
-        assert!(check_directory(&root.path().join("none")).is_err());
+        assert!(check_directory(root.path(), &|_| Findings::default()).unwrap().is_empty());
+        assert!(check_directory(&root.path().join("none"), &|_| Findings::default()).is_err());
     }
 }

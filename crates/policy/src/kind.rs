@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::rules::nearest;
+
 /// The kinds of the protocol. A name that is none of them is [`Kind::Other`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", from = "String")]
@@ -65,6 +67,20 @@ impl Kind {
     /// The kind of this name.
     pub fn named(name: &str) -> Self {
         Self::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or_default()
+    }
+
+    /// What to write instead of a kind that no tool has. `None`: it is one, or begins with an underscore, as agents begin
+    /// kinds of their own.
+    pub fn correction(name: &str) -> Option<String> {
+        if name.starts_with('_') || Self::ALL.into_iter().any(|kind| kind.name() == name) {
+            return None;
+        }
+        let names = Self::ALL.map(Self::name);
+        let begun = || names.into_iter().find(|known| !name.is_empty() && known.starts_with(name));
+        Some(match nearest(name, &names).or_else(begun) {
+            Some(near) => format!("did you mean kind:{near}?"),
+            None => format!("write kind: and one of {}", names.join(", ")),
+        })
     }
 
     /// How much can go wrong, from 0 to 3: nothing is changed, it can be undone, it can be anything, it cannot be undone.

@@ -26,6 +26,7 @@ mod preset;
 mod protect;
 mod rules;
 mod scene;
+mod scope;
 mod shape;
 mod target;
 
@@ -40,3 +41,4 @@ pub use kind::Kind;
 pub use policy::{Explanation, Looked, Offers, Policy};
 pub use rules::{Header, Rules, RulesError};
 pub use scene::{Confined, Scene};
+pub use scope::{ScopeError, check_scope};

@@ -6,6 +6,7 @@ mod landlock;
 pub(crate) mod mounts;
 mod places;
 pub(crate) mod scratch;
+mod secrets;
 mod view;
 
 use std::ffi::OsString;
@@ -22,6 +23,7 @@ use rustix::process::getuid;
 use self::filter::Families;
 use self::mounts::{Mounts, Right};
 use self::scratch::Scratch;
+use self::secrets::Hidden;
 pub use self::view::Mount;
 use self::view::{HOME, Layout};
 use crate::cage::GATEWAY_PORT;
@@ -332,11 +334,15 @@ impl Sandbox {
         if let Some(pieces) = &pieces {
             self.see(pieces, start)?;
         }
+        let pieces = match pieces {
+            Some(pieces) => Some(Pieces { hidden: hidden(&pieces)?, mounts: pieces }),
+            None => None,
+        };
         match self.mechanism() {
             Mechanism::Landlock { version, mounts } => {
-                self.confine_to(*version, *mounts, &writable, pieces.as_deref(), start)
+                self.confine_to(*version, *mounts, &writable, pieces.as_ref(), start)
             }
-            Mechanism::Bubblewrap { program } => self.launch_in(program, &writable, pieces.as_deref(), start),
+            Mechanism::Bubblewrap { program } => self.launch_in(program, &writable, pieces.as_ref(), start),
             Mechanism::None { why } => Err(SpawnError::NoSandbox { why: why.clone() }),
         }
     }
@@ -381,7 +387,7 @@ impl Sandbox {
         version: i32,
         right: Option<Right>,
         writable: &[PathBuf],
-        pieces: Option<&[Mount]>,
+        pieces: Option<&Pieces>,
         start: &mut Start,
     ) -> Result<Cage, SpawnError> {
         let scratch = Scratch::new(&self.temp)
@@ -389,10 +395,10 @@ impl Sandbox {
         let network = self.network || self.gateway;
         let prepare = setup("prepare the mounts");
         let (ruleset, mounts) = match (pieces, right) {
-            (Some(pieces), Some(right)) => {
-                let layout = Layout::new(scratch.path(), pieces).map_err(&prepare)?;
+            (Some(Pieces { mounts, hidden }), Some(right)) => {
+                let layout = Layout::new(scratch.path(), mounts, hidden).map_err(&prepare)?;
                 let changed =
-                    pieces.iter().filter(|piece| piece.writable).map(|piece| piece.source.as_path());
+                    mounts.iter().filter(|piece| piece.writable).map(|piece| piece.source.as_path());
                 let changed = changed.chain(layout.temporary.iter().map(PathBuf::as_path));
                 set_temp(start, Path::new("/tmp"));
                 (
@@ -429,7 +435,7 @@ impl Sandbox {
         &self,
         launcher: &Path,
         writable: &[PathBuf],
-        pieces: Option<&[Mount]>,
+        pieces: Option<&Pieces>,
         start: &mut Start,
     ) -> Result<Cage, SpawnError> {
         set_temp(start, Path::new("/tmp"));
@@ -445,7 +451,7 @@ impl Sandbox {
         let filter = descriptor(&filter::bytes(&filter::program(families)))?;
         let system = pieces.map(|_| view::system()).unwrap_or_default();
         let view = bubblewrap::View {
-            pieces: pieces.map(|pieces| (&*system, pieces)),
+            pieces: pieces.map(|Pieces { mounts, hidden }| (&*system, &**hidden, &**mounts)),
             writable,
             protected: &protected,
             private: &private,
@@ -477,6 +483,20 @@ impl Sandbox {
         };
         Ok(Cage::Launcher { options, filter })
     }
+}
+
+/// What a view is put together of.
+struct Pieces {
+    mounts: Vec<Mount>,
+    /// What of the system is shown as empty.
+    hidden: Vec<Hidden>,
+}
+
+/// What of the system is not shown, but for what has a mount in it.
+fn hidden(mounts: &[Mount]) -> Result<Vec<Hidden>, SpawnError> {
+    let mut hidden = secrets::hidden().map_err(setup("hide what is for root alone"))?;
+    hidden.retain(|hidden| !mounts.iter().any(|mount| mount.at.starts_with(&hidden.path)));
+    Ok(hidden)
 }
 
 /// Programs look at several variables; those besides the first matter only where they are in use.

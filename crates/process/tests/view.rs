@@ -106,6 +106,10 @@ async fn nothing_else_of_this_machine_is_there() {
             "ls /root".to_owned(),
             "ls /home".to_owned(),
             "ls /var/log".to_owned(),
+            // Also of root, who could read it outside.
+            "grep . /etc/shadow /etc/gshadow".to_owned(),
+            "echo x > /etc/shadow".to_owned(),
+            "test -e /etc/ssl/private && ls -A /etc/ssl/private | grep .".to_owned(),
             format!("cat /proc/{me}/environ"),
             format!("readlink /proc/{me}/fd/0"),
             format!("cat /proc/{me}/root{out}/secret"),
@@ -128,7 +132,7 @@ async fn nothing_else_of_this_machine_is_there() {
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
         // What programs need is.
         let script = "cd $HOME && echo x > y && cat y && echo z > $TMPDIR/z && echo null > /dev/null && cat /dev/fd/0 < y
-            cat /proc/self/comm; test -e /dev/shm && ls /usr/bin > list && test -s list && pwd";
+            grep -q root /etc/passwd || echo nobody; cat /proc/self/comm; test -e /dev/shm && ls /usr/bin > list && test -s list && pwd";
         let text = output(seeing(&support, vec![Mount::here(root.path(), false)], script)).await;
         assert_eq!(text, "x\nx\ncat\n/tmp/home\n", "{support}");
         // Others can be seen only where the kernel does not let us hide them.

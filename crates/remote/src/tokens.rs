@@ -20,8 +20,10 @@ use std::{fs, io};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use narrows_policy::{ScopeError, check_scope};
 use ring::digest::{SHA256, digest};
 use serde::Deserialize;
+use toml::Spanned;
 
 use crate::identity::{Identity, Proof, is_name};
 
@@ -49,11 +51,15 @@ pub enum TokenError {
     #[error("{}: longer than 1 MiB", .0.display())]
     TooLong(PathBuf),
     /// It is not what a file of tokens looks like.
-    #[error("{}: {error}", path.display())]
+    #[error("{}:{line}:{column}: {error}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// Where and why; without the text of the file.
+        /// The line, from 1.
+        line: usize,
+        /// The column, in characters from 1.
+        column: usize,
+        /// Why; without the text of the file.
         error: String,
     },
     /// A name that is none, or is there twice.
@@ -65,9 +71,9 @@ pub enum TokenError {
     /// It is written in a form of its owner's.
     #[error("{}: not written as `narrows token new` does; take it out by hand", .0.display())]
     Form(PathBuf),
-    /// A hash that is none.
-    #[error("the hash of {0:?} is not a SHA-256 in base64url")]
-    Hash(String),
+    /// What a token is to be narrowed to means no tool.
+    #[error(transparent)]
+    Scope(#[from] ScopeError),
     /// The system gave no random numbers.
     #[error("no random numbers to be had")]
     Random,
@@ -127,26 +133,31 @@ impl Tokens {
 
     /// Reads the text of `path`.
     fn parse(path: &Path, text: &str) -> Result<Self, TokenError> {
-        let file: File = toml::from_str(text).map_err(|error| TokenError::Syntax {
-            path: path.to_owned(),
-            error: match error.span() {
-                // The whole message would show the line, and somebody may have put a token there.
-                Some(span) => {
-                    let line =
-                        text.as_bytes()[..span.start].iter().filter(|byte| **byte == b'\n').count() + 1;
-                    format!("line {line}: {}", error.message())
-                }
-                None => error.message().to_owned(),
-            },
+        let wrong = |at: usize, error: String| {
+            let before = text.get(..at).unwrap_or(text);
+            let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            TokenError::Syntax { path: path.to_owned(), line, column, error }
+        };
+        let file: File = toml::from_str(text).map_err(|error| {
+            // The whole message would show the line, and somebody may have put a token there.
+            wrong(error.span().map_or(0, |span| span.start), error.message().to_owned())
         })?;
         let mut tokens = Self::default();
-        for entry in file.token {
-            let doubled = tokens.known.iter().any(|(_, identity)| identity.name == entry.name);
-            if doubled || !is_name(&entry.name) {
-                return Err(TokenError::Name(entry.name));
+        for Entry { name, hash, scopes, .. } in file.token {
+            let (at, name) = (name.span().start, name.into_inner());
+            let doubled = tokens.known.iter().any(|(_, identity)| identity.name == name);
+            if doubled || !is_name(&name) {
+                return Err(wrong(at, TokenError::Name(name).to_string()));
             }
-            let Some(digest) = Digest::parse(&entry.hash) else { return Err(TokenError::Hash(entry.name)) };
-            let Entry { name, scopes, .. } = entry;
+            let Some(digest) = Digest::parse(hash.get_ref()) else {
+                let error = format!("the hash of {name:?} is not a SHA-256 in base64url");
+                return Err(wrong(hash.span().start, error));
+            };
+            if let Some((at, error)) = scopes.iter().flatten().find_map(unusable) {
+                return Err(wrong(at, error.to_string()));
+            }
+            let scopes = scopes.map(|scopes| scopes.into_iter().map(Spanned::into_inner).collect());
             tokens.known.push((digest, Identity { proof: Proof::Token, name, scopes }));
         }
         Ok(tokens)
@@ -168,6 +179,11 @@ impl Tokens {
     pub fn identities(&self) -> impl Iterator<Item = &Identity> {
         self.known.iter().map(|(_, identity)| identity)
     }
+}
+
+/// Where a scope stands that means no tool, and why it means none.
+fn unusable(scope: &Spanned<String>) -> Option<(usize, ScopeError)> {
+    Some((scope.span().start, check_scope(scope.get_ref()).err()?))
 }
 
 fn text(path: &Path) -> Result<String, TokenError> {
@@ -192,9 +208,9 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    name: String,
-    hash: String,
-    scopes: Option<Vec<String>>,
+    name: Spanned<String>,
+    hash: Spanned<String>,
+    scopes: Option<Vec<Spanned<String>>>,
     #[serde(rename = "created")]
     _created: Option<toml::Value>,
 }
@@ -234,7 +250,13 @@ mod tests {
         check(&entry("a b", ""), Err("not a name"));
         check("[[token]]\nname = \"a\"\nhash = \"short\"", Err("hash of \"a\""));
         check(&entry("a", "token = \"secret\""), Err("unknown field `token`"));
-        check("x = secret", Err("tokens.toml: line 1"));
+        check(&entry("a", "scopes = [\"kind:read\", \"notes/*\"]"), Ok(&["a"]));
+        check(
+            &entry("a", "scopes = [\"kind:read\", \"kind:exec\"]"),
+            Err("tokens.toml:4:24: no tool is of the kind `exec`; did you mean kind:execute?"),
+        );
+        check(&entry("a", "scopes = [\"\"]"), Err("tokens.toml:4:11: a scope is empty"));
+        check("x = secret", Err("tokens.toml:1:5: "));
         assert!(!Tokens::parse(Path::new("t"), "x = secret").unwrap_err().to_string().contains("secret"));
     }
 

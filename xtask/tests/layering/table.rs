@@ -31,7 +31,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer { name: "mcp", may_use: Only(&["process"]) },
     Layer { name: "acp", may_use: Only(&["wire"]) },
     Layer { name: "link", may_use: Only(&["wire", "process", "policy", "acp"]) },
-    Layer { name: "remote", may_use: Only(&["wire", "acp", "link"]) },
+    Layer { name: "remote", may_use: Only(&["wire", "acp", "link", "policy"]) },
     Layer { name: "rpc", may_use: Only(&["wire", "acp", "link"]) },
     Layer { name: "manifest", may_use: Only(&["policy"]) },
     Layer {

@@ -26,7 +26,11 @@ impl Gate {
     fn is_held(&self, name: &str) -> bool {
         let of_client = |served: &Served| match served {
             Served::Service { session, .. } | Served::Wait { session } => **session == *name,
-            Served::Question(_) | Served::Late { .. } | Served::Connect { .. } | Served::Shown => false,
+            Served::Question(_)
+            | Served::Late { .. }
+            | Served::Connect { .. }
+            | Served::Listed { .. }
+            | Served::Shown => false,
         };
         self.hearings.values().any(|hearing| hearing.is_of(name)) || self.served.values().any(of_client)
     }

@@ -129,6 +129,9 @@ impl<O: Out> Pass<'_, O> {
             Some(Served::Late { session }) => self.client_too_late(&session),
             Some(Served::Question(number)) => self.answered(number, message),
             Some(Served::Connect { server }) => self.mcp_connected(server, message),
+            Some(Served::Listed { session, server, list }) => {
+                self.mcp_listed(session.as_deref(), &server, list, message);
+            }
             Some(Served::Shown) => self.forward(message),
             // What nobody asked is nobody's answer, least of all one to a permission.
             None => self.unasked(id),

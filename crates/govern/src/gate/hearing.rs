@@ -139,12 +139,17 @@ impl Board {
     }
 
     fn has(&self, who: &Principal) -> bool {
-        self.signers.is_empty()
-            || self.signers.iter().any(|signer| {
-                signer.user_id.as_ref().is_some_and(|user| is_user(user, &who.id))
-                    || signer.role.as_ref().is_some_and(|role| who.roles.contains(role))
-            })
+        self.signers.is_empty() || is_signer(&self.signers, who)
     }
+}
+
+/// Whether somebody is one of those who may approve.
+#[must_use]
+pub fn is_signer(signers: &[Signer], who: &Principal) -> bool {
+    signers.iter().any(|signer| {
+        signer.user_id.as_ref().is_some_and(|user| is_user(user, &who.id))
+            || signer.role.as_ref().is_some_and(|role| who.roles.contains(role))
+    })
 }
 
 /// Whether those who have approved something are enough for what this ruling wants.

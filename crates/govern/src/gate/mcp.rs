@@ -1,14 +1,17 @@
 //! MCP over ACP: what the agent says to servers that live in the client.
 //!
-//! A message names its server, or in the older form a connection that was opened to one. Whatever names neither is nobody's,
-//! calls of tools are judged, and all else passes as it is: more than the server itself would show is never added.
+//! A message names its server, or in the older form a connection that was opened to one. Whatever names neither is nobody's.
+//! Calls of tools are judged, and so is whatever has a server show something, or does nobody knows what; lists of what can be
+//! shown are shortened to what may be. The rest passes as it is, and nothing is ever added to what a server itself would show.
 
 use narrows_acp::method;
-use narrows_wire::{Code, RpcError, View};
+use narrows_policy::Class;
+use narrows_wire::{Code, RpcError, View, message};
 use serde_json::{Value, json};
 
 use super::Pass;
 use super::api::Out;
+use super::lane::{Otherwise, Way};
 use super::opening::read;
 use super::service::ambiguous;
 use super::session::{Asked, Served};
@@ -17,6 +20,35 @@ use crate::once;
 
 /// The method by which a tool is called.
 const CALL: &str = "tools/call";
+
+/// What begins or ends something, or tells what a server is, and shows nothing of what it has.
+const PLAIN: [&str; 6] =
+    ["initialize", "server/discover", "ping", "tools/list", "logging/setLevel", "resources/unsubscribe"];
+
+/// What has a server show something.
+const READS: [&str; 4] = ["resources/read", "resources/subscribe", "prompts/get", "completion/complete"];
+
+/// A list of what a server can show.
+#[derive(Debug)]
+pub(super) struct List {
+    method: &'static str,
+    /// Where its entries are.
+    entries: &'static str,
+    /// By which method an entry is shown, and what names it: in the entry, and in the request.
+    by: &'static str,
+    name: &'static str,
+}
+
+static LISTS: [List; 3] = [
+    List { method: "resources/list", entries: "resources", by: "resources/read", name: "uri" },
+    List {
+        method: "resources/templates/list",
+        entries: "resourceTemplates",
+        by: "resources/read",
+        name: "uriTemplate",
+    },
+    List { method: "prompts/list", entries: "prompts", by: "prompts/get", name: "name" },
+];
 
 /// An MCP server in the client.
 struct Found {
@@ -43,8 +75,16 @@ impl<O: Out> Pass<'_, O> {
                 self.gate.connections.remove(params["connectionId"].as_str().unwrap_or_default());
                 Served::Shown
             }
-            _ if params["method"] == CALL => return self.mcp_call(id, found, &params, message),
-            _ => Served::Shown,
+            _ => {
+                let inner = params["method"].as_str().unwrap_or_default();
+                if PLAIN.contains(&inner) {
+                    Served::Shown
+                } else if let Some(list) = LISTS.iter().find(|list| list.method == inner) {
+                    Served::Listed { session: found.session, server: found.name, list }
+                } else {
+                    return self.mcp_call(id, found, &params, message);
+                }
+            }
         };
         self.show_request(id, served, message);
     }
@@ -54,16 +94,57 @@ impl<O: Out> Pass<'_, O> {
             let error = RpcError::new(Code::InvalidRequest, "the session is not open yet");
             return self.refuse_agent(id, &error);
         };
-        let tool = params["params"]["name"].as_str().unwrap_or_default();
-        let input = params["params"].get("arguments").cloned().unwrap_or_else(|| json!({}));
-        self.want(id, &session, Call::known(Some(found.name), tool, "other", input), message);
+        let method = params["method"].as_str().unwrap_or_default();
+        let input = |value: Option<&Value>| value.cloned().unwrap_or_else(|| json!({}));
+        let call = if method == CALL {
+            let tool = params["params"]["name"].as_str().unwrap_or_default();
+            Call::known(Some(found.name), tool, "other", input(params["params"].get("arguments")))
+        } else if READS.contains(&method) {
+            Call::reading(found.name, method, input(params.get("params")))
+        } else {
+            Call::known(Some(found.name), method, "other", input(params.get("params")))
+        };
+        self.want(id, &session, call, message);
     }
 
-    /// The agent tells such a server something. A call is no news: nobody could be told what came of it.
+    /// A server has listed what it can show: the agent hears of that which it may have shown.
+    pub(super) fn mcp_listed(&mut self, session: Option<&str>, server: &str, list: &List, message: View<'_>) {
+        let (Some(id), Some(_)) = (message.id(), message.result()) else { return self.forward(message) };
+        let Some(mut result) = once::read(message.result()) else {
+            return self.refuse_agent(id, &ambiguous());
+        };
+        let mut is_shorter = false;
+        for place in [format!("/{}", list.entries), format!("/result/{}", list.entries)] {
+            let Some(entries) = result.pointer_mut(&place).and_then(Value::as_array_mut) else { continue };
+            let before = entries.len();
+            entries.retain(|entry| self.may_show(session, server, list, entry));
+            is_shorter |= entries.len() < before;
+        }
+        if !is_shorter {
+            return self.forward(message);
+        }
+        if let Ok(line) = message::response(id, &result) {
+            self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+        }
+    }
+
+    /// Whether an entry of a list might be shown, now or once somebody has agreed.
+    fn may_show(&self, session: Option<&str>, server: &str, list: &List, entry: &Value) -> bool {
+        let gate = &self.gate;
+        let input = json!({list.name: entry.get(list.name).cloned().unwrap_or_default()});
+        let call = Call::reading(server.to_owned(), list.by, input);
+        let session = session.and_then(|session| gate.sessions.get(session));
+        let roots = session.map_or(&gate.mandate.roots, |session| &session.roots);
+        let verdict = gate.desk.rule(&call, &gate.mandate, &gate.who, roots, self.unix());
+        verdict.class() != Class::Deny
+    }
+
+    /// The agent tells such a server something. What asks for something is no news: nobody could be told what came of it.
     pub(super) fn mcp_news(&mut self, message: View<'_>) {
         let Some(params) = once::read(message.params()) else { return };
         let is_declared = self.gate.mandate.capabilities.mcp_acp;
-        if is_declared && params["method"] != CALL && self.server_of(&params).is_some() {
+        let is_news = params["method"].as_str().is_some_and(|method| method.starts_with("notifications/"));
+        if is_declared && is_news && self.server_of(&params).is_some() {
             self.show(message);
         }
     }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::api::{Ticket, Time};
+use super::mcp::List;
 use super::{MOST_OPEN, Raw};
 use crate::call::Call;
 use crate::desk::Verdict;
@@ -196,6 +197,8 @@ pub(super) enum Served {
     Question(u64),
     /// A connection to the MCP server of this id.
     Connect { server: String },
+    /// A list of what an MCP server has: in its answer stands only what may be read.
+    Listed { session: Option<Box<str>>, server: String, list: &'static List },
     /// Anything else that was shown: its answer is passed back.
     Shown,
 }

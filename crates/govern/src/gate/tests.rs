@@ -106,12 +106,13 @@ fn plain(parts: &[&[u8]]) -> String {
     value.to_string()
 }
 
-/// Reading is allowed, `Bash` needs a lead, `Rm` is denied, and of all else what changes something is asked for.
+/// Reading is allowed but of secrets, `Bash` needs a lead, `Rm` is denied, and of all else what changes something is asked for.
 fn policy() -> Policy {
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
     let clauses = vec![
         Clause::new("runs", "tool.call", Class::RequireApproval).on("Bash").unwrap().signed_by(lead, 1),
         Clause::new("never", "tool.call", Class::Deny).on("Rm").unwrap(),
+        Clause::new("keys", "workspace.read", Class::Deny).on("workspace:/secret/**").unwrap(),
     ];
     let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
     Policy::new(Access::High, Narrowing::default()).with_charter(charter)

@@ -99,8 +99,10 @@ fn point_04_fields_have_their_rules() {
 fn point_05_traps_are_named() {
     refused(&changed("\"272bf79\"", "1234567"), Code::QuoteIt);
     refused(&changed("\"272bf79\"", "12e4567"), Code::QuoteIt);
-    let typo = loads(&changed("    tier:", "    govenance: ./G.md\n    tier:"));
-    assert!(!typo.warnings.is_empty(), "{}", typo.warnings);
+    // What was to hold would not, without a word.
+    refused(&changed("    tier:", "    govenance: ./G.md\n    tier:"), Code::UnknownAip44);
+    let other = loads(&changed("    tier:", "    vendor: ./G.md\n    tier:"));
+    assert!(!other.warnings.is_empty(), "{}", other.warnings);
     assert!(loads(&files()).warnings.is_empty());
 }
 

@@ -41,13 +41,17 @@ fn unknown(aip44: &Node, found: &mut Vec<Draft>) {
     known.sort_unstable();
     for (key, _) in aip44.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
         let shown = shown(&key.text, 64);
-        let hint = match nearest(&key.text, known.iter().copied()) {
-            Some(near) => format!("did you mean {near}?"),
-            None => format!("take it out, or move it beside aip44; there are {}", known.join(", ")),
+        let message = format!("`{shown}` means nothing below aip44");
+        let absent = known.iter().copied().filter(|known| aip44.get(known).is_none());
+        // Whoever almost wrote one of ours meant it, and what was to hold would not, without a word.
+        let draft = match nearest(&key.text, absent) {
+            Some(near) => {
+                Draft::blocking(Code::UnknownAip44, key.at, message).hint(format!("did you mean {near}?"))
+            }
+            None => Draft::warning(Code::UnknownAip44, key.at, message)
+                .hint(format!("take it out, or move it beside aip44; there are {}", known.join(", "))),
         };
-        let draft =
-            Draft::warning(Code::UnknownAip44, key.at, format!("`{shown}` means nothing below aip44"));
-        found.push(draft.key(format!("metadata.aip44.{shown}")).value(&key.text).hint(hint));
+        found.push(draft.key(format!("metadata.aip44.{shown}")).value(&key.text));
     }
 }
 
@@ -93,6 +97,14 @@ fn contradictions(aip44: &Node, found: &mut Vec<Draft>) {
         let draft = Draft::error(Code::Contradiction, at, message).value("false");
         let key = "metadata.aip44.capabilities.agent.loadSession";
         found.push(draft.key(key).hint("write true, leave it out, or take the tier basic"));
+    }
+    let terminal = flag(&["capabilities", "client", "terminal"]);
+    if let ("sandboxed", Some((true, at))) = (tier, terminal) {
+        let message =
+            "commands would run in the client and not in the sandbox, so the tier sandboxed has no terminal";
+        let draft = Draft::blocking(Code::Unenforceable, at, message).value("true");
+        let key = "metadata.aip44.capabilities.client.terminal";
+        found.push(draft.key(key).hint("take it out, or take the tier governance-aware"));
     }
     let http = flag(&["capabilities", "agent", "mcpCapabilities", "http"]);
     let sse = flag(&["capabilities", "agent", "mcpCapabilities", "sse"]);

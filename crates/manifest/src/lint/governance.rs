@@ -6,10 +6,12 @@ use super::named;
 use crate::code::Code;
 use crate::finding::Draft;
 use crate::kind::Kind;
-use crate::near::nearest;
 use crate::yaml::{Content, Node};
 
 pub(super) fn operator(node: &Node, found: &mut Vec<Draft>) {
+    for (number, tool) in node.get("tools").map(Node::items).unwrap_or_default().iter().enumerate() {
+        kind_of_tool(tool.get("id").unwrap_or(tool), &format!("tools[{number}]"), found);
+    }
     let kind = node.find(&["memory", "kind"]);
     if let Some(kind) = kind.filter(|kind| kind.text() == Some("external"))
         && node.find(&["memory", "external"]).is_none()
@@ -55,31 +57,22 @@ pub(super) fn duplicates(list: Option<&Node>, id: &str, key: &str, found: &mut V
     }
 }
 
-/// The kinds of tools that agents tell of.
-const KINDS: [&str; 10] =
-    ["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"];
-
-/// A kind that no tool has: what was to be denied would be allowed, without a word.
-fn kind_of_tool(node: &Node, found: &mut Vec<Draft>) {
-    let Some(subject) = node.find(&["match", "subject"]) else { return };
-    let Some(kind) = subject.text().and_then(|text| text.strip_prefix("kind:")) else { return };
-    // A pattern may mean several, and with an underscore agents begin kinds of their own.
-    if KINDS.contains(&kind) || kind.starts_with('_') || kind.contains(['*', '?', '[', '{']) {
-        return;
-    }
+/// A kind that no tool has: what was to be denied would be allowed, and what was to be granted would not be, without a word.
+fn kind_of_tool(node: &Node, key: &str, found: &mut Vec<Draft>) {
+    let Some(text) = node.text() else { return };
+    let Some(kind) = text.strip_prefix("kind:") else { return };
+    let Some(hint) = narrows_policy::Kind::correction(kind) else { return };
     let message = format!("no tool is of the kind `{}`", crate::finding::shown(kind, 64));
-    let draft = Draft::blocking(Code::Enum, subject.at, message).key("match.subject");
-    let hint = match nearest(kind, KINDS).or_else(|| KINDS.into_iter().find(|known| known.starts_with(kind)))
-    {
-        Some(near) => format!("did you mean kind:{near}?"),
-        None => format!("write kind: and one of {}", KINDS.join(", ")),
-    };
-    found.push(draft.value(subject.text().unwrap_or_default()).hint(hint));
+    found.push(Draft::blocking(Code::Enum, node.at, message).key(key).value(text).hint(hint));
 }
 
 pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     named(path, Kind::Policy, "slug", node, found);
-    kind_of_tool(node, found);
+    // A pattern may mean several.
+    let is_plain = |subject: &&Node| subject.text().is_some_and(|text| !text.contains(['*', '?', '[', '{']));
+    if let Some(subject) = node.find(&["match", "subject"]).filter(is_plain) {
+        kind_of_tool(subject, "match.subject", found);
+    }
     let decision = node.get("decision").and_then(Node::text);
     if let Some(autonomy) = node.get("autonomy")
         && let (Some("allow"), Content::Number(Some(number), _)) = (decision, &autonomy.content)
@@ -117,7 +110,7 @@ mod tests {
         judge(
             "kind:purchase",
             Some(
-                "write kind: and one of read, edit, delete, move, search, execute, think, fetch, switch_mode, other",
+                "write kind: and one of think, read, search, fetch, edit, move, delete, execute, switch_mode, other",
             ),
         );
         for fine in
@@ -125,5 +118,15 @@ mod tests {
         {
             judge(fine, None);
         }
+    }
+
+    #[test]
+    fn an_operator_is_granted_no_kind_that_no_tool_has() {
+        let text = "---\ntools: [read_file, 'kind:read', 'kind:exec', {id: 'kind:serach', scope: {workspace: docs}}]\n---\n";
+        let findings = check(Kind::Operator, Path::new("o/OPERATOR.md"), text.as_bytes());
+        let found = findings.iter().filter(|finding| finding.code == Code::Enum);
+        let told: Vec<String> =
+            found.map(|it| format!("{}: {}", it.key, it.hint.as_deref().unwrap_or_default())).collect();
+        assert_eq!(told, ["tools[2]: did you mean kind:execute?", "tools[3]: did you mean kind:search?"]);
     }
 }

@@ -41,14 +41,13 @@ impl EffectiveGovernance {
         self.config.approvers.iter().filter(may).collect()
     }
 
-    /// The file with the public keys of those who sign, from the root of the workspace on: where the lowest that names one says.
-    pub fn keyring(&self) -> Option<PathBuf> {
-        let named = |source: &Loaded<Governance>| {
-            let keyring = source.front.signing.as_ref()?.keyring.clone()?;
-            Some((source.directory(), keyring))
-        };
-        let (directory, keyring) = self.sources.iter().find_map(named)?;
-        join(&directory, &keyring)
+    /// The file with the public keys of those who sign, from the root of the workspace on, and the governance that says so:
+    /// the lowest that names one.
+    pub fn keyring(&self) -> Option<(&Loaded<Governance>, PathBuf)> {
+        self.sources.iter().find_map(|source| {
+            let keyring = source.front.signing.as_ref()?.keyring.as_ref()?;
+            Some((source, join(&source.directory(), keyring)?))
+        })
     }
 
     /// The file that a policy of this id comes from: the lowest that has it.

@@ -31,6 +31,12 @@ impl<T> Loaded<T> {
         self.path.parent().map(Path::to_path_buf).unwrap_or_default()
     }
 
+    /// The line and the column of the last of these keys, one below the other, that is there.
+    pub fn place_of(&self, path: &[&str]) -> (usize, usize) {
+        let Place { line, column } = self.place(path);
+        (line, column)
+    }
+
     pub(super) fn place(&self, path: &[&str]) -> Place {
         self.document.node.place(path)
     }

@@ -11,9 +11,11 @@ use super::help;
 ///
 /// A file is a bus.toml, the JSON configuration of stdio Bus, or a manifest: ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md,
 /// SANDBOX.md, RUNNER.md or AGENT-CLI.md. Every mistake is told with its line; then the exit code is 2. A manifest is looked
-/// at by itself; of a directory all manifests are, and every ACP.md is followed to what it leads to. The programs of pools
+/// at by itself; of a directory all manifests are, and every ACP.md is followed to what it leads to, the keys of its
+/// governance included: what `narrows serve` would not serve is a mistake here. Files of tokens and of identities are
+/// looked at by themselves, or with the bus.toml that names them. The programs of pools
 /// must be there, and so must the directories in which they run. What can be lived with, or may be otherwise on another
-/// machine, is a warning. Nothing is started.
+/// machine, such as the program of an AGENT-CLI.md, is a warning. Nothing is started.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::CHECK), after_long_help = help::with_codes(help::CHECK, help::CHECK_CODES))]
 pub(crate) struct CheckFiles {

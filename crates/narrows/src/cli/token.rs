@@ -35,7 +35,7 @@ pub(crate) struct TokenNew {
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
 
-    /// What it is narrowed to in pools with a manifest, such as kind:read; can be given several times [default: everything]
+    /// What it is narrowed to in pools with a manifest: a tool, SERVER/TOOL, SERVER/* or kind:read; can be given several times [default: everything]
     #[arg(long, value_name = "SCOPE")]
     pub(crate) scope: Vec<String>,
 

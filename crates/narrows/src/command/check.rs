@@ -1,13 +1,14 @@
 //! `narrows check`: whether files can be used.
 
 mod manifests;
+mod names;
 
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
-use narrows_bus::config::{self, Config, Here, Inspected, Mistake, Warning};
+use narrows_bus::config::{self, Config, Here, Inspected, Mistake, Pool, Warning};
 use serde_json::{Value, json};
 
 use crate::cli::{CheckFiles, CheckFormat};
@@ -15,6 +16,7 @@ use crate::environment;
 use crate::failure::{Code, Failure};
 use crate::output;
 use crate::terminal::{Colour, line, text};
+use names::Names;
 
 /// The longest file.
 const LONGEST: u64 = 1 << 20;
@@ -35,12 +37,23 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
             }
             continue;
         }
+        if let Some(names) = Names::of(path) {
+            if !names.check(path, json)? {
+                code = Code::Usage;
+            }
+            continue;
+        }
         let outcome = check(path, &environment);
-        for manifest in governed(&outcome) {
-            if !manifests::check_served(manifest, args.strict, json)? {
+        for pool in governed(&outcome) {
+            let manifest = pool.manifest.as_deref();
+            let served = manifest.map(|manifest| manifests::check_served(manifest, args.strict, json));
+            let identities = pool.identities.as_deref();
+            let known = identities.map(|identities| Names::Identities.check(identities, json));
+            if ![served, known].into_iter().flatten().collect::<Result<Vec<_>, _>>()?.iter().all(|ok| *ok) {
                 code = Code::Usage;
             }
         }
+        let outcome = outcome.map(with_files);
         if !outcome.as_ref().is_ok_and(|inspected| is_usable(inspected, args.strict)) {
             code = Code::Usage;
         }
@@ -57,11 +70,16 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
     Ok(code.exit())
 }
 
-/// The manifests by which pools are governed.
-fn governed(outcome: &Result<Inspected, Failure>) -> impl Iterator<Item = &Path> {
+/// The pools that are governed.
+fn governed(outcome: &Result<Inspected, Failure>) -> impl Iterator<Item = &Pool> {
     let config = outcome.as_ref().ok().and_then(|inspected| inspected.config.as_ref());
-    let pools = config.into_iter().flat_map(|config| &config.pools);
-    pools.filter_map(|pool| pool.manifest.as_deref())
+    config.into_iter().flat_map(|config| &config.pools).filter(|pool| pool.manifest.is_some())
+}
+
+/// The same with what is wrong with the files that a bus would read at its start.
+fn with_files(inspected: Inspected) -> Inspected {
+    let mistakes = inspected.config.as_ref().map(names::of_bus).unwrap_or_default();
+    if mistakes.is_empty() { inspected } else { Inspected { config: None, mistakes, ..inspected } }
 }
 
 /// Whether a bus would start with it, and with nothing to be said against it if that counts.
@@ -124,7 +142,7 @@ fn object(path: &Path, outcome: &Result<Inspected, Failure>, args: &CheckFiles) 
     };
     let warnings: Vec<Value> = inspected.warnings.iter().map(warning).collect();
     let Some(config) = &inspected.config else {
-        let mistakes: Vec<Value> = inspected.mistakes.iter().map(mistake).collect();
+        let mistakes: Vec<Value> = inspected.mistakes.iter().map(|mistake| told(mistake, &file)).collect();
         return json!({"file": file, "ok": false, "mistakes": mistakes, "warnings": warnings});
     };
     let mut object = json!({
@@ -144,6 +162,10 @@ fn warning(Warning { place, what }: &Warning) -> Value {
     json!({"line": place.line, "column": place.column, "message": what})
 }
 
-fn mistake(Mistake { place, what, hint }: &Mistake) -> Value {
-    json!({"line": place.line, "column": place.column, "message": what, "hint": hint})
+fn told(Mistake { place, what, hint }: &Mistake, file: &str) -> Value {
+    let mut object = json!({"line": place.line, "column": place.column, "message": what, "hint": hint});
+    if place.file != file {
+        object["file"] = json!(place.file);
+    }
+    object
 }

@@ -80,15 +80,10 @@ impl Failure {
     }
 
     /// The workers of a pool would serve nothing.
-    pub(crate) fn unserved_manifest(
-        manifest: &std::path::Path,
-        first: Option<&narrows_manifest::Finding>,
-    ) -> Self {
-        let what = first.map_or_else(String::new, |finding| {
-            let narrows_manifest::Finding { file, line, column, message, .. } = finding;
-            format!(": {}:{line}:{column}: {message}", file.display())
-        });
-        Self::new(Code::Usage, line(&format!("the manifest {} cannot be served{what}", manifest.display())))
+    pub(crate) fn unserved_manifest(manifest: &std::path::Path, first: &narrows_manifest::Finding) -> Self {
+        let narrows_manifest::Finding { file, line: row, column, message, .. } = first;
+        let what = format!("{}:{row}:{column}: {message}", file.display());
+        Self::new(Code::Usage, line(&format!("the manifest {} cannot be served: {what}", manifest.display())))
             .hint(line(&format!("see all that is wrong with it: narrows check {}", manifest.display())))
     }
 

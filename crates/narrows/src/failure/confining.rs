@@ -12,13 +12,6 @@ impl Failure {
         Self::new(Code::Start, line(&message)).hint(line(hint))
     }
 
-    /// Commands would run outside of the sandbox.
-    pub(crate) fn commands_elsewhere() -> Self {
-        let message = "nothing is served: metadata.aip44.capabilities.client.terminal of ACP.md cannot be had in the tier \
-                       sandboxed, because commands would run in the client and not in the sandbox (sandbox_unenforceable)";
-        Self::new(Code::Start, message).hint("take it out, or take the tier governance-aware")
-    }
-
     /// Somebody else starts the agent.
     pub(crate) fn sandboxed_in_chain() -> Self {
         let message = "nothing is served: the tier sandboxed cannot be enforced in a proxy chain, where others start the agent \

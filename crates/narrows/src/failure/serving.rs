@@ -103,9 +103,7 @@ impl Failure {
 
     /// It cannot be read who may come in.
     pub(crate) fn bad_identities(path: &Path, error: &dyn std::error::Error) -> Self {
-        let message = format!("{:?} does not say who may come in", path.display().to_string());
-        Self::new(Code::Usage, line(&message))
-            .because(error)
+        Self::new(Code::Usage, line(&format!("{}:{error}", path.display())))
             .hint("it looks like this: [[identity]] who = \"user:bob\" scopes = [\"kind:read\"]")
     }
 
@@ -263,12 +261,6 @@ impl Failure {
     pub(crate) fn external_memory(uri: &str) -> Self {
         Self::new(Code::Usage, line(&format!("unmet-capability: memory.external {uri:?} is no directory")))
             .hint("only directories can be memories: uri: ./memory or file:///path, and a plain word as namespace")
-    }
-
-    /// The keys of a governance cannot be used.
-    pub(crate) fn bad_keys(path: &Path, error: &dyn std::error::Error) -> Self {
-        let message = format!("the keys in {:?} cannot be used", path.display().to_string());
-        Self::new(Code::Usage, line(&message)).because(error)
     }
 
     /// A gate cannot be asked.

@@ -83,8 +83,8 @@ fn a_directory_is_looked_at_as_a_whole() {
     ");
     // By itself it is right; what it leads to is not there.
     let place = notes(&[("ACP.md", ACP), ("GOVERNANCE.md", GOVERNANCE)]);
-    assert_snapshot!(check(&place, &["notes/ACP.md", "notes"]), @r"
-    notes/ACP.md: valid
+    assert_snapshot!(check(&place, &["notes/ACP.md", "notes"]), @"
+    notes/ACP.md: valid by itself; what it leads to was not looked at: narrows check notes
     notes/GOVERNANCE.md: valid
     --- stderr ---
     error: notes/ACP.md:12:5: metadata.aip44.operator: the file cannot be had: there is no such file
@@ -107,8 +107,8 @@ fn a_directory_is_looked_at_as_a_whole() {
 fn doubts_are_mistakes_if_strictness_is_wanted() {
     let other = ACP.replace("name: notes", "name: other");
     let place = notes(&[("ACP.md", &other)]);
-    assert_snapshot!(check(&place, &["notes/ACP.md"]), @r"
-    notes/ACP.md: valid
+    assert_snapshot!(check(&place, &["notes/ACP.md"]), @"
+    notes/ACP.md: valid by itself; what it leads to was not looked at: narrows check notes
     --- stderr ---
     warning: notes/ACP.md:2:7: name: the name is not that of the place it lies in, `notes`
     hint: write name: notes, or move the file
@@ -134,8 +134,8 @@ fn a_name_is_known_from_within_its_directory() {
     let place = notes(&[("ACP.md", ACP)]);
     let mut command = place.narrows(["check", "ACP.md"]);
     command.current_dir(place.path().join("notes"));
-    assert_snapshot!(place.told(command), @r"
-    ACP.md: valid
+    assert_snapshot!(place.told(command), @"
+    ACP.md: valid by itself; what it leads to was not looked at: narrows check .
     --- exit 0 ---
     ");
 }

@@ -17,6 +17,7 @@ mod bus_web;
 mod chat;
 mod check;
 mod check_manifests;
+mod check_served;
 mod client_page;
 mod connect;
 mod events;

@@ -2,10 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::serve_sandbox::can_be_had;
 use crate::support::Place;
 
 pub(crate) fn example() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/governed")
+    named("governed")
+}
+
+fn named(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)
 }
 
 /// Everything of the example, so that no log ends up in the repository.
@@ -21,30 +26,47 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The commands of the page: each is the only line of its block.
-fn commands() -> Vec<Vec<String>> {
-    let page = std::fs::read_to_string(example().join("README.md")).expect("a page");
+/// The commands of a page: each is the only line of its block.
+fn commands(page: &str) -> Vec<Vec<String>> {
     let blocks = page.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap_or_default());
     blocks.map(|block| shlex::split(block.trim()).expect("words")).collect()
+}
+
+/// Runs both commands of the page of an example in a copy of it. What they told, the page, and where the copy is.
+fn run(place: &Place, name: &str) -> (Vec<String>, String, PathBuf) {
+    let root = place.path().join(name);
+    copy(&named(name), &root);
+    let page = std::fs::read_to_string(named(name).join("README.md")).expect("a page");
+    let commands = commands(&page);
+    assert_eq!(commands.len(), 2);
+    let told = commands.iter().map(|words| {
+        assert_eq!(words[0], "narrows");
+        let mut command = place.narrows(&words[1..]);
+        command.current_dir(&root).env("NARROWS_DATA_DIR", place.path().join("data"));
+        command.env("XDG_RUNTIME_DIR", place.path());
+        place.told(command)
+    });
+    (told.collect(), page, root)
+}
+
+#[test]
+fn the_sandboxed_example_is_kept_to_its_sandbox() {
+    if !can_be_had() {
+        return;
+    }
+    let place = Place::new();
+    let (told, page, root) = run(&place, "sandboxed");
+    let promised = page.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
+    assert!(told[0].starts_with(promised) && told[0].contains("--- exit 0 ---"), "{}", told[0]);
+    assert!(told[1].contains("sandbox.applied"), "{}", told[1]);
+    assert_eq!(std::fs::read_to_string(root.join("out/note")).expect("a note"), "somebody was here\n");
+    assert!(!root.join("new").exists());
 }
 
 #[test]
 fn the_example_runs_and_its_log_verifies() {
     let place = Place::new();
-    let root = place.path().join("governed");
-    copy(&example(), &root);
-    let commands = commands();
-    assert_eq!(commands.len(), 2);
-    let told: Vec<String> = commands
-        .iter()
-        .map(|words| {
-            assert_eq!(words[0], "narrows");
-            let mut command = place.narrows(&words[1..]);
-            command.current_dir(&root).env("NARROWS_DATA_DIR", place.path().join("data"));
-            command.env("XDG_RUNTIME_DIR", place.path());
-            place.told(command)
-        })
-        .collect();
+    let (told, _, root) = run(&place, "governed");
     assert!(
         told[0].contains("I have looked at README.md.") && told[0].contains("I may not run commands."),
         "{}",
@@ -76,8 +98,10 @@ fn the_example_runs_and_its_log_verifies() {
 #[test]
 fn the_example_has_no_mistakes() {
     let place = Place::new();
-    let mut command = place.narrows(["check", "--strict"]);
-    command.arg(example());
-    let told = place.told(command);
-    assert!(told.contains("--- exit 0 ---"), "{told}");
+    for name in ["governed", "sandboxed"] {
+        let mut command = place.narrows(["check", "--strict"]);
+        command.arg(named(name));
+        let told = place.told(command);
+        assert!(told.contains("--- exit 0 ---"), "{told}");
+    }
 }

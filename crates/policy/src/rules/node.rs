@@ -163,7 +163,7 @@ impl<'a> Fields<'a> {
 }
 
 /// The one of `words` that is close to `word`.
-pub(super) fn nearest<'w>(word: &str, words: &[&'w str]) -> Option<&'w str> {
+pub(crate) fn nearest<'w>(word: &str, words: &[&'w str]) -> Option<&'w str> {
     let letters: Vec<char> = word.chars().take(40).collect();
     let near = words.iter().map(|known| (distance(&letters, known), *known)).min();
     near.filter(|(steps, _)| *steps <= 2).map(|(_, known)| known)

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::places;
+use super::secrets::Hidden;
 use super::view::{self, HOME, Mount, Place};
 use crate::Environment;
 
@@ -24,8 +25,8 @@ const KEPT_BY_ROOT: [&str; 4] = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", 
 
 /// All that the arguments depend on. Every path is absolute and has no links in it.
 pub(crate) struct View<'a> {
-    /// What is seen instead of everything: the places of the system, and the mounts.
-    pub(crate) pieces: Option<(&'a [Place], &'a [Mount])>,
+    /// What is seen instead of everything: the places of the system, what of it is shown as empty, and the mounts.
+    pub(crate) pieces: Option<(&'a [Place], &'a [Hidden], &'a [Mount])>,
     /// Directories that may be changed.
     pub(crate) writable: &'a [PathBuf],
     /// Existing places within them that may not.
@@ -43,7 +44,7 @@ pub(crate) struct View<'a> {
 impl View<'_> {
     /// Whether something at this path can be seen from inside.
     pub(crate) fn shows(&self, path: &Path) -> bool {
-        if let Some((_, pieces)) = self.pieces {
+        if let Some((_, _, pieces)) = self.pieces {
             return view::shows(pieces, path);
         }
         let hidden = self.private.iter().any(|place| path.starts_with(place));
@@ -55,7 +56,7 @@ impl View<'_> {
     pub(crate) fn options(&self) -> Vec<OsString> {
         let mut options = Options(Vec::new());
         match self.pieces {
-            Some((system, pieces)) => options.show(system, pieces),
+            Some((system, hidden, pieces)) => options.show(system, hidden, pieces),
             None => self.show_all(&mut options),
         }
         options.push(["--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-session"]);
@@ -115,11 +116,17 @@ impl Options {
     }
 
     /// A root of pieces.
-    fn show(&mut self, system: &[Place], pieces: &[Mount]) {
+    fn show(&mut self, system: &[Place], hidden: &[Hidden], pieces: &[Mount]) {
         for place in system {
             match place {
                 Place::Same(path) => self.mount("--ro-bind", path),
                 Place::Link { at, to } => self.0.extend(["--symlink".into(), to.into(), at.into()]),
+            }
+        }
+        for Hidden { path, is_directory } in hidden {
+            match is_directory {
+                true => self.0.extend(["--tmpfs".into(), path.into(), "--remount-ro".into(), path.into()]),
+                false => self.0.extend(["--ro-bind".into(), "/dev/null".into(), path.into()]),
             }
         }
         self.push(["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", HOME]);
@@ -286,12 +293,17 @@ mod tests {
             Mount { source: "/home/me/a".into(), at: "/work".into(), writable: true },
             Mount { source: "/home/me/a/docs".into(), at: "/work/docs".into(), writable: false },
         ];
+        let hidden = [("/etc/shadow", false), ("/etc/ssl/private", true)]
+            .map(|(path, is_directory)| Hidden { path: path.into(), is_directory });
         let mut options = Options(Vec::new());
-        options.show(&system, &pieces);
+        options.show(&system, &hidden, &pieces);
         let words: Vec<String> = options.0.into_iter().map(|word| word.into_string().unwrap()).collect();
         let expected = "\
 --symlink usr/bin /bin
 --ro-bind /usr /usr
+--ro-bind /dev/null /etc/shadow
+--tmpfs /etc/ssl/private
+--remount-ro /etc/ssl/private
 --dev /dev
 --proc /proc
 --tmpfs /tmp

@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Component, Path, PathBuf};
 
 use super::places;
+use super::secrets::Hidden;
 use crate::SpawnError;
 
 /// A directory or file of this machine, and where a sandbox shows it.
@@ -171,12 +172,15 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Makes it in a directory that nobody else uses.
-    pub(crate) fn new(scratch: &Path, pieces: &[Mount]) -> io::Result<Self> {
-        let [root, temp, shm] = ["root", "tmp", "shm"].map(|name| scratch.join(name));
-        for path in [&root, &temp, &shm, &root.join("dev/shm"), &root.join("proc"), &root.join("tmp")] {
+    /// Makes it in a directory that nobody else uses. What is `hidden` of the system is empty there.
+    pub(crate) fn new(scratch: &Path, pieces: &[Mount], hidden: &[Hidden]) -> io::Result<Self> {
+        let [root, temp, shm, empty] = ["root", "tmp", "shm", "empty"].map(|name| scratch.join(name));
+        let blank = scratch.join("blank");
+        for path in [&root, &temp, &shm, &empty, &root.join("dev/shm"), &root.join("proc"), &root.join("tmp")]
+        {
             fs::create_dir_all(path)?;
         }
+        fs::write(&blank, "")?;
         fs::create_dir(temp.join("home"))?;
         let inside = |at: &Path| root.join(at.strip_prefix("/").unwrap_or(at));
         let mut mounts = Vec::new();
@@ -191,6 +195,10 @@ impl Layout {
                     symlink(to, inside(&at))?;
                 }
             }
+        }
+        for Hidden { path, is_directory } in hidden {
+            let source = if *is_directory { empty.clone() } else { blank.clone() };
+            mounts.push(Mount { source, at: inside(path), writable: false });
         }
         for (name, to) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
             symlink(format!("/proc/self/fd{to}"), root.join("dev").join(name))?;
@@ -336,12 +344,14 @@ mod tests {
             mount(&top.join("file"), "/c/file", false),
             mount(&source, "/tmp/x/y", false),
         ];
-        let layout = Layout::new(&scratch, &pieces).unwrap();
+        let hidden = [Hidden { path: "/etc/shadow".into(), is_directory: false }];
+        let layout = Layout::new(&scratch, &pieces, &hidden).unwrap();
         assert!(layout.root.join("a/b").is_dir() && layout.root.join("c/file").is_file());
         assert!(layout.temporary[0].join("x/y").is_dir() && layout.temporary[0].join("home").is_dir());
         let at =
             |path: &str| layout.mounts.iter().position(|mount| mount.at == layout.root.join(path)).unwrap();
-        assert!(at("tmp") < at("tmp/x/y"));
+        assert!(at("tmp") < at("tmp/x/y") && at("etc") < at("etc/shadow"));
+        assert_eq!(fs::read(&layout.mounts[at("etc/shadow")].source).unwrap(), b"");
         assert!(!layout.mounts[at("usr")].writable && layout.mounts[at("a/b")].writable);
     }
 }

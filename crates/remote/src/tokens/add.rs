@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use narrows_policy::check_scope;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::{Digest, PREFIX, TokenError, Tokens, text};
@@ -17,7 +18,7 @@ use crate::identity::is_name;
 /// only place where the token ever stands.
 ///
 /// # Errors
-/// When the name is taken or none, or when the file cannot be read or written; then it is as it was.
+/// When the name is taken or none, when a scope means no tool, or when the file cannot be read or written; then it is as it was.
 pub fn add(
     path: &Path,
     name: &str,
@@ -28,6 +29,7 @@ pub fn add(
     if !is_name(name) {
         return Err(TokenError::Name(name.to_owned()));
     }
+    scopes.into_iter().flatten().try_for_each(|scope| check_scope(scope))?;
     let _alone = alone(path).map_err(failed)?;
     let mut file = match text(path) {
         Ok(text) => text,
@@ -131,6 +133,8 @@ mod tests {
         let before = fs::read(&path).unwrap();
         assert!(matches!(add(&path, "one", None, now), Err(TokenError::Name(_))));
         assert!(matches!(add(&path, "o ne", None, now), Err(TokenError::Name(_))));
+        let scopes = ["kind:read".to_owned(), "kind:exec".to_owned()];
+        assert!(matches!(add(&path, "two", Some(&scopes), now), Err(TokenError::Scope(_))));
         assert_eq!(fs::read(&path).unwrap(), before);
         fs::write(&path, "broken").unwrap();
         assert!(matches!(add(&path, "two", None, now), Err(TokenError::Syntax { .. })));

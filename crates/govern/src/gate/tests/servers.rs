@@ -255,3 +255,94 @@ fn what_is_not_declared_is_not_there() {
     );
     assert_eq!(scene.seen(), "");
 }
+
+/// The operator may have everything shown of one server, and of another what is named.
+fn showing(allow: Option<&[&str]>) -> Scene {
+    let allow = allow.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+    let tools = Some(ToolSet { servers: [("db".to_owned(), allow)].into(), ..ToolSet::default() });
+    let mandate = Mandate { tools, servers: Some(vec!["db".into()]), ..mandate() };
+    let mut scene = Scene::with(mandate, &["lead"]);
+    open(&mut scene, 1, &[in_client("db", "db-1")]);
+    scene.answer(1, &json!({"sessionId": "s"}));
+    scene.seen();
+    scene
+}
+
+fn inner(method: &str, params: &Value) -> Value {
+    json!({"serverId": "db-1", "requestId": "r", "method": method, "params": params})
+}
+
+#[test]
+fn what_a_server_shows_is_decided_as_reading() {
+    let mut scene = showing(None);
+    scene.wants(5, "mcp/message", &inner("resources/read", &json!({"uri": "db://rows/1"})));
+    scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"contents": []}}));
+    scene.wants(6, "mcp/message", &inner("prompts/get", &json!({"name": "greet"})));
+    scene.client(&json!({"jsonrpc": "2.0", "id": 6, "result": {"messages": []}}));
+    assert_snapshot!(scene.seen(), @r#"
+    log policy.resolved allow tool="db/resources/read" approval="auto" reason="allow: no policy matches"
+    c < {"jsonrpc":"2.0","id":5,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"resources/read","params":{"uri":"db://rows/1"}}}
+    log tool.call allow tool="db/resources/read" approval="auto"
+    a < {"jsonrpc":"2.0","id":5,"result":{"contents":[]}}
+    log policy.resolved allow tool="db/prompts/get" approval="auto" reason="allow: no policy matches"
+    c < {"jsonrpc":"2.0","id":6,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"prompts/get","params":{"name":"greet"}}}
+    log tool.call allow tool="db/prompts/get" approval="auto"
+    a < {"jsonrpc":"2.0","id":6,"result":{"messages":[]}}
+    "#);
+    // What nobody knows may do anything.
+    scene.wants(7, "mcp/message", &inner("tasks/result", &json!({"taskId": "t"})));
+    let seen = scene.seen();
+    assert!(seen.contains("policy.resolved require-approval tool=\"db/tasks/result\""), "{seen}");
+}
+
+#[test]
+fn what_is_not_granted_is_neither_shown_nor_listed() {
+    let mut scene = showing(Some(&["query", "prompts/get"]));
+    for (id, method) in
+        [(5, "resources/read"), (6, "resources/subscribe"), (7, "completion/complete"), (8, "x/y")]
+    {
+        scene.wants(id, "mcp/message", &inner(method, &json!({"uri": "db://rows/1"})));
+        let seen = scene.seen();
+        assert!(
+            seen.contains("deny") && seen.contains("\"code\":-32015") && !seen.contains("c < "),
+            "{method} {seen}"
+        );
+    }
+    scene.wants(10, "mcp/message", &inner("resources/list", &json!({})));
+    scene.client(&json!({"jsonrpc": "2.0", "id": 10, "result": {"resources": [{"uri": "db://rows/1"}], "nextCursor": "n"}}));
+    scene.wants(11, "mcp/message", &inner("resources/templates/list", &json!({})));
+    scene.client(&json!({"jsonrpc": "2.0", "id": 11, "result": {"result": {"resourceTemplates": [{"uriTemplate": "db://{x}"}]}}}));
+    scene.wants(12, "mcp/message", &inner("prompts/list", &json!({})));
+    let prompts = r#"{"jsonrpc":"2.0","id":12,"result":{"prompts":[{"name":"greet","n":1.0}]}}"#;
+    scene.gate.client(scene.now, View::parse(prompts.as_bytes()), &mut scene.sight);
+    assert_snapshot!(scene.seen(), @r#"
+    c < {"jsonrpc":"2.0","id":10,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"resources/list","params":{}}}
+    a < {"jsonrpc":"2.0","id":10,"result":{"resources":[],"nextCursor":"n"}}
+    c < {"jsonrpc":"2.0","id":11,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"resources/templates/list","params":{}}}
+    a < {"jsonrpc":"2.0","id":11,"result":{"result":{"resourceTemplates":[]}}}
+    c < {"jsonrpc":"2.0","id":12,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"prompts/list","params":{}}}
+    a < {"jsonrpc":"2.0","id":12,"result":{"prompts":[{"name":"greet","n":1.0}]}}
+    "#);
+    // What can be read in two ways is no list.
+    scene.wants(13, "mcp/message", &inner("resources/list", &json!({})));
+    let twice = r#"{"jsonrpc":"2.0","id":13,"result":{"resources":[],"resources":[{"uri":"x:y"}]}}"#;
+    scene.gate.client(scene.now, View::parse(twice.as_bytes()), &mut scene.sight);
+    let seen = scene.seen();
+    assert!(seen.contains("-32602") && !seen.contains("x:y"), "{seen}");
+    // Nor is what asks for something told as news.
+    scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": inner("resources/read", &json!({"uri": "x:y"}))}));
+    assert_eq!(scene.seen(), "");
+}
+
+#[test]
+fn a_file_that_a_policy_denies_is_in_no_list() {
+    let mut scene = showing(None);
+    scene.wants(5, "mcp/message", &inner("resources/list", &json!({})));
+    let entries = json!([{"uri": "file:///w/a/b"}, {"uri": "file:///w/a/secret/key"}, {"uri": "db://rows"}]);
+    scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"resources": entries}}));
+    let seen = scene.seen();
+    assert!(seen.contains("db://rows") && seen.contains("/w/a/b") && !seen.contains("secret"), "{seen}");
+    scene.wants(6, "mcp/message", &inner("resources/read", &json!({"uri": "file:///w/a/secret/key"})));
+    let seen = scene.seen();
+    assert!(seen.contains("deny") && !seen.contains("c < "), "{seen}");
+}

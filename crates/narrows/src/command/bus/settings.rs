@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use narrows_bus::config::{self, Config, Door, Limits, Listen, Mistake, Pool, Warning};
+use narrows_manifest::Severity;
 
 use crate::cli::Bus;
 use crate::command::check;
+use crate::command::serve::{guests, preflight};
 use crate::failure::Failure;
 use crate::terminal::Colour;
 use crate::{output, terminal};
@@ -72,9 +74,13 @@ pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Warning>), Wrong> {
         return Err(Wrong::Else(Failure::unknown_pool(listen, names)));
     }
     for manifest in config.pools.iter().filter_map(|pool| pool.manifest.as_deref()) {
-        if let Err(findings) = narrows_manifest::load(manifest, None) {
-            return Err(Wrong::Else(Failure::unserved_manifest(manifest, findings.iter().next())));
+        let findings = preflight::findings(manifest);
+        if let Some(first) = findings.iter().find(|finding| finding.severity == Severity::Error) {
+            return Err(Wrong::Else(Failure::unserved_manifest(manifest, first)));
         }
+    }
+    for identities in config.pools.iter().filter_map(|pool| pool.identities.as_deref()) {
+        guests::check_file(identities).map_err(Wrong::Else)?;
     }
     config.pools.iter_mut().for_each(ourselves);
     Ok((config, warnings))

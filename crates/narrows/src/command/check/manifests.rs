@@ -4,9 +4,10 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use narrows_manifest::{Checked, Finding, Findings, Kind, LONGEST, Severity};
+use narrows_manifest::{Bundle, Checked, Finding, Findings, Kind, LONGEST, Severity};
 use serde_json::{Value, json};
 
+use crate::command::serve::preflight;
 use crate::failure::Failure;
 use crate::output;
 use crate::terminal::{Colour, line};
@@ -28,23 +29,35 @@ pub(super) fn check(path: &Path, strict: bool, json: bool) -> Result<bool, Failu
             return Ok(false);
         }
     };
+    let alone = !path.is_dir();
     let mut usable = true;
     for Checked { path, kind, findings } in files {
         let findings = if strict { findings.strict() } else { findings };
         let ok = !findings.has_errors();
         usable &= ok;
+        let unfollowed = alone && kind.is_some_and(leads_on);
         match json {
-            true => print(&object(&path, kind, &findings))?,
-            false => tell(&path, &findings)?,
+            true => {
+                let mut object = object(&path, kind, &findings);
+                if unfollowed {
+                    object["followed"] = json!(false);
+                }
+                print(&object)?;
+            }
+            false => tell(&path, &findings, unfollowed)?,
         }
     }
     Ok(usable)
 }
 
+/// Whether manifests of a kind name other files, which only a directory is looked at with.
+fn leads_on(kind: Kind) -> bool {
+    matches!(kind, Kind::Acp | Kind::Operator | Kind::Governance | Kind::AgentCli)
+}
+
 /// The same about all that a manifest leads to, for who serves it.
 pub(super) fn check_served(manifest: &Path, strict: bool, json: bool) -> Result<bool, Failure> {
-    let found = narrows_manifest::load(manifest, None);
-    let findings = found.map_or_else(|findings| findings, |bundle| bundle.warnings);
+    let findings = preflight::findings(manifest);
     let findings = if strict { findings.strict() } else { findings };
     let base = manifest.parent().unwrap_or(Path::new(""));
     if json {
@@ -62,7 +75,8 @@ pub(super) fn check_served(manifest: &Path, strict: bool, json: bool) -> Result<
 fn look(path: &Path) -> Result<Vec<Checked>, Failure> {
     let unreadable = |error: io::Error| Failure::unchecked(path, &error);
     if path.is_dir() {
-        let mut files = narrows_manifest::check_directory(path).map_err(unreadable)?;
+        let further = |bundle: &Bundle| preflight::survey(path, bundle);
+        let mut files = narrows_manifest::check_directory(path, &further).map_err(unreadable)?;
         if files.is_empty() {
             return Err(Failure::no_manifests(path));
         }
@@ -88,14 +102,22 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn tell(path: &Path, findings: &Findings) -> Result<(), Failure> {
+fn tell(path: &Path, findings: &Findings, unfollowed: bool) -> Result<(), Failure> {
     for finding in findings {
         tell_one(path, finding);
     }
     if findings.has_errors() {
         return Ok(());
     }
-    output::print(format!("{}\n", line(&format!("{}: valid", path.display()))).as_bytes())
+    let mut told = format!("{}: valid", path.display());
+    if unfollowed {
+        let above = path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
+        told.push_str(&format!(
+            " by itself; what it leads to was not looked at: narrows check {}",
+            above.display()
+        ));
+    }
+    output::print(format!("{}\n", line(&told)).as_bytes())
 }
 
 fn tell_one(path: &Path, finding: &Finding) {

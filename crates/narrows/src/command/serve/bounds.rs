@@ -3,15 +3,31 @@
 use std::path::{Path, PathBuf};
 
 use narrows_egress::List;
+use narrows_manifest::types::acp::Tier;
 use narrows_manifest::types::runner::Limits;
-use narrows_manifest::{PlannedMount, RunnerPlan, SandboxPlan};
+use narrows_manifest::{Agent, Bundle, PlannedMount, RunnerPlan, SandboxPlan};
 use narrows_process::Mount;
 
 /// A sandbox that a manifest asks for, and the file in which it does.
-#[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct Asked {
     pub(super) file: &'static str,
-    pub(super) plan: &'a SandboxPlan,
+    pub(super) plan: SandboxPlan,
+}
+
+/// The sandboxes that hold for an agent, or for what an operator of our own starts: first that of the tier, if it is
+/// `sandboxed`.
+pub(super) fn asked(bundle: &Bundle, agent: Option<&Agent>) -> Vec<Asked> {
+    let sandboxed = bundle.acp.front.metadata.aip44.tier == Tier::Sandboxed;
+    let of_tier = bundle.sandbox.clone().filter(|_| sandboxed);
+    let named = agent.and_then(|agent| Some((agent, agent.sandbox.clone()?)));
+    let own = named.map(|(agent, mut plan)| {
+        let auth = agent.cli.front.auth.as_ref().and_then(|auth| auth.state.as_ref());
+        plan.env.extend(auth.into_iter().flat_map(|state| state.env.clone()));
+        plan
+    });
+    let of_tier = of_tier.map(|plan| Asked { file: "SANDBOX.md", plan });
+    let own = own.map(|plan| Asked { file: "AGENT-CLI.md", plan });
+    of_tier.into_iter().chain(own).collect()
 }
 
 /// Something that cannot be enforced, and so is not served.
@@ -48,7 +64,7 @@ impl Bounds {
     /// Puts together what the sandboxes and the runner say about work in `root`. The first sandbox is the outer one.
     pub(super) fn of(
         root: &Path,
-        asked: &[Asked<'_>],
+        asked: &[Asked],
         runner: Option<&RunnerPlan>,
     ) -> Result<Self, Unenforceable> {
         let mut limits = runner.map(|runner| runner.limits).unwrap_or_default();
@@ -193,8 +209,7 @@ mod tests {
 
     fn bounds(outer: &Value, inner: &Value) -> Result<Bounds, Unenforceable> {
         let (outer, inner) = (plan(outer), plan(inner));
-        let asked =
-            [Asked { file: "SANDBOX.md", plan: &outer }, Asked { file: "AGENT-CLI.md", plan: &inner }];
+        let asked = [Asked { file: "SANDBOX.md", plan: outer }, Asked { file: "AGENT-CLI.md", plan: inner }];
         Bounds::of(Path::new("/w"), &asked, None)
     }
 

@@ -13,8 +13,9 @@ use narrows_mcp::Confinement;
 use narrows_process::{AllowList, Environment, Limits, Mount, Sandbox, Spec, Support};
 use serde_json::{Value, json};
 
-use super::bounds::{Asked, Bounds, Unenforceable};
+use super::bounds::{Bounds, Unenforceable, asked};
 use super::charge::Charge;
+use super::shim::Shim;
 use super::wayout::WayOut;
 use crate::environment;
 use crate::output;
@@ -27,6 +28,9 @@ const PLAIN: [&str; 11] =
 /// By these programs find the only way out.
 const PROXIES: [&str; 6] =
     ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+
+/// The field of a program that cannot be had in a sandbox.
+const SHIMMED: &str = "bin";
 
 /// What a process is started with and kept to.
 #[derive(Debug, Clone)]
@@ -55,24 +59,15 @@ impl Cage {
         programs: &[Spec],
     ) -> Result<Self, Unenforceable> {
         let strict = charge.is_sandboxed();
-        let mut asked = Vec::new();
-        if let Some(plan) = charge.bundle.sandbox.as_ref().filter(|_| strict) {
-            asked.push(Asked { file: "SANDBOX.md", plan });
-        }
-        let named = agent.and_then(|agent| Some((agent, agent.sandbox.clone()?)));
-        let own = named.map(|(agent, mut plan)| {
-            let auth = agent.cli.front.auth.as_ref().and_then(|auth| auth.state.as_ref());
-            plan.env.extend(auth.into_iter().flat_map(|state| state.env.clone()));
-            plan
-        });
-        asked.extend(own.as_ref().map(|plan| Asked { file: "AGENT-CLI.md", plan }));
+        let asked = asked(&charge.bundle, agent);
         let runner = agent.and_then(|agent| agent.runner.as_ref());
         let bounds = Bounds::of(&charge.root, &asked, runner)?;
         let confined =
             if asked.is_empty() { Ok(None) } else { confine(charge, &bounds, programs).await.map(Some) };
         let sandbox = match confined {
             Ok(sandbox) => sandbox,
-            Err(refused) if strict => return Err(refused),
+            // What is found by a shim would not run in there, and is not run without.
+            Err(refused) if strict || refused.field == SHIMMED => return Err(refused),
             Err(refused) => {
                 warn(&format!("the agent is not confined: {refused}"));
                 None
@@ -169,6 +164,13 @@ async fn confine(
     for program in programs {
         // One that is not there is complained about when it is started.
         if let Ok(path) = narrows_process::find(program) {
+            if let Some(shim) = Shim::at(&path) {
+                return Err(Unenforceable {
+                    file: "AGENT-CLI.md".to_owned(),
+                    hint: shim.advice(),
+                    ..refused(SHIMMED, shim.to_string())
+                });
+            }
             let mounts = installation(&path, &view, &kept);
             let link = mounts.iter().find(|mount| mount.at == path && package(&mount.source).is_some());
             led.extend(link.map(|mount| (program.program.clone(), mount.source.clone())));

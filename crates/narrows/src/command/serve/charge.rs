@@ -9,6 +9,7 @@ use narrows_manifest::{AuditTarget, Bundle, Finding, Findings, Kind, PlannedMoun
 use super::admin::Admin;
 use super::bounds::inside;
 use super::keys::KeyFiles;
+use super::preflight::{self, parent};
 use super::scripts::Scripts;
 use crate::cli::Serve;
 use crate::config::{self, Variables};
@@ -46,8 +47,8 @@ impl Charge {
         if !shown.is_dir() {
             return Err(Failure::no_root(shown));
         }
-        let bundle = match narrows_manifest::load(&manifest, args.root.as_deref()) {
-            Ok(bundle) => bundle,
+        let (bundle, keys) = match preflight::load(&manifest, args.root.as_deref()) {
+            Ok(loaded) => loaded,
             Err(findings) => {
                 tell(shown, &findings);
                 return Ok(None);
@@ -55,7 +56,6 @@ impl Charge {
         };
         tell(shown, &bundle.warnings);
         let root = drive::directory(shown)?;
-        let keys = KeyFiles::read(&root, &bundle)?;
         let patience = patience(args)?;
         let scripts = Scripts::read(&root, &bundle)
             .map_err(|error| Failure::unreadable("what is to be run", &root, &error))?;
@@ -147,11 +147,6 @@ fn patience(args: &Serve) -> Result<Patience, Failure> {
 /// The ACP.md that is meant by a path.
 fn manifest_at(path: &Path) -> PathBuf {
     if path.is_dir() { path.join(Kind::Acp.file_name()) } else { path.to_owned() }
-}
-
-/// The directory of a file, also of one that is named from within it.
-fn parent(path: &Path) -> &Path {
-    path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
 }
 
 /// Says what is wrong with the files below `base`, and what is strange.

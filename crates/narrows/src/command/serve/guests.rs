@@ -4,7 +4,9 @@ use std::path::Path;
 
 use narrows_govern::{Lobby, Method, Principal};
 use narrows_manifest::types::governance::Approver;
+use narrows_policy::{ScopeError, check_scope};
 use serde::Deserialize;
+use toml::Spanned;
 
 use super::charge::Charge;
 use super::peer;
@@ -26,17 +28,26 @@ struct Names {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    who: String,
+    who: Spanned<String>,
     #[serde(default)]
-    scopes: Option<Vec<String>>,
+    scopes: Option<Vec<Spanned<String>>>,
+}
+
+/// What is wrong with such a file, and where.
+#[derive(Debug, thiserror::Error)]
+#[error("{line}:{column}: {fault}")]
+pub(crate) struct GuestsError {
+    line: usize,
+    column: usize,
+    fault: Fault,
 }
 
 /// What is wrong with such a file.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum GuestsError {
+enum Fault {
     /// It is no such file.
     #[error("{0}")]
-    Form(#[from] toml::de::Error),
+    Form(String),
     /// Nobody is called so.
     #[error(
         "who = {0:?} is neither user:NAME nor uid:NUMBER nor token:NAME nor cert:NAME nor bus:token:NAME nor bus:cert:NAME \
@@ -47,8 +58,15 @@ pub(crate) enum GuestsError {
     #[error("who = {0:?} stands there twice")]
     Twice(String),
     /// No tool is called so.
-    #[error("a scope of {0:?} is empty")]
-    Scope(String),
+    #[error(transparent)]
+    Scope(#[from] ScopeError),
+}
+
+/// Somebody whom the file names.
+#[derive(Debug)]
+struct Named {
+    who: String,
+    scopes: Option<Vec<String>>,
 }
 
 /// Who may come in.
@@ -57,7 +75,7 @@ pub(super) struct Guests {
     /// As whom we run.
     ours: u32,
     users: String,
-    named: Vec<Entry>,
+    named: Vec<Named>,
     approvers: Vec<Approver>,
 }
 
@@ -71,9 +89,7 @@ impl Guests {
                 if path.canonicalize().is_ok_and(|real| real.starts_with(&charge.root)) {
                     return Err(Failure::identities_inside(path));
                 }
-                let text =
-                    check::read(path).map_err(|error| Failure::unreadable("--identities", path, &error))?;
-                parse(&text).map_err(|error| Failure::bad_identities(path, &error))?
+                read(path)?
             }
         };
         let governance = charge.bundle.governance.as_ref();
@@ -156,14 +172,34 @@ impl Guests {
     }
 }
 
+/// Whether a file says who may come in.
+pub(in crate::command) fn check_file(path: &Path) -> Result<(), Failure> {
+    read(path).map(drop)
+}
+
+fn read(path: &Path) -> Result<Vec<Named>, Failure> {
+    let text = check::read(path).map_err(|error| Failure::unreadable("identities", path, &error))?;
+    parse(&text).map_err(|error| Failure::bad_identities(path, &error))
+}
+
 /// Whether an entry means this user.
 fn is_meant(who: &str, user: Option<u32>, id: &str) -> bool {
     who == id || user.is_some_and(|uid| who.strip_prefix("uid:") == Some(&uid.to_string()))
 }
 
-fn parse(text: &str) -> Result<Vec<Entry>, GuestsError> {
-    let Names { identity: entries } = toml::from_str(text)?;
-    for (index, Entry { who, scopes }) in entries.iter().enumerate() {
+fn parse(text: &str) -> Result<Vec<Named>, GuestsError> {
+    let wrong = |at: usize, fault: Fault| {
+        let before = text.get(..at).unwrap_or(text);
+        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        GuestsError { line, column, fault }
+    };
+    let Names { identity: entries } = toml::from_str(text).map_err(|error| {
+        wrong(error.span().map_or(0, |span| span.start), Fault::Form(error.message().to_owned()))
+    })?;
+    let mut named: Vec<Named> = Vec::new();
+    for Entry { who, scopes } in entries {
+        let (at, who) = (who.span().start, who.into_inner());
         let is_form = match who.split_once(':') {
             Some(("user" | "token" | "cert", name)) => !name.is_empty(),
             Some(("bus", known)) => {
@@ -173,16 +209,18 @@ fn parse(text: &str) -> Result<Vec<Entry>, GuestsError> {
             _ => who == ANYBODY,
         };
         if !is_form {
-            return Err(GuestsError::Who(who.clone()));
+            return Err(wrong(at, Fault::Who(who)));
         }
-        if entries[..index].iter().any(|other| other.who == *who) {
-            return Err(GuestsError::Twice(who.clone()));
+        if named.iter().any(|other| other.who == who) {
+            return Err(wrong(at, Fault::Twice(who)));
         }
-        if scopes.iter().flatten().any(String::is_empty) {
-            return Err(GuestsError::Scope(who.clone()));
+        for scope in scopes.iter().flatten() {
+            check_scope(scope.get_ref()).map_err(|error| wrong(scope.span().start, error.into()))?;
         }
+        let scopes = scopes.map(|scopes| scopes.into_iter().map(Spanned::into_inner).collect());
+        named.push(Named { who, scopes });
     }
-    Ok(entries)
+    Ok(named)
 }
 
 #[cfg(test)]
@@ -283,7 +321,12 @@ mod tests {
             ("[[identity]]\nwho = 'token:'\n", "is neither"),
             ("[[identity]]\nwho = 'uid:007'\n", "is neither"),
             ("[[identity]]\nwho = 'user:a'\n[[identity]]\nwho = 'user:a'\n", "twice"),
-            ("[[identity]]\nwho = 'user:a'\nscopes = ['']\n", "is empty"),
+            ("[[identity]]\nwho = 'user:a'\nscopes = ['']\n", "3:11: a scope is empty"),
+            (
+                "[[identity]]\nwho = 'user:a'\nscopes = ['kind:read', 'kind:exec']\n",
+                "3:24: no tool is of the kind `exec`",
+            ),
+            ("[[identity]]\nwho = 'user:a'\nscopes = ['kind:exec']\n", "did you mean kind:execute?"),
             ("[[identity]]\nwho = 'user:a'\nscope = ['x']\n", "unknown field"),
             ("[[identities]]\nwho = 'user:a'\n", "unknown field"),
         ] {

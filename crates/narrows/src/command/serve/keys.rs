@@ -5,24 +5,31 @@ use std::path::{Path, PathBuf};
 use narrows_audit::{PublicKey, Timestamp};
 use narrows_govern::{Method, Principal};
 use narrows_manifest::types::governance::Approver;
-use narrows_manifest::{Bundle, Files, FilesError, LONGEST, Workspace};
+use narrows_manifest::{
+    Bundle, Code, EffectiveGovernance, Files, FilesError, Finding, Findings, LONGEST, Severity, Workspace,
+};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::person::roles_of;
-use crate::failure::Failure;
 
 /// Where the keys are if the governance does not say.
-const USUAL: &str = ".well-known/governance-keys.json";
+pub(super) const USUAL: &str = ".well-known/governance-keys.json";
 
 /// Where keys are that no longer count, beside them.
 const REVOKED: &str = "governance-revoked.json";
+
+/// What a file of keys looks like.
+const FORM: &str = "write {\"keys\": [{\"id\": \"did:key:z6Mk…\", \"subject\": {\"id\": \"ada\", \"role\": \"lead\"}}]}; \
+                    `narrows audit keygen FILE` prints the id of a new key";
 
 /// The files with the keys, as they were when the manifest was loaded.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KeyFiles {
     /// Their paths from the root of the workspace on, and what is in them: those that count, and those that do not.
     pub(super) files: Vec<(PathBuf, Vec<u8>)>,
-    revoked: Option<Vec<u8>>,
+    /// The keys in them. `None`: there is no file.
+    pub(super) keys: Option<Keys>,
 }
 
 /// Somebody whose signature counts.
@@ -42,8 +49,9 @@ struct Subject {
 }
 
 #[derive(Debug, Deserialize)]
-struct Keyring {
-    keys: Vec<Entry>,
+struct Keyring<'a> {
+    #[serde(borrow)]
+    keys: Vec<&'a RawValue>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -60,7 +68,7 @@ struct Entry {
 }
 
 /// The keys of a governance.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Keys(Vec<Holder>);
 
 /// Why a key does not count.
@@ -73,48 +81,139 @@ pub(super) enum Stranger {
 }
 
 impl KeyFiles {
-    /// Reads them. None is no mistake: then nobody approves from elsewhere.
-    pub(super) fn read(root: &Path, bundle: &Bundle) -> Result<Self, Failure> {
-        let Some(governance) = &bundle.governance else { return Ok(Self::default()) };
-        let path = governance.keyring().unwrap_or_else(|| governance.scope.join(USUAL));
-        let workspace =
-            Workspace::open(root).map_err(|error| Failure::setup("open the workspace", &error))?;
-        let read = |path: &Path| match workspace.read(path, LONGEST) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(FilesError::NotFound) => Ok(None),
-            Err(error) => Err(Failure::bad_keys(&root.join(path), &error)),
+    /// Reads them, and notes what is wrong with them. No file is no mistake unless the governance names one: then nobody
+    /// approves from elsewhere.
+    pub(super) fn read(root: &Path, bundle: &Bundle, findings: &mut Findings) -> Self {
+        let Some(governance) = &bundle.governance else { return Self::default() };
+        let path = governance.keyring().map_or_else(|| governance.scope.join(USUAL), |(_, path)| path);
+        let mut read = |path: &Path| {
+            let bytes = match Workspace::open(root) {
+                Ok(workspace) => workspace.read(path, LONGEST),
+                Err(error) => Err(FilesError::Other(error.to_string())),
+            };
+            match bytes {
+                Ok(bytes) => Some(bytes),
+                Err(FilesError::NotFound) => None,
+                Err(error) => {
+                    let message = format!("the keys cannot be read: {error}");
+                    findings.push(
+                        Finding::new(Severity::Error, Code::Keyring, path, (1, 1), message)
+                            .advising("make it a file of the workspace that you can read"),
+                    );
+                    None
+                }
+            }
         };
-        let Some(keys) = read(&path)? else { return Ok(Self::default()) };
         let beside = path.with_file_name(REVOKED);
-        let revoked = read(&beside)?;
-        let mut files = vec![(path, keys)];
-        files.extend(revoked.clone().map(|bytes| (beside, bytes)));
-        Ok(Self { files, revoked })
-    }
-
-    /// The keys in them. `None`: there is no file.
-    pub(super) fn keys(&self, root: &Path) -> Result<Option<Keys>, Failure> {
-        let Some((path, bytes)) = self.files.first() else { return Ok(None) };
-        let revoked = String::from_utf8_lossy(self.revoked.as_deref().unwrap_or_default()).into_owned();
-        let keys = parse(bytes, &revoked).map_err(|error| Failure::bad_keys(&root.join(path), &error))?;
-        Ok(Some(keys))
+        let (keys, revoked) = (read(&path), read(&beside));
+        let Some(bytes) = keys else {
+            missing(governance, findings);
+            return Self::default();
+        };
+        let words = String::from_utf8_lossy(revoked.as_deref().unwrap_or_default()).into_owned();
+        let keys = parse(&path, &bytes, &words, findings);
+        let mut files = vec![(path, bytes)];
+        files.extend(revoked.map(|bytes| (beside, bytes)));
+        Self { files, keys: Some(keys) }
     }
 }
 
-fn parse(bytes: &[u8], revoked: &str) -> Result<Keys, serde_json::Error> {
-    let ring: Keyring = serde_json::from_slice(bytes)?;
-    let holders = ring.keys.into_iter().filter_map(|entry| {
-        let Entry { id, subject, valid_from, expires_at, revoked_at } = entry;
-        // Whatever form the list of revoked keys has, one that is named in it does not count.
-        if revoked_at.is_some_and(|at| !at.is_null()) || revoked.contains(&id) {
-            return None;
+/// A file that the governance names and that could not be had, unless that was said already.
+fn missing(governance: &EffectiveGovernance, findings: &mut Findings) {
+    if findings.has(Code::Keyring) {
+        return;
+    }
+    let Some((source, path)) = governance.keyring() else { return };
+    let place = source.place_of(&["signing", "keyring"]);
+    let message = format!("there is no file {}, so nobody could sign an approval", path.display());
+    let finding = Finding::new(Severity::Error, Code::Keyring, &source.path, place, message);
+    findings.push(finding.about("signing.keyring").advising(format!("make it: {FORM}")));
+}
+
+/// The keys that a file has. One that does not count is noted, and so is a file that has none.
+fn parse(path: &Path, bytes: &[u8], revoked: &str, findings: &mut Findings) -> Keys {
+    let broken = |place, why: String| {
+        let message = format!("this is no file of keys: {why}");
+        Finding::new(Severity::Error, Code::Keyring, path, place, message).advising(FORM)
+    };
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        findings.push(broken((1, 1), "it is not UTF-8".to_owned()));
+        return Keys::default();
+    };
+    let ring: Keyring<'_> = match serde_json::from_str(text) {
+        Ok(ring) => ring,
+        Err(error) => {
+            findings.push(broken((error.line().max(1), error.column().max(1)), words(&error)));
+            return Keys::default();
         }
-        let time = |text: Option<String>| text.map(|text| text.parse::<Timestamp>()).transpose();
-        // One that says something that nobody can read is not trusted with less than it says.
-        let (from, until) = (time(valid_from).ok()?, time(expires_at).ok()?);
-        Some(Holder { key: id.parse().ok()?, subject, from, until })
-    });
-    Ok(Keys(holders.collect()))
+    };
+    let mut keys = Keys::default();
+    for (number, raw) in ring.keys.into_iter().enumerate() {
+        let place = place_of(text, raw);
+        let doubt = |key: &str, why: String, hint: &str| {
+            let finding = Finding::new(Severity::Warning, Code::Keyring, path, place, why);
+            finding.about(format!("keys[{number}]{key}")).advising(hint)
+        };
+        let entry: Entry = match serde_json::from_str(raw.get()) {
+            Ok(entry) => entry,
+            Err(error) => {
+                findings.push(broken(place, format!("keys[{number}]: {}", words(&error))));
+                continue;
+            }
+        };
+        match holder(entry, revoked) {
+            Ok(Some(holder)) if keys.0.iter().any(|known| known.key == holder.key) => {
+                let why =
+                    "this key stands there already, and counts for whom it stands there first".to_owned();
+                findings.push(doubt(".id", why, "a key belongs to one person"));
+            }
+            Ok(holder) => keys.0.extend(holder),
+            Err((key, why, hint)) => {
+                findings.push(doubt(key, format!("this key does not count: {why}"), hint));
+            }
+        }
+    }
+    keys
+}
+
+/// Whose a key is. `None`: it was revoked. `Err`: what of it cannot be read, and what to write; nobody is trusted with more than
+/// was said.
+fn holder(entry: Entry, revoked: &str) -> Result<Option<Holder>, (&'static str, String, &'static str)> {
+    let Entry { id, subject, valid_from, expires_at, revoked_at } = entry;
+    // Whatever form the list of revoked keys has, one that is named in it does not count.
+    if revoked_at.is_some_and(|at| !at.is_null()) || revoked.contains(&id) {
+        return Ok(None);
+    }
+    let time = |key, text: Option<String>| {
+        let read = |text: String| {
+            let wrong = |_| (key, format!("{text:?} is no time"), "write it as 2027-01-01T00:00:00Z");
+            text.parse::<Timestamp>().map_err(wrong)
+        };
+        text.map(read).transpose()
+    };
+    let (from, until) = (time(".validFrom", valid_from)?, time(".expiresAt", expires_at)?);
+    let key = id.parse().map_err(|error: narrows_audit::key::KeyError| {
+        (
+            ".id",
+            error.to_string(),
+            "write what `narrows audit keygen FILE` has printed, or what is in FILE.pub",
+        )
+    })?;
+    Ok(Some(Holder { key, subject, from, until }))
+}
+
+/// What is wrong, without the place.
+fn words(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" at line ").map_or(text.clone(), |(what, _)| what.to_owned())
+}
+
+/// Where a part of a text stands in it.
+fn place_of(text: &str, part: &RawValue) -> (usize, usize) {
+    let at = (part.get().as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
+    let before = text.get(..at).unwrap_or_default();
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    (before.bytes().filter(|byte| *byte == b'\n').count() + 1, column)
 }
 
 impl Keys {
@@ -126,17 +225,37 @@ impl Keys {
         approvers: &[Approver],
     ) -> Result<Principal, Stranger> {
         let holder = self.0.iter().find(|holder| holder.key == *key).ok_or(Stranger::Unknown)?;
-        let is_timely =
-            holder.from.is_none_or(|from| from <= now) && holder.until.is_none_or(|until| now < until);
-        if !is_timely {
-            return Err(Stranger::Untimely);
-        }
-        let Subject { id, role } = &holder.subject;
+        if holder.is_timely(now) { Ok(holder.principal(approvers)) } else { Err(Stranger::Untimely) }
+    }
+
+    /// Everybody whose key counts at this moment, each once.
+    pub(super) fn holders(&self, now: Timestamp, approvers: &[Approver]) -> Vec<Principal> {
+        let timely = self.0.iter().filter(|holder| holder.is_timely(now));
+        let mut holders: Vec<Principal> = timely.map(|holder| holder.principal(approvers)).collect();
+        holders.sort_by(|one, other| one.id.cmp(&other.id));
+        holders.dedup_by(|next, first| {
+            let same = next.id == first.id;
+            if same {
+                first.roles.append(&mut next.roles);
+            }
+            same
+        });
+        holders
+    }
+}
+
+impl Holder {
+    fn is_timely(&self, now: Timestamp) -> bool {
+        self.from.is_none_or(|from| from <= now) && self.until.is_none_or(|until| now < until)
+    }
+
+    fn principal(&self, approvers: &[Approver]) -> Principal {
+        let Subject { id, role } = &self.subject;
         let name = id.strip_prefix("user:").unwrap_or(id);
         let mut roles = roles_of(name, approvers);
         roles.extend(role.clone());
         // The same somebody as on the other side of the gate, so that nobody counts twice.
-        Ok(Principal { id: format!("user:{name}"), method: Method::Signature, roles, ..Principal::default() })
+        Principal { id: format!("user:{name}"), method: Method::Signature, roles, ..Principal::default() }
     }
 }
 
@@ -152,6 +271,12 @@ mod tests {
         "2026-11-16T10:00:00Z".parse().expect("a time")
     }
 
+    fn read(text: &str, revoked: &str) -> (Keys, Vec<String>) {
+        let mut findings = Findings::default();
+        let keys = parse(Path::new("k.json"), text.as_bytes(), revoked, &mut findings);
+        (keys, findings.iter().map(ToString::to_string).collect())
+    }
+
     #[test]
     fn only_keys_that_are_named_and_valid_count() {
         let key = SigningKey::generate().expect("a key").public();
@@ -160,9 +285,11 @@ mod tests {
                 json!({"id": key.to_string(), "alg": "Ed25519", "subject": {"id": "ada", "role": "lead"}});
             entry.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
             let ring = json!({"doctype": "keyring", "keys": [{"id": "did:key:zBad", "subject": {"id": "x"}}, entry]});
-            let keys = parse(ring.to_string().as_bytes(), revoked).expect("a keyring");
+            let (keys, told) = read(&ring.to_string(), revoked);
             let holder = keys.holder(&key, now(), &[]).map(|who| format!("{} {:?}", who.id, who.roles));
             assert_eq!(holder, expected.map(str::to_owned), "{ring}");
+            assert!(told[0].contains("warning[keyring]: keys[0].id: this key does not count"), "{told:?}");
+            assert_eq!(keys.holders(now(), &[]).len(), usize::from(expected.is_ok()));
         };
         check(json!({}), "", Ok(r#"user:ada ["lead"]"#));
         check(json!({"expiresAt": "2027-01-01T00:00:00.000Z"}), "[]", Ok(r#"user:ada ["lead"]"#));
@@ -175,10 +302,47 @@ mod tests {
         assert_eq!(Keys::default().holder(&other, now(), &[]).map(|who| who.id), Err(Stranger::Unknown));
     }
 
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        let check = |text: &str, expected: &[&str]| {
+            let (_, told) = read(text, "");
+            assert_eq!(told.len(), expected.len(), "{told:?}");
+            for (told, expected) in told.iter().zip(expected) {
+                assert!(told.contains(expected), "{told}");
+            }
+        };
+        check("{\"keys\": []}", &[]);
+        check("{\"keys\": [\n", &["k.json:2:1: error[keyring]: this is no file of keys: EOF while parsing"]);
+        check("[]", &["this is no file of keys: invalid length 0"]);
+        check("{}", &["missing field `keys`; write {\"keys\""]);
+        check(
+            "{\"keys\": [\n  {\"id\": 5}]}",
+            &["k.json:2:3: error[keyring]: this is no file of keys: keys[0]: invalid type"],
+        );
+        let entry =
+            |id: &str, more: &str| format!("{{\"id\": \"{id}\", \"subject\": {{\"id\": \"ada\"}}{more}}}");
+        check(
+            &format!("{{\"keys\": [{}]}}", entry("ada", "")),
+            &[
+                "k.json:1:11: warning[keyring]: keys[0].id: this key does not count: it is no Ed25519 public key",
+            ],
+        );
+        let key = SigningKey::generate().expect("a key").public().to_string();
+        check(
+            &format!("{{\"keys\": [{}]}}", entry(&key, ", \"expiresAt\": \"soon\"")),
+            &["keys[0].expiresAt: this key does not count: \"soon\" is no time; write it as 2027-"],
+        );
+        check(
+            &format!("{{\"keys\": [{0}, {0}]}}", entry(&key, "")),
+            &["keys[1].id: this key stands there already"],
+        );
+    }
+
     proptest! {
         #[test]
-        fn whatever_stands_there_is_no_harm(bytes in "[{}\\[\\]\",:a-z]{0,60}") {
-            let _ = parse(bytes.as_bytes(), "");
+        fn whatever_stands_there_is_no_harm(bytes in "[{}\\[\\]\",:a-z]{0,60}", entry in "[{}\",:a-z]{0,30}") {
+            read(&bytes, "");
+            read(&format!("{{\"keys\": [{entry}]}}"), "");
         }
     }
 }

@@ -1,0 +1,212 @@
+//! What a manifest needs besides its own files, looked at before anything is served: keys, signers, sandboxes, programs.
+
+use std::path::{Path, PathBuf};
+
+use narrows_audit::Timestamp;
+use narrows_govern::{Principal, is_signer, provided};
+use narrows_manifest::types::acp::Tier;
+use narrows_manifest::types::agent_cli::Block;
+use narrows_manifest::types::policy::Decision;
+use narrows_manifest::{BoundPolicy, Bundle, Code, Finding, Findings, Severity};
+use narrows_policy::Signer;
+use narrows_process::{SpawnError, Spec};
+
+use super::agent::{located, program};
+use super::bounds::{Bounds, Unenforceable, asked};
+use super::keys::{KeyFiles, Keys, USUAL};
+use super::person::roles_of;
+use super::shim::Shim;
+use super::version;
+use crate::terminal::line;
+
+/// Loads a manifest as it is served: what it leads to, and what it needs besides. What can be lived with is among the
+/// warnings of the bundle.
+///
+/// # Errors
+/// With everything that was found, if it cannot be served.
+pub(super) fn load(manifest: &Path, root: Option<&Path>) -> Result<(Bundle, KeyFiles), Findings> {
+    let mut bundle = narrows_manifest::load(manifest, root)?;
+    let (keys, findings) = look(root.unwrap_or_else(|| parent(manifest)), &bundle);
+    findings.into_iter().for_each(|finding| bundle.warnings.push(finding));
+    if bundle.warnings.has_errors() { Err(bundle.warnings) } else { Ok((bundle, keys)) }
+}
+
+/// Everything that is to be said about serving a manifest; with an error it is not served.
+pub(in crate::command) fn findings(manifest: &Path) -> Findings {
+    match load(manifest, None) {
+        Ok((bundle, _)) => bundle.warnings,
+        Err(findings) => findings,
+    }
+}
+
+/// The directory of a file, also of one that is named from within it.
+pub(super) fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
+}
+
+/// What is wrong besides the files of a manifest that were read, and the keys that were read for that.
+fn look(root: &Path, bundle: &Bundle) -> (KeyFiles, Findings) {
+    let mut findings = Findings::default();
+    let keys = KeyFiles::read(root, bundle, &mut findings);
+    let known = keys.keys.as_ref();
+    let beyond = bundle.policies.iter().filter_map(|policy| unreachable(policy, bundle, known));
+    beyond.for_each(|finding| findings.push(finding));
+    let runs = bundle.agent.is_some() || bundle.mcp_servers.iter().any(|server| provided(server).is_some());
+    if runs && let Err(refused) = confined(root, bundle) {
+        findings.push(unenforceable(&refused, bundle));
+    }
+    emptied(bundle).into_iter().for_each(|finding| findings.push(finding));
+    (keys, findings)
+}
+
+/// What the sandbox of the tier lets through, and that in the manifest of the agent would take away by saying nothing of it.
+fn emptied(bundle: &Bundle) -> Vec<Finding> {
+    let aip44 = &bundle.acp.front.metadata.aip44;
+    let (Tier::Sandboxed, Some(outer), Some(agent)) = (aip44.tier, &bundle.sandbox, &bundle.agent) else {
+        return Vec::new();
+    };
+    let Block::Inline(inner) = &agent.cli.front.sandbox else { return Vec::new() };
+    let named = aip44.sandbox.as_deref().unwrap_or("./SANDBOX.md");
+    let lost = [
+        ("network", "network: {egress: []}", !outer.egress.is_empty()),
+        ("env", "env: {}", !outer.env.is_empty()),
+    ];
+    let lost = lost.into_iter().filter(|(key, _, says)| *says && !inner.contains_key(*key));
+    lost.map(|(key, none, _)| {
+        let message = format!("it has no `{key}`, so nothing of that in {named} would hold: of two sandboxes the stricter counts");
+        let place = agent.cli.place_of(&["sandbox"]);
+        let finding =
+            Finding::new(Severity::Error, Code::Contradiction, &agent.cli.path, place, line(&message));
+        finding.about(format!("sandbox.{key}")).advising(format!("write sandbox: {named} to have one for both, or {none} if none of it is to hold"))
+    })
+    .collect()
+}
+
+/// The same for whoever only wants to know: also whether the programs are there, which may be otherwise on another machine.
+pub(in crate::command) fn survey(root: &Path, bundle: &Bundle) -> Findings {
+    let (_, mut findings) = look(root, bundle);
+    absent(root, bundle).into_iter().for_each(|finding| findings.push(finding));
+    findings
+}
+
+/// The place of a key in a file is that of the manifest, whatever the sandbox itself lies in.
+fn unenforceable(refused: &Unenforceable, bundle: &Bundle) -> Finding {
+    let (file, place, key) = match (&bundle.agent, refused.file.as_str()) {
+        (Some(agent), "AGENT-CLI.md") => {
+            let keys: Vec<&str> = std::iter::once("sandbox").chain(refused.field.split('.')).collect();
+            (&agent.cli.path, agent.cli.place_of(&keys), "sandbox")
+        }
+        _ => {
+            let place = bundle.acp.place_of(&["metadata", "aip44", "sandbox"]);
+            (&bundle.acp.path, place, "metadata.aip44.sandbox")
+        }
+    };
+    let code = if refused.code == Code::ReadOnly.name() { Code::ReadOnly } else { Code::Unenforceable };
+    let message = format!("{refused} ({})", refused.code);
+    Finding::new(Severity::Error, code, file, place, message).about(key).advising(refused.hint.clone())
+}
+
+fn confined(root: &Path, bundle: &Bundle) -> Result<Bounds, Unenforceable> {
+    let agent = bundle.agent.as_ref();
+    Bounds::of(root, &asked(bundle, agent), agent.and_then(|agent| agent.runner.as_ref()))
+}
+
+/// An approval that takes more people than can give it: whoever has a key, and whoever is the client.
+fn unreachable(bound: &BoundPolicy, bundle: &Bundle, keys: Option<&Keys>) -> Option<Finding> {
+    let policy = &bound.policy.front;
+    let asks = matches!(policy.decision, Decision::RequireApproval | Decision::Escalate);
+    if !asks || policy.signers.is_empty() {
+        return None;
+    }
+    let signer = |signer: &narrows_manifest::types::policy::Signer| Signer {
+        role: signer.role.clone(),
+        user_id: signer.user_id.clone(),
+    };
+    let signers: Vec<Signer> = policy.signers.iter().map(signer).collect();
+    let governance = bundle.governance.as_ref();
+    let approvers = governance.map(|governance| governance.config.approvers.as_slice()).unwrap_or_default();
+    let mut holders = keys.map(|keys| keys.holders(Timestamp::now(), approvers)).unwrap_or_default();
+    holders.retain(|holder| is_signer(&signers, holder));
+    let has_key = |id: &str| holders.iter().any(|holder| holder.id == id);
+    let named = signers.iter().filter_map(|signer| signer.user_id.clone());
+    let of_role = approvers.iter().map(|approver| approver.id.clone()).filter(|name| {
+        let user = name.strip_prefix("user:").unwrap_or(name);
+        let who = Principal {
+            id: format!("user:{user}"),
+            roles: roles_of(user, approvers),
+            ..Principal::default()
+        };
+        is_signer(&signers, &who)
+    });
+    // One of them may be at the other end of the connection, and needs no key there.
+    let client = named.chain(of_role).any(|name| {
+        let user = name.strip_prefix("user:").unwrap_or(&name);
+        !has_key(&format!("user:{user}"))
+    });
+    let (can, quorum) = (holders.len() + usize::from(client), policy.quorum.unwrap_or(1));
+    if can as u64 >= quorum {
+        return None;
+    }
+    let who: Vec<String> = policy.signers.iter().map(written).collect();
+    let message = match can {
+        0 => format!(
+            "nobody can give this approval, so all of it is refused: no approver and no key is {}",
+            who.join(" or ")
+        ),
+        can => format!(
+            "nobody can give this approval, so all of it is refused: it takes {quorum}, and {can} of {} can be had",
+            who.join(" or ")
+        ),
+    };
+    let keyring = governance.and_then(|governance| Some(governance.keyring()?.1));
+    let keyring =
+        keyring.unwrap_or_else(|| governance.map_or(PathBuf::from(USUAL), |it| it.scope.join(USUAL)));
+    let hint =
+        format!("add keys to {} (`narrows audit keygen`), or name others as signers", keyring.display());
+    let place = bound.policy.place_of(&[if policy.quorum.is_some() { "quorum" } else { "signers" }]);
+    let finding = Finding::new(Severity::Warning, Code::Quorum, &bound.policy.path, place, line(&message));
+    Some(finding.about("signers").advising(line(&hint)))
+}
+
+fn written(signer: &narrows_manifest::types::policy::Signer) -> String {
+    match (&signer.role, &signer.user_id) {
+        (Some(role), None) => format!("role {role:?}"),
+        (_, Some(user)) => format!("user {user:?}"),
+        (None, None) => "anybody".to_owned(),
+    }
+}
+
+/// The programs of the agent that are not there.
+fn absent(root: &Path, bundle: &Bundle) -> Vec<Finding> {
+    let Some(agent) = &bundle.agent else { return Vec::new() };
+    let beside = root.join(agent.cli.directory());
+    let bin = program(&agent.launch.program, &beside).map(Spec::new);
+    let check = version::command(agent, &beside);
+    let both = [("bin", &["bin"][..], bin), ("version_check.cmd", &["version_check", "cmd"], check)];
+    let missing = |(key, keys, spec): (&str, &[&str], Result<Spec, _>)| {
+        let spec = located(root, [&spec.ok()?]).pop()?;
+        let error = match narrows_process::find(&spec) {
+            Ok(path) => {
+                let shim = Shim::at(&path).filter(|_| agent.sandbox.is_some())?;
+                let place = agent.cli.place_of(keys);
+                let finding =
+                    Finding::new(Severity::Warning, Code::Program, &agent.cli.path, place, shim.to_string());
+                return Some(finding.about(key).advising(shim.advice()));
+            }
+            Err(error) => error,
+        };
+        let message = match error {
+            // Where it was looked for is another on each machine.
+            SpawnError::NotFound { program, .. } => format!("the program {program:?} is not there"),
+            error => error.to_string(),
+        };
+        let message = line(&format!("the agent cannot be started here: {message}"));
+        let file = &agent.cli.path;
+        let finding = Finding::new(Severity::Warning, Code::Program, file, agent.cli.place_of(keys), message);
+        Some(finding.about(key).advising("install it, as `install` says, or write the path of it"))
+    };
+    let mut found: Vec<Finding> = both.into_iter().filter_map(missing).collect();
+    // The same program twice is one that is missing.
+    found.dedup_by(|next, first| next.message == first.message);
+    found
+}

@@ -1,0 +1,92 @@
+//! Programs that only look for another one: what managers of versions put on the `PATH`.
+
+use std::fmt;
+use std::path::Path;
+
+/// A program of a manager of versions that finds the real one by what lies in a home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shim {
+    program: String,
+    /// The manager, if it is one that we know.
+    manager: Option<&'static str>,
+}
+
+/// The directories of managers, and what they are called.
+const MANAGERS: [(&str, &str); 8] = [
+    (".pyenv", "pyenv"),
+    (".rbenv", "rbenv"),
+    (".nodenv", "nodenv"),
+    (".jenv", "jenv"),
+    (".asdf", "asdf"),
+    ("asdf", "asdf"),
+    ("mise", "mise"),
+    (".volta", "volta"),
+];
+
+impl Shim {
+    /// Whether the program at this path is one.
+    pub(super) fn at(path: &Path) -> Option<Self> {
+        let above = path.parent()?;
+        let names = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+        let manager = above.ancestors().filter_map(names).find_map(|name| {
+            MANAGERS.iter().find(|(directory, _)| *directory == name).map(|(_, manager)| *manager)
+        });
+        // Volta has its own where others have programs.
+        let is_one = names(above)? == "shims" || manager == Some("volta") && names(above)? == "bin";
+        is_one.then_some(Self { program: names(path)?, manager })
+    }
+
+    /// What to do about it.
+    pub(super) fn advice(&self) -> String {
+        let Self { program, manager } = self;
+        match manager {
+            Some(manager) => format!("write the path that `{manager} which {program}` prints as the program"),
+            None => "write the path of the program itself".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Shim {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { program, manager } = self;
+        let manager = manager.unwrap_or("a manager of versions");
+        write!(
+            out,
+            "{program:?} on the PATH is a shim of {manager}, which looks for the program in a home, and a sandbox has none of it"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shim_is_told_from_a_program() {
+        let check = |path: &str, expected: Option<&str>| {
+            let found = Shim::at(Path::new(path)).map(|shim| shim.advice());
+            assert_eq!(found.as_deref(), expected, "{path}");
+        };
+        check(
+            "/home/me/.pyenv/shims/aider",
+            Some("write the path that `pyenv which aider` prints as the program"),
+        );
+        check(
+            "/home/me/.asdf/shims/node",
+            Some("write the path that `asdf which node` prints as the program"),
+        );
+        check(
+            "/home/me/.local/share/mise/shims/x",
+            Some("write the path that `mise which x` prints as the program"),
+        );
+        check(
+            "/home/me/.volta/bin/node",
+            Some("write the path that `volta which node` prints as the program"),
+        );
+        check("/srv/tools/shims/x", Some("write the path of the program itself"));
+        check("/home/me/.pyenv/versions/3.12.1/bin/aider", None);
+        check("/home/me/.nvm/versions/node/v20.1.0/bin/node", None);
+        check("/usr/bin/env", None);
+        check("x", None);
+    }
+}

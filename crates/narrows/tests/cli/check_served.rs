@@ -1,0 +1,268 @@
+//! `narrows check` finds what `narrows serve` would refuse, and both say the same.
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use crate::serve_support::{Governed, acp, policy};
+use crate::support::Place;
+
+fn check(governed: &Governed, args: &[&str]) -> String {
+    governed.place.told(governed.place.narrows(["check"].iter().chain(args)))
+}
+
+/// The lines with this word that both say, without what belongs to one of them.
+#[track_caller]
+fn both(governed: &Governed, word: &str) -> String {
+    let is_about =
+        |line: &&str| line.contains(word) && (line.starts_with("error:") || line.starts_with("hint:"));
+    let lines = |told: String| -> Vec<String> { told.lines().filter(is_about).map(str::to_owned).collect() };
+    let checked = check(governed, &["ws"]);
+    let served = governed.place.told(governed.serve(&[]));
+    assert!(
+        checked.ends_with("--- exit 2 ---\n") && served.ends_with("--- exit 2 ---\n"),
+        "{checked}{served}"
+    );
+    assert!(!governed.log().exists(), "nothing was opened");
+    let (checked, served) = (lines(checked), lines(served));
+    assert_eq!(checked, served);
+    checked.join("\n")
+}
+
+fn agent_cli(governed: &Governed, sandbox: &str) {
+    let text = std::fs::read_to_string(governed.root().join("AGENT-CLI.md")).expect("it is there");
+    let rest: Vec<&str> = text.lines().filter(|line| !line.starts_with("sandbox:")).collect();
+    let mut text = rest.join("\n") + "\n";
+    text.insert_str(text.len() - 4, &format!("sandbox: {sandbox}\n"));
+    governed.file("AGENT-CLI.md", &text);
+}
+
+fn sandboxed(more: &str, sandbox: &str) -> Governed {
+    let governed = Governed::bridge("");
+    let bound = format!("    operator: ./OPERATOR.md\n    sandbox: ./SANDBOX.md\n{more}");
+    governed.file("ACP.md", &acp("bridge", "sandboxed", &bound));
+    governed.file("SANDBOX.md", &format!("---\nprovider: local\nconfig: {{}}\n{sandbox}---\n"));
+    agent_cli(&governed, "./SANDBOX.md");
+    governed
+}
+
+#[test]
+fn sandboxes_that_nobody_can_have() {
+    assert_snapshot!(both(&sandboxed("", "read_only: true\n"), "error:"), @"
+    error: ws/ACP.md:13:5: metadata.aip44.sandbox: read_only of SANDBOX.md cannot be enforced here: nothing may be run in a read-only sandbox, and an agent is a program (sandbox_read_only)
+    ");
+    let terminal = "    capabilities: {client: {terminal: true}}\n";
+    assert_snapshot!(both(&sandboxed(terminal, ""), "error:"), @"
+    error: ws/ACP.md:14:39: metadata.aip44.capabilities.client.terminal: commands would run in the client and not in the sandbox, so the tier sandboxed has no terminal
+    ");
+    let governed = sandboxed("", "network: {egress: [example.com]}\nenv: {passthrough: [KEY]}\n");
+    agent_cli(&governed, "{provider: local, config: {}}");
+    assert_snapshot!(both(&governed, ""), @"
+    error: ws/AGENT-CLI.md:12:1: sandbox.network: it has no `network`, so nothing of that in ./SANDBOX.md would hold: of two sandboxes the stricter counts
+    hint: write sandbox: ./SANDBOX.md to have one for both, or network: {egress: []} if none of it is to hold
+    error: ws/AGENT-CLI.md:12:1: sandbox.env: it has no `env`, so nothing of that in ./SANDBOX.md would hold: of two sandboxes the stricter counts
+    hint: write sandbox: ./SANDBOX.md to have one for both, or env: {} if none of it is to hold
+    ");
+    // What is said is meant.
+    agent_cli(&governed, "{provider: local, config: {}, network: {egress: []}, env: {}}");
+    let told = check(&governed, &["ws"]);
+    assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
+}
+
+#[test]
+fn keys_of_a_key_below_aip44_that_are_almost_ours() {
+    let governed = Governed::bridge("");
+    governed.file(
+        "ACP.md",
+        &acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n    govenance: ./GOVERNANCE.md\n"),
+    );
+    assert_snapshot!(both(&governed, ""), @"
+    error: ws/ACP.md:13:5: metadata.aip44.govenance: `govenance` means nothing below aip44
+    hint: did you mean governance?
+    ");
+}
+
+#[test]
+fn kinds_of_tools_that_there_are_not() {
+    let governed = Governed::bridge("");
+    governed.tools("{id: 'kind:read'}, {id: 'kind:exec'}");
+    assert_snapshot!(both(&governed, ""), @"
+    error: ws/OPERATOR.md:7:33: tools[1]: no tool is of the kind `exec`
+    hint: did you mean kind:execute?
+    ");
+}
+
+#[test]
+fn keyrings_that_cannot_be_read() {
+    let governed = Governed::bridge("");
+    governed.keys(&["ada"]);
+    let path = ".well-known/governance-keys.json";
+    governed.file(path, "{\"keys\": [\n  {\"id\": 5}\n]}");
+    assert_snapshot!(both(&governed, ""), @r#"
+    error: ws/.well-known/governance-keys.json:2:3: this is no file of keys: keys[0]: invalid type: integer `5`, expected a string
+    hint: write {"keys": [{"id": "did:key:z6Mk…", "subject": {"id": "ada", "role": "lead"}}]}; `narrows audit keygen FILE` prints the id of a new key
+    "#);
+    governed.file(path, "keys");
+    assert_snapshot!(both(&governed, "error:"), @"
+    error: ws/.well-known/governance-keys.json:1:1: this is no file of keys: expected value
+    ");
+    // One that is named has to be there.
+    let governed = Governed::bridge("");
+    let text = std::fs::read_to_string(governed.root().join("GOVERNANCE.md")).expect("it is there");
+    governed
+        .file("GOVERNANCE.md", &text.replace("policies:\n", "signing: {keyring: ./keys.json}\npolicies:\n"));
+    assert_snapshot!(both(&governed, ""), @r#"
+    error: ws/GOVERNANCE.md:8:11: signing.keyring: there is no file keys.json, so nobody could sign an approval
+    hint: make it: write {"keys": [{"id": "did:key:z6Mk…", "subject": {"id": "ada", "role": "lead"}}]}; `narrows audit keygen FILE` prints the id of a new key
+    "#);
+}
+
+#[test]
+fn approvals_that_nobody_can_give_are_told() {
+    let governed = Governed::bridge("");
+    let warned = |governed: &Governed| {
+        let told = check(governed, &["ws"]);
+        assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
+        assert!(
+            check(governed, &["--strict", "ws"]).ends_with("--- exit 2 ---\n") == told.contains("warning")
+        );
+        told.lines()
+            .filter(|line| line.starts_with("warning") || line.starts_with("hint"))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    assert_eq!(warned(&governed), "", "whoever runs this owns the workspace, and may be the client");
+    governed.leads(1);
+    assert_snapshot!(warned(&governed), @r#"
+    warning: ws/policies/removing/POLICY.md:9:1: signers: nobody can give this approval, so all of it is refused: no approver and no key is role "lead"
+    hint: add keys to .well-known/governance-keys.json (`narrows audit keygen`), or name others as signers
+    "#);
+    governed.keys(&["ada"]);
+    assert_eq!(warned(&governed), "");
+    governed.leads(2);
+    assert_snapshot!(warned(&governed), @r#"
+    warning: ws/policies/removing/POLICY.md:9:1: signers: nobody can give this approval, so all of it is refused: it takes 2, and 1 of role "lead" can be had
+    hint: add keys to .well-known/governance-keys.json (`narrows audit keygen`), or name others as signers
+    "#);
+    governed.file(
+        "policies/removing/POLICY.md",
+        &policy(
+            "removing",
+            "kind:delete",
+            "decision: require-approval\nquorum: 2\nsigners: [{role: lead}, {userId: zoe}]",
+        ),
+    );
+    assert_eq!(warned(&governed), "", "zoe may be the client");
+    // A key that does not count is no key.
+    governed.file(
+        ".well-known/governance-keys.json",
+        "{\"keys\": [{\"id\": \"did:key:zNone\", \"subject\": {\"id\": \"ada\", \"role\": \"lead\"}}]}",
+    );
+    assert_snapshot!(warned(&governed), @r#"
+    warning: ws/policies/removing/POLICY.md:8:1: signers: nobody can give this approval, so all of it is refused: it takes 2, and 1 of role "lead" or user "zoe" can be had
+    hint: add keys to .well-known/governance-keys.json (`narrows audit keygen`), or name others as signers
+    warning: ws/.well-known/governance-keys.json:1:11: keys[0].id: this key does not count: it is no Ed25519 public key: a `did:key:z6Mk…`, or PEM
+    hint: write what `narrows audit keygen FILE` has printed, or what is in FILE.pub
+    "#);
+}
+
+#[test]
+fn a_program_that_is_not_there_may_be_elsewhere() {
+    let governed = Governed::bridge("");
+    let text = std::fs::read_to_string(governed.root().join("AGENT-CLI.md")).expect("it is there");
+    governed.file("AGENT-CLI.md", &text.replace("bin: narrows\n", "bin: no-such-agent\n"));
+    assert_snapshot!(check(&governed, &["ws"]), @r#"
+    ws/ACP.md: valid
+    ws/AGENT-CLI.md: valid
+    ws/GOVERNANCE.md: valid
+    ws/OPERATOR.md: valid
+    ws/policies/looking/POLICY.md: valid
+    ws/policies/removing/POLICY.md: valid
+    ws/policies/shell/POLICY.md: valid
+    --- stderr ---
+    warning: ws/AGENT-CLI.md:6:1: bin: the agent cannot be started here: the program "no-such-agent" is not there
+    hint: install it, as `install` says, or write the path of it
+    --- exit 0 ---
+    "#);
+    let shims = governed.place.path().join(".pyenv/shims");
+    std::fs::create_dir_all(&shims).expect("a directory");
+    std::fs::copy("/bin/sh", shims.join("no-such-agent")).expect("a program");
+    let mut command = governed.place.narrows(["check", "ws"]);
+    command.env("PATH", format!("{}:/usr/bin:/bin", shims.display()));
+    let told = governed.place.told(command);
+    assert!(told.contains("is a shim of pyenv") && told.contains("`pyenv which no-such-agent`"), "{told}");
+}
+
+const BUS: &str = "[[listen]]\nurl = \"http://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"tokens.toml\"\n\
+    [[pool]]\nmanifest = \"ws/ACP.md\"\nidentities = \"who.toml\"\n";
+
+#[test]
+fn files_of_names_are_looked_at_with_their_bus_and_by_themselves() {
+    let governed = Governed::bridge("");
+    governed.place.file("bus.toml", BUS);
+    let made = governed.place.told(governed.place.narrows([
+        "token",
+        "new",
+        "a",
+        "--scope",
+        "kind:exec",
+        "--file",
+        "tokens.toml",
+    ]));
+    assert_snapshot!(made, @"
+    --- stderr ---
+    error: no tool is of the kind `exec`; did you mean kind:execute?
+    --- exit 2 ---
+    ");
+    let made = governed.place.told(governed.place.narrows([
+        "token",
+        "new",
+        "a",
+        "--scope",
+        "kind:read",
+        "--file",
+        "tokens.toml",
+    ]));
+    assert!(made.ends_with("--- exit 0 ---\n"), "{made}");
+    governed.place.file("who.toml", "[[identity]]\nwho = \"bus:token:a\"\nscopes = [\"kind:read\"]\n");
+    assert!(check(&governed, &["bus.toml"]).ends_with("--- exit 0 ---\n"));
+    assert_snapshot!(check(&governed, &["tokens.toml", "who.toml"]), @"
+    tokens.toml: valid
+    who.toml: valid
+    --- exit 0 ---
+    ");
+    let tokens = std::fs::read_to_string(governed.place.path().join("tokens.toml")).expect("it is there");
+    governed.place.file("tokens.toml", &tokens.replace("kind:read", "kind:exec"));
+    governed.place.file("who.toml", "[[identity]]\nwho = \"bus:token:a\"\nscopes = [\"kind:serach\"]\n");
+    assert_snapshot!(check(&governed, &["bus.toml"]), @r#"
+    --- stderr ---
+    error: [DIR]/who.toml:3:11: no tool is of the kind `serach`; did you mean kind:search?
+    hint: it looks like this: [[identity]] who = "user:bob" scopes = ["kind:read"]
+    error: tokens.toml:4:11: no tool is of the kind `exec`; did you mean kind:execute?
+    hint: `narrows token new NAME --file FILE` makes a file of tokens, and adds to one
+    --- exit 2 ---
+    "#);
+    let bus = governed.place.told(governed.place.narrows(["bus", "--config", "bus.toml"]));
+    assert!(
+        bus.contains("who.toml:3:11: no tool is of the kind `serach`") && bus.ends_with("--- exit 2 ---\n"),
+        "{bus}"
+    );
+    let told = check(&governed, &["--json", "bus.toml", "tokens.toml"]);
+    let objects: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    assert!(
+        objects[2]["mistakes"][0]["file"].as_str().is_some_and(|file| file.ends_with("tokens.toml")),
+        "{told}"
+    );
+    assert_eq!((&objects[2]["mistakes"][0]["line"], &objects[3]["ok"]), (&json!(4), &json!(false)), "{told}");
+}
+
+#[test]
+fn what_is_looked_at_by_itself_says_so() {
+    let place = Place::new();
+    place.file("POLICY.md", &policy("removing", "kind:delete", "decision: deny"));
+    let told = place.told(place.narrows(["check", "POLICY.md"]));
+    assert!(told.contains("POLICY.md: valid\n"), "{told}");
+    let governed = Governed::bridge("");
+    let told = check(&governed, &["ws/ACP.md", "--json"]);
+    assert!(told.contains("\"followed\":false"), "{told}");
+    assert!(check(&governed, &["ws/ACP.md"]).contains("narrows check ws\n"));
+}

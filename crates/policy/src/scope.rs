@@ -1,0 +1,87 @@
+//! Scopes as people write them: the tools that somebody may cause to be used.
+
+use crate::kind::Kind;
+
+/// Why a scope means no tool at all, and what to write.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ScopeError {
+    /// There is nothing in it.
+    #[error("a scope is empty; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read")]
+    Empty,
+    /// A kind that no tool has.
+    #[error("no tool is of the kind `{}`; {hint}", kind.escape_debug())]
+    Kind {
+        /// What was written behind `kind:`.
+        kind: String,
+        /// What to write.
+        hint: String,
+    },
+    /// A pattern, where only all tools of a server can be meant by one.
+    #[error("`{}` names no tool; a `*` stands for all tools of a server, as in SERVER/*", .0.escape_debug())]
+    Pattern(String),
+}
+
+/// Whether a scope can mean a tool: `read_file`, `notes/add`, `notes/*`, `kind:read`.
+///
+/// # Errors
+/// When it cannot: whoever is narrowed to it could do less than its author meant.
+pub fn check_scope(scope: &str) -> Result<(), ScopeError> {
+    if scope.is_empty() {
+        return Err(ScopeError::Empty);
+    }
+    if let Some(kind) = scope.strip_prefix("kind:") {
+        return match Kind::correction(kind) {
+            Some(hint) => Err(ScopeError::Kind { kind: kind.to_owned(), hint }),
+            None => Ok(()),
+        };
+    }
+    let name = scope.strip_suffix("/*").unwrap_or(scope);
+    if name.is_empty() || name.contains('*') {
+        return Err(ScopeError::Pattern(scope.to_owned()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(scope: &str, expected: Option<&str>) {
+        let found = check_scope(scope).err().map(|error| error.to_string());
+        match expected {
+            Some(part) => assert!(found.as_ref().is_some_and(|found| found.contains(part)), "{found:?}"),
+            None => assert_eq!(found, None, "{scope}"),
+        }
+    }
+
+    #[test]
+    fn a_scope_means_a_tool_or_says_what_to_write() {
+        for fine in ["read_file", "notes/add", "notes/*", "kind:read", "kind:switch_mode", "kind:_levitate"] {
+            check(fine, None);
+        }
+        check("", Some("a scope is empty"));
+        check("kind:exec", Some("no tool is of the kind `exec`; did you mean kind:execute?"));
+        check("kind:raed", Some("did you mean kind:read?"));
+        check("kind:purchase", Some("write kind: and one of think, read, search,"));
+        check("kind:*", Some("no tool is of the kind `*`"));
+        check("kind:", Some("no tool is of the kind ``"));
+        check("*", Some("`*` names no tool"));
+        check("/*", Some("`/*` names no tool"));
+        check("read_*", Some("SERVER/*"));
+        check("notes/*/x", Some("SERVER/*"));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_stands_there_is_told_in_one_line(scope in any::<String>()) {
+            if let Err(error) = check_scope(&scope) {
+                prop_assert!(!error.to_string().contains('\n'));
+            }
+            let kind = check_scope(&format!("kind:{scope}"));
+            prop_assert_eq!(kind.is_ok(), scope.starts_with('_') || Kind::ALL.iter().any(|kind| kind.name() == scope));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What of the system's settings is for root alone: it is not shown to what root confines.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+
+/// Where settings are, of which most are for everybody.
+const SETTINGS: &str = "/etc";
+
+/// How deep they are looked through.
+const DEEPEST: usize = 12;
+
+/// How many names are looked at.
+const MOST_NAMES: usize = 100_000;
+
+/// How many places can be hidden one by one.
+const MOST: usize = 64;
+
+/// Something that is there, and is shown as empty.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Hidden {
+    pub(crate) path: PathBuf,
+    pub(crate) is_directory: bool,
+}
+
+/// What root sees and others do not. Whoever is not root sees none of it anyway.
+///
+/// # Errors
+/// When there is too much of it to be hidden.
+pub(crate) fn hidden() -> io::Result<Vec<Hidden>> {
+    if geteuid().is_root() { within(Path::new(SETTINGS), MOST) } else { Ok(Vec::new()) }
+}
+
+fn within(top: &Path, most: usize) -> io::Result<Vec<Hidden>> {
+    let mut found = look(top)?;
+    if found.len() > most {
+        // One that is alone stays alone; of many in one directory that is hidden.
+        for hidden in &mut found {
+            if let Some(above) = hidden.path.parent().filter(|above| *above != top) {
+                *hidden = Hidden { path: above.to_owned(), is_directory: true };
+            }
+        }
+        found.sort();
+        found.dedup();
+        let all = found.clone();
+        found.retain(|one| !all.iter().any(|other| other != one && one.path.starts_with(&other.path)));
+    }
+    if found.len() > most {
+        return Err(io::Error::other(format!(
+            "more than {most} places in {} are for root alone",
+            top.display()
+        )));
+    }
+    Ok(found)
+}
+
+/// The outermost places that others may not read.
+fn look(top: &Path) -> io::Result<Vec<Hidden>> {
+    let mut found = Vec::new();
+    let mut open = vec![(top.to_owned(), 0)];
+    let mut names = 0;
+    while let Some((directory, depth)) = open.pop() {
+        // What is gone by now need not be hidden.
+        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+        for entry in entries.flatten() {
+            names += 1;
+            let path = entry.path();
+            // Where a link leads is looked at there.
+            let Ok(metadata) = path.symlink_metadata() else { continue };
+            if metadata.is_symlink() {
+                continue;
+            }
+            let is_directory = metadata.is_dir();
+            let needed = if is_directory { 0o005 } else { 0o004 };
+            if metadata.mode() & needed != needed || (is_directory && depth == DEEPEST) {
+                found.push(Hidden { path, is_directory });
+            } else if is_directory {
+                open.push((path, depth + 1));
+            }
+            if names > MOST_NAMES {
+                return Err(io::Error::other(format!("there is too much in {}", top.display())));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_others_may_not_read_is_found_and_no_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().canonicalize().unwrap();
+        let make = |name: &str, mode: u32| {
+            let path = top.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, "x").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        make("passwd", 0o644);
+        make("shadow", 0o640);
+        make("db/hba", 0o600);
+        make("db/ident", 0o600);
+        make("db/conf", 0o644);
+        make("ssl/private/key", 0o644);
+        fs::set_permissions(top.join("ssl/private"), fs::Permissions::from_mode(0o710)).unwrap();
+        symlink("shadow", top.join("link")).unwrap();
+        let told = |most: usize| {
+            let found = within(&top, most)?;
+            let name = |path: &Path| path.strip_prefix(&top).unwrap().display().to_string();
+            Ok::<_, io::Error>(found.iter().map(|it| (name(&it.path), it.is_directory)).collect::<Vec<_>>())
+        };
+        let all = [("db/hba", false), ("db/ident", false), ("shadow", false), ("ssl/private", true)];
+        assert_eq!(told(4).unwrap(), all.map(|(name, is)| (name.to_owned(), is)));
+        let fewer = [("db", true), ("shadow", false), ("ssl", true)];
+        assert_eq!(told(3).unwrap(), fewer.map(|(name, is)| (name.to_owned(), is)));
+        assert!(told(2).is_err(), "what cannot be hidden is not shown either");
+    }
+}
