@@ -14,6 +14,9 @@ use crate::secret::{Secret, reason};
 /// What stands for a secret within a text.
 const BLANK: &str = "[redacted]";
 
+/// The member that is a digest of what stands beside it.
+const DIGEST: &str = "sha256";
+
 /// The ends of names whose values are secrets, in lower case and without separators.
 const NAMES: [&str; 13] = [
     "apikey",
@@ -145,25 +148,28 @@ impl Redaction {
         self.members(&mut event.metadata);
     }
 
-    fn value(&self, value: &mut Value) {
+    /// Whether something was taken out of it, now or before.
+    fn value(&self, value: &mut Value) -> bool {
         match value {
             Value::String(text) => {
-                if let Some(found) = self.find(text) {
-                    *value = found.value(text);
-                }
+                let Some(found) = self.find(text) else { return false };
+                *value = found.value(text);
+                true
             }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.value(item)),
+            Value::Array(items) => items.iter_mut().fold(false, |hidden, item| self.value(item) | hidden),
             Value::Object(members) => self.members(members),
-            _ => {}
+            _ => false,
         }
     }
 
-    fn members(&self, members: &mut Map<String, Value>) {
+    fn members(&self, members: &mut Map<String, Value>) -> bool {
+        let mut is_hidden = members.get("$redacted") == Some(&Value::Bool(true));
         // Mostly there is none, and nothing to collect.
         let speaking: Vec<String> = members.keys().filter(|key| self.is_secret(key)).cloned().collect();
         for (index, key) in speaking.into_iter().enumerate() {
             if let (Some(value), Some(found)) = (members.remove(&key), self.find(&key)) {
                 members.insert(format!("{} {index}", found.text(&key)), value);
+                is_hidden = true;
             }
         }
         // `{"name": "Authorization", "value": "…"}`, as headers and variables are listed.
@@ -171,13 +177,21 @@ impl Redaction {
         let listed = named.into_iter().any(|name| self.is_name(name));
         for (key, value) in members.iter_mut() {
             let hidden = self.is_name(key) || (listed && key == "value");
-            match value {
-                Value::Null | Value::Bool(_) => {}
-                Value::Object(members) if is_mark(members) => {}
-                _ if hidden => *value = mark(reason::KEY),
+            is_hidden |= match value {
+                Value::Null | Value::Bool(_) => false,
+                Value::Object(members) if is_mark(members) => true,
+                _ if hidden => {
+                    *value = mark(reason::KEY);
+                    true
+                }
                 _ => self.value(value),
-            }
+            };
         }
+        // By a digest of all of it what is missing could be found out: one guess after the other.
+        if is_hidden && let Some(digest) = members.get_mut(DIGEST).filter(|digest| digest.is_string()) {
+            *digest = mark(reason::DIGEST);
+        }
+        is_hidden
     }
 
     fn is_name(&self, name: &str) -> bool {
@@ -345,6 +359,21 @@ mod tests {
             let text = piece.repeat(300_000 / piece.len());
             assert_eq!(Redaction::default().is_secret(&text), hostile[..4].contains(&piece), "{piece}");
         }
+    }
+
+    #[test]
+    fn no_digest_tells_what_is_missing() {
+        let hidden = |value: &Value| value["sha256"] == mark(reason::DIGEST);
+        let check = |value: Value, expected: bool| {
+            let mut event = Event { input: Some(value.clone()), ..Event::default() };
+            Redaction::default().clean(&mut event);
+            assert_eq!(event.input.as_ref().is_some_and(hidden), expected, "{value}");
+        };
+        check(json!({"prompt": "hello", "bytes": 5, "sha256": "ab"}), false);
+        check(json!({"prompt": "my password=hunter2hunter2", "bytes": 26, "sha256": "ab"}), true);
+        check(json!({"deep": [{"token": "1234"}], "sha256": "ab"}), true);
+        check(json!({"pin": Secret::new("1234"), "sha256": "ab"}), true);
+        check(json!({"inner": {"sha256": "ab"}, "text": "plain"}), false);
     }
 
     #[test]

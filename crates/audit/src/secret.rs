@@ -12,6 +12,7 @@ pub(crate) mod reason {
     pub(crate) const KEY: &str = "named like a secret";
     pub(crate) const TOKEN: &str = "looks like a secret";
     pub(crate) const KNOWN: &str = "contains a known secret";
+    pub(crate) const DIGEST: &str = "of something with a secret in it";
 }
 
 /// A secret. Serialised it is the mark that stands for it in the log; its memory is cleared when it goes.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use narrows_audit::{Actor, Decision, Event, PolicyRef, Subject};
+use narrows_audit::{Actor, Decision, Event, PolicyRef, Redaction, Subject};
 use narrows_policy::{Class, Ruling};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -235,6 +235,25 @@ fn bounded(value: Value) -> Value {
         return value;
     }
     let text = value.to_string();
-    let digest: String = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
-    json!({"$truncated": true, "bytes": text.len(), "sha256": digest})
+    json!({"$truncated": true, "bytes": text.len(), "sha256": digest(text.as_bytes())})
+}
+
+/// The SHA-256 of something that is not in the log itself, in hexadecimal. Nothing if a secret is in it: it could be found out
+/// by that, one guess after the other.
+pub(crate) fn digest(bytes: &[u8]) -> Option<String> {
+    let is_secret = Redaction::default().is_secret(&String::from_utf8_lossy(bytes));
+    (!is_secret).then(|| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_long_is_known_by_a_digest_unless_a_secret_is_in_it() {
+        let long = "x".repeat(LONGEST);
+        assert!(bounded(json!({"text": long}))["sha256"].is_string());
+        let secret = bounded(json!({"text": long, "password": "hunter2 or so"}));
+        assert_eq!((&secret["$truncated"], &secret["sha256"]), (&json!(true), &Value::Null));
+    }
 }

@@ -327,6 +327,32 @@ async fn redirects_to_others_are_not_followed() {
 }
 
 #[tokio::test]
+async fn a_server_gets_its_own_token_and_never_anothers() {
+    let (one, two) = (Endpoint::new(Manner::Json).await, Endpoint::new(Manner::Json).await);
+    let server = |name: &str, endpoint: &Endpoint, key: &str| Server::Http {
+        name: name.into(),
+        url: format!("http://{}/mcp", endpoint.address),
+        headers: vec![("Authorization".to_owned(), format!("Bearer {key}"))],
+    };
+    let options = Options::new("/", Environment::empty());
+    let servers =
+        Servers::start(vec![server("one", &one, "first"), server("two", &two, "second")], options, None);
+    servers.settled(PATIENCE).await;
+    for (name, args) in [("one", json!({"authorization": "Bearer second"})), ("two", json!({}))] {
+        let params = Map::from_iter([("name".to_owned(), json!("echo")), ("arguments".to_owned(), args)]);
+        servers.request(name, "tools/call", params, |_| {}).await.expect("it answers");
+    }
+    servers.close().await;
+    for (endpoint, own) in [(&one, "Bearer first"), (&two, "Bearer second")] {
+        let seen = endpoint.seen().clone();
+        assert!(!seen.is_empty());
+        for request in &seen {
+            assert_eq!(request.headers.get("authorization").map(String::as_str), Some(own), "{request:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_does_not_work_fails_with_a_reason() {
     for (manner, limit, expected) in [
         (Manner::Silent, Duration::from_millis(300), "not ready within 300ms"),

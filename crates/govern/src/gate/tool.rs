@@ -7,7 +7,6 @@ use narrows_audit::Event;
 use narrows_policy::Class;
 use narrows_wire::{Doubled, View, member};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::Pass;
 use super::api::{Out, Ticket};
@@ -168,8 +167,7 @@ impl<O: Out> Pass<'_, O> {
     /// What is told of a call can be read in two ways, or not at all, so nobody can decide about it: it counts as one that
     /// runs and may not.
     fn unreadable(&mut self, name: &str, update: &[u8]) {
-        let digest: String = Sha256::digest(update).iter().map(|byte| format!("{byte:02x}")).collect();
-        let input = json!({"bytes": update.len(), "sha256": digest});
+        let input = json!({"bytes": update.len(), "sha256": record::digest(update)});
         let event = self.parties(name).refused("tool.refused", "ambiguous_call", input);
         self.record(event);
         self.halt(name, "it told of a tool call that can be read in two ways");

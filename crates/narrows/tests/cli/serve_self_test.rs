@@ -57,6 +57,9 @@ fn plain(report: &str) -> String {
     let user = std::process::Command::new("id").arg("-un").output().expect("there is a user");
     let user = format!("user:{}", String::from_utf8(user.stdout).expect("a name").trim());
     let report = report.replace(&user, "user:ada");
+    // Only root can try the door.
+    let known = |line: &str| line.split("; at the door: ").next().unwrap_or_default().to_owned();
+    let report = report.lines().map(known).collect::<Vec<_>>().join("\n");
     let mut plain = String::new();
     for letter in report.chars() {
         match letter.is_ascii_digit() {
@@ -100,6 +103,32 @@ fn a_bridge_of_every_verdict_passes() {
         assert!(points[point - 1].2.contains(word), "{word}: {:?}", points[point - 1]);
     }
     assert!(!governed.log().exists() && !governed.place.path().join("data/pins").exists());
+    let root = std::process::Command::new("id").arg("-u").output().expect("there is a user").stdout == b"0\n";
+    let door = if root { "session/new -32000, client.refused in a log" } else { "only root can try" };
+    assert!(
+        points[25].2.contains(door) || points[25].2.contains("cannot reach a socket"),
+        "{:?}",
+        points[25]
+    );
+    let kept = &points[28].2;
+    for name in ["initialize 30 s", "silence 600 s", "permission 300 s", "terminate 5 s (it takes"] {
+        assert!(kept.contains(name), "{name}: {kept}");
+    }
+}
+
+#[test]
+fn a_server_that_the_client_brings_is_tried() {
+    let governed = Governed::bridge(&format!("[capabilities]\nmcp_http = true\nmcp_acp = true\n\n{QUIET}"));
+    let more = "    operator: ./OPERATOR.md\n    mcp_servers: [{name: notes, transport: stdio}]\n    \
+        capabilities: {agent: {mcpCapabilities: {http: true}}}\n";
+    governed.file("ACP.md", &acp("bridge", "governance-aware", more));
+    let (_, points) = of(&governed);
+    failing(&points, &[]);
+    assert!(
+        points[27].2.contains("notes lists its tools, and a call of notes/narrows-self-test-unknown"),
+        "{:?}",
+        points[27]
+    );
 }
 
 #[test]

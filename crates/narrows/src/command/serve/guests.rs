@@ -1,21 +1,29 @@
 //! Who may come in, and what they may cause: the user as whom we run, and those that a file names.
 
 use std::path::Path;
+use std::time::Duration;
 
-use narrows_govern::{Lobby, Method, Principal};
+use narrows_audit::Log;
+use narrows_govern::{Lobby, Mandate, Method, Principal};
+use narrows_link::Link;
 use narrows_manifest::types::governance::Approver;
 use narrows_policy::{ScopeError, check_scope};
 use serde::Deserialize;
+use tokio::time::timeout;
 use toml::Spanned;
 
 use super::charge::Charge;
 use super::peer;
 use super::person::{name_of, roles_of, users};
+use super::stand;
 use crate::command::check;
 use crate::failure::Failure;
 
 /// Somebody on this machine, who cannot be told from anybody else.
 const ANYBODY: &str = "tcp:loopback";
+
+/// How long somebody is told how to come in who may not.
+const LOBBY: Duration = Duration::from_secs(60);
 
 /// The file of `--identities`.
 #[derive(Debug, Default, Deserialize)]
@@ -170,6 +178,39 @@ impl Guests {
                 .to_owned(),
         }
     }
+}
+
+/// Tells somebody who may not come in how to, for a while, after that was recorded. Not longer than `until`.
+pub(super) async fn turn_away(
+    charge: &Charge,
+    log: Option<&Log>,
+    stranger: &Principal,
+    mut client: Link,
+    until: impl Future<Output = ()>,
+) {
+    tracing::warn!(who = stranger.id, "somebody was not let in");
+    let mandate = Mandate::of(&charge.bundle, Vec::new());
+    if let Some(log) = log
+        && let Err(error) = log.append(Lobby::turned_away(&mandate, stranger)).await
+    {
+        tracing::error!(%error, "that somebody was not let in could not be recorded");
+    }
+    let lobby = Guests::lobby();
+    let telling = async {
+        while let Some(frame) = client.receiver.recv().await {
+            if let Some(answer) = lobby.answer(frame.view())
+                && client.sender.send(answer).await.is_err()
+            {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = until => {}
+        _ = timeout(LOBBY, telling) => {}
+    }
+    client.sender.close();
+    stand::drain(&client.sender).await;
 }
 
 /// Whether a file says who may come in.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use narrows_agent::Settings;
 use narrows_audit::Log;
-use narrows_govern::{Ended, Gate, Inquiry, Lobby, Mandate, Method, Owners, Principal};
+use narrows_govern::{Ended, Gate, Inquiry, Method, Owners, Principal};
 use narrows_link::{Link, Sender};
 use narrows_manifest::types::acp::Kind;
 use narrows_wire::{self as wire, Code as Problem, Frame, RpcError, message};
@@ -20,16 +20,13 @@ use tokio::time::timeout;
 use super::agent::{Prepared, Running};
 use super::bridge::{AT_ONCE, agent_name, ladder};
 use super::charge::Charge;
-use super::guests::Guests;
+use super::guests::{self, Guests};
 use super::leaving::Leaving;
 use super::memory::Keeper;
 use super::roster::Roster;
 use super::stand::{self, Outcome, QUESTIONS};
 use super::{agent, door, peer, proxy, server};
 use crate::failure::{Code, Failure};
-
-/// How long somebody who is not let in may stay to be told so.
-const LOBBY: Duration = Duration::from_secs(60);
 
 /// How a bus says whose connection it is, before anything else.
 const IDENTITY: &str = "narrows/identity";
@@ -208,27 +205,8 @@ impl Host {
     }
 
     /// Tells somebody who may not come in how to, for a while.
-    pub(super) async fn turn_away(&self, stranger: &Principal, mut client: Link, leaving: &Leaving) {
-        tracing::warn!(who = stranger.id, "somebody was not let in");
-        let mandate = Mandate::of(&self.charge.bundle, Vec::new());
-        if let Some(log) = &self.log
-            && let Err(error) = log.append(Lobby::turned_away(&mandate, stranger)).await
-        {
-            tracing::error!(%error, "that somebody was not let in could not be recorded");
-        }
-        let lobby = Guests::lobby();
-        let telling = async {
-            while let Some(frame) = client.receiver.recv().await {
-                if let Some(answer) = lobby.answer(frame.view())
-                    && client.sender.send(answer).await.is_err()
-                {
-                    return;
-                }
-            }
-        };
-        let _ = leaving.unless(timeout(LOBBY, telling)).await;
-        client.sender.close();
-        stand::drain(&client.sender).await;
+    pub(super) async fn turn_away(&self, stranger: &Principal, client: Link, leaving: &Leaving) {
+        guests::turn_away(&self.charge, self.log.as_ref(), stranger, client, leaving.wanted()).await;
     }
 
     /// Writes what is to be recorded.

@@ -12,6 +12,7 @@ mod point;
 mod points;
 mod script;
 mod stage;
+mod stranger;
 #[cfg(test)]
 mod tests;
 mod wish;
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use narrows_audit::{Log, Options};
-use narrows_govern::{Gate, Mandate, Principal, policy_of};
+use narrows_govern::{Gate, Mandate, Principal, policy_of, provided};
 use narrows_manifest::AuditTarget;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -36,20 +37,22 @@ use crate::terminal::line;
 use point::{Point, Verdict};
 use points::Evidence;
 use stage::{Seen, Stage};
+use stranger::Knock;
 use wish::Wishes;
 
 /// Tries a manifest out and tells what was seen. The exit code is 0 if nothing failed.
 pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     let Some(charge) = Charge::load(args)? else { return Ok(Code::Usage.exit()) };
-    let who = Guests::load(args.identities.as_deref(), &charge)?.starter();
+    let guests = Guests::load(args.identities.as_deref(), &charge)?;
     let data = data_dir(args)?;
-    let points = super::super::block_on(trial(&charge, args, &who, &data))??;
+    let points = super::super::block_on(trial(&charge, args, &guests, &data))??;
     tell(&points, args.format)?;
     let failed = points.iter().any(|point| point.outcome.verdict == Verdict::Fail);
     Ok(if failed { Code::Agent } else { Code::Success }.exit())
 }
 
-async fn trial(charge: &Charge, args: &Serve, who: &Principal, data: &Path) -> Result<Vec<Point>, Failure> {
+async fn trial(charge: &Charge, args: &Serve, guests: &Guests, data: &Path) -> Result<Vec<Point>, Failure> {
+    let who = &guests.starter();
     let place =
         tempfile::tempdir().map_err(|error| Failure::setup("make a directory for the test", &error))?;
     let before = prints(charge, data);
@@ -59,14 +62,15 @@ async fn trial(charge: &Charge, args: &Serve, who: &Principal, data: &Path) -> R
     let log = Log::open(&path, Options::default()).map_err(|error| Failure::unopened_log(&path, &error))?;
     let trial = Trial::of(charge, who);
     let seen = trial.play(gate, Some(log), &path).await?;
-    let gates = [stand::gate(charge, who.clone())?, stand::gate(charge, who.clone())?];
+    let gates = (0..clock::GATES).map(|_| stand::gate(charge, who.clone())).collect::<Result<Vec<_>, _>>()?;
+    let knock = stranger::knock(guests, charge).await;
     let after = prints(charge, data);
     let paths = before.keys().chain(after.keys()).collect::<BTreeSet<_>>().into_iter();
     let touched: Vec<String> = paths
         .filter(|path| before.get(*path) != after.get(*path))
         .map(|path| path.display().to_string())
         .collect();
-    Ok(trial.judge(&seen, &live, gates, &touched))
+    Ok(trial.judge(&seen, &live, gates, &knock, &touched))
 }
 
 /// A manifest, and what is tried with it.
@@ -90,15 +94,47 @@ impl<'a> Trial<'a> {
         let script = script::of(&self.wishes, &self.mandate.capabilities, &root.to_string_lossy())
             .map_err(|error| Failure::bad_script("self-test", &error))?;
         let signers = stage::signers(&self.wishes, &self.mandate);
-        let stage = Stage { gate, log, path, root, script, signers };
+        let brought = self.brought();
+        let stage = Stage { gate, log, path, root, script, signers, brought };
         stage.play().await.map_err(|error| Failure::setup("read the log of the test", &error))
     }
 
-    fn judge(&self, seen: &Seen, live: &live::Live, gates: [Gate; 2], touched: &[String]) -> Vec<Point> {
+    /// The name of a server that a client may bring, where the manifest lists one and leaves it to the client.
+    fn brought(&self) -> Option<String> {
+        let servers = self.charge.bundle.mcp_servers.iter().filter(|server| provided(server).is_none());
+        let mut names = servers.map(|server| server.server.name.clone());
+        names.next().filter(|_| self.mandate.capabilities.mcp_acp)
+    }
+
+    fn judge(
+        &self,
+        seen: &Seen,
+        live: &live::Live,
+        gates: Vec<Gate>,
+        knock: &Knock,
+        touched: &[String],
+    ) -> Vec<Point> {
         let Self { charge, who, mandate, wishes } = self;
-        let root = charge.root.to_string_lossy();
-        let deadlines = clock::deadlines(gates, &root, wishes.approved.as_ref(), wishes.denied.as_ref());
-        let evidence = Evidence { charge, mandate, wishes, seen, live, touched, deadlines, who: &who.id };
+        let setup = clock::Setup {
+            root: &charge.root.to_string_lossy(),
+            patience: charge.patience,
+            approved: wishes.approved.as_ref(),
+            denied: wishes.denied.as_ref(),
+        };
+        let deadlines = clock::deadlines(gates, &setup);
+        let brought = self.brought();
+        let evidence = Evidence {
+            charge,
+            mandate,
+            wishes,
+            seen,
+            live,
+            touched,
+            deadlines,
+            knock,
+            brought: brought.as_deref(),
+            who: &who.id,
+        };
         evidence.points()
     }
 }

@@ -209,6 +209,7 @@ fn reply(method: &str, manner: Manner) -> Value {
         }
         ("fs/read_text_file", _) => json!({"content": "a secret of the client"}),
         ("terminal/create", _) => json!({"terminalId": "self-test"}),
+        ("mcp/message", _) => json!({"tools": [], "content": []}),
         _ => json!({}),
     }
 }

@@ -39,6 +39,10 @@ pub(super) struct Papers {
     governed: bool,
 }
 
+/// Keys below `aip44`, and how they are misspelt.
+const TYPOS: [(&str, &str); 4] =
+    [("governance", "govenance"), ("operator", "opertor"), ("sandbox", "sanbox"), ("audit", "audti")];
+
 /// Why there is none, in words.
 type Missing = String;
 
@@ -128,9 +132,17 @@ impl Papers {
     pub(super) fn traps(&self) -> Outcome {
         let number = self.with("acp_rev", |indent, _| Some(format!("{indent}acp_rev: 1234567")));
         let quoted = self.refuses("an `acp_rev` without quotes", number);
-        let typo = self.with("acp_rev", |indent, line| Some(format!("{line}\n{indent}govenance: ./G.md")));
-        let warned = self.warns("`govenance`", typo);
-        if quoted.has_passed() { warned.with(&quoted) } else { quoted }
+        // One that stands there already is not missed.
+        let is_absent = |(key, _): &&(&str, &str)| self.with(key, |_, _| None).is_none();
+        let Some((_, typo)) = TYPOS.iter().find(is_absent) else { return quoted };
+        let text = self.with("acp_rev", |indent, line| Some(format!("{line}\n{indent}{typo}: ./X.md")));
+        match text.map(|text| self.load(&text)) {
+            Some(Err(code)) => {
+                quoted.with(&passes(format!("`{typo}` in place of what was meant is refused ({code})")))
+            }
+            Some(Ok(_)) => fails(format!("`{typo}` is taken for nothing at all, without a word")),
+            None => quoted,
+        }
     }
 
     /// Point 6.

@@ -50,11 +50,6 @@ pub(super) fn holds(is_so: bool, evidence: impl Into<String>) -> Outcome {
 }
 
 impl Outcome {
-    /// Whether it holds.
-    pub(super) fn has_passed(&self) -> bool {
-        self.verdict == Verdict::Pass
-    }
-
     /// Both together: what fails counts, and what does not apply does not.
     pub(super) fn with(&self, other: &Self) -> Self {
         match (self.verdict, other.verdict) {

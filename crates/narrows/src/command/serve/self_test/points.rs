@@ -10,6 +10,7 @@ use super::papers::Papers;
 use super::point::{ABOUT, Outcome, Point, fails, holds, not_applicable, passes};
 use super::script::{self, RAN, STOPPED};
 use super::stage::Seen;
+use super::stranger::Knock;
 use super::wish::Wishes;
 use crate::command::serve::charge::Charge;
 
@@ -23,6 +24,10 @@ pub(super) struct Evidence<'a> {
     /// What of the real log, the pins and the memory has changed meanwhile.
     pub(super) touched: &'a [String],
     pub(super) deadlines: Outcome,
+    /// What came of a stranger who tried to come in.
+    pub(super) knock: &'a Knock,
+    /// The MCP server that the client has brought.
+    pub(super) brought: Option<&'a str>,
     pub(super) who: &'a str,
 }
 
@@ -412,7 +417,12 @@ impl Evidence<'_> {
             "on stdio the peer is {}, as the system says, in all of {lines} lines; strangers who approved were refused {strangers} times",
             self.who
         );
-        holds(foreign == 0 && lines > 0 && !self.who.is_empty(), words)
+        let is_known = foreign == 0 && lines > 0 && !self.who.is_empty();
+        match self.knock {
+            Knock::TurnedAway(how) => holds(is_known, format!("{words}; at the door: {how}")),
+            Knock::LetIn(how) => fails(format!("a stranger was not turned away: {how}")),
+            Knock::NotTried(why) => holds(is_known, format!("{words}; at the door: not tried, {why}")),
+        }
     }
 
     fn cwd(&self) -> Outcome {
@@ -444,9 +454,42 @@ impl Evidence<'_> {
             .map(|act| act.answer["error"]["data"]["code"].clone())
             .unwrap_or_default();
         let listed = self.charge.bundle.mcp_servers.len();
-        holds(
+        let named = holds(
             answer == "server_not_listed",
             format!("one that only the client names is answered with {answer}; {listed} are the manifest's"),
+        );
+        named.with(&self.over_acp())
+    }
+
+    /// MCP over ACP, tried by an agent that lists the tools of a server in the client, and calls one that nobody knows.
+    fn over_acp(&self) -> Outcome {
+        let Some(act) = self.seen.act("mcp") else { return fails("nothing could be tried") };
+        let told = act.said();
+        let reached = |method: &str| {
+            let is_it =
+                |asked: &&Value| asked["params"]["method"] == method && asked["method"] == "mcp/message";
+            act.asked.iter().any(|asked| is_it(&asked))
+        };
+        let Some(name) = self.brought else {
+            let (code, why) = match self.mandate.capabilities.mcp_acp {
+                true => ("-32602", "no server of the client is listed"),
+                false => ("-32601", "it is not declared"),
+            };
+            let is_held = told.matches(code).count() == 2 && !reached("tools/list") && !reached("tools/call");
+            return holds(
+                is_held,
+                format!("MCP over ACP: {why}, so an agent that tries is told {code}, and the client nothing"),
+            );
+        };
+        let tool = format!("{name}/{}", script::TOOL);
+        let line = self.seen.lines(act).iter().find(|entry| {
+            entry["action"] == "policy.resolved" && entry["metadata"]["aip44"]["tool"] == *tool
+        });
+        let is_denied = line.is_some_and(|line| line["policy"]["decision"] == "deny");
+        let is_held = reached("tools/list") && line.is_some() && !(is_denied && reached("tools/call"));
+        holds(
+            is_held,
+            format!("MCP over ACP: {name} lists its tools, and a call of {tool} is {}", named(line)),
         )
     }
 

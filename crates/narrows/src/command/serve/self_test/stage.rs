@@ -15,6 +15,7 @@ use tokio::io::{duplex, split};
 use tokio::sync::mpsc;
 
 use super::client::{Act, Client, Manner};
+use super::script;
 use super::wish::Wishes;
 
 /// How many may have to approve one thing.
@@ -44,6 +45,8 @@ pub(super) struct Stage<'a> {
     pub(super) root: &'a Path,
     pub(super) script: Script,
     pub(super) signers: Vec<Principal>,
+    /// The MCP server that the client brings.
+    pub(super) brought: Option<String>,
 }
 
 /// Those whom a manifest lets approve from elsewhere: everybody it names, and as many of each role as it may want.
@@ -78,7 +81,7 @@ impl Stage<'_> {
         let standing = tokio::spawn(narrows_govern::stand(self.gate, outer, inner, self.log, asked));
         let playing = tokio::spawn(play(agent, self.script));
         let mut client = Client::new(client, ask.clone(), self.path.to_owned(), self.signers);
-        let acts = acts(&mut client, self.root).await;
+        let acts = acts(&mut client, self.root, self.brought.as_deref()).await;
         // It has ended already if the agent has.
         let _ = ask.send(Inquiry::End).await;
         let _ = standing.await;
@@ -127,7 +130,7 @@ async fn play(link: Link, script: Script) {
     narrows_fake::run(peer, inbox, Box::new(io::sink()), script).await;
 }
 
-async fn acts(client: &mut Client, root: &Path) -> BTreeMap<&'static str, Act> {
+async fn acts(client: &mut Client, root: &Path, brought: Option<&str>) -> BTreeMap<&'static str, Act> {
     let mut acts = BTreeMap::new();
     let everything = json!({"fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true});
     let hello = json!({"protocolVersion": 1, "clientCapabilities": everything, "_meta": {"theirs": 1}});
@@ -141,7 +144,11 @@ async fn acts(client: &mut Client, root: &Path) -> BTreeMap<&'static str, Act> {
     let server = json!({"name": "narrows-self-test", "command": "true", "args": [], "env": []});
     let params = json!({"cwd": root, "mcpServers": [server]});
     acts.insert("server", client.ask("session/new", &params, Manner::Approve).await);
-    let params = json!({"cwd": root, "mcpServers": []});
+    let servers: Vec<Value> = brought
+        .map(|name| json!({"type": "acp", "name": name, "serverId": script::SERVER}))
+        .into_iter()
+        .collect();
+    let params = json!({"cwd": root, "mcpServers": servers});
     let new = client.ask("session/new", &params, Manner::Approve).await;
     let session = new.answer["result"]["sessionId"].clone();
     acts.insert("new", new);
@@ -155,14 +162,14 @@ async fn acts(client: &mut Client, root: &Path) -> BTreeMap<&'static str, Act> {
         let act = client.ask_and("session/prompt", &prompt(&format!("probe {name}")), manner, stop).await;
         acts.insert(name, act);
     }
-    let params = json!({"sessionId": session, "cwd": root, "mcpServers": []});
+    let params = json!({"sessionId": session, "cwd": root, "mcpServers": servers});
     acts.insert("load", client.ask("session/load", &params, Manner::Approve).await);
     acts.insert("close", client.ask("session/close", &json!({"sessionId": session}), Manner::Approve).await);
     acts
 }
 
 /// What is tried in turns. The script has only what the manifest has something for; all else it answers as "silence".
-const TURNS: [&str; 13] = [
+const TURNS: [&str; 14] = [
     "silence",
     "meta",
     "allowed",
@@ -172,6 +179,7 @@ const TURNS: [&str; 13] = [
     "failed",
     "stranger",
     "undeclared",
+    "mcp",
     "poison",
     "unruly",
     "cancel",

@@ -40,6 +40,7 @@ struct Broken {
     /// What happens to the log before it is read.
     log: Option<fn(Vec<String>) -> Vec<String>>,
     live: Option<Live>,
+    knock: Option<Knock>,
     touched: Vec<String>,
 }
 
@@ -76,8 +77,9 @@ async fn failing(broken: Broken) -> Vec<u8> {
         seen = seen.with_log(&path).expect("it can be read");
     }
     let live = broken.live.as_ref().map_or_else(|| introduced(true), clone);
-    let gates = [gate(&trial, &broken), gate(&trial, &broken)];
-    let points = trial.judge(&seen, &live, gates, &broken.touched);
+    let gates = (0..clock::GATES).map(|_| gate(&trial, &broken)).collect();
+    let knock = broken.knock.clone().unwrap_or_else(|| Knock::NotTried("nobody is there".to_owned()));
+    let points = trial.judge(&seen, &live, gates, &knock, &broken.touched);
     assert_eq!(points.len(), 30);
     let fails = |point: &&Point| point.outcome.verdict == Verdict::Fail;
     points.iter().filter(fails).map(|point| point.point).collect()
@@ -150,6 +152,32 @@ async fn patience_without_an_end_is_found() {
     let mandate: fn(&mut Mandate) = |mandate| mandate.patience.approval = std::time::Duration::MAX / 4;
     let failing = failing(Broken { mandate: Some(mandate), ..Broken::default() }).await;
     fails(&failing, &[29]);
+}
+
+#[tokio::test]
+async fn another_patience_than_what_is_set_is_found() {
+    for change in [
+        (|mandate: &mut Mandate| mandate.patience.initialize *= 2) as fn(&mut Mandate),
+        |mandate| mandate.patience.new *= 2,
+        |mandate| mandate.patience.silence *= 2,
+        |mandate| mandate.patience.cancel *= 2,
+        |mandate| mandate.patience.close *= 2,
+        |mandate| mandate.patience.other = std::time::Duration::MAX / 4,
+    ] {
+        assert_eq!(failing(Broken { mandate: Some(change), ..Broken::default() }).await, [29]);
+    }
+}
+
+#[tokio::test]
+async fn a_stranger_who_comes_in_is_found() {
+    let knock = Some(Knock::LetIn("they came in".to_owned()));
+    assert_eq!(failing(Broken { knock, ..Broken::default() }).await, [26]);
+}
+
+#[tokio::test]
+async fn a_gate_that_lets_undeclared_servers_be_used_is_found() {
+    let mandate: fn(&mut Mandate) = |mandate| mandate.capabilities.mcp_acp = true;
+    fails(&failing(Broken { mandate: Some(mandate), ..Broken::default() }).await, &[28]);
 }
 
 #[tokio::test]
