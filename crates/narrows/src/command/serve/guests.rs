@@ -188,7 +188,6 @@ pub(super) async fn turn_away(
     mut client: Link,
     until: impl Future<Output = ()>,
 ) {
-    tracing::warn!(who = stranger.id, "somebody was not let in");
     let mandate = Mandate::of(&charge.bundle, Vec::new());
     if let Some(log) = log
         && let Err(error) = log.append(Lobby::turned_away(&mandate, stranger)).await

@@ -206,6 +206,7 @@ impl Host {
 
     /// Tells somebody who may not come in how to, for a while.
     pub(super) async fn turn_away(&self, stranger: &Principal, client: Link, leaving: &Leaving) {
+        tracing::warn!(who = stranger.id, "somebody was not let in");
         guests::turn_away(&self.charge, self.log.as_ref(), stranger, client, leaving.wanted()).await;
     }
 
