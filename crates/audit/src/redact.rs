@@ -128,6 +128,11 @@ impl Redaction {
         self.find(text).is_some()
     }
 
+    /// Whether there is a secret in a value: by the name it stands under, or in a text.
+    pub fn is_in(&self, value: &Value) -> bool {
+        self.value(&mut value.clone())
+    }
+
     /// Takes the secrets out of an event. The nesting of its values has been checked.
     pub(crate) fn clean(&self, event: &mut Event) {
         let subject = &mut event.subject;
@@ -374,6 +379,8 @@ mod tests {
         check(json!({"deep": [{"token": "1234"}], "sha256": "ab"}), true);
         check(json!({"pin": Secret::new("1234"), "sha256": "ab"}), true);
         check(json!({"inner": {"sha256": "ab"}, "text": "plain"}), false);
+        assert!(Redaction::default().is_in(&json!([{"password": "1"}])));
+        assert!(!Redaction::default().is_in(&json!([{"pass": "1"}])));
     }
 
     #[test]

@@ -241,7 +241,9 @@ fn bounded(value: Value) -> Value {
 /// The SHA-256 of something that is not in the log itself, in hexadecimal. Nothing if a secret is in it: it could be found out
 /// by that, one guess after the other.
 pub(crate) fn digest(bytes: &[u8]) -> Option<String> {
-    let is_secret = Redaction::default().is_secret(&String::from_utf8_lossy(bytes));
+    let redaction = Redaction::default();
+    let is_secret = redaction.is_secret(&String::from_utf8_lossy(bytes))
+        || serde_json::from_slice::<Value>(bytes).is_ok_and(|value| redaction.is_in(&value));
     (!is_secret).then(|| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
