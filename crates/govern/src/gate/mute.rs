@@ -52,7 +52,9 @@ impl<O: Out> Pass<'_, O> {
                     self.refuse_agent(&id, &unanswered());
                     self.resume(&session);
                 }
-                Served::Connect { .. } | Served::Shown => self.refuse_agent(&id, &unanswered()),
+                Served::Connect { .. } | Served::Listed { .. } | Served::Shown => {
+                    self.refuse_agent(&id, &unanswered());
+                }
                 // It was answered by us, or is about a hearing that others may settle.
                 Served::Late { .. } | Served::Question(_) => {}
             }
