@@ -104,7 +104,7 @@ pub(crate) const ALL: &[(&str, &str)] = &[
     ("SSL_CERT_DIR", "a directory of them"),
     (CONFIG_HOME, "your configuration directory [~/.config]"),
     (DATA_HOME, "your data directory [~/.local/share]"),
-    (RUNTIME_DIR, "where the admin socket of a bus is [~/.local/state]"),
+    (RUNTIME_DIR, "where the admin sockets of buses and gates are [~/.local/state]"),
     ("TMPDIR", "where `agents --probe` makes its directory [/tmp]"),
     (HOME, "your directory, which is what `~` means"),
     (NO_COLOR, "no colours, if it is set to anything"),

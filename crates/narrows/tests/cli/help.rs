@@ -152,7 +152,7 @@ fn the_long_help() {
       SSL_CERT_DIR              a directory of them
       XDG_CONFIG_HOME           your configuration directory [~/.config]
       XDG_DATA_HOME             your data directory [~/.local/share]
-      XDG_RUNTIME_DIR           where the admin socket of a bus is [~/.local/state]
+      XDG_RUNTIME_DIR           where the admin sockets of buses and gates are [~/.local/state]
       TMPDIR                    where `agents --probe` makes its directory [/tmp]
       HOME                      your directory, which is what `~` means
       NO_COLOR                  no colours, if it is set to anything

@@ -9,6 +9,9 @@ use crate::serve_support::{Governed, session};
 /// Says something only when it has been waited for a while.
 const SLOW: &str = "[[turn]]\nsteps = [{ pause = \"300ms\" }, { say = \"done\" }]\n";
 
+/// However loaded the machine is.
+const PATIENT: [&str; 2] = ["--deadline", "close=30s"];
+
 fn request(id: u32, method: &str, params: &Value) -> String {
     format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
 }
@@ -21,7 +24,7 @@ fn file(governed: &Governed) -> Vec<Value> {
         request(2, "session/new", &json!({"cwd": cwd, "mcpServers": []})),
         request(3, "session/new", &json!({"cwd": "/", "mcpServers": []})),
     ];
-    let told = governed.place.told_with_input(governed.serve(&[]), input.concat().as_bytes());
+    let told = governed.place.told_with_input(governed.serve(&PATIENT), input.concat().as_bytes());
     assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
     told.lines()
         .filter(|line| line.starts_with('{'))
@@ -49,7 +52,7 @@ fn a_turn_ends_before_its_client_that_only_reads_is_left() {
     let governed = Governed::bridge(SLOW);
     let socket = format!("unix:{}/s", governed.place.path().display());
     let places = ["--listen", &socket, "--listen", "tcp://127.0.0.1:0"];
-    let bus = Bus::started(&governed.place, governed.serve(&places));
+    let bus = Bus::started(&governed.place, governed.serve(&[&places[..], &PATIENT].concat()));
     let cwd = governed.root().canonicalize().expect("it is there");
     for place in [0, 1] {
         let mut peer: Peer = bus.client_at(place);
@@ -84,7 +87,7 @@ fn what_cannot_be_answered_in_time_is_said_to_be_cancelled() {
 #[test]
 fn who_says_nothing_more_is_not_asked() {
     let governed = Governed::bridge(&asks("delete"));
-    let mut talk = governed.talk();
+    let mut talk = crate::talk::Talk::initialized(&governed.place, governed.serve(&PATIENT));
     let id = session(&mut talk, &governed);
     talk.send("session/prompt", &json!({"sessionId": id, "prompt": [{"type": "text", "text": "go"}]}));
     talk.close_input();
