@@ -98,7 +98,7 @@ async fn at_random_bytes(carrier: Carrier) {
     let cutter = Cutter::start(server.address, 20_000).await;
     let url = server.url(cutter.address);
     let wanted = wanted();
-    timeout(PATIENCE * 10, stream(&server, &url, |_| cutter.cuts() >= wanted, || cutter.calm()))
+    timeout(PATIENCE * 10, stream(&server, &url, |_| cutter.cuts() >= wanted, || cutter.calm(true)))
         .await
         .unwrap();
     assert!(cutter.cuts() >= wanted);

@@ -43,9 +43,9 @@ impl Cutter {
         Self { address, shared }
     }
 
-    /// Cuts no more.
-    pub(crate) fn calm(&self) {
-        self.shared.calm.store(true, Ordering::Relaxed);
+    /// Lets connections that come from now on live, or not.
+    pub(crate) fn calm(&self, calm: bool) {
+        self.shared.calm.store(calm, Ordering::Relaxed);
     }
 
     /// Cuts what there is, now, and lets nobody through from now on, or again.
