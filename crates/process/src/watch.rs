@@ -117,6 +117,8 @@ struct Inner {
     group: Option<Group>,
     /// The last record, after which the guardian exits.
     finished: Option<Exit>,
+    /// How it ended, once it is reaped: from then on its pid may be somebody else's.
+    ended: Option<Exit>,
 }
 
 impl Watcher {
@@ -128,7 +130,9 @@ impl Watcher {
     ) -> Self {
         let progress = watch::Sender::new(Progress::default());
         let asked = Arc::default();
-        Self { inner: Some(Inner { control, guardian, progress, asked, scratch, group, finished: None }) }
+        let (finished, ended) = (None, None);
+        let inner = Inner { control, guardian, progress, asked, scratch, group, finished, ended };
+        Self { inner: Some(inner) }
     }
 
     pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
@@ -166,8 +170,10 @@ impl Drop for Watcher {
         let Some(mut inner) = self.inner.take() else { return };
         let thread = std::thread::Builder::new().name("narrows-reaper".into()).stack_size(256 << 10);
         let started = thread.spawn(move || {
-            inner.follow_blocking();
-            let exit = inner.reap();
+            let exit = inner.ended.unwrap_or_else(|| {
+                inner.follow_blocking();
+                inner.reap()
+            });
             inner.scratch = None;
             inner.group = None;
             inner.publish(exit);
@@ -266,6 +272,7 @@ impl Inner {
         let mut fate = self.guardian.fate.lock().unwrap_or_else(PoisonError::into_inner);
         wait(WaitIdOptions::empty());
         fate.reaped = true;
+        self.ended = Some(exit);
         exit
     }
 
@@ -301,6 +308,31 @@ mod tests {
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
+
+    /// A runtime that goes away between the end of a guardian and that of its stderr leaves nothing to be killed.
+    #[tokio::test]
+    #[expect(clippy::zombie_processes, reason = "the watcher reaps it")]
+    async fn what_was_reaped_is_not_looked_for_again() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let stand_in = std::process::Command::new("true").spawn().unwrap();
+        let pid = Pid::from_child(&stand_in);
+        let guardian = Guardian::new(pid.as_raw_pid(), pidfd_open(pid, PidfdFlags::empty()).unwrap());
+        let fate = guardian.fate.clone();
+        let watcher = Watcher::new(Arc::new(ours), guardian, None, None);
+        let mut progress = watcher.progress();
+        let watching = tokio::spawn(watcher.run(tokio::spawn(std::future::pending())));
+        for record in [Record::Exited { code: 4 }, Record::Finished { swept: 0 }] {
+            send(&theirs, &record.encode(), SendFlags::empty()).unwrap();
+        }
+        drop(theirs);
+        while !fate.lock().unwrap().reaped {
+            tokio::task::yield_now().await;
+        }
+        watching.abort();
+        let ended = progress.wait_for(|progress| progress.tree.is_some()).await.unwrap().tree;
+        assert_eq!(ended, Some(Exit::exited(4, false)));
+    }
 
     /// A process that cannot be ended must not hold up the answer, and its late end still counts.
     #[tokio::test]
