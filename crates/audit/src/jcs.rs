@@ -101,6 +101,13 @@ fn write_number(number: &Number, out: &mut Vec<u8>) {
 pub(crate) fn write_text(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let bytes = text.as_bytes();
+    // Mostly there is nothing to escape, which is quickly seen.
+    let is_special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
+    if !bytes.iter().fold(false, |found, byte| found | is_special(byte)) {
+        out.extend_from_slice(bytes);
+        out.push(b'"');
+        return;
+    }
     let mut start = 0;
     for (at, &byte) in bytes.iter().enumerate() {
         let short = match byte {

@@ -26,17 +26,24 @@ pub(crate) struct Parties<'a> {
 }
 
 impl Parties<'_> {
-    fn event(&self, action: &str, subject: Subject, about: Value) -> Event {
-        let mut aip44 = json!({
-            "operator": self.mandate.operator,
-            "session": self.session,
-            "identity": self.who.id,
-            "identity_method": self.who.method.name(),
-            "tier": self.mandate.tier,
-        });
-        if let (Some(all), Value::Object(about)) = (aip44.as_object_mut(), about) {
-            all.extend(about);
-        }
+    fn event<const N: usize>(
+        &self,
+        action: &str,
+        subject: Subject,
+        about: [(&'static str, Option<Value>); N],
+    ) -> Event {
+        let parties = [
+            ("operator", Some(text(&self.mandate.operator))),
+            ("session", Some(text(self.session))),
+            ("identity", Some(text(&self.who.id))),
+            ("identity_method", Some(text(self.who.method.name()))),
+            ("tier", Some(json!(self.mandate.tier))),
+        ];
+        let mut aip44 = Vec::with_capacity(parties.len() + N);
+        aip44.extend(parties.into_iter().chain(about).filter_map(|(key, value)| Some((key, value?))));
+        // As they will stand in the line, so that nobody has to sort longer texts.
+        aip44.sort_unstable_by_key(|(key, _)| *key);
+        let aip44 = Map::from_iter(aip44.into_iter().map(|(key, value)| (key.to_owned(), value)));
         Event {
             actor: Actor {
                 id: clipped(&format!("operator:{}", self.mandate.operator), 256),
@@ -44,7 +51,7 @@ impl Parties<'_> {
             },
             action: action.to_owned(),
             subject,
-            metadata: Map::from_iter([("aip44".to_owned(), aip44)]),
+            metadata: Map::from_iter([("aip44".to_owned(), Value::Object(aip44))]),
             ..Event::default()
         }
     }
@@ -55,16 +62,13 @@ impl Parties<'_> {
 
     /// A step in the life of the operator.
     pub(crate) fn step(&self, life: Life, reason: Option<&str>) -> Event {
-        let about = match reason {
-            Some(reason) => json!({"kind": "state", "reason": reason}),
-            None => json!({"kind": "state"}),
-        };
+        let about = [("kind", Some(text("state"))), ("reason", reason.map(text))];
         self.event(life.action(), self.of_session(), about)
     }
 
     /// Something was refused before any tool was in question.
     pub(crate) fn refused(&self, what: &str, code: &str, input: Value) -> Event {
-        let about = json!({"kind": "refusal", "code": code});
+        let about = [("kind", Some(text("refusal"))), ("code", Some(text(code)))];
         Event {
             input: Some(bounded(input)),
             policy: Some(PolicyRef { reference: UNNAMED.to_owned(), decision: Some(Decision::Deny) }),
@@ -74,13 +78,18 @@ impl Parties<'_> {
 
     /// Somebody did not answer in time, or answered after it.
     pub(crate) fn deadline(&self, what: &str, method: &str, reason: &str) -> Event {
-        let about = json!({"kind": "deadline", "method": clipped(method, 128), "reason": reason});
+        let about = [
+            ("kind", Some(text("deadline"))),
+            ("method", Some(Value::String(clipped(method, 128)))),
+            ("reason", Some(text(reason))),
+        ];
         self.event(what, self.of_session(), about)
     }
 
     /// The session is over.
     pub(crate) fn closed(&self, reason: &str) -> Event {
-        self.event("session.closed", self.of_session(), json!({"kind": "state", "reason": reason}))
+        let about = [("kind", Some(text("state"))), ("reason", Some(text(reason)))];
+        self.event("session.closed", self.of_session(), about)
     }
 
     /// What was decided about a call, before anything of it is done or shown.
@@ -92,17 +101,15 @@ impl Parties<'_> {
         approval: &Approved,
         spent: Option<&Spent>,
     ) -> Event {
-        let mut about = json!({
-            "kind": "decision",
-            "tool": call.tool,
-            "toolCallId": call.id,
-            "approval": approval.name(),
-            "reason": ruling.to_string(),
-            "risk": ruling.risk,
-        });
-        if let Some(spent) = spent {
-            about["spent"] = json!(spent);
-        }
+        let about = [
+            ("kind", Some(text("decision"))),
+            ("tool", Some(text(call.tool))),
+            ("toolCallId", Some(text(call.id))),
+            ("approval", Some(approval.name())),
+            ("reason", Some(Value::String(ruling.to_string()))),
+            ("risk", Some(json!(ruling.risk))),
+            ("spent", spent.map(|spent| json!(spent))),
+        ];
         let decision =
             if *approval == Approved::Pending { decision(ruling.class) } else { approval.decision() };
         Event {
@@ -121,12 +128,12 @@ impl Parties<'_> {
         approval: &Approved,
         output: Value,
     ) -> Event {
-        let about = json!({
-            "kind": "tool-call",
-            "tool": call.tool,
-            "toolCallId": call.id,
-            "approval": approval.name(),
-        });
+        let about = [
+            ("kind", Some(text("tool-call"))),
+            ("tool", Some(text(call.tool))),
+            ("toolCallId", Some(text(call.id))),
+            ("approval", Some(approval.name())),
+        ];
         Event {
             input: Some(bounded(call.input.clone())),
             output: Some(bounded(output)),
@@ -187,6 +194,10 @@ impl Approved {
             _ => Vec::new(),
         }
     }
+}
+
+fn text(text: &str) -> Value {
+    Value::String(text.to_owned())
 }
 
 fn tool(name: &str) -> Subject {

@@ -23,11 +23,13 @@ pub(super) fn ends_like(name: &str, ends: &[String]) -> bool {
         let name = plain(name);
         return ends.iter().any(|end| name.ends_with(end.as_str()));
     }
+    let letters =
+        || name.bytes().rev().filter(|byte| !is_separator(*byte)).map(|byte| byte.to_ascii_lowercase());
+    // By the last letter most are out.
+    let last = letters().next();
     ends.iter().any(|end| {
-        let letters =
-            name.bytes().rev().filter(|byte| !is_separator(*byte)).map(|byte| byte.to_ascii_lowercase());
-        let mut letters = letters;
-        end.bytes().rev().all(|wanted| letters.next() == Some(wanted))
+        let mut letters = letters();
+        end.bytes().next_back() == last && end.bytes().rev().all(|wanted| letters.next() == Some(wanted))
     })
 }
 
@@ -109,7 +111,9 @@ pub(super) fn tokens(
 }
 
 fn starts(rest: &[u8], (start, least): &(String, usize)) -> bool {
-    rest.strip_prefix(start.as_bytes()).is_some_and(|rest| runs(rest, *least))
+    // By the first byte most are out.
+    rest.first() == start.as_bytes().first()
+        && rest.strip_prefix(start.as_bytes()).is_some_and(|rest| runs(rest, *least))
 }
 
 /// How long the word is in front of the credential: `Bearer …` and `Basic …`, as headers have them.
