@@ -4,6 +4,7 @@
 #[expect(dead_code, reason = "the other tests use all of it")]
 #[path = "../reconnect/cutter.rs"]
 mod cutter;
+mod swallower;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -22,6 +23,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use cutter::Cutter;
+use swallower::Swallower;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -245,4 +247,26 @@ async fn streams_over_http_are_cut_at_random_bytes() {
     assert_eq!(recv(&mut link).await.id(), Some(&b"3"[..]));
     assert!(cutter.cuts() >= wanted, "{}", cutter.cuts());
     assert_eq!(running.agent.opened.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_which_nothing_has_come_begins_anew() {
+    const COUNT: u64 = 20;
+    let running = start(Limits::default());
+    let swallower = Swallower::start(running.address, "\"id\":3").await;
+    let url = format!("http://{}/acp", swallower.address);
+    let Connected { mut link, outcome } = connect(&url.parse().unwrap(), Options::default()).await.unwrap();
+    send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
+    recv(&mut link).await;
+    send(&link, "2", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;
+    assert_eq!(recv(&mut link).await.id(), Some(&b"2"[..]));
+    send(&link, "3", "session/prompt", &json!({"sessionId": "s", "count": COUNT})).await;
+    for number in 1..=COUNT {
+        let frame = recv(&mut link).await;
+        assert_eq!(frame.read_params::<Value>().unwrap()["n"], number, "{:?}", frame.bytes());
+    }
+    assert_eq!(recv(&mut link).await.id(), Some(&b"3"[..]));
+    assert_eq!(swallower.asked(), [None, Some("0".to_owned())], "nothing is said the first time");
+    drop(link);
+    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
 }

@@ -34,6 +34,9 @@ pub(super) struct Feed {
 /// How a server says within a stream that some of it is lost.
 const GAP: &str = "_narrows/cursor_gap";
 
+/// What comes before the first event. Without it a server goes on behind what it has written to somebody, who may not have got it.
+const BEGINNING: &str = "0";
+
 /// Nobody listens any more.
 struct Unheard;
 
@@ -41,7 +44,8 @@ impl Feed {
     /// Reads the stream until it is over, beginning with an answer if there is one already.
     pub(super) async fn run(self, first: Option<Response>) {
         let mut answer = first;
-        let mut last: Option<String> = None;
+        // Whoever asks from here has asked before, if only in vain.
+        let mut last = BEGINNING.to_owned();
         let mut counted = true;
         let mut backoff = Backoff::new();
         loop {
@@ -59,7 +63,7 @@ impl Feed {
                     backoff = Backoff::new();
                 }
             }
-            match self.again(last.as_deref(), &mut backoff).await {
+            match self.again(&last, &mut backoff).await {
                 Ok(response) => answer = Some(response),
                 Err(news) => return self.tell(news).await,
             }
@@ -75,7 +79,7 @@ impl Feed {
     async fn read(
         &self,
         mut response: Response,
-        last: &mut Option<String>,
+        last: &mut String,
         counted: &mut bool,
     ) -> Result<String, Unheard> {
         let mut parser = Parser::new(self.wire.options.link.max_line);
@@ -99,21 +103,23 @@ impl Feed {
                     return Err(Unheard);
                 }
                 self.news.send(News::Frame(frame)).await.map_err(|_| Unheard)?;
-                *counted &= event.id.is_some();
-                *last = event.id;
+                match event.id {
+                    Some(id) => *last = id,
+                    None => *counted = false,
+                }
             }
         }
     }
 
     /// Opens the stream behind the event `last`.
-    async fn again(&self, last: Option<&str>, backoff: &mut Backoff) -> Result<Response, News> {
+    async fn again(&self, last: &str, backoff: &mut Backoff) -> Result<Response, News> {
         let grace = self.wire.options.grace;
         let deadline = Instant::now() + grace;
         let mut why = DialError::Io("it was cut off".to_owned());
         loop {
             let attempt = async {
                 sleep(backoff.next()).await;
-                self.wire.listen(&self.connection, self.session.as_deref(), last).await
+                self.wire.listen(&self.connection, self.session.as_deref(), Some(last)).await
             };
             let error = match timeout_at(deadline, attempt).await {
                 Ok(Ok(response)) => return Ok(response),
