@@ -171,9 +171,9 @@ impl Index {
         for entry in entries {
             match entry {
                 Entry::Own { session, identity } => {
-                    let known = self.known.get(&session);
-                    let is_new = known.is_none_or(|known| {
-                        known.identity != identity || known.used.saturating_add(STALE) <= now
+                    // What is one's does not become another's without being disowned, whoever says so.
+                    let is_new = self.known.get(&session).is_none_or(|known| {
+                        known.identity == identity && known.used.saturating_add(STALE) <= now
                     });
                     if is_new {
                         let owned = Owned { identity, used: now };
@@ -287,13 +287,14 @@ mod tests {
         let now = seconds();
         let odd = "s \"\n\\ü";
         index.write([own("a", "token:one"), own(odd, "uid:7"), own("c", "x")].into_iter(), now);
-        index.write([own("a", "token:two"), Entry::Disown { session: "c".into() }].into_iter(), now);
+        let disown = |session: &str| Entry::Disown { session: session.into() };
+        index.write([disown("a"), own("a", "token:two"), disown("c")].into_iter(), now);
         drop(index);
         let (mut index, learned) = open(&path);
         assert_eq!(learned, pairs(&[("a", "token:two"), (odd, "uid:7")]));
         // What says nothing new is not written, until it is old.
         let lines = index.file.lines();
-        index.write([own("a", "token:two"), Entry::Disown { session: "c".into() }].into_iter(), now);
+        index.write([own("a", "token:two"), disown("c")].into_iter(), now);
         assert_eq!(index.file.lines(), lines);
         index.write([own("a", "token:two")].into_iter(), now + STALE);
         assert_eq!(index.file.lines(), lines + 1);
@@ -302,6 +303,27 @@ mod tests {
         index.write([own("d", "x")].into_iter(), now);
         drop(index);
         assert_eq!(open(&path).1, pairs(&[("a", "token:two"), ("d", "x"), (odd, "uid:7")]));
+    }
+
+    #[test]
+    fn what_is_ones_does_not_become_anothers() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("owners");
+        let now = seconds();
+        let (mut index, _) = open(&path);
+        index.write([own("a", "token:one"), own("a", "token:two")].into_iter(), now);
+        drop(index);
+        // Neither after a restart, nor when it has not been used for long.
+        let (mut index, learned) = open(&path);
+        assert_eq!(learned, pairs(&[("a", "token:one")]));
+        index.write([own("a", "token:two")].into_iter(), now + STALE);
+        index.rewrite();
+        drop(index);
+        let (mut index, learned) = open(&path);
+        assert_eq!(learned, pairs(&[("a", "token:one")]));
+        index.write([Entry::Disown { session: "a".into() }, own("a", "token:two")].into_iter(), now);
+        drop(index);
+        assert_eq!(open(&path).1, pairs(&[("a", "token:two")]));
     }
 
     #[test]

@@ -22,21 +22,23 @@ const MOST_STRANGERS: usize = 1 << 20;
 const MOST_FORMER: usize = 1_000;
 
 impl<O: Outlet> Pass<'_, O> {
-    /// Enters a session that lives in `worker`, which calls it `name`.
+    /// Enters a session that lives in `worker`, which calls it `name`. It is `identity`'s; absent: whose `owner` is, or the
+    /// worker.
     pub(super) fn enter(
         &mut self,
         name: &str,
         worker: Worker,
         owner: Option<Client>,
+        identity: Option<Identity>,
         tag: Option<Raw>,
         params: &[u8],
-        provisional: bool,
     ) -> SessionKey {
         let of_owner = owner.and_then(|owner| self.core.client(owner)).map(|owner| owner.identity);
         let pool = self.core.worker(worker).map(|state| (state.pool, state.identity));
-        let identity = of_owner.or(pool.and_then(|(_, identity)| identity)).unwrap_or(Identity::ANYONE);
+        let of_worker = pool.and_then(|(_, identity)| identity);
+        let identity = identity.or(of_owner).or(of_worker).unwrap_or(Identity::ANYONE);
         let watch = pool.and_then(|(pool, _)| self.new_watch(pool));
-        let key = self.core.sessions.insert(Session {
+        let session = Session {
             serial: 0,
             name: name.into(),
             wire: None,
@@ -47,7 +49,7 @@ impl<O: Outlet> Pass<'_, O> {
             identity,
             tag,
             params: params.into(),
-            provisional,
+            provisional: false,
             unsure: false,
             prompts: Vec::new(),
             running: false,
@@ -57,7 +59,10 @@ impl<O: Outlet> Pass<'_, O> {
             awaited: self.now,
             retried: false,
             watch,
-        });
+        };
+        // A worker that counts its sessions calls them as others were called before, here or in another pool.
+        let owners = &self.core.owners;
+        let key = self.core.sessions.insert(session, |name| owners.is_anothers(name, identity));
         self.core.counters.sessions += 1;
         let aliased = self.core.sessions.get(key).is_some_and(|session| session.wire.is_some());
         if let Some(state) = self.core.worker(worker) {
@@ -103,7 +108,11 @@ impl<O: Outlet> Pass<'_, O> {
     ) -> Option<SessionKey> {
         let name = message.session()?;
         let params = message.params().unwrap_or(b"{}");
-        Some(self.enter(&name, worker, Some(client), message.tag().map(Box::from), params, true))
+        let key = self.enter(&name, worker, Some(client), None, message.tag().map(Box::from), params);
+        if let Some(session) = self.core.sessions.get_mut(key) {
+            session.provisional = true;
+        }
+        Some(key)
     }
 
     /// The answer to a request that opens a session.
@@ -138,7 +147,7 @@ impl<O: Outlet> Pass<'_, O> {
             && let Asker::Client { client, .. } = &pending.asker
             && self.session_of(worker, &name).is_none()
         {
-            let key = self.enter(&name, worker, Some(*client), pending.tag.clone(), b"{}", false);
+            let key = self.enter(&name, worker, Some(*client), None, pending.tag.clone(), b"{}");
             self.note_owner(key, Some(*client));
         }
     }
@@ -180,8 +189,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let request = View::parse(&opening.line);
         let params = request.params().unwrap_or(b"{}");
-        let key = self.enter(&name, worker, owner, pending.tag.clone(), params, false);
-        self.core.sessions.give_to(key, opening.identity);
+        let key = self.enter(&name, worker, owner, Some(opening.identity), pending.tag.clone(), params);
         self.note_owner(key, owner);
         self.opened_with(key, message);
         self.introduce_strangers(worker, &name, key);

@@ -40,14 +40,20 @@ impl Owners {
         self.kept
     }
 
+    /// A session is this identity's. Not if it is another's: whose it is stays so until it is forgotten.
     pub(super) fn know(&mut self, session: &str, identity: Identity) {
         if self.kept {
-            self.table.insert(session.into(), identity);
+            self.table.entry(session.into()).or_insert(identity);
         }
     }
 
     pub(super) fn forget(&mut self, session: &str) {
         self.table.remove(session);
+    }
+
+    /// Whether a session is somebody's who is not this.
+    pub(super) fn is_anothers(&self, session: &str, identity: Identity) -> bool {
+        self.of(session).is_some_and(|owner| owner != identity)
     }
 
     pub(super) fn of(&self, session: &str) -> Option<Identity> {

@@ -345,10 +345,10 @@ impl<O: Outlet> Pass<'_, O> {
         };
         let tag: Option<Box<[u8]>> = message.tag().map(Box::from);
         if let Some(top) = top.filter(|top| *top != name && home.is_none()) {
-            let key = self.enter(&top, worker, Some(client), tag.clone(), b"{}", false);
+            let key = self.enter(&top, worker, Some(client), None, tag.clone(), b"{}");
             self.note_owner(key, None);
         }
-        let key = self.enter(&name, worker, Some(client), tag, b"{}", false);
+        let key = self.enter(&name, worker, Some(client), None, tag, b"{}");
         self.note_owner(key, None);
         Route::Worker { worker, session: Some(key) }
     }

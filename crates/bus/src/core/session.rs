@@ -141,13 +141,15 @@ impl Sessions {
         self.slab.iter().map(|(key, session)| (SessionKey(key as u32), session))
     }
 
-    /// Enters a session under its name, or under a free one like it. Its serial is set here.
-    pub(super) fn insert(&mut self, mut session: Session) -> SessionKey {
+    /// Enters a session under its name, or under a free one like it. Its serial is set here. `is_anothers` tells of a name
+    /// whether a session of somebody else is called so that is not open.
+    pub(super) fn insert(&mut self, mut session: Session, is_anothers: impl Fn(&str) -> bool) -> SessionKey {
         self.serial += 1;
         session.serial = self.serial;
-        if self.by_name.contains_key(&session.name) {
+        let is_taken = |name: &str| self.by_name.contains_key(name) || is_anothers(name);
+        if is_taken(&session.name) {
             let own = std::mem::take(&mut session.name);
-            session.name = self.free_name(&own);
+            session.name = free_name(&own, self.serial, is_taken);
             if session.wire.is_none() {
                 session.wire = Some(quoted(&own));
             }
@@ -179,14 +181,6 @@ impl Sessions {
         self.counts.get(&identity).copied().unwrap_or(0)
     }
 
-    /// Makes a session another's.
-    pub(super) fn give_to(&mut self, key: SessionKey, identity: Identity) {
-        let Some(session) = self.slab.get_mut(key.0 as usize) else { return };
-        let before = std::mem::replace(&mut session.identity, identity);
-        *self.counts.entry(identity).or_default() += 1;
-        self.uncount(before);
-    }
-
     fn uncount(&mut self, identity: Identity) {
         if let Some(count) = self.counts.get_mut(&identity) {
             *count -= 1;
@@ -194,13 +188,6 @@ impl Sessions {
                 self.counts.remove(&identity);
             }
         }
-    }
-
-    fn free_name(&self, name: &str) -> Box<str> {
-        // Small numbers if that is soon found; a serial was hardly ever used before.
-        let numbers = (2..10).chain(self.serial.max(10)..);
-        let mut names = numbers.map(|number| format!("{name}~{number}"));
-        names.find(|other| !self.by_name.contains_key(other.as_str())).unwrap_or_default().into()
     }
 
     /// Takes out the first line that waits and is the one.
@@ -222,6 +209,13 @@ impl Sessions {
         self.uncount(session.identity);
         Some(session)
     }
+}
+
+fn free_name(name: &str, serial: u64, is_taken: impl Fn(&str) -> bool) -> Box<str> {
+    // Small numbers if that is soon found; a serial was hardly ever used before.
+    let numbers = (2..10).chain(serial.max(10)..);
+    let mut names = numbers.map(|number| format!("{name}~{number}"));
+    names.find(|other| !is_taken(other)).unwrap_or_default().into()
 }
 
 /// Takes out the first line that is the one.

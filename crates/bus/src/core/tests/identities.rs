@@ -237,6 +237,69 @@ fn sessions_of_clients_that_are_gone_are_for_their_identity_alone() {
 }
 
 #[test]
+fn a_name_that_is_anothers_is_not_given_out_again() {
+    let load = |id: u64, pool: &str, name: &str| {
+        let params = json!({"sessionId": name, "cwd": "/", "mcpServers": []});
+        json!({"jsonrpc": "2.0", "id": id, "method": "session/load", "pool": pool, "params": params})
+            .to_string()
+    };
+    for restarted in [false, true] {
+        let other = Pool { name: "q".into(), ..pool(Share::All) };
+        let mut scene = Scene::new(&asking(vec![pool(Share::All), other]));
+        if restarted {
+            scene.core.know_owner("session-1", "token:one");
+            scene.core.know_owner("session-1~2", "token:three");
+        }
+        for worker in 0..2 {
+            scene.up(worker);
+            scene.answer(worker, 1, &able());
+        }
+        if !restarted {
+            let first = scene.open_as("token:one");
+            scene.session(first, 0, "session-1");
+            scene.leaves(first);
+            scene.pass(600.0);
+        }
+        // The agent of another pool counts its sessions too.
+        let second = scene.open_as("token:two");
+        scene.seen();
+        scene.line(
+            second,
+            r#"{"jsonrpc":"2.0","id":1,"method":"session/new","pool":"q","params":{"cwd":"/"}}"#,
+        );
+        let id = scene.last_id(1);
+        scene.answer(1, id, &json!({"sessionId": "session-1"}));
+        let seen = scene.seen();
+        let name = if restarted { "session-1~3" } else { "session-1~2" };
+        assert!(seen.contains(&format!("session: \"{name}\", identity: \"token:two\"")), "{seen}");
+        assert!(seen.ends_with(&format!(r#""result":{{"sessionId":"{name}"}}}}"#)), "{seen}");
+        scene.ask(second, 2, "session/prompt", &prompt(name));
+        assert!(scene.seen().contains(r#""sessionId":"session-1","#));
+        // It stays the first one's, also after the other has gone.
+        scene.leaves(second);
+        scene.pass(600.0);
+        let second = scene.open_as("token:two");
+        scene.seen();
+        scene.line(second, &load(3, "p", "session-1"));
+        let seen = scene.seen();
+        assert!(seen.starts_with(&format!("c{second} < ")) && seen.contains("-32002"), "{seen}");
+        let first = scene.open_as("token:one");
+        scene.line(first, &load(1, "p", "session-1"));
+        assert!(scene.seen().starts_with("w0 <"));
+    }
+}
+
+#[test]
+fn a_name_that_was_ones_own_is_given_out_again() {
+    let (mut scene, [_, second]) = Scene::two(Share::All, true);
+    scene.ask(second, 1, "session/new", &json!({"cwd": "/"}));
+    let worker = u32::from(!scene.sight.seen.iter().any(|line| line.starts_with("w0")));
+    let id = scene.last_id(worker);
+    scene.answer(worker, id, &json!({"sessionId": "kept-two"}));
+    assert!(scene.seen().ends_with(r#""result":{"sessionId":"kept-two"}}"#));
+}
+
+#[test]
 fn a_session_whose_worker_is_gone_is_taken_up_for_its_identity_alone() {
     let (mut scene, [first, second]) = Scene::two(Share::All, true);
     scene.dies(0);
