@@ -22,6 +22,7 @@ mod lockout;
 mod logical;
 mod post;
 mod refusals;
+mod register;
 mod reply;
 mod route;
 mod shared;
@@ -302,7 +303,8 @@ impl Handle {
     /// Reads all files of all listeners now. Connections stay, but for those whose token is gone.
     ///
     /// # Errors
-    /// When one cannot be used; what it is for stays as it was. All others are read all the same.
+    /// When one cannot be used; what it is for stays as it was, though nobody is let in with a token if that lasts. All others are
+    /// read all the same.
     pub fn reload(&self) -> Result<(), ReloadError> {
         let reloaded: Vec<_> = self.doors.iter().map(|door| door.reload(true)).collect();
         reloaded.into_iter().collect()
@@ -310,7 +312,8 @@ impl Handle {
 
     fn look(&self) {
         for door in &*self.doors {
-            if let Err(error) = door.reload(false) {
+            // A file of tokens speaks for itself.
+            if let Err(error @ ReloadError::Tls(_)) = door.reload(false) {
                 tracing::warn!(%error, "a file has changed and cannot be used; what it said before still holds");
             }
         }

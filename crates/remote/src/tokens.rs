@@ -9,6 +9,7 @@
 //! ```
 
 mod add;
+mod place;
 mod remove;
 
 pub use add::add;

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustls::ServerConfig;
-use tokio::sync::watch;
 
+use super::register::Register;
 use super::{Auth, BindError, Listener};
 use crate::tls::{self, TlsError, TlsFiles};
-use crate::tokens::{TokenError, Tokens};
+use crate::tokens::TokenError;
 
 /// Why a listener goes on with what it knew.
 #[derive(Debug, thiserror::Error)]
@@ -47,17 +47,19 @@ pub(super) enum Admits {
     /// Everybody who reaches it, each as the user they are.
     Users,
     /// Who has a token of this file.
-    Tokens(PathBuf, watch::Sender<Arc<Tokens>>),
+    Tokens(Register),
     /// Who has a certificate.
     Certificates,
 }
 
-/// When a file was changed, how long it is, and which one it is.
-type Stamp = (i64, i64, u64, u64);
+/// When a file and what is known of it were changed, how long it is, and which one it is.
+type Stamp = ([i64; 4], u64, u64);
 
 fn stamp(path: &Path) -> Option<Stamp> {
     let about = fs::metadata(path).ok()?;
-    Some((about.mtime(), about.mtime_nsec(), about.len(), about.ino()))
+    // A file that may be read again has another ctime only.
+    let times = [about.mtime(), about.mtime_nsec(), about.ctime(), about.ctime_nsec()];
+    Some((times, about.len(), about.ino()))
 }
 
 impl Door {
@@ -73,10 +75,7 @@ impl Door {
             Auth::None => Admits::Everybody,
             Auth::User => Admits::Users,
             Auth::Mtls => Admits::Certificates,
-            Auth::Token(file) => {
-                let tokens = Tokens::read(&file).map_err(ReloadError::from)?;
-                Admits::Tokens(file, watch::Sender::new(Arc::new(tokens)))
-            }
+            Auth::Token(file) => Admits::Tokens(Register::new(file).map_err(ReloadError::from)?),
         };
         let tls = match tls {
             None => None,
@@ -100,7 +99,7 @@ impl Door {
 
     fn files(&self) -> Vec<PathBuf> {
         let tokens = match &self.admits {
-            Admits::Tokens(file, _) => Some(file.clone()),
+            Admits::Tokens(register) => Some(register.path().to_owned()),
             Admits::Everybody | Admits::Users | Admits::Certificates => None,
         };
         let tls = self.tls.iter().flat_map(|(files, _)| files.paths()).map(Path::to_owned);
@@ -119,8 +118,11 @@ impl Door {
         let changed: Vec<PathBuf> =
             self.files().into_iter().filter(|path| self.has_changed(path) || all).collect();
         let tokens = match &self.admits {
-            Admits::Tokens(file, sender) if changed.contains(file) => {
-                Tokens::read(file).map(|tokens| drop(sender.send_replace(Arc::new(tokens))))
+            // One that could not be read is tried again, whatever it looks like.
+            Admits::Tokens(register)
+                if register.fails() || changed.iter().any(|path| path == register.path()) =>
+            {
+                register.read()
             }
             _ => Ok(()),
         };
@@ -139,5 +141,22 @@ fn literal(address: SocketAddr) -> String {
     match address {
         SocketAddr::V4(address) => address.ip().to_string(),
         SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_may_be_read_again_has_changed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let before = stamp(file.path()).unwrap();
+        // The clock of a file system stands still for some milliseconds.
+        while stamp(file.path()).unwrap() == before {
+            fs::set_permissions(file.path(), fs::Permissions::from_mode(0o640)).unwrap();
+        }
     }
 }

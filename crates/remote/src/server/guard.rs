@@ -42,6 +42,8 @@ pub(super) struct Caller {
     pub(super) credential: Credential,
     /// Where it came in.
     pub(super) listener: usize,
+    /// What it is known by may have been taken back: it may go on with what it has, and gets nothing new.
+    pub(super) doubted: bool,
 }
 
 /// Whether this host was meant. A name that leads here by somebody else's doing is not on the list.
@@ -90,23 +92,24 @@ pub(super) fn caller(
             Some(identity) => (identity.clone(), Credential::Certificate),
             None => return Err(Denied::Unknown),
         },
-        Admits::Tokens(_, tokens) => {
+        Admits::Tokens(register) => {
             let now = Instant::now();
             let Some(shown) = token(headers).map(Digest::of) else { return Err(Denied::Unknown) };
             if let Some(wait) = shared.lockout(|lockout| lockout.locked(peer, &shown, now)) {
                 return Err(Denied::Locked(wait));
             }
-            let found = tokens.borrow().find(&shown).cloned();
+            let found = register.known().borrow().find(&shown).cloned();
             shared.lockout(|lockout| match &found {
                 Some(_) => lockout.passed(shown),
                 None => lockout.failed(peer, now),
             });
             let Some(identity) = found else { return Err(Denied::Unknown) };
-            (identity, Credential::Token(shown, tokens.subscribe()))
+            (identity, Credential::Token(shown, register.known().subscribe()))
         }
     };
+    let doubted = matches!(&door.admits, Admits::Tokens(register) if register.is_doubted());
     match shared.seats.ask(&identity) {
-        true => Ok(Caller { identity, credential, listener: door.number }),
+        true => Ok(Caller { identity, credential, listener: door.number, doubted }),
         false => Err(Denied::Rate),
     }
 }

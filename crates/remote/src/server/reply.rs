@@ -10,6 +10,7 @@ use hyper::{Response, StatusCode};
 
 use super::events::Body;
 use super::guard::Denied;
+use super::refusals::Reason;
 use super::route;
 
 /// Names a connection.
@@ -54,6 +55,8 @@ pub(super) enum Refusal {
     Message(StatusCode, Bytes),
     /// For so many seconds.
     Later(u64, &'static str),
+    /// What they are known by may have been taken back.
+    Doubted,
     /// Another version of WebSocket is meant.
     Version,
 }
@@ -65,6 +68,14 @@ impl Refusal {
             Self::Words(status, words) => words_of(status, words),
             Self::Message(status, message) => json(status, message),
             Self::Later(seconds, words) => later(seconds, words),
+            Self::Doubted => {
+                let words = "the tokens cannot be checked now\n";
+                let mut reply = words_of(StatusCode::SERVICE_UNAVAILABLE, words);
+                reply.headers_mut().insert(RETRY_AFTER, 10.into());
+                // The status alone would say that it is for want of an agent.
+                reply.extensions_mut().insert(Reason::Token);
+                reply
+            }
             Self::Version => {
                 let mut reply =
                     words_of(StatusCode::UPGRADE_REQUIRED, "only version 13 of WebSocket is spoken\n");

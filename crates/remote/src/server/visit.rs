@@ -59,7 +59,8 @@ impl Visit {
         let (mut reply, origin) = match allowed {
             Ok(origin) => match self.lead(&parts, origin, body, upgrade).await {
                 Ok(reply) => {
-                    if let Some(reason) = Reason::of(reply.status()) {
+                    let told = reply.extensions().get().copied();
+                    if let Some(reason) = told.or_else(|| Reason::of(reply.status())) {
                         self.shared.refusals.add(reason);
                     }
                     (reply, origin)
@@ -195,6 +196,9 @@ pub(super) fn is_type(value: &str, expected: &str) -> bool {
 
 /// A place for one more connection.
 pub(super) fn seat(shared: &Shared, caller: Caller) -> Result<Guest, Refusal> {
+    if caller.doubted {
+        return Err(Refusal::Doubted);
+    }
     match shared.seats.take(caller.identity) {
         Some(seat) => Ok(Guest::new(seat, caller.credential, caller.listener)),
         None => Err(Refusal::Later(10, "too many connections\n")),

@@ -1,8 +1,6 @@
 //! Making a token: it is shown once, and its hash goes into the file.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -11,6 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use narrows_policy::check_scope;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::place::{alone, real, replace};
 use super::{Digest, PREFIX, TokenError, Tokens, text};
 use crate::identity::is_name;
 
@@ -30,6 +29,7 @@ pub fn add(
         return Err(TokenError::Name(name.to_owned()));
     }
     scopes.into_iter().flatten().try_for_each(|scope| check_scope(scope))?;
+    let path = &real(path).map_err(failed)?;
     let _alone = alone(path).map_err(failed)?;
     let mut file = match text(path) {
         Ok(text) => text,
@@ -51,17 +51,6 @@ pub fn add(
     Ok(token)
 }
 
-/// Who changes the file at the same time waits here: the file itself is replaced, so its lock would be that of another file.
-pub(super) fn alone(path: &Path) -> io::Result<File> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let lock = File::open(directory)?;
-    lock.lock()?;
-    Ok(lock)
-}
-
 fn entry(name: &str, digest: Digest, scopes: Option<&[String]>, now: SystemTime) -> String {
     let created = jiff::Timestamp::try_from(now).unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ");
     let mut entry = format!("[[token]]\nname = {}\nhash = \"{}\"\n", quoted(name), digest.text());
@@ -77,25 +66,9 @@ fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-/// The new file takes the place of the old one at once, or not at all.
-pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let new = path.with_file_name(name);
-    let written =
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            file.sync_all()
-        });
-    let renamed = written.and_then(|()| fs::rename(&new, path));
-    if renamed.is_err() {
-        _ = fs::remove_file(&new);
-    }
-    renamed
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use super::*;

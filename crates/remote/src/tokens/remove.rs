@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::add::{alone, replace};
+use super::place::{alone, real, replace};
 use super::{TokenError, Tokens, text};
 
 /// Takes the token of `name` out of the file at `path`. Whoever has it is let in no more.
@@ -11,6 +11,7 @@ use super::{TokenError, Tokens, text};
 /// When there is none, or when the file cannot be read or written; then it is as it was.
 pub fn remove(path: &Path, name: &str) -> Result<(), TokenError> {
     let failed = |error| TokenError::Io { path: path.to_owned(), error };
+    let path = &real(path).map_err(failed)?;
     let _alone = alone(path).map_err(failed)?;
     let file = text(path)?;
     let names = |tokens: &Tokens| tokens.identities().map(|who| who.name.clone()).collect::<Vec<_>>();

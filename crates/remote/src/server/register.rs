@@ -1,0 +1,116 @@
+//! The file of tokens of a listener, and what becomes of it when it cannot be read any more.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::sync::watch;
+
+use crate::tokens::{TokenError, Tokens};
+
+/// After how many attempts to read the file in vain, one each time that files are looked at, what it said last is no longer
+/// relied on: what cannot be read may have been changed to take a token back.
+pub(super) const DOUBTED: u32 = 5;
+
+/// Who has a token.
+#[derive(Debug)]
+pub(super) struct Register {
+    path: PathBuf,
+    known: watch::Sender<Arc<Tokens>>,
+    /// How often it could not be read since it could.
+    failures: AtomicU32,
+}
+
+impl Register {
+    /// Reads the file.
+    pub(super) fn new(path: PathBuf) -> Result<Self, TokenError> {
+        let known = watch::Sender::new(Arc::new(Tokens::read(&path)?));
+        Ok(Self { path, known, failures: AtomicU32::new(0) })
+    }
+
+    /// Where the file is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it said when it could be read last.
+    pub(super) fn known(&self) -> &watch::Sender<Arc<Tokens>> {
+        &self.known
+    }
+
+    /// Whether it could not be read the last time.
+    pub(super) fn fails(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether that is so for too long: nobody is let in anew.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) >= DOUBTED
+    }
+
+    /// Reads the file again. If it cannot be used, what it said before stays.
+    pub(super) fn read(&self) -> Result<(), TokenError> {
+        let was_doubted = self.is_doubted();
+        match Tokens::read(&self.path) {
+            Ok(tokens) => {
+                self.known.send_replace(Arc::new(tokens));
+                self.failures.store(0, Ordering::Relaxed);
+                if was_doubted {
+                    tracing::warn!(path = %self.path.display(), "the file of tokens can be read again");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
+                self.failures.store(failures, Ordering::Relaxed);
+                match failures {
+                    1 => {
+                        tracing::warn!(%error, "the file of tokens cannot be used; what it said before holds for now");
+                    }
+                    DOUBTED => tracing::error!(
+                        %error,
+                        "the file of tokens still cannot be used: nobody is let in with a token until it can; connections that are open stay"
+                    ),
+                    _ => {}
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::tokens;
+
+    #[test]
+    fn it_is_doubted_after_some_attempts_and_until_it_can_be_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        tokens::add(&path, "one", None, SystemTime::UNIX_EPOCH).unwrap();
+        let register = Register::new(path.clone()).unwrap();
+        let good = fs::read(&path).unwrap();
+        for bad in [None, Some("broken")] {
+            match bad {
+                None => fs::remove_file(&path).unwrap(),
+                Some(text) => fs::write(&path, text).unwrap(),
+            }
+            for attempt in 1..=2 * DOUBTED {
+                assert!(register.read().is_err());
+                assert_eq!(
+                    (register.fails(), register.is_doubted()),
+                    (true, attempt >= DOUBTED),
+                    "{attempt}"
+                );
+                assert_eq!(register.known().borrow().identities().count(), 1);
+            }
+            fs::write(&path, &good).unwrap();
+            register.read().unwrap();
+            assert!(!register.fails() && !register.is_doubted());
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Where a file of tokens really is, and how another takes its place.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+/// The file itself, if a link leads to it: what replaces a link leaves the file behind it as it was.
+pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
+    match fs::canonicalize(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => {
+            Ok(path.to_owned())
+        }
+        found => found,
+    }
+}
+
+/// Who changes the file at the same time waits here: the file itself is replaced, so its lock would be that of another file.
+pub(super) fn alone(path: &Path) -> io::Result<File> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let lock = File::open(directory)?;
+    lock.lock()?;
+    Ok(lock)
+}
+
+/// The new file takes the place of the old one at once, or not at all. Whoever could read that can read this.
+pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let old = match fs::metadata(path) {
+        Ok(old) => Some(old),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let new = path.with_file_name(name);
+    let written =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).and_then(|mut file| {
+            if let Some(old) = &old {
+                resemble(&file, old)?;
+            }
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        });
+    let renamed = written.and_then(|()| fs::rename(&new, path));
+    if renamed.is_err() {
+        _ = fs::remove_file(&new);
+    }
+    renamed
+}
+
+/// Gives a file the owner, the group and the mode of another, as far as we may.
+fn resemble(file: &File, old: &fs::Metadata) -> io::Result<()> {
+    let now = file.metadata()?;
+    // Only root can give a file away; the group is enough where the reader is in it.
+    if now.uid() != old.uid() && fchown(file, Some(old.uid()), None).is_err() {
+        tracing::debug!(owner = old.uid(), "the owner of a file of tokens cannot be kept");
+    }
+    let in_group = now.gid() == old.gid() || fchown(file, None, Some(old.gid())).is_ok();
+    // What its group might do is nothing for another.
+    let mode = old.mode() & if in_group { 0o777 } else { 0o707 };
+    file.set_permissions(Permissions::from_mode(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{chown, symlink};
+    use std::time::SystemTime;
+
+    use super::super::{Digest, TokenError, Tokens, add, remove};
+    use super::*;
+
+    #[test]
+    fn who_could_read_the_old_file_can_read_the_new_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        add(&path, "one", None, SystemTime::UNIX_EPOCH).unwrap();
+        let about = || {
+            let about = fs::metadata(&path).unwrap();
+            (about.uid(), about.gid(), about.mode() & 0o7777)
+        };
+        // Only root can, and not everywhere; the mode is kept by all.
+        _ = chown(&path, Some(1234), Some(2345));
+        for mode in [0o640, 0o444, 0o600] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let before = about();
+            add(&path, "two", None, SystemTime::UNIX_EPOCH).unwrap();
+            assert_eq!(about(), before);
+            remove(&path, "two").unwrap();
+            assert_eq!((about(), before.2), (before, mode));
+        }
+    }
+
+    #[test]
+    fn a_link_stays_one_and_the_file_behind_it_is_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, link, nowhere] =
+            ["real.toml", "link.toml", "none.toml"].map(|name| directory.path().join(name));
+        let token = add(&path, "one", None, SystemTime::UNIX_EPOCH).unwrap();
+        symlink("real.toml", &link).unwrap();
+        let other = add(&link, "two", None, SystemTime::UNIX_EPOCH).unwrap();
+        remove(&link, "one").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let tokens = Tokens::read(&path).unwrap();
+        assert!(tokens.find(&Digest::of(&token)).is_none() && tokens.find(&Digest::of(&other)).is_some());
+        symlink("gone.toml", &nowhere).unwrap();
+        assert!(matches!(add(&nowhere, "one", None, SystemTime::UNIX_EPOCH), Err(TokenError::Io { .. })));
+        assert!(fs::symlink_metadata(&nowhere).unwrap().is_symlink());
+    }
+}
