@@ -304,7 +304,8 @@ impl<B: Brain> Handle<B> {
         Ok(unmoved)
     }
 
-    /// Lets a client in through a socket that carries lines, which somebody else has made sure of.
+    /// Lets a client in through a socket that carries lines, which somebody else has made sure of. How long it may take
+    /// nothing of a full queue is up to them too: `stall_timeout` does not hold for it, unless it is being hung up on.
     ///
     /// # Errors
     /// When it has ended, or too many wait to be let in; then the socket is closed.

@@ -83,7 +83,7 @@ impl<B: Brain> Driver<B> {
         }
     }
 
-    /// A client that takes nothing of a full queue is closed.
+    /// A client that takes nothing of a full queue is closed, unless somebody else sees to that.
     fn check_readers(&mut self, now: Time) {
         let patience = self.limits.stall_timeout;
         for slot in std::mem::take(&mut self.ports.full) {

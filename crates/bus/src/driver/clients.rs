@@ -79,7 +79,9 @@ impl<B: Brain> Driver<B> {
         let Newcomer { listener, identity, scopes, metered } = from;
         let scopes = scopes.as_deref();
         let from = Arrival { listener: *listener, identity, scopes, metered: *metered, ends_bus: false };
-        self.admit_conn(now, from, Conn::new(Stream::socket(socket), None, false, true));
+        let mut conn = Conn::new(Stream::socket(socket), None, false, true);
+        conn.tended = true;
+        self.admit_conn(now, from, conn);
     }
 
     /// Takes our own stdin and stdout for a client.

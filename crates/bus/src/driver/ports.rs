@@ -143,6 +143,8 @@ pub(super) struct Conn {
     pub(super) outflow: Outflow,
     /// Whether it is told apart from a web browser yet.
     pub(super) guarded: bool,
+    /// Whoever let it in sees to it that it is read from, and may hold it for one that is away.
+    pub(super) tended: bool,
     /// Until its first line was seen, if that may say that it is another's to serve.
     pub(super) fresh: Option<Box<Fresh>>,
     /// Whether it is asked about room only while that is wanted: a unix socket wakes us for every read of its peer.
@@ -170,6 +172,7 @@ impl Conn {
             intake: Intake::default(),
             outflow: Outflow::default(),
             guarded,
+            tended: false,
             fresh: None,
             sparing,
             hangup: None,
@@ -301,7 +304,7 @@ pub(super) struct Ports {
     pub(super) dirty: Vec<Place>,
     /// The same list while it is worked off; kept for its memory.
     flushing: Vec<Place>,
-    /// Clients whose queue is full.
+    /// Clients whose queue is full, and who have only so long to take something of it.
     pub(super) full: Vec<u32>,
     /// Clients that are being hung up on.
     pub(super) closing: Vec<u32>,
@@ -502,7 +505,9 @@ impl Outlet for Ports {
         }
         if waiting > self.queue_bytes && !flow.over {
             flow.over = true;
-            self.full.push(client.0);
+            if !conn.tended {
+                self.full.push(client.0);
+            }
         }
         waiting
     }

@@ -1,6 +1,8 @@
 //! Clients: lines, limits, hang-ups.
 
-use narrows_bus::{StartError, Unmoved};
+use std::os::unix::net::UnixStream;
+
+use narrows_bus::{Newcomer, StartError, Unmoved};
 use narrows_process::Controller;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -114,6 +116,35 @@ fn a_reader_that_takes_nothing_is_disconnected() {
     let mut other = rig.connect();
     other.say("[1]\n");
     assert_eq!(other.hear(), "[1]\n");
+    rig.finish();
+}
+
+#[test]
+fn whoever_was_let_in_by_another_may_take_nothing_for_as_long_as_that_one_allows() {
+    let mut config = config("");
+    config.limits.queue_bytes = 64 << 10;
+    config.limits.stall_timeout = Duration::from_millis(100);
+    let rig = Rig::new(Mode::Mirror, config);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    let from = Newcomer { listener: 0, identity: "token:x".into(), scopes: None, metered: true };
+    rig.bus.handle().connect(theirs.into(), from).unwrap();
+    let mut held = BufReader::new(ours);
+    held.get_mut().write_all(b"[\"flood\",3000000]\n").unwrap();
+    rig.until(|event| *event == Event::Open(0));
+    // Of two that take nothing, the one that came later and by itself is disconnected.
+    let mut peer = rig.connect();
+    peer.say("[\"flood\",50000000]\n");
+    let gone = rig.until(|event| matches!(event, Event::Gone(_)));
+    assert_eq!(gone, Event::Gone(1));
+    held.get_mut().write_all(b"[1]\n").unwrap();
+    for length in [3_000_000, 3] {
+        let mut line = String::new();
+        held.read_line(&mut line).unwrap();
+        assert_eq!(line.len(), length + 1);
+    }
+    drop(held);
+    rig.until(|event| *event == Event::Gone(0));
     rig.finish();
 }
 
