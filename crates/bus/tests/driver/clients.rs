@@ -55,7 +55,7 @@ fn a_unix_socket_works_like_a_port_also_when_it_is_full() {
         Mode::Mirror,
         Config { listen: vec![Listen { at: Door::Unix(path.clone()), pool: None }], ..config("") },
     );
-    let mut socket = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    let mut socket = UnixStream::connect(&path).unwrap();
     socket.write_all(b"[\"flood\",3000000]\n[\"flood\",3]\n").unwrap();
     let mut reader = BufReader::new(socket);
     for length in [3_000_000, 3] {
