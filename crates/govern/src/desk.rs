@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use narrows_acp::method;
 use narrows_manifest::ToolSet;
 use narrows_policy::{Class, Clause, Kind, Ledger, Policy, Reason, Ruling, Scene, Usage};
 use serde_json::Value;
@@ -208,16 +209,32 @@ fn unauthorised(call: &Call, mandate: &Mandate, who: &Principal) -> Option<Strin
     let tool = call.tool();
     let kind = format!("kind:{}", call.kind());
     let (name, server) = call.parts();
+    // Our own agent asks about its tool before it wants anything of the client for it, and that is decided, too.
+    let doers = if mandate.asks_first && server.is_none() { doers(name.unwrap_or_default()) } else { &[] };
     let is_granted = |tools: &ToolSet| {
-        tools.has(server, name.unwrap_or(&tool)) || server.is_none() && tools.has(None, &kind)
+        tools.has(server, name.unwrap_or(&tool))
+            || server.is_none() && tools.has(None, &kind)
+            || doers.iter().any(|doer| tools.has(None, doer))
     };
     if !call.is_wish() && mandate.tools.as_ref().is_some_and(|tools| !is_granted(tools)) {
         return Some(format!("the operator has no tool `{tool}`"));
     }
-    if !who.may_cause(call) {
+    let is_within = |doer: &&str| who.may_cause(&Call::known(None, doer, call.kind(), call.input.clone()));
+    if !who.may_cause(call) && !doers.iter().any(is_within) {
         return Some(format!("`{tool}` is beyond what {} may cause", who.id));
     }
     None
+}
+
+/// The tools of our own agent that are done by this request to the client.
+fn doers(method: &str) -> &'static [&'static str] {
+    match method {
+        // What is written is shown beside what was there.
+        method::FS_READ_TEXT_FILE => &["read_file", "write_file", "edit_file"],
+        method::FS_WRITE_TEXT_FILE => &["write_file", "edit_file"],
+        method::TERMINAL_CREATE => &["run_command"],
+        _ => &[],
+    }
 }
 
 #[cfg(test)]
@@ -254,6 +271,35 @@ mod tests {
         check(Call::known(Some("db".into()), "query", "read", json!({})), Class::Allow);
         check(Call::known(Some("db".into()), "drop", "read", json!({})), Class::Deny);
         check(Call::known(Some("other".into()), "query", "read", json!({})), Class::Deny);
+    }
+
+    #[test]
+    fn a_tool_of_our_own_agent_grants_what_it_wants_of_the_client() {
+        let desk = desk(Vec::new());
+        let who = |scopes: &[&str]| Principal {
+            scopes: Some(scopes.iter().map(|&scope| scope.to_owned()).collect()),
+            ..Principal::default()
+        };
+        let check = |tools: &[&str], asks_first: bool, who: &Principal, method: &str, expected: Class| {
+            let names = tools.iter().map(|&tool| tool.to_owned()).collect();
+            let tools = Some(ToolSet { names, ..ToolSet::default() });
+            let mandate = Mandate { tools, asks_first, ..Mandate::default() };
+            assert_eq!(
+                desk.rule(&call(method, "think"), &mandate, who, &[], 0).class(),
+                expected,
+                "{method}"
+            );
+        };
+        let anybody = Principal::default();
+        check(&["write_file"], true, &anybody, "fs/write_text_file", Class::Allow);
+        check(&["write_file"], true, &anybody, "fs/read_text_file", Class::Allow);
+        check(&["read_file"], true, &anybody, "fs/write_text_file", Class::Deny);
+        check(&["run_command"], true, &anybody, "terminal/create", Class::Allow);
+        check(&["run_command"], true, &anybody, "fs/read_text_file", Class::Deny);
+        check(&["run_command"], true, &who(&["run_command"]), "terminal/create", Class::Allow);
+        check(&["run_command"], true, &who(&["read_file"]), "terminal/create", Class::Deny);
+        // Another agent does not ask first.
+        check(&["write_file"], false, &anybody, "fs/write_text_file", Class::Deny);
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Asked {
     pub cwd: Option<String>,
     /// What it offers. Options that cannot be read are not offered.
     pub options: Vec<Choice>,
+    /// Whether a gate in front of the agent asks for the approval that its governance wants.
+    pub is_approval: bool,
     /// Why the request could not be read in whole: then it is not known what it is about.
     pub problem: Option<String>,
 }
@@ -55,11 +57,27 @@ struct Request<'a> {
     subject: Option<&'a RawValue>,
     #[serde(borrow)]
     options: Option<&'a RawValue>,
+    #[serde(borrow, rename = "_meta")]
+    meta: Option<&'a RawValue>,
     /// Of an elicitation.
     #[serde(borrow)]
     message: Option<&'a RawValue>,
     #[serde(borrow)]
     tool_call_id: Option<&'a RawValue>,
+}
+
+/// What a gate says of a request of its own.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Meta {
+    aip44: Option<Approval>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Approval {
+    approval: Option<String>,
+    reason: Option<String>,
 }
 
 /// What a request of v2 is about.
@@ -138,7 +156,11 @@ impl Mapper {
         });
         let words = |text: Option<&RawValue>| text.and_then(|text| string(text).ok()).map(Cow::into_owned);
         asked.title = words(request.title.or(request.message));
-        asked.description = words(request.description);
+        let meta: Meta = request.meta.and_then(|meta| object(meta.get()).ok()).unwrap_or_default();
+        let gate = meta.aip44.unwrap_or_default();
+        asked.is_approval = gate.approval.is_some();
+        let reason = gate.reason.filter(|_| asked.is_approval).map(|why| format!("governance asks: {why}"));
+        asked.description = words(request.description).or(reason);
         let subject: Subject<'_> = match request.subject.map(|subject| object(subject.get())) {
             Some(Ok(subject)) => subject,
             Some(Err(problem)) => {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use narrows_policy::{Access, Action, Command, Decision, Kind};
+use narrows_policy::{Access, Action, Because, Command, Decision, Kind, Verdict};
 use narrows_rpc::{Request, Responder};
 use serde_json::{Value, json};
 
@@ -42,7 +42,11 @@ impl Actor {
         let mut decision = authority.judge(&own.unwrap_or_else(|| action(&asked)), runs_here);
         if asked.problem.is_some() || asked.call.is_partial() {
             // What cannot be read in whole cannot be judged: somebody may look at it, but no rule lets it pass.
-            decision.verdict = decision.verdict.max(narrows_policy::Verdict::Ask);
+            decision.verdict = decision.verdict.max(Verdict::Ask);
+        }
+        if asked.is_approval && matches!(decision.because, Because::Preset { .. }) {
+            // An approval is somebody's word, or that of a rule somebody wrote for it; a preset is neither.
+            decision.verdict = decision.verdict.max(Verdict::Ask);
         }
         let options: Vec<PermissionOption> = asked
             .options

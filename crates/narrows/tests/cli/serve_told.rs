@@ -60,6 +60,20 @@ fn who_waits_for_an_approval_is_told_and_so_is_why_it_was_refused() {
     governed.actions();
 }
 
+/// What a client lets an agent do without a question is not what governance wants somebody's word for.
+#[test]
+fn a_preset_of_the_client_approves_nothing() {
+    let governed = Governed::bridge(&asks("delete"));
+    let told = run(&governed, "", &["--access", "high", "go"]).told();
+    assert!(told.starts_with("rejected") && told.ends_with("--- exit 9 ---\n"), "{told}");
+    let shown = governed.place.told_of(governed.place.narrows(["audit", "show", "ws/audit"]));
+    assert!(shown.contains("nobody could be asked"), "{shown}");
+    // A rule does, which somebody wrote.
+    governed.file("rules.toml", "[[rule]]\nname = \"leave\"\neffect = \"allow\"\nkind = \"delete\"\n");
+    let told = run(&governed, "", &["--policy", "rules.toml", "go"]).told();
+    assert!(told.starts_with("allowed") && told.ends_with("--- exit 0 ---\n"), "{told}");
+}
+
 #[test]
 fn programs_are_told_by_events() {
     let governed = governed();
