@@ -41,7 +41,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use narrows_wire::{Code, RpcError, message};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -111,7 +110,7 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// How many sockets there may be; more wait.
     pub max_sockets: usize,
-    /// How many connections one identity may have.
+    /// How many connections one identity may have, those among them that are held for it.
     pub max_connections_per_identity: usize,
     /// How many requests over HTTP, upgrades among them, one identity may make.
     pub max_requests_per_second: u32,
@@ -377,14 +376,13 @@ fn adopt(shared: &Arc<Shared>, adoption: Adoption) {
     };
     let mut socket = Socket::new(io, Codec::lines(limits.max_message), head, limits.idle_timeout, None);
     let shared = Arc::clone(shared);
-    match shared.seats.take(identity) {
+    match shared.seats.enter(identity) {
         Some(seat) => {
             tokio::spawn(logical::serve(shared, socket, Guest::new(seat, Credential::Place, listener)));
         }
         None => {
             shared.refusals.add(Reason::Limit);
-            let error = RpcError::new(Code::Backpressure, "too many connections");
-            socket.put(&message::error(b"null", &error), &shared.scratch);
+            socket.put(&logical::too_many(b"null"), &shared.scratch);
             tokio::spawn(async move { socket.close(logical::REFUSED, "refused", &shared.scratch).await });
         }
     }

@@ -30,7 +30,7 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// With a place among its identity's connections.
+    /// With a place among what its identity has.
     pub(super) fn new(seat: Seat, credential: Credential, listener: usize) -> Self {
         Self { seat, credential, listener }
     }
@@ -43,6 +43,17 @@ impl Guest {
     /// Who it is.
     pub(super) fn identity(&self) -> &Identity {
         &self.seat.identity
+    }
+
+    /// Whether it may have a connection of its own. Nobody needs one who goes on with a connection that is there.
+    pub(super) fn settle(&mut self) -> bool {
+        self.seat.settle()
+    }
+
+    /// Its connection goes on over the socket of another guest of the same identity, whose place is given back.
+    pub(super) fn goes_on_as(&mut self, other: Self) {
+        self.credential = other.credential;
+        self.listener = other.listener;
     }
 
     /// While this is there, the guest has a connection but no socket, and may come back with one.
@@ -79,9 +90,12 @@ pub(super) struct Seats {
 
 #[derive(Debug)]
 struct Use {
+    /// Those that are held for somebody who is not there are counted as well.
     connections: usize,
     /// How many of them have no socket. Whoever comes back for one needs a place besides it.
     absent: usize,
+    /// How many have come of whom it is not known yet whether they have a connection already.
+    entered: usize,
     /// How many requests are left now.
     left: f64,
     at: Instant,
@@ -96,14 +110,14 @@ impl Seats {
         Arc::new(Self { most, rate, taken: Mutex::default() })
     }
 
-    /// A place for one more connection, if there is one.
-    pub(super) fn take(self: &Arc<Self>, identity: Identity) -> Option<Seat> {
+    /// A place for somebody who wants one more connection, or one that is held, if there may be any such.
+    pub(super) fn enter(self: &Arc<Self>, identity: Identity) -> Option<Seat> {
         self.with(&identity.to_string(), |of| {
-            let free = of.connections < self.most + of.absent;
-            of.connections += usize::from(free);
+            let free = of.connections + of.entered < self.most + of.absent;
+            of.entered += usize::from(free);
             free
         })
-        .then(|| Seat { seats: Arc::clone(self), identity })
+        .then(|| Seat { seats: Arc::clone(self), identity, settled: false })
     }
 
     /// Whether somebody may ask once more now.
@@ -122,23 +136,45 @@ impl Seats {
     fn with<T>(&self, name: &str, act: impl FnOnce(&mut Use) -> T) -> T {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if !taken.contains_key(name) && taken.len() >= REMEMBERED {
-            taken.retain(|_, of| of.connections > 0);
+            taken.retain(|_, of| of.connections + of.entered > 0);
         }
-        let fresh = || Use { connections: 0, absent: 0, left: f64::from(self.rate), at: Instant::now() };
+        let (left, at) = (f64::from(self.rate), Instant::now());
+        let fresh = || Use { connections: 0, absent: 0, entered: 0, left, at };
         act(taken.entry(name.to_owned()).or_insert_with(fresh))
     }
 }
 
-/// A place among the connections of an identity, given back when it is dropped.
+/// A place among what an identity has, given back when it is dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
     seats: Arc<Seats>,
     identity: Identity,
+    /// It is that of a connection.
+    settled: bool,
+}
+
+impl Seat {
+    /// Makes it the place of a new connection, if there may be one more.
+    fn settle(&mut self) -> bool {
+        let (most, settled) = (self.seats.most, self.settled);
+        self.settled = self.seats.with(&self.identity.to_string(), |of| {
+            if !settled && of.connections < most {
+                of.entered = of.entered.saturating_sub(1);
+                of.connections += 1;
+                return true;
+            }
+            settled
+        });
+        self.settled
+    }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.seats.with(&self.identity.to_string(), |of| of.connections = of.connections.saturating_sub(1));
+        self.seats.with(&self.identity.to_string(), |of| {
+            let count = if self.settled { &mut of.connections } else { &mut of.entered };
+            *count = count.saturating_sub(1);
+        });
     }
 }
 
@@ -168,30 +204,57 @@ mod tests {
         Identity { proof: Proof::Token, name: name.to_owned(), scopes: None }
     }
 
+    /// A guest with a connection.
+    fn settled(seats: &Arc<Seats>, identity: Identity) -> Option<Guest> {
+        let mut guest = Guest::new(seats.enter(identity)?, Credential::Place, 0);
+        guest.settle().then_some(guest)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn seats_are_given_back() {
         let seats = Seats::new(2, 1);
-        let one = seats.take(named("a")).unwrap();
-        let _two = seats.take(named("a")).unwrap();
-        assert!(seats.take(named("a")).is_none());
-        assert!(seats.take(named("b")).is_some(), "others have their own");
+        let one = settled(&seats, named("a")).unwrap();
+        let _two = settled(&seats, named("a")).unwrap();
+        assert!(settled(&seats, named("a")).is_none());
+        assert!(settled(&seats, named("b")).is_some(), "others have their own");
         let other = Identity { proof: Proof::Certificate, ..named("a") };
-        assert!(seats.take(other).is_some(), "and so has who is called so by another proof");
+        assert!(settled(&seats, other).is_some(), "and so has who is called so by another proof");
         drop(one);
-        assert!(seats.take(named("a")).is_some());
+        assert!(settled(&seats, named("a")).is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_is_absent_can_come_back() {
         let seats = Seats::new(1, 1);
-        let guest = Guest::new(seats.take(named("a")).unwrap(), Credential::Place, 0);
+        let mut guest = settled(&seats, named("a")).unwrap();
+        assert!(seats.enter(named("a")).is_none());
         let absence = guest.absent();
-        let back = seats.take(named("a")).unwrap();
-        assert!(seats.take(named("a")).is_none());
-        drop((absence, guest));
-        assert!(seats.take(named("a")).is_none());
-        drop(back);
-        assert!(seats.take(named("a")).is_some());
+        let back = seats.enter(named("a")).unwrap();
+        assert!(seats.enter(named("a")).is_none());
+        drop(absence);
+        guest.goes_on_as(Guest::new(back, Credential::Place, 3));
+        assert_eq!(guest.listener(), 3);
+        assert!(seats.enter(named("a")).is_none());
+        drop(guest);
+        assert!(settled(&seats, named("a")).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_is_counted() {
+        let seats = Seats::new(2, 1);
+        let held = [(); 2].map(|()| settled(&seats, named("a")).unwrap());
+        let absences = [held[0].absent(), held[1].absent()];
+        for _ in 0..5 {
+            assert!(settled(&seats, named("a")).is_none(), "it is no place for a new one");
+        }
+        let both = [(); 2].map(|()| seats.enter(named("a")).unwrap());
+        assert!(seats.enter(named("a")).is_none(), "no more can come back than are away");
+        drop((absences, held));
+        let mut both = both.map(|seat| Guest::new(seat, Credential::Place, 0));
+        assert!(both.iter_mut().all(Guest::settle), "there is room by now");
+        assert!(both[0].settle() && seats.enter(named("a")).is_none(), "once is enough");
+        drop(both);
+        assert!(settled(&seats, named("a")).is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -208,11 +271,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn many_names_are_not_remembered_for_ever() {
         let seats = Seats::new(1, 3);
-        let _kept = seats.take(named("kept")).unwrap();
+        let _kept = settled(&seats, named("kept")).unwrap();
         for number in 0..10 * REMEMBERED {
             seats.ask(&named(&number.to_string()));
         }
         assert!(seats.taken.lock().unwrap().len() <= REMEMBERED);
-        assert!(seats.take(named("kept")).is_none());
+        assert!(settled(&seats, named("kept")).is_none());
     }
 }

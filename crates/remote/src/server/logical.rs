@@ -86,6 +86,13 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Gu
     let Some(opening) = messages.first().cloned() else { return };
     let view = View::parse(&opening);
     match resume::first(&view) {
+        First::Plain | First::Marked if !guest.settle() => {
+            // Whoever comes back needs the place more than one who takes its time to go.
+            drop(guest);
+            shared.refusals.add(Reason::Limit);
+            socket.put(&too_many(view.id().unwrap_or(b"null")), &shared.scratch);
+            socket.close(LATER, "try again later", &shared.scratch).await;
+        }
         First::Plain => plain(&shared, socket, guest, &messages).await,
         // Boxed: the others would have to carry its weight.
         First::Marked => {
@@ -95,11 +102,17 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Gu
             attach(&shared, Attach { socket, guest, ask, rest: messages[1..].to_vec() }).await;
         }
         First::Broken(answer) => {
+            drop(guest);
             shared.refusals.add(Reason::Resume);
             socket.put(&answer, &shared.scratch);
             socket.close(REFUSED, "refused", &shared.scratch).await;
         }
     }
+}
+
+/// What somebody is told who has as many connections as there may be.
+pub(super) fn too_many(id: &[u8]) -> Bytes {
+    message::error(id, &RpcError::new(Code::Backpressure, "too many connections"))
 }
 
 /// Everything up to and with the read that brought the first message.
@@ -209,6 +222,7 @@ async fn marked(shared: &Arc<Shared>, mut socket: Socket, guest: Guest, messages
     shared.resumable.remove(&connection);
     asking.close();
     while let Some(late) = asking.recv().await {
+        drop(late.guest);
         let answer = late.ask.answer(&Answer::Unknown);
         shared.refusals.add(Reason::Resume);
         refuse(late.socket, &answer, scratch).await;
@@ -262,7 +276,7 @@ async fn hold(
                 let (told, word) = match take_over(&mut line, *attach, scratch) {
                     (newest, Ok(its_guest)) => {
                         drop(absence.take());
-                        guest = its_guest;
+                        guest.goes_on_as(its_guest);
                         (socket.replace(newest), resume::fence())
                     }
                     (refused, Err(answer)) => {
@@ -331,6 +345,7 @@ async fn attach(shared: &Arc<Shared>, attach: Attach) {
         },
         None => attach,
     };
+    drop(attach.guest);
     shared.refusals.add(Reason::Resume);
     let answer = attach.ask.answer(&Answer::Unknown);
     refuse(attach.socket, &answer, &shared.scratch).await;

@@ -19,7 +19,7 @@ use super::exchange::Waits;
 use super::guard::Caller;
 use super::reply::{self, CONNECTION_ID, Refusal, Reply, SESSION_ID};
 use super::shared::Shared;
-use super::visit::{channel, is_type, seat, text};
+use super::visit::{TOO_MANY, channel, is_type, seat, text};
 
 /// How long an agent may take to begin.
 const BEGINNING: Duration = Duration::from_secs(120);
@@ -104,7 +104,10 @@ impl Drop for Attempt {
 
 /// `initialize` makes a connection and is answered at once.
 async fn begin(shared: &Arc<Shared>, view: &View<'_>, caller: Caller) -> Result<Reply, Refusal> {
-    let guest = seat(shared, caller)?;
+    let mut guest = seat(shared, caller)?;
+    if !guest.settle() {
+        return Err(TOO_MANY);
+    }
     let channel = Channel::open(shared, guest).await.map_err(|error| {
         tracing::warn!(%error, "a connection cannot be served");
         reply::refusal(StatusCode::SERVICE_UNAVAILABLE, "no connection to the agents can be had now\n")

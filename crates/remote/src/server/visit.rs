@@ -33,6 +33,9 @@ use crate::identity::Identity;
 /// How often a stream of events shows that it is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// The refusal of one more connection.
+pub(super) const TOO_MANY: Refusal = Refusal::Later(10, "too many connections\n");
+
 /// A socket over which requests come.
 pub(super) struct Visit {
     pub(super) shared: Arc<Shared>,
@@ -194,13 +197,11 @@ pub(super) fn is_type(value: &str, expected: &str) -> bool {
     bare.trim().eq_ignore_ascii_case(expected)
 }
 
-/// A place for one more connection.
+/// Somebody with a place, of whom it is not known yet whether a new connection is wanted.
 pub(super) fn seat(shared: &Shared, caller: Caller) -> Result<Guest, Refusal> {
     if caller.doubted {
         return Err(Refusal::Doubted);
     }
-    match shared.seats.take(caller.identity) {
-        Some(seat) => Ok(Guest::new(seat, caller.credential, caller.listener)),
-        None => Err(Refusal::Later(10, "too many connections\n")),
-    }
+    let seat = shared.seats.enter(caller.identity).ok_or(TOO_MANY)?;
+    Ok(Guest::new(seat, caller.credential, caller.listener))
 }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use super::super::{Adopted, Limits};
-use super::kit::{LONG, Running, Web, hear, listener, quick, say, start, start_with_token, web};
+use super::kit::{JSON, LONG, Running, Web, hear, listener, quick, say, start, start_with_token, web};
 use crate::identity::Identity;
 use crate::resume::{self, Connection};
 
@@ -360,12 +360,51 @@ async fn one_too_many_is_told_so() {
     assert_eq!(end.hear().await.unwrap()["error"]["code"], -32012);
     assert_eq!(end.hear().await, None);
     // But who comes back for what it has is not one too many.
-    let End::Lines(stream) = &mut kept.end else { panic!("lines") };
-    stream.shutdown().await.unwrap();
-    assert_eq!(kept.end.hear().await, None);
+    lose(&mut kept).await;
     kept.resume(&running, true).await.unwrap();
     kept.end.say(&echo(1)).await;
     assert_eq!(kept.hear().await["id"], 1);
+}
+
+/// Loses its socket, without a word; the front has noticed.
+async fn lose(client: &mut Client) {
+    match &mut client.end {
+        End::Web(socket) => socket.get_mut().shutdown().await.unwrap(),
+        End::Lines(stream) => stream.shutdown().await.unwrap(),
+    }
+    assert_eq!(client.end.hear().await, None);
+}
+
+#[tokio::test]
+async fn what_is_held_leaves_no_room_for_more() {
+    const MOST: usize = 3;
+    for lines in [false, true] {
+        let running = start(listener(), Limits { max_connections_per_identity: MOST, ..Limits::default() });
+        let mut held = Vec::new();
+        for _ in 0..MOST {
+            let mut client = Client::open(&running, lines).await;
+            lose(&mut client).await;
+            held.push(client);
+        }
+        // Whether somebody comes back is known by the first word only.
+        for first in [initialize(), echo(0)] {
+            let mut end = End::open(&running, lines).await;
+            end.say(&first).await;
+            let refused = end.hear().await.unwrap();
+            assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(0), &json!(-32012)));
+            assert_eq!(end.hear().await, None);
+        }
+        let post = super::kit::ask(running.address, "POST", &[JSON], &initialize().to_string()).await;
+        assert_eq!(post.status, 429);
+        let limit = running.handle.refused().into_iter().find(|(reason, _)| *reason == "limit").unwrap();
+        assert_eq!((limit.1, running.agent.opened.lock().unwrap().len()), (3, MOST));
+        for client in &mut held {
+            client.resume(&running, lines).await.unwrap();
+            client.end.say(&echo(1)).await;
+            assert_eq!(client.hear().await["id"], 1);
+        }
+        assert_eq!(web(running.address, &[]).await.err(), Some(429), "and nobody is away any more");
+    }
 }
 
 #[tokio::test]
