@@ -176,7 +176,8 @@ impl<O: Outlet> Pass<'_, O> {
                 let session = known.and_then(|key| self.core.sessions.get(key));
                 // What is another's is not told of.
                 let is_own = session.is_none_or(|session| Some(session.identity) == identity)
-                    && identity.is_none_or(|identity| self.claim_on(identity, name, known) == Claim::Own);
+                    && identity
+                        .is_none_or(|identity| self.claim_on_listed(identity, worker, name) == Claim::Own);
                 if !is_own {
                     continue;
                 }

@@ -312,7 +312,7 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    fn pool_of_worker(&self, worker: Worker) -> super::PoolId {
+    pub(super) fn pool_of_worker(&self, worker: Worker) -> super::PoolId {
         self.core.workers.get(worker.0 as usize).map_or(super::PoolId(0), |state| state.pool)
     }
 

@@ -7,7 +7,7 @@ use narrows_wire::{View, message};
 use serde_json::Value;
 
 use super::Pass;
-use super::api::{Action, Client, Outlet, Worker};
+use super::api::{Action, Client, Outlet, PoolId, Worker};
 use super::identity::Identity;
 use super::session::SessionKey;
 
@@ -82,9 +82,44 @@ impl<O: Outlet> Pass<'_, O> {
         }
         let Some(session) = self.core.sessions.get(key) else { return };
         let (name, identity) = (session.name.clone(), session.identity);
-        self.core.owners.know(&name, identity);
+        let wire = session.wire.as_deref().and_then(|wire| serde_json::from_slice::<Box<str>>(wire).ok());
+        let within = self.within(session.pool, wire.as_deref().unwrap_or(&name));
+        self.write_owner(name, identity, client);
+        let before = self.core.owners.of(&within);
+        if wire.is_some() || before.is_some() {
+            // Its agents have given this name out again: they know the last one by it, if any.
+            if before.is_some_and(|before| before != identity) {
+                self.disown(&within);
+            }
+            self.write_owner(within, identity, client);
+        }
+    }
+
+    fn write_owner(&mut self, session: Box<str>, identity: Identity, client: Option<Client>) {
+        self.core.owners.know(&session, identity);
         let identity = self.core.identities.name(identity);
-        self.out.act(Action::Own { client, session: name, identity });
+        self.out.act(Action::Own { client, session, identity });
+    }
+
+    /// Under which it is written down whose a session is by the name that the agents of a pool have for it, if clients have
+    /// another: somebody else's may be called so in another pool.
+    fn within(&self, pool: PoolId, name: &str) -> Box<str> {
+        format!("{}\0{name}", self.core.pool_of(pool).settings.name).into()
+    }
+
+    /// Whether the agents of a pool know somebody else's session by this name.
+    pub(super) fn is_anothers_within(&self, identity: Identity, pool: PoolId, name: &str) -> bool {
+        self.core.owners.are_kept() && self.core.owners.is_anothers(&self.within(pool, name), identity)
+    }
+
+    /// Whose a session is that `worker` lists as `name`.
+    pub(super) fn claim_on_listed(&self, identity: Identity, worker: Worker, name: &str) -> Claim {
+        let own = self.session_of(worker, name);
+        let pool = self.pool_of_worker(worker);
+        if own.is_none() && self.is_anothers_within(identity, pool, name) {
+            return Claim::Foreign;
+        }
+        self.claim_on(identity, name, own.or_else(|| self.core.sessions.find(name)))
     }
 
     /// A worker's list of sessions, under the client's own id for it, without those that are not the client's. `None` if it
@@ -101,10 +136,9 @@ impl<O: Outlet> Pass<'_, O> {
         let mut result: Value = serde_json::from_slice(result).unwrap_or_default();
         if let Some(sessions) = result.get_mut("sessions").and_then(Value::as_array_mut) {
             sessions.retain(|entry| {
-                entry["sessionId"].as_str().is_some_and(|name| {
-                    let key = self.session_of(worker, name).or_else(|| self.core.sessions.find(name));
-                    self.claim_on(identity, name, key) == Claim::Own
-                })
+                entry["sessionId"]
+                    .as_str()
+                    .is_some_and(|name| self.claim_on_listed(identity, worker, name) == Claim::Own)
             });
         }
         message::response(id, &result).ok()

@@ -96,7 +96,11 @@ impl<O: Outlet> Pass<'_, O> {
         };
         // Only here, so that whatever else is wrong is answered in the same way whether there is such a session or not.
         let is_named_first = claim == Claim::Unknown && !self.core.pool_of(pool).is_acp();
-        if claim != Claim::Own && !is_named_first {
+        let identity = self.core.client(client).map(|state| state.identity);
+        let is_anothers = identity
+            .zip(name.as_deref())
+            .is_some_and(|(identity, name)| self.is_anothers_within(identity, pool, name));
+        if (claim != Claim::Own && !is_named_first) || is_anothers {
             return Route::Refuse(unknown_session());
         }
         if (what.reopens() || what == What::Delete)

@@ -244,8 +244,9 @@ fn a_name_that_is_anothers_is_not_given_out_again() {
             .to_string()
     };
     for restarted in [false, true] {
-        let other = Pool { name: "q".into(), ..pool(Share::All) };
-        let mut scene = Scene::new(&asking(vec![pool(Share::All), other]));
+        let pools =
+            ["p", "q"].map(|name| Pool { name: name.into(), mix_identities: true, ..pool(Share::All) });
+        let mut scene = Scene::new(&asking(pools.into()));
         if restarted {
             scene.core.know_owner("session-1", "token:one");
             scene.core.know_owner("session-1~2", "token:three");
@@ -272,9 +273,12 @@ fn a_name_that_is_anothers_is_not_given_out_again() {
         let seen = scene.seen();
         let name = if restarted { "session-1~3" } else { "session-1~2" };
         assert!(seen.contains(&format!("session: \"{name}\", identity: \"token:two\"")), "{seen}");
+        assert!(seen.contains(r#"session: "q\0session-1", identity: "token:two""#), "{seen}");
         assert!(seen.ends_with(&format!(r#""result":{{"sessionId":"{name}"}}}}"#)), "{seen}");
         scene.ask(second, 2, "session/prompt", &prompt(name));
+        let id = scene.last_id(1);
         assert!(scene.seen().contains(r#""sessionId":"session-1","#));
+        scene.answer(1, id, &json!({"stopReason": "end_turn"}));
         // It stays the first one's, also after the other has gone.
         scene.leaves(second);
         scene.pass(600.0);
@@ -284,8 +288,58 @@ fn a_name_that_is_anothers_is_not_given_out_again() {
         let seen = scene.seen();
         assert!(seen.starts_with(&format!("c{second} < ")) && seen.contains("-32002"), "{seen}");
         let first = scene.open_as("token:one");
+        scene.seen();
         scene.line(first, &load(1, "p", "session-1"));
+        let id = scene.last_id(0);
         assert!(scene.seen().starts_with("w0 <"));
+        scene.fail(0, id, -32603);
+        scene.seen();
+        // And the other's is not the first one's, though its agent calls it so.
+        scene.line(first, &load(1, "q", "session-1"));
+        scene.line(first, &load(2, "q", "session-1").replace("/load", "/delete"));
+        let seen = scene.seen();
+        assert!(!seen.contains("w1 <") && seen.matches("-32002").count() == 2, "{seen}");
+        scene.ask(first, 3, "session/list", &json!({}));
+        let id = scene.last_id(1);
+        scene.answer(1, id, &json!({"sessions": [{"sessionId": "session-1", "cwd": "/"}]}));
+        assert!(scene.seen().ends_with(r#""result":{"sessions":[]}}"#));
+        // Until it is given the name there itself.
+        scene.line(
+            first,
+            r#"{"jsonrpc":"2.0","id":4,"method":"session/new","pool":"q","params":{"cwd":"/"}}"#,
+        );
+        let id = scene.last_id(1);
+        scene.answer(1, id, &json!({"sessionId": "session-1"}));
+        assert!(scene.seen().ends_with(r#""result":{"sessionId":"session-1"}}"#));
+        scene.leaves(first);
+        scene.pass(600.0);
+        let first = scene.open_as("token:one");
+        scene.seen();
+        scene.line(first, &load(1, "q", "session-1"));
+        assert!(scene.seen().starts_with("w1 <"));
+    }
+}
+
+#[test]
+fn what_agents_call_anothers_session_is_known_after_a_restart() {
+    let other = Pool { name: "q".into(), ..pool(Share::All) };
+    for (pool, worker) in [("p", "w0 <"), ("q", "c0 <")] {
+        let mut scene = Scene::new(&asking(vec![self::pool(Share::All), other.clone()]));
+        scene.core.know_owner("session-1", "token:one");
+        scene.core.know_owner("session-1~2", "token:two");
+        scene.core.know_owner("q\0session-1", "token:two");
+        for worker in 0..2 {
+            scene.up(worker);
+            scene.answer(worker, 1, &able());
+        }
+        let first = scene.open_as("token:one");
+        scene.seen();
+        let params = json!({"sessionId": "session-1", "cwd": "/", "mcpServers": []});
+        let load =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "session/load", "pool": pool, "params": params});
+        scene.line(first, &load.to_string());
+        let seen = scene.seen();
+        assert!(seen.starts_with(worker), "{seen}");
     }
 }
 
