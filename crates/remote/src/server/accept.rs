@@ -77,9 +77,13 @@ async fn serve(
         Admits::Users => user(&stream, peer).await,
         _ => None,
     };
-    let Ok(Ok((io, certificate))) = timeout(limits.header_timeout, secure(&door, stream)).await else {
-        shared.refusals.add(Reason::Tls);
-        return tracing::debug!("somebody did not come in");
+    let secured = timeout(limits.header_timeout, secure(&door, stream)).await;
+    let (io, certificate) = match secured.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        Ok(secured) => secured,
+        Err(error) => {
+            shared.refusals.add(Reason::Tls);
+            return tracing::info!(peer = %peer.ip(), %error, "no TLS came about");
+        }
     };
     let visit = Arc::new(Visit {
         shared: Arc::clone(&shared),

@@ -250,6 +250,17 @@ async fn streams_over_http_are_cut_at_random_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_nothing_more_to_say_is_answered() {
+    let running = start(Limits::default());
+    let url = format!("http://{}/acp", running.address);
+    let Connected { mut link, outcome } = connect(&url.parse().unwrap(), Options::default()).await.unwrap();
+    send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
+    link.sender.close();
+    assert_eq!(recv(&mut link).await.id(), Some(&b"1"[..]));
+    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_of_which_nothing_has_come_begins_anew() {
     const COUNT: u64 = 20;
     let running = start(Limits::default());

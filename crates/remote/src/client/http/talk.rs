@@ -15,7 +15,7 @@ use narrows_wire::{Code, Frame, Kind, RawId, RpcError, message};
 use reqwest::{Method, Response};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::super::open::Open;
 use super::super::socket::one_line;
@@ -169,11 +169,15 @@ impl Talk {
             return Ok(());
         }
         self.open.asked(frame.bytes(), 1);
+        let given_up = async {
+            outlet.ended().await;
+            sleep(ANSWERS).await;
+        };
         let begun = tokio::select! {
             biased;
             begun = self.wire.initialize(frame.bytes().clone()) => begun?,
             // Nobody waits for it any more.
-            () = outlet.ended() => return Ok(()),
+            () = given_up => return Ok(()),
         };
         let (connection, answer) = begun;
         let answer = Frame::parse(one_line(answer));
