@@ -14,7 +14,7 @@ use crate::failure::Failure;
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// The longest message that is carried, which is the longest that a server takes.
+/// The longest message that is carried. A bus may take longer ones of others.
 const LONGEST: usize = 16 << 20;
 
 /// The longest file in which a token is looked for.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::bus_support::{Bus, Peer};
 use crate::serve::asks;
-use crate::serve_support::{Governed, acp};
+use crate::serve_support::{DEMO, Governed, acp, server};
 
 pub(crate) const READ: &str = r#"
 [[turn]]
@@ -253,15 +253,6 @@ fn somebody_else_learns_how_to_come_in_and_nothing_more() {
     let refused = governed.entries().pop().expect("an entry");
     assert_eq!(refused["policy"]["decision"], "deny");
 }
-
-/// A server of the built-in agent, whose sessions outlive it.
-fn server() -> Governed {
-    let governed = Governed::of("server");
-    governed.file("ACP.md", &acp("server", "governance-aware", "    operator: ./OPERATOR.md\n"));
-    governed
-}
-
-const DEMO: [&str; 4] = ["--base-url", "builtin:demo", "--model", "m"];
 
 #[test]
 fn a_session_is_its_makers_after_a_restart_and_nobody_elses() {

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::serve_support::{Governed, acp};
+use crate::serve_support::{DEMO, Governed, acp};
 use crate::support::MARK;
 use crate::talk::Talk;
 
@@ -269,7 +269,7 @@ fn servers_that_an_operator_starts_are_in_its_sandbox() {
         try key 'test -n \"$OPENAI_API_KEY\"'\ntry proxy 'test -n \"$HTTPS_PROXY\"'\necho over >> /work/notes\nread -r message\n";
     governed.file("server.sh", &format!("{NOTES}{attempts}"));
     std::fs::create_dir_all(governed.root().join("docs")).expect("a directory");
-    let mut command = governed.serve(&["--base-url", "builtin:demo", "--model", "m"]);
+    let mut command = governed.serve(&DEMO);
     command.env("OPENAI_API_KEY", "sk-test");
     let mut talk = Talk::initialized(&governed.place, command);
     let cwd = governed.root().canonicalize().expect("it is there");

@@ -191,3 +191,13 @@ pub(crate) fn session(talk: &mut Talk<'_>, governed: &Governed) -> String {
     assert!(answer["result"]["sessionId"].is_string(), "{answer}");
     answer["result"]["sessionId"].as_str().expect("a text").to_owned()
 }
+
+/// What the built-in agent needs to answer without a model.
+pub(crate) const DEMO: [&str; 4] = ["--base-url", "builtin:demo", "--model", "m"];
+
+/// A server of the built-in agent, whose sessions outlive it and their connections.
+pub(crate) fn server() -> Governed {
+    let governed = Governed::of("server");
+    governed.file("ACP.md", &acp("server", "governance-aware", "    operator: ./OPERATOR.md\n"));
+    governed
+}

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::bus_support::{Bus, Peer};
 use crate::serve_listen::READ;
-use crate::serve_support::{Governed, acp};
+use crate::serve_support::{DEMO, Governed, acp, server};
 
 /// One that listens for WebSocket and HTTP.
 pub(crate) fn listening<'a>(governed: &'a Governed, args: &[&str]) -> Bus<'a> {
@@ -69,15 +69,6 @@ fn own_name() -> String {
     let id = Command::new("id").arg("-un").output().expect("there is a user");
     String::from_utf8(id.stdout).expect("a name").trim().to_owned()
 }
-
-/// A server of the built-in agent, whose sessions outlive their connections.
-fn server() -> Governed {
-    let governed = Governed::of("server");
-    governed.file("ACP.md", &acp("server", "governance-aware", "    operator: ./OPERATOR.md\n"));
-    governed
-}
-
-const DEMO: [&str; 4] = ["--base-url", "builtin:demo", "--model", "m"];
 
 #[test]
 fn two_who_have_tokens_do_not_see_each_other() {

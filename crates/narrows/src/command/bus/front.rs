@@ -112,10 +112,11 @@ impl Fronts {
         }
     }
 
-    /// Reads certificates and tokens again. Whatever is wrong with them, what they said before still holds.
+    /// Reads certificates and tokens again. Whatever is wrong with them, what they said before still holds, of tokens for
+    /// some seconds.
     pub(super) fn reload(&self) {
         if let Err(error) = self.shared.front.reload() {
-            tracing::error!(%error, "a file cannot be used; what it said before still holds");
+            tracing::error!(%error, "a file cannot be used; what it said before still holds, tokens for some seconds");
         }
     }
 
