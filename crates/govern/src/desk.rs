@@ -206,22 +206,20 @@ pub fn foresee(
 
 /// Why a call is nothing that the operator, or whoever it acts for, may make.
 fn unauthorised(call: &Call, mandate: &Mandate, who: &Principal) -> Option<String> {
-    let tool = call.tool();
-    let kind = format!("kind:{}", call.kind());
     let (name, server) = call.parts();
     // Our own agent asks about its tool before it wants anything of the client for it, and that is decided, too.
     let doers = if mandate.asks_first && server.is_none() { doers(name.unwrap_or_default()) } else { &[] };
     let is_granted = |tools: &ToolSet| {
-        tools.has(server, name.unwrap_or(&tool))
-            || server.is_none() && tools.has(None, &kind)
+        tools.has(server, name.unwrap_or(&call.tool()))
+            || server.is_none() && tools.has(None, &format!("kind:{}", call.kind()))
             || doers.iter().any(|doer| tools.has(None, doer))
     };
     if !call.is_wish() && mandate.tools.as_ref().is_some_and(|tools| !is_granted(tools)) {
-        return Some(format!("the operator has no tool `{tool}`"));
+        return Some(format!("the operator has no tool `{}`", call.tool()));
     }
     let is_within = |doer: &&str| who.may_cause(&Call::known(None, doer, call.kind(), call.input.clone()));
     if !who.may_cause(call) && !doers.iter().any(is_within) {
-        return Some(format!("`{tool}` is beyond what {} may cause", who.id));
+        return Some(format!("`{}` is beyond what {} may cause", call.tool(), who.id));
     }
     None
 }

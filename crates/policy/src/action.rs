@@ -72,6 +72,13 @@ impl Action {
         input::read(kind, tool, raw_input, locations)
     }
 
+    /// The greatest risk of everything it is, 0 to 3.
+    pub(crate) fn risk(&self) -> u8 {
+        let shown = [self.command.as_ref().map(|_| Kind::Execute), self.urls.first().map(|_| Kind::Fetch)];
+        let also = self.also.iter().copied().chain(shown.into_iter().flatten());
+        also.map(Kind::risk).fold(self.kind.risk(), u8::max)
+    }
+
     /// Everything it is: what was said, what turned out, what a command and addresses make of it.
     pub fn kinds(&self) -> Vec<Kind> {
         let mut kinds = vec![self.kind];

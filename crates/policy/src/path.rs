@@ -9,14 +9,15 @@ const HOME: &str = "~";
 
 /// `path` made absolute against `cwd`, with `.` and `..` taken out. Above the root there is nothing.
 pub(crate) fn resolve(path: &Path, cwd: Option<&Path>, home: Option<&Path>) -> PathBuf {
-    let whole = match (path.strip_prefix(HOME), home) {
-        (Ok(rest), Some(home)) => home.join(rest),
-        (Ok(_), None) => path.to_path_buf(),
-        (Err(_), _) if path.is_absolute() => path.to_path_buf(),
-        (Err(_), _) => cwd.map_or_else(|| path.to_path_buf(), |cwd| cwd.join(path)),
+    let (base, rest) = match (path.strip_prefix(HOME), home) {
+        (Ok(rest), Some(home)) => (Some(home), rest),
+        (Ok(_), None) => (None, path),
+        (Err(_), _) if path.is_absolute() => (None, path),
+        (Err(_), _) => (cwd, path),
     };
-    let mut plain = PathBuf::new();
-    for component in whole.components() {
+    let base = base.unwrap_or(Path::new(""));
+    let mut plain = PathBuf::with_capacity(base.as_os_str().len() + rest.as_os_str().len() + 1);
+    for component in base.components().chain(rest.components()) {
         match component {
             Component::CurDir => {}
             Component::ParentDir => {

@@ -108,19 +108,21 @@ impl Policy {
     /// The verdict on `action`, and why.
     pub fn decide(&self, action: &Action, scene: &Scene<'_>) -> Decision {
         let script = action.command.as_ref().map(command::read);
-        if let Some(because) = self.refusal(action, script.as_ref(), scene) {
-            return Decision { verdict: Verdict::Deny, because, about: None };
-        }
-        strictest(self.parts(action, script.as_ref(), scene))
+        let script = script.as_ref();
+        let targets = || targets(action, script, scene, self.home.as_deref());
+        self.refused(action, script, scene)
+            .unwrap_or_else(|| strictest(self.parts(action, script, &targets(), scene)))
     }
 
     /// The verdict on `action` by this policy and by its charter: the strictest of everything both say.
     pub fn rule(&self, action: &Action, scene: &Scene<'_>, ledger: &Ledger<'_>) -> Ruling {
-        let decision = self.decide(action, scene);
-        let by_policy = Ruling::new(Class::of(decision.verdict), Reason::Policy(decision), action);
-        let Some(charter) = &self.charter else { return by_policy };
         let script = action.command.as_ref().map(command::read);
         let targets = targets(action, script.as_ref(), scene, self.home.as_deref());
+        let decision = self
+            .refused(action, script.as_ref(), scene)
+            .unwrap_or_else(|| strictest(self.parts(action, script.as_ref(), &targets, scene)));
+        let by_policy = Ruling::new(Class::of(decision.verdict), Reason::Policy(decision), action);
+        let Some(charter) = &self.charter else { return by_policy };
         let ground = Ground { roots: scene.roots, home: self.home.as_deref() };
         let parts = targets.iter().map(|target| charter.judge(target, ground, ledger));
         Ruling::strictest(parts.chain([by_policy]), action)
@@ -140,9 +142,12 @@ impl Policy {
         let script = action.command.as_ref().map(command::read);
         let targets = targets(action, script.as_ref(), scene, self.home.as_deref());
         let rules = self.rules.iter().map(|rule| self.looked(rule, &targets, scene)).collect();
-        let decision = self.decide(action, scene);
-        let refused = self.refusal(action, script.as_ref(), scene).is_some();
-        let parts = if refused { Vec::new() } else { self.parts(action, script.as_ref(), scene) };
+        let refused = self.refused(action, script.as_ref(), scene);
+        let parts = match &refused {
+            Some(_) => Vec::new(),
+            None => self.parts(action, script.as_ref(), &targets, scene),
+        };
+        let decision = refused.unwrap_or_else(|| strictest(parts.clone()));
         Explanation { decision, parts, rules }
     }
 
@@ -180,6 +185,11 @@ impl Policy {
         self.decide(&Action::file(Kind::Edit, root.join(inside)), &scene).verdict > Verdict::Allow
     }
 
+    fn refused(&self, action: &Action, script: Option<&Script>, scene: &Scene<'_>) -> Option<Decision> {
+        let because = self.refusal(action, script, scene)?;
+        Some(Decision { verdict: Verdict::Deny, because, about: None })
+    }
+
     /// What comes before all rules.
     fn refusal(&self, action: &Action, script: Option<&Script>, scene: &Scene<'_>) -> Option<Because> {
         if scene.cancelling {
@@ -201,10 +211,11 @@ impl Policy {
                 return Some(Because::Network);
             }
         }
-        let tool = tool_name(action);
-        let fetches_results =
-            is(Kind::Fetch) && (action.query && action.urls.is_empty() || tool.contains("websearch"));
-        (!self.narrowing.web_search && (searches_web || fetches_results)).then_some(Because::WebSearch)
+        if self.narrowing.web_search {
+            return None;
+        }
+        let finds = || action.query && action.urls.is_empty() || tool_name(action).contains("websearch");
+        (searches_web || is(Kind::Fetch) && finds()).then_some(Because::WebSearch)
     }
 
     /// Whether a search certainly stays on this disk.
@@ -216,7 +227,13 @@ impl Policy {
     }
 
     /// The decision on every part, in order.
-    fn parts(&self, action: &Action, script: Option<&Script>, scene: &Scene<'_>) -> Vec<Decision> {
+    fn parts(
+        &self,
+        action: &Action,
+        script: Option<&Script>,
+        targets: &[Target<'_>],
+        scene: &Scene<'_>,
+    ) -> Vec<Decision> {
         let home = self.home.as_deref();
         let running = Running {
             looks: script.is_some_and(|script| is_read_only(script) && !uses_network(script)),
@@ -225,7 +242,6 @@ impl Policy {
                 && runs_within_roots(action, scene, home),
             harmless: scene.confined.protected,
         };
-        let targets = targets(action, script, scene, home);
         let decided = targets.iter().map(|target| (target, self.judge(target, running, scene)));
         // A shell around the parts counts only where a rule is against it.
         let counts = |target: &Target<'_>, decision: &Decision| {

@@ -123,7 +123,7 @@ enum Name {
     /// Nothing that could be protected.
     Free,
     /// This, in small letters.
-    Known(String, Shape),
+    Known(String),
     /// Whatever a shell makes of it.
     Open(Shape),
 }
@@ -154,7 +154,7 @@ pub(crate) fn guards_last(path: &Path, directory: bool) -> bool {
             let wanted = &TABLE.entries[*at].names;
             wanted.len() == rest.len() && rest.iter().zip(wanted).all(|(name, wanted)| name.is(wanted))
         };
-        let Name::Known(first, _) = &rest[0] else { return false };
+        let Name::Known(first) = &rest[0] else { return false };
         let named = TABLE.named.get(first).into_iter().flatten();
         named.chain(&TABLE.open).any(fits)
     })
@@ -170,7 +170,7 @@ fn guarded(names: &[Name], writes: bool) -> Option<usize> {
     };
     match names.first()? {
         Name::Free => None,
-        Name::Known(name, _) => {
+        Name::Known(name) => {
             let named = TABLE.named.get(name).map_or(&[][..], Vec::as_slice);
             named.iter().chain(&TABLE.open).copied().filter(fits).min()
         }
@@ -182,7 +182,7 @@ impl Name {
     /// The name of a step, as disks see it that ignore some characters.
     fn of(step: &Step) -> Self {
         let Step::Name(shape) = step else { return Self::Free };
-        let Some(text) = shape.text() else {
+        let Some(mut text) = shape.text() else {
             // A star alone is no attempt at anything.
             let telling = |unit: &Unit| matches!(unit, Unit::Char(letter) if *letter != '.');
             let dotted = shape.0.first() == Some(&Unit::Char('.'));
@@ -192,19 +192,21 @@ impl Name {
                 Self::Free
             };
         };
-        let text: String = text.chars().filter(|letter| !is_ignored(*letter)).collect();
-        let text = text.trim_end_matches(['.', ' ']).to_lowercase();
+        text.retain(|letter| !is_ignored(letter));
+        text.truncate(text.trim_end_matches(['.', ' ']).len());
+        if !text.bytes().all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase()) {
+            text = text.to_lowercase();
+        }
         if text.len() > 255 || HARMLESS.iter().any(|end| text.ends_with(end)) {
             return Self::Free;
         }
-        let shape = Shape::exact(&text);
-        Self::Known(text, shape)
+        Self::Known(text)
     }
 
     fn is(&self, wanted: &Shape) -> bool {
         match self {
             Self::Free => false,
-            Self::Known(_, shape) => wanted.meets(shape, Case::Same),
+            Self::Known(name) => wanted.describes(name, Case::Same),
             Self::Open(shape) => may_be(shape, wanted),
         }
     }

@@ -23,12 +23,7 @@ impl Shape {
 
     /// A pattern: `*` is any text, and `?` any character if `one` says so.
     pub(crate) fn glob(text: &str, one: bool) -> Self {
-        let units = text.chars().map(|letter| match letter {
-            '*' => Unit::Many,
-            '?' if one => Unit::One,
-            other => Unit::Char(other),
-        });
-        Self(units.collect())
+        Self(units(text, one).collect())
     }
 
     /// Whether nothing of it is known.
@@ -38,13 +33,17 @@ impl Shape {
 
     /// The text, if all of it is known.
     pub(crate) fn text(&self) -> Option<String> {
-        self.0
-            .iter()
-            .map(|unit| match unit {
-                Unit::Char(letter) => Some(*letter),
-                Unit::One | Unit::Many => None,
-            })
-            .collect()
+        let mut text = String::with_capacity(self.0.len());
+        for unit in &self.0 {
+            let Unit::Char(letter) = unit else { return None };
+            text.push(*letter);
+        }
+        Some(text)
+    }
+
+    /// Whether it describes this text, which is quicker to find out than whether it [`meets`](Self::meets) the shape of it.
+    pub(crate) fn describes(&self, text: &str, case: Case) -> bool {
+        describes(self.0.iter().copied(), text, case)
     }
 
     /// Whether there is a text that both describe.
@@ -79,6 +78,47 @@ impl Shape {
     }
 }
 
+/// The places of a pattern: `*` is any text, and `?` any character if `one` says so.
+fn units(text: &str, one: bool) -> impl Iterator<Item = Unit> + Clone {
+    text.chars().map(move |letter| match letter {
+        '*' => Unit::Many,
+        '?' if one => Unit::One,
+        other => Unit::Char(other),
+    })
+}
+
+/// Whether a text is described by a pattern in which `*` is any text.
+pub(crate) fn is_like(text: &str, pattern: &str, case: Case) -> bool {
+    describes(units(pattern, false), text, case)
+}
+
+fn describes(pattern: impl Iterator<Item = Unit> + Clone, text: &str, case: Case) -> bool {
+    let (mut units, mut letters) = (pattern, text.chars());
+    // What follows the last `Many`, and the least of the text that it leaves for that.
+    let mut last = None;
+    loop {
+        let unit = units.next();
+        if unit == Some(Unit::Many) {
+            last = Some((units.clone(), letters.clone()));
+            continue;
+        }
+        let fits = match (unit, letters.next()) {
+            (None, None) => return true,
+            (Some(_), None) => return false,
+            (Some(Unit::Char(wanted)), Some(letter)) => case.same(wanted, letter),
+            (Some(Unit::One), Some(_)) => true,
+            (Some(Unit::Many) | None, Some(_)) => false,
+        };
+        if fits {
+            continue;
+        }
+        // Then that takes one letter more.
+        let Some((behind, from)) = &mut last else { return false };
+        from.next();
+        (units, letters) = (behind.clone(), from.clone());
+    }
+}
+
 /// Whether capital and small letters are the same. On some disks they are, so what forbids says yes, and what permits
 /// says no.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +129,12 @@ pub(crate) enum Case {
 
 impl Case {
     fn same(self, a: char, b: char) -> bool {
-        a == b || self == Self::Same && a.to_lowercase().eq(b.to_lowercase())
+        match self {
+            _ if a == b => true,
+            Self::Different => false,
+            Self::Same if a.is_ascii() && b.is_ascii() => a.eq_ignore_ascii_case(&b),
+            Self::Same => a.to_lowercase().eq(b.to_lowercase()),
+        }
     }
 }
 
@@ -170,6 +215,15 @@ mod tests {
             let expected = slow(&chars(&pattern), &chars(&text));
             let met = Shape::glob(&pattern, true).meets(&Shape::exact(&text), Case::Different);
             prop_assert_eq!(met, expected);
+        }
+
+        #[test]
+        fn a_text_is_described_where_its_shape_is_met(pattern in "[aAéÉ*?]{0,8}", text in "[aAéÉK\u{212a}*]{0,8}") {
+            for case in [Case::Different, Case::Same] {
+                let met = |one: bool| Shape::glob(&pattern, one).meets(&Shape::exact(&text), case);
+                prop_assert_eq!(Shape::glob(&pattern, true).describes(&text, case), met(true));
+                prop_assert_eq!(is_like(&text, &pattern, case), met(false));
+            }
         }
     }
 }

@@ -81,8 +81,10 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
     let Seen { mut paths, command, cwd, urls, query, pattern, content, moves, overflow } = seen;
     let named = !paths.is_empty();
     paths.extend_from_slice(locations);
-    let mut known = std::collections::HashSet::new();
-    paths.retain(|path| known.insert(path.clone()));
+    if paths.len() > 1 {
+        let mut known = std::collections::HashSet::new();
+        paths.retain(|path| known.insert(path.clone()));
+    }
 
     let mut kinds = vec![claimed];
     kinds.extend((content && !paths.is_empty()).then_some(Kind::Edit));

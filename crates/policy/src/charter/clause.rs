@@ -285,9 +285,8 @@ impl ActionPattern {
 
     fn is_about(&self, name: &str) -> bool {
         let mut names = name.split('.');
-        let fits = |pattern: &Shape| {
-            names.next().is_some_and(|name| pattern.meets(&Shape::exact(name), Case::Different))
-        };
+        let fits =
+            |pattern: &Shape| names.next().is_some_and(|name| pattern.describes(name, Case::Different));
         self.parts.iter().all(fits) && (self.rest || names.next().is_none())
     }
 }

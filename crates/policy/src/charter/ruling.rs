@@ -114,7 +114,7 @@ pub struct Considered {
 
 impl Ruling {
     pub(crate) fn new(class: Class, reason: Reason, action: &Action) -> Self {
-        let risk = action.kinds().iter().map(|kind| kind.risk()).max().unwrap_or(2);
+        let risk = action.risk();
         let (actions, clauses, approvals, notes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Self { class, reason, about: None, risk, actions, clauses, approvals, notes }
     }

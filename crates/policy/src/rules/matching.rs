@@ -6,7 +6,7 @@ use super::Rule;
 use crate::decision::Verdict;
 use crate::kind::Kind;
 use crate::path::Ground;
-use crate::shape::{Case, Shape};
+use crate::shape::{Case, is_like};
 use crate::target::{Target, Touch};
 
 /// A field of a rule.
@@ -176,13 +176,7 @@ pub(crate) fn fit_text(field: Field, patterns: &[String], text: Option<&str>) ->
         return Fit::Firm;
     }
     let Some(text) = text else { return Fit::No(field) };
-    // Most patterns are names, and most names are others.
-    let length = text.chars().count();
-    if patterns.iter().all(|pattern| !pattern.contains('*') && pattern.chars().count() != length) {
-        return Fit::No(field);
-    }
-    let matches =
-        |case| patterns.iter().any(|pattern| Shape::glob(pattern, false).meets(&Shape::exact(text), case));
+    let matches = |case| patterns.iter().any(|pattern| is_like(text, pattern, case));
     if matches(Case::Different) {
         Fit::Firm
     } else if matches(Case::Same) {
