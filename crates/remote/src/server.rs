@@ -27,6 +27,7 @@ mod reply;
 mod route;
 mod shared;
 mod socket;
+mod strangers;
 mod visit;
 mod websocket;
 
@@ -108,7 +109,8 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// Within which time it is noticed that nobody is there, or nobody reads.
     pub idle_timeout: Duration,
-    /// How many sockets there may be; more wait.
+    /// How many sockets there may be. For one more the oldest goes on which nobody has shown who they are; if there is none, it
+    /// waits.
     pub max_sockets: usize,
     /// How many connections one identity may have, those among them that are held for it.
     pub max_connections_per_identity: usize,

@@ -4,12 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::{sleep, timeout};
@@ -32,6 +32,9 @@ const MAX_HEAD: usize = 32 << 10;
 /// How many streams of HTTP/2 a client may have at once.
 const MAX_STREAMS: u32 = 200;
 
+/// How long a client may take to read why there is no TLS.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
 /// How long a connection may take to end when all do.
 const LAST: Duration = Duration::from_secs(2);
 
@@ -40,9 +43,11 @@ pub(super) async fn accept(shared: Arc<Shared>, door: Arc<Door>, listener: TcpLi
     let mut stopping = pin!(shared.stopping());
     loop {
         let come = async {
-            // Never closed.
-            let place = Arc::clone(&shared.sockets).acquire_owned().await.map_err(io::Error::other)?;
+            // Whether room is to be made shows only when somebody is there.
             let (stream, peer) = listener.accept().await?;
+            // Never closed.
+            let place = shared.strangers.place(&shared.sockets, &shared.refusals).await;
+            let place = place.map_err(io::Error::other)?;
             io::Result::Ok((place, stream, peer))
         };
         let come = tokio::select! {
@@ -73,11 +78,18 @@ async fn serve(
         tracing::debug!(%error, "a socket stays as it is");
     }
     let began = tokio::time::Instant::now();
-    let user = match door.admits {
-        Admits::Users => user(&stream, peer).await,
-        _ => None,
+    let stranger = shared.strangers.add();
+    let arriving = async {
+        let user = match door.admits {
+            Admits::Users => user(&stream, peer).await,
+            _ => None,
+        };
+        (user, timeout(limits.header_timeout, secure(&door, stream)).await)
     };
-    let secured = timeout(limits.header_timeout, secure(&door, stream)).await;
+    let (user, secured) = tokio::select! {
+        () = stranger.sent_away() => return,
+        arrived = arriving => arrived,
+    };
     let (io, certificate) = match secured.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok(secured) => secured,
         Err(error) => {
@@ -90,7 +102,7 @@ async fn serve(
         door,
         peer: peer.ip(),
         shown: certificate.or(user),
-        known: AtomicBool::new(false),
+        stranger,
         refused: Notify::new(),
         place: Arc::new(place),
     });
@@ -107,7 +119,7 @@ async fn serve(
         tokio::select! {
             ended = &mut connection => {
                 if let Err(error) = ended {
-                    if is_no_request(&*error, visit.known.load(Ordering::Relaxed)) {
+                    if is_no_request(&*error, visit.stranger.is_known()) {
                         shared.refusals.add(Reason::Headers);
                     }
                     tracing::debug!(%error, "a socket is at its end");
@@ -116,7 +128,7 @@ async fn serve(
             }
             () = &mut unseen, if waiting => {
                 waiting = false;
-                if !ending && !visit.known.load(Ordering::Relaxed) {
+                if !ending && !visit.stranger.is_known() {
                     shared.refusals.add(Reason::Headers);
                     break;
                 }
@@ -124,6 +136,7 @@ async fn serve(
                     break;
                 }
             }
+            () = visit.stranger.sent_away() => break,
             () = visit.refused.notified(), if !ending => connection.as_mut().graceful_shutdown(),
             () = shared.stopping(), if !ending => {
                 ending = true;
@@ -138,10 +151,25 @@ async fn serve(
 /// The socket as it is spoken on, and whom its certificate names.
 async fn secure(door: &Door, stream: TcpStream) -> io::Result<(Io, Option<Identity>)> {
     let Some(config) = door.tls() else { return Ok((Io::Tcp(stream), None)) };
-    let stream = TlsAcceptor::from(config).accept(stream).await?;
+    let stream = match TlsAcceptor::from(config).accept(stream).into_fallible().await {
+        Ok(stream) => stream,
+        Err((error, stream)) => {
+            // Whoever does not read it has gone without it.
+            _ = timeout(LAST_WORD, last_word(stream)).await;
+            return Err(error);
+        }
+    };
     let certificates = stream.get_ref().1.peer_certificates();
     let certificate = certificates.and_then(|chain| chain.first()).and_then(|leaf| tls::identity(leaf));
     Ok((Io::Tls(Box::new(stream)), certificate))
+}
+
+/// Lets a client read why there is no TLS: a socket with something unread would be reset, and that with it.
+async fn last_word(mut stream: TcpStream) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut rest = [0; 512];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
 }
 
 /// The user whose socket the other end is. Looked up elsewhere: the system has a long list.

@@ -33,6 +33,8 @@ pub(super) enum Denied {
     Locked(Duration),
     /// Too much was asked.
     Rate,
+    /// The place of the socket was needed before it was known who asks.
+    Crowd,
 }
 
 /// Somebody who may ask.

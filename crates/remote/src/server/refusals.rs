@@ -19,6 +19,8 @@ pub(super) enum Reason {
     Rate,
     /// Too many connections, or too much at once.
     Limit,
+    /// Nobody who is known had asked for anything on a socket whose place was needed.
+    Crowd,
     /// No TLS came about.
     Tls,
     /// The head of a request is none, or did not come.
@@ -38,13 +40,14 @@ pub(super) enum Reason {
 }
 
 /// All of them, and how people call them.
-const REASONS: [(Reason, &str); 14] = [
+const REASONS: [(Reason, &str); 15] = [
     (Reason::Host, "host"),
     (Reason::Origin, "origin"),
     (Reason::Token, "token"),
     (Reason::Lockout, "lockout"),
     (Reason::Rate, "rate"),
     (Reason::Limit, "limit"),
+    (Reason::Crowd, "crowd"),
     (Reason::Tls, "tls"),
     (Reason::Headers, "headers"),
     (Reason::Path, "path"),

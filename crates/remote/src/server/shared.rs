@@ -17,6 +17,7 @@ use super::io::Scratch;
 use super::lockout::Lockout;
 use super::logical::Resumable;
 use super::refusals::Refusals;
+use super::strangers::Strangers;
 use super::{Backend, Limits};
 
 /// How many long bodies are read at once.
@@ -30,6 +31,7 @@ pub(super) struct Shared {
     pub(super) seats: Arc<Seats>,
     pub(super) refusals: Refusals,
     pub(super) sockets: Arc<Semaphore>,
+    pub(super) strangers: Arc<Strangers>,
     /// Places for long bodies that are being read.
     pub(super) bodies: Semaphore,
     lockout: Mutex<Lockout>,
@@ -46,6 +48,7 @@ impl Shared {
             scratch: Scratch::default(),
             seats: Seats::new(limits.max_connections_per_identity, limits.max_requests_per_second),
             sockets: Arc::new(Semaphore::new(limits.max_sockets)),
+            strangers: Arc::default(),
             refusals: Refusals::default(),
             bodies: Semaphore::new(BODIES),
             lockout: Mutex::new(Lockout::new(limits.max_failures)),

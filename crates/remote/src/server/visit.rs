@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -27,6 +26,7 @@ use super::reply::{self, CONNECTION_ID, LAST_EVENT_ID, Refusal, Reply, SESSION_I
 use super::route::{self, Access, Handler};
 use super::shared::Shared;
 use super::socket::Place;
+use super::strangers::Stranger;
 use super::{post, websocket};
 use crate::identity::Identity;
 
@@ -43,8 +43,8 @@ pub(super) struct Visit {
     pub(super) peer: IpAddr,
     /// Whom the socket itself shows: by the certificate of the client, or by its user.
     pub(super) shown: Option<Identity>,
-    /// Somebody who is known has asked for something.
-    pub(super) known: AtomicBool,
+    /// Whether somebody who is known has asked for something.
+    pub(super) stranger: Stranger,
     /// Somebody was refused who has no business here.
     pub(super) refused: Notify,
     /// Its place among all sockets.
@@ -78,13 +78,18 @@ impl Visit {
 
     fn deny(&self, denied: Denied) -> Reply {
         tracing::debug!(?denied, "a request is refused");
-        self.shared.refusals.add(match denied {
-            Denied::Host => Reason::Host,
-            Denied::Origin => Reason::Origin,
-            Denied::Unknown => Reason::Token,
-            Denied::Locked(_) => Reason::Lockout,
-            Denied::Rate => Reason::Rate,
-        });
+        let reason = match denied {
+            Denied::Host => Some(Reason::Host),
+            Denied::Origin => Some(Reason::Origin),
+            Denied::Unknown => Some(Reason::Token),
+            Denied::Locked(_) => Some(Reason::Lockout),
+            Denied::Rate => Some(Reason::Rate),
+            // Was counted when its place was taken.
+            Denied::Crowd => None,
+        };
+        if let Some(reason) = reason {
+            self.shared.refusals.add(reason);
+        }
         // Who is told to come back later is known.
         if denied != Denied::Rate {
             self.refused.notify_one();
@@ -109,7 +114,9 @@ impl Visit {
         }
         let headers = &parts.headers;
         let caller = guard::caller(&self.shared, &self.door, self.peer, self.shown.as_ref(), headers)?;
-        self.known.store(true, Ordering::Relaxed);
+        if !self.stranger.is_known_now() {
+            return Err(Denied::Crowd);
+        }
         let Some(row) = row else {
             return Ok(if parts.uri.path() == self.door.path {
                 reply::no_method()

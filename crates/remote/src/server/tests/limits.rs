@@ -178,3 +178,75 @@ async fn who_does_not_speak_tls_is_counted() {
     _ = tokio::time::timeout(LONG, raw.read_to_end(&mut rest)).await.unwrap();
     counts(&running, &[("tls", 1)]).await;
 }
+
+/// Waits until a socket is closed without an answer.
+async fn closed(socket: &mut TcpStream) {
+    let mut rest = Vec::new();
+    let read = tokio::time::timeout(LONG, socket.read_to_end(&mut rest)).await.expect("closed in time");
+    // HTTP/2 begins by itself.
+    assert!(read.is_err() || !rest.starts_with(b"HTTP"), "{}", rest.escape_ascii());
+}
+
+/// A socket that says nothing, or nothing that shows who it is, once the front has it.
+async fn silent(at: std::net::SocketAddr, says: &[u8]) -> TcpStream {
+    let mut socket = TcpStream::connect(at).await.unwrap();
+    socket.write_all(says).await.unwrap();
+    socket
+}
+
+#[tokio::test]
+async fn who_shows_nothing_makes_room_and_who_is_known_stays() {
+    let limits = Limits { max_sockets: 4, header_timeout: LONG * 10, ..Limits::default() };
+    let (running, _, token) = start_with_token(limits);
+    let at = running.address;
+    let known = format!("Bearer {token}");
+    let proof = [("authorization", &*known)];
+    let opening: serde_json::Value = serde_json::from_str(&initialize(0)).unwrap();
+    let mut first = web(at, &proof).await.unwrap().0;
+    say(&mut first, &opening).await;
+    hear(&mut first).await.unwrap();
+    let mut others = Vec::new();
+    for says in [&b""[..], b"GET /acp HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"", b"GET"] {
+        others.push(silent(at, says).await);
+    }
+    // Five for three places, and each who is known needs another one.
+    let mut second = web(at, &proof).await.unwrap().0;
+    let mut third = web(at, &proof).await.unwrap().0;
+    for gone in &mut others[..4] {
+        closed(gone).await;
+    }
+    for socket in [&mut second, &mut third] {
+        say(socket, &opening).await;
+        hear(socket).await.unwrap();
+    }
+    counts(&running, &[("crowd", 4)]).await;
+    let mut fourth = web(at, &proof).await.unwrap().0;
+    closed(&mut others[4]).await;
+    // Nobody is unknown: one more waits, as long as it takes.
+    let mut waiting = std::pin::pin!(web(at, &proof));
+    let early = tokio::time::timeout(Duration::from_millis(200), &mut waiting).await;
+    assert!(early.is_err(), "there is no place for a fifth");
+    for socket in [&mut second, &mut third, &mut fourth] {
+        say(socket, &opening).await;
+        hear(socket).await.unwrap();
+    }
+    drop(first);
+    let mut fifth = tokio::time::timeout(LONG, waiting).await.unwrap().unwrap().0;
+    say(&mut fifth, &opening).await;
+    hear(&mut fifth).await.unwrap();
+    counts(&running, &[("crowd", 5)]).await;
+}
+
+#[tokio::test]
+async fn who_does_not_begin_tls_makes_room() {
+    let Some(directory) = authority() else { return };
+    let tls = files(directory.path(), false);
+    let limits = Limits { max_sockets: 1, header_timeout: LONG * 10, ..Limits::default() };
+    let running = start(Listener { tls: Some(tls), ..listener() }, limits);
+    let mut first = silent(running.address, b"").await;
+    let mut second = silent(running.address, b"\x16\x03\x01").await;
+    closed(&mut first).await;
+    let _third = silent(running.address, b"").await;
+    closed(&mut second).await;
+    counts(&running, &[("crowd", 2)]).await;
+}
