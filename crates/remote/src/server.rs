@@ -315,7 +315,10 @@ impl Handle {
         for door in &*self.doors {
             // A file of tokens speaks for itself.
             if let Err(error @ ReloadError::Tls(_)) = door.reload(false) {
-                tracing::warn!(%error, "a file has changed and cannot be used; what it said before still holds");
+                tracing::warn!(
+                    %error,
+                    "certificate, key or client_ca have changed and cannot be used: those that were read before are used on"
+                );
             }
         }
     }
