@@ -195,8 +195,10 @@ impl<O: Outlet> Pass<'_, O> {
             None => Parts::of(message, &edits[..count]),
         };
         self.deliver(client, worker, &parts);
+        // What is about a request that somebody was asked is for nobody else.
         if self.core.watched
             && number.is_none()
+            && scope.is_none()
             && let Some(key) = session
         {
             self.record(key, worker, &parts);

@@ -425,13 +425,11 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// A worker gives up on a request that several are asked: those are told who are not told by the way.
     pub(super) fn give_up_on_all(&mut self, worker: Worker, message: View<'_>) {
-        let Some(raw) = message.request_id() else { return };
-        let shared = self.core.workers.get(worker.0 as usize).and_then(|state| state.shared.get(raw));
-        for (client, number) in shared.map(|shared| shared.takers.clone()).unwrap_or_default() {
-            if let Ok(line) = message::notification(method::CANCEL_REQUEST, &json!({"requestId": number})) {
-                self.write_client(client, &[&line]);
-            }
-        }
+        let gives_up = message.method().as_deref() == Some(method::CANCEL_REQUEST);
+        let Some(raw) = message.request_id().filter(|_| gives_up) else { return };
+        // They are not told again when the one answers whom the worker has told, and nobody else is asked.
+        let shared = self.core.worker(worker).and_then(|state| state.shared.remove(raw));
+        self.withdraw(shared.into_iter().flat_map(Shared::into_takers));
     }
 }
 
