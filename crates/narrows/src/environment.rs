@@ -46,6 +46,12 @@ pub(crate) const CONNECT: &str = "NARROWS_CONNECT";
 /// The file that has the token for it in it.
 pub(crate) const TOKEN_FILE: &str = "NARROWS_TOKEN_FILE";
 
+/// The file of the certificate that shows it who we are.
+pub(crate) const CERT_FILE: &str = "NARROWS_CERT_FILE";
+
+/// The file of the private key of that.
+pub(crate) const KEY_FILE: &str = "NARROWS_KEY_FILE";
+
 /// Which endpoint to use.
 pub(crate) const ENDPOINT: &str = "NARROWS_ENDPOINT";
 
@@ -94,6 +100,8 @@ pub(crate) const ALL: &[(&str, &str)] = &[
     (ENDPOINT, "the endpoint of it to use"),
     (CONNECT, "the URL of the remote agent that a bare `narrows acp` is"),
     (TOKEN_FILE, "the file that has the token for it in it"),
+    (CERT_FILE, "the file of the certificate that shows it who we are"),
+    (KEY_FILE, "the file of the private key of that"),
     (DATA_DIR, "where sessions are kept [~/.local/share/narrows]"),
     (ERRORS, "how a client hears of a model that failed: `text` or `rpc`"),
     (HTTPS_PROXY, "the proxy to https endpoints; small letters will do"),

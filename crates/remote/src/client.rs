@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 pub use error::{DialError, Lost};
 pub use secret::Secret;
 pub use target::{Target, TargetError};
+pub use trust::OwnFiles;
 
 use crate::resume::Keep;
 
@@ -36,6 +37,8 @@ pub struct Options {
     pub token: Option<Secret>,
     /// A file of certificate authorities to trust beside the system's.
     pub ca: Option<PathBuf>,
+    /// Who we are, to a server that asks for certificates.
+    pub own: Option<OwnFiles>,
     /// How long a connection may take to come about.
     pub connect: Duration,
     /// How long it is tried to replace a lost connection.
@@ -53,6 +56,7 @@ impl Default for Options {
         Self {
             token: None,
             ca: None,
+            own: None,
             connect: Duration::from_secs(10),
             grace: Duration::from_secs(300),
             silence: Duration::from_secs(45),

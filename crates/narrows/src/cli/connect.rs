@@ -46,6 +46,14 @@ pub(crate) struct RemoteArgs {
     #[arg(long, value_name = "FILE", help_heading = REMOTE)]
     pub(crate) ca: Option<PathBuf>,
 
+    /// The certificate that shows who we are, for a remote agent that asks for one
+    #[arg(long, value_name = "FILE", requires = "key", help_heading = REMOTE)]
+    pub(crate) cert: Option<PathBuf>,
+
+    /// The private key of that certificate
+    #[arg(long, value_name = "FILE", requires = "cert", help_heading = REMOTE)]
+    pub(crate) key: Option<PathBuf>,
+
     /// How long it is tried to have a lost connection again [default: 300s]
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = REMOTE)]
     pub(crate) grace: Option<Duration>,

@@ -99,7 +99,9 @@ fn elsewhere(args: &Acp) -> Result<Option<Remote>, Failure> {
     let variables = Variables::of_process();
     // A variable for whoever can set nothing else must not depend on a file that is about something else.
     let said = variables.text(environment::CONNECT)?.map(str::to_owned);
-    let token_file = variables.get(environment::TOKEN_FILE).map(PathBuf::from);
+    let path = |name| variables.get(name).map(PathBuf::from);
+    let token_file = path(environment::TOKEN_FILE);
+    let own = (path(environment::CERT_FILE), path(environment::KEY_FILE));
     let loaded = config::load(model.config.as_deref(), &variables);
     let (file, said) = match (loaded, said) {
         (Ok(loaded), said) => (loaded.file.map(|file| file.acp).unwrap_or_default(), said),
@@ -118,10 +120,13 @@ fn elsewhere(args: &Acp) -> Result<Option<Remote>, Failure> {
     };
     let mut remote = file.remote;
     if file.connect.is_some_and(|meant| meant != target) {
-        // The token of one agent is not shown to another.
-        remote.token_file = None;
+        // What shows one agent who we are is not shown to another.
+        (remote.token_file, remote.cert, remote.key) = (None, None, None);
     }
     remote.token_file = token_file.or(remote.token_file);
+    if own != (None, None) {
+        (remote.cert, remote.key) = own;
+    }
     Ok(Some(Remote::new(target, &remote)?))
 }
 

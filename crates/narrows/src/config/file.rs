@@ -61,7 +61,7 @@ const ENDPOINT: &[&str] = &[
 const LIMITS: &[&str] = &["requests-per-turn", "tool-timeout", "server-start-timeout"];
 
 /// What may stand in `[acp]`.
-const ACP: &[&str] = &["connect", "token-file", "ca", "grace"];
+const ACP: &[&str] = &["connect", "token-file", "ca", "cert", "key", "grace"];
 
 /// What a file says.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -258,6 +258,8 @@ fn acp(node: Node<'_>, paths: Paths<'_>) -> Read<Acp> {
     let remote = RemoteArgs {
         token_file: table.read("token-file", |node| paths.read(node))?,
         ca: table.read("ca", |node| paths.read(node))?,
+        cert: table.read("cert", |node| paths.read(node))?,
+        key: table.read("key", |node| paths.read(node))?,
         grace: table.read("grace", Node::duration)?,
     };
     Ok(Acp { connect, remote })

@@ -109,10 +109,12 @@ tool-timeout = "1m"
 
 #[test]
 fn a_remote_agent_is_read() {
-    let text = "[acp]\nconnect = \"wss://bus.example/acp\"\ntoken-file = \"~/token\"\nca = \"ca.pem\"\ngrace = \"10s\"";
+    let text = "[acp]\nconnect = \"wss://bus.example/acp\"\ntoken-file = \"~/token\"\nca = \"ca.pem\"\ncert = \"me.pem\"\nkey = \"~/me.key\"\ngrace = \"10s\"";
     let remote = RemoteArgs {
         token_file: Some("/home/me/token".into()),
         ca: Some("/c/ca.pem".into()),
+        cert: Some("/c/me.pem".into()),
+        key: Some("/home/me/me.key".into()),
         grace: Some(Duration::from_secs(10)),
     };
     let connect = Some("wss://bus.example/acp".parse().unwrap());

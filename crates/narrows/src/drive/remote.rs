@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use narrows_link::Link;
-use narrows_remote::client::{self, Connected, Outcome, Secret, Target};
+use narrows_remote::client::{self, Connected, Outcome, OwnFiles, Secret, Target};
 use tokio::time::timeout;
 
 use crate::cli::RemoteArgs;
@@ -36,6 +36,7 @@ impl Remote {
         let options = client::Options {
             token: args.token_file.as_deref().map(token).transpose()?,
             ca: args.ca.clone(),
+            own: own(args)?,
             grace: args.grace.unwrap_or(usual.grace),
             ..usual
         };
@@ -69,10 +70,25 @@ impl Remote {
 
 /// The first of these flags that is given.
 pub(super) fn flag(args: &RemoteArgs) -> Option<&'static str> {
-    let RemoteArgs { token_file, ca, grace } = args;
-    let given =
-        [("--token-file", token_file.is_some()), ("--ca", ca.is_some()), ("--grace", grace.is_some())];
+    let RemoteArgs { token_file, ca, cert, key, grace } = args;
+    let given = [
+        ("--token-file", token_file.is_some()),
+        ("--ca", ca.is_some()),
+        ("--cert", cert.is_some()),
+        ("--key", key.is_some()),
+        ("--grace", grace.is_some()),
+    ];
     given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+}
+
+/// The certificate that shows who we are. Not every place where it can stand sees to it that its key does too.
+fn own(args: &RemoteArgs) -> Result<Option<OwnFiles>, Failure> {
+    match (&args.cert, &args.key) {
+        (Some(cert), Some(key)) => Ok(Some(OwnFiles { cert: cert.clone(), key: key.clone() })),
+        (None, None) => Ok(None),
+        (Some(cert), None) => Err(Failure::half_pair("certificate", cert, "its private key")),
+        (None, Some(key)) => Err(Failure::half_pair("private key", key, "its certificate")),
+    }
 }
 
 /// The token in the file at `path`.

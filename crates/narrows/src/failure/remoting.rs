@@ -14,6 +14,13 @@ impl Failure {
             .hint("a token is one word on one line; `narrows token new NAME` makes one on the server")
     }
 
+    /// There is a certificate without a key, or a key without a certificate.
+    pub(crate) fn half_pair(what: &str, path: &Path, missing: &str) -> Self {
+        Self::new(Code::Usage, format!("the {what} {path:?} is of no use without {missing}")).hint(
+            "both are needed: --cert and --key, NARROWS_CERT_FILE and NARROWS_KEY_FILE, or `cert` and `key` in [acp]",
+        )
+    }
+
     /// What is said about remote agents is of no use with one that is started here.
     pub(crate) fn not_remote(flag: &str, agent: &str) -> Self {
         Self::new(Code::Usage, format!("{flag} is about remote agents, and {agent:?} is started here"))
@@ -51,9 +58,12 @@ impl Failure {
     /// There is no connection to a remote agent.
     pub(crate) fn unreachable(target: &Target, has_token: bool, error: &DialError) -> Self {
         let code = match error {
-            DialError::Ca { .. } | DialError::Exposed | DialError::Token | DialError::Tokenless => {
-                Code::Usage
-            }
+            DialError::Ca { .. }
+            | DialError::Own { .. }
+            | DialError::Certless
+            | DialError::Exposed
+            | DialError::Token
+            | DialError::Tokenless => Code::Usage,
             _ => Code::Start,
         };
         let mut failure = Self::new(code, format!("{target} cannot be reached"));
@@ -91,6 +101,16 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
         DialError::Name(..) => failure.hint("is it written right, and is there a network?"),
         DialError::Timeout(_) => failure.hint("is the port right, and does a firewall let it pass?"),
         DialError::Certificate(_) => failure.hint("if you trust who made it, say so: --ca FILE"),
+        DialError::Own { .. } => {
+            failure.hint("--cert is a certificate in PEM form, --key its private key, which only you should be able to read")
+        }
+        DialError::Certless => failure.hint("use wss:// or https://, or leave --cert and --key out"),
+        DialError::CertificateWanted => {
+            failure.hint("show one: --cert FILE --key FILE; whoever runs the server can tell who makes them")
+        }
+        DialError::CertificateRefused(_) => {
+            failure.hint("is it for this server, made by the authority in `client_ca` of its bus.toml?")
+        }
         DialError::Unauthorized if has_token => failure
             .hint("the token may be of another server, or revoked; `narrows token new NAME` makes one there"),
         DialError::Unauthorized => {

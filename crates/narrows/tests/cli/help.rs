@@ -142,6 +142,8 @@ fn the_long_help() {
       NARROWS_ENDPOINT          the endpoint of it to use
       NARROWS_CONNECT           the URL of the remote agent that a bare `narrows acp` is
       NARROWS_TOKEN_FILE        the file that has the token for it in it
+      NARROWS_CERT_FILE         the file of the certificate that shows it who we are
+      NARROWS_KEY_FILE          the file of the private key of that
       NARROWS_DATA_DIR          where sessions are kept [~/.local/share/narrows]
       NARROWS_ERRORS            how a client hears of a model that failed: `text` or `rpc`
       HTTPS_PROXY               the proxy to https endpoints; small letters will do
@@ -207,6 +209,9 @@ fn the_help_of_run() {
     Remote agents:
           --token-file <FILE>  The file that has the token for a remote agent in it
           --ca <FILE>          A file of certificate authorities to trust beside the system's
+          --cert <FILE>        The certificate that shows who we are, for a remote agent that asks for
+                               one
+          --key <FILE>         The private key of that certificate
           --grace <TIME>       How long it is tried to have a lost connection again [default: 300s]
 
     Model of the built-in agent:

@@ -137,6 +137,67 @@ fn a_server_with_tls_and_tokens() {
     bus.stop();
 }
 
+#[test]
+fn a_server_with_tls_and_certificates() {
+    if !there("openssl", "version") {
+        println!("skipped: there is no openssl");
+        return;
+    }
+    let (place, away) = (Place::new(), Place::new());
+    let here = |text: &str| text.replace("bus.example", "localhost");
+    let [file] = blocks("A server with TLS and certificates", "toml")[..] else { panic!("one block") };
+    let [made, used] = blocks("A server with TLS and certificates", "sh")[..] else { panic!("two blocks") };
+    let (made, start_line) = made.trim_end().rsplit_once('\n').expect("several lines");
+    assert_eq!(start_line, "narrows bus --config bus.toml");
+    done(sh(&place, &here(made)));
+    let bus = start(&place, &here(&file.replace("0.0.0.0:8443", "127.0.0.1:0")));
+    let port = bus.at[0].rsplit(':').next().and_then(|rest| rest.split('/').next()).expect("a port");
+    for name in ["laptop.pem", "laptop.key", "ca.pem"] {
+        std::fs::copy(place.path().join(name), away.path().join(name)).expect("a file");
+    }
+    let lines: Vec<String> =
+        used.lines().map(|line| here(line).replace(":8443", &format!(":{port}"))).collect();
+    let talks = |command: Command| {
+        let mut talk = Talk::initialized(&away, command);
+        let session = talk.session(&json!([]));
+        assert_eq!(talk.prompt(&session, "Hello")["result"]["stopReason"], "end_turn");
+        let state = bus.state();
+        assert_eq!(state["identities"]["cert:laptop"]["clients"], 1, "{state}");
+        assert_eq!(talk.end().status.code(), Some(0));
+        bus.wait_for(|state| state["clients"] == 0);
+    };
+    talks(away.narrows(lines[0].split(' ').skip(1)));
+    let said = done(sh(&away, &lines[1]));
+    assert!(said.contains("I am the demo model"), "{said}");
+    // The same by narrows.toml, and by variables.
+    let url = lines[0].split(' ').nth(2).expect("a URL");
+    let file = format!("[acp]\nconnect = \"{url}\"\nca = \"ca.pem\"\n");
+    let whole = away.file("narrows.toml", &format!("{file}cert = \"laptop.pem\"\nkey = \"laptop.key\"\n"));
+    let mut bare = away.narrows(["acp"]);
+    bare.env("NARROWS_CONFIG", &whole);
+    talks(bare);
+    let rest = away.file("rest.toml", &file);
+    let mut bare = away.narrows(["acp"]);
+    bare.env("NARROWS_CONFIG", &rest)
+        .env("NARROWS_CERT_FILE", "laptop.pem")
+        .env("NARROWS_KEY_FILE", "laptop.key");
+    talks(bare);
+    let mut half = away.narrows(["acp"]);
+    half.env("NARROWS_CONFIG", &rest).env("NARROWS_CERT_FILE", "laptop.pem");
+    let told = away.told(half);
+    assert!(told.contains("of no use without its private key") && told.contains("--- exit 2 ---"), "{told}");
+    // Without a certificate, and without its key.
+    for (option, code, expected) in [
+        (" --cert laptop.pem --key laptop.key", 5, "wants to see a certificate"),
+        (" --key laptop.key", 2, "--key <file>"),
+    ] {
+        let output = sh(&away, &lines[1].replace(option, "")).output().expect("a shell");
+        let told = String::from_utf8_lossy(&output.stderr).to_lowercase();
+        assert!(output.status.code() == Some(code) && told.contains(expected), "{option}: {told}");
+    }
+    bus.stop();
+}
+
 /// A program that ends with the test.
 struct Running(Child);
 

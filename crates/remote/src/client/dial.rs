@@ -47,9 +47,10 @@ impl Dialler {
     /// Checks what can be checked before.
     pub(super) fn new(target: &Target, options: Options) -> Result<Self, DialError> {
         let bearer = bearer(target, &options)?;
+        certifiable(target, &options)?;
         let tls = match target {
             Target::WebSocket(url) if url.scheme() == "wss" => {
-                Some(TlsConnector::from(Arc::new(trust::config(options.ca.as_deref(), &["http/1.1"])?)))
+                Some(TlsConnector::from(Arc::new(trust::config(&options, &["http/1.1"])?)))
             }
             _ => None,
         };
@@ -117,6 +118,15 @@ pub(super) fn bearer(target: &Target, options: &Options) -> Result<Option<Header
     token.bearer().map(Some).ok_or(DialError::Token)
 }
 
+/// Whether our certificate can be shown there, if we have one.
+pub(super) fn certifiable(target: &Target, options: &Options) -> Result<(), DialError> {
+    let speaks_tls = match target {
+        Target::WebSocket(url) | Target::Http(url) => matches!(url.scheme(), "wss" | "https"),
+        Target::Lines(_) => false,
+    };
+    if options.own.is_some() && !speaks_tls { Err(DialError::Certless) } else { Ok(()) }
+}
+
 /// A connection to `place`, a host and a port.
 async fn tcp(place: &str) -> Result<TcpStream, DialError> {
     let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
@@ -151,7 +161,8 @@ async fn one(address: SocketAddr) -> std::io::Result<TcpStream> {
 fn refused(error: WsError, place: &str) -> DialError {
     match error {
         WsError::Http(response) => {
-            DialError::of_status(response.status().as_u16(), response.body().as_deref().unwrap_or_default())
+            let body = response.body().as_deref().unwrap_or_default();
+            DialError::of_status(response.status().as_u16(), response.headers(), body)
         }
         WsError::Io(error) => DialError::of_io(&error, place),
         // Whoever hangs up within the handshake may be a server that ends.

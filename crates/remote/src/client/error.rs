@@ -4,6 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use rustls::AlertDescription;
+
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
@@ -15,6 +18,23 @@ pub enum DialError {
         /// What is wrong with it.
         why: String,
     },
+    /// Our own certificate or its key is of no use.
+    #[error("the certificate or key in {path:?} cannot be used: {why}")]
+    Own {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Without TLS no certificate can be shown.
+    #[error("a certificate can be shown over wss and https only")]
+    Certless,
+    /// The server lets nobody in without a certificate.
+    #[error("the server wants to see a certificate of ours")]
+    CertificateWanted,
+    /// The server has seen our certificate, and does not let us in.
+    #[error("the server does not accept our certificate: {0}")]
+    CertificateRefused(String),
     /// Our token would be seen by everybody on the way.
     #[error("the token would go over the network in clear")]
     Exposed,
@@ -49,6 +69,8 @@ pub enum DialError {
         status: u16,
         /// What else it says, made safe to show.
         words: Option<String>,
+        /// How long it wants to be left alone.
+        after: Option<Duration>,
     },
     /// Whoever is there does not speak the protocol.
     #[error("whoever listens there does not speak the protocol: {0}")]
@@ -64,6 +86,10 @@ impl DialError {
     pub fn is_final(&self) -> bool {
         match self {
             Self::Ca { .. }
+            | Self::Own { .. }
+            | Self::Certless
+            | Self::CertificateWanted
+            | Self::CertificateRefused(_)
             | Self::Exposed
             | Self::Token
             | Self::Tokenless
@@ -76,12 +102,20 @@ impl DialError {
         }
     }
 
+    /// How long the server wants to be left alone.
+    pub(super) fn after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { after, .. } => *after,
+            _ => None,
+        }
+    }
+
     /// What a status means that is not the one hoped for.
-    pub(super) fn of_status(status: u16, body: &[u8]) -> Self {
+    pub(super) fn of_status(status: u16, headers: &HeaderMap, body: &[u8]) -> Self {
         match status {
             401 => Self::Unauthorized,
             403 => Self::Forbidden,
-            status => Self::Status { status, words: words(body) },
+            status => Self::Status { status, words: words(body), after: after(headers) },
         }
     }
 
@@ -98,9 +132,39 @@ impl DialError {
         }
         match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Self::Refused(place.to_owned()),
-            _ => Self::Io(error.to_string()),
+            _ => {
+                let words = error.to_string();
+                Self::of_alert(&words).unwrap_or(Self::Io(words))
+            }
         }
     }
+
+    /// What a server says about our certificate, if that is in the words of an error: HTTP/2 keeps nothing else of it.
+    pub(super) fn of_alert(words: &str) -> Option<Self> {
+        let is_it =
+            |alert: AlertDescription| words.contains(&rustls::Error::AlertReceived(alert).to_string());
+        let (_, why) = ALERTS.into_iter().find(|(alert, _)| is_it(*alert))?;
+        Some(why.map_or(Self::CertificateWanted, |why| Self::CertificateRefused(why.to_owned())))
+    }
+}
+
+/// What is said of certificates in TLS, and what it means; nothing if there was none.
+const ALERTS: [(AlertDescription, Option<&str>); 9] = [
+    (AlertDescription::CertificateRequired, None),
+    (AlertDescription::NoCertificate, None),
+    (AlertDescription::UnknownCA, Some("it does not know the authority that has made it")),
+    (AlertDescription::CertificateExpired, Some("it is out of date")),
+    (AlertDescription::CertificateRevoked, Some("it was revoked")),
+    (AlertDescription::BadCertificate, Some("it is not a good one")),
+    (AlertDescription::UnsupportedCertificate, Some("it is of a kind that it does not know")),
+    (AlertDescription::CertificateUnknown, Some("it has no use for it")),
+    (AlertDescription::AccessDenied, Some("it lets nobody in with it")),
+];
+
+/// What `Retry-After` says, if it is a number of seconds. Servers that name a day are asked as often as if they had not.
+fn after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
 /// How many characters of what a server says are shown.
@@ -159,12 +223,42 @@ mod tests {
         for (status, is_final) in
             [(401, true), (403, true), (404, true), (429, false), (502, false), (503, false)]
         {
-            assert_eq!(DialError::of_status(status, b"").is_final(), is_final, "{status}");
+            assert_eq!(of_status(status, b"").is_final(), is_final, "{status}");
         }
-        assert_eq!(
-            DialError::of_status(404, b"no\n\x1b[1msuch").to_string(),
-            "the server answers 404: no  [1msuch"
-        );
-        assert_eq!(DialError::of_status(404, b"<html>").to_string(), "the server answers 404");
+        assert_eq!(of_status(404, b"no\n\x1b[1msuch").to_string(), "the server answers 404: no  [1msuch");
+        assert_eq!(of_status(404, b"<html>").to_string(), "the server answers 404");
+    }
+
+    fn of_status(status: u16, body: &[u8]) -> DialError {
+        DialError::of_status(status, &HeaderMap::new(), body)
+    }
+
+    #[test]
+    fn what_is_said_of_our_certificate_is_understood() {
+        let of = |error: rustls::Error| DialError::of_io(&io::Error::other(error), "x");
+        for (alert, why) in ALERTS {
+            let found = of(rustls::Error::AlertReceived(alert));
+            match why {
+                None => assert!(matches!(found, DialError::CertificateWanted), "{found:?}"),
+                Some(why) => assert!(found.to_string().ends_with(why) && found.is_final(), "{found:?}"),
+            }
+        }
+        let other = of(rustls::Error::AlertReceived(AlertDescription::InternalError));
+        assert!(matches!(other, DialError::Io(_)) && !other.is_final(), "{other:?}");
+    }
+
+    #[test]
+    fn how_long_to_wait_is_a_number_of_seconds() {
+        let check = |said: &'static str, expected: Option<u64>| {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, said.parse().unwrap())]);
+            let found = DialError::of_status(429, &headers, b"").after();
+            assert_eq!(found, expected.map(Duration::from_secs), "{said}");
+        };
+        check("7", Some(7));
+        check(" 0 ", Some(0));
+        for none in ["", "-1", "1.5", "Wed, 21 Oct 2026 07:28:00 GMT", "99999999999999999999999"] {
+            check(none, None);
+        }
+        assert_eq!(DialError::Forbidden.after(), None);
     }
 }

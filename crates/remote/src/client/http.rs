@@ -36,9 +36,11 @@ pub(super) struct Client {
 impl Client {
     /// Checks what can be checked before.
     pub(super) fn new(url: &Url, options: &Options) -> Result<Self, DialError> {
-        let bearer = dial::bearer(&Target::Http(url.clone()), options)?;
+        let target = Target::Http(url.clone());
+        let bearer = dial::bearer(&target, options)?;
+        dial::certifiable(&target, options)?;
         let tls = match url.scheme() {
-            "https" => trust::config(options.ca.as_deref(), &["h2", "http/1.1"])?,
+            "https" => trust::config(options, &["h2", "http/1.1"])?,
             _ => trust::nobody()?,
         };
         let http = reqwest::Client::builder()
@@ -111,14 +113,14 @@ impl Wire {
         let request =
             self.request(Method::POST, None, None).header(CONTENT_TYPE, JSON).header(ACCEPT, JSON).body(line);
         let response = self.send(request).await?;
-        let status = response.status();
+        let (status, headers) = (response.status(), response.headers().clone());
         let connection =
             response.headers().get(CONNECTION).and_then(|name| name.to_str().ok()).map(str::to_owned);
         let most = if status == StatusCode::OK { self.options.link.max_line } else { WORDS };
         let body = body(response, most).await.map_err(DialError::Io)?;
         match status {
             StatusCode::OK => Ok((connection, body)),
-            status => Err(DialError::of_status(status.as_u16(), &body)),
+            status => Err(DialError::of_status(status.as_u16(), &headers, &body)),
         }
     }
 
@@ -139,8 +141,9 @@ impl Wire {
         match response.status() {
             StatusCode::OK => Ok(response),
             status => {
+                let headers = response.headers().clone();
                 let body = body(response, WORDS).await.unwrap_or_default();
-                Err(DialError::of_status(status.as_u16(), &body))
+                Err(DialError::of_status(status.as_u16(), &headers, &body))
             }
         }
     }
@@ -167,7 +170,8 @@ impl Wire {
             }
             cause = now.source();
         }
-        DialError::Io(causes(error))
+        let words = causes(error);
+        DialError::of_alert(&words).unwrap_or(DialError::Io(words))
     }
 }
 

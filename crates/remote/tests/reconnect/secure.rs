@@ -2,12 +2,13 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use narrows_remote::client::{Connected, DialError, Lost, Options, connect};
+use narrows_remote::client::{Connected, DialError, Lost, Options, OwnFiles, connect};
 use narrows_remote::identity::Identity;
 use narrows_remote::server::{Auth, Backend, Front, Limits, Listener, Opening};
 use narrows_remote::tls::TlsFiles;
@@ -25,7 +26,7 @@ fn openssl(directory: &Path, arguments: &str) -> bool {
     })
 }
 
-/// Two authorities, and a certificate for localhost by the first.
+/// Two authorities, a certificate for localhost by the first, and one for a client by each.
 fn authorities(at: &Path) -> bool {
     let new = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
     let authority = |name: &str| {
@@ -49,6 +50,16 @@ fn authorities(at: &Path) -> bool {
             at,
             "x509 -req -in bus.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -copy_extensions copyall -out bus.pem",
         )
+        && ["ca", "other"].into_iter().all(|by| {
+            let usage = "-addext extendedKeyUsage=clientAuth";
+            openssl(at, &format!("req {new} -keyout by-{by}.key -out by-{by}.csr -subj /CN=laptop {usage}"))
+                && openssl(
+                    at,
+                    &format!(
+                        "x509 -req -in by-{by}.csr -CA {by}.pem -CAkey {by}.key -CAcreateserial -days 2 -copy_extensions copyall -out by-{by}.pem"
+                    ),
+                )
+        })
 }
 
 /// Answers `initialize`.
@@ -76,7 +87,8 @@ impl Backend for Agent {
 }
 
 fn serve(at: &Path, auth: Auth) -> SocketAddr {
-    let tls = TlsFiles { cert: at.join("bus.pem"), key: at.join("bus.key"), client_ca: None };
+    let client_ca = (auth == Auth::Mtls).then(|| at.join("ca.pem"));
+    let tls = TlsFiles { cert: at.join("bus.pem"), key: at.join("bus.key"), client_ca };
     let listener = Listener {
         number: 0,
         address: "127.0.0.1:0".parse().unwrap(),
@@ -141,6 +153,50 @@ async fn who_is_vouched_for_is_believed_and_who_is_known_is_let_in() {
     assert!(matches!(nothing, Err(DialError::Ca { .. })), "{nothing:?}");
     let plain = first(&format!("ws://localhost:{}/acp", address.port()), Options::default()).await;
     assert!(plain.is_err_and(|error| !error.is_final()), "no TLS where it is wanted");
+}
+
+#[tokio::test]
+async fn a_certificate_shows_who_we_are() {
+    let place = tempfile::tempdir().unwrap();
+    let at = place.path();
+    if !authorities(at) {
+        println!("skipped: there is no openssl");
+        return;
+    }
+    let address = serve(at, Auth::Mtls);
+    let options = |own: Option<(&str, &str)>| Options {
+        ca: Some(at.join("ca.pem")),
+        own: own.map(|(cert, key)| OwnFiles { cert: at.join(cert), key: at.join(key) }),
+        ..Options::default()
+    };
+    let exposed = at.join("exposed.key");
+    std::fs::copy(at.join("by-ca.key"), &exposed).unwrap();
+    std::fs::set_permissions(&exposed, std::fs::Permissions::from_mode(0o602)).unwrap();
+    for scheme in ["wss", "https"] {
+        let url = format!("{scheme}://localhost:{}/acp", address.port());
+        first(&url, options(Some(("by-ca.pem", "by-ca.key")))).await.unwrap();
+        let nothing = first(&url, options(None)).await;
+        assert!(matches!(nothing, Err(DialError::CertificateWanted)), "{scheme}: {nothing:?}");
+        let foreign = first(&url, options(Some(("by-other.pem", "by-other.key")))).await;
+        assert!(matches!(foreign, Err(DialError::CertificateRefused(_))), "{scheme}: {foreign:?}");
+        for (cert, key, wrong) in [
+            ("none.pem", "by-ca.key", "none.pem"),
+            ("by-ca.key", "by-ca.key", "by-ca.key"),
+            ("by-ca.pem", "none.key", "none.key"),
+            ("by-ca.pem", "by-ca.pem", "by-ca.pem"),
+            ("by-ca.pem", "by-other.key", "by-ca.pem"),
+            ("by-ca.pem", "exposed.key", "exposed.key"),
+        ] {
+            match first(&url, options(Some((cert, key)))).await {
+                Err(DialError::Own { path, why }) => assert_eq!(path, at.join(wrong), "{why}"),
+                other => panic!("{scheme} {cert} {key}: {other:?}"),
+            }
+        }
+    }
+    for url in ["ws://localhost:1/acp", "http://localhost:1/acp", "tcp://localhost:1", "unix:/x"] {
+        let clear = first(url, options(Some(("by-ca.pem", "by-ca.key")))).await;
+        assert!(matches!(clear, Err(DialError::Certless)), "{url}: {clear:?}");
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use narrows_wire::{Code, Effects, Frame, Kind, RpcError, message};
-use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
@@ -51,8 +51,9 @@ pub(super) async fn post(wire: &Wire, connection: &str, session: Option<&str>, l
         if last.is_final() {
             return Posted::Lost(Lost::Dial(last));
         }
-        let wait = backoff.next();
-        if Instant::now() + wait >= deadline {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let wait = backoff.after(&last, left, wire.options.connect);
+        if wait >= left {
             return Posted::Lost(Lost::Grace { grace, last });
         }
         sleep(wait).await;
@@ -73,15 +74,15 @@ async fn attempt(wire: &Wire, connection: &str, session: Option<&str>, frame: &F
         Err(_) => return Tried::Doubtful(DialError::Timeout(limit)),
     };
     wire.cookies.keep(response.headers());
-    let status = response.status();
+    let (status, headers) = (response.status(), response.headers().clone());
     let most = if status == StatusCode::OK { wire.options.link.max_line } else { WORDS };
     let body = timeout(limit, body(response, most)).await.ok().and_then(Result::ok).unwrap_or_default();
-    judge(frame, status.as_u16(), body)
+    judge(frame, status.as_u16(), &headers, body)
 }
 
 /// What a status means.
-fn judge(frame: &Frame, status: u16, body: Bytes) -> Tried {
-    let error = DialError::of_status(status, &body);
+fn judge(frame: &Frame, status: u16, headers: &HeaderMap, body: Bytes) -> Tried {
+    let error = DialError::of_status(status, headers, &body);
     let said = Some(Frame::parse(body)).filter(|said| matches!(said.kind(), Kind::Response | Kind::Batch));
     let code = match status {
         200..=299 => return Tried::Posted(Posted::Taken(said)),
@@ -116,7 +117,7 @@ mod tests {
     #[track_caller]
     fn check(status: u16, body: &'static str, expected: &str) {
         let frame = Frame::parse(r#"{"jsonrpc":"2.0","id":7,"method":"m"}"#.into());
-        let shown = match judge(&frame, status, body.into()) {
+        let shown = match judge(&frame, status, &HeaderMap::new(), body.into()) {
             Tried::Posted(Posted::Taken(said)) => format!("taken {}", said.is_some()),
             Tried::Posted(Posted::Failed(answer)) => {
                 let answer = answer.unwrap();
