@@ -22,7 +22,7 @@ const ID: &[u8] = b"\"narrows/resume\"";
 const PARTING: Duration = Duration::from_secs(10);
 
 /// How long a socket must stand to have been of use though it carried nothing.
-const STOOD: Duration = Duration::from_secs(10);
+pub(super) const STOOD: Duration = Duration::from_secs(10);
 
 /// How often a connection may be taken from us within [`FENCES`] before it is somebody else's.
 const MOST_FENCES: u32 = 5;
@@ -113,12 +113,9 @@ impl Keeper {
             Broken::Fenced => self.fence()?,
             _ => {}
         }
-        // The first attempt is made at once, unless the last socket was of no use.
-        let mut wait = Duration::ZERO;
-        if self.before.replace(counts) == Some(counts) && stood < STOOD {
-            wait = self.backoff.next();
-        } else {
-            self.backoff = Backoff::new();
+        let was_of_use = self.before.replace(counts) != Some(counts) || stood >= STOOD;
+        let mut wait = self.backoff.first(was_of_use);
+        if was_of_use {
             self.since = Instant::now();
         }
         let grace = self.dialler.options.grace;
@@ -139,7 +136,8 @@ impl Keeper {
                     Err(_) => return Err(Lost::Grace { grace, last }),
                 }
                 tracing::debug!(why = %last, "no connection yet");
-                wait = backoff.next();
+                let left = deadline.saturating_duration_since(Instant::now());
+                wait = backoff.after(&last, left, dialler.options.connect);
             }
         };
         tokio::select! {

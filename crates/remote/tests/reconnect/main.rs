@@ -3,6 +3,7 @@
 
 mod cuts;
 mod cutter;
+mod feeds;
 mod refusals;
 mod secure;
 mod server;

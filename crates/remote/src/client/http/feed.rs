@@ -1,6 +1,7 @@
 //! One stream of events, over as many requests as it takes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use narrows_wire::Frame;
 use reqwest::Response;
@@ -8,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::super::backoff::Backoff;
+use super::super::keep::STOOD;
 use super::super::{DialError, Lost};
 use super::sse::Parser;
 use super::{Wire, causes};
@@ -48,9 +50,11 @@ impl Feed {
         let mut last = BEGINNING.to_owned();
         let mut counted = true;
         let mut backoff = Backoff::new();
+        // Where it stood when it was last cut off.
+        let mut before = None;
         loop {
-            if let Some(response) = answer.take() {
-                let before = last.clone();
+            let wait = if let Some(response) = answer.take() {
+                let began = Instant::now();
                 let why = match self.read(response, &mut last, &mut counted).await {
                     Ok(why) => why,
                     Err(Unheard) => return,
@@ -59,11 +63,13 @@ impl Feed {
                 if !counted {
                     return self.tell(News::Lost(Lost::Plain(why))).await;
                 }
-                if before != last {
-                    backoff = Backoff::new();
-                }
-            }
-            match self.again(&last, &mut backoff).await {
+                let was_of_use = before.as_ref() != Some(&last) || began.elapsed() >= STOOD;
+                before = Some(last.clone());
+                backoff.first(was_of_use)
+            } else {
+                backoff.next()
+            };
+            match self.again(&last, &mut backoff, wait).await {
                 Ok(response) => answer = Some(response),
                 Err(news) => return self.tell(news).await,
             }
@@ -111,14 +117,14 @@ impl Feed {
         }
     }
 
-    /// Opens the stream behind the event `last`.
-    async fn again(&self, last: &str, backoff: &mut Backoff) -> Result<Response, News> {
+    /// Opens the stream behind the event `last`, for the first time after `wait`.
+    async fn again(&self, last: &str, backoff: &mut Backoff, mut wait: Duration) -> Result<Response, News> {
         let grace = self.wire.options.grace;
         let deadline = Instant::now() + grace;
         let mut why = DialError::Io("it was cut off".to_owned());
         loop {
             let attempt = async {
-                sleep(backoff.next()).await;
+                sleep(wait).await;
                 self.wire.listen(&self.connection, self.session.as_deref(), Some(last)).await
             };
             let error = match timeout_at(deadline, attempt).await {
@@ -137,6 +143,8 @@ impl Feed {
                 _ if error.is_final() => return Err(News::Lost(Lost::Dial(error))),
                 _ => why = error,
             }
+            let left = deadline.saturating_duration_since(Instant::now());
+            wait = backoff.after(&why, left, self.wire.options.connect);
         }
     }
 }
