@@ -253,6 +253,14 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// How old it may be that a session was last known to be used, before its next use is written down.
+    #[must_use]
+    pub(crate) fn owner_refresh(expiry: Duration) -> Duration {
+        Duration::from_secs(24 * 3600).min(expiry / 2)
+    }
+}
+
 /// Where operators come in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admin {

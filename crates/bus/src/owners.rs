@@ -13,6 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use mio::Waker;
 
+use crate::config::Limits;
+
 pub(crate) use file::File;
 pub use file::OwnersError;
 
@@ -24,8 +26,6 @@ const BATCH: usize = 4096;
 const MOST: usize = 1 << 20;
 /// How often what has expired is looked for, in an index that nothing is written to.
 const SWEEP: Duration = Duration::from_secs(3600);
-/// How old an entry is made young again by use.
-const STALE: u64 = 24 * 3600;
 /// How long a disk that refused is left alone.
 const REST: Duration = Duration::from_secs(5);
 
@@ -168,12 +168,13 @@ impl Index {
     /// Writes entries down, if they say anything new.
     fn write(&mut self, entries: impl Iterator<Item = Entry>, now: u64) {
         let mut lines = Vec::new();
+        let refresh = Limits::owner_refresh(self.expiry).as_secs();
         for entry in entries {
             match entry {
                 Entry::Own { session, identity } => {
                     // What is one's does not become another's without being disowned, whoever says so.
                     let is_new = self.known.get(&session).is_none_or(|known| {
-                        known.identity == identity && known.used.saturating_add(STALE) <= now
+                        known.identity == identity && known.used.saturating_add(refresh) <= now
                     });
                     if is_new {
                         let owned = Owned { identity, used: now };
@@ -240,8 +241,18 @@ impl Index {
     }
 
     fn take(&mut self, is_it: impl Fn(&Owned) -> bool) -> Vec<Box<str>> {
-        let names: Vec<_> =
-            self.known.iter().filter(|(_, owned)| is_it(owned)).map(|(name, _)| name.clone()).collect();
+        // What the agents of a pool call so is somebody else's than the session that clients call so: were that forgotten, whoever
+        // has the one could open the other.
+        let guards = |name: &str, owned: &Owned| {
+            let plain = name.split_once('\0').and_then(|(_, plain)| self.known.get(plain));
+            plain.is_some_and(|plain| plain.identity != owned.identity && !is_it(plain))
+        };
+        let names: Vec<_> = self
+            .known
+            .iter()
+            .filter(|(name, owned)| is_it(owned) && !guards(name, owned))
+            .map(|(name, _)| name.clone())
+            .collect();
         for name in &names {
             self.known.remove(name);
         }
@@ -296,7 +307,7 @@ mod tests {
         let lines = index.file.lines();
         index.write([own("a", "token:two"), disown("c")].into_iter(), now);
         assert_eq!(index.file.lines(), lines);
-        index.write([own("a", "token:two")].into_iter(), now + STALE);
+        index.write([own("a", "token:two")].into_iter(), now + 24 * 3600);
         assert_eq!(index.file.lines(), lines + 1);
         index.rewrite();
         assert_eq!(index.file.lines(), 2);
@@ -316,7 +327,7 @@ mod tests {
         // Neither after a restart, nor when it has not been used for long.
         let (mut index, learned) = open(&path);
         assert_eq!(learned, pairs(&[("a", "token:one")]));
-        index.write([own("a", "token:two")].into_iter(), now + STALE);
+        index.write([own("a", "token:two")].into_iter(), now + 24 * 3600);
         index.rewrite();
         drop(index);
         let (mut index, learned) = open(&path);
@@ -337,6 +348,40 @@ mod tests {
         assert_eq!(index.expire(now), ["old".into()]);
         drop(index);
         assert_eq!(open(&path).1, pairs(&[("new", "x")]));
+    }
+
+    #[test]
+    fn what_guards_a_name_stays_as_long_as_the_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("owners");
+        let (mut index, _) = open(&path);
+        let now = seconds();
+        let old = [
+            own("s~2", "token:a"),
+            own("pool\0s", "token:a"),
+            own("pool\0t", "token:b"),
+            own("t", "token:b"),
+        ];
+        index.write(old.into_iter(), now - 1000);
+        index.write([own("s", "token:b"), own("t", "token:b")].into_iter(), now);
+        let mut gone = index.expire(now);
+        gone.sort();
+        assert_eq!(gone, ["pool\0t".into(), "s~2".into()]);
+        drop(index);
+        let (mut index, learned) = open(&path);
+        assert_eq!(learned, pairs(&[("pool\0s", "token:a"), ("s", "token:b"), ("t", "token:b")]));
+        assert_eq!(index.expire(now + 1000).len(), 3);
+    }
+
+    #[test]
+    fn what_is_used_within_its_time_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut index, _) = open(&directory.path().join("owners"));
+        let now = seconds();
+        for used in [0, 60, 120, 180] {
+            index.write([own("a", "x")].into_iter(), now + used);
+        }
+        assert!(index.expire(now + 270).is_empty(), "it is kept for 100 seconds, however few days that are");
     }
 
     #[test]

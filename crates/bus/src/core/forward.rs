@@ -98,6 +98,9 @@ impl<O: Outlet> Pass<'_, O> {
                 state.tag = Some(tag.into());
             }
         }
+        if let Some(key) = session {
+            self.uses(key);
+        }
         if what == What::Prompt
             && let Some(key) = session
         {

@@ -57,6 +57,7 @@ impl<O: Outlet> Pass<'_, O> {
             stopped: 0,
             waiting: Vec::new(),
             awaited: self.now,
+            noted: self.now,
             retried: false,
             watch,
         };

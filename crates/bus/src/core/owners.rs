@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::Pass;
 use super::api::{Action, Client, Outlet, PoolId, Worker};
 use super::identity::Identity;
-use super::session::SessionKey;
+use super::session::{Session, SessionKey};
+use crate::config::Limits;
 
 /// Whom a session belongs to, as its name says to somebody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +81,12 @@ impl<O: Outlet> Pass<'_, O> {
         if !self.core.owners.are_kept() {
             return;
         }
-        let Some(session) = self.core.sessions.get(key) else { return };
-        let (name, identity) = (session.name.clone(), session.identity);
+        let now = self.now;
+        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        session.noted = now;
+        let (name, identity, pool) = (session.name.clone(), session.identity, session.pool);
         let wire = session.wire.as_deref().and_then(|wire| serde_json::from_slice::<Box<str>>(wire).ok());
-        let within = self.within(session.pool, wire.as_deref().unwrap_or(&name));
+        let within = self.within(pool, wire.as_deref().unwrap_or(&name));
         self.write_owner(name, identity, client);
         let before = self.core.owners.of(&within);
         if wire.is_some() || before.is_some() {
@@ -92,6 +95,19 @@ impl<O: Outlet> Pass<'_, O> {
                 self.disown(&within);
             }
             self.write_owner(within, identity, client);
+        }
+    }
+
+    /// A session is used. Now and then that is written down: one that is open for long is not one that nobody uses.
+    #[inline]
+    pub(super) fn uses(&mut self, key: SessionKey) {
+        if !self.core.owners.are_kept() {
+            return;
+        }
+        let refresh = Limits::owner_refresh(self.core.limits.owner_expiry);
+        let is_old = |session: &Session| self.now.saturating_sub(session.noted) >= refresh;
+        if self.core.sessions.get(key).is_some_and(is_old) {
+            self.note_owner(key, None);
         }
     }
 

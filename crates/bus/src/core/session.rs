@@ -73,6 +73,8 @@ pub(super) struct Session {
     pub(super) waiting: Vec<Waiting>,
     /// Since when the first of them does.
     pub(super) awaited: Time,
+    /// When it was last written down whose it is.
+    pub(super) noted: Time,
     /// A worker died over it: one more is tried.
     pub(super) retried: bool,
     /// What is kept of it for those who come to watch.

@@ -165,6 +165,27 @@ fn lists_have_ones_own_only() {
 }
 
 #[test]
+fn what_is_used_for_long_is_written_down_again_now_and_then() {
+    for (expiry, refresh) in [(90 * 24 * 3600, 24 * 3600), (100, 50)] {
+        let mut config = asking(vec![Pool { instances: 1, ..pool(Share::All) }]);
+        config.limits.owner_expiry = Duration::from_secs(expiry);
+        let mut scene = Scene::new(&config);
+        scene.up(0);
+        scene.answer(0, 1, &able());
+        let client = scene.open_as("token:one");
+        scene.session(client, 0, "a");
+        let mut asks = |after: u64| {
+            scene.now += Duration::from_secs(after);
+            scene.ask(client, 2, "session/prompt", &prompt("a"));
+            let id = scene.last_id(0);
+            scene.answer(0, id, &json!({"stopReason": "end_turn"}));
+            scene.seen().contains(r#"Own { client: None, session: "a", identity: "token:one" }"#)
+        };
+        assert_eq!([asks(refresh - 1), asks(1), asks(1), asks(refresh)], [false, true, false, true]);
+    }
+}
+
+#[test]
 fn it_is_written_down_whose_a_session_is_before_anybody_is_told() {
     let mut scene = Scene::new(&asking(vec![Pool { instances: 1, ..pool(Share::All) }]));
     scene.up(0);
