@@ -53,9 +53,9 @@ impl Admin {
     }
 
     /// Answers until this is dropped. Must be polled inside a runtime; `facts` is what the bus itself does not know.
-    /// `refused` is asked each time.
-    pub async fn serve(self, bus: Handle, facts: Facts, refused: Refused) {
-        let pages = Arc::new(pages::Pages { bus, facts, refused });
+    /// `network` is asked each time.
+    pub async fn serve(self, bus: Handle, facts: Facts, network: AskNetwork) {
+        let pages = Arc::new(pages::Pages { bus, facts, network });
         // Dropping the set ends the tasks.
         let mut served = tokio::task::JoinSet::new();
         for entrance in self.entrances {
@@ -71,8 +71,17 @@ impl Admin {
     }
 }
 
-/// How often somebody was refused by the doors of the network, by the reason. The reasons are always the same.
-pub type Refused = Box<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>;
+/// What the doors of the network have counted since the start. The names are always the same.
+#[derive(Clone, Debug, Default)]
+pub struct Network {
+    /// How often somebody was refused, by the reason.
+    pub refused: Vec<(&'static str, u64)>,
+    /// How often connections were broken, and what became of them.
+    pub connections: Vec<(&'static str, u64)>,
+}
+
+/// Whom to ask for it.
+pub type AskNetwork = Box<dyn Fn() -> Network + Send + Sync>;
 
 /// What is told about a bus beside its state.
 #[derive(Clone, Debug, Default, serde::Serialize)]

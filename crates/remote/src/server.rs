@@ -14,6 +14,7 @@ mod codec;
 mod door;
 mod events;
 mod exchange;
+mod fates;
 mod frames;
 mod guard;
 mod guest;
@@ -327,6 +328,12 @@ impl Handle {
     #[must_use]
     pub fn refused(&self) -> Vec<(&'static str, u64)> {
         self.shared.refusals.all()
+    }
+
+    /// How often connections were broken, and what became of them, since the front was bound. The names are always the same.
+    #[must_use]
+    pub fn fates(&self) -> Vec<(&'static str, u64)> {
+        self.shared.fates.all()
     }
 
     /// Takes a socket over that carries lines and was let in elsewhere, at the listener of this number, as `identity`. `head` is

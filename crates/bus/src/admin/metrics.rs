@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::Facts;
+use super::{Facts, Network};
 use crate::core::{Counters, IdentityStatus, PoolStatus, Status};
 use crate::driver::Queues;
 
@@ -102,7 +102,7 @@ pub(super) fn text(
     max_connections: usize,
     status: &Status,
     queues: &Queues,
-    refused: &[(&'static str, u64)],
+    network: &Network,
 ) -> String {
     let mut out = String::with_capacity(8 << 10);
     head(&mut out, "info", "gauge", "The program.");
@@ -147,8 +147,18 @@ pub(super) fn text(
     }
     let name = "network_refused_total";
     head(&mut out, name, "counter", "Requests and sockets that the doors of the network refused, by why.");
-    for (reason, count) in refused {
+    for (reason, count) in &network.refused {
         _ = writeln!(out, "narrows_bus_{name}{{reason=\"{reason}\"}} {count}");
+    }
+    let name = "network_connections_total";
+    head(
+        &mut out,
+        name,
+        "counter",
+        "Connections over the network that were broken, and what became of them.",
+    );
+    for (event, count) in &network.connections {
+        _ = writeln!(out, "narrows_bus_{name}{{event=\"{event}\"}} {count}");
     }
     let mut pools: BTreeMap<&str, Sum> = BTreeMap::new();
     for pool in &status.pools {
@@ -233,7 +243,11 @@ pub(super) mod tests {
         let listen = vec!["stdio:".to_owned()];
         let facts = Facts { version: "1.2.3".to_owned(), listen, ..Facts::default() };
         let queues = Queues { clients: 30, longest: 20, full: 1, workers: [(1, 5), (7, 9)].into() };
-        let text = text(&facts, 100, &status(), &queues, &[("host", 2), ("origin", 0)]);
+        let network = Network {
+            refused: vec![("host", 2), ("origin", 0)],
+            connections: vec![("broken", 3), ("resumed", 1)],
+        };
+        let text = text(&facts, 100, &status(), &queues, &network);
         for line in [
             "narrows_bus_info{version=\"1.2.3\"} 1",
             "narrows_bus_uptime_seconds 12.500",
@@ -250,6 +264,8 @@ pub(super) mod tests {
             "narrows_bus_lines_to_clients_total 7",
             "narrows_bus_network_refused_total{reason=\"host\"} 2",
             "narrows_bus_network_refused_total{reason=\"origin\"} 0",
+            "narrows_bus_network_connections_total{event=\"broken\"} 3",
+            "narrows_bus_network_connections_total{event=\"resumed\"} 1",
             "narrows_bus_pool_ready{pool=\"default\"} 1",
             "narrows_bus_pool_circuit_open{pool=\"spare\"} 1",
             "narrows_bus_pool_sessions{pool=\"default\"} 5",
@@ -289,7 +305,8 @@ pub(super) mod tests {
             let mut status = status();
             let pool = status.pools.remove(1);
             status.pools.extend(names.into_iter().map(|name| PoolStatus { name, ..pool.clone() }));
-            judge(&text(&Facts::default(), 0, &status, &Queues::default(), &[("host", 1)]));
+            let network = Network { refused: vec![("host", 1)], connections: vec![("broken", 1)] };
+            judge(&text(&Facts::default(), 0, &status, &Queues::default(), &network));
         }
     }
 
@@ -299,7 +316,7 @@ pub(super) mod tests {
         let section = page.split("\n### Metrics\n").nth(1).and_then(|rest| rest.split("\n## ").next());
         let rows = section.expect("a section on metrics").lines().filter_map(|line| line.strip_prefix("| `"));
         let documented: Vec<&str> = rows.filter_map(|row| row.split(['`', '{']).next()).collect();
-        let text = text(&Facts::default(), 0, &status(), &Queues::default(), &[]);
+        let text = text(&Facts::default(), 0, &status(), &Queues::default(), &Network::default());
         let heads = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let told: Vec<&str> = heads.filter_map(|head| head.split(' ').next()).collect();
         assert_eq!(documented, told);

@@ -14,7 +14,7 @@ use axum::routing::get;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::{Facts, Refused, metrics};
+use super::{AskNetwork, Facts, Network, metrics};
 use crate::bus::Handle;
 use crate::core::Status;
 use crate::driver::Queues;
@@ -32,7 +32,7 @@ const THIS_MACHINE: &str =
 pub(super) struct Pages {
     pub(super) bus: Handle,
     pub(super) facts: Facts,
-    pub(super) refused: Refused,
+    pub(super) network: AskNetwork,
 }
 
 /// The pages for a socket that only one user can reach.
@@ -119,6 +119,8 @@ struct Everything<'a> {
     queues: Queues,
     /// By the doors of the network, by the reason.
     network_refused: BTreeMap<&'static str, u64>,
+    /// Those over the network that were broken, and what became of them.
+    network_connections: BTreeMap<&'static str, u64>,
 }
 
 async fn status(State(pages): State<Arc<Pages>>) -> Response {
@@ -127,9 +129,16 @@ async fn status(State(pages): State<Arc<Pages>>) -> Response {
         Err(gone) => return gone,
     };
     let max_connections = pages.bus.max_connections();
-    let network_refused = (pages.refused)().into_iter().collect();
-    let facts = &pages.facts;
-    match serde_json::to_string(&Everything { facts, max_connections, status, queues, network_refused }) {
+    let Network { refused, connections } = (pages.network)();
+    let everything = Everything {
+        facts: &pages.facts,
+        max_connections,
+        status,
+        queues,
+        network_refused: refused.into_iter().collect(),
+        network_connections: connections.into_iter().collect(),
+    };
+    match serde_json::to_string(&everything) {
         Ok(text) => with_type("application/json", text + "\n"),
         Err(error) => {
             tracing::error!(%error, "the state of the bus cannot be written");
@@ -146,7 +155,7 @@ async fn figures(State(pages): State<Arc<Pages>>) -> Response {
                 pages.bus.max_connections(),
                 &status,
                 &queues,
-                &(pages.refused)(),
+                &(pages.network)(),
             );
             with_type(metrics::CONTENT_TYPE, text)
         }

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::exchange::{Exchange, Next, OpenFault, TooMany, Waits};
+use super::fates::{Fate, Fates};
 use super::guest::Guest;
 use super::shared::Shared;
 use crate::identity::Identity;
@@ -33,6 +34,7 @@ pub(super) struct Channel {
     room: Notify,
     to_backend: mpsc::Sender<Bytes>,
     end: Notify,
+    fates: Arc<Fates>,
 }
 
 impl Channel {
@@ -49,6 +51,7 @@ impl Channel {
             room: Notify::new(),
             to_backend,
             end: Notify::new(),
+            fates: Arc::clone(&shared.fates),
         });
         shared.channels(|channels| channels.insert(name, Arc::clone(&channel)));
         tokio::spawn(run(Arc::clone(shared), Arc::clone(&channel), guest, backend, messages));
@@ -86,7 +89,14 @@ impl Channel {
         cursor: Option<u64>,
     ) -> Result<(u64, Option<Bytes>), OpenFault> {
         self.touch();
-        self.with(|exchange| exchange.open(session, cursor))
+        let opened = self.with(|exchange| exchange.open(session, cursor));
+        match &opened {
+            Ok((_, Some(_))) | Err(OpenFault::Gap) => self.fates.add(Fate::Gap),
+            // Who says where it was comes back.
+            Ok(_) if cursor.is_some() => self.fates.add(Fate::Resumed),
+            Ok(_) | Err(OpenFault::Taken | OpenFault::Unknown) => {}
+        }
+        opened
     }
 
     /// As [`Exchange::next`].
@@ -98,9 +108,12 @@ impl Channel {
         next
     }
 
-    /// As [`Exchange::close`].
-    pub(super) fn unsubscribe(&self, session: Option<&str>, reader: u64) {
+    /// As [`Exchange::close`]. `cut`: before its end.
+    pub(super) fn unsubscribe(&self, session: Option<&str>, reader: u64, cut: bool) {
         self.touch();
+        if cut {
+            self.fates.add(Fate::Broken);
+        }
         self.with(|exchange| exchange.close(session, reader));
         // Whoever made the agent wait may have been this one.
         self.room.notify_one();
@@ -177,7 +190,7 @@ async fn run(
     tokio::select! {
         () = channel.listen(&shared, from) => {}
         () = speak(to, messages) => {}
-        () = channel.quiet(&shared) => {}
+        () = channel.quiet(&shared) => shared.fates.add(Fate::Expired),
         () = channel.end.notified() => {}
         () = shared.stopping() => {}
         () = guest.revoked() => {}

@@ -32,6 +32,8 @@ pub(super) struct Events {
     first: Option<Bytes>,
     every: Duration,
     alive: Pin<Box<Sleep>>,
+    /// All was said.
+    ended: bool,
 }
 
 /// What shows both sides that the other is there.
@@ -45,7 +47,7 @@ impl Events {
         (reader, first): (u64, Option<Bytes>),
         every: Duration,
     ) -> Self {
-        Self { channel, session, reader, first, every, alive: Box::pin(sleep(every)) }
+        Self { channel, session, reader, first, every, alive: Box::pin(sleep(every)), ended: false }
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
@@ -54,7 +56,11 @@ impl Events {
         }
         let next = match self.channel.next(self.session.as_deref(), self.reader, cx.waker()) {
             Next::Events(events) => events,
-            Next::Ended => return Poll::Ready(None),
+            Next::Ended => {
+                self.ended = true;
+                return Poll::Ready(None);
+            }
+            Next::Replaced => return Poll::Ready(None),
             Next::Wait => {
                 if self.alive.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;
@@ -69,7 +75,7 @@ impl Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        self.channel.unsubscribe(self.session.as_deref(), self.reader);
+        self.channel.unsubscribe(self.session.as_deref(), self.reader, !self.ended);
     }
 }
 

@@ -66,6 +66,8 @@ pub(super) enum Next {
     Wait,
     /// Nothing ever again.
     Ended,
+    /// Nothing for this reader: another has come back in its place, or it read too slowly.
+    Replaced,
 }
 
 #[derive(Debug)]
@@ -243,7 +245,7 @@ impl Exchange {
         let ended = self.ended;
         let stream = self.stream(session);
         if stream.reader != Some(reader) {
-            return Next::Ended;
+            return Next::Replaced;
         }
         let mut events = Vec::new();
         while events.len() < HELPING

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::carry::{CarryEnd, Line};
 use super::codec::Heard;
+use super::fates::Fate;
 use super::guest::Guest;
 use super::io::Scratch;
 use super::refusals::Reason;
@@ -275,11 +276,17 @@ async fn hold(
             Happens::Attach(attach) => {
                 let (told, word) = match take_over(&mut line, *attach, scratch) {
                     (newest, Ok(its_guest)) => {
+                        // Nobody needs two: that the other is lost was only not noticed yet.
+                        if socket.is_some() {
+                            shared.fates.add(Fate::Broken);
+                        }
+                        shared.fates.add(Fate::Resumed);
                         drop(absence.take());
                         guest.goes_on_as(its_guest);
                         (socket.replace(newest), resume::fence())
                     }
                     (refused, Err(answer)) => {
+                        shared.fates.add(Fate::Gap);
                         shared.refusals.add(Reason::Resume);
                         (Some(refused), answer)
                     }
@@ -297,6 +304,7 @@ async fn hold(
                 if gone || !line.is_granted() {
                     return Some((old, Last::End(end)));
                 }
+                shared.fates.add(Fate::Broken);
                 absence = Some(guest.absent());
                 deadline = Instant::now() + shared.limits.grace;
                 let shared = Arc::clone(shared);
@@ -304,7 +312,10 @@ async fn hold(
             }
             Happens::Stop => return Some((socket?, Last::Close(GOING, "going away"))),
             Happens::Revoked => return Some((socket?, Last::Close(UNKNOWN, "not authorised"))),
-            Happens::Over => return None,
+            Happens::Over => {
+                shared.fates.add(Fate::Expired);
+                return None;
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, watch};
 
 use super::channel::Channel;
+use super::fates::Fates;
 use super::guest::{Guest, Seats};
 use super::io::Scratch;
 use super::lockout::Lockout;
@@ -30,6 +31,7 @@ pub(super) struct Shared {
     pub(super) scratch: Scratch,
     pub(super) seats: Arc<Seats>,
     pub(super) refusals: Refusals,
+    pub(super) fates: Arc<Fates>,
     pub(super) sockets: Arc<Semaphore>,
     pub(super) strangers: Arc<Strangers>,
     /// Places for long bodies that are being read.
@@ -50,6 +52,7 @@ impl Shared {
             sockets: Arc::new(Semaphore::new(limits.max_sockets)),
             strangers: Arc::default(),
             refusals: Refusals::default(),
+            fates: Arc::default(),
             bodies: Semaphore::new(BODIES),
             lockout: Mutex::new(Lockout::new(limits.max_failures)),
             resumable: Resumable::default(),

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use narrows_bus::admin::Network;
 use narrows_bus::config::{Config, Door, Listen};
 use narrows_bus::core::ANYONE;
 use narrows_bus::{Handed, Handle, Newcomer};
@@ -90,10 +91,10 @@ impl Fronts {
         })
     }
 
-    /// For operators: how often somebody was refused by the doors of the network, and why.
-    pub(super) fn refused(&self) -> narrows_bus::admin::Refused {
+    /// For operators: what the doors of the network have counted.
+    pub(super) fn network(&self) -> narrows_bus::admin::AskNetwork {
         let front = self.shared.front.clone();
-        Box::new(move || front.refused())
+        Box::new(move || Network { refused: front.refused(), connections: front.fates() })
     }
 
     /// Lets everybody in that comes by the network.

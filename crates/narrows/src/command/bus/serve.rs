@@ -103,7 +103,7 @@ async fn serve(
             .filter_map(|(name, can)| Some((name.to_string(), can.err()?.why)))
             .collect(),
     };
-    let mut admin = pin!(admin.serve(bus.handle(), facts, fronts.refused()));
+    let mut admin = pin!(admin.serve(bus.handle(), facts, fronts.network()));
     let mut deadline: Option<Instant> = None;
     loop {
         let too_long = async {

@@ -35,6 +35,15 @@ pub(super) struct State {
     counters: BTreeMap<String, u64>,
     queues: Queues,
     network_refused: BTreeMap<String, u64>,
+    network_connections: BTreeMap<String, u64>,
+}
+
+/// What is not nothing, by its name.
+fn counted(counts: &BTreeMap<String, u64>) -> Option<String> {
+    let told = counts.iter().filter(|(_, count)| **count > 0);
+    let told: Vec<String> =
+        told.map(|(name, count)| format!("{count} {}", line(&name.replace('_', " ")))).collect();
+    (!told.is_empty()).then(|| told.join(", "))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -131,14 +140,11 @@ impl State {
             count("revived"),
             many(count("refused"), "request")
         );
-        let refused: Vec<String> = self
-            .network_refused
-            .iter()
-            .filter(|(_, count)| **count > 0)
-            .map(|(why, count)| format!("{count} {}", line(why)))
-            .collect();
-        if !refused.is_empty() {
-            _ = writeln!(text, "refused by the doors of the network: {}", refused.join(", "));
+        if let Some(refused) = counted(&self.network_refused) {
+            _ = writeln!(text, "refused by the doors of the network: {refused}");
+        }
+        if let Some(fates) = counted(&self.network_connections) {
+            _ = writeln!(text, "connections over the network: {fates}");
         }
         _ = writeln!(text, "messages a second: {}\n", self.rates(before));
         text.push_str(&self.pools());
@@ -301,6 +307,7 @@ mod tests {
             "counters": {"from_clients": lines, "spawned": 1, "lost": 1}, "new": true,
             "queues": {"clients": 1536, "longest": 1023, "full": 1, "workers": {"0": 3_145_728}},
             "network_refused": {"host": 3, "origin": 0, "token": 1},
+            "network_connections": {"broken": 5, "cursor_gap": 1, "expired": 0, "resumed": 4},
         });
         State::read(&answer.to_string()).expect("a state")
     }
@@ -314,6 +321,7 @@ mod tests {
         limits of workers that can be enforced here: pids
         since the start: 1 worker started, 1 lost; 0 sessions opened, 0 revived; 0 requests refused
         refused by the doors of the network: 3 host, 1 token
+        connections over the network: 5 broken, 1 cursor gap, 4 resumed
         messages a second: 1.0 from clients, 0.0 to workers, 0.0 from workers, 0.0 to clients
 
         POOL     STATE                 WORKERS  READY  SESSIONS  PENDING  WAITING  LAST LOSS

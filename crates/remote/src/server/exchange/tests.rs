@@ -104,7 +104,7 @@ fn a_stream_has_one_reader_and_who_comes_back_is_the_newest() {
     let (first, _) = exchange.open(None, None).unwrap();
     assert_eq!(exchange.open(None, None), Err(OpenFault::Taken));
     let (second, _) = exchange.open(None, Some(0)).unwrap();
-    assert_eq!(exchange.next(None, first, Instant::now(), Waker::noop()), Next::Ended);
+    assert_eq!(exchange.next(None, first, Instant::now(), Waker::noop()), Next::Replaced);
     exchange.close(None, first);
     assert_eq!(exchange.open(None, None), Err(OpenFault::Taken), "the second still reads");
     exchange.close(None, second);
@@ -185,7 +185,7 @@ fn who_reads_slowly_makes_the_agent_wait_and_is_done_without_in_the_end() {
     }
     exchange.drop_slow();
     assert!(!exchange.is_full() && !exchange.is_read());
-    assert_eq!(exchange.next(Some("a"), reader, Instant::now(), Waker::noop()), Next::Ended);
+    assert_eq!(exchange.next(Some("a"), reader, Instant::now(), Waker::noop()), Next::Replaced);
 }
 
 /// What happens to a client that reads one session.

@@ -138,6 +138,18 @@ impl Drop for Running {
     }
 }
 
+/// Waits until so many connections are counted as broken, resumed, with a gap, and expired.
+pub(super) async fn fates(running: &Running, expected: [u64; 4]) {
+    let counted = || running.handle.fates().into_iter().map(|(_, count)| count).collect::<Vec<_>>();
+    let waiting = async {
+        while counted() != expected {
+            tokio::task::yield_now().await;
+        }
+    };
+    let found = tokio::time::timeout(LONG, waiting).await;
+    assert!(found.is_ok(), "{:?} is not {expected:?}", counted());
+}
+
 pub(super) fn listener() -> Listener {
     Listener {
         number: 0,

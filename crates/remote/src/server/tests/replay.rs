@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::Limits;
-use super::kit::{EVENTS, JSON, Stream, ask, connect, listener, start};
+use super::kit::{EVENTS, JSON, Stream, ask, connect, fates, listener, start};
 
 const COUNT: u64 = 40;
 
@@ -49,6 +49,9 @@ async fn a_stream_that_is_cut_at_any_event_goes_on_behind_it() {
         assert_eq!(ask(at, "DELETE", &[("acp-connection-id", &connection)], "").await.status, 202);
         assert_eq!(again.next().await, None);
     }
+    // Each was cut off twice, and each time somebody has come back.
+    let times = 2 * (COUNT + 2);
+    fates(&running, [times, times, 0, 0]).await;
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use super::super::{Adopted, Limits};
-use super::kit::{JSON, LONG, Running, Web, hear, listener, quick, say, start, start_with_token, web};
+use super::kit::{JSON, LONG, Running, Web, fates, hear, listener, quick, say, start, start_with_token, web};
 use crate::identity::Identity;
 use crate::resume::{self, Connection};
 
@@ -269,6 +269,9 @@ async fn what_cannot_be_resumed() {
         assert_eq!(client.resume(&running, lines).await.unwrap_err()["data"]["condition"], "cursor_gap");
         client.received = 102;
         assert_eq!(client.resume(&running, lines).await.unwrap(), 2, "a wrong count has cost nothing");
+        let times = 1 + u64::from(lines);
+        // The first of two has gone meanwhile.
+        fates(&running, [2 * times - 1, times, 2 * times, 0]).await;
     }
 }
 
@@ -308,6 +311,7 @@ async fn what_nobody_comes_back_for_ends() {
         client.hear().await;
         drop(client);
         running.agent.ended(1 + usize::from(lines)).await;
+        fates(&running, [1 + u64::from(lines), 0, 0, 1 + u64::from(lines)]).await;
     }
 }
 
@@ -325,6 +329,7 @@ async fn who_says_goodbye_is_not_waited_for() {
     socket.close(None).await.unwrap();
     while hear(&mut socket).await.is_ok() {}
     running.agent.ended(2).await;
+    fates(&running, [0; 4]).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,55 @@
+//! How often connections were broken, and what became of them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What can become of a connection that goes on over one socket or stream after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Its socket was lost, or a stream of its events was cut off.
+    Broken,
+    /// It goes on over another socket, or a stream behind the event that came last.
+    Resumed,
+    /// It could not, or not without saying so: something of it is no longer kept.
+    Gap,
+    /// Nobody has come back for it in time.
+    Expired,
+}
+
+/// All of them, and how people call them.
+const FATES: [(Fate, &str); 4] = [
+    (Fate::Broken, "broken"),
+    (Fate::Resumed, "resumed"),
+    (Fate::Gap, "cursor_gap"),
+    (Fate::Expired, "expired"),
+];
+
+/// How often each has.
+#[derive(Debug, Default)]
+pub(super) struct Fates([AtomicU64; FATES.len()]);
+
+impl Fates {
+    /// It has happened once more.
+    pub(super) fn add(&self, fate: Fate) {
+        self.0[fate as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// All of them, in an order that stays.
+    pub(super) fn all(&self) -> Vec<(&'static str, u64)> {
+        FATES.iter().map(|(fate, name)| (*name, self.0[*fate as usize].load(Ordering::Relaxed))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fate_has_its_own_place() {
+        let fates = Fates::default();
+        for (number, (fate, _)) in FATES.iter().enumerate() {
+            assert_eq!(*fate as usize, number);
+            (0..=number).for_each(|_| fates.add(*fate));
+        }
+        assert!(fates.all().iter().map(|(_, count)| *count).eq(1..=FATES.len() as u64));
+    }
+}
