@@ -336,6 +336,12 @@ impl Watched<'_> {
         told.sort();
         due.sort();
         assert_eq!(told, due, "seed {}", self.seed);
+        // The first of them has to say something to that; the others are done with it, and nobody else is asked.
+        let ask = self.asks.get_mut(&number).expect("it is open");
+        ask.for_all = false;
+        for (client, id) in ask.takers.split_off(1) {
+            self.people.get_mut(&client).expect("it is there").stale.push(id);
+        }
         self.did("took back");
     }
 
