@@ -65,7 +65,10 @@ impl Register {
                 self.failures.store(failures, Ordering::Relaxed);
                 match failures {
                     1 => {
-                        tracing::warn!(%error, "the file of tokens cannot be used; what it said before holds for now");
+                        tracing::warn!(
+                            %error,
+                            "the file of tokens cannot be used: what it said before holds for some ten seconds, then nobody is let in by it"
+                        );
                     }
                     DOUBTED => tracing::error!(
                         %error,

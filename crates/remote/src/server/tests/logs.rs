@@ -7,8 +7,10 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use super::super::Limits;
-use super::kit::{JSON, ask, hear, initialize, say, start_with_token, web};
+use super::super::{Auth, Limits, Listener};
+use super::kit::{JSON, ask, hear, initialize, listener, say, start, start_with_token, web};
+use super::secure::{authority, files};
+use crate::tokens;
 
 /// Everything that is logged, at every level.
 #[derive(Clone, Default)]
@@ -74,4 +76,31 @@ async fn no_token_is_logged() {
     let logs = logs.0.lock().unwrap();
     assert!(logs.contains("a request is refused"), "{logs}");
     assert!(!logs.contains(&token[4..]) && !logs.contains("wrongwrong"), "{logs}");
+}
+
+#[tokio::test]
+async fn it_is_told_for_how_long_what_was_read_before_holds() {
+    let Some(directory) = authority() else { return };
+    let file = directory.path().join("tokens.toml");
+    tokens::add(&file, "one", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let tls = files(directory.path(), false);
+    let cert = tls.cert.clone();
+    let running =
+        start(Listener { auth: Auth::Token(file.clone()), tls: Some(tls), ..listener() }, Limits::default());
+    let logs = Logs::default();
+    let _guard = tracing::subscriber::set_default(logs.clone());
+    // Whoever looks for files by itself cannot come between: this does not wait.
+    for (path, told) in [
+        (&file, "what it said before holds for some ten seconds"),
+        (
+            &cert,
+            "certificate, key or client_ca have changed and cannot be used: those that were read before are used on",
+        ),
+    ] {
+        std::fs::write(path, "broken, and of another length").unwrap();
+        running.handle.look();
+        let said = std::mem::take(&mut *logs.0.lock().unwrap());
+        assert!(said.contains(told), "{said}");
+        assert_eq!(said.matches("before").count(), 1, "and of nothing else: {said}");
+    }
 }
