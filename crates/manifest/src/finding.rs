@@ -167,6 +167,11 @@ impl Findings {
         }
     }
 
+    /// Without those of a code.
+    pub(crate) fn without(&mut self, code: Code) {
+        self.list.retain(|finding| finding.code != code);
+    }
+
     pub(crate) fn sort(&mut self) {
         self.list.sort_by_key(|finding| (finding.line, finding.column, finding.code));
     }

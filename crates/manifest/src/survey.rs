@@ -50,10 +50,15 @@ pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io
     }
     let roots: Vec<PathBuf> =
         checked.iter().filter(|file| leads_on(file)).map(|file| file.path.clone()).collect();
+    let mut met = Vec::new();
     for path in roots {
         let findings = match resolve(&workspace, &path) {
             Ok(bundle) => {
                 let more = further(&bundle);
+                let policies = bundle.policies.iter().map(|bound| &bound.policy.path);
+                let is_missed =
+                    |path: &&PathBuf| more.iter().any(|it| it.code == Code::Subject && it.file == **path);
+                met.extend(policies.filter(|path| !is_missed(path)).cloned());
                 bundle.warnings.into_iter().chain(more).collect()
             }
             Err(findings) => findings.into_iter().collect::<Vec<_>>(),
@@ -70,6 +75,9 @@ pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io
             }
         }
     }
+    // Operators that share a policy need not all have the tool that it is about.
+    let shared = checked.iter_mut().filter(|file| met.contains(&file.path));
+    shared.for_each(|file| file.findings.without(Code::Subject));
     checked.iter_mut().for_each(|file| file.findings.sort());
     Ok(checked)
 }

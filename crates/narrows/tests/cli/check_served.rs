@@ -92,6 +92,53 @@ fn kinds_of_tools_that_there_are_not() {
 }
 
 #[test]
+fn policies_about_tools_that_there_are_not() {
+    let governed = Governed::bridge("");
+    let path = "policies/shell/POLICY.md";
+    governed.tools("{id: run_command}, {id: read_file}");
+    governed.file(path, &policy("shell", "run_comand", "decision: deny"));
+    let told = check(&governed, &["ws"]);
+    assert_snapshot!(told.split_once("--- stderr ---\n").expect("a warning").1, @"
+    warning: ws/policies/shell/POLICY.md:6:28: match.subject: `run_comand` matches no tool of the operator, so this policy decides nothing
+    hint: did you mean `run_command`?
+    --- exit 0 ---
+    ");
+    let strict = check(&governed, &["--strict", "ws"]);
+    assert!(
+        strict.contains("error: ws/policies/shell/POLICY.md:6:") && strict.ends_with("--- exit 2 ---\n"),
+        "{strict}"
+    );
+    governed.file(path, &policy("shell", "pay", "decision: deny"));
+    let told = check(&governed, &["ws"]);
+    assert!(told.contains("hint: write one of read_file, run_command, or add it to `tools`"), "{told}");
+    // A bus that serves the manifest is checked with it.
+    governed.place.file("bus.toml", "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"ws/ACP.md\"\n");
+    let told = check(&governed, &["bus.toml"]);
+    assert!(told.contains("`pay` matches no tool of the operator"), "{told}");
+    // What another operator has, who shares the policy, is meant for that.
+    std::fs::create_dir(governed.root().join("other")).expect("a directory");
+    let copied = |name: &str| std::fs::read_to_string(governed.root().join(name)).expect("it is there");
+    let acp = copied("ACP.md").replace("name: ws", "name: other").replace("kind: bridge", "kind: server");
+    governed.file(
+        "other/ACP.md",
+        &format!("{}    governance: ../GOVERNANCE.md\n---\n", acp.trim_end_matches("---\n")),
+    );
+    governed.file("other/OPERATOR.md", &copied("OPERATOR.md").replace("{id: read_file}", "{id: pay}"));
+    let told = check(&governed, &["--strict", "ws"]);
+    assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
+}
+
+#[test]
+fn a_reference_to_nothing_says_to_what_and_of_which_policy() {
+    let governed = Governed::bridge("");
+    std::fs::remove_file(governed.root().join("policies/shell/POLICY.md")).expect("it is there");
+    assert_snapshot!(both(&governed, ""), @"
+    error: ws/GOVERNANCE.md:11:20: policies.shell.ref: the file `./policies/shell/POLICY.md` cannot be had: there is no such file
+    hint: write a path from the directory of this file on, such as ./FILE.md
+    ");
+}
+
+#[test]
 fn keyrings_that_cannot_be_read() {
     let governed = Governed::bridge("");
     governed.keys(&["ada"]);

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::serve_example::{copy, example};
-use crate::serve_support::{Governed, acp};
+use crate::serve_support::{Governed, acp, policy};
 use crate::support::Place;
 
 const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
@@ -180,4 +180,13 @@ fn a_manifest_with_mistakes_is_not_tried() {
     governed.file("ACP.md", &acp("brige", "basic", ""));
     let told = governed.place.told(governed.serve(&["--self-test"]));
     assert!(told.contains("did you mean bridge?") && told.contains("--- exit 2 ---"), "{told}");
+}
+
+#[test]
+fn policies_that_match_no_tool_are_named() {
+    let governed = Governed::bridge(QUIET);
+    governed.tools("{id: run_command}, {id: read_file}");
+    governed.file("policies/shell/POLICY.md", &policy("shell", "run_comand", "decision: deny"));
+    let (_, points) = of(&governed);
+    assert!(points[14].2.ends_with("3 policies; `shell` matches no tool"), "{}", points[14].2);
 }

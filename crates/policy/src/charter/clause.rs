@@ -154,6 +154,26 @@ impl Clause {
         self.budget.as_ref()
     }
 
+    /// The tool it is about, or the pattern of tools. `None`: it is about places, or about anything.
+    pub fn tool(&self) -> Option<&str> {
+        self.subject.as_ref()?.tools.first().map(String::as_str)
+    }
+
+    /// Whether it can count for a call of a tool that is called this. The name is all that is looked at.
+    pub fn is_for(&self, tool: &str) -> bool {
+        let Some(rule) = self.subject.as_ref().filter(|rule| !rule.tools.is_empty()) else { return true };
+        match fit_text(Field::Tool, &rule.tools, Some(tool)) {
+            Fit::Firm => true,
+            Fit::Loose(_) => self.class != Class::Allow,
+            Fit::No(_) => false,
+        }
+    }
+
+    /// Whether what it is about, by its action, is ever decided here: files may have policies for others, too.
+    pub fn is_known(&self) -> bool {
+        self.actions.iter().all(|pattern| ACTIONS.iter().any(|name| pattern.is_about(name)))
+    }
+
     /// Whether it counts for this: what permits must match with certainty, what forbids wherever it can be meant.
     pub(super) fn is_about(&self, deed: &Deed<'_>, ground: Ground<'_>) -> bool {
         match self.fit(deed, ground) {
@@ -245,6 +265,18 @@ impl<'a> Deed<'a> {
     }
 }
 
+/// Everything that a part of a request is called in policies.
+const ACTIONS: [&str; 8] = [
+    "tool.call",
+    "workspace.read",
+    "workspace.write",
+    "workspace.delete",
+    "network.fetch",
+    "command.run",
+    "mutates",
+    "irreversible",
+];
+
 /// What one part of a request is called in policies, and whether it certainly is that.
 fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
     let is = |kind: Kind| target.kinds.contains(&kind);
@@ -312,5 +344,39 @@ mod tests {
         check("workspace.*", &["workspace.read", "workspace.write.x"], &["workspace", "tool.call"]);
         check("*.write", &["workspace.write"], &["workspace.read", "write"]);
         check("workspace.w*", &["workspace.write"], &["workspace.read"]);
+    }
+
+    #[test]
+    fn a_clause_knows_by_which_names_it_can_be_meant() {
+        let clause = |action: &str, class| Clause::new("c", action, class);
+        let check = |subject: &str, class, tool: &str, expected: bool| {
+            let clause = clause("tool.call", class).on(subject).unwrap();
+            assert_eq!(clause.is_for(tool), expected, "{subject} {class:?} {tool}");
+        };
+        check("run_command", Class::Deny, "run_command", true);
+        check("run_comand", Class::Deny, "run_command", false);
+        check("run_*", Class::Allow, "run_command", true);
+        // As in a decision: what permits must be written as the tool is.
+        check("Run_Command", Class::Deny, "run_command", true);
+        check("Run_Command", Class::Allow, "run_command", false);
+        check("workspace:/a/**", Class::Deny, "anything", true);
+        assert!(clause("tool.call", Class::Deny).is_for("anything"));
+        for (action, expected) in
+            [("tool.call", true), ("workspace.*", true), ("*", true), ("payment.send", false)]
+        {
+            assert_eq!(clause(action, Class::Deny).is_known(), expected, "{action}");
+        }
+        assert!(!clause("tool.call", Class::Deny).bound_to("payment.*").is_known());
+    }
+
+    #[test]
+    fn every_name_of_an_action_is_listed() {
+        for kind in Kind::ALL {
+            let action = crate::Action::new(kind);
+            let scene = crate::Scene::default();
+            for target in crate::target::targets(&action, None, &scene, None) {
+                assert!(names(&target).iter().all(|(name, _)| ACTIONS.contains(name)), "{kind}");
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use narrows_audit::Timestamp;
-use narrows_govern::{Principal, is_signer, provided};
+use narrows_govern::{Principal, Reach, is_signer, provided};
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::types::agent_cli::Block;
 use narrows_manifest::types::policy::Decision;
@@ -17,6 +17,7 @@ use super::keys::{KeyFiles, Keys, USUAL};
 use super::person::roles_of;
 use super::shim::Shim;
 use super::version;
+use crate::nearest::nearest;
 use crate::terminal::line;
 
 /// Loads a manifest as it is served: what it leads to, and what it needs besides. What can be lived with is among the
@@ -34,7 +35,11 @@ pub(super) fn load(manifest: &Path, root: Option<&Path>) -> Result<(Bundle, KeyF
 /// Everything that is to be said about serving a manifest; with an error it is not served.
 pub(in crate::command) fn findings(manifest: &Path) -> Findings {
     match load(manifest, None) {
-        Ok((bundle, _)) => bundle.warnings,
+        Ok((mut bundle, _)) => {
+            let missed = missed(&bundle);
+            missed.into_iter().for_each(|finding| bundle.warnings.push(finding));
+            bundle.warnings
+        }
         Err(findings) => findings,
     }
 }
@@ -86,7 +91,39 @@ fn emptied(bundle: &Bundle) -> Vec<Finding> {
 pub(in crate::command) fn survey(root: &Path, bundle: &Bundle) -> Findings {
     let (_, mut findings) = look(root, bundle);
     absent(root, bundle).into_iter().for_each(|finding| findings.push(finding));
+    missed(bundle).into_iter().for_each(|finding| findings.push(finding));
     findings
+}
+
+/// Policies about tools that there are not: what was to be denied would not be, without a word.
+fn missed(bundle: &Bundle) -> Vec<Finding> {
+    let reach = Reach::of(bundle);
+    let told = |bound: &BoundPolicy| {
+        let subject = bound.policy.front.r#match.subject.as_deref().unwrap_or_default();
+        let message = format!("`{subject}` matches no tool of the operator, so this policy decides nothing");
+        let place = bound.policy.place_of(&["match", "subject"]);
+        let finding =
+            Finding::new(Severity::Warning, Code::Subject, &bound.policy.path, place, line(&message));
+        let hint = match nearest(subject, reach.tools()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => match reach.tools().collect::<Vec<_>>().as_slice() {
+                [] => "the operator has no tools: add it to `tools` of the OPERATOR.md".to_owned(),
+                tools => format!("write one of {}, or add it to `tools` of the OPERATOR.md", some(tools)),
+            },
+        };
+        finding.about("match.subject").advising(line(&hint))
+    };
+    reach.missed().into_iter().map(told).collect()
+}
+
+/// A list of names that is not too long to be read.
+fn some(names: &[&str]) -> String {
+    const MOST: usize = 12;
+    let mut told: Vec<&str> = names.iter().copied().take(MOST).collect();
+    if names.len() > MOST {
+        told.push("…");
+    }
+    told.join(", ")
 }
 
 /// The place of a key in a file is that of the manifest, whatever the sandbox itself lies in.

@@ -177,10 +177,14 @@ impl Evidence<'_> {
         let actor = format!("operator:{}", operator.front.id);
         let foreign = self.seen.entries.iter().filter(|entry| entry["actor"]["id"] != *actor).count();
         let (lines, tools) = (self.seen.entries.len(), self.charge.bundle.tools.names.len());
-        let evidence = format!(
+        let mut evidence = format!(
             "{lines} lines of {actor}, {tools} tools, {} policies",
             self.charge.bundle.policies.len()
         );
+        let Wishes { missed, untried, .. } = self.wishes;
+        for (slugs, why) in [(missed, "matches no tool"), (untried, "matched nothing that was tried")] {
+            slugs.iter().for_each(|slug| evidence.push_str(&format!("; `{slug}` {why}")));
+        }
         holds(foreign == 0 && lines > 0, evidence)
     }
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use narrows_govern::{Mandate, Principal, foresee};
-use narrows_manifest::Bundle;
+use narrows_govern::{Mandate, Principal, Reach, foresee};
+use narrows_manifest::{BoundPolicy, Bundle};
 use narrows_policy::{Class, Kind, Policy, Ruling};
 use serde_json::{Value, json};
 
@@ -43,6 +43,10 @@ pub(super) struct Wishes {
     pub(super) approved: Option<Wish>,
     /// A call of a tool that the operator does not have.
     pub(super) stranger: Option<Wish>,
+    /// The policies that no tool has the name for.
+    pub(super) missed: Vec<String>,
+    /// Other policies that are about nothing of what was thought of.
+    pub(super) untried: Vec<String>,
 }
 
 impl Wishes {
@@ -72,13 +76,25 @@ impl Wishes {
         let by_policy = |wish: &Wish| wish.ruling.decided_by().is_some();
         let asks = |wish: &Wish| is(wish, Class::RequireApproval) || is(wish, Class::Escalate);
         let denied = first(&|wish| is(wish, Class::Deny) && by_policy(wish));
+        let slug = |bound: &BoundPolicy| bound.policy.front.slug.clone();
+        let missed: Vec<String> = Reach::of(bundle).missed().into_iter().map(slug).collect();
+        let has_matched = |slug: &String| wishes.iter().any(|wish| is_heard(slug, &wish.ruling));
+        let untried =
+            bundle.policies.iter().map(slug).filter(|slug| !missed.contains(slug) && !has_matched(slug));
         Self {
+            untried: untried.collect(),
+            missed,
             allowed: first(&|wish| is(wish, Class::Allow)),
             denied: denied.or_else(|| first(&|wish| is(wish, Class::Deny))).or_else(|| stranger.clone()),
             approved: first(&|wish| asks(wish) && by_policy(wish)).or_else(|| first(&asks)),
             stranger,
         }
     }
+}
+
+/// Whether a policy has a say in a ruling.
+fn is_heard(slug: &str, ruling: &Ruling) -> bool {
+    ruling.clauses.iter().any(|clause| clause == slug) || ruling.notes.iter().any(|note| note.clause == slug)
 }
 
 /// The tools of an operator as an agent may tell of them. One without an operator may be asked for anything.
@@ -159,5 +175,24 @@ mod tests {
         check("", deny, [None, None, Some(STRANGER)]);
         let path = "match: {action: workspace.write, subject: 'workspace:/finance/**'}\ndecision: deny";
         check("{id: 'kind:edit'}", path, [None, Some("kind:edit"), Some("kind:edit")]);
+    }
+
+    #[test]
+    fn policies_that_match_nothing_are_named() {
+        let check = |tools: &str, policy: &str, missed: &[&str], untried: &[&str]| {
+            let found = wishes(tools, &format!("match: {{action: tool.call, {policy}}}\ndecision: deny"));
+            assert_eq!(
+                (found.missed.as_slice(), found.untried.as_slice()),
+                (
+                    missed.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>().as_slice(),
+                    untried.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>().as_slice(),
+                ),
+                "{tools} {policy}"
+            );
+        };
+        check("{id: run_command}", "subject: run_command", &[], &[]);
+        check("{id: run_command}", "subject: run_comand", &["pp"], &[]);
+        check("{id: run_command}", "subject: 'workspace:/finance/**'", &[], &[]);
+        check("{id: run_command}", "subject: session.set_mode", &[], &["pp"]);
     }
 }

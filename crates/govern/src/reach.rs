@@ -1,0 +1,153 @@
+//! Which calls a policy can be about at all, before anybody makes one.
+
+use std::collections::BTreeSet;
+
+use narrows_acp::method;
+use narrows_manifest::types::acp::Kind as Role;
+use narrows_manifest::{BoundPolicy, Bundle};
+use narrows_policy::{Clause, Kind};
+
+/// The tools that our own agent has for the files and terminals of its client, and its plan.
+const BUILT_IN: [&str; 5] = ["read_file", "write_file", "edit_file", "run_command", "update_plan"];
+
+/// What is decided on and is no tool of an operator: what an agent wants of the client, a turn, and changes of a session.
+const OTHERS: [&str; 7] = [
+    method::FS_READ_TEXT_FILE,
+    method::FS_WRITE_TEXT_FILE,
+    method::TERMINAL_CREATE,
+    "turn",
+    "session.set_mode",
+    "session.set_model",
+    "session.set_config_option",
+];
+
+/// The names by which calls are decided on, where all of them are known.
+#[derive(Clone, Debug)]
+pub struct Reach<'a> {
+    bundle: &'a Bundle,
+    /// Names of tools. `None`: there may be others that nobody can know of from here.
+    tools: Option<BTreeSet<String>>,
+}
+
+impl<'a> Reach<'a> {
+    /// Those of a manifest.
+    #[must_use]
+    pub fn of(bundle: &'a Bundle) -> Self {
+        Self { bundle, tools: bundle.operator.as_ref().and_then(|_| tools(bundle)) }
+    }
+
+    /// The policies that no call can be what they are about, because no tool has the name that they have. Where one may have
+    /// it, and where a policy is about something else than tools, it is none of them.
+    #[must_use]
+    pub fn missed(&self) -> Vec<&'a BoundPolicy> {
+        let Some(tools) = &self.tools else { return Vec::new() };
+        let clauses = self.bundle.charter().clauses();
+        let misses = |clause: &&Clause| {
+            let is_name = |subject: &str| !subject.contains(':');
+            let kinds = Kind::ALL.map(|kind| format!("kind:{kind}"));
+            let mut names =
+                tools.iter().map(String::as_str).chain(OTHERS).chain(kinds.iter().map(String::as_str));
+            clause.is_known() && clause.tool().is_some_and(is_name) && !names.any(|name| clause.is_for(name))
+        };
+        let is_missed = |bound: &&BoundPolicy| {
+            let mut own = clauses.iter().filter(|clause| clause.slug() == bound.policy.front.slug).peekable();
+            own.peek().is_some() && own.all(|clause| misses(&clause))
+        };
+        self.bundle.policies.iter().filter(is_missed).collect()
+    }
+
+    /// The tools by their names, as far as the operator has them.
+    pub fn tools(&self) -> impl Iterator<Item = &str> {
+        self.tools.iter().flatten().map(String::as_str).filter(|name| !name.starts_with("kind:"))
+    }
+}
+
+/// Every name that a tool can have, unless it can be any.
+fn tools(bundle: &Bundle) -> Option<BTreeSet<String>> {
+    let is_ours = bundle.role == Role::Server && bundle.agent.is_none();
+    let by_kind = bundle.tools.names.iter().any(|name| name.starts_with("kind:"));
+    // Whoever may use a kind of tools may use them by whatever names an agent has for them.
+    if by_kind && !is_ours {
+        return None;
+    }
+    let mut names = bundle.tools.names.clone();
+    if is_ours {
+        names.extend(BUILT_IN.map(str::to_owned));
+    }
+    for (server, allow) in &bundle.tools.servers {
+        // All tools of a server: it alone knows which these are.
+        for tool in allow.as_ref()? {
+            names.extend([tool.clone(), format!("{server}/{tool}")]);
+        }
+    }
+    Some(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use narrows_manifest::{Memory, resolve};
+
+    use super::*;
+
+    /// Whether a policy with this subject is missed, by an operator of a kind with these tools.
+    fn missed(kind: &str, tools: &str, matching: &str, decision: &str) -> bool {
+        let files = Memory::default()
+            .with("n/ACP.md", format!("---\nname: n\nid: nn\ndescription: d\nversion: 1.0.0\nkind: {kind}\ntransport: stdio\nmetadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: governance-aware\n    operator: ./OPERATOR.md\n---\n"))
+            .with("n/AGENT-CLI.md", "---\nname: n\nid: nn\ndescription: d\nversion: 1.0.0\nbin: a\nbin_args: []\ninstall: [{method: npm, package: h}]\nprotocol: acp\nacp: ./ACP.md\nversion_check: {cmd: a --version, parse: '(\\d+)', range: '>=1.0.0'}\nsandbox: {provider: local, config: {}}\n---\n")
+            .with("n/OPERATOR.md", format!("---\nname: N\nid: nn\npersona_summary: p\nversion: 1.0.0\nprofile: {{role: r, voice: v, boundaries: []}}\ntools: [{tools}]\ngovernance: {{audit_log: 'audit:default', autonomy: autonomous}}\n---\n"))
+            .with("n/GOVERNANCE.md", "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\nautonomy: {level: 2}\npolicies: [{id: p, ref: ./POLICY.md}]\n---\n")
+            .with("n/POLICY.md", format!("---\nschema: agentgovernance/v1\ndoctype: policy\nslug: pp\nversion: 1.0.0\nmatch: {{{matching}}}\ndecision: {decision}\n---\n"));
+        let bundle = resolve(&files, Path::new("n/ACP.md")).unwrap_or_else(|findings| panic!("{findings}"));
+        !Reach::of(&bundle).missed().is_empty()
+    }
+
+    #[track_caller]
+    fn check(tools: &str, subject: &str, expected: bool) {
+        let matching = format!("action: tool.call, subject: '{subject}'");
+        assert_eq!(missed("server", tools, &matching, "deny"), expected, "server: {tools}: {subject}");
+        assert_eq!(missed("bridge", tools, &matching, "deny"), expected, "bridge: {tools}: {subject}");
+    }
+
+    #[test]
+    fn a_name_that_no_tool_has_is_missed() {
+        check("{id: run_command}", "run_comand", true);
+        check("{id: run_command}", "run_command", false);
+        check("{id: run_command}", "walk_*", true);
+        check("{id: run_command}", "run_*", false);
+        check("{id: run_command}", "*", false);
+        check("", "pay", true);
+        check("{kind: mcp, server: notes, allow: [add]}", "notes/add", false);
+        check("{kind: mcp, server: notes, allow: [add]}", "add", false);
+        check("{kind: mcp, server: notes, allow: [add]}", "notes/*", false);
+        check("{kind: mcp, server: notes, allow: [add]}", "notse/add", true);
+        check("{kind: mcp, server: notes, allow: [resources/read]}", "notes/resources/read", false);
+    }
+
+    #[test]
+    fn what_may_be_meant_is_not() {
+        // What is no name of a tool.
+        for subject in ["workspace:/finance/**", "/finance/**", "kind:execute", "kind:*", "k*", "invoice:7"] {
+            check("{id: run_command}", subject, false);
+        }
+        for subject in OTHERS {
+            check("{id: run_command}", subject, false);
+        }
+        // All tools of a server may have any name.
+        check("{kind: mcp, server: notes}, {id: run_command}", "run_comand", false);
+        check("{kind: mcp, server: notes}", "notes/anything", false);
+        // Another agent has its own names for tools of a kind; ours are known.
+        let matching = "action: tool.call, subject: Bash";
+        assert!(!missed("bridge", "{id: 'kind:execute'}", matching, "deny"));
+        assert!(missed("server", "{id: 'kind:execute'}", matching, "deny"));
+        assert!(!missed("server", "{id: read_file}", "action: tool.call, subject: run_command", "deny"));
+        // What others decide on.
+        assert!(!missed("server", "", "action: payment.send, subject: rent", "deny"));
+        assert!(!missed("server", "", "action: tool.call", "deny"));
+        // As in a decision: what permits must be written as the tool is.
+        let matching = "action: tool.call, subject: Run_Command";
+        assert!(!missed("server", "{id: run_command}", matching, "deny"));
+        assert!(missed("server", "{id: run_command}", matching, "allow"));
+    }
+}
