@@ -12,7 +12,7 @@ use super::{Agent, AuditTarget, BoundPolicy, EffectiveGovernance, SandboxPlan, S
 use crate::capabilities::Capabilities;
 use crate::code::Code;
 use crate::document::Document;
-use crate::finding::{Draft, Findings};
+use crate::finding::{Draft, Findings, shown};
 use crate::types::acp::{Acp, Kind as Role, McpServer};
 use crate::types::operator::Operator;
 use crate::yaml::Place;
@@ -114,7 +114,9 @@ pub(super) fn mcp_servers(reading: &mut Reading<'_>, acp: &Loaded<Acp>) -> Vec<M
             match reading.bytes_at(acp, reference) {
                 Ok((_, bytes)) => description = crate::document::front_matter(&bytes),
                 Err(error) => {
-                    let message = format!("the description of an MCP server cannot be had: {error}");
+                    let (name, file) = (shown(&server.name, 64), shown(reference, 200));
+                    let message =
+                        format!("the description `{file}` of the MCP server `{name}` cannot be had: {error}");
                     let draft = Draft::warning(Code::NotFound, at, message).key("metadata.aip44.mcp_servers");
                     reading.find(acp, draft.value(reference));
                 }

@@ -45,7 +45,8 @@ pub(super) fn load(
         let written = items.iter().find(|item| item.get("id").and_then(|id| id.text()) == Some(&entry.id));
         let at = written.and_then(|item| item.get("ref")).map_or(at, |reference| reference.at);
         let code = Some(Code::Policy);
-        if let Some(policy) = reading.referred::<Policy, _>(&source, &entry.r#ref, at, "policies", code) {
+        let key = format!("policies.{}.ref", crate::finding::shown(&entry.id, 64));
+        if let Some(policy) = reading.referred::<Policy, _>(&source, &entry.r#ref, at, &key, code) {
             policies.push(BoundPolicy { entry: Some(entry.clone()), policy });
         }
     }

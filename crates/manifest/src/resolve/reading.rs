@@ -9,7 +9,7 @@ use super::plan::{Loaded, Pin};
 use crate::code::Code;
 use crate::document::{self, FrontMatter, LONGEST};
 use crate::files::{Files, FilesError, join};
-use crate::finding::{Draft, Findings};
+use crate::finding::{Draft, Findings, shown};
 use crate::yaml::Place;
 
 /// The most files that one manifest leads to.
@@ -92,7 +92,8 @@ impl<'a> Reading<'a> {
             Ok((path, bytes)) => self.parse(&path, &bytes),
             Err(error) => {
                 let code = code.unwrap_or(code_of(&error));
-                let draft = Draft::error(code, at, format!("the file cannot be had: {error}")).key(key);
+                let message = format!("the file `{}` cannot be had: {error}", shown(reference, 200));
+                let draft = Draft::error(code, at, message).key(key);
                 let hint = match error {
                     FilesError::Outside => "keep it below the root of the workspace, or name a wider root",
                     _ => "write a path from the directory of this file on, such as ./FILE.md",

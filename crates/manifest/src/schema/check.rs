@@ -51,7 +51,11 @@ impl Walk<'_> {
         if let Some(wanted) = keywords.get("type").and_then(Value::as_str)
             && !is(wanted, spot.node)
         {
-            found.push(words::wrong_type(wanted, keywords.get("enum"), spot));
+            let fits = |text: &str| {
+                let pattern = keywords.get("pattern").and_then(Value::as_str);
+                pattern.is_none_or(|pattern| self.checker.fits(pattern, text))
+            };
+            found.push(words::wrong_type(wanted, keywords.get("enum"), &fits, spot));
             return;
         }
         if let Some(Value::Array(allowed)) = keywords.get("enum")
@@ -172,6 +176,16 @@ impl Walk<'_> {
         let resolved: Vec<&Value> = options.iter().map(|option| self.checker.resolve(option)).collect();
         if resolved.iter().all(|option| option.get("type").is_none() && option.get("required").is_some()) {
             found.push(words::one_of_keys(&resolved, spot));
+            return;
+        }
+        // A word that is none as it stands, and would be one as an id.
+        let takes = |option: &&&Value| {
+            let id = option.get("properties").and_then(|properties| properties.get("id"));
+            let alone = option.get("required").and_then(Value::as_array).is_some_and(|keys| keys == &["id"]);
+            alone && id.is_some_and(|id| self.tried(id, spot).is_empty())
+        };
+        if let (Content::Text(text), Some(_)) = (&spot.node.content, resolved.iter().find(takes)) {
+            found.push(words::write_id(text, spot));
             return;
         }
         let shaped = |option: &Value| {

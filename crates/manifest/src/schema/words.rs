@@ -70,7 +70,13 @@ fn type_name(wanted: &str) -> &'static str {
     }
 }
 
-pub(super) fn wrong_type(wanted: &str, allowed: Option<&Value>, spot: Spot<'_>) -> Draft {
+/// `fits` says whether a text would have the form it needs.
+pub(super) fn wrong_type(
+    wanted: &str,
+    allowed: Option<&Value>,
+    fits: &dyn Fn(&str) -> bool,
+    spot: Spot<'_>,
+) -> Draft {
     let spot = at_value(spot);
     let empty = matches!(&spot.node.content, Content::Null(raw) if raw.is_empty());
     if empty {
@@ -86,10 +92,16 @@ pub(super) fn wrong_type(wanted: &str, allowed: Option<&Value>, spot: Spot<'_>) 
     let scalar = matches!(&spot.node.content, Content::Null(_) | Content::Bool(..) | Content::Number(..));
     if let (true, "string", Some(raw)) = (scalar, wanted, spot.node.raw()) {
         let name = spot.path.rsplit('.').next().unwrap_or(spot.path);
+        let lacks = expected(spot).filter(|_| !fits(raw)).map(|expected| format!("; {expected}"));
         let raw = shown(raw, 80);
         let message = format!("`{raw}` without quotes is {}, and a text belongs here", spot.node.is_a());
         let quoted = if name.ends_with(']') { format!("\"{raw}\"") } else { format!("{name}: \"{raw}\"") };
-        return draft(Code::QuoteIt, spot, message).hint(format!("quote it: {quoted}"));
+        // Quotes alone would only lead to the next mistake.
+        let hint = match lacks {
+            Some(lacks) => format!("quote it, in its whole form{lacks}"),
+            None => format!("quote it: {quoted}"),
+        };
+        return draft(Code::QuoteIt, spot, message).hint(hint);
     }
     let message = format!("this is {}, and {} belongs here", spot.node.is_a(), type_name(wanted));
     with_expected(draft(Code::Type, spot, message), spot)
@@ -131,6 +143,20 @@ pub(super) fn pattern(pattern: &str, spot: Spot<'_>) -> Draft {
         Some(hint) => draft.hint(hint),
         None => draft.hint(format!("it has to match {pattern}")),
     }
+}
+
+/// A word that has to be written as the id of something.
+pub(super) fn write_id(text: &str, spot: Spot<'_>) -> Draft {
+    let spot = at_value(spot);
+    let message = format!("{} cannot stand here by itself", quoted(spot.node));
+    let id = match text.contains([':', '#', '{', '[', '*', '&', '!', '|', '>', '\'', '"', '%', '@', '`']) {
+        true => format!("'{}'", shown(&text.replace('\'', "''"), 80)),
+        false => shown(text, 80),
+    };
+    let hint = format!(
+        "write `- id: {id}`; only names of small letters, digits and hyphens can stand by themselves"
+    );
+    draft(Code::Pattern, spot, message).hint(hint)
 }
 
 pub(super) fn range(least: Option<f64>, most: Option<f64>, spot: Spot<'_>) -> Draft {

@@ -83,6 +83,46 @@ fn texts_that_yaml_takes_for_something_else_want_quotes() {
 }
 
 #[test]
+fn what_quotes_alone_do_not_mend_is_told_in_whole() {
+    check_file(
+        "ACP.md",
+        &acp("").replace("version: 1.0.0", "version: 1.0"),
+        &[
+            "ACP.md:5:10: error[quote-it]: version: `1.0` without quotes is a number, and a text belongs here; quote it, in \
+             its whole form; expected: the version of this file: three numbers such as \"1.0.0\"",
+        ],
+    );
+}
+
+#[test]
+fn tools_that_have_to_be_written_as_ids_are_told_so() {
+    let operator = |tools: &str| {
+        format!(
+            "name: N\nid: nn\npersona_summary: p\nversion: 1.0.0\n\
+             profile: {{role: r, voice: v, boundaries: []}}\ntools:\n- {tools}"
+        )
+    };
+    check_file("OPERATOR.md", &operator("read-file"), &[]);
+    check_file("OPERATOR.md", &operator("id: read_file"), &[]);
+    check_file(
+        "OPERATOR.md",
+        &operator("read_file"),
+        &[
+            "OPERATOR.md:8:3: error[pattern]: tools[0]: `read_file` cannot stand here by itself; write `- id: read_file`; \
+             only names of small letters, digits and hyphens can stand by themselves",
+        ],
+    );
+    check_file(
+        "OPERATOR.md",
+        &operator("kind:read"),
+        &[
+            "OPERATOR.md:8:3: error[pattern]: tools[0]: `kind:read` cannot stand here by itself; write `- id: 'kind:read'`; \
+             only names of small letters, digits and hyphens can stand by themselves",
+        ],
+    );
+}
+
+#[test]
 fn misspelt_keys_are_recognised() {
     check_acp(
         "govenance: ./GOVERNANCE.md\nx-vendor: 1",

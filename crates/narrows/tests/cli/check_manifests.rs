@@ -87,7 +87,7 @@ fn a_directory_is_looked_at_as_a_whole() {
     notes/ACP.md: valid by itself; what it leads to was not looked at: narrows check notes
     notes/GOVERNANCE.md: valid
     --- stderr ---
-    error: notes/ACP.md:12:5: metadata.aip44.operator: the file cannot be had: there is no such file
+    error: notes/ACP.md:12:5: metadata.aip44.operator: the file `./OPERATOR.md` cannot be had: there is no such file
     hint: write a path from the directory of this file on, such as ./FILE.md
     --- exit 2 ---
     ");
