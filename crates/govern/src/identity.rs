@@ -75,6 +75,16 @@ pub trait Owners: fmt::Debug + Send + Sync {
 }
 
 impl Principal {
+    /// Whether it is a user of this machine, who may know where things lie here.
+    pub(crate) fn is_local(&self) -> bool {
+        match self.method {
+            Method::Process | Method::UnixPeer | Method::SocketOwner => true,
+            // A bus names users whom it knows by its unix socket, and others as `bus:…`.
+            Method::Bus => self.id.starts_with("user:") || self.id.starts_with("uid:"),
+            Method::Token | Method::Certificate | Method::Signature | Method::Unauthenticated => false,
+        }
+    }
+
     /// Whether it may cause this call, as far as its scopes go. A kind is that which the call turns out to be: whatever an
     /// agent calls it, each of them has to be in scope.
     pub(crate) fn may_cause(&self, call: &Call) -> bool {

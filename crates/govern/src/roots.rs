@@ -22,6 +22,20 @@ pub enum Outside {
     Elsewhere,
 }
 
+impl Outside {
+    /// The same with the path and where it would have to lie, for who may know that.
+    pub(crate) fn told(&self, path: &Path, roots: &[PathBuf]) -> String {
+        let shown = |path: &Path| -> String {
+            path.to_string_lossy().chars().take(LONGEST).flat_map(char::escape_debug).collect()
+        };
+        let roots: Vec<String> = roots.iter().map(|root| format!("\"{}\"", shown(root))).collect();
+        format!("{self}: \"{}\" is not in {}", shown(path), roots.join(" or "))
+    }
+}
+
+/// How much of a path is told.
+const LONGEST: usize = 1000;
+
 /// Follows the links of a path that exists.
 pub trait Ground: fmt::Debug + Send + Sync {
     /// The path without links.
@@ -92,6 +106,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_path_is_told_on_one_line_with_where_it_would_have_to_lie() {
+        let roots = ["/w".into(), "/v".into()];
+        assert_eq!(
+            Outside::Elsewhere.told(Path::new("/a\n\"b"), &roots),
+            "the path lies outside the directories of the operator: \"/a\\n\\\"b\" is not in \"/w\" or \"/v\""
+        );
+        assert!(Outside::Elsewhere.told(Path::new(&"/é".repeat(5000)), &roots).len() < 2 * LONGEST);
+    }
 
     #[test]
     fn paths_are_admitted_by_where_they_are() {

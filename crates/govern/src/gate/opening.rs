@@ -163,7 +163,9 @@ impl<O: Out> Pass<'_, O> {
         for value in named {
             let path = Path::new(value.as_str().unwrap_or_default());
             let real = admit(path, &mandate.roots, &*self.gate.ground).map_err(|outside| {
-                Refusal::new(Code::InvalidParams, outside.to_string(), "cwd_outside_root")
+                let is_local = self.gate.who.is_local();
+                let words = if is_local { outside.told(path, &mandate.roots) } else { outside.to_string() };
+                Refusal::new(Code::InvalidParams, words, "cwd_outside_root")
             })?;
             roots.push(real);
         }

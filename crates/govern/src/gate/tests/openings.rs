@@ -44,12 +44,25 @@ fn sessions_live_in_the_roots_and_their_beginning_is_recorded() {
     scene.ask(3, "session/load", &json!({"sessionId": "s", "cwd": "/w", "additionalDirectories": ["/x"]}));
     assert_snapshot!(scene.seen(), @r#"
     log session.refused deny code="cwd_outside_root"
-    c < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the path lies outside the directories of the operator","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
+    c < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the path lies outside the directories of the operator: \"/etc\" is not in \"/w\"","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
     log session.refused deny code="cwd_outside_root"
-    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the path has `..` or a NUL in it","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
+    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the path has `..` or a NUL in it: \"/w/../etc\" is not in \"/w\"","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
     log session.refused deny code="cwd_outside_root"
-    c < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the path lies outside the directories of the operator","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
+    c < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the path lies outside the directories of the operator: \"/x\" is not in \"/w\"","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
     "#);
+    // Where things lie here is nothing for who is somewhere else.
+    for (method, id) in [
+        (Method::Token, "token:laptop"),
+        (Method::Certificate, "cert:laptop"),
+        (Method::Bus, "bus:token:laptop"),
+        (Method::Unauthenticated, "tcp:loopback"),
+    ] {
+        let mut scene = Scene::new();
+        scene.gate.who = Principal { id: id.into(), method, ..Principal::default() };
+        scene.ask(1, "session/new", &json!({"cwd": "/etc", "mcpServers": []}));
+        let seen = scene.seen();
+        assert!(seen.contains("\"the path lies outside the directories of the operator\""), "{seen}");
+    }
     scene.ask(4, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
     scene.answer(4, &json!({"sessionId": "s"}));
     assert_snapshot!(scene.seen(), @r#"
