@@ -254,6 +254,7 @@ impl Authority {
             locations: paths,
             options: Vec::new(),
             decision: decision.clone(),
+            approval: None,
         };
         let (reply, by) = self.settle(question).await;
         let allowed = reply == Reply::Allow;

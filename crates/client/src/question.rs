@@ -44,6 +44,18 @@ pub struct Question {
     pub options: Vec<PermissionOption>,
     /// What the rules say.
     pub decision: Decision,
+    /// The approval that it is, if a gate in front of the agent asks for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Approval>,
+}
+
+/// An approval that a gate in front of the agent asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Approval {
+    /// By what `narrows approve` knows it.
+    pub id: String,
+    /// Why it is asked for, in the gate's words: the policy, or that there is none.
+    pub reason: String,
 }
 
 /// The answer to a question.

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use narrows_client::{PermissionOption, Question, Reply};
+use narrows_client::{Approval, PermissionOption, Question, Reply};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::oneshot;
@@ -116,9 +116,20 @@ fn render(question: &Question, colour: Colour) -> String {
             ));
         }
     };
-    row("about", question.description.as_deref().unwrap_or_default());
-    row("what", &what(question));
-    row("why asked", &question.decision.because.to_string());
+    match &question.approval {
+        // What the gate says of it is all that there is to say; rules here have no part in it.
+        Some(Approval { id, reason }) => {
+            row("what", &what(question));
+            row("why asked", &format!("governance: {reason}"));
+            let elsewhere = format!("`narrows approve {id} --key FILE`");
+            row("approval", &format!("{id}; who has a key can also give it elsewhere: {elsewhere}"));
+        }
+        None => {
+            row("about", question.description.as_deref().unwrap_or_default());
+            row("what", &what(question));
+            row("why asked", &question.decision.because.to_string());
+        }
+    }
     let mut keys = vec!["[y] yes, this once".to_owned(), "[n] no, or Enter".to_owned()];
     keys.extend(question.options.iter().enumerate().map(|(number, option)| {
         let name = line(&option.name);
@@ -173,10 +184,9 @@ mod tests {
         PermissionOption { option_id: id.to_owned(), name: id.to_uppercase(), kind: kind.to_owned() }
     }
 
-    #[track_caller]
-    fn check(input: serde_json::Value, locations: &[&str], expected: &str) {
+    fn question(input: serde_json::Value, locations: &[&str]) -> Question {
         let because = Because::Preset { access: Access::Medium, kind: Kind::Delete, why: "asks about it" };
-        let question = Question {
+        Question {
             id: "perm_1".to_owned(),
             session_id: "s".to_owned(),
             run_id: None,
@@ -189,7 +199,13 @@ mod tests {
             locations: locations.iter().map(Into::into).collect(),
             options: vec![option("a", "allow_once"), option("b", "allow_always")],
             decision: Decision { verdict: Verdict::Ask, because, about: None },
-        };
+            approval: None,
+        }
+    }
+
+    #[track_caller]
+    fn check(input: serde_json::Value, locations: &[&str], expected: &str) {
+        let question = question(input, locations);
         let expected = format!(
             "\nThe agent asks for permission: Clean\\u{{1b}}[2J up\n  what: {expected}\n  why asked: no rule matches, and medium access asks about it\n  [y] yes, this once  [n] no, or Enter  [1] A  [2] B (lasts)\nAllow it? "
         );
@@ -205,6 +221,18 @@ mod tests {
         check(json!({"command": "rm", "args": ["-r", "a b"]}), &[], "rm -r 'a b'");
         let long = "x".repeat(1000);
         check(json!({"command": long}), &[], &long);
+    }
+
+    #[test]
+    fn an_approval_is_shown_with_its_policy_and_its_name() {
+        let approval = Approval {
+            id: "n-1".to_owned(),
+            reason: "require-approval: policy `removing` says so".to_owned(),
+        };
+        let question = Question { approval: Some(approval), ..question(json!(null), &["/a"]) };
+        let shown = render(&question, Colour::off());
+        let expected = "  what: delete /a\n  why asked: governance: require-approval: policy `removing` says so\n  approval: n-1; who has a key can also give it elsewhere: `narrows approve n-1 --key FILE`\n";
+        assert!(shown.contains(expected), "{shown}");
     }
 
     #[test]

@@ -191,6 +191,7 @@ mod tests {
             locations: Vec::new(),
             options: Vec::new(),
             decision: Decision { verdict: Verdict::Ask, because, about: None },
+            approval: None,
         })
     }
 

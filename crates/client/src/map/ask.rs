@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use super::call::{Call, Patch};
 use super::read::{Fields, list, object, string};
 use super::{Emit, Mapper, surrogate};
+use crate::Approval;
 use crate::event::{EventBody, Json, Payload, PermissionRequested, PermissionResolved, RuntimeEvent};
 
 /// An option that a request offers.
@@ -37,8 +38,8 @@ pub struct Asked {
     pub cwd: Option<String>,
     /// What it offers. Options that cannot be read are not offered.
     pub options: Vec<Choice>,
-    /// Whether a gate in front of the agent asks for the approval that its governance wants.
-    pub is_approval: bool,
+    /// The approval that its governance wants, where a gate in front of the agent asks for one.
+    pub approval: Option<Approval>,
     /// Why the request could not be read in whole: then it is not known what it is about.
     pub problem: Option<String>,
 }
@@ -70,12 +71,12 @@ struct Request<'a> {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Meta {
-    aip44: Option<Approval>,
+    aip44: Option<Gate>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Approval {
+struct Gate {
     approval: Option<String>,
     reason: Option<String>,
 }
@@ -158,8 +159,10 @@ impl Mapper {
         asked.title = words(request.title.or(request.message));
         let meta: Meta = request.meta.and_then(|meta| object(meta.get()).ok()).unwrap_or_default();
         let gate = meta.aip44.unwrap_or_default();
-        asked.is_approval = gate.approval.is_some();
-        let reason = gate.reason.filter(|_| asked.is_approval).map(|why| format!("governance asks: {why}"));
+        let reason = gate.reason.unwrap_or_default();
+        asked.approval = gate.approval.map(|id| Approval { id, reason });
+        let asks = asked.approval.as_ref().filter(|approval| !approval.reason.is_empty());
+        let reason = asks.map(|approval| format!("governance asks: {}", approval.reason));
         asked.description = words(request.description).or(reason);
         let subject: Subject<'_> = match request.subject.map(|subject| object(subject.get())) {
             Some(Ok(subject)) => subject,

@@ -44,7 +44,7 @@ impl Actor {
             // What cannot be read in whole cannot be judged: somebody may look at it, but no rule lets it pass.
             decision.verdict = decision.verdict.max(Verdict::Ask);
         }
-        if asked.is_approval && matches!(decision.because, Because::Preset { .. }) {
+        if asked.approval.is_some() && matches!(decision.because, Because::Preset { .. }) {
             // An approval is somebody's word, or that of a rule somebody wrote for it; a preset is neither.
             decision.verdict = decision.verdict.max(Verdict::Ask);
         }
@@ -75,6 +75,7 @@ impl Actor {
             locations: asked.call.paths().into_iter().map(Into::into).collect(),
             options: options.clone(),
             decision: decision.clone(),
+            approval: asked.approval.clone(),
         };
         // For good only where nothing less is to be had and everything is allowed anyway.
         let may_always = authority.access() == Access::High;
