@@ -15,7 +15,7 @@ use crate::cli::Output;
 use crate::screen::Piece;
 use crate::terminal::{Colour, Style, line, long_line, text as safe_text};
 use ledger::Ledger;
-pub(crate) use ledger::{GATE, Refusal};
+pub(crate) use ledger::{ANSWER, GATE, Refusal};
 use plan::Plans;
 
 /// How much text one JSON object may hold.
@@ -87,7 +87,7 @@ impl Presenter {
         self.kept
     }
 
-    /// What was refused by the rules, or because nobody could be asked.
+    /// What was refused: by the rules, by whoever was asked, or because nobody could be.
     pub(crate) fn denied(&self) -> &[Refusal] {
         self.ledger.denied()
     }

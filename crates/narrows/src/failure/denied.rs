@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Code, Failure};
-use crate::present::{GATE, Refusal};
+use crate::present::{ANSWER, GATE, Refusal};
 use crate::terminal::line;
 
 /// How many hints are given: an agent may be refused many things.
@@ -21,7 +21,15 @@ impl Failure {
         let Some(first) = refused.first() else { return Ok(()) };
         let wanted = line(&first.wanted);
         let is_unapproved = refused.iter().all(|refusal| refusal.by == GATE);
+        let is_answered = refused.iter().any(|refusal| refusal.by == ANSWER);
         let message = match refused.len() {
+            1 if is_answered => format!("what the agent wanted was not allowed: {wanted} ({})", first.words),
+            count if is_answered => {
+                format!(
+                    "{count} things that the agent wanted were not allowed, the first: {wanted} ({})",
+                    first.words
+                )
+            }
             1 if is_unapproved => {
                 format!("what the agent wanted was not approved: {wanted} ({})", first.words)
             }
@@ -52,6 +60,13 @@ fn remedy(refusal: &Refusal) -> String {
     match text("by").as_str() {
         _ if refusal.by == GATE => {
             "it is for the signers of its governance: `narrows approve --list` shows them what waits, while it waits".to_owned()
+        }
+        "rule" if refusal.by == ANSWER && text("file") == THE_GATE => {
+            "a policy of the governance wants it to be asked, and you said no".to_owned()
+        }
+        _ if refusal.by == ANSWER => {
+            "you said no, and the agent went on without it; a rule of --policy lets it, or refuses it, without a question"
+                .to_owned()
         }
         _ if refusal.by == "timed out" => {
             "nobody answered the question in time; --permission-timeout gives more".to_owned()
@@ -139,8 +154,10 @@ mod tests {
         check("policy", &json!({"by": "unreadable"}), "the command is too long");
         check("policy", &Value::Null, "the line `refused:` says why");
         check(GATE, &Value::Null, "it is for the signers of its governance");
+        check(ANSWER, &preset("medium"), "you said no, and the agent went on without it");
         let gate = json!({"by": "rule", "file": THE_GATE, "line": 1, "number": 1, "name": "the gate asks"});
         check("nobody to ask", &gate, "a policy of the governance wants somebody to be asked");
+        check(ANSWER, &gate, "a policy of the governance wants it to be asked, and you said no");
     }
 
     #[test]
@@ -155,6 +172,9 @@ mod tests {
         assert_eq!(told(&both), "2 things that the agent wanted were not approved, the first: Do it (no)");
         let mixed = [unapproved, refusal("policy", Value::Null)];
         assert!(told(&mixed).starts_with("the rules refused 2 things"));
+        let own = [refusal(ANSWER, Value::Null), refusal("policy", Value::Null)];
+        assert_eq!(told(&own[..1]), "what the agent wanted was not allowed: Do it (no)");
+        assert!(told(&own).starts_with("2 things that the agent wanted were not allowed, the first: Do it"));
     }
 
     #[test]

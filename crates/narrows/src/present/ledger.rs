@@ -13,6 +13,9 @@ const MOST: usize = 64;
 /// Who has refused what had to be approved by others.
 pub(crate) const GATE: &str = "gate";
 
+/// Who has refused what was asked here: the person at the terminal, or the program that answers.
+pub(crate) const ANSWER: &str = "answer";
+
 /// Something that was refused.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Refusal {
@@ -31,7 +34,7 @@ pub(crate) struct Refusal {
 pub(super) struct Ledger {
     /// What is not settled, by id.
     asked: HashMap<String, String>,
-    /// What was refused by the rules, or because nobody could be asked.
+    /// What was refused, by whomever. What was given up with the turn is none of it.
     denied: Vec<Refusal>,
 }
 
@@ -41,7 +44,7 @@ impl Ledger {
         !self.asked.is_empty()
     }
 
-    /// What was refused by the rules, or because nobody could be asked.
+    /// What was refused: by the rules, by whoever was asked, or because nobody could be.
     pub(super) fn denied(&self) -> &[Refusal] {
         &self.denied
     }
@@ -59,8 +62,8 @@ impl Ledger {
             Payload::PermissionResolved(resolved) => {
                 let wanted = self.asked.remove(&resolved.request_id).unwrap_or_default();
                 let refusal = refusal(resolved, &wanted)?;
-                let is_by_rules = !matches!(refusal.by.as_str(), "" | "answer" | "cancelled");
-                if is_by_rules && self.denied.len() < MOST {
+                let is_meant = !matches!(refusal.by.as_str(), "" | "cancelled");
+                if is_meant && self.denied.len() < MOST {
                     self.denied.push(refusal.clone());
                 }
                 Some(refusal)
@@ -92,7 +95,7 @@ fn refusal(resolved: &PermissionResolved, wanted: &str) -> Option<Refusal> {
     let said = decision["words"].as_str().unwrap_or_default();
     let words = match by {
         "policy" => line(said),
-        "answer" => "you said no".to_owned(),
+        ANSWER => "you said no".to_owned(),
         "timed out" => "nobody answered in time".to_owned(),
         "nobody to ask" => {
             format!("nobody can be asked; {}", line(said.strip_prefix("ask: ").unwrap_or(said)))

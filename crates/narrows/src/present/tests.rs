@@ -108,13 +108,14 @@ fn what_was_refused_is_told_and_remembered() {
     for (outcome, by, expected, denied) in [
         (refused.clone(), "policy", "[refused: Write /a (deny: no rule)]", 1),
         (refused.clone(), "nobody to ask", "[refused: Write /a (nobody can be asked; deny: no rule)]", 1),
-        (refused, "answer", "[refused: Write /a (you said no)]", 0),
+        (refused, "answer", "[refused: Write /a (you said no)]", 1),
         (
             json!({"outcome": "selected", "optionKind": "reject_once"}),
             "answer",
             "[refused: Write /a (you said no)]",
-            0,
+            1,
         ),
+        (json!({"outcome": "cancelled"}), "cancelled", "[refused: Write /a (cancelled)]", 0),
         (json!({"outcome": "selected", "optionKind": "allow_once"}), "policy", "", 0),
         (json!({"outcome": "allowed"}), "policy", "", 0),
     ] {

@@ -47,9 +47,9 @@ fn a_program_answers_questions() {
     };
     for (input, outcome, by, exit) in [
         (answer(json!({"allow": true})), json!("allow_once"), "answer", 0),
-        (answer(json!({"allow": false})), json!("reject_once"), "answer", 0),
+        (answer(json!({"allow": false})), json!("reject_once"), "answer", 9),
         (answer(json!({"optionId": "allow_always"})), json!("allow_always"), "answer", 0),
-        (answer(json!({"optionId": "invented"})), json!("reject_once"), "answer", 0),
+        (answer(json!({"optionId": "invented"})), json!("reject_once"), "answer", 9),
         // Whoever says nothing more cannot be asked, and has not said no.
         ("nonsense\n".to_owned(), json!("reject_once"), "nobody to ask", 9),
     ] {

@@ -121,7 +121,7 @@ fn the_long_help() {
         5  the agent cannot be started
         6  the agent does not speak ACP as we know it
         7  a deadline has passed
-        9  the agent has answered, but something it wanted was refused by the rules or not approved
+        9  the agent has answered, but the rules, or who was asked, refused something it wanted
        70  something failed on this side
       129  cancelled by SIGHUP: the terminal was closed
       130  cancelled by Ctrl-C

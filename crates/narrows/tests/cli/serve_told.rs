@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
+use crate::person::Person;
 use crate::serve::asks;
 use crate::serve_budget::within_an_hour;
 use crate::serve_support::{Governed, policy};
@@ -11,7 +12,7 @@ use crate::support::{MARK, Running};
 
 /// `narrows run` with what is served, in the workspace.
 fn run<'a>(governed: &'a Governed, serve: &str, args: &[&str]) -> Running<'a> {
-    let agent = format!("narrows serve {serve} ACP.md");
+    let agent = format!("narrows serve {serve} {}", governed.root().join("ACP.md").display());
     let first = ["run", "--pass-env", MARK, "--agent", &agent];
     let mut command = governed.place.narrows(first.iter().chain(args));
     command.current_dir(governed.root()).env("NARROWS_DATA_DIR", governed.place.path().join("data"));
@@ -135,6 +136,36 @@ fn nobody_said_no_where_nobody_was_asked() {
     let log = std::fs::read_to_string(governed.log()).expect("a log");
     assert!(log.contains("nobody could be asked at the client of user:"), "{log}");
     assert!(told.ends_with("--- exit 9 ---\n"), "{told}");
+}
+
+#[test]
+fn who_is_asked_sees_the_policy_and_the_approval_and_a_no_is_an_exit_code() {
+    let governed = Governed::with_agent("client", &asks("delete"));
+    for (answer, said, code) in [("n\r", "rejected", 9), ("y\r", "allowed", 0)] {
+        let person = Person::serves(&governed.place, &["ws", "--", "go"]);
+        person.sees("why asked: governance: ");
+        person.sees("policy `removing` says so");
+        let screen = person.screen();
+        assert!(!screen.contains("the gate asks") && !screen.contains("about:"), "{screen}");
+        let id = waiting(&governed, &[]);
+        assert!(
+            screen.contains(&format!("approval: {id}; who has a key can also give it elsewhere")),
+            "{screen}"
+        );
+        person.types(answer);
+        person.sees(said);
+        assert_eq!(person.ends(), Some(code), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_session_elsewhere_is_told_with_its_path_the_root_and_what_to_write() {
+    let governed = Governed::bridge(&asks("delete"));
+    let told = run(&governed, "", &["--cwd", "/", "go"]).told();
+    let because =
+        "the path lies outside the directories of the operator: \"/\" is not in \"[DIR]/ws\" (-32602)";
+    assert!(told.contains(because), "{told}");
+    assert!(told.contains("hint: a session lives where you are, or where --cwd DIR says"), "{told}");
 }
 
 #[test]

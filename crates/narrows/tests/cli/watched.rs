@@ -84,7 +84,8 @@ fn a_question_stands_below_what_was_said_and_done() {
     person.types("n\r");
     person.sees("refused: Remove build output? (you said no)");
     person.sees("Then I will leave it as it is");
-    assert_eq!(person.ends(), Some(0));
+    person.sees("error: what the agent wanted was not allowed: Remove build output? (you said no)");
+    assert_eq!(person.ends(), Some(9));
 }
 
 #[test]
