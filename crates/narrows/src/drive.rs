@@ -93,13 +93,11 @@ impl Chosen {
         }
     }
 
-    /// Waits until a remote agent was told that we go. How the connection ended is known by then.
-    pub(crate) async fn finish(&self) {
-        if let Some(remote) = &self.remote
-            && let Err(failure) = remote.finish().await
-        {
-            tracing::debug!(why = failure.message(), "the connection to the agent ended");
-        }
+    /// Waits until a remote agent was told that we go. Tells how the connection was lost, if it was before that.
+    pub(crate) async fn finish(&self) -> Option<Failure> {
+        let lost = self.remote.as_ref()?.finish_later().await.err()?;
+        tracing::debug!(why = lost.message(), "the connection to the agent ended");
+        Some(lost)
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) enum Code {
     Protocol,
     /// A deadline has passed.
     Timeout,
-    /// The rules refused something.
+    /// The rules, or whoever was asked, refused something.
     Denied,
     /// Something failed on this side.
     Internal,
@@ -117,7 +117,7 @@ impl Code {
             Self::Denied => (
                 9,
                 "denied",
-                "the agent has answered, but something it wanted was refused by the rules or not approved",
+                "the agent has answered, but the rules, or who was asked, refused something it wanted",
             ),
             Self::Internal => (70, "internal", "something failed on this side"),
             Self::HungUp => (129, "hung_up", "cancelled by SIGHUP: the terminal was closed"),
@@ -144,6 +144,8 @@ pub(crate) struct Failure {
     rpc: Option<Box<RpcError>>,
     /// What the agent says about its model.
     fault: Option<Box<Fault>>,
+    /// It is that the agent has gone, by itself or with the connection to it.
+    is_gone: bool,
 }
 
 impl Failure {
@@ -157,7 +159,13 @@ impl Failure {
             hints: Vec::new(),
             rpc: None,
             fault: None,
+            is_gone: false,
         }
+    }
+
+    /// The same of an agent that is somewhere else: what has gone is the connection to it, and `lost` knows how.
+    pub(crate) fn or_lost(self, lost: Option<Self>) -> Self {
+        if self.is_gone { lost.unwrap_or(self) } else { self }
     }
 
     /// The same, because of `cause` and what caused that.

@@ -280,7 +280,10 @@ impl Conversation {
         // Somebody who sits there has seen what was refused, or has refused it.
         let outcome =
             if self.input.is_person() { outcome } else { outcome.and_then(|()| Failure::denied(&denied)) };
-        if let Err(failure) = outcome {
+        if let Err(mut failure) = outcome {
+            if is_gone {
+                failure = failure.or_lost(self.chosen.finish().await);
+            }
             match failure.code() {
                 Code::OutputClosed => return Some(Leaving::Failed(failure)),
                 Code::Terminated | Code::HungUp => {}

@@ -175,14 +175,16 @@ impl Conversation {
         // agent is ended by its guardian.
         let closing = async {
             let seen = runtime.close_with(Ladder::default()).await;
-            chosen.finish().await;
-            seen
+            (seen, chosen.finish().await)
         };
-        let seen = self.interrupts.unless(closing).await.map_err(Trouble::Leave)?;
+        let (seen, lost) = self.interrupts.unless(closing).await.map_err(Trouble::Leave)?;
         if outcome.is_ok() && seen.stray_lines > 0 {
             self.mention(format!("about the agent: {}", strayed(seen.stray_lines, &seen.strays))).await?;
         }
-        outcome
+        outcome.map_err(|trouble| match trouble {
+            Trouble::Ended(failure) => Trouble::Ended(failure.or_lost(lost)),
+            leave @ Trouble::Leave(_) => leave,
+        })
     }
 
     /// Says something beside the answer.

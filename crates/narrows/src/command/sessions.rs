@@ -56,10 +56,10 @@ async fn delete(chosen: Chosen, id: &str) -> Result<(), Failure> {
     let runtime = chosen.start(Offer::default()).await?;
     let deleted = runtime.delete_session(id).await;
     runtime.close().await;
-    chosen.finish().await;
+    let lost = chosen.finish().await;
     deleted.map_err(|error| match *error.problem {
         Problem::Unsupported(_) => Failure::cannot_delete(&name),
-        _ => error.into(),
+        _ => Failure::from(error).or_lost(lost),
     })
 }
 
@@ -69,10 +69,10 @@ async fn ask(chosen: Chosen, cwd: Option<&str>) -> Result<Vec<Listed>, Failure> 
     let runtime = chosen.start(Offer::default()).await?;
     let listed = runtime.list_sessions(cwd).await;
     runtime.close().await;
-    chosen.finish().await;
+    let lost = chosen.finish().await;
     let mut sessions = listed.map_err(|error| match *error.problem {
         Problem::Unsupported(_) => Failure::cannot_list(&name),
-        _ => error.into(),
+        _ => Failure::from(error).or_lost(lost),
     })?;
     // Some agents list all of them, whatever they are asked.
     sessions.retain(|session| cwd.is_none_or(|cwd| session.cwd == cwd || session.cwd.is_empty()));

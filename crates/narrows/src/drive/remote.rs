@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use narrows_link::Link;
-use narrows_remote::client::{self, Connected, Outcome, OwnFiles, Secret, Target};
+use narrows_remote::client::{self, Connected, Lost, Outcome, OwnFiles, Secret, Target};
 use tokio::time::timeout;
 
 use crate::cli::RemoteArgs;
@@ -55,11 +55,20 @@ impl Remote {
 
     /// Waits until it was told that we go; fails if the connection was lost before.
     pub(crate) async fn finish(&self) -> Result<(), Failure> {
+        let has_token = self.options.token.is_some();
+        self.ended().await.map_err(|lost| Failure::cut_off(&self.target, has_token, &lost))
+    }
+
+    /// The same of one that has answered us before.
+    pub(super) async fn finish_later(&self) -> Result<(), Failure> {
+        let has_token = self.options.token.is_some();
+        self.ended().await.map_err(|lost| Failure::cut_off_later(&self.target, has_token, &lost))
+    }
+
+    async fn ended(&self) -> Result<(), Lost> {
         let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(outcome) = outcome else { return Ok(()) };
-        let has_token = self.options.token.is_some();
-        let ended = timeout(GOODBYE, outcome.wait()).await.unwrap_or(Ok(()));
-        ended.map_err(|lost| Failure::cut_off(&self.target, has_token, &lost))
+        timeout(GOODBYE, outcome.wait()).await.unwrap_or(Ok(()))
     }
 
     /// What a link from whoever talks to it may hold.

@@ -127,12 +127,13 @@ fn lost(stage: Stage, reason: &CloseReason) -> Failure {
         _ => "before it opened a session",
     };
     let code = if matches!(stage, Stage::Start | Stage::Initialize) { Code::Start } else { Code::Agent };
-    match reason {
+    let failure = match reason {
         CloseReason::Exited { exit, .. } => Failure::new(code, format!("the agent ended {when}: {exit}")),
         CloseReason::Eof => Failure::new(code, format!("the agent closed its output {when}")),
         CloseReason::Deaf => Failure::new(code, format!("the agent closed its input {when}")),
         reason => Failure::new(code, format!("the agent was lost {when}")).because(reason),
-    }
+    };
+    Failure { is_gone: true, ..failure }
 }
 
 fn deadline(stage: Stage, limit: Duration) -> Failure {
@@ -155,9 +156,14 @@ fn refused(stage: Stage, error: &RpcError) -> Failure {
         let failure = Failure { rpc, ..Failure::new(Code::Protocol, message).because(&reason) };
         return if error.is(RpcCode::MethodNotFound) { failure.hint(NOT_AN_AGENT) } else { failure };
     }
-    let failure = Failure { rpc, ..Failure::new(Code::Agent, message).because(&reason) };
+    let is_gone = error.is(RpcCode::WorkerLost);
+    let failure = Failure { rpc, is_gone, ..Failure::new(Code::Agent, message).because(&reason) };
     let retryable =
         error.data.as_ref().and_then(|data| data.get("retryable")).and_then(serde_json::Value::as_bool);
+    if error.data.as_ref().is_some_and(|data| data["code"] == "cwd_outside_root") {
+        return failure
+            .hint("a session lives where you are, or where --cwd DIR says: name a directory in there");
+    }
     if retryable == Some(true) { failure.hint(LATER) } else { failure }
 }
 

@@ -76,7 +76,7 @@ impl Failure {
         if let Lost::Dial(error) = lost {
             return Self::unreachable(target, has_token, error);
         }
-        let mut failure = Self::new(Code::Agent, format!("the agent at {target} is lost"));
+        let mut failure = Self::new(Code::Agent, format!("the connection to {target} is lost"));
         failure.causes.push(line(&lost.to_string()));
         match lost {
             Lost::Grace { last, .. } => {
@@ -90,6 +90,24 @@ impl Failure {
                 failure.hint("`narrows bus` in front of the agent can take connections up again")
             }
             _ => failure,
+        }
+    }
+}
+
+impl Failure {
+    /// The same of one that there was.
+    pub(crate) fn cut_off_later(target: &Target, has_token: bool, lost: &Lost) -> Self {
+        let Lost::Dial(error) = lost else { return Self::cut_off(target, has_token, lost) };
+        let mut failure = Self::new(Code::Agent, format!("the connection to {target} is lost"));
+        failure.causes.push(match error {
+            DialError::Unauthorized => "the server no longer takes our token (401)".to_owned(),
+            error => line(&format!("it cannot be had again: {error}")),
+        });
+        match error {
+            DialError::Unauthorized => failure.hint(
+                "it was revoked, or has run out: `narrows token new NAME` on the server makes another, for --token-file",
+            ),
+            error => advised(failure, has_token, error),
         }
     }
 }
@@ -126,6 +144,9 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
         DialError::Status { status: 301 | 302 | 307 | 308, .. } => {
             failure.hint("it is elsewhere; nobody is followed there, so write where it is")
         }
+        DialError::NotTls => {
+            failure.hint("use ws:// or http:// for this port, or name the one that speaks TLS")
+        }
         DialError::Protocol(_) => failure.hint("is the port right, and is it TLS (wss://, https://) or not?"),
         _ => failure,
     }
@@ -149,5 +170,33 @@ mod tests {
         assert!(told(false, DialError::Certificate("unknown issuer".to_owned())).contains("--ca FILE"));
         let lost = Failure::cut_off(&target, false, &Lost::Forgotten);
         assert_eq!(lost.code(), Code::Agent);
+        assert!(
+            lost.message().starts_with("the connection to wss://bus.example/acp?… is lost"),
+            "{}",
+            lost.message()
+        );
+    }
+
+    #[test]
+    fn a_token_that_is_no_longer_taken_is_told_as_that() {
+        let target: Target = "ws://127.0.0.1:1/acp".parse().unwrap();
+        let lost = Lost::Dial(DialError::Unauthorized);
+        let told = Failure::cut_off_later(&target, true, &lost).render(Colour::off());
+        assert_eq!(
+            told,
+            "error: the connection to ws://127.0.0.1:1/acp is lost\n  because: the server no longer takes our token (401)\n\
+             hint: it was revoked, or has run out: `narrows token new NAME` on the server makes another, for --token-file\n"
+        );
+    }
+
+    #[test]
+    fn a_loss_stands_for_what_follows_from_it_and_for_nothing_else() {
+        let lost = || Some(Failure::new(Code::Agent, "the connection is lost"));
+        let gone = Failure { is_gone: true, ..Failure::new(Code::Agent, "the agent closed its output") };
+        assert_eq!(gone.or_lost(lost()).message(), "the connection is lost");
+        let refused = Failure::new(Code::Refusal, "the agent refused to answer");
+        assert_eq!(refused.or_lost(lost()).message(), "the agent refused to answer");
+        let gone = Failure { is_gone: true, ..Failure::new(Code::Agent, "the agent ended") };
+        assert_eq!(gone.or_lost(None).message(), "the agent ended");
     }
 }

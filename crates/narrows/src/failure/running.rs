@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use narrows_client::{Losses, RunError, RunResult, Runtime, Status};
-use narrows_wire::RpcError;
+use narrows_wire::{Code as RpcCode, RpcError};
 use serde_json::Value;
 
 use super::driving::{LATER, details, reported, strayed};
@@ -77,7 +77,7 @@ impl Failure {
                 .hint("an agent that works in silence may need more: --silence-timeout 1h"),
             "malformed" => Self::new(Code::Protocol, words),
             "agent_exited" => {
-                let failure = Self::new(Code::Agent, words);
+                let failure = Self { is_gone: true, ..Self::new(Code::Agent, words) };
                 let strays = data["strayLines"].as_u64().unwrap_or(0);
                 let first = serde_json::from_value::<Vec<String>>(data["strays"].clone()).unwrap_or_default();
                 if strays > 0 { failure.hint(strayed(strays, &first)) } else { failure }
@@ -100,7 +100,9 @@ impl Failure {
         let details = details(rpc.data.as_ref());
         let reason = std::io::Error::other(format!("{words}{details} ({code})"));
         let failure = Self::new(Code::Agent, "the agent answered the prompt with an error").because(&reason);
-        let failure = Self { rpc: Some(Box::new(rpc)), ..failure };
+        // Whoever carries messages answers so for an agent that it has lost.
+        let is_gone = rpc.is(RpcCode::WorkerLost);
+        let failure = Self { rpc: Some(Box::new(rpc)), is_gone, ..failure };
         if retryable == Some(true) { failure.hint(LATER) } else { failure }
     }
 

@@ -85,7 +85,40 @@ fn a_bus_that_goes_is_told() {
     bus.stop();
     let ended = talk.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.starts_with("error: the agent at tcp://"), "{}", ended.stderr);
+    assert!(ended.stderr.starts_with("error: the connection to tcp://"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_connection_that_is_lost_in_a_turn_is_told_as_that() {
+    let (place, home) = (Place::new(), Place::new());
+    let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "slow"]);
+    let args = ["run", "--agent", &bus.at[0], "--grace", "200ms", "go"];
+    let running = place.start(place.narrows(args));
+    bus.wait_for(|state| state["sessions"] == 1);
+    bus.signal(Signal::KILL);
+    bus.wait();
+    let told = running.told();
+    assert!(
+        told.contains("error: the connection to ws://127.0.0.1:") && told.contains(" is lost\n  because: "),
+        "{told}"
+    );
+    assert!(!told.contains("the agent answered") && told.ends_with("--- exit 1 ---\n"), "{told}");
+}
+
+#[test]
+fn a_port_that_does_not_speak_tls_is_told_as_that() {
+    let (place, home) = (Place::new(), Place::new());
+    let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "echo"]);
+    for scheme in ["wss://", "https://"] {
+        let url = bus.at[0].replace("ws://", scheme);
+        let told = place.told_of(place.narrows(["run", "--agent", &url, "Hi"]));
+        assert!(
+            told.contains("because: whoever listens there does not speak TLS\nhint: use ws:// or http://"),
+            "{told}"
+        );
+        assert!(told.contains("--- exit 5 ---"), "{told}");
+    }
+    bus.stop();
 }
 
 #[test]

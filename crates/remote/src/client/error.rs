@@ -75,6 +75,9 @@ pub enum DialError {
     /// Whoever is there does not speak the protocol.
     #[error("whoever listens there does not speak the protocol: {0}")]
     Protocol(String),
+    /// Whoever is there does not speak TLS, which was asked for.
+    #[error("whoever listens there does not speak TLS")]
+    NotTls,
     /// Anything else.
     #[error("the connection failed: {0}")]
     Io(String),
@@ -98,7 +101,12 @@ impl DialError {
             | Self::Forbidden => true,
             // Whatever stands before a server that starts anew says so by these.
             Self::Status { status, .. } => !matches!(status, 408 | 425 | 429 | 500..=599),
-            Self::Name(..) | Self::Refused(_) | Self::Timeout(_) | Self::Protocol(_) | Self::Io(_) => false,
+            Self::Name(..)
+            | Self::Refused(_)
+            | Self::Timeout(_)
+            | Self::Protocol(_)
+            | Self::NotTls
+            | Self::Io(_) => false,
         }
     }
 
@@ -124,6 +132,9 @@ impl DialError {
         if let Some(inner) = error.get_ref() {
             if let Some(rustls::Error::InvalidCertificate(why)) = inner.downcast_ref() {
                 return Self::Certificate(why.to_string());
+            }
+            if let Some(rustls::Error::InvalidMessage(_)) = inner.downcast_ref() {
+                return Self::NotTls;
             }
             // Whoever passes an error on may have wrapped it.
             if let Some(inner) = inner.downcast_ref::<io::Error>() {
