@@ -34,7 +34,8 @@ pub(crate) enum AuditCommand {
 
 /// Say whether a log is what was written, or name the first bad line and why
 ///
-/// LOG is the file that grows, or its directory; the sealed files beside it belong to it.
+/// LOG is the file that grows, or its directory; the sealed files beside it belong to it. A bad line is named by its file, its line
+/// there (from 1) and the number of its entry (from 0, over all files), which is the number that `narrows audit show` prints.
 #[derive(Args, Debug)]
 #[command(
     after_help = help::examples(help::AUDIT_VERIFY),
@@ -49,7 +50,7 @@ pub(crate) struct AuditVerify {
     #[arg(long, value_name = "HEAD")]
     pub(crate) against: Option<PathBuf>,
 
-    /// Who must have signed the head: a `did:key`, or the file of a public key [default: anybody]
+    /// Who must have signed the head: a `did:key`, or the file of a public key [default: anybody, which proves only that the head was not changed since]
     #[arg(long, value_name = "KEY", requires = "against")]
     pub(crate) signer: Option<String>,
 

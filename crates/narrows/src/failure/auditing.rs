@@ -33,15 +33,18 @@ impl Failure {
 
     /// A log is not what was written.
     pub(crate) fn bad_log(path: &Path, report: &Report, bad: &Bad) -> Self {
-        let Bad { segment, line: number, why, detail, .. } = bad;
+        let Bad { segment, line: number, seq, why, detail, .. } = bad;
         let file = path.with_file_name(segment).display().to_string();
-        let place = if *number == 0 { file } else { format!("{file}:{number}") };
+        let place = if *number == 0 { file } else { format!("{file}:{number}: entry {seq}") };
         let failure = Self::new(Code::Agent, line(&format!("{place}: {why}: {detail}")));
         let failure = match report.entries {
             0 => failure,
             _ if *number == 0 => failure,
-            1 => failure.hint("the entry in front of it is as it was written"),
-            entries => failure.hint(format!("the {entries} entries in front of it are as they were written")),
+            1 => failure.hint("entry 0, in front of it, is as it was written"),
+            entries => failure.hint(format!(
+                "the {entries} entries in front of it, 0 to {}, are as they were written",
+                entries - 1
+            )),
         };
         match why {
             Why::TornTail => failure.hint(
@@ -51,6 +54,9 @@ impl Failure {
             Why::NotCanonical => failure.hint("a log of another program may be in another form: --any-form"),
             Why::Truncated => failure.hint("its chain is unbroken; this is an older copy, or its end was taken away"),
             Why::Rewritten => failure.hint("its chain is unbroken; this is another log, or it was written anew"),
+            Why::Tampered | Why::Gap | Why::Clock => failure.hint(
+                "`narrows audit show` prints the number of each entry; docs/governance.md says what to do with a log that was changed",
+            ),
             Why::Broken if detail.contains("keyed hashes") => failure.hint("whoever has the secret can verify it: --legacy-secret FILE"),
             _ => failure,
         }

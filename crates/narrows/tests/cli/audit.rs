@@ -109,19 +109,20 @@ fn the_first_bad_line_is_named() {
     };
     assert_snapshot!(told("\"done\"", "\"gone\""), @"
     --- stderr ---
-    error: audit/audit-log.jsonl:2: tampered: its hash is not that of its content
-    hint: the entry in front of it is as it was written
+    error: audit/audit-log.jsonl:2: entry 1: tampered: its hash is not that of its content
+    hint: entry 0, in front of it, is as it was written
+    hint: `narrows audit show` prints the number of each entry; docs/governance.md says what to do with a log that was changed
     --- exit 1 ---
     ");
     assert_snapshot!(told("\"seq\":0", "\"seq\": 0"), @"
     --- stderr ---
-    error: audit/audit-log.jsonl:1: not canonical: there is space between its parts (byte 246)
+    error: audit/audit-log.jsonl:1: entry 0: not canonical: there is space between its parts (byte 246)
     hint: a log of another program may be in another form: --any-form
     --- exit 1 ---
     ");
     assert_snapshot!(told("\"prevHash\":\"GENESIS\"", "\"prevHash\":\"GENESIS"), @"
     --- stderr ---
-    error: audit/audit-log.jsonl:1: broken: it is not JSON (byte 240)
+    error: audit/audit-log.jsonl:1: entry 0: broken: it is not JSON (byte 240)
     --- exit 1 ---
     ");
     let place = place();
@@ -129,8 +130,8 @@ fn the_first_bad_line_is_named() {
     std::fs::write(file(&place), &text[..text.len() - 30]).expect("written");
     assert_snapshot!(audit(&place, &["verify", "audit"]), @"
     --- stderr ---
-    error: audit/audit-log.jsonl:3: torn tail: the line is incomplete
-    hint: the 2 entries in front of it are as they were written
+    error: audit/audit-log.jsonl:3: entry 2: torn tail: the line is incomplete
+    hint: the 2 entries in front of it, 0 to 1, are as they were written
     hint: this is what a crash leaves of a line that was never acknowledged; whoever writes to the log next cuts it off, and notes that
     --- exit 1 ---
     ");
@@ -138,8 +139,9 @@ fn the_first_bad_line_is_named() {
     std::fs::write(file(&place), [lines[0], lines[2]].concat()).expect("written");
     assert_snapshot!(audit(&place, &["verify", "audit"]), @"
     --- stderr ---
-    error: audit/audit-log.jsonl:2: gap: its number is 2, and 1 is next
-    hint: the entry in front of it is as it was written
+    error: audit/audit-log.jsonl:2: entry 1: gap: its number is 2, and 1 is next
+    hint: entry 0, in front of it, is as it was written
+    hint: `narrows audit show` prints the number of each entry; docs/governance.md says what to do with a log that was changed
     --- exit 1 ---
     ");
     let told = audit(&place, &["verify", "audit", "--json"]);
@@ -238,11 +240,15 @@ fn a_head_shows_that_a_log_was_cut_or_written_anew() {
         told.replace(&time, "[TIME]")
     };
     assert_snapshot!(against(&[]), @"
-    audit/audit-log.jsonl: this is what was written, 3 entries in 1 file; it contains the head of [TIME], signed by [KEY]
+    audit/audit-log.jsonl: this is what was written, 3 entries in 1 file; it contains the head of [TIME], signed by [KEY]; whose key that is was not looked at: name it with --signer KEY
     --- exit 0 ---
     ");
-    assert_eq!(against(&["--signer", "me.key.pub"]), against(&[]));
-    assert_eq!(against(&["--signer", &public]), against(&[]));
+    // What was looked at is not said to be missing.
+    let known = against(&[]).replace("; whose key that is was not looked at: name it with --signer KEY", "");
+    assert_eq!(against(&["--signer", "me.key.pub"]), known);
+    assert_eq!(against(&["--signer", &public]), known);
+    assert!(against(&["--json"]).contains("\"signerChecked\":false"));
+    assert!(against(&["--json", "--signer", &public]).contains("\"signerChecked\":true"));
     audit(&place, &["keygen", "other.key"]);
     assert_snapshot!(against(&["--signer", "other.key.pub"]), @r#"
     --- stderr ---
@@ -377,13 +383,14 @@ fn the_older_form_is_verified_with_its_secret() {
     place.file("secret", "another\n");
     assert_snapshot!(audit(&place, &["verify", "log.jsonl"]), @"
     --- stderr ---
-    error: log.jsonl:1: broken: it is in the form with keyed hashes, which needs the secret
+    error: log.jsonl:1: entry 0: broken: it is in the form with keyed hashes, which needs the secret
     hint: whoever has the secret can verify it: --legacy-secret FILE
     --- exit 1 ---
     ");
     assert_snapshot!(audit(&place, &["verify", "log.jsonl", "--legacy-secret", "secret"]), @"
     --- stderr ---
-    error: log.jsonl:1: tampered: its signature is not that of its content, or the secret is another
+    error: log.jsonl:1: entry 0: tampered: its signature is not that of its content, or the secret is another
+    hint: `narrows audit show` prints the number of each entry; docs/governance.md says what to do with a log that was changed
     --- exit 1 ---
     ");
     place.file("secret", "secret of ours\n");

@@ -25,14 +25,14 @@ pub(super) fn execute(args: &AuditVerify) -> Result<ExitCode, Failure> {
     };
     let report = verify::log(&path, &options).map_err(|error| Failure::audit_log(&path, &error))?;
     if args.json {
-        let object = object(&path, &report, head.as_ref());
+        let object = object(&path, &report, head.as_ref(), args.signer.is_some());
         output::print(format!("{object}\n").as_bytes())?;
     }
     if let Some(bad) = &report.bad {
         return Err(Failure::bad_log(&path, &report, bad));
     }
     if !args.json {
-        output::print(summary(&path, &report, head.as_ref()).as_bytes())?;
+        output::print(summary(&path, &report, head.as_ref(), args.signer.is_some()).as_bytes())?;
     }
     Ok(Code::Success.exit())
 }
@@ -62,7 +62,7 @@ fn secret(file: &Path) -> Result<Secret, Failure> {
     Ok(Secret::new(text.strip_suffix('\n').unwrap_or(&text)))
 }
 
-fn summary(path: &Path, report: &Report, head: Option<&SignedHead>) -> String {
+fn summary(path: &Path, report: &Report, head: Option<&SignedHead>, is_known: bool) -> String {
     if report.entries == 0 {
         let told = format!("{}: the log is empty: nothing was recorded in it yet", path.display());
         return format!("{}\n", line(&told));
@@ -70,7 +70,9 @@ fn summary(path: &Path, report: &Report, head: Option<&SignedHead>) -> String {
     let entries = super::many(report.entries, "entry", "entries");
     let files = super::many(report.segments as u64, "file", "files");
     let head = head.map_or(String::new(), |SignedHead { head, signature }| {
-        format!("; it contains the head of {}, signed by {}", head.ts, signature.public_key_ref)
+        let unlooked = "; whose key that is was not looked at: name it with --signer KEY";
+        let unlooked = if is_known { "" } else { unlooked };
+        format!("; it contains the head of {}, signed by {}{unlooked}", head.ts, signature.public_key_ref)
     });
     format!(
         "{}\n",
@@ -78,7 +80,7 @@ fn summary(path: &Path, report: &Report, head: Option<&SignedHead>) -> String {
     )
 }
 
-fn object(path: &Path, report: &Report, head: Option<&SignedHead>) -> Value {
+fn object(path: &Path, report: &Report, head: Option<&SignedHead>, is_known: bool) -> Value {
     let bad = report.bad.as_ref().map(|Bad { segment, line, offset, seq, why, detail }| {
         json!({
             "segment": segment,
@@ -96,7 +98,7 @@ fn object(path: &Path, report: &Report, head: Option<&SignedHead>) -> Value {
         "segments": report.segments,
         "log": report.log,
         "hash": report.hash,
-        "head": head.map(|SignedHead { head, signature }| json!({"seq": head.seq, "signer": signature.public_key_ref})),
+        "head": head.map(|SignedHead { head, signature }| json!({"seq": head.seq, "signer": signature.public_key_ref, "signerChecked": is_known})),
         "bad": bad,
     })
 }
