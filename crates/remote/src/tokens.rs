@@ -63,9 +63,12 @@ pub enum TokenError {
         /// Why; without the text of the file.
         error: String,
     },
-    /// A name that is none, or is there twice.
-    #[error("{0:?} is not a name for a token, or there is one of that name already")]
+    /// A name that is none.
+    #[error("{0:?} is not a name for a token")]
     Name(String),
+    /// A name that another token has.
+    #[error("there is a token of the name {0:?} already")]
+    Taken(String),
     /// There is no token of that name.
     #[error("there is no token of the name {0:?}")]
     Absent(String),
@@ -148,7 +151,10 @@ impl Tokens {
         for Entry { name, hash, scopes, .. } in file.token {
             let (at, name) = (name.span().start, name.into_inner());
             let doubled = tokens.known.iter().any(|(_, identity)| identity.name == name);
-            if doubled || !is_name(&name) {
+            if doubled {
+                return Err(wrong(at, TokenError::Taken(name).to_string()));
+            }
+            if !is_name(&name) {
                 return Err(wrong(at, TokenError::Name(name).to_string()));
             }
             let Some(digest) = Digest::parse(hash.get_ref()) else {
@@ -247,7 +253,7 @@ mod tests {
             Ok(&["a", "b"]),
         );
         check(&entry("a", "created = \"2026-11-16T12:00:00Z\""), Ok(&["a"]));
-        check(&format!("{0}{0}", entry("a", "")), Err("\"a\" is not a name for a token, or"));
+        check(&format!("{0}{0}", entry("a", "")), Err("there is a token of the name \"a\" already"));
         check(&entry("a b", ""), Err("not a name"));
         check("[[token]]\nname = \"a\"\nhash = \"short\"", Err("hash of \"a\""));
         check(&entry("a", "token = \"secret\""), Err("unknown field `token`"));

@@ -214,14 +214,14 @@ pub(super) const AUDIT_KEYGEN: &[Example] =
 
 /// Of `narrows token`.
 pub(super) const TOKEN: &[Example] = &[
-    ("narrows token new laptop --file tokens.toml > laptop.token", "a token, which is shown this once"),
+    ("narrows token new laptop --file tokens.toml --out laptop.token", "a token, in a file of yours alone"),
     ("narrows token list --file tokens.toml", "who has one"),
     ("narrows token revoke laptop --file tokens.toml", "and has none any more"),
 ];
 
 /// Of `narrows token new`.
 pub(super) const TOKEN_NEW: &[Example] = &[
-    ("narrows token new laptop --file tokens.toml > laptop.token", "a token, which is shown this once"),
+    ("narrows token new laptop --file tokens.toml --out laptop.token", "a token, in a file of yours alone"),
     ("narrows token new ci --scope kind:read --file tokens.toml", "one that is narrowed"),
 ];
 
@@ -263,7 +263,7 @@ pub(super) const SERVE_CODES: &[(Code, &str)] = &[
     (Code::Start, "the agent cannot be started, or is of a version that will not do"),
     (Code::Protocol, "kind client: the agent does not speak ACP as we know it"),
     (Code::Timeout, "a deadline has passed"),
-    (Code::Denied, "kind client: the agent has answered, but something it wanted was not approved"),
+    (Code::Denied, "kind client: the agent has answered, but who was asked refused something it wanted"),
     (Code::Internal, "the log or a memory cannot be written, or something else failed on this side"),
     (Code::HungUp, "SIGHUP, on stdin and stdout"),
     (Code::Interrupted, "Ctrl-C, on stdin and stdout"),

@@ -27,7 +27,8 @@ pub(crate) enum TokenCommand {
 
 /// Make a token and print it: this is the only time that it is shown
 ///
-/// Sessions belong to the NAME: a new token of the same name sees what the old one saw.
+/// Sessions belong to the NAME: a new token of the same name sees what the old one saw. A file that the shell makes (`> FILE`) has the
+/// mode that your umask says, which mostly lets others read it; --out FILE makes one that is yours alone.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::TOKEN_NEW))]
 pub(crate) struct TokenNew {
@@ -42,6 +43,10 @@ pub(crate) struct TokenNew {
     /// The file of tokens, which is made if it is not there
     #[arg(long, value_name = "FILE")]
     pub(crate) file: PathBuf,
+
+    /// Write the token to a new file that nobody else can read, in place of printing it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// Print the names and scopes of a file of tokens

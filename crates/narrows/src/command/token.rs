@@ -1,5 +1,9 @@
 //! `narrows token`: made, listed and revoked.
 
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
@@ -17,9 +21,14 @@ pub(super) fn execute(args: &Token) -> Result<ExitCode, Failure> {
     match &args.command {
         TokenCommand::New(args) => {
             let scopes = (!args.scope.is_empty()).then_some(&args.scope[..]);
-            let token = tokens::add(&args.file, &args.name, scopes, SystemTime::now())
-                .map_err(|error| Failure::tokens(&error))?;
-            output::print(format!("{token}\n").as_bytes())?;
+            let make = || {
+                tokens::add(&args.file, &args.name, scopes, SystemTime::now())
+                    .map_err(|error| Failure::tokens(&error))
+            };
+            match &args.out {
+                None => output::print(format!("{}\n", make()?).as_bytes())?,
+                Some(out) => write(out, make, &|| tokens::remove(&args.file, &args.name).is_ok())?,
+            }
         }
         TokenCommand::List(args) => list(args)?,
         TokenCommand::Revoke(args) => {
@@ -27,6 +36,34 @@ pub(super) fn execute(args: &Token) -> Result<ExitCode, Failure> {
         }
     }
     Ok(Code::Success.exit())
+}
+
+/// Writes what is made to a new file of ours alone, which is there before anything is made. What cannot be written is taken back.
+fn write(
+    out: &Path,
+    make: impl FnOnce() -> Result<String, Failure>,
+    take_back: &dyn Fn() -> bool,
+) -> Result<(), Failure> {
+    let mut options = File::options();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(out)
+        .map_err(|error| Failure::token_file(out, &error))?;
+    let written = make().and_then(|token| {
+        let written = file.write_all(format!("{token}\n").as_bytes()).and_then(|()| file.sync_all());
+        written.map_err(|error| {
+            // Nobody has it, so nobody is to be let in by it.
+            take_back();
+            Failure::token_file(out, &error)
+        })
+    });
+    if written.is_err() {
+        // It is ours, and of no use to anybody.
+        let _ = std::fs::remove_file(out);
+    }
+    written
 }
 
 fn list(args: &TokenList) -> Result<(), Failure> {

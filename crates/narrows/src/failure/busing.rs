@@ -1,6 +1,6 @@
 //! What to say when a bus cannot be started or asked.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use narrows_bus::admin::AskError;
 use narrows_bus::config::{Listen, Web};
@@ -43,9 +43,28 @@ impl Failure {
         match error {
             TokenError::Exposed(_) => failure.hint("take that right away: chmod o-w"),
             TokenError::Absent(_) => failure.hint("`narrows token list` shows which there are"),
-            TokenError::Name(_) => failure
-                .hint("a name has letters, digits, `.`, `_`, `-`, `@` and `+`, and belongs to one token"),
+            TokenError::Name(_) => {
+                failure.hint("a name has letters, digits, `.`, `_`, `-`, `@` and `+`, and at most 64 of them")
+            }
+            TokenError::Taken(name) => failure
+                .hint("it still holds, and none was made; a token is shown once, and cannot be shown again")
+                .hint(line(&format!(
+                    "for another machine take another name; if it is lost or known to others, `narrows token revoke {name}` first: \
+                     sessions belong to the name, and the next token of it sees them"
+                ))),
             _ => failure,
+        }
+    }
+
+    /// A token cannot be written to a file.
+    pub(crate) fn token_file(path: &Path, error: &std::io::Error) -> Self {
+        let failure =
+            Self::new(Code::Usage, line(&format!("--out: {path:?} cannot be written"))).because(error);
+        match error.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                failure.hint("nothing is written over, and no token was made; name another file")
+            }
+            _ => failure.hint("no token was made"),
         }
     }
 
@@ -80,7 +99,7 @@ impl Failure {
     }
 
     /// The workers of a pool would serve nothing.
-    pub(crate) fn unserved_manifest(manifest: &std::path::Path, first: &narrows_manifest::Finding) -> Self {
+    pub(crate) fn unserved_manifest(manifest: &Path, first: &narrows_manifest::Finding) -> Self {
         let narrows_manifest::Finding { file, line: row, column, message, .. } = first;
         let what = format!("{}:{row}:{column}: {message}", file.display());
         Self::new(Code::Usage, line(&format!("the manifest {} cannot be served: {what}", manifest.display())))
@@ -138,7 +157,7 @@ impl Failure {
     }
 
     /// There is no bus to be asked.
-    pub(crate) fn no_bus(directory: Option<&std::path::Path>) -> Self {
+    pub(crate) fn no_bus(directory: Option<&Path>) -> Self {
         let message = match directory {
             Some(directory) => format!("no bus runs: nobody listens in {}", directory.display()),
             None => "no bus is found: neither XDG_RUNTIME_DIR nor HOME says where to look".to_owned(),
@@ -156,7 +175,7 @@ impl Failure {
     }
 
     /// A bus does not say how it is.
-    pub(crate) fn bus_asked(socket: &std::path::Path, error: &AskError) -> Self {
+    pub(crate) fn bus_asked(socket: &Path, error: &AskError) -> Self {
         let failure = Self::new(Code::Agent, line(&format!("{}: {error}", socket.display())));
         match error {
             AskError::Nobody(_) => {

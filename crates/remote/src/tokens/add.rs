@@ -38,7 +38,7 @@ pub fn add(
     };
     let known = Tokens::parse(path, &file)?;
     if known.identities().any(|identity| identity.name == name) {
-        return Err(TokenError::Name(name.to_owned()));
+        return Err(TokenError::Taken(name.to_owned()));
     }
     let mut random = [0; 32];
     SystemRandom::new().fill(&mut random).map_err(|_| TokenError::Random)?;
@@ -104,7 +104,7 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH;
         add(&path, "one", None, now).unwrap();
         let before = fs::read(&path).unwrap();
-        assert!(matches!(add(&path, "one", None, now), Err(TokenError::Name(_))));
+        assert!(matches!(add(&path, "one", None, now), Err(TokenError::Taken(_))));
         assert!(matches!(add(&path, "o ne", None, now), Err(TokenError::Name(_))));
         let scopes = ["kind:read".to_owned(), "kind:exec".to_owned()];
         assert!(matches!(add(&path, "two", Some(&scopes), now), Err(TokenError::Scope(_))));
