@@ -29,8 +29,11 @@ impl Listen {
             "unix" => (Door::unix(rest.strip_prefix("//").unwrap_or(rest))?, None),
             "stdio" if rest.is_empty() || rest == "//" => (Door::Stdio, None),
             "stdio" => return Err("nothing may follow `stdio:`"),
-            "ws" | "http" => (Door::Web(Box::new(Web::parse(rest, false)?)), None),
-            "wss" | "https" => (Door::Web(Box::new(Web::parse(rest, true)?)), None),
+            "http" | "https" | "ws" | "wss" => {
+                let (secure, is_socket) = (matches!(scheme, "https" | "wss"), matches!(scheme, "ws" | "wss"));
+                let web = Web::parse(rest, secure, is_socket)?;
+                (Door::Web(Box::new(web)), None)
+            }
             _ => return Err(KINDS),
         };
         Ok(Self { at, pool })
@@ -151,9 +154,9 @@ mod tests {
         check("unix:a.sock", "unix:a.sock", None);
         check("stdio:", "stdio:", None);
         check("stdio://", "stdio:", None);
-        check("ws://127.0.0.1:8787/acp", "http://127.0.0.1:8787/acp", None);
+        check("ws://127.0.0.1:8787/acp", "ws://127.0.0.1:8787/acp", None);
         check("http://localhost:8787", "http://localhost:8787/acp", None);
-        check("wss://0.0.0.0:443/a/b", "https://0.0.0.0:443/a/b", None);
+        check("wss://0.0.0.0:443/a/b", "wss://0.0.0.0:443/a/b", None);
         check("https://[::]:443/", "https://[::]:443/", None);
     }
 

@@ -8,8 +8,8 @@ use super::item::{Item, Table, shown};
 use super::nearest::nearest;
 use super::tree::{Kind, Node};
 use super::unit::{duration, shown_duration, shown_size, size};
-use super::{Admin, Config, Door, LADDER, Limits, Listen, Protocol, Share};
-use super::{Notes, Placed};
+use super::{Admin, Auth, Config, Door, LADDER, Limits, Listen, Pool, Protocol, Share};
+use super::{Notes, Placed, Spots};
 
 mod pool;
 mod web;
@@ -94,6 +94,7 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed
         })
         .collect();
     let listen: Vec<Listen> = listen.into_iter().map(|(listen, _)| listen).collect();
+    turned_away(notes, &listen, pools.iter().zip(&spots));
     let taken = |port: &str| {
         listen.iter().any(|listen| port_of(&listen.at).is_some_and(|address| is_same(address, port)))
     };
@@ -170,6 +171,30 @@ fn listen<'a>(
         item.fail(&format!("names a pool that there is not: \"{}\"", shown(name)), hint);
     }
     Some((listen, url))
+}
+
+/// Warns of gates that would let nobody in whom the bus knows by a token or a certificate.
+fn turned_away<'a>(
+    notes: &Notes<'_>,
+    listen: &[Listen],
+    pools: impl Iterator<Item = (&'a Pool, &'a Spots)> + Clone,
+) {
+    let first = pools.clone().next().map(|(pool, _)| pool.name.as_str());
+    for (pool, spots) in pools.filter(|(pool, _)| pool.manifest.is_some() && pool.identities.is_none()) {
+        let leads_here = |listen: &&Listen| listen.pool.as_deref().or(first) == Some(pool.name.as_str());
+        let known = listen.iter().filter(leads_here).find_map(|listen| match &listen.at {
+            Door::Web(web) if web.auth == Auth::Token => Some(("a token", "bus:token:NAME")),
+            Door::Web(web) if web.auth == Auth::Mtls => Some(("a certificate", "bus:cert:NAME")),
+            _ => None,
+        });
+        if let Some((proof, name)) = known {
+            let what = format!(
+                "`manifest` knows whoever comes in by {proof} as \"{name}\", and turns them away: write identities = \
+                 \"identities.toml\" beside it, a file with [[identity]] and who = \"{name}\" for each"
+            );
+            notes.warning(spots.command, what);
+        }
+    }
 }
 
 /// The host and the port of a place that has one.

@@ -50,6 +50,8 @@ pub struct Web {
     pub address: String,
     /// Whether it is `https`.
     pub secure: bool,
+    /// Whether people write it as `ws` or `wss`, which means the same.
+    pub is_socket: bool,
     /// The path, which begins with a slash.
     pub path: String,
     /// Who is let in.
@@ -66,7 +68,7 @@ pub struct Web {
 
 impl Web {
     /// Reads what stands behind `http:`: `//HOST:PORT/PATH`.
-    pub(super) fn parse(rest: &str, secure: bool) -> Result<Self, &'static str> {
+    pub(super) fn parse(rest: &str, secure: bool, is_socket: bool) -> Result<Self, &'static str> {
         let rest = rest.strip_prefix("//").ok_or("two slashes are missing: http://HOST:PORT/acp")?;
         let (address, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
         if address.contains('@') {
@@ -83,6 +85,7 @@ impl Web {
         Ok(Self {
             address: address.to_owned(),
             secure,
+            is_socket,
             path: path.to_owned(),
             auth: Auth::None,
             tokens: None,
@@ -143,7 +146,12 @@ impl Web {
 
 impl fmt::Display for Web {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.secure { "https" } else { "http" };
+        let scheme = match (self.is_socket, self.secure) {
+            (false, false) => "http",
+            (false, true) => "https",
+            (true, false) => "ws",
+            (true, true) => "wss",
+        };
         write!(out, "{scheme}://{}{}", self.address, self.path)
     }
 }
@@ -196,7 +204,7 @@ mod tests {
         #[track_caller]
         fn check(url: &str, change: impl FnOnce(&mut Web), expected: Option<&str>) {
             let (scheme, rest) = url.split_once(':').unwrap();
-            let mut web = Web::parse(rest, scheme == "https").expect(url);
+            let mut web = Web::parse(rest, scheme == "https", false).expect(url);
             change(&mut web);
             let found = web.problem();
             assert_eq!(found.map(|(key, _)| key), expected, "{url}: {found:?}");

@@ -258,7 +258,7 @@ impl Peer {
 
     /// A client over WebSocket, with these headers; or the status with which it was refused.
     pub(crate) fn web(url: &str, headers: &[(&'static str, &str)]) -> Result<Self, u16> {
-        let address = url.strip_prefix("http://").and_then(|rest| rest.split('/').next()).expect("a place");
+        let address = url.split_once("://").and_then(|(_, rest)| rest.split('/').next()).expect("a place");
         let stream = TcpStream::connect(address).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let mut request = url.replacen("http", "ws", 1).into_client_request().expect("a request");

@@ -48,7 +48,7 @@ fn start_with<'a>(place: &'a Place, text: &str) -> Bus<'a> {
 
 /// The head and the body of what a POST is answered with.
 fn post(url: &str, token: Option<&str>, body: &Value) -> (String, String) {
-    let address = url.strip_prefix("http://").and_then(|rest| rest.split('/').next()).expect("an address");
+    let address = url.split_once("://").and_then(|(_, rest)| rest.split('/').next()).expect("an address");
     let mut stream = TcpStream::connect(address).expect("it listens");
     let proof = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     let body = body.to_string();
@@ -65,6 +65,65 @@ fn post(url: &str, token: Option<&str>, body: &Value) -> (String, String) {
 
 fn initialize() -> Value {
     json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1, "clientCapabilities": {}}})
+}
+
+#[test]
+fn a_token_is_written_to_a_file_of_its_own_and_made_once() {
+    let place = Place::new();
+    let out = place.path().join("laptop.token");
+    let path = out.to_str().expect("UTF-8");
+    let (code, said, told) = token(&place, &["new", "laptop", "--out", path]);
+    assert_eq!((code, said.as_str(), told.as_str()), (Some(0), "", ""));
+    assert_eq!(out.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);
+    let secret = std::fs::read_to_string(&out).expect("a token");
+    assert!(secret.starts_with("nrw_") && secret.ends_with('\n'), "{secret}");
+    // Nothing is written over, and then nothing is made.
+    let (code, _, told) = token(&place, &["new", "desk", "--out", path]);
+    assert!(code == Some(2) && told.contains("no token was made; name another file"), "{told}");
+    assert_eq!(std::fs::read_to_string(&out).expect("a token"), secret);
+    assert!(!token(&place, &["list"]).1.contains("desk"));
+    // A name has one, and one that was not made leaves no file.
+    let other = place.path().join("other.token");
+    let (code, said, told) = token(&place, &["new", "laptop", "--out", other.to_str().expect("UTF-8")]);
+    assert_eq!((code, said.as_str()), (Some(2), ""));
+    assert!(
+        told.contains(
+            "error: there is a token of the name \"laptop\" already\nhint: it still holds, and none was made"
+        ),
+        "{told}"
+    );
+    assert!(told.contains("`narrows token revoke laptop` first"), "{told}");
+    assert!(!other.exists());
+    // What cannot be written lets nobody in.
+    let (code, _, told) = token(&place, &["new", "full", "--out", "nowhere/full.token"]);
+    assert!(code == Some(2) && told.contains("no token was made"), "{told}");
+    assert!(!token(&place, &["list"]).1.contains("full"));
+}
+
+#[test]
+fn who_is_driven_by_a_token_that_is_revoked_is_told_so() {
+    let (place, away) = (Place::new(), Place::new());
+    let secret = token(&place, &["new", "laptop"]).1;
+    let bus = start_with(&place, &FILE.replace("\"echo\"", "\"slow\""));
+    bus.wait_for_workers(1);
+    let file = away.file("laptop.token", &secret);
+    let url = bus.at[0].replace("http://", "ws://");
+    let run = ["run", "--agent", &url, "--token-file", file.to_str().expect("UTF-8"), "Go"];
+    let running = away.start(away.narrows(run));
+    bus.wait_for(|state| state["sessions"] == 1);
+    assert_eq!(token(&place, &["revoke", "laptop"]).0, Some(0));
+    let told = running.told();
+    assert!(
+        told.contains(&format!(
+            "error: the connection to {url} is lost\n  because: the server no longer takes our token (401)\n"
+        )),
+        "{told}"
+    );
+    assert!(
+        told.contains("hint: it was revoked, or has run out") && told.ends_with("--- exit 1 ---\n"),
+        "{told}"
+    );
+    bus.stop();
 }
 
 #[test]
@@ -274,7 +333,7 @@ fn tokens_are_made_listed_and_revoked() {
         "[{\"name\":\"laptop\",\"scopes\":null},{\"name\":\"ci\",\"scopes\":[\"read\",\"write\"]}]\n"
     );
     for (args, words) in [
-        (&["new", "laptop"][..], "there is one of that name already"),
+        (&["new", "laptop"][..], "there is a token of the name \"laptop\" already"),
         (&["new", "a b"], "is not a name"),
         (&["revoke", "nobody"], "there is no token of the name"),
     ] {

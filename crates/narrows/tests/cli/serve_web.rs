@@ -288,7 +288,8 @@ fn a_certificate_says_who_it_is() {
             "--cacert",
             "ca.pem",
         ]);
-        curl.args(["-H", "content-type: application/json", "--data-binary", &body.to_string(), &bus.at[0]]);
+        curl.args(["-H", "content-type: application/json", "--data-binary", &body.to_string()]);
+        curl.arg(bus.at[0].replacen("wss://", "https://", 1));
         let done = curl.args(more).output().expect("it starts");
         String::from_utf8_lossy(&done.stdout).into_owned()
     };
@@ -312,7 +313,13 @@ fn http_is_spoken_on_the_same_port() {
     let token = token(&governed, "ada", &[]);
     let bus = listening(&governed, &TOKENS);
     let before = governed.place.alive().len();
-    let address = bus.at[0].trim_start_matches("http://").split('/').next().expect("an address").to_owned();
+    let address = bus.at[0]
+        .trim_start_matches("http://")
+        .trim_start_matches("ws://")
+        .split('/')
+        .next()
+        .expect("an address")
+        .to_owned();
     let post = |proof: &str| {
         let message =
             json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}});
@@ -351,7 +358,7 @@ fn a_manifest_for_websocket_says_where_it_is() {
     child.wait().expect("it ends");
     let told = told.expect("where it is");
     assert!(
-        told.starts_with("listening on http://127.0.0.1:8787/acp") || told.contains("cannot listen"),
+        told.starts_with("listening on ws://127.0.0.1:8787/acp") || told.contains("cannot listen"),
         "{told}"
     );
 }

@@ -34,6 +34,7 @@ max_rate_per_identity = 0
     let expected = Web {
         address: "0.0.0.0:8787".to_owned(),
         secure: true,
+        is_socket: true,
         path: "/acp".to_owned(),
         auth: Auth::Token,
         tokens: Some("/etc/narrows/tokens.toml".into()),
@@ -56,6 +57,31 @@ max_rate_per_identity = 0
     assert_eq!(config.limits, limits);
     let shown = shown::toml(&config);
     assert_eq!(read(&shown, Path::new("bus.toml")).unwrap().0, config, "{shown}");
+}
+
+#[test]
+fn a_gate_that_knows_nobody_by_a_token_is_warned_of() {
+    let check = |auth: &str, identities: &str, pool: &str, expected: &[&str]| {
+        let text = format!(
+            "[[listen]]\nurl = \"http://127.0.0.1:1\"\n{auth}\n{pool}\n[[pool]]\nmanifest = \"/w/ACP.md\"\n{identities}\n\
+             [[pool]]\nname = \"other\"\ncommand = [\"a\"]\n"
+        );
+        let (_, warnings) = read(&text, Path::new("bus.toml")).unwrap();
+        let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), expected.len(), "{told:?}");
+        told.iter().zip(expected).for_each(|(told, words)| assert!(told.contains(words), "{told}"));
+    };
+    let token = "auth = \"token\"\ntokens = \"t\"";
+    check(
+        token,
+        "",
+        "",
+        &["bus.toml:7:12: `manifest` knows whoever comes in by a token as \"bus:token:NAME\", and turns"],
+    );
+    check(token, "", "pool = \"default\"", &["\"bus:token:NAME\""]);
+    check(token, "identities = \"who.toml\"", "", &[]);
+    check(token, "", "pool = \"other\"", &[]);
+    check("auth = \"none\"", "", "", &[]);
 }
 
 #[test]
