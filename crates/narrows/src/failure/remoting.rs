@@ -100,11 +100,11 @@ impl Failure {
         let Lost::Dial(error) = lost else { return Self::cut_off(target, has_token, lost) };
         let mut failure = Self::new(Code::Agent, format!("the connection to {target} is lost"));
         failure.causes.push(match error {
-            DialError::Unauthorized => "the server no longer takes our token (401)".to_owned(),
+            DialError::Unauthorized if has_token => "the server no longer takes our token (401)".to_owned(),
             error => line(&format!("it cannot be had again: {error}")),
         });
         match error {
-            DialError::Unauthorized => failure.hint(
+            DialError::Unauthorized if has_token => failure.hint(
                 "it was revoked, or has run out: `narrows token new NAME` on the server makes another, for --token-file",
             ),
             error => advised(failure, has_token, error),
