@@ -14,13 +14,14 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mio::{Poll, Waker};
+use narrows_link::Upgraded;
 use narrows_process::{Controller, Limits, SpawnError, Unenforceable};
 use standing::Standing;
 use tokio::sync::watch;
 
 use crate::config::{Config, Door};
 use crate::core::Core;
-use crate::driver::{self, Brain, Driver, HandOver, Mailbox, Newcomer, Parts, Queues};
+use crate::driver::{self, Brain, Driver, HandOver, Mailbox, Newcomer, Parts, Queues, Served};
 use crate::listen::{self, ListenError, Made};
 use crate::nursery::{self, Teller};
 use crate::owners::{self, Index, OwnersError};
@@ -311,6 +312,19 @@ impl<B: Brain> Handle<B> {
     /// When it has ended, or too many wait to be let in; then the socket is closed.
     pub fn connect(&self, socket: OwnedFd, from: Newcomer) -> Result<(), NoAnswer> {
         self.mailbox.connect(socket, from).then_some(()).ok_or(NoAnswer)
+    }
+
+    /// Lets a client in over a WebSocket without TLS. From here on it is served in the loop of the bus: frames, pings and the end.
+    ///
+    /// # Errors
+    /// When it has ended, or too many wait to be let in; then the socket comes back as it was.
+    pub fn connect_upgraded(&self, upgraded: Upgraded, from: Newcomer) -> Result<Served, Upgraded> {
+        self.mailbox.connect_upgraded(upgraded, from)
+    }
+
+    /// Hangs up on a client that came in so, with this as the last word.
+    pub fn hang_up(&self, served: &Served, code: u16, reason: &'static str) {
+        self.mailbox.hang_up(served, code, reason);
     }
 
     /// How many connections there can be at once.

@@ -10,6 +10,8 @@ mod checks;
 mod clients;
 mod descriptors;
 mod first;
+mod flow;
+mod framed;
 mod kept;
 mod mail;
 mod notes;
@@ -44,10 +46,12 @@ pub(crate) use descriptors::{
 };
 pub use first::{HandOver, Handed};
 pub(crate) use mail::Mailbox;
-pub use mail::Newcomer;
+use mail::Upgrade;
+pub use mail::{Newcomer, Served};
 pub use queues::Queues;
 
 use asking::About;
+use framed::{Cutter, Framed};
 use place::Place;
 use ports::{Outcome, Ports};
 
@@ -95,8 +99,8 @@ pub(crate) struct Driver<B: Brain> {
     poll: Poll,
     clock: Instant,
     ports: Ports,
-    /// The unfinished lines of each client, and of each worker.
-    client_lines: Vec<Splitter>,
+    /// What is unfinished of each client's, and of each worker's.
+    client_cutters: Vec<Cutter>,
     worker_lines: Vec<Splitter>,
     scratch: Box<[u8]>,
     /// The list of those to be read while it is worked off; kept for its memory.
@@ -149,7 +153,7 @@ impl<B: Brain> Driver<B> {
             poll,
             clock: Instant::now(),
             ports,
-            client_lines: Vec::new(),
+            client_cutters: Vec::new(),
             worker_lines: Vec::new(),
             scratch: vec![0; READ].into_boxed_slice(),
             batch: Vec::new(),
@@ -383,6 +387,11 @@ impl<B: Brain> Driver<B> {
         for (socket, from) in mail.newcomers {
             self.admit_newcomer(now, socket, &from);
         }
+        for Upgrade { upgraded, from, number, ended } in mail.upgrades {
+            let framed = Framed::new(now, upgraded.idle, number, ended);
+            self.admit_upgraded(now, upgraded, &from, framed);
+        }
+        self.send_away(&mail.farewells);
         for asker in mail.status {
             if let Some(status) = self.ask(About::All, |brain, _| brain.status(now)) {
                 // Whoever asked may have gone away.

@@ -13,6 +13,6 @@ mod nursery;
 mod owners;
 
 pub use bus::{Bus, Edges, Ended, Handle, NoAnswer, StartError, Unmoved, worker_limits};
-pub use driver::{HandOver, Handed, Newcomer};
+pub use driver::{HandOver, Handed, Newcomer, Served};
 pub use listen::ListenError;
 pub use owners::OwnersError;

@@ -17,8 +17,10 @@ pub mod queue;
 pub mod socket;
 pub mod stdio;
 mod stream;
+mod upgraded;
 
 pub use carried::{Inlet, Outlet, carried};
 pub use close::CloseReason;
 pub use link::{Closed, Link, Options, Receiver, Sender, Stats};
 pub use stream::stream;
+pub use upgraded::Upgraded;

@@ -15,7 +15,6 @@ mod door;
 mod events;
 mod exchange;
 mod fates;
-mod frames;
 mod guard;
 mod guest;
 mod io;
@@ -43,6 +42,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use narrows_link::Upgraded;
+use narrows_wire::websocket::Fault;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -158,6 +159,33 @@ pub trait Backend: Send + Sync {
     /// One end of a socket pair for a new connection of `identity`, who came in at the listener of this number. Each line is one
     /// message, both ways; either end may close it.
     fn open(&self, identity: Identity, listener: usize) -> Opening<'_>;
+
+    /// Serves a new connection of `identity` over a WebSocket without TLS itself, to spare its messages a way. Whoever does not gives
+    /// it back, and is asked for a line.
+    ///
+    /// # Errors
+    /// When it does not.
+    fn serve(
+        &self,
+        identity: Identity,
+        listener: usize,
+        socket: Upgraded,
+    ) -> Result<Box<dyn Served>, Upgraded> {
+        _ = (identity, listener);
+        Err(socket)
+    }
+}
+
+/// What [`Served::ended`] returns.
+pub type Ended<'a> = Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'a>>;
+
+/// A WebSocket that the backend serves.
+pub trait Served: Send {
+    /// Ends when the socket is closed, with what the client did if that was why.
+    fn ended(&mut self) -> Ended<'_>;
+
+    /// Closes it with this as the last word. That it is closed is still to be waited for.
+    fn hang_up(&self, code: u16, reason: &'static str);
 }
 
 /// Why nobody can come in.

@@ -1,8 +1,8 @@
 //! Bytes to frames and back.
 //!
-//! A [`Splitter`] cuts a byte stream into lines, a [`Frame`] is one line with what a single pass over it found
-//! ([`scan()`]), a [`Batch`] is an array of them, [`message`] writes new ones, and [`RpcError`] is how anything goes
-//! wrong. No I/O, no async, no knowledge of any method: those live in the crates above.
+//! A [`Splitter`] cuts a byte stream into lines, [`websocket`] cuts one into messages, a [`Frame`] is one of them with
+//! what a single pass over it found ([`scan()`]), a [`Batch`] is an array of them, [`message`] writes new ones, and
+//! [`RpcError`] is how anything goes wrong. No I/O, no async, no knowledge of any method: those live in the crates above.
 //!
 //! Two promises hold for every [`Frame`] whose kind is not [`Kind::Invalid`]: its bytes are valid UTF-8 and valid
 //! JSON throughout, and every key that decides where it goes stands there at most once. It may be forwarded as it is.
@@ -21,6 +21,7 @@ mod skip;
 mod split;
 mod utf8;
 mod view;
+pub mod websocket;
 
 pub use alike::Alike;
 pub use batch::{Batch, MAX_ENTRIES, Step};

@@ -27,12 +27,18 @@ pub(super) struct Watch {
     short_of_memory: bool,
     workers_at: Option<Time>,
     memory_at: Option<Time>,
+    framed_at: Option<Time>,
 }
 
 impl Watch {
     /// Whether nobody is let in at the moment.
     pub(super) fn accept_rests(&self) -> bool {
         self.accept_after.is_some()
+    }
+
+    /// Looks by then at those who speak WebSocket.
+    pub(super) fn look_at_framed(&mut self, by: Time) {
+        self.framed_at = Some(self.framed_at.map_or(by, |at| at.min(by)));
     }
 }
 
@@ -67,6 +73,12 @@ impl<B: Brain> Driver<B> {
         self.check_memory(now);
         self.check_workers(now);
         self.check_readers(now);
+        if self.watch.framed_at.is_some_and(|at| at <= now) {
+            self.watch.framed_at = self.check_framed(now);
+        }
+        if let Some(at) = self.watch.framed_at {
+            self.check_by(at);
+        }
         // Those that are being hung up on are looked at every time something is written.
     }
 

@@ -11,6 +11,7 @@ use crate::core::{ANYONE, Arrival, Client, Time};
 use crate::listen::{Ends, Entry, Family};
 
 use super::first::{First, Fresh};
+use super::framed::{self, Cutter};
 use super::mail::Newcomer;
 use super::ports::Conn;
 use super::stream::Stream;
@@ -71,7 +72,8 @@ impl<B: Brain> Driver<B> {
             conn.fresh = Some(Box::new(Fresh { listener, identity: identity.clone(), read: Vec::new() }));
         }
         let from = Arrival { listener, identity: &identity, scopes: None, metered: false, ends_bus: false };
-        self.admit_conn(now, from, conn);
+        let lines = self.lines();
+        self.admit_conn(now, from, conn, lines);
     }
 
     /// Takes a client that somebody else has let in.
@@ -81,7 +83,8 @@ impl<B: Brain> Driver<B> {
         let from = Arrival { listener: *listener, identity, scopes, metered: *metered, ends_bus: false };
         let mut conn = Conn::new(Stream::socket(socket), None, false, true);
         conn.tended = true;
-        self.admit_conn(now, from, conn);
+        let lines = self.lines();
+        self.admit_conn(now, from, conn, lines);
     }
 
     /// Takes our own stdin and stdout for a client.
@@ -91,10 +94,22 @@ impl<B: Brain> Driver<B> {
         let conn = Conn::new(ends.input, Some(ends.output), false, false);
         let listener = listener as usize;
         let from = Arrival { listener, identity: &identity, scopes: None, metered: false, ends_bus: true };
-        self.admit_conn(now, from, conn);
+        let lines = self.lines();
+        self.admit_conn(now, from, conn, lines);
     }
 
-    fn admit_conn(&mut self, now: Time, from: Arrival<'_>, conn: Conn) {
+    fn lines(&self) -> Cutter {
+        Cutter::Lines(Splitter::new(self.limits.max_line))
+    }
+
+    /// Takes a connection, if there may be one more. The slot it has then.
+    pub(super) fn admit_conn(
+        &mut self,
+        now: Time,
+        from: Arrival<'_>,
+        conn: Conn,
+        cutter: Cutter,
+    ) -> Option<u32> {
         let opened = self.ask(About::All, |brain, ports| brain.client_open(now, from, ports));
         let Some(Some(client)) = opened else {
             let error = match opened {
@@ -103,22 +118,25 @@ impl<B: Brain> Driver<B> {
                 Some(_) => RpcError::new(Code::Backpressure, "there are too many connections"),
             };
             refuse(&conn, &error);
-            return;
+            return None;
         };
         let slot = client.0 as usize;
         if self.ports.clients.len() <= slot {
             self.ports.clients.resize_with(slot + 1, || None);
         }
-        while self.client_lines.len() <= slot {
-            self.client_lines.push(Splitter::new(self.limits.max_line));
+        while self.client_cutters.len() <= slot {
+            let lines = self.lines();
+            self.client_cutters.push(lines);
         }
-        self.client_lines[slot] = Splitter::new(self.limits.max_line);
+        self.client_cutters[slot] = cutter;
         let registered = conn.register(self.poll.registry(), client.0);
         self.ports.clients[slot] = Some(conn);
         if let Err(error) = registered {
             tracing::warn!(%error, "cannot watch a connection");
             self.drop_client(now, client.0);
+            return None;
         }
+        Some(client.0)
     }
 
     /// Reads once from a client and shows its lines to the core.
@@ -144,10 +162,12 @@ impl<B: Brain> Driver<B> {
         // A read that was not filled has emptied the source, unless its end is still to be read.
         conn.intake.readable = read == self.scratch.len() || conn.intake.hung_up;
         let is_fresh = conn.fresh.is_some();
-        if conn.hangup.is_none() && !(conn.guarded && self.turn_away(slot, read)) {
+        if conn.hangup.is_none() && conn.framed.is_some() {
+            self.read_frames(now, slot, read);
+        } else if conn.hangup.is_none() && !(conn.guarded && self.turn_away(slot, read)) {
             let first = if is_fresh { self.look_first(now, slot, read) } else { First::Read };
             let (brain, ports) = (&mut self.brain, &mut self.ports);
-            let lines = &mut self.client_lines[slot as usize];
+            let Cutter::Lines(lines) = &mut self.client_cutters[slot as usize] else { return };
             let scratch = match &first {
                 First::Read => &self.scratch[..read],
                 First::All(read) => read,
@@ -190,7 +210,8 @@ impl<B: Brain> Driver<B> {
             // What is left of the hang-up is seen to when everything is written.
             return;
         }
-        if conn.intake.dead {
+        // Who speaks WebSocket says goodbye first.
+        if conn.intake.dead || conn.framed.is_some() {
             return self.drop_client(now, slot);
         }
         self.ask(About::Client(slot), |brain, ports| brain.client_eof(now, Client(slot), ports));
@@ -200,9 +221,10 @@ impl<B: Brain> Driver<B> {
     pub(super) fn drop_client(&mut self, now: Time, slot: u32) {
         let Some(conn) = self.ports.clients.get_mut(slot as usize).and_then(Option::take) else { return };
         conn.deregister(self.poll.registry());
-        drop(conn);
-        if let Some(lines) = self.client_lines.get_mut(slot as usize) {
-            *lines = Splitter::new(self.limits.max_line);
+        conn.close();
+        let lines = self.lines();
+        if let Some(cutter) = self.client_cutters.get_mut(slot as usize) {
+            *cutter = lines;
         }
         self.ask(About::Client(slot), |brain, ports| brain.client_gone(now, Client(slot), ports));
         self.accepts_soon(now);
@@ -221,6 +243,13 @@ impl<B: Brain> Driver<B> {
             let patience = if hangup.until.is_none() { self.limits.stall_timeout } else { LINGER };
             let stuck_at = conn.outflow.progress + patience;
             let stuck = conn.outflow.blocked && now >= stuck_at;
+            let is_empty = conn.outflow.outbox.waiting() == 0;
+            if is_empty && !hangup.shut && self.ports.put_going(slot) {
+                self.ports.closing.push(slot);
+                continue;
+            }
+            let Some(conn) = self.ports.client(slot) else { continue };
+            let Some(hangup) = &mut conn.hangup else { continue };
             if conn.outflow.outbox.waiting() == 0 && !hangup.shut {
                 hangup.shut = true;
                 hangup.until = Some(hangup.until.unwrap_or(Time::MAX).min(now + LINGER));
@@ -245,9 +274,11 @@ impl<B: Brain> Driver<B> {
 
 /// Tells a peer why it is not let in, if it can be told at once.
 fn refuse(conn: &Conn, error: &RpcError) {
-    let mut line = message::error(b"null", error).to_vec();
-    line.push(b'\n');
-    _ = conn.output().write(&line);
+    let message = message::error(b"null", error);
+    _ = conn.output().write(&match conn.framed {
+        Some(_) => framed::refusal(&message),
+        None => [&*message, b"\n"].concat(),
+    });
     conn.output().shut();
 }
 

@@ -1,9 +1,12 @@
 //! What handles of a bus ask of its loop.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Waker;
+use narrows_link::Upgraded;
+use narrows_wire::websocket::Fault;
 use tokio::sync::oneshot;
 
 use super::queues::Queues;
@@ -28,6 +31,38 @@ pub struct Newcomer {
     pub metered: bool,
 }
 
+/// A client that comes in over a WebSocket.
+#[derive(Debug)]
+pub(super) struct Upgrade {
+    pub(super) upgraded: Upgraded,
+    pub(super) from: Newcomer,
+    pub(super) number: u64,
+    pub(super) ended: oneshot::Sender<Option<Fault>>,
+}
+
+/// The end of such a client, as whoever let it in wants it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Farewell {
+    pub(super) number: u64,
+    pub(super) code: u16,
+    pub(super) reason: &'static str,
+}
+
+/// A client on a WebSocket that the bus serves.
+#[derive(Debug)]
+pub struct Served {
+    number: u64,
+    ended: oneshot::Receiver<Option<Fault>>,
+}
+
+impl Served {
+    /// Ends when the client is gone, with what it did if that was why.
+    pub async fn ended(&mut self) -> Option<Fault> {
+        // It is gone as well when there is nobody to say so.
+        (&mut self.ended).await.ok().flatten()
+    }
+}
+
 /// What is asked for.
 #[derive(Debug)]
 pub(super) struct Mail<S> {
@@ -35,13 +70,23 @@ pub(super) struct Mail<S> {
     pub(super) reload: Option<Box<Config>>,
     pub(super) status: Vec<oneshot::Sender<(S, Queues)>>,
     pub(super) newcomers: Vec<(OwnedFd, Newcomer)>,
+    pub(super) upgrades: Vec<Upgrade>,
+    pub(super) farewells: Vec<Farewell>,
     /// Nobody reads it any more.
     closed: bool,
 }
 
 impl<S> Default for Mail<S> {
     fn default() -> Self {
-        Self { drain: false, reload: None, status: Vec::new(), newcomers: Vec::new(), closed: false }
+        Self {
+            drain: false,
+            reload: None,
+            status: Vec::new(),
+            newcomers: Vec::new(),
+            upgrades: Vec::new(),
+            farewells: Vec::new(),
+            closed: false,
+        }
     }
 }
 
@@ -49,12 +94,14 @@ impl<S> Default for Mail<S> {
 #[derive(Debug)]
 pub(crate) struct Mailbox<S> {
     mail: Mutex<Mail<S>>,
+    /// How many came in over a WebSocket.
+    upgrades: AtomicU64,
     waker: Arc<Waker>,
 }
 
 impl<S> Mailbox<S> {
     pub(crate) fn new(waker: Arc<Waker>) -> Self {
-        Self { mail: Mutex::default(), waker }
+        Self { mail: Mutex::default(), upgrades: AtomicU64::new(0), waker }
     }
 
     /// Asks for a gentle end.
@@ -90,6 +137,29 @@ impl<S> Mailbox<S> {
             }
             takes
         })
+    }
+
+    /// Asks to let somebody in over a WebSocket, which comes back if that is not taken.
+    pub(crate) fn connect_upgraded(&self, upgraded: Upgraded, from: Newcomer) -> Result<Served, Upgraded> {
+        self.put(|mail| {
+            if mail.closed || mail.upgrades.len() >= NEWCOMERS {
+                return Err(upgraded);
+            }
+            let number = self.upgrades.fetch_add(1, Ordering::Relaxed);
+            let (sender, ended) = oneshot::channel();
+            mail.upgrades.push(Upgrade { upgraded, from, number, ended: sender });
+            Ok(Served { number, ended })
+        })
+    }
+
+    /// Asks to hang up on somebody who came in so.
+    pub(crate) fn hang_up(&self, served: &Served, code: u16, reason: &'static str) {
+        let farewell = Farewell { number: served.number, code, reason };
+        self.put(|mail| {
+            if !mail.closed {
+                mail.farewells.push(farewell);
+            }
+        });
     }
 
     /// Nobody will be answered any more.

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use narrows_wire::websocket;
+
 /// The largest buffer that is kept for the next who needs one.
 const KEPT: usize = 256 << 10;
 /// How many are kept.
@@ -26,7 +28,30 @@ impl Spare {
     }
 }
 
-/// Lines in the order in which they are to be written.
+/// How messages stand on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// One on each line.
+    Lines,
+    /// One in each frame of a WebSocket.
+    Frames,
+}
+
+/// Where the head of a frame is put together.
+pub(super) type Room = [u8; websocket::MAX_HEAD];
+
+impl Framing {
+    /// What stands before and behind a message of so many bytes.
+    #[inline]
+    pub(super) fn around(self, length: usize, room: &mut Room) -> (&[u8], &'static [u8]) {
+        match self {
+            Self::Lines => (b"", b"\n"),
+            Self::Frames => (websocket::text_head(length, room), b""),
+        }
+    }
+}
+
+/// Messages in the order in which they are to be written.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
@@ -50,13 +75,36 @@ impl Outbox {
         self.bytes.len() - self.head
     }
 
-    /// Puts one line at the end: the parts in a row and a line end.
+    /// Puts one message at the end: the parts in a row, and what stands around it.
     #[inline]
-    pub(super) fn push(&mut self, parts: &[&[u8]], spare: &mut Spare) {
+    pub(super) fn push(&mut self, framing: Framing, parts: &[&[u8]], spare: &mut Spare) {
+        let length = parts.iter().map(|part| part.len()).sum::<usize>();
+        let mut room = Room::default();
+        let (head, end) = framing.around(length, &mut room);
+        self.make_room(head.len() + length + end.len(), spare);
+        self.bytes.extend_from_slice(head);
+        for part in parts {
+            self.bytes.extend_from_slice(part);
+        }
+        self.bytes.extend_from_slice(end);
+    }
+
+    /// Puts bytes at the end as they are.
+    pub(super) fn append(&mut self, parts: &[&[u8]], spare: &mut Spare) {
+        let length = parts.iter().map(|part| part.len()).sum::<usize>();
+        if length > 0 {
+            self.make_room(length, spare);
+            for part in parts {
+                self.bytes.extend_from_slice(part);
+            }
+        }
+    }
+
+    #[inline]
+    fn make_room(&mut self, length: usize, spare: &mut Spare) {
         if self.bytes.capacity() == 0 {
             self.bytes = spare.take();
         }
-        let length = parts.iter().map(|part| part.len()).sum::<usize>() + 1;
         if self.bytes.capacity() - self.bytes.len() < length {
             // What was written is taken out when that at least halves what would be moved into a larger buffer.
             if self.head >= self.bytes.len() / 2 {
@@ -65,10 +113,6 @@ impl Outbox {
             }
             self.bytes.reserve(length);
         }
-        for part in parts {
-            self.bytes.extend_from_slice(part);
-        }
-        self.bytes.push(b'\n');
     }
 
     /// Writes once what waits, if anything does.
@@ -118,7 +162,7 @@ mod tests {
     #[test]
     fn an_empty_one_holds_nothing_and_gets_its_buffer_back() {
         let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
-        outbox.push(&[b"a", b"", b"bc"], &mut spare);
+        outbox.push(Framing::Lines, &[b"a", b"", b"bc"], &mut spare);
         let mut seen = Vec::new();
         let flushed = outbox.flush(&mut spare, |bytes| {
             seen.extend_from_slice(bytes);
@@ -128,10 +172,10 @@ mod tests {
         assert_eq!(seen, b"abc\n");
         assert_eq!(outbox.bytes.capacity(), 0);
         let kept = spare.buffers[0].as_ptr();
-        outbox.push(&[b"d"], &mut spare);
+        outbox.push(Framing::Lines, &[b"d"], &mut spare);
         assert_eq!(outbox.bytes.as_ptr(), kept);
         let large = vec![0; 2 * KEPT];
-        outbox.push(&[&large], &mut spare);
+        outbox.push(Framing::Lines, &[&large], &mut spare);
         outbox.flush(&mut spare, |bytes| Ok(bytes.len())).unwrap();
         assert!(spare.buffers.is_empty(), "a large buffer is not kept");
     }
@@ -139,7 +183,7 @@ mod tests {
     #[test]
     fn an_error_is_told_and_loses_nothing() {
         let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
-        outbox.push(&[b"abc"], &mut spare);
+        outbox.push(Framing::Lines, &[b"abc"], &mut spare);
         let blocked = outbox.flush(&mut spare, |_| Err(io::ErrorKind::WouldBlock.into()));
         assert_eq!(blocked.unwrap(), Flushed { written: 0, blocked: true });
         assert!(outbox.flush(&mut spare, |_| Err(io::ErrorKind::BrokenPipe.into())).is_err());
@@ -155,7 +199,7 @@ mod tests {
             let (mut expected, mut seen) = (Vec::new(), Vec::new());
             for (line, room) in steps {
                 let (first, second) = line.split_at(line.len() / 3);
-                outbox.push(&[first, second], &mut spare);
+                outbox.push(Framing::Lines, &[first, second], &mut spare);
                 expected.extend_from_slice(&line);
                 expected.push(b'\n');
                 let flushed = outbox.flush(&mut spare, |bytes| {

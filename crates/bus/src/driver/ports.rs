@@ -1,6 +1,6 @@
 //! Everybody who is connected, and what waits for them: where the core's lines and orders go.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::OwnedFd;
 
 use mio::{Interest, Registry};
@@ -11,127 +11,14 @@ use crate::nursery::Ended;
 use crate::owners::Entry;
 
 use super::first::Fresh;
+use super::flow::{Intake, Outflow};
+use super::framed::Framed;
 use super::kept::Holding;
 use super::notes::Names;
-use super::outbox::{Outbox, Spare};
+use super::outbox::{Framing, Spare};
 use super::place::Place;
 use super::stream::Stream;
 use super::{LAST_LINGER, LINGER};
-
-/// From which length on a line is written from where it stands, if it can be: a copy costs more than a write of its own.
-const LONG: usize = 16 << 10;
-/// Of how many parts such a line may be.
-const PARTS: usize = 7;
-
-/// What is known about reading from somebody.
-#[derive(Debug, Default)]
-pub(super) struct Intake {
-    /// There may be something to read.
-    pub(super) readable: bool,
-    /// The other side has closed: a short read is not the last.
-    pub(super) hung_up: bool,
-    /// It stands in the list of those to be read.
-    pub(super) listed: bool,
-    /// The core wants nothing from it for now.
-    pub(super) paused: bool,
-    /// Its end was read.
-    pub(super) ended: bool,
-    /// It does not read either: there is nobody any more.
-    pub(super) dead: bool,
-}
-
-impl Intake {
-    /// Whether it has to be put on the list.
-    #[inline]
-    fn wants(&self) -> bool {
-        self.readable && !self.listed && !self.paused && !self.ended
-    }
-}
-
-/// What is known about writing to somebody.
-#[derive(Debug, Default)]
-pub(super) struct Outflow {
-    pub(super) outbox: Outbox,
-    /// It takes nothing until an event says so.
-    pub(super) blocked: bool,
-    /// It stands in the list of those to be written to.
-    pub(super) dirty: bool,
-    /// More waits than may, and the core knows.
-    pub(super) over: bool,
-    /// When it last took something, or began to take nothing.
-    pub(super) progress: Time,
-    /// Nothing is written before this entry about the owner of a session is.
-    pub(super) held: Option<u64>,
-}
-
-impl Outflow {
-    /// Puts one line behind what waits for `to`. Returns how much was written already.
-    #[inline]
-    fn put(&mut self, to: Option<&Stream>, parts: &[&[u8]], now: Time, spare: &mut Spare) -> usize {
-        let length: usize = parts.iter().map(|part| part.len()).sum();
-        match to {
-            Some(to)
-                if length >= LONG
-                    && !self.blocked
-                    && self.held.is_none()
-                    && self.outbox.waiting() == 0
-                    && parts.len() <= PARTS =>
-            {
-                self.put_long(to, parts, now, spare)
-            }
-            _ => {
-                self.outbox.push(parts, spare);
-                0
-            }
-        }
-    }
-
-    /// Writes a long line at once and puts what is left of it into the queue.
-    #[inline(never)]
-    fn put_long(&mut self, to: &Stream, parts: &[&[u8]], now: Time, spare: &mut Spare) -> usize {
-        let mut slices = [IoSlice::new(b"\n"); PARTS + 1];
-        for (slice, part) in slices.iter_mut().zip(parts) {
-            *slice = IoSlice::new(part);
-        }
-        // Whatever is wrong shows again when the rest is written, where somebody sees to it.
-        let written = to.write_parts(&slices[..=parts.len()]).unwrap_or(0);
-        if written > 0 {
-            self.progress = now;
-        }
-        let mut rest = [b"".as_slice(); PARTS];
-        let mut skip = written;
-        for (rest, part) in rest.iter_mut().zip(parts) {
-            let (skipped, left) = part.split_at(skip.min(part.len()));
-            skip -= skipped.len();
-            *rest = left;
-        }
-        // The line end was written if anything is left to be skipped.
-        if skip == 0 {
-            self.outbox.push(&rest, spare);
-        }
-        written
-    }
-
-    /// Writes once. Tells whether there is room again in what was full.
-    fn flush(
-        &mut self,
-        to: &Stream,
-        now: Time,
-        queue_bytes: usize,
-        spare: &mut Spare,
-    ) -> io::Result<(usize, bool)> {
-        let flushed = self.outbox.flush(spare, |bytes| to.write(bytes))?;
-        if flushed.written > 0 || !self.blocked {
-            self.progress = now;
-        }
-        self.blocked = flushed.blocked;
-        let drained = self.over && self.outbox.waiting() < queue_bytes.div_ceil(2);
-        if drained {
-            self.over = false;
-        }
-        Ok((flushed.written, drained))
-    }
-}
 
 /// A client's connection.
 #[derive(Debug)]
@@ -143,10 +30,12 @@ pub(super) struct Conn {
     pub(super) outflow: Outflow,
     /// Whether it is told apart from a web browser yet.
     pub(super) guarded: bool,
-    /// Whoever let it in sees to it that it is read from, and may hold it for one that is away.
+    /// It is seen to elsewhere that it is read from: by whoever let it in, who may hold it for one that is away, or by asking it.
     pub(super) tended: bool,
     /// Until its first line was seen, if that may say that it is another's to serve.
     pub(super) fresh: Option<Box<Fresh>>,
+    /// If WebSocket is spoken on it.
+    pub(super) framed: Option<Box<Framed>>,
     /// Whether it is asked about room only while that is wanted: a unix socket wakes us for every read of its peer.
     sparing: bool,
     /// It is being hung up on.
@@ -174,6 +63,7 @@ impl Conn {
             guarded,
             tended: false,
             fresh: None,
+            framed: None,
             sparing,
             hangup: None,
         }
@@ -182,6 +72,15 @@ impl Conn {
     /// The socket of a client that is not served here.
     pub(super) fn into_socket(self) -> OwnedFd {
         self.input.into_fd()
+    }
+
+    /// Closes it, and says so.
+    pub(super) fn close(mut self) {
+        let framed = self.framed.take();
+        drop(self);
+        if let Some(framed) = framed {
+            framed.tell();
+        }
     }
 
     pub(super) fn output(&self) -> &Stream {
@@ -209,7 +108,13 @@ impl Conn {
         }
     }
 
-    fn flush(
+    /// How messages stand on it.
+    #[inline]
+    pub(super) fn framing(&self) -> Framing {
+        if self.framed.is_some() { Framing::Frames } else { Framing::Lines }
+    }
+
+    pub(super) fn flush(
         &mut self,
         slot: u32,
         now: Time,
@@ -433,12 +338,37 @@ impl Ports {
     pub(super) fn dismiss(&mut self, slot: u32, reason: &RpcError) {
         self.to_client(Client(slot), &[&message::error(b"null", reason)]);
         self.hang_up(slot, Reason::SlowReader);
+        self.say_no_more(slot);
+    }
+
+    /// What waits for a client that is being hung up on is the last it is told.
+    pub(super) fn say_no_more(&mut self, slot: u32) {
         let now = self.now;
         if let Some(conn) = self.client(slot) {
             conn.outflow.progress = now;
             if let Some(hangup) = &mut conn.hangup {
                 hangup.told = true;
             }
+        }
+    }
+
+    /// Puts bytes behind what waits for a client, as they are.
+    pub(super) fn put_raw(&mut self, slot: u32, bytes: &[u8]) {
+        let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { return };
+        let flow = &mut conn.outflow;
+        flow.outbox.append(&[bytes], &mut self.spare);
+        if !flow.dirty && !flow.blocked {
+            flow.dirty = true;
+            self.dirty.push(Place::Client(slot));
+        }
+    }
+
+    /// Writes to a client what it still takes.
+    pub(super) fn write_last(&mut self, slot: u32, registry: &Registry) {
+        if let Some(Some(conn)) = self.clients.get_mut(slot as usize) {
+            // Whatever comes of it, there is no next time.
+            _ = conn.flush(slot, self.now, self.queue_bytes, &mut self.spare, registry);
+            conn.output().shut();
         }
     }
 
@@ -495,9 +425,10 @@ impl Outlet for Ports {
         if conn.hangup.is_some_and(|hangup| hangup.shut || hangup.told) {
             return 0;
         }
+        let framing = conn.framing();
         let flow = &mut conn.outflow;
         let output = conn.output.as_ref().unwrap_or(&conn.input);
-        flow.put(Some(output), parts, self.now, &mut self.spare);
+        flow.put(Some(output), framing, parts, self.now, &mut self.spare);
         let waiting = flow.outbox.waiting();
         if waiting > 0 && !flow.dirty && !flow.blocked {
             flow.dirty = true;
@@ -516,7 +447,8 @@ impl Outlet for Ports {
     fn to_worker(&mut self, worker: Worker, parts: &[&[u8]]) -> usize {
         let Some(Some(hand)) = self.workers.get_mut(worker.0 as usize) else { return 0 };
         let flow = &mut hand.outflow;
-        hand.written += flow.put(hand.stdin.as_ref(), parts, self.now, &mut self.spare) as u64;
+        hand.written +=
+            flow.put(hand.stdin.as_ref(), Framing::Lines, parts, self.now, &mut self.spare) as u64;
         let waiting = flow.outbox.waiting();
         if waiting > 0 && !flow.dirty && !flow.blocked {
             flow.dirty = true;

@@ -7,6 +7,7 @@ mod brain;
 mod clients;
 mod panics;
 mod stdio;
+mod websocket;
 mod workers;
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,8 +1,7 @@
 //! How messages stand on a socket: one per frame, or one per line.
 
+use narrows_wire::websocket::{self, Decoder, Event, Fault};
 use narrows_wire::{Piece, Splitter, View};
-
-use super::frames::{self, Decoder, FrameEvent, FrameFault};
 
 /// Either of both ways.
 #[derive(Debug)]
@@ -38,17 +37,13 @@ impl Codec {
     }
 
     /// Shows everything that `read` completes.
-    pub(super) fn feed(
-        &mut self,
-        read: &mut [u8],
-        mut each: impl FnMut(Heard<'_>),
-    ) -> Result<(), FrameFault> {
+    pub(super) fn feed(&mut self, read: &mut [u8], mut each: impl FnMut(Heard<'_>)) -> Result<(), Fault> {
         match self {
             Self::Frames(decoder) => decoder.feed(read, |event| match event {
-                FrameEvent::Message(text) => each(Heard::Message(text)),
-                FrameEvent::Ping(payload) => each(Heard::Ping(payload)),
-                FrameEvent::Pong => {}
-                FrameEvent::Close(code) => each(Heard::Close(code)),
+                Event::Message(text) => each(Heard::Message(text)),
+                Event::Ping(payload) => each(Heard::Ping(payload)),
+                Event::Pong => {}
+                Event::Close(code) => each(Heard::Close(code)),
             }),
             Self::Lines(splitter) => {
                 splitter.feed(read, |piece| match piece {
@@ -64,7 +59,7 @@ impl Codec {
     #[inline]
     pub(super) fn put(&self, out: &mut Vec<u8>, message: &[u8]) {
         match self {
-            Self::Frames(_) => frames::put_text(out, message),
+            Self::Frames(_) => websocket::put_text(out, message),
             Self::Lines(_) => {
                 out.extend_from_slice(message);
                 out.push(b'\n');
@@ -75,14 +70,14 @@ impl Codec {
     /// Appends what makes a live peer say something; nothing where there is no such thing.
     pub(super) fn put_ping(&self, out: &mut Vec<u8>) {
         if let Self::Frames(_) = self {
-            frames::put_ping(out);
+            websocket::put_ping(out);
         }
     }
 
     /// Appends the end, where an end can be told.
     pub(super) fn put_close(&self, out: &mut Vec<u8>, code: u16, reason: &str) {
         if let Self::Frames(_) = self {
-            frames::put_close(out, code, reason);
+            websocket::put_close(out, code, reason);
         }
     }
 
@@ -93,19 +88,10 @@ impl Codec {
 }
 
 /// Appends a message of a client as one line.
-///
-/// A frame may hold line ends. Between the parts of a message a carriage return is as blank as they are, and within a string it
-/// is as wrong, so one takes the place of the other: what was JSON still is, and what was not is not.
 pub(super) fn put_line(out: &mut Vec<u8>, message: &[u8]) {
     let start = out.len();
     out.extend_from_slice(message);
-    if memchr::memchr(b'\n', message).is_some() {
-        for byte in &mut out[start..] {
-            if *byte == b'\n' {
-                *byte = b'\r';
-            }
-        }
-    }
+    websocket::make_line(&mut out[start..]);
     out.push(b'\n');
 }
 

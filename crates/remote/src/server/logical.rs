@@ -10,6 +10,7 @@ use narrows_wire::{Code, RpcError, View, message};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use super::Served;
 use super::carry::{CarryEnd, Line};
 use super::codec::Heard;
 use super::fates::Fate;
@@ -17,7 +18,7 @@ use super::guest::Guest;
 use super::io::Scratch;
 use super::refusals::Reason;
 use super::shared::Shared;
-use super::socket::{Socket, SocketEnd};
+use super::socket::{Left, Socket, SocketEnd};
 use crate::identity::Identity;
 use crate::resume::{self, Answer, Ask, Connection, First, Granted, Held};
 
@@ -170,8 +171,16 @@ fn take(line: &mut Line, messages: &[Bytes], socket: &mut Socket, scratch: &Scra
 }
 
 /// A connection that ends with its socket.
-async fn plain(shared: &Arc<Shared>, mut socket: Socket, mut guest: Guest, messages: &[Bytes]) {
+async fn plain(shared: &Arc<Shared>, socket: Socket, mut guest: Guest, messages: &[Bytes]) {
     let scratch = &shared.scratch;
+    let mut socket = match socket.leave(messages, |upgraded| shared.serve(&guest, upgraded)) {
+        Ok(Left::Here(socket)) => socket,
+        Ok(Left::Taken(served, place)) => {
+            watch(shared, served, &mut guest).await;
+            return drop(place);
+        }
+        Err(error) => return tracing::debug!(%error, "a WebSocket is lost"),
+    };
     let Some(mut line) = open(shared, &mut socket, &guest, messages).await else {
         return socket.close(LATER, "try again later", scratch).await;
     };
@@ -188,6 +197,23 @@ async fn plain(shared: &Arc<Shared>, mut socket: Socket, mut guest: Guest, messa
         Some(end) => finish(shared, socket, end).await,
         None => socket.close(code, reason, scratch).await,
     }
+}
+
+/// Has a connection that the backend serves end when it must.
+async fn watch(shared: &Shared, mut served: Box<dyn Served>, guest: &mut Guest) {
+    let (code, reason) = tokio::select! {
+        biased;
+        fault = served.ended() => {
+            if fault.is_some() {
+                shared.refusals.add(Reason::Frame);
+            }
+            return;
+        }
+        () = shared.stopping() => (GOING, "going away"),
+        () = guest.revoked() => (UNKNOWN, "not authorised"),
+    };
+    served.hang_up(code, reason);
+    served.ended().await;
 }
 
 async fn finish(shared: &Shared, socket: Socket, end: CarryEnd) {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use narrows_link::Upgraded;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, watch};
@@ -19,7 +20,7 @@ use super::lockout::Lockout;
 use super::logical::Resumable;
 use super::refusals::Refusals;
 use super::strangers::Strangers;
-use super::{Backend, Limits};
+use super::{Backend, Limits, Served};
 
 /// How many long bodies are read at once.
 const BODIES: usize = 32;
@@ -69,6 +70,11 @@ impl Shared {
         let stream: StdUnixStream = opening.await?;
         stream.set_nonblocking(true)?;
         UnixStream::from_std(stream)
+    }
+
+    /// Leaves a WebSocket to the backend, if that takes it.
+    pub(super) fn serve(&self, guest: &Guest, socket: Upgraded) -> Result<Box<dyn Served>, Upgraded> {
+        self.backend.serve(guest.identity().clone(), guest.listener(), socket)
     }
 
     /// Ends when the front does.

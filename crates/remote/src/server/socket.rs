@@ -7,12 +7,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use narrows_link::Upgraded;
+use narrows_wire::websocket::{Fault, put_pong};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::codec::{Codec, Heard};
-use super::frames::{FrameFault, put_pong};
 use super::io::{Io, Outbox, Scratch};
 
 /// How much may wait for a client before nothing more is read from it: its pings want answers.
@@ -29,7 +31,7 @@ pub(super) enum SocketEnd {
     /// The client said goodbye, with this code.
     Left(Option<u16>),
     /// The client sent what it may not.
-    Fault(FrameFault),
+    Fault(Fault),
 }
 
 /// A socket and how messages stand on it.
@@ -52,7 +54,16 @@ pub(super) struct Socket {
     ended: Option<SocketEnd>,
     tick: Pin<Box<Sleep>>,
     /// Its place among all sockets.
-    _place: Option<Place>,
+    place: Option<Place>,
+}
+
+/// What became of a socket that was to be [left](Socket::leave) to another.
+#[derive(Debug)]
+pub(super) enum Left<T> {
+    /// It was taken; its place is to be kept until it is closed.
+    Taken(T, Option<Place>),
+    /// It is still here.
+    Here(Socket),
 }
 
 /// A place among the sockets of a front, given back with the last that has it.
@@ -73,7 +84,42 @@ impl Socket {
             stuck: None,
             ended: None,
             tick: Box::pin(sleep(idle / 3)),
-            _place: place,
+            place,
+        }
+    }
+
+    /// Leaves a WebSocket without TLS on which nothing waits to whoever takes it, behind `messages`.
+    ///
+    /// # Errors
+    /// When the socket has been lost over it.
+    pub(super) fn leave<T>(
+        self,
+        messages: &[Bytes],
+        take: impl FnOnce(Upgraded) -> Result<T, Upgraded>,
+    ) -> io::Result<Left<T>> {
+        match self {
+            Self {
+                io: Io::Tcp(stream),
+                codec: Codec::Frames(decoder),
+                head,
+                out,
+                unflushed: false,
+                ended: None,
+                idle,
+                place,
+                ..
+            } if head.is_empty() && out.is_empty() => {
+                let socket = stream.into_std()?.into();
+                match take(Upgraded { socket, decoder, messages: messages.to_vec(), idle }) {
+                    Ok(taken) => Ok(Left::Taken(taken, place)),
+                    Err(Upgraded { socket, decoder, .. }) => {
+                        let stream = TcpStream::from_std(socket.into())?;
+                        let codec = Codec::Frames(decoder);
+                        Ok(Left::Here(Self::new(Io::Tcp(stream), codec, Bytes::new(), idle, place)))
+                    }
+                }
+            }
+            socket => Ok(Left::Here(socket)),
         }
     }
 

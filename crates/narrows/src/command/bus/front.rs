@@ -15,8 +15,9 @@ use narrows_bus::admin::Network;
 use narrows_bus::config::{Config, Door, Listen};
 use narrows_bus::core::ANYONE;
 use narrows_bus::{Handed, Handle, Newcomer};
+use narrows_link::Upgraded;
 use narrows_remote::identity::{Identity, Proof};
-use narrows_remote::server::{self, Adopted, Auth, Backend, Front, Opening};
+use narrows_remote::server::{self, Adopted, Auth, Backend, Ended, Front, Opening};
 use tokio::sync::{mpsc, watch};
 
 use crate::command::web;
@@ -191,16 +192,47 @@ impl Backend for Way {
     fn open(&self, identity: Identity, listener: usize) -> Opening<'_> {
         Box::pin(async move {
             let (ours, theirs) = UnixStream::pair()?;
-            let from = Newcomer {
-                listener,
-                identity: known_as(&identity),
-                metered: matches!(identity.proof, Proof::Token | Proof::Certificate),
-                scopes: identity.scopes,
-            };
             let bus = self.bus.get().ok_or(std::io::ErrorKind::NotConnected)?;
-            bus.connect(theirs.into(), from).map_err(std::io::Error::other)?;
+            bus.connect(theirs.into(), newcomer(identity, listener)).map_err(std::io::Error::other)?;
             Ok(ours)
         })
+    }
+
+    fn serve(
+        &self,
+        identity: Identity,
+        listener: usize,
+        socket: Upgraded,
+    ) -> Result<Box<dyn server::Served>, Upgraded> {
+        let Some(bus) = self.bus.get() else { return Err(socket) };
+        let served = bus.connect_upgraded(socket, newcomer(identity, listener))?;
+        Ok(Box::new(Served { bus: bus.clone(), served }))
+    }
+}
+
+/// A WebSocket that the loop of the bus serves.
+struct Served {
+    bus: Handle,
+    served: narrows_bus::Served,
+}
+
+impl server::Served for Served {
+    fn ended(&mut self) -> Ended<'_> {
+        Box::pin(self.served.ended())
+    }
+
+    fn hang_up(&self, code: u16, reason: &'static str) {
+        self.bus.hang_up(&self.served, code, reason);
+    }
+}
+
+/// Somebody as the bus is told of it.
+fn newcomer(identity: Identity, listener: usize) -> Newcomer {
+    Newcomer {
+        listener,
+        identity: known_as(&identity),
+        metered: matches!(identity.proof, Proof::Token | Proof::Certificate),
+        scopes: identity.scopes,
     }
 }
 

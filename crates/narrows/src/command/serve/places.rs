@@ -62,12 +62,22 @@ fn keep_outside(root: &Path, args: &WebArgs) -> Result<(), Failure> {
     ];
     for (flag, path) in files {
         if let Some(path) = path
-            && path.canonicalize().is_ok_and(|real| real.starts_with(root))
+            && lies_in(root, path)
         {
             return Err(Failure::inside(flag, path));
         }
     }
     Ok(())
+}
+
+/// Whether a file lies there, or a link on the way to it does.
+fn lies_in(root: &Path, path: &Path) -> bool {
+    let mut on_the_way = path.ancestors();
+    on_the_way.any(|step| {
+        let above = step.parent().map(|above| if above == Path::new("") { Path::new(".") } else { above });
+        let places = [Some(step), above.filter(|_| step.is_symlink())];
+        places.into_iter().flatten().any(|place| place.canonicalize().is_ok_and(|real| real.starts_with(root)))
+    })
 }
 
 /// What is wrong with files is told before anything is trusted or recorded.
@@ -140,6 +150,30 @@ mod tests {
                 assert!(failure.message().contains(words), "{urls:?} {args:?}: {}", failure.message());
             }
             (found, _) => panic!("{urls:?} {args:?}: {:?}", found.map_err(|failure| failure.message())),
+        }
+    }
+
+    #[test]
+    fn a_link_in_the_workspace_is_in_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [inside, outside] = ["in", "out"].map(|name| dir.path().join(name));
+        for place in [&inside, &outside] {
+            std::fs::create_dir(place).expect("a directory");
+            std::fs::write(place.join("file"), "").expect("a file");
+        }
+        std::os::unix::fs::symlink(outside.join("file"), inside.join("link")).expect("a link");
+        std::os::unix::fs::symlink(&outside, inside.join("way")).expect("a link");
+        std::os::unix::fs::symlink(inside.join("file"), outside.join("back")).expect("a link");
+        let root = inside.canonicalize().expect("the workspace");
+        for (path, expected) in [
+            (inside.join("file"), true),
+            (inside.join("link"), true),
+            (inside.join("way/file"), true),
+            (outside.join("back"), true),
+            (outside.join("file"), false),
+            (dir.path().join("none"), false),
+        ] {
+            assert_eq!(lies_in(&root, &path), expected, "{}", path.display());
         }
     }
 

@@ -19,16 +19,16 @@ fn frame(opcode: OpCode, fin: bool, payload: &[u8]) -> Vec<u8> {
 }
 
 /// What comes out of `stream`, read in pieces of `size`.
-fn read(stream: &[u8], size: usize) -> (Vec<String>, Result<(), FrameFault>) {
+fn read(stream: &[u8], size: usize) -> (Vec<String>, Result<(), Fault>) {
     let mut decoder = Decoder::new(LIMIT);
     let mut events = Vec::new();
     for piece in stream.chunks(size.max(1)) {
         let fed = decoder.feed(&mut piece.to_vec(), |event| {
             events.push(match event {
-                FrameEvent::Message(text) => format!("message {}", text.escape_ascii()),
-                FrameEvent::Ping(payload) => format!("ping {}", payload.escape_ascii()),
-                FrameEvent::Pong => "pong".to_owned(),
-                FrameEvent::Close(code) => format!("close {code:?}"),
+                Event::Message(text) => format!("message {}", text.escape_ascii()),
+                Event::Ping(payload) => format!("ping {}", payload.escape_ascii()),
+                Event::Pong => "pong".to_owned(),
+                Event::Close(code) => format!("close {code:?}"),
             });
         });
         if fed.is_err() {
@@ -39,7 +39,7 @@ fn read(stream: &[u8], size: usize) -> (Vec<String>, Result<(), FrameFault>) {
 }
 
 #[track_caller]
-fn check(stream: &[u8], expected: &[&str], end: Result<(), FrameFault>) {
+fn check(stream: &[u8], expected: &[&str], end: Result<(), Fault>) {
     for size in [1, 2, 3, 5, 7, 64, stream.len()] {
         let (events, ended) = read(stream, size);
         assert_eq!(
@@ -92,29 +92,29 @@ fn ends() {
     check(&control(Control::Close, &[0x03, 0xe8]), &["close Some(1000)"], Ok(()));
     check(&control(Control::Close, &[0x11, 0x31, b'x']), &["close Some(4401)"], Ok(()));
     for wrong in [&[0x03][..], &[0x03, 0xed], &[0, 0], &[0x03, 0xe8, 0xff]] {
-        check(&control(Control::Close, wrong), &[], Err(FrameFault::Protocol));
+        check(&control(Control::Close, wrong), &[], Err(Fault::Protocol));
     }
 }
 
 #[test]
 fn faults() {
-    check(&frame(OpCode::Data(Data::Binary), true, b"x"), &[], Err(FrameFault::Binary));
-    check(&frame(OpCode::Data(Data::Text), true, &[b'a', 0xff]), &[], Err(FrameFault::Utf8));
-    check(&more(true, "x"), &[], Err(FrameFault::Protocol));
-    check(&[text(false, "x"), text(true, "y")].concat(), &[], Err(FrameFault::Protocol));
-    check(&frame(OpCode::Control(Control::Ping), false, b""), &[], Err(FrameFault::Protocol));
-    check(&control(Control::Ping, &[0; 126]), &[], Err(FrameFault::Protocol));
-    check(&frame(OpCode::Data(Data::Reserved(3)), true, b""), &[], Err(FrameFault::Protocol));
-    check(&[0x81, 0x01, b'x'], &[], Err(FrameFault::Protocol));
-    check(&[0xc1, 0x81, 0, 0, 0, 0, b'x'], &[], Err(FrameFault::Protocol));
+    check(&frame(OpCode::Data(Data::Binary), true, b"x"), &[], Err(Fault::Binary));
+    check(&frame(OpCode::Data(Data::Text), true, &[b'a', 0xff]), &[], Err(Fault::Utf8));
+    check(&more(true, "x"), &[], Err(Fault::Protocol));
+    check(&[text(false, "x"), text(true, "y")].concat(), &[], Err(Fault::Protocol));
+    check(&frame(OpCode::Control(Control::Ping), false, b""), &[], Err(Fault::Protocol));
+    check(&control(Control::Ping, &[0; 126]), &[], Err(Fault::Protocol));
+    check(&frame(OpCode::Data(Data::Reserved(3)), true, b""), &[], Err(Fault::Protocol));
+    check(&[0x81, 0x01, b'x'], &[], Err(Fault::Protocol));
+    check(&[0xc1, 0x81, 0, 0, 0, 0, b'x'], &[], Err(Fault::Protocol));
     // Refused by what it claims, before any of it is there.
     let claim = |length: u64| [&[0x81, 0xff][..], &length.to_be_bytes(), &[0; 4]].concat();
-    check(&claim(LIMIT as u64 + 1), &[], Err(FrameFault::TooLong));
-    check(&claim(u64::MAX), &[], Err(FrameFault::TooLong));
+    check(&claim(LIMIT as u64 + 1), &[], Err(Fault::TooLong));
+    check(&claim(u64::MAX), &[], Err(Fault::TooLong));
     check(&claim(LIMIT as u64), &[], Ok(()));
     let half = "x".repeat(LIMIT / 2 + 1);
     let (_, end) = read(&[text(false, &half), more(true, &half)].concat(), 1 << 16);
-    assert_eq!(end, Err(FrameFault::TooLong));
+    assert_eq!(end, Err(Fault::TooLong));
 }
 
 #[test]
@@ -223,7 +223,7 @@ proptest! {
                 // What comes after the end is nobody's business.
                 Ok(Message::Close(_)) | Err(Error::ConnectionClosed) => return Ok(()),
                 Ok(_) => {
-                    prop_assert_eq!(end, Err(FrameFault::Binary));
+                    prop_assert_eq!(end, Err(Fault::Binary));
                     return Ok(());
                 }
                 Err(_) => break,

@@ -1,10 +1,10 @@
-//! WebSocket frames as a server sees them: bytes of a client to messages, and messages to bytes.
+//! WebSocket as a server sees it: bytes of a client to messages, and messages to bytes.
 //!
-//! No I/O and no buffers of its own but for what is unfinished, so a connection on which nothing moves costs nothing here.
+//! No buffers but for what is unfinished, so a connection on which nothing moves costs nothing here.
 
 /// Why a client is not listened to any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum FrameFault {
+pub enum Fault {
     /// It broke the rules of the protocol.
     #[error("not WebSocket")]
     Protocol,
@@ -19,9 +19,10 @@ pub(super) enum FrameFault {
     TooLong,
 }
 
-impl FrameFault {
+impl Fault {
     /// The code to close with.
-    pub(super) fn code(self) -> u16 {
+    #[must_use]
+    pub fn code(self) -> u16 {
         match self {
             Self::Protocol => 1002,
             Self::Binary => 1003,
@@ -33,9 +34,9 @@ impl FrameFault {
 
 /// What a client sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum FrameEvent<'a> {
-    /// A whole message: UTF-8, of any content.
-    Message(&'a [u8]),
+pub enum Event<'a> {
+    /// A whole message: UTF-8, of any content. It may be changed where it stands.
+    Message(&'a mut [u8]),
     /// To be answered with the same bytes.
     Ping(&'a [u8]),
     /// An answer to a ping.
@@ -57,7 +58,7 @@ const MAX_CONTROL: usize = 125;
 
 /// Reads what a client sends.
 #[derive(Debug)]
-pub(super) struct Decoder {
+pub struct Decoder {
     /// The beginning of a frame, as it came.
     held: Vec<u8>,
     /// The beginning of a message in several frames.
@@ -69,16 +70,16 @@ pub(super) struct Decoder {
 
 impl Decoder {
     /// For messages of up to `limit` bytes.
-    pub(super) fn new(limit: usize) -> Self {
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
         Self { held: Vec::new(), message: Vec::new(), begun: false, limit }
     }
 
     /// Shows what `read` completes, where it stands. After a fault or a close nothing more may be fed.
-    pub(super) fn feed(
-        &mut self,
-        read: &mut [u8],
-        mut each: impl FnMut(FrameEvent<'_>),
-    ) -> Result<(), FrameFault> {
+    ///
+    /// # Errors
+    /// When the client is not to be listened to any longer; what it sent before was shown.
+    pub fn feed(&mut self, read: &mut [u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Fault> {
         if self.held.is_empty() {
             let used = self.frames(read, &mut each)?;
             self.held.extend_from_slice(&read[used..]);
@@ -99,16 +100,12 @@ impl Decoder {
     }
 
     /// Takes whole frames off the front of `bytes` and tells how many bytes they were.
-    fn frames(
-        &mut self,
-        bytes: &mut [u8],
-        each: &mut impl FnMut(FrameEvent<'_>),
-    ) -> Result<usize, FrameFault> {
+    fn frames(&mut self, bytes: &mut [u8], each: &mut impl FnMut(Event<'_>)) -> Result<usize, Fault> {
         let mut at = 0;
         while let Some(head) = Head::read(&bytes[at..])? {
             head.check(self.begun)?;
             if head.length > self.limit || self.message.len() + head.length > self.limit {
-                return Err(FrameFault::TooLong);
+                return Err(Fault::TooLong);
             }
             let start = at + head.size;
             let Some(payload) = bytes.get_mut(start..start + head.length) else { break };
@@ -122,9 +119,9 @@ impl Decoder {
     fn frame(
         &mut self,
         head: &Head,
-        payload: &[u8],
-        each: &mut impl FnMut(FrameEvent<'_>),
-    ) -> Result<(), FrameFault> {
+        payload: &mut [u8],
+        each: &mut impl FnMut(Event<'_>),
+    ) -> Result<(), Fault> {
         match head.opcode {
             TEXT if head.fin => message(payload, each),
             TEXT => {
@@ -138,41 +135,41 @@ impl Decoder {
                     return Ok(());
                 }
                 self.begun = false;
-                message(&std::mem::take(&mut self.message), each)
+                message(&mut std::mem::take(&mut self.message), each)
             }
             PING => {
-                each(FrameEvent::Ping(payload));
+                each(Event::Ping(payload));
                 Ok(())
             }
             PONG => {
-                each(FrameEvent::Pong);
+                each(Event::Pong);
                 Ok(())
             }
             _ => {
-                each(FrameEvent::Close(close_code(payload)?));
+                each(Event::Close(close_code(payload)?));
                 Ok(())
             }
         }
     }
 }
 
-fn message(payload: &[u8], each: &mut impl FnMut(FrameEvent<'_>)) -> Result<(), FrameFault> {
+fn message(payload: &mut [u8], each: &mut impl FnMut(Event<'_>)) -> Result<(), Fault> {
     if std::str::from_utf8(payload).is_err() {
-        return Err(FrameFault::Utf8);
+        return Err(Fault::Utf8);
     }
-    each(FrameEvent::Message(payload));
+    each(Event::Message(payload));
     Ok(())
 }
 
-fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameFault> {
+fn close_code(payload: &[u8]) -> Result<Option<u16>, Fault> {
     let Some((code, reason)) = payload.split_first_chunk::<2>() else {
-        return if payload.is_empty() { Ok(None) } else { Err(FrameFault::Protocol) };
+        return if payload.is_empty() { Ok(None) } else { Err(Fault::Protocol) };
     };
     let code = u16::from_be_bytes(*code);
     let known = matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999);
     match std::str::from_utf8(reason) {
         Ok(_) if known => Ok(Some(code)),
-        _ => Err(FrameFault::Protocol),
+        _ => Err(Fault::Protocol),
     }
 }
 
@@ -188,11 +185,11 @@ struct Head {
 
 impl Head {
     /// The head at the beginning of `bytes`, if all of it is there.
-    fn read(bytes: &[u8]) -> Result<Option<Self>, FrameFault> {
+    fn read(bytes: &[u8]) -> Result<Option<Self>, Fault> {
         let &[first, second, ref rest @ ..] = bytes else { return Ok(None) };
         // No extension was agreed on, and a client masks.
         if first & 0x70 != 0 || second & MASKED == 0 {
-            return Err(FrameFault::Protocol);
+            return Err(Fault::Protocol);
         }
         let (length, size) = match second & !MASKED {
             126 => match rest.first_chunk::<2>() {
@@ -205,19 +202,19 @@ impl Head {
             },
             length => (u64::from(length), 2),
         };
-        let Ok(length) = usize::try_from(length) else { return Err(FrameFault::TooLong) };
+        let Ok(length) = usize::try_from(length) else { return Err(Fault::TooLong) };
         let Some(mask) = bytes.get(size..).and_then(<[u8]>::first_chunk::<4>) else { return Ok(None) };
         Ok(Some(Self { fin: first & FIN != 0, opcode: first & 0x0f, mask: *mask, length, size: size + 4 }))
     }
 
     /// Whether it may come now.
-    fn check(&self, begun: bool) -> Result<(), FrameFault> {
+    fn check(&self, begun: bool) -> Result<(), Fault> {
         match self.opcode {
             TEXT if !begun => Ok(()),
             CONTINUED if begun => Ok(()),
-            BINARY if !begun => Err(FrameFault::Binary),
+            BINARY if !begun => Err(Fault::Binary),
             CLOSE | PING | PONG if self.fin && self.length <= MAX_CONTROL => Ok(()),
-            _ => Err(FrameFault::Protocol),
+            _ => Err(Fault::Protocol),
         }
     }
 }
@@ -236,23 +233,37 @@ fn unmask(payload: &mut [u8], mask: [u8; 4]) {
     }
 }
 
+/// Makes a message one line.
+///
+/// A frame may hold line ends. Between the parts of a message a carriage return is as blank as they are, and within a
+/// string it is as wrong, so one takes the place of the other: what was JSON still is, and what was not is not.
+pub fn make_line(message: &mut [u8]) {
+    if memchr::memchr(b'\n', message).is_some() {
+        for byte in message {
+            if *byte == b'\n' {
+                *byte = b'\r';
+            }
+        }
+    }
+}
+
 /// Appends a message.
-pub(super) fn put_text(out: &mut Vec<u8>, text: &[u8]) {
+pub fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     put(out, TEXT, text);
 }
 
 /// Appends a ping.
-pub(super) fn put_ping(out: &mut Vec<u8>) {
+pub fn put_ping(out: &mut Vec<u8>) {
     put(out, PING, b"");
 }
 
 /// Appends the answer to a ping.
-pub(super) fn put_pong(out: &mut Vec<u8>, payload: &[u8]) {
+pub fn put_pong(out: &mut Vec<u8>, payload: &[u8]) {
     put(out, PONG, payload);
 }
 
 /// Appends the end.
-pub(super) fn put_close(out: &mut Vec<u8>, code: u16, reason: &str) {
+pub fn put_close(out: &mut Vec<u8>, code: u16, reason: &str) {
     let mut payload = code.to_be_bytes().to_vec();
     payload.extend_from_slice(reason.as_bytes());
     // Reasons are ours, and ASCII.
@@ -260,22 +271,42 @@ pub(super) fn put_close(out: &mut Vec<u8>, code: u16, reason: &str) {
     put(out, CLOSE, &payload);
 }
 
-#[inline]
 fn put(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
-    out.push(FIN | opcode);
-    #[expect(clippy::cast_possible_truncation, reason = "each arm holds what it casts")]
-    match payload.len() {
-        length @ 0..=125 => out.push(length as u8),
-        length @ 126..=0xffff => {
-            out.push(126);
-            out.extend_from_slice(&(length as u16).to_be_bytes());
-        }
-        length => {
-            out.push(127);
-            out.extend_from_slice(&(length as u64).to_be_bytes());
-        }
-    }
+    let mut room = [0; MAX_HEAD];
+    out.extend_from_slice(head(opcode, payload.len(), &mut room));
     out.extend_from_slice(payload);
+}
+
+/// The longest head of a frame of ours.
+pub const MAX_HEAD: usize = 10;
+
+/// What stands before a message of so many bytes.
+#[inline]
+pub fn text_head(length: usize, room: &mut [u8; MAX_HEAD]) -> &[u8] {
+    head(TEXT, length, room)
+}
+
+#[inline]
+fn head(opcode: u8, length: usize, room: &mut [u8; MAX_HEAD]) -> &[u8] {
+    room[0] = FIN | opcode;
+    #[expect(clippy::cast_possible_truncation, reason = "each arm holds what it casts")]
+    let size = match length {
+        0..=125 => {
+            room[1] = length as u8;
+            2
+        }
+        126..=0xffff => {
+            room[1] = 126;
+            room[2..4].copy_from_slice(&(length as u16).to_be_bytes());
+            4
+        }
+        _ => {
+            room[1] = 127;
+            room[2..].copy_from_slice(&(length as u64).to_be_bytes());
+            MAX_HEAD
+        }
+    };
+    &room[..size]
 }
 
 #[cfg(test)]

@@ -1,0 +1,247 @@
+//! Clients that speak WebSocket with the loop itself, played by another implementation of it.
+
+use std::net::TcpListener;
+
+use narrows_bus::{Newcomer, Served};
+use narrows_link::Upgraded;
+use narrows_wire::websocket::{Decoder, Fault};
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocket};
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+use super::*;
+
+/// The longest message that is taken.
+const LIMIT: usize = 2 << 20;
+
+type Page = WebSocket<TcpStream>;
+
+impl Rig {
+    /// A client from whom `messages` have been read already.
+    fn upgrade(&self, messages: &[&'static str], idle: Duration) -> (Page, Served) {
+        let door = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(door.local_addr().unwrap()).unwrap();
+        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        ours.set_nodelay(true).unwrap();
+        let (theirs, _) = door.accept().unwrap();
+        let upgraded = Upgraded {
+            socket: theirs.into(),
+            decoder: Decoder::new(LIMIT),
+            messages: messages.iter().map(|message| (*message).into()).collect(),
+            idle,
+        };
+        let from = Newcomer { listener: 0, identity: "token:x".into(), scopes: None, metered: true };
+        let served = self.bus.handle().connect_upgraded(upgraded, from).unwrap();
+        (WebSocket::from_raw_socket(ours, Role::Client, None), served)
+    }
+}
+
+/// What comes next: the text of a message, or the code of the end.
+#[track_caller]
+fn hear(page: &mut Page) -> Result<String, u16> {
+    loop {
+        match page.read().unwrap() {
+            Message::Text(text) => return Ok(text.to_string()),
+            Message::Close(frame) => return Err(frame.map_or(0, |frame| frame.code.into())),
+            _ => {}
+        }
+    }
+}
+
+fn ended(mut served: Served) -> Option<Fault> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, served.ended()).await.unwrap() })
+}
+
+#[test]
+fn messages_come_back_in_order_whatever_their_length() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let (mut page, served) = rig.upgrade(&["[\"first\"]", "[\n2\r\n]"], PATIENCE);
+    assert_eq!(hear(&mut page).unwrap(), "[\"first\"]");
+    assert_eq!(hear(&mut page).unwrap(), "[\r2\r\r]");
+    let texts: Vec<String> = [2, 121, 122, 123, 124, 20_000, 65_533, 65_534, 70_000, 3, 1_000_000]
+        .map(|length| format!("[{}]", "1".repeat(length)))
+        .into();
+    let mut writer = WebSocket::from_raw_socket(page.get_ref().try_clone().unwrap(), Role::Client, None);
+    let sent = texts.clone();
+    let sender = std::thread::spawn(move || {
+        for text in sent {
+            writer.send(Message::text(text)).unwrap();
+        }
+        for (part, opcode, fin) in
+            [("[3", Data::Text, false), (",4", Data::Continue, false), ("]", Data::Continue, true)]
+        {
+            writer.send(Message::Frame(Frame::message(part, OpCode::Data(opcode), fin))).unwrap();
+        }
+        writer.send(Message::text(" ")).unwrap();
+    });
+    for text in texts {
+        assert!(hear(&mut page).unwrap() == text, "a message of {} bytes", text.len());
+    }
+    assert_eq!(hear(&mut page).unwrap(), "[3,4]");
+    assert!(hear(&mut page).unwrap().contains("-32700"), "nothing is no message");
+    sender.join().unwrap();
+    drop(page);
+    assert_eq!([rig.next(), rig.next()], [Event::Open(0), Event::Gone(0)]);
+    assert_eq!(ended(served), None);
+    rig.finish();
+}
+
+#[test]
+fn what_is_split_anywhere_is_put_together() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let (mut page, _served) = rig.upgrade(&[], PATIENCE);
+    let mut bytes = Vec::new();
+    for text in ["[1]", "[\"two\"]"] {
+        Frame::message(text, OpCode::Data(Data::Text), true).format(&mut bytes).unwrap();
+    }
+    // Ours are not masked, and a client's must be.
+    let mut masked = Vec::new();
+    for text in ["[1]", "[\"two\"]"] {
+        masked.extend_from_slice(&[0x81, 0x80 | u8::try_from(text.len()).unwrap(), 0, 0, 0, 0]);
+        masked.extend_from_slice(text.as_bytes());
+    }
+    for byte in masked {
+        page.get_mut().write_all(&[byte]).unwrap();
+    }
+    assert_eq!(hear(&mut page).unwrap(), "[1]");
+    assert_eq!(hear(&mut page).unwrap(), "[\"two\"]");
+    page.get_mut().write_all(&bytes).unwrap();
+    assert_eq!(hear(&mut page), Err(1002));
+    rig.finish();
+}
+
+#[test]
+fn who_says_goodbye_is_gone_and_hears_the_same() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let (mut page, served) = rig.upgrade(&[], PATIENCE);
+    page.send(Message::Ping("are you there".into())).unwrap();
+    assert_eq!(page.read().unwrap(), Message::Pong("are you there".into()));
+    page.send(Message::text("[5]")).unwrap();
+    page.close(None).unwrap();
+    assert_eq!(hear(&mut page), Ok("[5]".to_owned()));
+    assert_eq!(hear(&mut page), Err(1000));
+    assert!(matches!(page.read(), Err(Error::ConnectionClosed)));
+    rig.until(|event| *event == Event::Gone(0));
+    assert_eq!(ended(served), None);
+    rig.finish();
+}
+
+#[test]
+fn who_breaks_the_rules_is_told_which() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let long = "1".repeat(LIMIT + 1);
+    for (message, fault, code) in [
+        (Message::binary("[1]"), Fault::Binary, 1003),
+        (Message::text(long), Fault::TooLong, 1009),
+        (
+            Message::Frame(Frame::message(vec![b'"', 0xff, b'"'], OpCode::Data(Data::Text), true)),
+            Fault::Utf8,
+            1007,
+        ),
+        (Message::Frame(Frame::message("1", OpCode::Data(Data::Continue), true)), Fault::Protocol, 1002),
+    ] {
+        let (mut page, served) = rig.upgrade(&[], PATIENCE);
+        page.send(Message::text("[7]")).unwrap();
+        assert_eq!(hear(&mut page), Ok("[7]".to_owned()));
+        page.send(message).unwrap();
+        assert_eq!(hear(&mut page), Err(code));
+        drop(page);
+        assert_eq!(ended(served), Some(fault));
+    }
+    rig.finish();
+}
+
+#[test]
+fn who_is_not_wanted_any_longer_hears_why() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let (mut other, _kept) = rig.upgrade(&["[0]"], PATIENCE);
+    let (mut page, served) = rig.upgrade(&["[1]"], PATIENCE);
+    assert_eq!(hear(&mut page), Ok("[1]".to_owned()));
+    rig.bus.handle().hang_up(&served, 4401, "not authorised");
+    assert_eq!(hear(&mut page), Err(4401));
+    drop(page);
+    assert_eq!(ended(served), None);
+    assert_eq!(hear(&mut other), Ok("[0]".to_owned()));
+    // Whoever is left at the end hears that it is the end.
+    let handle = rig.bus.handle();
+    handle.drain();
+    assert_eq!(hear(&mut other), Err(1001));
+    drop(other);
+    rig.finish();
+}
+
+#[test]
+fn who_is_one_too_many_hears_so() {
+    let mut config = config("");
+    config.limits.max_connections = 1;
+    let rig = Rig::new(Mode::Mirror, config);
+    let (mut page, _served) = rig.upgrade(&["[1]"], PATIENCE);
+    assert_eq!(hear(&mut page), Ok("[1]".to_owned()));
+    let (mut late, refused) = rig.upgrade(&["[2]"], PATIENCE);
+    assert!(hear(&mut late).unwrap().contains("there are too many connections"));
+    assert_eq!(hear(&mut late), Err(1013));
+    assert_eq!(ended(refused), None);
+    rig.finish();
+}
+
+#[test]
+fn who_does_not_answer_is_gone() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let (mut page, served) = rig.upgrade(&[], Duration::from_millis(300));
+    rig.until(|event| *event == Event::Gone(0));
+    assert_eq!(ended(served), None);
+    // It was asked.
+    let mut pings = 0;
+    loop {
+        match page.read() {
+            Ok(Message::Ping(_)) => pings += 1,
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => break,
+        }
+    }
+    assert_eq!(pings, 2);
+    rig.finish();
+}
+
+#[test]
+fn who_answers_is_there() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let (mut page, _served) = rig.upgrade(&[], Duration::from_secs(6));
+    for _ in 0..2 {
+        assert!(matches!(page.read().unwrap(), Message::Ping(_)));
+        page.flush().unwrap();
+    }
+    page.send(Message::text("[8]")).unwrap();
+    assert_eq!(hear(&mut page), Ok("[8]".to_owned()));
+    rig.finish();
+}
+
+#[test]
+fn who_asks_without_listening_is_not_answered_without_end() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let (mut page, _served) = rig.upgrade(&["[\"flood\",15000000]"], Duration::from_secs(600));
+    page.get_ref().set_write_timeout(Some(PATIENCE)).unwrap();
+    // More than any buffer holds: it is read all the same, and nothing is kept of it.
+    for _ in 0..60_000 {
+        page.send(Message::Ping(vec![b'x'; 120].into())).unwrap();
+    }
+    assert_eq!(hear(&mut page).unwrap().len(), 15_000_000);
+    page.send(Message::text("[1]")).unwrap();
+    assert_eq!(hear(&mut page), Ok("[1]".to_owned()));
+    rig.finish();
+}
+
+#[test]
+fn a_panic_costs_only_whom_it_is_about() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let (mut page, _served) = rig.upgrade(&[], PATIENCE);
+    let (mut other, _kept) = rig.upgrade(&[], PATIENCE);
+    page.send(Message::text("[\"panic\"]")).unwrap();
+    assert!(hear(&mut page).unwrap().contains("an internal error ended this connection"));
+    assert_eq!(hear(&mut page), Err(1001));
+    other.send(Message::text("[9]")).unwrap();
+    assert_eq!(hear(&mut other), Ok("[9]".to_owned()));
+    rig.finish();
+}
