@@ -20,6 +20,7 @@ mod guest;
 mod io;
 mod lockout;
 mod logical;
+mod mouth;
 mod post;
 mod refusals;
 mod register;

@@ -6,20 +6,17 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use narrows_wire::{Line, MAX_LINE, Splitter};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::exchange::{Exchange, Next, OpenFault, TooMany, Waits};
 use super::fates::{Fate, Fates};
 use super::guest::Guest;
+use super::mouth::Mouth;
 use super::shared::Shared;
 use crate::identity::Identity;
-
-/// How many messages may wait for the agents; whoever posts more waits.
-const WAITING: usize = 4;
 
 /// A connection over HTTP.
 #[derive(Debug)]
@@ -32,7 +29,7 @@ pub(super) struct Channel {
     touched: Mutex<Instant>,
     /// Somebody has read something.
     room: Notify,
-    to_backend: mpsc::Sender<Bytes>,
+    mouth: Mouth,
     end: Notify,
     fates: Arc<Fates>,
 }
@@ -42,19 +39,20 @@ impl Channel {
     pub(super) async fn open(shared: &Arc<Shared>, guest: Guest) -> io::Result<Arc<Self>> {
         let backend = shared.open(&guest).await?;
         let name = shared.name().ok_or(io::ErrorKind::Other)?;
-        let (to_backend, messages) = mpsc::channel(WAITING);
+        let (from, to) = backend.into_split();
+        let (mouth, messages) = Mouth::new(to);
         let channel = Arc::new(Self {
             name: name.clone(),
             owner: guest.identity().clone(),
             exchange: Mutex::new(Exchange::new(shared.limits.keep())),
             touched: Mutex::new(Instant::now()),
             room: Notify::new(),
-            to_backend,
+            mouth,
             end: Notify::new(),
             fates: Arc::clone(&shared.fates),
         });
         shared.channels(|channels| channels.insert(name, Arc::clone(&channel)));
-        tokio::spawn(run(Arc::clone(shared), Arc::clone(&channel), guest, backend, messages));
+        tokio::spawn(run(Arc::clone(shared), Arc::clone(&channel), guest, from, messages));
         Ok(channel)
     }
 
@@ -74,11 +72,11 @@ impl Channel {
     /// `asked` is the id of a request, and where its answer goes.
     pub(super) async fn send(&self, line: Bytes, asked: Option<(&[u8], Waits)>) -> Result<(), SendFault> {
         self.touch();
-        let place = self.to_backend.reserve().await.map_err(|_| SendFault::Gone)?;
+        let turn = self.mouth.turn().await.map_err(|_| SendFault::Gone)?;
         if let Some((id, waits)) = asked {
             self.with(|exchange| exchange.asked(id, waits))?;
         }
-        place.send(line);
+        turn.say(line);
         Ok(())
     }
 
@@ -183,27 +181,18 @@ async fn run(
     shared: Arc<Shared>,
     channel: Arc<Channel>,
     mut guest: Guest,
-    backend: UnixStream,
+    from: OwnedReadHalf,
     messages: mpsc::Receiver<Bytes>,
 ) {
-    let (from, to) = backend.into_split();
     tokio::select! {
         () = channel.listen(&shared, from) => {}
-        () = speak(to, messages) => {}
+        () = channel.mouth.speak(messages) => {}
         () = channel.quiet(&shared) => shared.fates.add(Fate::Expired),
         () = channel.end.notified() => {}
         () = shared.stopping() => {}
         () = guest.revoked() => {}
     }
     shared.channels(|channels| channels.remove(&channel.name));
+    channel.mouth.shut();
     channel.with(Exchange::end);
-}
-
-/// Sends on what is posted. Never ends by itself: what the agents still have to say is heard to its end.
-async fn speak(mut backend: OwnedWriteHalf, mut messages: mpsc::Receiver<Bytes>) {
-    let mut deaf = false;
-    while let Some(message) = messages.recv().await {
-        deaf = deaf || backend.write_all(&message).await.is_err();
-    }
-    std::future::pending::<()>().await;
 }

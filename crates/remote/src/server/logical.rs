@@ -174,7 +174,7 @@ fn take(line: &mut Line, messages: &[Bytes], socket: &mut Socket, scratch: &Scra
 async fn plain(shared: &Arc<Shared>, socket: Socket, mut guest: Guest, messages: &[Bytes]) {
     let scratch = &shared.scratch;
     let mut socket = match socket.leave(messages, |upgraded| shared.serve(&guest, upgraded)) {
-        Ok(Left::Here(socket)) => socket,
+        Ok(Left::Here(socket)) => *socket,
         Ok(Left::Taken(served, place)) => {
             watch(shared, served, &mut guest).await;
             return drop(place);

@@ -63,7 +63,7 @@ pub(super) enum Left<T> {
     /// It was taken; its place is to be kept until it is closed.
     Taken(T, Option<Place>),
     /// It is still here.
-    Here(Socket),
+    Here(Box<Socket>),
 }
 
 /// A place among the sockets of a front, given back with the last that has it.
@@ -115,11 +115,11 @@ impl Socket {
                     Err(Upgraded { socket, decoder, .. }) => {
                         let stream = TcpStream::from_std(socket.into())?;
                         let codec = Codec::Frames(decoder);
-                        Ok(Left::Here(Self::new(Io::Tcp(stream), codec, Bytes::new(), idle, place)))
+                        Ok(Left::Here(Box::new(Self::new(Io::Tcp(stream), codec, Bytes::new(), idle, place))))
                     }
                 }
             }
-            socket => Ok(Left::Here(socket)),
+            socket => Ok(Left::Here(Box::new(socket))),
         }
     }
 

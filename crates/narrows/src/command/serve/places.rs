@@ -76,7 +76,10 @@ fn lies_in(root: &Path, path: &Path) -> bool {
     on_the_way.any(|step| {
         let above = step.parent().map(|above| if above == Path::new("") { Path::new(".") } else { above });
         let places = [Some(step), above.filter(|_| step.is_symlink())];
-        places.into_iter().flatten().any(|place| place.canonicalize().is_ok_and(|real| real.starts_with(root)))
+        places
+            .into_iter()
+            .flatten()
+            .any(|place| place.canonicalize().is_ok_and(|real| real.starts_with(root)))
     })
 }
 

@@ -1,0 +1,158 @@
+//! The way of posted messages to the agents: at once while there is room, and else one after the other.
+
+use std::io::ErrorKind;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::{Buf, Bytes};
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::mpsc;
+
+/// How many messages may wait; whoever posts more waits.
+const WAITING: usize = 4;
+
+/// Where messages are said.
+#[derive(Debug)]
+pub(super) struct Mouth {
+    state: Mutex<State>,
+    queue: mpsc::Sender<Bytes>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Until it is closed.
+    to: Option<Arc<OwnedWriteHalf>>,
+    /// How many are in the queue or being written from it.
+    waiting: usize,
+}
+
+/// Nothing is said any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shut;
+
+/// A place for one message.
+pub(super) struct Turn<'a> {
+    mouth: &'a Mouth,
+    place: mpsc::Permit<'a, Bytes>,
+}
+
+impl Mouth {
+    /// To a backend. What waits is written while [`Mouth::speak`] is polled.
+    pub(super) fn new(to: OwnedWriteHalf) -> (Self, mpsc::Receiver<Bytes>) {
+        let (queue, messages) = mpsc::channel(WAITING);
+        (Self { state: Mutex::new(State { to: Some(Arc::new(to)), waiting: 0 }), queue }, messages)
+    }
+
+    /// Waits for a place.
+    pub(super) async fn turn(&self) -> Result<Turn<'_>, Shut> {
+        let place = self.queue.reserve().await.map_err(|_| Shut)?;
+        Ok(Turn { mouth: self, place })
+    }
+
+    /// Writes what waits. Never ends by itself: what the agents still have to say is heard to its end.
+    pub(super) async fn speak(&self, mut messages: mpsc::Receiver<Bytes>) {
+        let to = self.with(|state| state.to.clone());
+        while let (Some(to), Some(mut message)) = (&to, messages.recv().await) {
+            while !message.is_empty() {
+                match to.writable().await.and_then(|()| to.try_write(&message)) {
+                    Ok(count) => message.advance(count),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    // Nobody listens, and nobody will.
+                    Err(_) => break,
+                }
+            }
+            self.with(|state| state.waiting -= 1);
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// Lets go of the backend, whoever still holds this.
+    pub(super) fn shut(&self) {
+        self.with(|state| state.to = None);
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Turn<'_> {
+    /// Says a message; all of it, even if whoever posted it is gone meanwhile.
+    pub(super) fn say(self, mut message: Bytes) {
+        self.mouth.with(|state| {
+            if state.waiting == 0
+                && let Some(to) = &state.to
+                && let Ok(count) = to.try_write(&message)
+            {
+                message.advance(count);
+                if message.is_empty() {
+                    return;
+                }
+            }
+            state.waiting += 1;
+            self.place.send(message);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncReadExt;
+    use tokio::net::UnixStream;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn what_does_not_fit_comes_whole_and_in_order() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (_from, to) = ours.into_split();
+        let (mouth, messages) = Mouth::new(to);
+        // Some fit at once, one of them in part, and the rest waits.
+        let sizes = [3, 40_000, 400_000, 5, 1_000_000, 7];
+        let say = async {
+            for (number, size) in (b'a'..).zip(sizes) {
+                mouth.turn().await.unwrap().say(vec![number; size].into());
+            }
+        };
+        let mut heard = vec![0; sizes.iter().sum()];
+        let hear = async { timeout(PATIENCE, theirs.read_exact(&mut heard)).await.unwrap().unwrap() };
+        tokio::select! {
+            () = mouth.speak(messages) => {}
+            _ = async { tokio::join!(say, hear) } => {}
+        }
+        let expected: Vec<u8> = (b'a'..).zip(sizes).flat_map(|(number, size)| vec![number; size]).collect();
+        assert!(heard == expected);
+        assert_eq!(mouth.with(|state| state.waiting), 0);
+    }
+
+    #[tokio::test]
+    async fn who_does_not_listen_keeps_nobody_waiting() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (_from, to) = ours.into_split();
+        let (mouth, messages) = Mouth::new(to);
+        drop(theirs);
+        let mut speak = std::pin::pin!(mouth.speak(messages));
+        for _ in 0..3 * WAITING {
+            let turn = tokio::select! {
+                () = &mut speak => unreachable!("it never ends"),
+                turn = timeout(PATIENCE, mouth.turn()) => turn.unwrap(),
+            };
+            turn.unwrap().say(Bytes::from_static(b"[1]\n"));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_backend_is_let_go_of() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (from, to) = ours.into_split();
+        let (mouth, messages) = Mouth::new(to);
+        drop((from, messages));
+        mouth.shut();
+        assert_eq!(mouth.turn().await.err(), Some(Shut));
+        assert_eq!(timeout(PATIENCE, theirs.read(&mut [0; 64])).await.unwrap().unwrap(), 0);
+    }
+}
