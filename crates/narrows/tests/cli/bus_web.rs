@@ -215,6 +215,7 @@ fn a_client_of_a_port_that_says_so_can_come_back() {
     let mut second = Peer::connect(&bus.at[1]);
     let resumed = second.ask(&json!(1), "_narrows/resume", &json!({"connection": connection, "received": 1}));
     assert_eq!(resumed["result"]["received"], 1, "{resumed}");
+    assert_eq!(bus.state()["network_connections"]["resumed"], 1);
     let made = second.ask(&json!(2), "session/new", &json!({"cwd": place.path(), "mcpServers": []}));
     assert!(made["result"]["sessionId"].is_string(), "{made}");
     // Everybody else is served as ever.
@@ -290,6 +291,12 @@ fn who_could_come_back_and_does_not_is_given_up_after_its_grace() {
     let mut late = Peer::web(&bus.at[0], &[]).expect("let in");
     let resume = json!({"connection": connection, "received": heard});
     assert_eq!(late.ask(&json!("r"), "_narrows/resume", &resume)["error"]["code"], -32002);
+    let fates = json!({"broken": 1, "cursor_gap": 0, "expired": 1, "resumed": 0});
+    assert_eq!(bus.state()["network_connections"], fates);
+    let table = bus.status(&[]);
+    assert!(table.contains("connections over the network: 1 broken, 1 expired\n"), "{table}");
+    let figures = bus.page("/metrics");
+    assert!(figures.contains("narrows_bus_network_connections_total{event=\"broken\"} 1\n"), "{figures}");
     bus.stop();
 }
 
