@@ -145,6 +145,8 @@ fn who_is_asked_sees_the_policy_and_the_approval_and_a_no_is_an_exit_code() {
         let person = Person::serves(&governed.place, &["ws", "--", "go"]);
         person.sees("why asked: governance: ");
         person.sees("policy `removing` says so");
+        // It is the last of the question.
+        person.sees("Allow it?");
         let screen = person.screen();
         assert!(!screen.contains("the gate asks") && !screen.contains("about:"), "{screen}");
         let id = waiting(&governed, &[]);
