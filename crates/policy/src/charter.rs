@@ -84,12 +84,10 @@ impl Charter {
             self.clauses.iter().filter(|clause| clause.is_about(&deed, ground)).collect();
         let decides = |clause: &&Clause| clause.severity == Severity::Error;
         let deciding = matching.iter().copied().filter(decides);
-        let mut said: Vec<Ruling> = deciding.map(|clause| self.said(clause, target, ledger)).collect();
-        if said.is_empty() {
-            said.push(self.by_default(target, ledger));
-        }
-        said.extend(self.by_level(target));
-        let mut ruling = Ruling::strictest(said, target.action);
+        let mut said = deciding.map(|clause| self.said(clause, target, ledger)).peekable();
+        let by_default = said.peek().is_none().then(|| self.by_default(target, ledger));
+        let all = said.chain(by_default).chain(self.by_level(target));
+        let mut ruling = Ruling::strictest(all, target.action);
         ruling.about.clone_from(&target.about);
         ruling.actions.extend(deed.actions());
         let notes = matching.iter().filter(|clause| !decides(clause));

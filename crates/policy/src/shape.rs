@@ -43,7 +43,12 @@ impl Shape {
 
     /// Whether it describes this text, which is quicker to find out than whether it [`meets`](Self::meets) the shape of it.
     pub(crate) fn describes(&self, text: &str, case: Case) -> bool {
-        describes(self.0.iter().copied(), text, case)
+        // Most texts have nothing to do with most patterns, and their ends show it.
+        let ends_otherwise = match (self.0.last(), text.chars().next_back()) {
+            (Some(Unit::Char(wanted)), Some(letter)) => !case.same(*wanted, letter),
+            _ => false,
+        };
+        !ends_otherwise && describes(self.0.iter().copied(), text, case)
     }
 
     /// Whether there is a text that both describe.

@@ -131,27 +131,38 @@ impl Ruling {
 
     /// The first of the strictest, with everything the others have to say about who must approve.
     pub(crate) fn strictest(rulings: impl IntoIterator<Item = Self>, action: &Action) -> Self {
-        let nothing = || Self::new(Class::Deny, Reason::Default, action);
-        let mut rulings: Vec<Self> = rulings.into_iter().collect();
-        let Some(class) = rulings.iter().map(|ruling| ruling.class).max() else { return nothing() };
-        let actions = once(rulings.iter_mut().flat_map(|ruling| ruling.actions.drain(..)));
-        let clauses = once(rulings.iter_mut().flat_map(|ruling| ruling.clauses.drain(..)));
-        let approvals = once(rulings.iter_mut().flat_map(|ruling| ruling.approvals.drain(..)));
-        let notes = once(rulings.iter_mut().flat_map(|ruling| ruling.notes.drain(..)));
-        match rulings.into_iter().find(|ruling| ruling.class == class) {
-            Some(ruling) => Self { actions, clauses, approvals, notes, ..ruling },
-            None => nothing(),
+        let mut rulings = rulings.into_iter();
+        let Some(mut strictest) = rulings.next() else {
+            return Self::new(Class::Deny, Reason::Default, action);
+        };
+        for mut ruling in rulings {
+            strictest.actions.append(&mut ruling.actions);
+            strictest.clauses.append(&mut ruling.clauses);
+            strictest.approvals.append(&mut ruling.approvals);
+            strictest.notes.append(&mut ruling.notes);
+            if ruling.class > strictest.class {
+                let Self { actions, clauses, approvals, notes, .. } = strictest;
+                strictest = Self { actions, clauses, approvals, notes, ..ruling };
+            }
         }
+        once(&mut strictest.actions);
+        once(&mut strictest.clauses);
+        once(&mut strictest.approvals);
+        once(&mut strictest.notes);
+        strictest
     }
 }
 
-fn once<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
-    items.fold(Vec::new(), |mut list, item| {
-        if !list.contains(&item) {
-            list.push(item);
+/// Leaves each item of a list once, where it comes first.
+fn once<T: PartialEq>(list: &mut Vec<T>) {
+    let mut kept = 0;
+    for at in 0..list.len() {
+        if !list[..kept].contains(&list[at]) {
+            list.swap(kept, at);
+            kept += 1;
         }
-        list
-    })
+    }
+    list.truncate(kept);
 }
 
 impl fmt::Display for Reason {
@@ -179,5 +190,23 @@ impl fmt::Display for Ruling {
             write!(out, " `{about}`")?;
         }
         write!(out, ": {}", self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn each_item_is_left_where_it_comes_first(list in prop::collection::vec(0_u8..6, 0..16)) {
+            let mut left = list.clone();
+            once(&mut left);
+            let first = |at: &usize| !list[..*at].contains(&list[*at]);
+            let expected: Vec<u8> = (0..list.len()).filter(first).map(|at| list[at]).collect();
+            prop_assert_eq!(left, expected);
+        }
     }
 }
