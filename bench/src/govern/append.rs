@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::Path;
 
-use narrows_audit::{Actor, Decision, Event, Log, Options, PolicyRef, Subject};
+use narrows_audit::{Actor, Decision, Event, Facts, Log, Options, PolicyRef, Subject};
 use serde_json::json;
 
 use super::Took;
@@ -86,15 +86,15 @@ fn settle(append: Option<narrows_audit::Append>) -> io::Result<()> {
 
 /// The line of a tool call as the gate writes it.
 pub(super) fn event(session: usize, number: usize) -> Event {
-    let aip44 = json!({
-        "kind": "tool-call",
-        "operator": "notes-operator",
-        "session": format!("sess_{session:03}"),
-        "tool": "append-to-notes",
-        "toolCallId": format!("call_{number}"),
-        "approval": "auto",
-        "identity": "user:1000",
-    });
+    let facts = Facts::from([
+        ("kind", Some("tool-call".into())),
+        ("operator", Some("notes-operator".to_owned().into())),
+        ("session", Some(format!("sess_{session:03}").into())),
+        ("tool", Some("append-to-notes".to_owned().into())),
+        ("toolCallId", Some(format!("call_{number}").into())),
+        ("approval", Some("auto".into())),
+        ("identity", Some("user:1000".to_owned().into())),
+    ]);
     Event {
         actor: Actor { id: "operator:notes-operator".into(), role: Some("operator".into()) },
         action: "tool.call".into(),
@@ -102,8 +102,8 @@ pub(super) fn event(session: usize, number: usize) -> Event {
         input: Some(json!({"filename": "/notes/a.md", "line": "bring the café its beans", "number": number})),
         output: Some(json!({"ok": true})),
         policy: Some(PolicyRef { reference: "note-sync".into(), decision: Some(Decision::Allow) }),
-        signatures: Vec::new(),
-        metadata: [("aip44".to_owned(), aip44)].into_iter().collect(),
+        facts,
+        ..Event::default()
     }
 }
 

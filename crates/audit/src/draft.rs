@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use ring::digest::{Context, SHA256, SHA512};
+use ring::digest::Context;
 use serde_json::Value;
 
 use crate::entry::{Algorithm, DOCTYPE, GENESIS, SCHEMA};
@@ -28,7 +28,7 @@ pub(crate) struct Draft {
 }
 
 /// The place of the next line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) seq: u64,
     /// The hash of the line in front; nothing if there is none.
@@ -37,8 +37,22 @@ pub(crate) struct Place {
 
 impl Draft {
     /// Takes the secrets out of `event` and makes a line of it that has at most `limit` bytes.
-    pub(crate) fn new(mut event: Event, redaction: &Redaction, limit: usize) -> Result<Self, EventError> {
+    pub(crate) fn new(event: Event, redaction: &Redaction, limit: usize) -> Result<Self, EventError> {
+        Self::on(Vec::new(), event, redaction, limit)
+    }
+
+    /// The same on a sheet of somebody's who does not need it any more.
+    pub(crate) fn on(
+        sheet: Vec<u8>,
+        mut event: Event,
+        redaction: &Redaction,
+        limit: usize,
+    ) -> Result<Self, EventError> {
         event.check()?;
+        let is_alone = event.metadata.is_empty() && redaction.leaves(&event.facts);
+        if !event.facts.is_empty() && !is_alone {
+            event.facts.tell(&mut event.metadata);
+        }
         let mut metadata = Value::Object(std::mem::take(&mut event.metadata));
         event::exact("metadata", &mut metadata)?;
         if let Value::Object(members) = metadata {
@@ -51,14 +65,15 @@ impl Draft {
             }
         }
         redaction.clean(&mut event);
-        let draft = Self::of(&event);
+        let draft = Self::of(&event, sheet);
         let bytes = draft.text.len() + PLACE;
         if bytes > limit { Err(EventError::TooLarge { bytes, limit }) } else { Ok(draft) }
     }
 
-    fn of(event: &Event) -> Self {
-        let mut out = Vec::with_capacity(USUAL);
-        let Event { actor, action, subject, input, output, policy, signatures, metadata } = event;
+    fn of(event: &Event, mut out: Vec<u8>) -> Self {
+        out.clear();
+        out.reserve(USUAL);
+        let Event { actor, action, subject, input, output, policy, signatures, facts, metadata } = event;
         texts(&mut out, b"{", &[("$schema", Some(SCHEMA)), ("action", Some(action))]);
         out.extend_from_slice(b",\"actor\":");
         texts(&mut out, b"{", &[("id", Some(&actor.id)), ("role", actor.role.as_deref())]);
@@ -72,7 +87,11 @@ impl Draft {
             let _ = jcs::write(input, &mut out);
             out.push(b',');
         }
-        if !metadata.is_empty() {
+        if !facts.is_empty() {
+            out.extend_from_slice(b"\"metadata\":{\"aip44\":");
+            facts.write(&mut out);
+            out.extend_from_slice(b"},");
+        } else if !metadata.is_empty() {
             out.extend_from_slice(b"\"metadata\":");
             let _ = jcs::write_object(metadata, &mut out);
             out.push(b',');
@@ -110,8 +129,12 @@ impl Draft {
     pub(crate) fn put(&self, place: &Place, ts: &str, algorithm: Algorithm, out: &mut Vec<u8>) -> String {
         let start = out.len();
         out.extend_from_slice(&self.text[..self.hash]);
+        // The hash is that of the line without it, and put in when it is known.
+        out.extend_from_slice(b"\"hash\":\"");
         let gap = out.len();
-        out.extend_from_slice(b"\"hashAlg\":\"");
+        out.resize(gap + 2 * algorithm.digest().output_len(), b'0');
+        let behind = out.len() + b"\",".len();
+        out.extend_from_slice(b"\",\"hashAlg\":\"");
         out.extend_from_slice(algorithm.name().as_bytes());
         out.extend_from_slice(b"\",");
         out.extend_from_slice(&self.text[self.hash..self.prev]);
@@ -120,18 +143,22 @@ impl Draft {
         // Writing to a vector does not fail.
         let _ = write!(out, "\",\"seq\":{},", place.seq);
         out.extend_from_slice(&self.text[self.prev..]);
-        let _ = write!(out, "\"ts\":\"{ts}\"}}");
+        out.extend_from_slice(b"\"ts\":\"");
+        out.extend_from_slice(ts.as_bytes());
+        out.extend_from_slice(b"\"}");
 
-        let mut digest = Context::new(match algorithm {
-            Algorithm::Sha256 => &SHA256,
-            Algorithm::Sha512 => &SHA512,
-        });
-        digest.update(&out[start..]);
+        let mut digest = Context::new(algorithm.digest());
+        digest.update(&out[start..start + self.hash]);
+        digest.update(&out[behind..]);
         let hash = hex(digest.finish().as_ref());
-        let field = ["\"hash\":\"", &hash, "\","].concat();
-        out.splice(gap..gap, field.bytes());
+        out[gap..gap + hash.len()].copy_from_slice(hash.as_bytes());
         out.push(b'\n');
         hash
+    }
+
+    /// What it was written on, for another.
+    pub(crate) fn into_sheet(self) -> Vec<u8> {
+        self.text
     }
 }
 
@@ -163,6 +190,7 @@ mod tests {
     use super::*;
     use crate::entry::Entry;
     use crate::event::{Actor, PolicyRef, Subject};
+    use crate::facts::Facts;
 
     fn full() -> Event {
         Event {
@@ -177,13 +205,16 @@ mod tests {
             output: Some(json!("done")),
             policy: Some(PolicyRef { reference: "note-sync".into(), decision: Some(Decision::Allow) }),
             signatures: vec!["signatures/1.signature.json".into()],
+            facts: Facts::new(),
             metadata: json!({"aip44": {"session": "s"}}).as_object().cloned().expect("an object"),
         }
     }
 
     #[track_caller]
     fn check(event: &Event, algorithm: Algorithm) {
-        let draft = Draft::new(event.clone(), &Redaction::default(), 1 << 20).expect("a draft");
+        // On a sheet with something else on it.
+        let sheet = b"{}".to_vec();
+        let draft = Draft::on(sheet, event.clone(), &Redaction::default(), 1 << 20).expect("a draft");
         let place = Place { seq: 7, prev: Some("ab".repeat(32)) };
         let mut line = Vec::new();
         let hash = draft.put(&place, "2026-11-15T18:00:00.000Z", algorithm, &mut line);
@@ -193,7 +224,7 @@ mod tests {
         let mut value: Value = serde_json::from_slice(text).expect("JSON");
         assert_eq!(jcs::to_vec(&value).as_deref(), Ok(text), "{}", text.escape_ascii());
         assert_eq!(value.as_object_mut().and_then(|line| line.remove("hash")), Some(json!(hash)));
-        let mut digest = Context::new(if algorithm == Algorithm::Sha256 { &SHA256 } else { &SHA512 });
+        let mut digest = Context::new(algorithm.digest());
         digest.update(&jcs::to_vec(&value).expect("shallow"));
         assert_eq!(hex(digest.finish().as_ref()), hash);
 

@@ -1,5 +1,6 @@
 //! One line of the log, as it is read: the event, and its place in the chain.
 
+use ring::digest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -72,6 +73,13 @@ impl Algorithm {
         match self {
             Self::Sha256 => "sha256",
             Self::Sha512 => "sha512",
+        }
+    }
+
+    pub(crate) fn digest(self) -> &'static digest::Algorithm {
+        match self {
+            Self::Sha256 => &digest::SHA256,
+            Self::Sha512 => &digest::SHA512,
         }
     }
 }

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::facts::Facts;
+
 /// The deepest nesting of `input`, `output` and `metadata`.
 pub const MAX_DEPTH: usize = 128;
 
@@ -13,7 +15,7 @@ pub const MAX_DEPTH: usize = 128;
 const MAX_SAFE: u64 = (1 << 53) - 1;
 
 /// What is to be logged.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Event {
     /// Who acted.
     pub actor: Actor,
@@ -22,19 +24,16 @@ pub struct Event {
     /// To what.
     pub subject: Subject,
     /// With what. Anything but an object is logged as `{"value": …}`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
     /// What came of it. Anything but an object is logged as `{"value": …}`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
     /// Which rule decided, and how.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyRef>,
     /// The files of the signatures it rests on.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signatures: Vec<String>,
+    /// What a gate says about it, under `metadata.aip44`. It takes the place of what stands in `metadata` under the same name.
+    pub facts: Facts,
     /// Whatever else is known.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
 }
 

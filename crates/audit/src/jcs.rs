@@ -76,25 +76,31 @@ fn write_members(members: &Map<String, Value>, out: &mut Vec<u8>, depth: usize) 
 }
 
 /// The order of keys: by their UTF-16 code units, which is not that of their bytes.
-fn by_utf16(one: &str, other: &str) -> Ordering {
-    if one.is_ascii() && other.is_ascii() {
-        return one.cmp(other);
+pub(crate) fn by_utf16(one: &str, other: &str) -> Ordering {
+    // Where they differ first decides. What UTF-16 puts elsewhere than UTF-8 begins with this byte or a greater one.
+    const ELSEWHERE: u8 = 0xee;
+    match one.bytes().zip(other.bytes()).find(|(one, other)| one != other) {
+        None => one.len().cmp(&other.len()),
+        Some((one, other)) if one.max(other) < ELSEWHERE => one.cmp(&other),
+        Some(_) => one.encode_utf16().cmp(other.encode_utf16()),
     }
-    one.encode_utf16().cmp(other.encode_utf16())
 }
 
 fn write_number(number: &Number, out: &mut Vec<u8>) {
     match number.as_i64() {
-        Some(integer) if integer.unsigned_abs() < 1 << 53 => {
-            // Writing to a vector does not fail.
-            let _ = write!(out, "{integer}");
-        }
+        Some(integer) if integer.unsigned_abs() < 1 << 53 => write_integer(integer, out),
         _ => {
             // A number is finite, whatever it was made of.
             let number = number.as_f64().unwrap_or_default();
             out.extend_from_slice(ryu_js::Buffer::new().format(number).as_bytes());
         }
     }
+}
+
+/// An integer that a double has, too.
+pub(crate) fn write_integer(integer: i64, out: &mut Vec<u8>) {
+    // Writing to a vector does not fail.
+    let _ = write!(out, "{integer}");
 }
 
 /// A text in quotes, with no more escapes than there must be.
@@ -151,6 +157,16 @@ mod tests {
         );
         // In UTF-8 the other way round.
         check(&json!({"\u{fb33}": 1, "😀": 2, "é": 3, "1": 4}), "{\"1\":4,\"é\":3,\"😀\":2,\"\u{fb33}\":1}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn keys_are_ordered_by_their_utf16(
+            one in "[a\u{7f}\u{80}é\u{7ff}\u{800}\u{d7ff}\u{e000}\u{fb33}\u{ffff}\u{10000}😀\u{10ffff}]{0,4}",
+            other in "[a\u{7f}\u{80}é\u{7ff}\u{800}\u{d7ff}\u{e000}\u{fb33}\u{ffff}\u{10000}😀\u{10ffff}]{0,4}",
+        ) {
+            proptest::prop_assert_eq!(by_utf16(&one, &other), one.encode_utf16().cmp(other.encode_utf16()));
+        }
     }
 
     #[test]

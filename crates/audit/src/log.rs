@@ -125,7 +125,7 @@ impl Log {
     /// Logs an event. It has its place in the order at once if there is room for it, and otherwise when the future is
     /// awaited; dropping the future takes nothing back.
     pub fn append(&self, event: Event) -> Append {
-        match Draft::new(event, &self.0.redaction, self.0.max_line) {
+        match Draft::on(self.0.queue.sheet(), event, &self.0.redaction, self.0.max_line) {
             Ok(draft) => self.0.queue.append(draft),
             Err(error) => Append::failed(error.into()),
         }

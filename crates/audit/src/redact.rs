@@ -9,13 +9,19 @@ use std::ops::Range;
 use serde_json::{Map, Value, json};
 
 use crate::event::Event;
+use crate::facts::{AIP44, Fact, Facts};
 use crate::secret::{Secret, reason};
+
+use look::Signs;
 
 /// What stands for a secret within a text.
 const BLANK: &str = "[redacted]";
 
 /// The member that is a digest of what stands beside it.
 const DIGEST: &str = "sha256";
+
+/// The members by which others are judged.
+const TELLING: [&str; 3] = ["$redacted", "name", "key"];
 
 /// The ends of names whose values are secrets, in lower case and without separators.
 const NAMES: [&str; 13] = [
@@ -71,8 +77,8 @@ pub struct Redaction {
     names: Vec<String>,
     tokens: Vec<(String, usize)>,
     known: Vec<Secret>,
-    /// The bytes with which tokens begin.
-    starts: [bool; 256],
+    /// What each byte of a text can be a part of.
+    signs: Signs,
     /// No secret is shorter, unless it is known.
     shortest: usize,
 }
@@ -83,12 +89,12 @@ impl Default for Redaction {
             names: NAMES.map(str::to_owned).to_vec(),
             tokens: Vec::new(),
             known: Vec::new(),
-            starts: [false; 256],
+            signs: Signs::default(),
             shortest: look::SHORTEST,
         };
         for start in look::SCHEMES.iter().flat_map(|scheme| scheme.bytes().next()) {
-            redaction.starts[usize::from(start)] = true;
-            redaction.starts[usize::from(start.to_ascii_uppercase())] = true;
+            redaction.signs.begin(start);
+            redaction.signs.begin(start.to_ascii_uppercase());
         }
         TOKENS.into_iter().fold(redaction, |redaction, (start, least)| redaction.token(start, least))
     }
@@ -106,7 +112,7 @@ impl Redaction {
     #[must_use]
     pub fn token(mut self, start: &str, least: usize) -> Self {
         if let Some(first) = start.bytes().next() {
-            self.starts[usize::from(first)] = true;
+            self.signs.begin(first);
             self.shortest = self.shortest.min(start.len() + least);
             self.tokens.push((start.to_owned(), least));
         }
@@ -153,6 +159,21 @@ impl Redaction {
         self.members(&mut event.metadata);
     }
 
+    /// Whether all of this can be written as it is.
+    pub(crate) fn leaves(&self, facts: &Facts) -> bool {
+        let leaves_name = |name: &str| !self.is_name(name) && !self.is_secret(name);
+        let leaves = |(name, fact): (&str, &Fact)| {
+            let leaves_fact = match fact {
+                Fact::Text(text) => !self.is_secret(text),
+                Fact::Number(_) => true,
+                // What may be in it is looked for where it stands in the metadata.
+                Fact::Value(_) => false,
+            };
+            leaves_fact && leaves_name(name) && !TELLING.contains(&name)
+        };
+        leaves_name(AIP44) && facts.iter().all(leaves)
+    }
+
     /// Whether something was taken out of it, now or before.
     fn value(&self, value: &mut Value) -> bool {
         match value {
@@ -168,7 +189,7 @@ impl Redaction {
     }
 
     fn members(&self, members: &mut Map<String, Value>) -> bool {
-        let mut is_hidden = members.get("$redacted") == Some(&Value::Bool(true));
+        let mut is_hidden = member(members, "$redacted") == Some(&Value::Bool(true));
         // Mostly there is none, and nothing to collect.
         let speaking: Vec<String> = members.keys().filter(|key| self.is_secret(key)).cloned().collect();
         for (index, key) in speaking.into_iter().enumerate() {
@@ -178,7 +199,7 @@ impl Redaction {
             }
         }
         // `{"name": "Authorization", "value": "…"}`, as headers and variables are listed.
-        let named = ["name", "key"].iter().filter_map(|key| members.get(*key)?.as_str());
+        let named = ["name", "key"].iter().filter_map(|key| member(members, key)?.as_str());
         let listed = named.into_iter().any(|name| self.is_name(name));
         for (key, value) in members.iter_mut() {
             let hidden = self.is_name(key) || (listed && key == "value");
@@ -211,10 +232,16 @@ impl Redaction {
         }
         let reason = if places.is_empty() { reason::TOKEN } else { reason::KNOWN };
         if text.len() >= self.shortest {
-            look::private_keys(text, &mut places);
-            look::logins(text, &mut places);
-            look::tokens(text, &self.tokens, &self.starts, &mut places);
-            look::assignments(text, |name| self.is_name(name), &mut places);
+            let signs = look::tokens(text, &self.tokens, &self.signs, &mut places);
+            if look::may_have_private_keys(signs) {
+                look::private_keys(text, &mut places);
+            }
+            if look::may_have_logins(signs) {
+                look::logins(text, &mut places);
+            }
+            if look::may_have_assignments(signs) {
+                look::assignments(text, |name| self.is_name(name), &mut places);
+            }
         }
         // What has gone already.
         places.retain(|place| &text[place.clone()] != BLANK);
@@ -255,12 +282,17 @@ impl Found {
     }
 }
 
+/// A member of an object. Most are small, and looked through sooner than a name is hashed.
+fn member<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    members.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
 fn mark(reason: &str) -> Value {
     json!({"$redacted": true, "reason": reason})
 }
 
 fn is_mark(members: &Map<String, Value>) -> bool {
-    members.get("$redacted") == Some(&Value::Bool(true))
+    member(members, "$redacted") == Some(&Value::Bool(true))
         && members.keys().all(|key| key == "$redacted" || key == "reason")
 }
 
@@ -346,6 +378,36 @@ mod tests {
         });
         assert_eq!(event.input, Some(expected));
         assert_eq!(event.subject.path.as_deref(), Some("/home/[redacted]"));
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
+
+        /// That nothing is looked for which the signs of a text rule out makes no difference.
+        #[test]
+        fn whatever_is_looked_for_is_found(
+            pieces in proptest::collection::vec(
+                proptest::sample::select(vec![
+                    "-----BEGIN ", "PRIVATE KEY", "-----", "-----END ", "\n", "https", "://", "me", ":", "pass", "@", "/",
+                    "token", "--api-key", "=", " ", "\"", "'", "abcdefgh", "abcdefghijklmnopqrstu", "Bearer ", "sk-",
+                    "ghp_", "é", "\\", "_", "-", "[redacted]",
+                ]),
+                0..10,
+            ),
+        ) {
+            let (text, redaction) = (pieces.concat(), Redaction::default());
+            let mut places = Vec::new();
+            look::private_keys(&text, &mut places);
+            look::logins(&text, &mut places);
+            look::tokens(&text, &redaction.tokens, &redaction.signs, &mut places);
+            look::assignments(&text, |name| redaction.is_name(name), &mut places);
+            places.retain(|place| &text[place.clone()] != BLANK);
+            places.sort_unstable_by_key(|place| (place.start, place.end));
+            let found = redaction.find(&text).map(|found| found.places).unwrap_or_default();
+            let mut found: Vec<_> = found.into_iter().collect();
+            found.sort_unstable_by_key(|place| (place.start, place.end));
+            proptest::prop_assert_eq!(found, if text.len() < look::SHORTEST { Vec::new() } else { places });
+        }
     }
 
     /// In a time that grows with its length, and not with the square of it.

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use narrows_audit::{Actor, Decision, Event, PolicyRef, Redaction, Subject};
+use narrows_audit::{Actor, Decision, Event, Fact, Facts, PolicyRef, Redaction, Subject};
 use narrows_policy::{Class, Ruling};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::identity::Principal;
@@ -30,20 +30,14 @@ impl Parties<'_> {
         &self,
         action: &str,
         subject: Subject,
-        about: [(&'static str, Option<Value>); N],
+        about: [(&'static str, Option<Fact>); N],
     ) -> Event {
-        let parties = [
-            ("operator", Some(text(&self.mandate.operator))),
-            ("session", Some(text(self.session))),
-            ("identity", Some(text(&self.who.id))),
-            ("identity_method", Some(text(self.who.method.name()))),
-            ("tier", Some(json!(self.mandate.tier))),
-        ];
-        let mut aip44 = Vec::with_capacity(parties.len() + N);
-        aip44.extend(parties.into_iter().chain(about).filter_map(|(key, value)| Some((key, value?))));
-        // As they will stand in the line, so that nobody has to sort longer texts.
-        aip44.sort_unstable_by_key(|(key, _)| *key);
-        let aip44 = Map::from_iter(aip44.into_iter().map(|(key, value)| (key.to_owned(), value)));
+        let mut facts = Facts::from(about);
+        facts.insert("operator", self.mandate.operator.clone());
+        facts.insert("session", self.session.to_owned());
+        facts.insert("identity", self.who.id.clone());
+        facts.insert("identity_method", self.who.method.name());
+        facts.insert("tier", self.mandate.tier.clone());
         Event {
             actor: Actor {
                 id: clipped(&format!("operator:{}", self.mandate.operator), 256),
@@ -51,7 +45,7 @@ impl Parties<'_> {
             },
             action: action.to_owned(),
             subject,
-            metadata: Map::from_iter([("aip44".to_owned(), Value::Object(aip44))]),
+            facts,
             ..Event::default()
         }
     }
@@ -62,13 +56,13 @@ impl Parties<'_> {
 
     /// A step in the life of the operator.
     pub(crate) fn step(&self, life: Life, reason: Option<&str>) -> Event {
-        let about = [("kind", Some(text("state"))), ("reason", reason.map(text))];
+        let about = [("kind", Some("state".into())), ("reason", reason.map(told))];
         self.event(life.action(), self.of_session(), about)
     }
 
     /// Something was refused before any tool was in question.
     pub(crate) fn refused(&self, what: &str, code: &str, input: Value) -> Event {
-        let about = [("kind", Some(text("refusal"))), ("code", Some(text(code)))];
+        let about = [("kind", Some("refusal".into())), ("code", Some(told(code)))];
         Event {
             input: Some(bounded(input)),
             policy: Some(PolicyRef { reference: UNNAMED.to_owned(), decision: Some(Decision::Deny) }),
@@ -79,16 +73,16 @@ impl Parties<'_> {
     /// Somebody did not answer in time, or answered after it.
     pub(crate) fn deadline(&self, what: &str, method: &str, reason: &str) -> Event {
         let about = [
-            ("kind", Some(text("deadline"))),
-            ("method", Some(Value::String(clipped(method, 128)))),
-            ("reason", Some(text(reason))),
+            ("kind", Some("deadline".into())),
+            ("method", Some(clipped(method, 128).into())),
+            ("reason", Some(told(reason))),
         ];
         self.event(what, self.of_session(), about)
     }
 
     /// The session is over.
     pub(crate) fn closed(&self, reason: &str) -> Event {
-        let about = [("kind", Some(text("state"))), ("reason", Some(text(reason)))];
+        let about = [("kind", Some("state".into())), ("reason", Some(told(reason)))];
         self.event("session.closed", self.of_session(), about)
     }
 
@@ -102,13 +96,13 @@ impl Parties<'_> {
         spent: Option<&Spent>,
     ) -> Event {
         let about = [
-            ("kind", Some(text("decision"))),
-            ("tool", Some(text(call.tool))),
-            ("toolCallId", Some(text(call.id))),
+            ("kind", Some("decision".into())),
+            ("tool", Some(told(call.tool))),
+            ("toolCallId", Some(told(call.id))),
             ("approval", Some(approval.name())),
-            ("reason", Some(Value::String(ruling.to_string()))),
-            ("risk", Some(json!(ruling.risk))),
-            ("spent", spent.map(|spent| json!(spent))),
+            ("reason", Some(ruling.to_string().into())),
+            ("risk", Some(ruling.risk.into())),
+            ("spent", spent.map(|spent| json!(spent).into())),
         ];
         let decision =
             if *approval == Approved::Pending { decision(ruling.class) } else { approval.decision() };
@@ -129,9 +123,9 @@ impl Parties<'_> {
         output: Value,
     ) -> Event {
         let about = [
-            ("kind", Some(text("tool-call"))),
-            ("tool", Some(text(call.tool))),
-            ("toolCallId", Some(text(call.id))),
+            ("kind", Some("tool-call".into())),
+            ("tool", Some(told(call.tool))),
+            ("toolCallId", Some(told(call.id))),
             ("approval", Some(approval.name())),
         ];
         Event {
@@ -171,12 +165,12 @@ impl Approved {
         matches!(self, Self::Auto | Self::By { .. })
     }
 
-    fn name(&self) -> Value {
+    fn name(&self) -> Fact {
         match self {
-            Self::Pending => json!("pending"),
-            Self::Auto => json!("auto"),
-            Self::By { approvers, .. } => json!(approvers.join(", ")),
-            Self::Refused(why) => json!({"refused": why}),
+            Self::Pending => "pending".into(),
+            Self::Auto => "auto".into(),
+            Self::By { approvers, .. } => approvers.join(", ").into(),
+            Self::Refused(why) => json!({"refused": why}).into(),
         }
     }
 
@@ -196,8 +190,8 @@ impl Approved {
     }
 }
 
-fn text(text: &str) -> Value {
-    Value::String(text.to_owned())
+fn told(text: &str) -> Fact {
+    text.to_owned().into()
 }
 
 fn tool(name: &str) -> Subject {
@@ -239,8 +233,26 @@ impl io::Write for Length {
     }
 }
 
+/// How long the text of a value is at most, which is quicker to find out than how long it is.
+fn at_most(value: &Value) -> usize {
+    // An escape has six bytes for one.
+    let text = |text: &str| 6 * text.len() + 2;
+    match value {
+        Value::Null | Value::Bool(_) => 5,
+        Value::Number(_) => 32,
+        Value::String(string) => text(string),
+        Value::Array(items) => 2 + items.iter().map(|item| at_most(item) + 1).sum::<usize>(),
+        Value::Object(members) => {
+            2 + members.iter().map(|(key, member)| text(key) + at_most(member) + 2).sum::<usize>()
+        }
+    }
+}
+
 /// A value, or what identifies it if it is too long for a log.
 fn bounded(value: Value) -> Value {
+    if at_most(&value) <= LONGEST {
+        return value;
+    }
     let mut length = Length(0);
     if serde_json::to_writer(&mut length, &value).is_ok() && length.0 <= LONGEST {
         return value;
@@ -261,6 +273,14 @@ pub(crate) fn digest(bytes: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_is_longer_than_it_can_be(text in "\\PC{0,8}[\0-\u{1f}\"]{0,8}", float: f64, number: i64) {
+            let value = json!({text.clone(): [text, float, number, u64::MAX, null, true, false, {}, []]});
+            proptest::prop_assert!(value.to_string().len() <= at_most(&value));
+        }
+    }
 
     #[test]
     fn what_is_too_long_is_known_by_a_digest_unless_a_secret_is_in_it() {

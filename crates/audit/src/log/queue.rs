@@ -10,6 +10,11 @@ use super::append::{Answer, Append};
 use super::{AppendError, Receipt};
 use crate::draft::Draft;
 
+/// How many sheets are kept for further drafts, and how long they are at most. What one thread has made and another gives
+/// back costs an allocator more than it should.
+const SHEETS: usize = 64;
+const LONGEST_SHEET: usize = 4096;
+
 /// An event, and whom to tell.
 pub(super) struct Job {
     draft: Draft,
@@ -34,13 +39,21 @@ struct State {
     /// When the last commit began.
     began: Option<Instant>,
     tip: Option<Receipt>,
+    /// What drafts were written on that are on the disk.
+    sheets: Vec<Vec<u8>>,
 }
 
 impl Queue {
     pub(super) fn new(bytes: usize, max_commit: usize) -> Self {
-        let state = State { jobs: VecDeque::new(), bytes: 0, closed: false, began: None, tip: None };
+        let (jobs, sheets) = (VecDeque::new(), Vec::new());
+        let state = State { jobs, bytes: 0, closed: false, began: None, tip: None, sheets };
         let room = Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)));
         Self { state: Mutex::new(state), news: Condvar::new(), room, max_commit }
+    }
+
+    /// Something to write a draft on.
+    pub(super) fn sheet(&self) -> Vec<u8> {
+        self.state().sheets.pop().unwrap_or_default()
     }
 
     /// Takes an event, or waits for room.
@@ -126,9 +139,17 @@ impl Queue {
         match commit(&drafts) {
             Ok(receipts) => {
                 self.tell(receipts.last().cloned());
-                for (job, receipt) in batch.into_iter().zip(receipts) {
-                    let _ = job.answer.send(Ok(receipt));
+                let mut sheets = Vec::with_capacity(batch.len().min(SHEETS));
+                for (Job { draft, answer, .. }, receipt) in batch.into_iter().zip(receipts) {
+                    let _ = answer.send(Ok(receipt));
+                    let sheet = draft.into_sheet();
+                    if sheets.len() < SHEETS && sheet.capacity() <= LONGEST_SHEET {
+                        sheets.push(sheet);
+                    }
                 }
+                let mut state = self.state();
+                let room = SHEETS.saturating_sub(state.sheets.len());
+                state.sheets.extend(sheets.into_iter().take(room));
             }
             Err(error) => {
                 for job in batch {

@@ -17,6 +17,61 @@ const CREDENTIAL: usize = 16;
 /// What a private key is never longer than.
 const KEY: usize = 16 << 10;
 
+/// What a byte can be a part of, as bits.
+#[derive(Clone, Debug)]
+pub(super) struct Signs([u8; 256]);
+
+/// The beginning of a token.
+const START: u8 = 1;
+/// A word, within which no token begins.
+const WORD: u8 = 1 << 1;
+const BLANK: u8 = 1 << 2;
+const EQUALS: u8 = 1 << 3;
+const COLON: u8 = 1 << 4;
+const DASH: u8 = 1 << 5;
+const SLASH: u8 = 1 << 6;
+
+impl Default for Signs {
+    /// No token begins with anything yet.
+    fn default() -> Self {
+        let mut signs = [0; 256];
+        for byte in 0..=u8::MAX {
+            signs[usize::from(byte)] = match byte {
+                b' ' => BLANK,
+                b'=' => EQUALS,
+                b':' => COLON,
+                b'/' => SLASH,
+                b'-' => DASH | WORD,
+                b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => WORD,
+                _ => 0,
+            };
+        }
+        Self(signs)
+    }
+}
+
+impl Signs {
+    /// Tokens begin with this byte.
+    pub(super) fn begin(&mut self, byte: u8) {
+        self.0[usize::from(byte)] |= START;
+    }
+}
+
+/// Whether there can be private keys in a text with these signs.
+pub(super) fn may_have_private_keys(signs: u8) -> bool {
+    signs & DASH != 0 && signs & BLANK != 0
+}
+
+/// Whether there can be logins.
+pub(super) fn may_have_logins(signs: u8) -> bool {
+    signs & COLON != 0 && signs & SLASH != 0
+}
+
+/// Whether there can be assignments.
+pub(super) fn may_have_assignments(signs: u8) -> bool {
+    signs & (EQUALS | COLON | BLANK) != 0
+}
+
 /// Whether a name ends like one of these, which are plain.
 pub(super) fn ends_like(name: &str, ends: &[String]) -> bool {
     if !name.is_ascii() {
@@ -84,18 +139,20 @@ pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// The tokens in it that begin like one of these; `first` has the bytes with which they begin.
+/// The tokens in it that begin like one of these, and returns all signs that it has.
 pub(super) fn tokens(
     text: &str,
     tokens: &[(String, usize)],
-    first: &[bool; 256],
+    Signs(signs): &Signs,
     found: &mut Vec<Range<usize>>,
-) {
+) -> u8 {
     let bytes = text.as_bytes();
-    let (mut inside, mut done) = (false, 0);
+    let (mut before, mut all, mut done) = (0, 0, 0);
     for (at, &byte) in bytes.iter().enumerate() {
-        let begins = !inside && at >= done && first[usize::from(byte)];
-        inside = byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        let sign = signs[usize::from(byte)];
+        let begins = before & WORD == 0 && sign & START != 0 && at >= done;
+        all |= sign;
+        before = sign;
         if !begins {
             continue;
         }
@@ -108,6 +165,7 @@ pub(super) fn tokens(
             found.push(at..done);
         }
     }
+    all
 }
 
 fn starts(rest: &[u8], (start, least): &(String, usize)) -> bool {

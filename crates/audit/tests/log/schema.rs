@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use narrows_audit::{
-    Actor, Approval, Decision, Event, Log, Options, PolicyRef, Secret, Signer, SigningKey, Subject, Verdict,
+    Actor, Approval, Decision, Event, Facts, Log, Options, PolicyRef, Secret, Signer, SigningKey, Subject,
+    Verdict,
 };
 use serde_json::{Value, json};
 
@@ -41,6 +42,7 @@ fn lines_are_what_the_schema_wants() {
         output: Some(json!(Secret::new("x"))),
         policy: Some(PolicyRef { reference: "a".repeat(64), decision: Some(Decision::RequireApproval) }),
         signatures: vec!["signatures/a.signature.json".into()],
+        facts: Facts::from([("kind", Some("tool-call".into()))]),
         metadata: [("any".to_owned(), json!({"thing": true}))].into_iter().collect(),
     };
     for event in [event(0, 10), longest] {

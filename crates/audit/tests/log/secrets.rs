@@ -1,6 +1,6 @@
 //! No secret reaches the disk, wherever it stands in an event.
 
-use narrows_audit::{Actor, Event, Log, Options, PolicyRef, Redaction, Secret, Subject};
+use narrows_audit::{Actor, Event, Facts, Log, Options, PolicyRef, Redaction, Secret, Subject};
 use serde_json::json;
 
 use crate::verified;
@@ -37,6 +37,7 @@ fn a_canary_is_nowhere_in_the_log() {
         output: Some(json!([place.clone()])),
         policy: Some(PolicyRef { reference: "note-sync".into(), decision: None }),
         signatures: vec![CANARY.into()],
+        facts: Facts::from([("session", Some(CANARY.to_owned().into())), ("badge", Some("canary".into()))]),
         metadata: [("aip44".to_owned(), place)].into_iter().collect(),
     };
     log.append(event).wait().expect("written");

@@ -66,10 +66,9 @@ impl Out for Sight {
 
     fn record(&mut self, ticket: Ticket, event: Event) {
         let decision = event.policy.as_ref().and_then(|policy| Some(format!(" {}", policy.decision?)));
-        let about = &event.metadata["aip44"];
         let more: Vec<String> = ["tool", "approval", "reason", "code"]
             .iter()
-            .filter_map(|key| about.get(key).map(|value| format!(" {key}={value}")))
+            .filter_map(|key| Some(format!(" {key}={}", event.facts.get(key)?.clone().into_value())))
             .collect();
         self.seen.push(format!("log {}{}{}", event.action, decision.unwrap_or_default(), more.concat()));
         self.tickets.push(ticket);

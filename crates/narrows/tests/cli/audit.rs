@@ -51,8 +51,8 @@ fn call(session: &str, tool: &str, decision: Decision) -> Event {
             json!("done")
         }),
         policy: Some(PolicyRef { reference: "note-sync".into(), decision: Some(decision) }),
-        signatures: Vec::new(),
         metadata: [("aip44".to_owned(), aip44)].into_iter().collect(),
+        ..Event::default()
     }
 }
 

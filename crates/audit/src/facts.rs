@@ -1,0 +1,231 @@
+//! What a gate says about an event, in a form that is quickly made: most of it is short, and all of it goes to one place.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use crate::jcs;
+
+/// The member of `metadata` in which facts stand.
+pub(crate) const AIP44: &str = "aip44";
+
+/// As many are said of most events at most.
+const USUAL: usize = 12;
+
+/// One thing that is said.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fact {
+    /// A text.
+    Text(Cow<'static, str>),
+    /// A number that is the same for every reader.
+    Number(u32),
+    /// Anything else.
+    Value(Box<Value>),
+}
+
+impl Fact {
+    /// As a value like any other.
+    pub fn into_value(self) -> Value {
+        match self {
+            Self::Text(text) => Value::String(text.into_owned()),
+            Self::Number(number) => number.into(),
+            Self::Value(value) => *value,
+        }
+    }
+}
+
+impl From<&'static str> for Fact {
+    fn from(text: &'static str) -> Self {
+        Self::Text(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for Fact {
+    fn from(text: String) -> Self {
+        Self::Text(Cow::Owned(text))
+    }
+}
+
+impl From<u8> for Fact {
+    fn from(number: u8) -> Self {
+        Self::Number(number.into())
+    }
+}
+
+impl From<Value> for Fact {
+    fn from(value: Value) -> Self {
+        Self::Value(value.into())
+    }
+}
+
+/// What is said under `metadata.aip44`, by name. Of a name that comes twice the last counts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts(
+    /// In the order in which they are written.
+    Vec<(&'static str, Fact)>,
+);
+
+impl Facts {
+    /// None.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Says this, and no longer what was said under the same name.
+    pub fn insert(&mut self, name: &'static str, fact: impl Into<Fact>) {
+        match self.0.binary_search_by(|(other, _)| jcs::by_utf16(other, name)) {
+            Ok(at) => self.0[at].1 = fact.into(),
+            Err(at) => self.0.insert(at, (name, fact.into())),
+        }
+    }
+
+    /// What is said under this name.
+    pub fn get(&self, name: &str) -> Option<&Fact> {
+        self.iter().find(|(other, _)| *other == name).map(|(_, fact)| fact)
+    }
+
+    /// All of them, in the order in which they are written.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Fact)> {
+        self.0.iter().map(|(name, fact)| (*name, fact))
+    }
+
+    /// Puts them where they will be found in the line, beside what `metadata` says there.
+    pub(crate) fn tell(&mut self, metadata: &mut Map<String, Value>) {
+        let told = metadata.entry(AIP44).or_insert_with(|| Value::Object(Map::new()));
+        if !told.is_object() {
+            *told = Value::Object(Map::new());
+        }
+        if let Value::Object(told) = told {
+            told.extend(self.0.drain(..).map(|(name, fact)| (name.to_owned(), fact.into_value())));
+        }
+    }
+
+    /// Writes them behind what is in `out`.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.push(b'{');
+        for (at, (name, fact)) in self.iter().enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            jcs::write_text(name, out);
+            out.push(b':');
+            match fact {
+                Fact::Text(text) => jcs::write_text(text, out),
+                Fact::Number(number) => jcs::write_integer((*number).into(), out),
+                // Such are told in the metadata, where it is seen to that they are shallow.
+                Fact::Value(value) => drop(jcs::write(value, out)),
+            }
+        }
+        out.push(b'}');
+    }
+}
+
+impl<const N: usize> From<[(&'static str, Option<Fact>); N]> for Facts {
+    fn from(facts: [(&'static str, Option<Fact>); N]) -> Self {
+        let mut all = Self(Vec::with_capacity(N.max(USUAL)));
+        for (name, fact) in facts {
+            if let Some(fact) = fact {
+                all.insert(name, fact);
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::draft::Draft;
+    use crate::entry::Algorithm;
+    use crate::event::{Actor, Event, Subject};
+    use crate::redact::Redaction;
+    use crate::secret::Secret;
+
+    #[test]
+    fn facts_are_found_by_name_and_the_last_counts() {
+        let mut facts = Facts::new();
+        facts.insert("b", "1".to_owned());
+        facts.insert("a", json!(1));
+        facts.insert("b", "2");
+        assert_eq!(facts.get("b"), Some(&Fact::from("2")));
+        assert_eq!(facts.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(facts.get("c"), None);
+    }
+
+    /// The line of an event.
+    fn line(event: Event, redaction: &Redaction) -> String {
+        let draft = Draft::new(event, redaction, 1 << 20).expect("a draft");
+        let mut line = Vec::new();
+        draft.put(&Default::default(), "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut line);
+        String::from_utf8(line).expect("UTF-8")
+    }
+
+    fn any_fact() -> impl Strategy<Value = Fact> {
+        let text = prop_oneof![
+            "\\PC{0,12}",
+            "[a-z]{0,8}[ :=][a-z]{0,20}",
+            Just("Bearer abcdefghijklmnop".to_owned()),
+            Just("password=hunter2hunter2".to_owned()),
+            Just("a canary".to_owned()),
+        ];
+        prop_oneof![
+            text.clone().prop_map(Fact::from),
+            text.clone().prop_map(|text| Fact::from(json!(text))),
+            text.prop_map(|text| Fact::from(json!({"refused": [text]}))),
+            any::<u32>().prop_map(Fact::Number),
+            any::<i64>().prop_map(|number| Fact::from(json!(number))),
+            any::<f64>().prop_map(|number| Fact::from(json!(number))),
+            prop::bool::ANY.prop_map(|so| Fact::from(json!(so))),
+            Just(Fact::from(Value::Null)),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        /// Whatever is said, the line is that of an event with the same in its metadata.
+        #[test]
+        fn facts_are_written_as_metadata_would_be(
+            facts in prop::collection::vec(
+                (prop::sample::select(vec![
+                    "operator", "kind", "tool", "toolCallId", "key", "name", "value", "sha256", "$redacted", "apiToken",
+                    "é", "\u{fb33}", "😀", "canary", "",
+                ]), any_fact()),
+                0..8,
+            ),
+            beside in prop::option::of(prop_oneof![Just(json!({"kind": "x", "more": 1})), Just(json!(7))]),
+            elsewhere in any::<bool>(),
+        ) {
+            let mut event = Event {
+                actor: Actor { id: "operator:notes".into(), role: None },
+                action: "tool.call".into(),
+                subject: Subject { kind: "tool".into(), reference: None, path: None },
+                ..Event::default()
+            };
+            event.metadata.extend(beside.map(|beside| (AIP44.to_owned(), beside)));
+            if elsewhere {
+                event.metadata.insert("note".to_owned(), json!("so"));
+            }
+            let mut plain = event.clone();
+            for (name, fact) in facts {
+                event.facts.insert(name, fact.clone());
+                let told = plain.metadata.entry(AIP44).or_insert_with(|| json!({}));
+                if !told.is_object() {
+                    *told = json!({});
+                }
+                told[name] = fact.into_value();
+            }
+            for redaction in [Redaction::default(), Redaction::default().known(Secret::new("canary")).name("tool")] {
+                prop_assert_eq!(line(event.clone(), &redaction), line(plain.clone(), &redaction));
+            }
+        }
+    }
+}
