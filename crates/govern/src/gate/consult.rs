@@ -42,7 +42,7 @@ impl<O: Out> Pass<'_, O> {
         }
         let kind = if server.is_none() { kind_of(&tool) } else { "other" };
         let call = Call::known(server, &tool, kind, arguments).told_as(told_as);
-        session.calls.insert(key.as_str().into(), Case { call, ..Case::default() });
+        session.calls.insert(key.as_str().into(), Case { call, ..Case::default() }.into());
         let ticket = self.judge(&name, &key);
         let (Some(ticket), Some(case)) = (ticket, self.case(&name, &key)) else { return };
         match case.approved.clone() {
@@ -62,7 +62,7 @@ impl<O: Out> Pass<'_, O> {
             && refusal.is_none()
         {
             case.leads_on = true;
-            session.decided.push(case);
+            session.decided.push(*case);
             if session.decided.len() > MOST_DECIDED {
                 session.decided.remove(0);
             }
@@ -80,7 +80,7 @@ impl<O: Out> Pass<'_, O> {
         let decided = session.decided.remove(at);
         let Some(case) = session.calls.get_mut(id) else { return false };
         let (held, told) = (std::mem::take(&mut case.held), std::mem::take(&mut case.call));
-        *case = Case { held, ..decided };
+        **case = Case { held, ..decided };
         case.call.go_on(told);
         case.agreed = Some((case.call.tool(), case.call.matter().into_owned()));
         true

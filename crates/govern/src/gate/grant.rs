@@ -50,7 +50,7 @@ impl<O: Out> Pass<'_, O> {
         };
         let Some(session) = self.gate.sessions.get(name) else { return };
         let is_edit = |source: &Case| source.leads_on && source.call.parts() == (Some("edit_file"), None);
-        if !session.calls.values().chain(&session.decided).any(is_edit) {
+        if !session.calls.values().any(|case| is_edit(case)) && !session.decided.iter().any(is_edit) {
             return;
         }
         let ground = &*self.gate.ground;

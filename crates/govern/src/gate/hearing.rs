@@ -379,7 +379,7 @@ impl<O: Out> Pass<'_, O> {
         self.resume(&hearing.session);
         let at = self.unix();
         let session = self.gate.sessions.get_mut(&*hearing.session);
-        let case = session.and_then(|session| session.calls.get_mut(&*hearing.call));
+        let case = session.and_then(|session| session.calls.get_mut(&*hearing.call)).map(Box::as_mut);
         let is_same =
             |case: &&mut Case| case.call.tool() == hearing.tool && *case.call.matter() == hearing.input;
         let case = case.filter(is_same);

@@ -34,14 +34,14 @@ impl<O: Out> Pass<'_, O> {
         let case = session.calls.entry(call.clone()).or_default();
         if said.tool_call_id.is_none() {
             // What has no id is what this request says, and nothing that was said before.
-            *case = Case::default();
+            **case = Case::default();
         } else if case.is_closed {
             // Whoever asks about a call that has ended wants another.
             if !matches!(said.status, Some(Progress::Pending | Progress::Running)) {
                 said.status = Some(Progress::Pending);
             }
             if let Some(call) = case.call.again(&said) {
-                *case = Case { call, ..Case::default() };
+                **case = Case { call, ..Case::default() };
             }
         }
         let changed = case.call.hear(said);

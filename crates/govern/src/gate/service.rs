@@ -76,7 +76,7 @@ impl<O: Out> Pass<'_, O> {
             let error = RpcError::new(Code::PolicyDenied, REPLAYING).with("code", json!("replay"));
             return self.fail_service(id, name, &error, Some(ticket));
         }
-        session.calls.insert(key.clone(), Case { call, ..Case::default() });
+        session.calls.insert(key.clone(), Case { call, ..Case::default() }.into());
         let mut ticket = self.judge(name, &key);
         ticket = self.cover(name, &key).or(ticket);
         let Some(case) = self.case(name, &key) else { return };

@@ -50,7 +50,8 @@ pub(super) struct Session {
     pub(super) runs: bool,
     /// How many requests replay its history just now.
     pub(super) replays: u32,
-    pub(super) calls: HashMap<Box<str>, Case>,
+    /// Each in a place of its own: there may be many, and they are large.
+    pub(super) calls: HashMap<Box<str>, Box<Case>>,
     /// Its MCP servers in the client: their ids and their names.
     pub(super) servers: Vec<(String, String)>,
     /// Calls that were decided before they are told of.

@@ -131,7 +131,7 @@ impl<O: Out> Pass<'_, O> {
         if case.is_closed
             && let Some(call) = case.call.again(&said)
         {
-            *case = Case { call, ..Case::default() };
+            **case = Case { call, ..Case::default() };
         }
         let changed = case.call.hear(said);
         let mut ticket = None;
@@ -195,7 +195,7 @@ impl<O: Out> Pass<'_, O> {
     }
 
     pub(super) fn case(&mut self, name: &str, id: &str) -> Option<&mut Case> {
-        self.gate.sessions.get_mut(name)?.calls.get_mut(id)
+        self.gate.sessions.get_mut(name)?.calls.get_mut(id).map(Box::as_mut)
     }
 
     /// Decides about a call as it is known now, and has that recorded. What was approved for other input is void.

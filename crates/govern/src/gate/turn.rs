@@ -86,7 +86,7 @@ impl<O: Out> Pass<'_, O> {
         } else if !session.has_room_for(key) {
             RpcError::new(Code::Backpressure, "too many requests are unanswered")
         } else {
-            session.calls.insert(key.into(), Case { call, ..Case::default() });
+            session.calls.insert(key.into(), Case { call, ..Case::default() }.into());
             return true;
         };
         self.refuse_client(id, &error);
@@ -269,7 +269,7 @@ impl<O: Out> Pass<'_, O> {
         }
         let mut session = self.gate.sessions.remove(name)?;
         self.forget_connections();
-        let mut open: Vec<(Box<str>, Case)> =
+        let mut open: Vec<(Box<str>, Box<Case>)> =
             session.calls.drain().filter(|(_, case)| !case.is_closed && case.approved.is_given()).collect();
         open.sort_by(|(one, _), (other, _)| one.cmp(other));
         for (id, case) in open {
