@@ -15,7 +15,7 @@ steps = [
   { tool = { id = "r", title = "Look", kind = "read", path = "a.txt" } },
   { tool_update = { id = "r", status = "completed", text = "seen" } },
   { tool = { id = "x", title = "Run", kind = "execute", input = { command = "rm" } } },
-  { tool_update = { id = "x", status = "failed", text = "no" } },
+  { tool_update = { id = "x", status = "failed" } },
   { tool = { id = "d", title = "Delete", kind = "delete", path = "a.txt" } },
   { ask = { tool = "d", title = "Delete it?", options = ["allow_once", "reject_once"], on_allow = [
     { tool_update = { id = "d", status = "completed", text = "did" } },

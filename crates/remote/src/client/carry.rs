@@ -88,7 +88,7 @@ impl State {
         if matches!(self.mode, Mode::Asked(_)) && self.held.ring().position() > 0 {
             return None;
         }
-        self.held.next(Instant::now())
+        self.held.next(Instant::now()).cloned()
     }
 
     /// What was granted in `frame`, if it is the answer to `initialize`.

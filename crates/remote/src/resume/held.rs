@@ -35,7 +35,7 @@ impl Held {
     }
 
     /// The next message to write to the socket.
-    pub fn next(&mut self, now: Instant) -> Option<Bytes> {
+    pub fn next(&mut self, now: Instant) -> Option<&Bytes> {
         self.out.next(now).map(|(_, line)| line)
     }
 

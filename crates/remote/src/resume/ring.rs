@@ -79,10 +79,10 @@ impl Ring {
     }
 
     /// The next message for the socket, and its number.
-    pub fn next(&mut self, now: Instant) -> Option<(u64, Bytes)> {
+    pub fn next(&mut self, now: Instant) -> Option<(u64, &Bytes)> {
         let item = self.items.get_mut(self.given)?;
         item.given = Some(now);
-        let (line, size) = (item.line.clone(), item.size());
+        let size = item.size();
         self.given += 1;
         self.given_bytes += size;
         self.waiting_bytes -= size;
@@ -95,7 +95,8 @@ impl Ring {
             self.drop_first();
         }
         self.expire(now);
-        Some((number, line))
+        // Given this very moment, it is still there.
+        Some((number, &self.items.get(self.given.checked_sub(1)?)?.line))
     }
 
     /// Drops what was given to the socket too long ago. Only to be called while that stands: time without a socket is
@@ -206,9 +207,8 @@ mod tests {
     }
 
     fn rest(ring: &mut Ring, now: Instant) -> Vec<String> {
-        std::iter::from_fn(|| ring.next(now))
-            .map(|(_, line)| String::from_utf8_lossy(&line).into_owned())
-            .collect()
+        let line = |ring: &mut Ring| Some(String::from_utf8_lossy(ring.next(now)?.1).into_owned());
+        std::iter::from_fn(|| line(ring)).collect()
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl End {
 
     fn write(&mut self, socket: usize, count: usize, now: Instant) {
         self.change(socket);
-        self.pipe.extend(std::iter::from_fn(|| self.held.next(now)).take(count));
+        self.pipe.extend(std::iter::from_fn(|| self.held.next(now).cloned()).take(count));
         self.most = self.most.max(self.pipe.iter().map(|line| line.len() + 1).sum());
     }
 

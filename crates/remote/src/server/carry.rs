@@ -223,7 +223,7 @@ impl Line {
         while socket.waiting() < HELPING
             && let Some(message) = memory.held.next(now)
         {
-            socket.put(&message, scratch);
+            socket.put(message, scratch);
             moved = true;
         }
         moved

@@ -1,12 +1,12 @@
 //! One connection over HTTP: a line to the agents, and the streams on which their messages are read.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
 use bytes::Bytes;
-use narrows_wire::{Line, MAX_LINE, Splitter};
-use tokio::io::AsyncReadExt;
+use narrows_wire::{MAX_LINE, Piece, Splitter};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -134,18 +134,20 @@ impl Channel {
                     self.with(Exchange::drop_slow);
                 }
             }
-            match backend.read_buf(splitter.buffer()).await {
+            let mut hear = |read: &mut [u8]| {
+                let now = Instant::now().into_std();
+                self.with(|exchange| {
+                    splitter.feed(read, |piece| {
+                        if let Piece::Whole(line) = piece {
+                            exchange.said(line, now);
+                        }
+                    });
+                });
+            };
+            match poll_fn(|cx| shared.scratch.poll_read(cx, &mut backend, &mut hear)).await {
                 Ok(count) if count > 0 => {}
                 _ => return,
             }
-            let now = Instant::now().into_std();
-            self.with(|exchange| {
-                while let Some(line) = splitter.next_line() {
-                    if let Line::Whole(line) = line {
-                        exchange.said(&line, now);
-                    }
-                }
-            });
         }
     }
 

@@ -4,14 +4,13 @@
 //! the session of their request if the client ever opened it, and everything else on the stream of the connection. No I/O: whoever
 //! reads a stream leaves a waker.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::Write;
 use std::task::Waker;
 use std::time::Instant;
 
 use bytes::Bytes;
-use narrows_wire::{Kind, View, message};
+use narrows_wire::{Alike, Kind, message};
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -124,6 +123,8 @@ pub(super) struct Exchange {
     connection: Stream,
     sessions: HashMap<String, Stream>,
     pending: HashMap<Bytes, Waits>,
+    /// What the agent said last: more of the same is known at a glance.
+    alike: Alike,
     readers: u64,
     ended: bool,
 }
@@ -136,6 +137,7 @@ impl Exchange {
             connection: Stream::new(keep, true),
             sessions: HashMap::new(),
             pending: HashMap::new(),
+            alike: Alike::default(),
             readers: 0,
             ended: false,
         }
@@ -152,12 +154,12 @@ impl Exchange {
 
     /// The agent said something.
     pub(super) fn said(&mut self, line: &[u8], now: Instant) {
-        let view = View::parse(line);
+        let view = self.alike.view(line);
         let mut session = None;
         match view.kind() {
             Kind::Request | Kind::Notification => {
-                session = view.session().map(Cow::into_owned);
-                self.confirm(session.as_deref());
+                let session = view.session();
+                return self.confirm(session.as_deref()).push(one_line(line), now);
             }
             Kind::Response => match view.id().and_then(|id| self.pending.remove(id)) {
                 Some(Waits::Body(asker)) => {
@@ -180,13 +182,19 @@ impl Exchange {
         self.stream(session.as_deref()).push(one_line(line), now);
     }
 
-    /// An agent knows this session, so it may have a stream.
-    fn confirm(&mut self, session: Option<&str>) {
-        let Some(session) = session else { return };
-        if let Some(stream) = self.sessions.get_mut(session) {
-            stream.confirmed = true;
-        } else if self.make_room() {
+    /// An agent knows this session, so it may have a stream. What belongs to it goes on that, or if there is no room for it on that
+    /// of the connection.
+    fn confirm(&mut self, session: Option<&str>) -> &mut Stream {
+        let Some(session) = session else { return &mut self.connection };
+        if !self.sessions.contains_key(session) && self.make_room() {
             self.sessions.insert(session.to_owned(), Stream::new(self.keep, true));
+        }
+        match self.sessions.get_mut(session) {
+            Some(stream) => {
+                stream.confirmed = true;
+                stream
+            }
+            None => &mut self.connection,
         }
     }
 
@@ -252,7 +260,7 @@ impl Exchange {
             && let Some((number, line)) = stream.ring.next(now)
         {
             stream.delivered = number;
-            event(&mut events, Some(number), &line);
+            event(&mut events, Some(number), line);
         }
         if !events.is_empty() {
             return Next::Events(events.into());

@@ -303,14 +303,14 @@ async fn write(
         let (is_mine, line) = {
             let mut state = logical.state.lock().unwrap();
             let is_mine = state.epoch == epoch;
-            let mut line = if is_mine { state.held.next(Instant::now()) } else { None };
+            let mut line = if is_mine { state.held.next(Instant::now()).cloned() } else { None };
             if is_mine && line.is_none() && shared.streams.load(Ordering::Relaxed) && state.asked > 0 {
                 state.streamed += 1;
                 let filler = "x".repeat(fastrand::usize(..200));
                 let n = state.streamed;
                 let update = message::notification("update", &json!({"n": n, "filler": filler})).unwrap();
                 state.held.send(update);
-                line = state.held.next(Instant::now());
+                line = state.held.next(Instant::now()).cloned();
             }
             (is_mine, line)
         };
