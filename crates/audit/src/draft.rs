@@ -54,23 +54,21 @@ impl Draft {
             event.facts.tell(&mut event.metadata);
         }
         let mut metadata = Value::Object(std::mem::take(&mut event.metadata));
-        event::exact("metadata", &mut metadata)?;
+        event::exact(&mut metadata);
         if let Value::Object(members) = metadata {
             event.metadata = members;
         }
-        for (field, value) in [("input", &mut event.input), ("output", &mut event.output)] {
-            if let Some(value) = value {
-                *value = event::object(value.take());
-                event::exact(field, value)?;
-            }
+        for value in [&mut event.input, &mut event.output].into_iter().flatten() {
+            *value = event::object(value.take());
+            event::exact(value);
         }
         redaction.clean(&mut event);
-        let draft = Self::of(&event, sheet);
+        let draft = Self::of(&event, sheet)?;
         let bytes = draft.text.len() + PLACE;
         if bytes > limit { Err(EventError::TooLarge { bytes, limit }) } else { Ok(draft) }
     }
 
-    fn of(event: &Event, mut out: Vec<u8>) -> Self {
+    fn of(event: &Event, mut out: Vec<u8>) -> Result<Self, EventError> {
         out.clear();
         out.reserve(USUAL);
         let Event { actor, action, subject, input, output, policy, signatures, facts, metadata } = event;
@@ -81,24 +79,25 @@ impl Draft {
         texts(&mut out, b",", &[("doctype", Some(DOCTYPE))]);
         out.push(b',');
         let hash = out.len();
-        // What is nested too deeply has been refused before.
+        // Half a line is worse than none. By now nothing is nested too deeply, but nobody relies on it.
+        let deep = |field: &'static str| move |jcs::TooDeep| EventError::TooDeep(field);
         if let Some(input) = input {
             out.extend_from_slice(b"\"input\":");
-            let _ = jcs::write(input, &mut out);
+            jcs::write(input, &mut out).map_err(deep("input"))?;
             out.push(b',');
         }
         if !facts.is_empty() {
             out.extend_from_slice(b"\"metadata\":{\"aip44\":");
-            facts.write(&mut out);
+            facts.write(&mut out).map_err(deep("metadata"))?;
             out.extend_from_slice(b"},");
         } else if !metadata.is_empty() {
             out.extend_from_slice(b"\"metadata\":");
-            let _ = jcs::write_object(metadata, &mut out);
+            jcs::write_object(metadata, &mut out).map_err(deep("metadata"))?;
             out.push(b',');
         }
         if let Some(output) = output {
             out.extend_from_slice(b"\"output\":");
-            let _ = jcs::write(output, &mut out);
+            jcs::write(output, &mut out).map_err(deep("output"))?;
             out.push(b',');
         }
         if let Some(policy) = policy {
@@ -110,14 +109,14 @@ impl Draft {
         let prev = out.len();
         if !signatures.is_empty() {
             out.extend_from_slice(b"\"signatures\":");
-            let _ = jcs::write(&Value::from(signatures.clone()), &mut out);
+            jcs::write(&Value::from(signatures.clone()), &mut out).map_err(deep("signatures"))?;
             out.push(b',');
         }
         out.extend_from_slice(b"\"subject\":");
         let (reference, path) = (subject.reference.as_deref(), subject.path.as_deref());
         texts(&mut out, b"{", &[("kind", Some(&subject.kind)), ("path", path), ("ref", reference)]);
         out.extend_from_slice(b"},");
-        Self { text: out, hash, prev }
+        Ok(Self { text: out, hash, prev })
     }
 
     /// How long the line will be at most.
@@ -191,6 +190,7 @@ mod tests {
     use crate::entry::Entry;
     use crate::event::{Actor, PolicyRef, Subject};
     use crate::facts::Facts;
+    use crate::verify;
 
     fn full() -> Event {
         Event {
@@ -246,6 +246,47 @@ mod tests {
             ..full()
         };
         check(&least, Algorithm::Sha256);
+    }
+
+    proptest::proptest! {
+        /// Whatever is nested how deeply around what: the line can be read by all, and what is too deep says so.
+        #[test]
+        fn however_deep_a_value_is_there_is_a_line_that_verifies(
+            levels in 115_usize..140,
+            shapes in proptest::collection::vec(0_u8..3, 140),
+            core in proptest::sample::select(vec![
+                json!("plain"), json!("Bearer abcdefghijklmnop"), json!({"password": "hunter2"}), json!([]), json!(7),
+                json!({"password": {"a": ["b"]}, "sha256": "ab"}), json!({"token=abcdefgh12": [1]}),
+            ]),
+            place in 0_u8..4,
+        ) {
+            let value = shapes.iter().take(levels).fold(core, |inner, shape| match shape {
+                0 => json!([inner]),
+                1 => json!({"a": inner, "sha256": "ab"}),
+                _ => json!(["Basic abcdefghijklmnop", inner]),
+            });
+            let mut event = Event { input: None, output: None, metadata: serde_json::Map::new(), ..full() };
+            match place {
+                0 => event.input = Some(value),
+                1 => event.output = Some(json!({"error": value})),
+                2 => event.facts.insert("deep", value),
+                _ => event.metadata = [("deep".to_owned(), value)].into_iter().collect(),
+            }
+            let mut line = Vec::new();
+            let draft = Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft");
+            draft.put(&Place::default(), "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut line);
+            let text = line.strip_suffix(b"\n").expect("a line");
+            let read: Value = serde_json::from_slice(text).expect("JSON that every reader reads");
+            let canonical = jcs::to_vec(&read).expect("shallow");
+            proptest::prop_assert_eq!(canonical.as_slice(), text);
+            let report = verify::bytes(&line, &verify::Options::default());
+            proptest::prop_assert_eq!((report.entries, report.bad), (1, None));
+            let told = String::from_utf8_lossy(text);
+            proptest::prop_assert!(!told.contains("abcdefghijklmnop") && !told.contains("hunter2"));
+            if levels > 126 {
+                proptest::prop_assert!(told.contains("nested too deeply"));
+            }
+        }
     }
 
     #[test]

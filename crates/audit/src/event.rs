@@ -7,9 +7,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::facts::Facts;
+use crate::secret::{self, reason};
 
-/// The deepest nesting of `input`, `output` and `metadata`.
+/// The deepest nesting that canonical JSON is written with.
 pub const MAX_DEPTH: usize = 128;
+
+/// How many levels of `input`, `output` and `metadata` are logged. Many readers of JSON stop at 127, of which the line is
+/// one, and the mark of something that is left out another.
+const DEEPEST: usize = 125;
 
 /// The largest integer that every reader of JSON sees as the same number.
 const MAX_SAFE: u64 = (1 << 53) - 1;
@@ -186,26 +191,26 @@ pub(crate) fn object(value: Value) -> Value {
     if value.is_object() { value } else { json!({"value": value}) }
 }
 
-/// Turns integers that not every reader would see as the same number into texts; a wrong digit in an amount or an
-/// id would be a false record.
-pub(crate) fn exact(field: &'static str, value: &mut Value) -> Result<(), EventError> {
-    settle(value, 0).map_err(|()| EventError::TooDeep(field))
+/// Makes a value such that every reader sees the same. Integers that not all of them take for the same number become texts:
+/// a wrong digit in an amount or an id would be a false record. What is nested more deeply than they go becomes a mark: whoever
+/// answers with that must not be able to keep a call out of the log. There is room left for one more level.
+pub(crate) fn exact(value: &mut Value) {
+    settle(value, 0);
 }
 
-fn settle(value: &mut Value, depth: usize) -> Result<(), ()> {
+fn settle(value: &mut Value, depth: usize) {
     match value {
-        Value::Array(_) | Value::Object(_) if depth == MAX_DEPTH => Err(()),
-        Value::Array(items) => items.iter_mut().try_for_each(|item| settle(item, depth + 1)),
-        Value::Object(members) => members.values_mut().try_for_each(|member| settle(member, depth + 1)),
+        Value::Array(_) | Value::Object(_) if depth == DEEPEST => *value = secret::mark(reason::DEPTH),
+        Value::Array(items) => items.iter_mut().for_each(|item| settle(item, depth + 1)),
+        Value::Object(members) => members.values_mut().for_each(|member| settle(member, depth + 1)),
         Value::Number(number) => {
             let large = number.as_u64().is_some_and(|number| number > MAX_SAFE)
                 || number.as_i64().is_some_and(|number| number.unsigned_abs() > MAX_SAFE);
             if large {
                 *value = Value::String(number.to_string());
             }
-            Ok(())
         }
-        _ => Ok(()),
+        _ => {}
     }
 }
 
@@ -315,7 +320,7 @@ mod tests {
     fn integers_that_readers_would_round_become_texts() {
         let mut value =
             json!({"a": 9_007_199_254_740_991_u64, "b": [9_007_199_254_740_993_u64, i64::MIN, 1.5]});
-        exact("input", &mut value).expect("shallow");
+        exact(&mut value);
         let expected = json!({
             "a": 9_007_199_254_740_991_u64,
             "b": ["9007199254740993", "-9223372036854775808", 1.5],
@@ -326,8 +331,17 @@ mod tests {
     #[test]
     fn depth_is_limited() {
         let nested = |levels: usize| (1..levels).fold(json!([]), |inner, _| json!([inner]));
-        assert_eq!(exact("input", &mut nested(MAX_DEPTH)), Ok(()));
-        assert_eq!(exact("input", &mut nested(MAX_DEPTH + 1)), Err(EventError::TooDeep("input")));
+        let check = |levels: usize, whole: bool| {
+            let mut value = nested(levels);
+            exact(&mut value);
+            assert_eq!(value == nested(levels), whole, "{levels}");
+            let place = "/0".repeat(DEEPEST);
+            let mark = (!whole).then(|| secret::mark(reason::DEPTH));
+            assert_eq!(value.pointer(&place), mark.as_ref(), "{levels}");
+        };
+        check(DEEPEST, true);
+        check(DEEPEST + 1, false);
+        check(4 * DEEPEST, false);
     }
 
     #[test]

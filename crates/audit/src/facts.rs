@@ -106,7 +106,7 @@ impl Facts {
     }
 
     /// Writes them behind what is in `out`.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) -> Result<(), jcs::TooDeep> {
         out.push(b'{');
         for (at, (name, fact)) in self.iter().enumerate() {
             if at > 0 {
@@ -118,10 +118,11 @@ impl Facts {
                 Fact::Text(text) => jcs::write_text(text, out),
                 Fact::Number(number) => jcs::write_integer((*number).into(), out),
                 // Such are told in the metadata, where it is seen to that they are shallow.
-                Fact::Value(value) => drop(jcs::write(value, out)),
+                Fact::Value(value) => jcs::write(value, out)?,
             }
         }
         out.push(b'}');
+        Ok(())
     }
 }
 

@@ -6,11 +6,11 @@ mod look;
 
 use std::ops::Range;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::event::Event;
 use crate::facts::{AIP44, Fact, Facts};
-use crate::secret::{Secret, reason};
+use crate::secret::{Secret, mark, reason};
 
 use look::Signs;
 
@@ -139,7 +139,7 @@ impl Redaction {
         self.value(&mut value.clone())
     }
 
-    /// Takes the secrets out of an event. The nesting of its values has been checked.
+    /// Takes the secrets out of an event. The nesting of its values is one level less than may be written: a mark is one more than a text.
     pub(crate) fn clean(&self, event: &mut Event) {
         let subject = &mut event.subject;
         if self.is_secret(&event.action) {
@@ -287,10 +287,6 @@ fn member<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> 
     members.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-fn mark(reason: &str) -> Value {
-    json!({"$redacted": true, "reason": reason})
-}
-
 fn is_mark(members: &Map<String, Value>) -> bool {
     member(members, "$redacted") == Some(&Value::Bool(true))
         && members.keys().all(|key| key == "$redacted" || key == "reason")
@@ -298,6 +294,8 @@ fn is_mark(members: &Map<String, Value>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[track_caller]

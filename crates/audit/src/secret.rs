@@ -5,6 +5,7 @@ use std::fmt;
 use secrecy::{ExposeSecret, SecretString};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 /// Why a value is not in the log.
 pub(crate) mod reason {
@@ -13,6 +14,12 @@ pub(crate) mod reason {
     pub(crate) const TOKEN: &str = "looks like a secret";
     pub(crate) const KNOWN: &str = "contains a known secret";
     pub(crate) const DIGEST: &str = "of something with a secret in it";
+    pub(crate) const DEPTH: &str = "nested too deeply";
+}
+
+/// What stands for a value that is not in the log.
+pub(crate) fn mark(reason: &str) -> Value {
+    json!({"$redacted": true, "reason": reason})
 }
 
 /// A secret. Serialised it is the mark that stands for it in the log; its memory is cleared when it goes.
