@@ -2,7 +2,8 @@
 //!
 //! Readiness is edge-triggered and remembered, so whoever had more than fits into one read stays on a list and is read
 //! again in the next round, after everybody else. All reads share one buffer; lines are cut in it where they stand and
-//! shown to the [`Brain`], which appends to queues. When everybody was read, each queue is written once.
+//! shown to the [`Brain`], which appends to queues. When everybody was read, each queue is written once; what a worker says
+//! at length goes on at once, so that its clients and the loop work at the same time.
 
 mod asking;
 mod brain;

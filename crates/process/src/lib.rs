@@ -43,6 +43,7 @@
 mod adopt;
 mod cage;
 mod child;
+mod code;
 mod env;
 mod error;
 mod exit;
@@ -61,6 +62,7 @@ mod watch;
 
 pub use adopt::adopt_orphans;
 pub use child::Child;
+pub use code::release_code;
 pub use env::{AllowList, Environment};
 pub use error::SpawnError;
 pub use exit::{Exit, ExitClass};

@@ -1,6 +1,7 @@
-//! Which memory the guardian can give back: it needs next to nothing of the program it was forked from.
+//! Which memory can be given back: a guardian needs next to nothing of the program it was forked from, and a program little of its
+//! own code once it has started.
 //!
-//! Without this a fork of a large supervisor keeps every page the supervisor later changes alive twice.
+//! Without the first a fork of a large supervisor keeps every page the supervisor later changes alive twice.
 
 use core::ops::Range;
 
@@ -73,6 +74,8 @@ impl<'a> MapsParser<'a> {
 struct Mapping {
     range: Range<usize>,
     writable_private: bool,
+    /// It holds code, which nobody can write.
+    code: bool,
     file: bool,
     anonymous: bool,
 }
@@ -92,10 +95,18 @@ impl Mapping {
         Some(Self {
             range: start..end,
             writable_private: perms.starts_with(b"rw") && perms.ends_with(b"p"),
+            code: perms == b"r-xp",
             file,
             anonymous,
         })
     }
+}
+
+/// The code of a file in which `address` lies, by the content of `/proc/<pid>/maps`.
+pub(crate) fn code_around(maps: &[u8], address: usize) -> Option<Range<usize>> {
+    let mut mappings = maps.split(|byte| *byte == b'\n').filter_map(Mapping::parse);
+    let found = mappings.find(|mapping| mapping.range.contains(&address))?;
+    (found.code && found.file).then_some(found.range)
 }
 
 fn hex(digits: &[u8]) -> Option<usize> {
@@ -133,6 +144,22 @@ mod tests {
 70000000-70400000 rw-p 00000000 00:00 0
 7f000000-7f400000 rw-p 00000000 00:00 0    [stack]
 ";
+
+    #[test]
+    fn code_is_what_a_file_has_and_nobody_can_write() {
+        let maps = b"1000-2000 r--p 0 08:01 7 /a\n2000-5000 r-xp 1000 08:01 7 /a\n5000-6000 r-xp 0 00:00 0\n6000-7000 rwxp 0 08:01 7 /a\n";
+        #[track_caller]
+        fn check(maps: &[u8], address: usize, expected: Option<Range<usize>>) {
+            assert_eq!(code_around(maps, address), expected, "{address:x}");
+        }
+        check(maps, 0x2000, Some(0x2000..0x5000));
+        check(maps, 0x4fff, Some(0x2000..0x5000));
+        check(maps, 0x1000, None);
+        check(maps, 0x5000, None);
+        check(maps, 0x6000, None);
+        check(maps, 0x7000, None);
+        check(b"", 0, None);
+    }
 
     #[test]
     fn only_large_private_anonymous_memory_goes() {

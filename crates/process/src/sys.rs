@@ -217,7 +217,7 @@ pub(crate) fn thread_state() -> [usize; 2] {
 /// Replaces the contents of whole pages by zeros and gives their memory back.
 ///
 /// # Safety
-/// Nothing may ever read the old contents.
+/// Nothing may ever read the old contents, unless they are those of a file.
 pub(crate) unsafe fn discard(range: &Range<usize>) {
     let start = core::ptr::with_exposed_provenance_mut::<c_void>(range.start);
     // SAFETY: the caller vouches for the contents. If the kernel refuses, the pages simply stay.

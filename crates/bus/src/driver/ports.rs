@@ -372,24 +372,39 @@ impl Ports {
         }
     }
 
+    /// Writes once to clients for whom something waits, and leaves workers for later: they are written to when all clients were
+    /// read.
+    pub(super) fn flush_clients(&mut self, registry: &Registry, outcome: &mut Outcome) {
+        std::mem::swap(&mut self.dirty, &mut self.flushing);
+        for index in 0..self.flushing.len() {
+            match self.flushing[index] {
+                Place::Client(slot) => self.flush_client(slot, registry, outcome),
+                other => self.dirty.push(other),
+            }
+        }
+        self.flushing.clear();
+    }
+
+    fn flush_client(&mut self, slot: u32, registry: &Registry, outcome: &mut Outcome) {
+        let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { return };
+        conn.outflow.dirty = false;
+        match conn.flush(slot, self.now, self.queue_bytes, &mut self.spare, registry) {
+            Ok(true) => outcome.drained.push(Place::Client(slot)),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(client = slot, %error, "a client is gone");
+                outcome.lost.push(slot);
+            }
+        }
+    }
+
     /// Writes once to everybody for whom something waits.
     pub(super) fn flush(&mut self, registry: &Registry, outcome: &mut Outcome) {
         std::mem::swap(&mut self.dirty, &mut self.flushing);
         for index in 0..self.flushing.len() {
             let place = self.flushing[index];
             match place {
-                Place::Client(slot) => {
-                    let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { continue };
-                    conn.outflow.dirty = false;
-                    match conn.flush(slot, self.now, self.queue_bytes, &mut self.spare, registry) {
-                        Ok(true) => outcome.drained.push(place),
-                        Ok(false) => {}
-                        Err(error) => {
-                            tracing::debug!(client = slot, %error, "a client is gone");
-                            outcome.lost.push(slot);
-                        }
-                    }
-                }
+                Place::Client(slot) => self.flush_client(slot, registry, outcome),
                 Place::Stdin(slot) => {
                     let Some(Some(hand)) = self.workers.get_mut(slot as usize) else { continue };
                     hand.outflow.dirty = false;

@@ -23,6 +23,9 @@ const NEWS_GRACE: Duration = Duration::from_millis(500);
 /// hold next to nothing.
 const WIDE: usize = 32;
 
+/// How much a worker has to say at once for its clients to be told before all others are read.
+const MUCH: usize = 4 << 10;
+
 impl<B: Brain> Driver<B> {
     /// Does what the core has ordered for workers.
     pub(super) fn carry_out(&mut self, now: Time) {
@@ -192,6 +195,10 @@ impl<B: Brain> Driver<B> {
         }));
         if handled.is_err() {
             self.excuse(About::Worker(slot));
+        }
+        // Whoever has much to read can begin while the other workers are still being read.
+        if read >= MUCH {
+            self.ports.flush_clients(self.poll.registry(), &mut self.outcome);
         }
         self.ports.list_worker(slot);
     }

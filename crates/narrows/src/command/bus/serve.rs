@@ -103,6 +103,8 @@ async fn serve(
             .filter_map(|(name, can)| Some((name.to_string(), can.err()?.why)))
             .collect(),
     };
+    // Settings, flags and all that is not said twice.
+    narrows_process::release_code();
     let mut admin = pin!(admin.serve(bus.handle(), facts, fronts.network()));
     let mut deadline: Option<Instant> = None;
     loop {
