@@ -342,27 +342,39 @@ impl<B: Brain> Driver<B> {
                 self.outcome.look = false;
                 self.watch_queues();
             }
-            for slot in std::mem::take(&mut self.outcome.lost) {
-                self.drop_client(now, slot);
-            }
-            for place in std::mem::take(&mut self.outcome.drained) {
-                // Whoever was lost meanwhile is not told of again.
-                match place {
-                    Place::Client(slot) if self.ports.client(slot).is_some() => {
-                        self.ask(About::Client(slot), |brain, ports| {
-                            brain.client_drained(now, Client(slot), ports);
-                        });
-                    }
-                    Place::Stdin(slot) if self.ports.worker(slot).is_some() => {
-                        self.ask(About::Worker(slot), |brain, ports| {
-                            brain.worker_drained(now, Worker(slot), ports);
-                        });
-                    }
-                    _ => {}
-                }
-            }
+            self.take_outcome(now);
             if !self.ports.is_busy() {
                 return;
+            }
+        }
+    }
+
+    /// Tells clients at once what a worker has said, so that they can begin with it while others are still being read.
+    fn tell_clients(&mut self, now: Time) {
+        self.ports.flush_clients(self.poll.registry(), &mut self.outcome);
+        // Not later: by then a slot may be another's.
+        self.take_outcome(now);
+    }
+
+    /// Sees to those of whom writing has shown something.
+    fn take_outcome(&mut self, now: Time) {
+        for slot in std::mem::take(&mut self.outcome.lost) {
+            self.drop_client(now, slot);
+        }
+        for place in std::mem::take(&mut self.outcome.drained) {
+            // Whoever was lost meanwhile is not told of again.
+            match place {
+                Place::Client(slot) if self.ports.client(slot).is_some() => {
+                    self.ask(About::Client(slot), |brain, ports| {
+                        brain.client_drained(now, Client(slot), ports);
+                    });
+                }
+                Place::Stdin(slot) if self.ports.worker(slot).is_some() => {
+                    self.ask(About::Worker(slot), |brain, ports| {
+                        brain.worker_drained(now, Worker(slot), ports);
+                    });
+                }
+                _ => {}
             }
         }
     }

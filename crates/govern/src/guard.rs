@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use narrows_audit::{Append, Event, Log};
 use narrows_link::{Link, Sender};
-use narrows_wire::{Frame, Kind};
+use narrows_wire::{Frame, Kind, is_one_line, make_line};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
@@ -235,6 +235,12 @@ impl Guard {
 
     /// Takes one line of one end.
     fn take(&mut self, from: From, frame: &Frame) {
+        if !is_one_line(frame.bytes()) {
+            // For some readers it would be more than one, and the others nobody has decided about.
+            let mut line = frame.bytes().to_vec();
+            make_line(&mut line);
+            return self.take(from, &Frame::parse(line.into()));
+        }
         if frame.kind() == Kind::Batch {
             let end = self.end(from);
             let outcome = end.batches.take(frame);

@@ -101,6 +101,32 @@ async fn what_passes_was_recorded_and_the_log_verifies() {
 }
 
 #[tokio::test]
+async fn what_passes_is_one_line_for_every_reader() {
+    let mut rig = rig();
+    rig.open().await;
+    let hidden = r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"t"}}"#;
+    let update = format!(
+        "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"s\",\"update\":{{\"sessionUpdate\":\
+         \"plan\",\"entries\":[],\"_meta\":{{\"x\":[\r{hidden}\r]}}}}}}}}"
+    );
+    rig.agent.sender.send(Bytes::from(update)).await.unwrap();
+    let heard = rig.client.receiver.recv().await.unwrap();
+    assert!(!heard.bytes().contains(&b'\r'), "{:?}", heard.bytes());
+    assert_eq!(
+        serde_json::from_slice::<Value>(heard.bytes()).unwrap()["params"]["update"]["entries"],
+        json!([])
+    );
+    let prompt = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"session/prompt\",\"params\":{{\"sessionId\":\"s\",\"prompt\":[],\"_meta\":\
+         {{\"x\":[\r{hidden}\r]}}}}}}"
+    );
+    rig.client.sender.send(Bytes::from(prompt)).await.unwrap();
+    let heard = rig.agent.receiver.recv().await.unwrap();
+    assert!(!heard.bytes().contains(&b'\r'), "{:?}", heard.bytes());
+    rig.client.sender.close();
+}
+
+#[tokio::test]
 async fn an_approval_from_elsewhere_lets_a_call_go_on() {
     let mut rig = rig();
     rig.open().await;

@@ -1,8 +1,6 @@
 //! Our own code in memory: what only the start needed is given back.
 #![expect(unsafe_code, reason = "giving pages back has no safe interface")]
 
-use core::ops::Range;
-
 use crate::{memory, sys};
 
 /// Lets go of the pages of our own code. The system brings those that are needed again back from its cache of files; those that
@@ -20,6 +18,8 @@ pub fn release_code() {
 
 #[cfg(test)]
 mod tests {
+    use core::ops::Range;
+
     use super::*;
 
     /// How many KiB of our code are in memory.

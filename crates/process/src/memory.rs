@@ -148,10 +148,9 @@ mod tests {
     #[test]
     fn code_is_what_a_file_has_and_nobody_can_write() {
         let maps = b"1000-2000 r--p 0 08:01 7 /a\n2000-5000 r-xp 1000 08:01 7 /a\n5000-6000 r-xp 0 00:00 0\n6000-7000 rwxp 0 08:01 7 /a\n";
-        #[track_caller]
-        fn check(maps: &[u8], address: usize, expected: Option<Range<usize>>) {
+        let check = |maps: &[u8], address, expected| {
             assert_eq!(code_around(maps, address), expected, "{address:x}");
-        }
+        };
         check(maps, 0x2000, Some(0x2000..0x5000));
         check(maps, 0x4fff, Some(0x2000..0x5000));
         check(maps, 0x1000, None);

@@ -32,5 +32,5 @@ pub use frame::{Frame, RawId};
 pub use grammar::MAX_DEPTH;
 pub use member::{Doubled, member};
 pub use scan::{Check, scan, scan_portable};
-pub use split::{HEAD, Line, MAX_LINE, Piece, Splitter};
+pub use split::{HEAD, Line, MAX_LINE, Piece, Splitter, is_one_line, make_line};
 pub use view::{Part, View};

@@ -32,6 +32,25 @@ pub enum Piece<'a> {
     TooLong(&'a [u8]),
 }
 
+/// Makes a message one line, for every reader: there are some for whom a carriage return ends a line too.
+///
+/// Between the parts of a message a tab is as blank as both of them, and within a string it is as wrong, so it takes their place:
+/// what was JSON still is, and what was not is not.
+pub fn make_line(message: &mut [u8]) {
+    for byte in message {
+        if matches!(byte, b'\n' | b'\r') {
+            *byte = b'\t';
+        }
+    }
+}
+
+/// Whether a line is one for every reader.
+#[must_use]
+#[inline]
+pub fn is_one_line(line: &[u8]) -> bool {
+    memchr::memchr(b'\r', line).is_none()
+}
+
 /// Cuts a byte stream into lines of bounded length.
 ///
 /// Feed it through [`Splitter::buffer`], then take lines with [`Splitter::next_line`] until there are none; or hand it

@@ -104,7 +104,8 @@ impl Decoder {
         let mut at = 0;
         while let Some(head) = Head::read(&bytes[at..])? {
             head.check(self.begun)?;
-            if head.length > self.limit || self.message.len() + head.length > self.limit {
+            let before = if head.is_control() { 0 } else { self.message.len() };
+            if head.length > self.limit || before + head.length > self.limit {
                 return Err(Fault::TooLong);
             }
             let start = at + head.size;
@@ -207,6 +208,11 @@ impl Head {
         Ok(Some(Self { fin: first & FIN != 0, opcode: first & 0x0f, mask: *mask, length, size: size + 4 }))
     }
 
+    /// Whether it stands between messages, and belongs to none.
+    fn is_control(&self) -> bool {
+        matches!(self.opcode, CLOSE | PING | PONG)
+    }
+
     /// Whether it may come now.
     fn check(&self, begun: bool) -> Result<(), Fault> {
         match self.opcode {
@@ -230,20 +236,6 @@ fn unmask(payload: &mut [u8], mask: [u8; 4]) {
     }
     for (byte, mask) in chunks.into_remainder().iter_mut().zip([a, b, c, d, a, b, c]) {
         *byte ^= mask;
-    }
-}
-
-/// Makes a message one line.
-///
-/// A frame may hold line ends. Between the parts of a message a carriage return is as blank as they are, and within a
-/// string it is as wrong, so one takes the place of the other: what was JSON still is, and what was not is not.
-pub fn make_line(message: &mut [u8]) {
-    if memchr::memchr(b'\n', message).is_some() {
-        for byte in message {
-            if *byte == b'\n' {
-                *byte = b'\r';
-            }
-        }
     }
 }
 

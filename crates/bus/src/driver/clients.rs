@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use narrows_wire::{Code, Fault, RpcError, Splitter, message};
+use narrows_wire::{Code, Fault, Piece, RpcError, Splitter, is_one_line, make_line, message};
 use rustix::io::Errno;
 
 use crate::core::{ANYONE, Arrival, Client, Time};
@@ -175,8 +175,17 @@ impl<B: Brain> Driver<B> {
             };
             let handled = catch_unwind(AssertUnwindSafe(|| {
                 lines.feed(scratch, |piece| {
-                    if ports.is_heard(slot) {
-                        brain.client_line(now, Client(slot), piece, ports);
+                    if !ports.is_heard(slot) {
+                        return;
+                    }
+                    match piece {
+                        // For some workers it would be more than one, and the others nobody has looked at.
+                        Piece::Whole(line) if !is_one_line(line) => {
+                            let mut line = line.to_vec();
+                            make_line(&mut line);
+                            brain.client_line(now, Client(slot), Piece::Whole(&line), ports);
+                        }
+                        piece => brain.client_line(now, Client(slot), piece, ports),
                     }
                 });
             }));

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use narrows_link::Upgraded;
 use narrows_wire::websocket::{self, Decoder, Event, Fault};
-use narrows_wire::{Piece, Splitter, View};
+use narrows_wire::{Piece, Splitter, make_line};
 use tokio::sync::oneshot;
 
-use crate::core::{Arrival, Client, Outlet, Reason, Time};
+use crate::core::{Arrival, Client, Reason, Time};
 
 use super::flow::{Intake, Outflow};
 use super::mail::{Farewell, Newcomer};
@@ -24,7 +24,7 @@ const LATER: u16 = 1013;
 const PINGS: u8 = 2;
 /// The part of the time to find out that nobody is there that may pass between two looks.
 const LOOKS: u32 = 30;
-/// How much may wait for a client whose pings are still answered.
+/// How much may wait for a client whose pings are answered at once.
 const PONGS: usize = 64 << 10;
 
 /// What cuts a client's bytes.
@@ -46,6 +46,8 @@ pub(super) struct Framed {
     pings: u8,
     /// Its end was written, or waits to be.
     closed: bool,
+    /// What the last ping was that is still to be answered.
+    pong: Option<Box<[u8]>>,
     fault: Option<Fault>,
     ended: oneshot::Sender<Option<Fault>>,
 }
@@ -60,7 +62,7 @@ enum Sign {
 
 impl Framed {
     pub(super) fn new(now: Time, idle: Duration, number: u64, ended: oneshot::Sender<Option<Fault>>) -> Self {
-        Self { number, idle, since: now, pings: 0, closed: false, fault: None, ended }
+        Self { number, idle, since: now, pings: 0, closed: false, pong: None, fault: None, ended }
     }
 
     /// Tells whoever let it in that it is gone.
@@ -110,9 +112,21 @@ impl Ports {
     }
 
     fn pong(&mut self, slot: u32, payload: &[u8]) {
-        // Whoever asks without ever listening is not answered for ever.
-        if self.client(slot).is_some_and(|conn| conn.outflow.outbox.waiting() < PONGS) {
+        let Some(conn) = self.client(slot) else { return };
+        if conn.outflow.outbox.waiting() < PONGS {
             self.put_frames(slot, |out| websocket::put_pong(out, payload));
+        } else if let Some(framed) = &mut conn.framed {
+            // Whoever asks without listening is answered when it does, and the last time only.
+            framed.pong = Some(payload.into());
+        }
+    }
+
+    /// Answers a ping that had to wait, if there is room.
+    fn pong_late(&mut self, slot: u32) {
+        let waiting = self.client(slot).filter(|conn| conn.outflow.outbox.waiting() < PONGS);
+        let pong = waiting.and_then(|conn| conn.framed.as_mut()?.pong.take());
+        if let Some(pong) = pong {
+            self.put_frames(slot, |out| websocket::put_pong(out, &pong));
         }
     }
 
@@ -209,6 +223,11 @@ impl<B: Brain> Driver<B> {
         let mut next: Option<Time> = None;
         for slot in 0..u32::try_from(self.ports.clients.len()).unwrap_or(u32::MAX) {
             let Some(conn) = self.ports.client(slot).filter(|conn| conn.hangup.is_none()) else { continue };
+            if conn.framed.is_none() {
+                continue;
+            }
+            self.ports.pong_late(slot);
+            let Some(conn) = self.ports.client(slot) else { continue };
             let Some(framed) = &mut conn.framed else { continue };
             let again = now + framed.idle / LOOKS;
             next = Some(next.map_or(again, |next| next.min(again)));
@@ -249,13 +268,7 @@ pub(super) fn refusal(message: &[u8]) -> Vec<u8> {
 
 /// Shows the core one message.
 fn take<B: Brain>(brain: &mut B, ports: &mut Ports, now: Time, slot: u32, message: &mut [u8]) {
-    if message.iter().all(u8::is_ascii_whitespace) {
-        if let Some(refusal) = View::parse(message).refusal() {
-            ports.to_client(Client(slot), &[&refusal]);
-        }
-        return;
-    }
-    websocket::make_line(message);
+    make_line(message);
     brain.client_line(now, Client(slot), Piece::Whole(message), ports);
 }
 

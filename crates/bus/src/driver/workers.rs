@@ -196,9 +196,8 @@ impl<B: Brain> Driver<B> {
         if handled.is_err() {
             self.excuse(About::Worker(slot));
         }
-        // Whoever has much to read can begin while the other workers are still being read.
         if read >= MUCH {
-            self.ports.flush_clients(self.poll.registry(), &mut self.outcome);
+            self.tell_clients(now);
         }
         self.ports.list_worker(slot);
     }

@@ -28,6 +28,16 @@ fn lines_come_back_in_order_whatever_their_length() {
 }
 
 #[test]
+fn a_line_is_one_for_those_who_take_a_carriage_return_for_its_end() {
+    let rig = Rig::new(Mode::Mirror, config(""));
+    let mut peer = rig.connect();
+    peer.say("[1,\r[2]\r,3]\r\n[4]\r\n");
+    assert_eq!(peer.hear(), "[1,\t[2]\t,3]\n");
+    assert_eq!(peer.hear(), "[4]\n");
+    rig.finish();
+}
+
+#[test]
 fn many_clients_do_not_mix() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let mut peers: Vec<Peer> = (0..300).map(|_| rig.connect()).collect();

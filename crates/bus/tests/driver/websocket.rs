@@ -59,7 +59,7 @@ fn messages_come_back_in_order_whatever_their_length() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let (mut page, served) = rig.upgrade(&["[\"first\"]", "[\n2\r\n]"], PATIENCE);
     assert_eq!(hear(&mut page).unwrap(), "[\"first\"]");
-    assert_eq!(hear(&mut page).unwrap(), "[\r2\r\r]");
+    assert_eq!(hear(&mut page).unwrap(), "[\t2\t\t]");
     let texts: Vec<String> = [2, 121, 122, 123, 124, 20_000, 65_533, 65_534, 70_000, 3, 1_000_000]
         .map(|length| format!("[{}]", "1".repeat(length)))
         .into();
@@ -74,13 +74,11 @@ fn messages_come_back_in_order_whatever_their_length() {
         {
             writer.send(Message::Frame(Frame::message(part, OpCode::Data(opcode), fin))).unwrap();
         }
-        writer.send(Message::text(" ")).unwrap();
     });
     for text in texts {
         assert!(hear(&mut page).unwrap() == text, "a message of {} bytes", text.len());
     }
     assert_eq!(hear(&mut page).unwrap(), "[3,4]");
-    assert!(hear(&mut page).unwrap().contains("-32700"), "nothing is no message");
     sender.join().unwrap();
     drop(page);
     assert_eq!([rig.next(), rig.next()], [Event::Open(0), Event::Gone(0)]);
@@ -221,15 +219,19 @@ fn who_answers_is_there() {
 #[test]
 fn who_asks_without_listening_is_not_answered_without_end() {
     let rig = Rig::new(Mode::Mirror, config(""));
-    let (mut page, _served) = rig.upgrade(&["[\"flood\",15000000]"], Duration::from_secs(600));
+    let (mut page, _served) = rig.upgrade(&["[\"flood\",15000000]"], Duration::from_secs(60));
     page.get_ref().set_write_timeout(Some(PATIENCE)).unwrap();
-    // More than any buffer holds: it is read all the same, and nothing is kept of it.
-    for _ in 0..60_000 {
-        page.send(Message::Ping(vec![b'x'; 120].into())).unwrap();
+    // More than any buffer holds: it is read all the same, and nothing is kept of it but the last.
+    for number in 0..60_000 {
+        page.send(Message::Ping(format!("{number:120}").into())).unwrap();
     }
     assert_eq!(hear(&mut page).unwrap().len(), 15_000_000);
-    page.send(Message::text("[1]")).unwrap();
-    assert_eq!(hear(&mut page), Ok("[1]".to_owned()));
+    loop {
+        if let Message::Pong(payload) = page.read().unwrap() {
+            assert_eq!(payload, format!("{:120}", 59_999));
+            break;
+        }
+    }
     rig.finish();
 }
 
