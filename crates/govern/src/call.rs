@@ -9,6 +9,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::once::Once;
+use crate::reach::OTHERS;
+
+/// What stands in front of a kind where a name could be.
+const KIND: &str = "kind:";
 
 /// How far a call is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -63,6 +67,8 @@ struct Location {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Call {
     name: Option<String>,
+    /// What an agent calls it that would pass for something which only we say of a call.
+    posed: Option<String>,
     kind: Option<String>,
     server: Option<String>,
     /// By which name an agent tells of it that says so beforehand.
@@ -100,7 +106,9 @@ impl Call {
 
     /// A call as another agent would tell of it: by a name if it tells one, and by its kind.
     pub(crate) fn told(name: Option<&str>, kind: &str, input: Value) -> Self {
-        Self { name: name.map(str::to_owned), kind: Some(kind.to_owned()), input, ..Self::default() }
+        let mut call = Self { kind: Some(kind.to_owned()), input, ..Self::default() };
+        call.take_name(name);
+        call
     }
 
     /// The same call, of which an agent will tell by this name.
@@ -110,20 +118,19 @@ impl Call {
 
     /// Takes in what is said about it. Tells whether that changes what is to be decided.
     pub(crate) fn hear(&mut self, said: Said<'_>) -> bool {
-        let mut changed = false;
         let known = said.name.as_deref().map(str::to_owned).or_else(|| known_name(said.meta.as_ref()));
         // By whichever of its names a tool of a server is told of, it is the same.
         let known = known.filter(|told| self.told_as.as_ref() != Some(told));
-        let mut keep = |kept: &mut Option<String>, new: Option<&str>| {
-            if let Some(new) = new.filter(|new| !new.is_empty())
-                && kept.as_deref() != Some(new)
-            {
-                *kept = Some(new.to_owned());
-                changed = true;
-            }
-        };
-        keep(&mut self.name, known.as_deref());
-        keep(&mut self.kind, said.kind.as_deref());
+        let renamed = self.take_name(known.as_deref());
+        let mut changed = renamed;
+        if let Some(kind) = said
+            .kind
+            .as_deref()
+            .filter(|kind| !kind.is_empty() && *kind != self.kind.as_deref().unwrap_or_default())
+        {
+            self.kind = Some(kind.to_owned());
+            changed = true;
+        }
         if let Some(Once(input)) = said.raw_input
             && input != self.input
         {
@@ -147,6 +154,32 @@ impl Call {
             self.output = output;
         }
         changed
+    }
+
+    /// Takes in by which name it is told of. One that looks like a kind, or like a tool of a server, proves nothing: then it is
+    /// a call without a name. Tells whether it is another than before.
+    fn take_name(&mut self, told: Option<&str>) -> bool {
+        let Some(told) = told.filter(|told| !told.is_empty()) else { return false };
+        let before = if self.posed.is_some() { &self.posed } else { &self.name };
+        if before.as_deref() == Some(told) {
+            return false;
+        }
+        if poses(told) {
+            (self.name, self.server, self.posed) = (None, None, Some(told.to_owned()));
+        } else {
+            (self.name, self.posed) = (Some(told.to_owned()), None);
+        }
+        true
+    }
+
+    /// The name it was told of by, if that is none that a tool of an agent can have.
+    pub(crate) fn posed(&self) -> Option<&str> {
+        self.posed.as_deref()
+    }
+
+    /// Whether all that it is, as it is said and as it turns out, is among these kinds.
+    pub(crate) fn is_only(&self, is_among: impl Fn(&str) -> bool) -> bool {
+        is_among(self.kind()) && self.action().kinds().into_iter().map(Kind::name).all(is_among)
     }
 
     /// The call that this is if something is said about one that has ended: a call of the same tool that has not begun, if
@@ -201,7 +234,8 @@ impl Call {
 
     /// Whether another call, as it is told of, can be of the same tool: one that has no name can be any.
     pub(crate) fn is_named_like(&self, told: &Self) -> bool {
-        told.name.is_none() || told.name == self.told_as
+        let name = if told.posed.is_some() { &told.posed } else { &told.name };
+        name.is_none() || *name == self.told_as
     }
 
     /// The kind it is said to be.
@@ -235,7 +269,8 @@ impl Call {
                 false => Action::mcp(server, name, &self.input),
             };
         }
-        Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, &self.locations)
+        let read = Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, &self.locations);
+        Action { claimed: self.posed.clone(), ..read }
     }
 }
 
@@ -277,6 +312,13 @@ fn file(uri: &str) -> Option<PathBuf> {
     }
     let path = PathBuf::from(std::ffi::OsString::from_vec(bytes));
     path.is_absolute().then_some(path)
+}
+
+/// Whether the name that an agent has for a tool is of the shape of something which only we say: a kind, a tool of a server, a
+/// request to the client, a wish about a session.
+fn poses(name: &str) -> bool {
+    let is_kind = name.get(..KIND.len()).is_some_and(|start| start.eq_ignore_ascii_case(KIND));
+    is_kind || name.contains('/') || OTHERS.contains(&name)
 }
 
 /// Whether a value says nothing.
@@ -339,6 +381,40 @@ mod tests {
         check(&[r#"{"status":"in_progress"}"#], "kind:other", false);
         check(&[r#"{"status":"_x"}"#], "kind:other", false);
         check(&[r#"{"locations":[{"path":"/a"}]}"#], "kind:other", false);
+    }
+
+    #[test]
+    fn a_name_that_only_we_give_is_none() {
+        for name in [
+            "kind:read",
+            "KIND:read",
+            "kind:",
+            "notes/add",
+            "/",
+            "fs/read_text_file",
+            "turn",
+            "session.set_mode",
+        ] {
+            let told = format!(r#"{{"name":"{name}","kind":"execute"}}"#);
+            let mut call = Call::default();
+            assert!(call.hear(serde_json::from_str(&told).unwrap()));
+            assert_eq!((call.tool().as_str(), call.posed()), ("kind:execute", Some(name)));
+            assert!(!call.hear(serde_json::from_str(&told).unwrap()), "nothing new");
+            // Nor does it take the place of one that was decided.
+            let decided =
+                Call::known(Some("notes".into()), "add", "other", json!({})).told_as("notes__add".into());
+            assert!(!decided.is_named_like(&call), "{name}");
+            // Another name is another call.
+            assert!(call.hear(serde_json::from_str(r#"{"name":"Bash"}"#).unwrap()));
+            assert_eq!((call.tool().as_str(), call.posed()), ("Bash", None));
+            assert!(call.hear(serde_json::from_str(&told).unwrap()));
+            assert_eq!((call.tool().as_str(), call.posed()), ("kind:execute", Some(name)));
+        }
+        let meta = r#"{"_meta":{"toolName":"kind:read"},"kind":"edit"}"#;
+        check(&[meta], "kind:edit", true);
+        for name in ["kind", "mcp__notes__add", "return", "Read"] {
+            check(&[&format!(r#"{{"name":"{name}"}}"#)], name, true);
+        }
     }
 
     #[test]

@@ -210,8 +210,9 @@ fn unauthorised(call: &Call, mandate: &Mandate, who: &Principal) -> Option<Strin
     // Our own agent asks about its tool before it wants anything of the client for it, and that is decided, too.
     let doers = if mandate.asks_first && server.is_none() { doers(name.unwrap_or_default()) } else { &[] };
     let is_granted = |tools: &ToolSet| {
-        tools.has(server, name.unwrap_or(&call.tool()))
-            || server.is_none() && tools.has(None, &format!("kind:{}", call.kind()))
+        name.is_some_and(|name| tools.has(server, name))
+            // Whatever an agent calls it, each kind that it turns out to be has to be granted.
+            || server.is_none() && call.is_only(|kind| tools.has(None, &format!("kind:{kind}")))
             || doers.iter().any(|doer| tools.has(None, doer))
     };
     if !call.is_wish() && mandate.tools.as_ref().is_some_and(|tools| !is_granted(tools)) {
@@ -269,6 +270,57 @@ mod tests {
         check(Call::known(Some("db".into()), "query", "read", json!({})), Class::Allow);
         check(Call::known(Some("db".into()), "drop", "read", json!({})), Class::Deny);
         check(Call::known(Some("other".into()), "query", "read", json!({})), Class::Deny);
+    }
+
+    #[test]
+    fn what_a_call_only_claims_to_be_grants_nothing() {
+        let desk = desk(Vec::new());
+        let who = Principal::default();
+        let check = |tools: &[&str], told: (Option<&str>, &str), input: Value, expected: Class| {
+            let names = tools.iter().map(|&tool| tool.to_owned()).collect();
+            let tools = Some(ToolSet { names, ..ToolSet::default() });
+            let mandate = Mandate { tools, ..Mandate::default() };
+            let call = Call::told(told.0, told.1, input);
+            assert_eq!(
+                desk.rule(&call, &mandate, &who, &[], 0).class(),
+                expected,
+                "{told:?} {:?}",
+                call.input
+            );
+        };
+        let rm = || json!({"command": "rm -rf x"});
+        check(&["kind:read"], (None, "read"), json!({"path": "/a"}), Class::Allow);
+        // By its name.
+        check(&["kind:read"], (Some("kind:read"), "execute"), rm(), Class::Deny);
+        check(&["kind:read"], (Some("kind:read"), "read"), rm(), Class::Deny);
+        check(&["db/query"], (Some("db/query"), "read"), json!({}), Class::Deny);
+        check(&["turn"], (Some("turn"), "execute"), rm(), Class::Deny);
+        // By its kind.
+        check(&["kind:read"], (None, "read"), rm(), Class::Deny);
+        check(&["kind:read"], (None, "read"), json!({"url": "http://a.example"}), Class::Deny);
+        check(&["kind:execute"], (None, "read"), rm(), Class::Deny);
+        check(&["kind:read", "kind:execute"], (None, "read"), rm(), Class::Allow);
+        check(&["kind:execute"], (None, "execute"), rm(), Class::Allow);
+        // Nor does a policy that permits take such a name for what it looks like.
+        let permits = Clause::new("look", "tool.call", Class::Allow).up_to(4).on("kind:read").unwrap();
+        let charter = Charter::new(vec![permits]).with_level(Some(2)).with_default(DefaultApproval::Always);
+        let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+        for (told, expected) in
+            [((None, "read"), Class::Allow), ((Some("kind:read"), "execute"), Class::RequireApproval)]
+        {
+            let ruling = foresee(&Mandate::default(), &who, &policy, told, &json!({}));
+            assert_eq!(ruling.class, expected, "{told:?}");
+        }
+        // One that forbids does.
+        let forbids = Clause::new("not", "tool.call", Class::Deny).on("db/query").unwrap();
+        let charter = Charter::new(vec![forbids]).with_level(Some(2)).with_default(DefaultApproval::Auto);
+        let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+        for (told, expected) in
+            [((Some("db/other"), "read"), Class::Allow), ((Some("db/query"), "read"), Class::Deny)]
+        {
+            let ruling = foresee(&Mandate::default(), &who, &policy, told, &json!({}));
+            assert_eq!(ruling.class, expected, "{told:?}");
+        }
     }
 
     #[test]

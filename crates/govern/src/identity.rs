@@ -3,8 +3,6 @@
 use std::fmt;
 use std::io;
 
-use narrows_policy::Kind;
-
 use crate::call::Call;
 
 /// Who is at the other end.
@@ -100,8 +98,7 @@ fn is_within(call: &Call, scopes: &[String]) -> bool {
     if let (_, Some(server)) = call.parts() {
         return names(&format!("{server}/*"));
     }
-    let is_kind = |kind: &str| names(&format!("kind:{kind}"));
-    is_kind(call.kind()) && call.action().kinds().into_iter().map(Kind::name).all(is_kind)
+    call.is_only(|kind| names(&format!("kind:{kind}")))
 }
 
 #[cfg(test)]
@@ -141,6 +138,16 @@ mod tests {
         check(&["kind:read"], &hidden, false);
         check(&["kind:execute"], &hidden, false);
         check(&["kind:read", "kind:execute"], &hidden, true);
+    }
+
+    #[test]
+    fn a_name_that_poses_as_a_kind_or_a_tool_of_a_server_is_not_in_scope() {
+        let rm = json!({"command": "rm -rf x"});
+        let posed = |name: &str| Call::told(Some(name), "execute", rm.clone());
+        check(&["kind:read"], &posed("kind:read"), false);
+        check(&["notes/add", "notes/*"], &posed("notes/add"), false);
+        check(&["fs/read_text_file"], &posed("fs/read_text_file"), false);
+        check(&["kind:execute"], &posed("kind:read"), true);
     }
 
     proptest! {

@@ -11,7 +11,7 @@ use narrows_policy::{Clause, Kind};
 const BUILT_IN: [&str; 5] = ["read_file", "write_file", "edit_file", "run_command", "update_plan"];
 
 /// What is decided on and is no tool of an operator: what an agent wants of the client, a turn, and changes of a session.
-const OTHERS: [&str; 7] = [
+pub(crate) const OTHERS: [&str; 7] = [
     method::FS_READ_TEXT_FILE,
     method::FS_WRITE_TEXT_FILE,
     method::TERMINAL_CREATE,
@@ -54,6 +54,17 @@ impl<'a> Reach<'a> {
             own.peek().is_some() && own.all(|clause| misses(&clause))
         };
         self.bundle.policies.iter().filter(is_missed).collect()
+    }
+
+    /// The policies that nobody ever asks about, because no call is the action that they have.
+    #[must_use]
+    pub fn unasked(&self) -> Vec<&'a BoundPolicy> {
+        let clauses = self.bundle.charter().clauses();
+        let is_unasked = |bound: &&BoundPolicy| {
+            let mut own = clauses.iter().filter(|clause| clause.slug() == bound.policy.front.slug).peekable();
+            own.peek().is_some() && own.all(|clause| !clause.is_known())
+        };
+        self.bundle.policies.iter().filter(is_unasked).collect()
     }
 
     /// The tools by their names, as far as the operator has them.

@@ -99,6 +99,7 @@ impl Parties<'_> {
             ("kind", Some("decision".into())),
             ("tool", Some(told(call.tool))),
             ("toolCallId", Some(told(call.id))),
+            ("claimedTool", call.posed.map(told)),
             ("approval", Some(approval.name())),
             ("reason", Some(ruling.to_string().into())),
             ("risk", Some(ruling.risk.into())),
@@ -126,6 +127,7 @@ impl Parties<'_> {
             ("kind", Some("tool-call".into())),
             ("tool", Some(told(call.tool))),
             ("toolCallId", Some(told(call.id))),
+            ("claimedTool", call.posed.map(told)),
             ("approval", Some(approval.name())),
         ];
         Event {
@@ -143,6 +145,8 @@ impl Parties<'_> {
 pub(crate) struct Case<'a> {
     pub(crate) tool: &'a str,
     pub(crate) id: &'a str,
+    /// What it was told to be, and is not.
+    pub(crate) posed: Option<&'a str>,
     pub(crate) input: &'a Value,
 }
 

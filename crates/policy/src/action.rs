@@ -27,6 +27,9 @@ pub struct Action {
     pub also: Vec<Kind>,
     /// The name of the tool.
     pub tool: Option<String>,
+    /// What it is called where that proves nothing, such as `kind:read` or `notes/add` by an agent: it counts for what forbids,
+    /// and never for what permits.
+    pub claimed: Option<String>,
     /// The MCP server the tool belongs to.
     pub server: Option<String>,
     /// Paths it touches: absolute, or relative to `cwd`. Matching is by their names, so whoever has resolved a symbolic

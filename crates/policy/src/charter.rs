@@ -10,7 +10,7 @@ mod tests;
 
 pub use budget::{Budget, Excess, Exhausted, Ledger, Usage};
 pub use class::{Class, Severity};
-pub use clause::{Clause, ClauseError, Signer};
+pub use clause::{ACTIONS, Clause, ClauseError, Signer, is_asked};
 pub use ruling::{Approval, Considered, Note, Reason, Ruling};
 
 use crate::path::Ground;

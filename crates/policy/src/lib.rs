@@ -33,8 +33,8 @@ mod target;
 pub use access::{Access, Narrowing, UnknownAccess};
 pub use action::{Action, Command};
 pub use charter::{
-    Approval, Budget, Charter, Class, Clause, ClauseError, Considered, DefaultApproval, Excess, Exhausted,
-    Ledger, Note, Reason, Ruling, Severity, Signer, Usage,
+    ACTIONS, Approval, Budget, Charter, Class, Clause, ClauseError, Considered, DefaultApproval, Excess,
+    Exhausted, Ledger, Note, Reason, Ruling, Severity, Signer, Usage, is_asked,
 };
 pub use decision::{Because, Decision, RuleName, Verdict};
 pub use kind::Kind;

@@ -32,6 +32,8 @@ pub(super) struct Hearing {
     session: Box<str>,
     call: Box<str>,
     pub(super) tool: String,
+    /// What it was told to be, and is not.
+    posed: Option<String>,
     input: Value,
     /// What the agent shows of it beside that.
     content: Value,
@@ -238,6 +240,7 @@ impl<O: Out> Pass<'_, O> {
             session: name.into(),
             call: call.into(),
             tool: case.call.tool(),
+            posed: case.call.posed().map(str::to_owned),
             input: case.call.matter().into_owned(),
             content: case.call.output.clone(),
             ruling: verdict.ruling.clone(),
@@ -401,7 +404,12 @@ impl<O: Out> Pass<'_, O> {
                 spent = case.verdict.as_ref().and_then(|verdict| self.gate.desk.count(verdict, at));
             }
         }
-        let shown = record::Case { tool: &hearing.tool, id: &hearing.call, input: &hearing.input };
+        let shown = record::Case {
+            tool: &hearing.tool,
+            id: &hearing.call,
+            posed: hearing.posed.as_deref(),
+            input: &hearing.input,
+        };
         let event =
             self.parties(&hearing.session).resolved(&shown, &hearing.ruling, &approved, spent.as_ref());
         let recorded = self.record(event);

@@ -240,7 +240,7 @@ impl<O: Out> Pass<'_, O> {
         let case = self.gate.sessions.get(name)?.calls.get(id)?;
         let verdict = case.verdict.as_ref()?;
         let (tool, input) = (case.call.tool(), case.call.matter());
-        let named = record::Case { tool: &tool, id, input: &input };
+        let named = record::Case { tool: &tool, id, posed: case.call.posed(), input: &input };
         Some(self.parties(name).resolved(&named, &verdict.ruling, &case.approved, spent))
     }
 
@@ -248,7 +248,7 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn called(&self, name: &str, id: &str, case: &Case, output: Value) -> Option<Event> {
         let verdict = case.verdict.as_ref()?;
         let (tool, input) = (case.call.tool(), case.call.matter());
-        let named = record::Case { tool: &tool, id, input: &input };
+        let named = record::Case { tool: &tool, id, posed: case.call.posed(), input: &input };
         Some(self.parties(name).called(&named, &verdict.ruling, &case.approved, output))
     }
 

@@ -115,3 +115,14 @@ fn point_30_history_is_shown_and_not_acted_on() {
     assert!(!scene.shows("new"));
     assert_eq!(scene.recorded().last().map(String::as_str), Some("policy.resolved deny"));
 }
+
+#[test]
+fn what_a_call_poses_as_is_told_and_is_not_what_it_is() {
+    let mut scene = Scene::new().at_work();
+    scene.tool("posed", "kind:read", "delete", "pending");
+    let log = scene.log();
+    let entry = find(&log, "policy.resolved", "posed").unwrap_or_else(|| panic!("{log:?}"));
+    let about = &entry["metadata"]["aip44"];
+    assert_eq!((&about["tool"], &about["claimedTool"]), (&json!("kind:delete"), &json!("kind:read")));
+    assert_eq!(entry["policy"]["decision"], "deny");
+}

@@ -98,6 +98,7 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
         kind: strictest,
         also: kinds,
         tool: tool.map(str::to_owned),
+        claimed: None,
         server: None,
         paths,
         command,

@@ -171,7 +171,7 @@ impl Clause {
 
     /// Whether what it is about, by its action, is ever decided here: files may have policies for others, too.
     pub fn is_known(&self) -> bool {
-        self.actions.iter().all(|pattern| ACTIONS.iter().any(|name| pattern.is_about(name)))
+        self.actions.iter().all(ActionPattern::is_known)
     }
 
     /// Whether it counts for this: what permits must match with certainty, what forbids wherever it can be meant.
@@ -230,7 +230,7 @@ impl Clause {
             return rule.fit_paths(target, ground);
         }
         let action = target.action;
-        let mut best = fit_text(Field::Tool, &rule.tools, action.tool.as_deref());
+        let mut best = rule.fit_tool(action);
         let mut also = |name: &str| {
             let fit = fit_text(Field::Tool, &rule.tools, Some(name));
             if best != Fit::Firm && fit != Fit::No(Field::Tool) {
@@ -265,8 +265,8 @@ impl<'a> Deed<'a> {
     }
 }
 
-/// Everything that a part of a request is called in policies.
-const ACTIONS: [&str; 8] = [
+/// Everything that a part of a request is called in policies: whatever else a policy is about is never asked for here.
+pub const ACTIONS: [&str; 8] = [
     "tool.call",
     "workspace.read",
     "workspace.write",
@@ -276,6 +276,11 @@ const ACTIONS: [&str; 8] = [
     "mutates",
     "irreversible",
 ];
+
+/// Whether an action, or a pattern of actions, is about anything that is ever asked for here.
+pub fn is_asked(action: &str) -> bool {
+    ActionPattern::new(action).is_known()
+}
 
 /// What one part of a request is called in policies, and whether it certainly is that.
 fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
@@ -313,6 +318,10 @@ impl ActionPattern {
     fn new(text: &str) -> Self {
         let parts = text.split('.').map(|part| Shape::glob(part, false)).collect();
         Self { parts, rest: text == "*" || text.ends_with(".*") }
+    }
+
+    fn is_known(&self) -> bool {
+        ACTIONS.iter().any(|name| self.is_about(name))
     }
 
     fn is_about(&self, name: &str) -> bool {
@@ -365,6 +374,7 @@ mod tests {
             [("tool.call", true), ("workspace.*", true), ("*", true), ("payment.send", false)]
         {
             assert_eq!(clause(action, Class::Deny).is_known(), expected, "{action}");
+            assert_eq!(is_asked(action), expected, "{action}");
         }
         assert!(!clause("tool.call", Class::Deny).bound_to("payment.*").is_known());
     }

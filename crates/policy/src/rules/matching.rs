@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Rule;
+use crate::action::Action;
 use crate::decision::Verdict;
 use crate::kind::Kind;
 use crate::path::Ground;
@@ -72,11 +73,27 @@ impl Rule {
         let action = target.action;
         join([
             self.fit_kinds(target),
-            fit_text(Field::Tool, &self.tools, action.tool.as_deref()),
+            self.fit_tool(action),
             fit_text(Field::Server, &self.servers, action.server.as_deref()),
             self.fit_command(target),
             self.fit_urls(target),
         ])
+    }
+
+    /// By the name of the tool. One that is only claimed, or that says what is not for a tool to say, is never certain.
+    pub(crate) fn fit_tool(&self, action: &Action) -> Fit {
+        let (tool, kind) = match action.tool.as_deref() {
+            Some(tool) if tool.starts_with("kind:") => (None, Some(tool)),
+            tool => (tool, None),
+        };
+        let fit = |name: Option<&str>| fit_text(Field::Tool, &self.tools, name);
+        let doubtful = [action.claimed.as_deref(), kind].into_iter().flatten();
+        match fit(tool) {
+            Fit::No(field) if doubtful.into_iter().any(|name| !matches!(fit(Some(name)), Fit::No(_))) => {
+                Fit::Loose(field)
+            }
+            fit => fit,
+        }
     }
 
     fn fit_kinds(&self, target: &Target<'_>) -> Fit {
