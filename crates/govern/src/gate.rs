@@ -78,6 +78,8 @@ pub struct Gate {
     setting: Setting,
     /// Whether version 2 is spoken.
     is_v2: bool,
+    /// What is declared and the agent does not have, as it has introduced itself: nothing is begun with it.
+    unmet: Option<String>,
     /// The client says nothing more.
     is_mute: bool,
     /// What the client said it does for the agent.
@@ -130,6 +132,7 @@ impl Gate {
             mark,
             setting,
             is_v2: false,
+            unmet: None,
             is_mute: false,
             offered: None,
             sessions: HashMap::new(),

@@ -102,16 +102,40 @@ mod tests {
 
     use super::*;
 
-    /// Whether a policy with this subject is missed, by an operator of a kind with these tools.
-    fn missed(kind: &str, tools: &str, matching: &str, decision: &str) -> bool {
+    fn bundle(kind: &str, tools: &str, matching: &str, decision: &str) -> Bundle {
         let files = Memory::default()
             .with("n/ACP.md", format!("---\nname: n\nid: nn\ndescription: d\nversion: 1.0.0\nkind: {kind}\ntransport: stdio\nmetadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: governance-aware\n    operator: ./OPERATOR.md\n---\n"))
             .with("n/AGENT-CLI.md", "---\nname: n\nid: nn\ndescription: d\nversion: 1.0.0\nbin: a\nbin_args: []\ninstall: [{method: npm, package: h}]\nprotocol: acp\nacp: ./ACP.md\nversion_check: {cmd: a --version, parse: '(\\d+)', range: '>=1.0.0'}\nsandbox: {provider: local, config: {}}\n---\n")
             .with("n/OPERATOR.md", format!("---\nname: N\nid: nn\npersona_summary: p\nversion: 1.0.0\nprofile: {{role: r, voice: v, boundaries: []}}\ntools: [{tools}]\ngovernance: {{audit_log: 'audit:default', autonomy: autonomous}}\n---\n"))
             .with("n/GOVERNANCE.md", "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\nautonomy: {level: 2}\npolicies: [{id: p, ref: ./POLICY.md}]\n---\n")
             .with("n/POLICY.md", format!("---\nschema: agentgovernance/v1\ndoctype: policy\nslug: pp\nversion: 1.0.0\nmatch: {{{matching}}}\ndecision: {decision}\n---\n"));
-        let bundle = resolve(&files, Path::new("n/ACP.md")).unwrap_or_else(|findings| panic!("{findings}"));
-        !Reach::of(&bundle).missed().is_empty()
+        resolve(&files, Path::new("n/ACP.md")).unwrap_or_else(|findings| panic!("{findings}"))
+    }
+
+    /// Whether a policy with this subject is missed, by an operator of a kind with these tools.
+    fn missed(kind: &str, tools: &str, matching: &str, decision: &str) -> bool {
+        !Reach::of(&bundle(kind, tools, matching, decision)).missed().is_empty()
+    }
+
+    #[test]
+    fn an_action_that_nobody_asks_for_is_told_whether_it_is_a_slip_or_not() {
+        let check = |action: &str, decision: &str, expected: Option<&str>| {
+            let bundle = bundle("server", "", &format!("action: '{action}'"), decision);
+            let told: Vec<String> = bundle.warnings.iter().map(ToString::to_string).collect();
+            let told: Vec<&String> = told.iter().filter(|it| it.contains("action-unmatched")).collect();
+            assert_eq!(told.len(), usize::from(expected.is_some()), "{action}: {told:?}");
+            assert!(told.iter().all(|it| it.contains(expected.unwrap_or_default())), "{told:?}");
+            assert_eq!(Reach::of(&bundle).unasked().len(), told.len(), "{action}");
+        };
+        check("tool.call", "deny", None);
+        check("workspace.*", "deny", None);
+        check(
+            "tool.cal",
+            "deny",
+            Some("denies nothing: whatever it was to stop is not stopped by it; did you mean tool.call?"),
+        );
+        check("payment.send", "deny", Some("denies nothing"));
+        check("payment.send", "allow", Some("decides nothing"));
     }
 
     #[track_caller]

@@ -1,7 +1,7 @@
 //! The agent's answers, as far as they change what is known.
 
 use narrows_acp::method;
-use narrows_wire::{Code, RpcError, View, message};
+use narrows_wire::{View, message};
 use serde_json::{Map, Value, json};
 
 use super::Pass;
@@ -123,9 +123,8 @@ impl<O: Out> Pass<'_, O> {
         let mut missing = self.compare(&mut result);
         // No manifest can declare it: it comes with the others, and is offered where the agent has it.
         missing.retain(|name| *name != "acp");
-        if !missing.is_empty() {
-            let words = format!("the agent lacks what the manifest declares: {}", missing.join(", "));
-            let error = RpcError::new(Code::Internal, words).with("code", json!("unmet-capability"));
+        self.gate.unmet = (!missing.is_empty()).then(|| missing.join(", "));
+        if let Some(error) = self.unmet() {
             let event =
                 self.parties("").refused("session.refused", "unmet-capability", json!({"missing": missing}));
             let ticket = self.record(event);

@@ -34,6 +34,12 @@ impl<O: Out> Pass<'_, O> {
         if !self.is_ours(message) {
             return self.refuse_unknown(id, &method, message);
         }
+        // Whoever goes on all the same is not served by half of what was promised.
+        if method != method::INITIALIZE
+            && let Some(error) = self.unmet()
+        {
+            return self.refuse_client(id, &error);
+        }
         match &*method {
             method::INITIALIZE => self.initialize(id, message),
             method::SESSION_NEW => self.create(id, message),
@@ -51,6 +57,12 @@ impl<O: Out> Pass<'_, O> {
             }
             _ => self.ask(id, message),
         }
+    }
+
+    /// Why nothing is begun, if the agent is not what the manifest says.
+    pub(super) fn unmet(&self) -> Option<RpcError> {
+        let words = format!("the agent lacks what the manifest declares: {}", self.gate.unmet.as_ref()?);
+        Some(RpcError::new(Code::Internal, words).with("code", json!("unmet-capability")))
     }
 
     /// Asks something of the agent that changes nothing here.

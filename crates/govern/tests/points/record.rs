@@ -124,5 +124,5 @@ fn what_a_call_poses_as_is_told_and_is_not_what_it_is() {
     let entry = find(&log, "policy.resolved", "posed").unwrap_or_else(|| panic!("{log:?}"));
     let about = &entry["metadata"]["aip44"];
     assert_eq!((&about["tool"], &about["claimedTool"]), (&json!("kind:delete"), &json!("kind:read")));
-    assert_eq!(entry["policy"]["decision"], "deny");
+    assert_eq!(entry["policy"]["decision"], "require-approval");
 }

@@ -34,6 +34,17 @@ fn what_is_declared_and_not_there_is_no_start() {
     log session.refused deny code="unmet-capability"
     c < {"jsonrpc":"2.0","id":0,"error":{"code":-32603,"message":"the agent lacks what the manifest declares: loadSession","data":{"condition":"internal_error","retryable":false,"effects":"none","code":"unmet-capability"}}}
     "#);
+    // Nor does anything begin afterwards.
+    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    scene.ask(3, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
+    let seen = scene.seen();
+    assert!(!seen.contains("a <") && seen.matches("unmet-capability").count() == 3, "{seen}");
+    // Unless it has introduced itself anew.
+    scene.ask(4, "initialize", &json!({"protocolVersion": 1}));
+    scene.answer(4, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
+    scene.ask(5, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    assert!(scene.seen().contains("a < {\"jsonrpc\":\"2.0\",\"id\":5"));
 }
 
 #[test]
