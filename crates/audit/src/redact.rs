@@ -12,7 +12,7 @@ use crate::event::Event;
 use crate::facts::{AIP44, Fact, Facts};
 use crate::secret::{Secret, mark, reason};
 
-use look::Signs;
+use look::{Behind, Signs};
 
 /// What stands for a secret within a text.
 const BLANK: &str = "[redacted]";
@@ -182,10 +182,35 @@ impl Redaction {
                 *value = found.value(text);
                 true
             }
-            Value::Array(items) => items.iter_mut().fold(false, |hidden, item| self.value(item) | hidden),
+            Value::Array(items) => self.items(items),
             Value::Object(members) => self.members(members),
             _ => false,
         }
+    }
+
+    /// The items of a list, which may be the arguments of a program.
+    fn items(&self, items: &mut [Value]) -> bool {
+        let (mut is_hidden, mut last) = (false, None);
+        for item in items {
+            let before = last.take();
+            last = item.as_str().and_then(|text| look::behind(text, |name| self.is_name(name)));
+            let hidden = match (before, item.as_str()) {
+                (Some(Behind::Secret), Some(text)) if !text.is_empty() && !text.starts_with('-') => {
+                    Some(mark(reason::KEY))
+                }
+                (Some(Behind::Login), Some(text)) => look::password(text)
+                    .map(|place| Found { places: vec![place], reason: reason::TOKEN }.value(text)),
+                _ => None,
+            };
+            is_hidden |= match hidden {
+                Some(hidden) => {
+                    *item = hidden;
+                    true
+                }
+                None => self.value(item),
+            };
+        }
+        is_hidden
     }
 
     fn members(&self, members: &mut Map<String, Value>) -> bool {
@@ -221,7 +246,7 @@ impl Redaction {
     }
 
     fn is_name(&self, name: &str) -> bool {
-        look::ends_like(name, &self.names)
+        look::ends_like(name, &self.names) || look::is_variable(name)
     }
 
     /// Where the secrets of a text are, if there are any.
@@ -241,6 +266,9 @@ impl Redaction {
             }
             if look::may_have_assignments(signs) {
                 look::assignments(text, |name| self.is_name(name), &mut places);
+            }
+            if look::may_have_users(signs) {
+                look::users(text, &mut places);
             }
         }
         // What has gone already.
@@ -341,6 +369,27 @@ mod tests {
             ("/etc/shadow?password=hunter2hunter2", "/etc/shadow?password=[redacted]"),
             ("?password=hunter2hunter2&file=/etc/shadow", "?password=[redacted]&file=/etc/shadow"),
             ("token=ghp_abcdefghijklmnopqrstuvwxyz0123 é", "token=[redacted] é"),
+            ("PGPASSWORD=p@ssw0rd-1234567 psql", "PGPASSWORD=[redacted] psql"),
+            ("DB_PASS=a!b make", "DB_PASS=[redacted] make"),
+            ("export STRIPE_KEY='a b@c' X_PWD=1", "export STRIPE_KEY='[redacted]' X_PWD=[redacted]"),
+            ("x --password=hunter7 y", "x --password=[redacted] y"),
+            ("x --password h!nter7 --db-pass p@ssw0 y", "x --password [redacted] --db-pass [redacted] y"),
+            ("password:\thunter2hunter2", "password:\t[redacted]"),
+            ("password: !unter2hunter2", "password: [redacted]"),
+            ("{\\\"password\\\": \\\"p@ss\\\"}", "{\\\"password\\\": \\\"[redacted]\"}"),
+            (
+                "curl -H 'Authorization: Token 0123456789abcdef0123456789abcdef01234567' x",
+                "curl -H 'Authorization: Token [redacted]' x",
+            ),
+            ("Authorization: p@ssw0rdp@ss x", "Authorization: [redacted] x"),
+            (
+                "Cookie: a=1; sessionid=abc.def; rm -rf x",
+                "Cookie: a=[redacted]; sessionid=[redacted]; rm -rf x",
+            ),
+            ("curl -b x -H 'cookie:s=1' y", "curl -b x -H 'cookie:s=[redacted]' y"),
+            ("curl -u admin:secret x", "curl -u admin:[redacted] x"),
+            ("curl --user=admin:s3:cret x", "curl --user=admin:[redacted] x"),
+            ("curl -u 'admin:secret' x", "curl -u 'admin:[redacted]' x"),
         ] {
             let mark = json!({"$redacted": true, "reason": reason::TOKEN, "text": shown});
             check(json!({"text": [text]}), &json!({"text": [mark]}));
@@ -354,9 +403,35 @@ mod tests {
             "ghp_short",
             "a token: yes",
             "http://host/@a:b",
+            "PASSWORD=$PASSWORD make --token \"$TOKEN\"",
+            "docker run -u 1000:1000 -u https://a.example x",
+            "password: string, token: string",
+            "--password is required",
+            "bypass=1 compass=2 test_pass=3 PRIMARY_KEYS=4",
+            "Cookie: yes please",
         ] {
             check(json!({"text": text}), &json!({"text": text}));
         }
+    }
+
+    #[test]
+    fn arguments_go_by_the_one_in_front_of_them() {
+        let (hidden, login) =
+            (mark(reason::KEY), json!({"$redacted": true, "reason": reason::TOKEN, "text": "me:[redacted]"}));
+        check(
+            json!(["x", "--password", "hunter2", "--db-pass", "a", "-passwd", "b", "--verbose", "c"]),
+            &json!(["x", "--password", hidden, "--db-pass", hidden, "-passwd", hidden, "--verbose", "c"]),
+        );
+        check(json!(["curl", "-u", "me:secret", "me:secret"]), &json!(["curl", "-u", login, "me:secret"]));
+        for plain in [
+            json!(["--password", "--verbose", "x"]),
+            json!(["--password", 7, "x"]),
+            json!(["password", "x", "--token-file", "y", "-u", "root", "-u", "0:0", "--password"]),
+            json!(["--password", ""]),
+        ] {
+            check(plain.clone(), &plain);
+        }
+        check(json!({"DB_PASS": "x", "pass": "x"}), &json!({"DB_PASS": hidden, "pass": "x"}));
     }
 
     #[test]
@@ -399,6 +474,7 @@ mod tests {
             look::logins(&text, &mut places);
             look::tokens(&text, &redaction.tokens, &redaction.signs, &mut places);
             look::assignments(&text, |name| redaction.is_name(name), &mut places);
+            look::users(&text, &mut places);
             places.retain(|place| &text[place.clone()] != BLANK);
             places.sort_unstable_by_key(|place| (place.start, place.end));
             let found = redaction.find(&text).map(|found| found.places).unwrap_or_default();
