@@ -116,6 +116,8 @@ codes! {
     Algorithm = "unsupported-signing",
     /// A policy that cannot be found.
     Policy = "policy-unresolvable",
+    /// A policy about an action that is never asked for.
+    Action = "action-unmatched",
     /// A policy about a tool that there is not.
     Subject = "subject-unmatched",
     /// A skill that cannot be found.

@@ -5,6 +5,8 @@ mod agent_cli;
 mod governance;
 mod sandbox;
 
+pub(crate) use governance::foreign;
+
 use std::path::Path;
 
 use crate::code::Code;

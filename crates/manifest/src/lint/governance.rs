@@ -6,7 +6,8 @@ use super::named;
 use crate::code::Code;
 use crate::finding::Draft;
 use crate::kind::Kind;
-use crate::yaml::{Content, Node};
+use crate::near::nearest;
+use crate::yaml::{Content, Node, Place};
 
 pub(super) fn operator(node: &Node, found: &mut Vec<Draft>) {
     for (number, tool) in node.get("tools").map(Node::items).unwrap_or_default().iter().enumerate() {
@@ -38,6 +39,11 @@ pub(super) fn lint(node: &Node, found: &mut Vec<Draft>) {
         let draft = Draft::blocking(Code::Algorithm, algo.at, "nothing is signed this way here");
         found.push(draft.key("signing.algo").value(name).hint("write ed25519"));
     }
+    for (number, policy) in node.get("policies").map(Node::items).unwrap_or_default().iter().enumerate() {
+        if let Some(action) = policy.get("appliesTo") {
+            asked(action, &format!("policies[{number}].appliesTo"), None, found);
+        }
+    }
     for list in ["policies", "approvers"] {
         duplicates(node.get(list), "id", list, found);
     }
@@ -66,6 +72,43 @@ fn kind_of_tool(node: &Node, key: &str, found: &mut Vec<Draft>) {
     found.push(Draft::blocking(Code::Enum, node.at, message).key(key).value(text).hint(hint));
 }
 
+/// An action that is never asked for because it is misspelt: what was to be denied would be allowed, without a word. It is no
+/// error, as the same file may be for others who ask for more.
+fn asked(node: &Node, key: &str, decision: Option<&str>, found: &mut Vec<Draft>) {
+    let Some(text) = node.text() else { return };
+    found.extend(misspelt(node.at, text, decision == Some("deny")).map(|draft| draft.key(key).value(text)));
+}
+
+fn misspelt(at: Place, action: &str, denies: bool) -> Option<Draft> {
+    let draft = unasked(at, action, denies)?;
+    nearest(action, narrows_policy::ACTIONS).map(|near| draft.hint(format!("did you mean {near}?")))
+}
+
+/// The same of one that others may ask for. Only who runs the policy needs to know.
+pub(crate) fn foreign(at: Place, action: &str, denies: bool) -> Option<Draft> {
+    if misspelt(at, action, denies).is_some() {
+        return None;
+    }
+    let actions = narrows_policy::ACTIONS.join(", ");
+    let hint =
+        format!("write one of {actions}, or a pattern of them; for others than this program it may stay");
+    unasked(at, action, denies).map(|draft| draft.value(action).hint(hint))
+}
+
+fn unasked(at: Place, action: &str, denies: bool) -> Option<Draft> {
+    if narrows_policy::is_asked(action) {
+        return None;
+    }
+    let effect = if denies {
+        "denies nothing: whatever it was to stop is not stopped by it"
+    } else {
+        "decides nothing"
+    };
+    let shown = crate::finding::shown(action, 64);
+    let message = format!("nothing here is ever asked for as `{shown}`, so this policy {effect}");
+    Some(Draft::warning(Code::Action, at, message))
+}
+
 pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     named(path, Kind::Policy, "slug", node, found);
     // A pattern may mean several.
@@ -74,6 +117,9 @@ pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
         kind_of_tool(subject, "match.subject", found);
     }
     let decision = node.get("decision").and_then(Node::text);
+    if let Some(action) = node.find(&["match", "action"]) {
+        asked(action, "match.action", decision, found);
+    }
     if let Some(autonomy) = node.get("autonomy")
         && let (Some("allow"), Content::Number(Some(number), _)) = (decision, &autonomy.content)
         && number.as_u64() == Some(0)
@@ -118,6 +164,47 @@ mod tests {
         {
             judge(fine, None);
         }
+    }
+
+    #[test]
+    fn an_action_that_nobody_asks_for_is_found() {
+        let judge = |action: &str, decision: &str, expected: Option<&str>| {
+            let text = format!("---\nmatch:\n  action: \"{action}\"\ndecision: {decision}\n---\n");
+            let findings = check(Kind::Policy, Path::new("p/POLICY.md"), text.as_bytes());
+            let found = findings.iter().find(|finding| finding.code == Code::Action);
+            assert_eq!(found.map(ToString::to_string).as_deref(), expected, "{action}");
+        };
+        let told = |action: &str, hint: &str| {
+            format!(
+                "p/POLICY.md:3:11: warning[action-unmatched]: match.action: nothing here is ever asked for as `{action}`, so this policy \
+                 denies nothing: whatever it was to stop is not stopped by it; {hint}"
+            )
+        };
+        for (typo, near) in [
+            ("tool.cal", "tool.call"),
+            ("tool.calls", "tool.call"),
+            ("tool_call", "tool.call"),
+            ("Tool.call", "tool.call"),
+            ("mutate", "mutates"),
+            ("workspace.wirte", "workspace.write"),
+            ("comand.run", "command.run"),
+        ] {
+            judge(typo, "deny", Some(&told(typo, &format!("did you mean {near}?"))));
+        }
+        // What others may ask for is told to who runs it.
+        judge("payment.send", "deny", None);
+        let mild = told("tool.cal", "did you mean tool.call?")
+            .replace("denies nothing: whatever it was to stop is not stopped by it", "decides nothing");
+        judge("tool.cal", "allow", Some(&mild));
+        for fine in narrows_policy::ACTIONS.into_iter().chain(["*", "tool.*", "workspace.*", "*.write"]) {
+            judge(fine, "deny", None);
+        }
+        let text = "---\npolicies: [{id: p, ref: ./P.md, appliesTo: tool.cal}]\n---\n";
+        let findings = check(Kind::Governance, Path::new("g/GOVERNANCE.md"), text.as_bytes());
+        assert!(
+            findings.iter().any(|it| it.code == Code::Action && it.key == "policies[0].appliesTo"),
+            "{findings}"
+        );
     }
 
     #[test]

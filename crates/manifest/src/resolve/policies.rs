@@ -11,6 +11,7 @@ use crate::code::Code;
 use crate::files::FilesError;
 use crate::finding::Draft;
 use crate::kind::Kind;
+use crate::lint::foreign;
 use crate::types::governance::{self, PolicyEntry};
 use crate::types::operator::{Autonomy, Operator};
 use crate::types::policy::{Decision, Policy};
@@ -115,7 +116,10 @@ pub(super) fn charter(
     let mut clauses = Vec::new();
     for policy in policies {
         match clause(policy) {
-            Ok(clause) => clauses.push(clause),
+            Ok(clause) => {
+                unasked(reading, policy);
+                clauses.push(clause);
+            }
             Err(error) => {
                 let loaded = &policy.policy;
                 let at = loaded.place(&["match", "subject"]);
@@ -148,6 +152,20 @@ pub(super) fn charter(
         operator.and_then(|operator| operator.front.governance.as_ref()).map(|binding| binding.autonomy),
     );
     Charter::new(clauses).with_level(level).with_default(default)
+}
+
+/// Says that a policy is about something that only others ask for.
+fn unasked(reading: &mut Reading<'_>, bound: &BoundPolicy) {
+    let policy = &bound.policy;
+    let (at, denies) = (policy.place(&["match", "action"]), policy.front.decision == Decision::Deny);
+    let bound_to = bound.entry.as_ref().and_then(|entry| entry.applies_to.as_deref());
+    for (key, action) in
+        [("match.action", Some(policy.front.r#match.action.as_str())), ("appliesTo", bound_to)]
+    {
+        if let Some(draft) = action.and_then(|action| foreign(at, action, denies)) {
+            reading.find(policy, draft.key(key));
+        }
+    }
 }
 
 fn unknown_default(reading: &mut Reading<'_>, governance: Option<&EffectiveGovernance>, value: &str) {

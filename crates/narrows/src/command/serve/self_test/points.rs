@@ -181,8 +181,12 @@ impl Evidence<'_> {
             "{lines} lines of {actor}, {tools} tools, {} policies",
             self.charge.bundle.policies.len()
         );
-        let Wishes { missed, untried, .. } = self.wishes;
-        for (slugs, why) in [(missed, "matches no tool"), (untried, "matched nothing that was tried")] {
+        let Wishes { missed, unasked, untried, .. } = self.wishes;
+        for (slugs, why) in [
+            (missed, "matches no tool"),
+            (unasked, "is about an action that is never asked for"),
+            (untried, "matched nothing that was tried"),
+        ] {
             slugs.iter().for_each(|slug| evidence.push_str(&format!("; `{slug}` {why}")));
         }
         holds(foreign == 0 && lines > 0, evidence)

@@ -45,6 +45,8 @@ pub(super) struct Wishes {
     pub(super) stranger: Option<Wish>,
     /// The policies that no tool has the name for.
     pub(super) missed: Vec<String>,
+    /// The policies about actions that are never asked for.
+    pub(super) unasked: Vec<String>,
     /// Other policies that are about nothing of what was thought of.
     pub(super) untried: Vec<String>,
 }
@@ -79,11 +81,13 @@ impl Wishes {
         let slug = |bound: &BoundPolicy| bound.policy.front.slug.clone();
         let missed: Vec<String> = Reach::of(bundle).missed().into_iter().map(slug).collect();
         let has_matched = |slug: &String| wishes.iter().any(|wish| is_heard(slug, &wish.ruling));
-        let untried =
-            bundle.policies.iter().map(slug).filter(|slug| !missed.contains(slug) && !has_matched(slug));
+        let unasked: Vec<String> = Reach::of(bundle).unasked().into_iter().map(slug).collect();
+        let is_told = |slug: &String| missed.contains(slug) || unasked.contains(slug);
+        let untried = bundle.policies.iter().map(slug).filter(|slug| !is_told(slug) && !has_matched(slug));
         Self {
             untried: untried.collect(),
             missed,
+            unasked,
             allowed: first(&|wish| is(wish, Class::Allow)),
             denied: denied.or_else(|| first(&|wish| is(wish, Class::Deny))).or_else(|| stranger.clone()),
             approved: first(&|wish| asks(wish) && by_policy(wish)).or_else(|| first(&asks)),
@@ -194,5 +198,7 @@ mod tests {
         check("{id: run_command}", "subject: run_comand", &["pp"], &[]);
         check("{id: run_command}", "subject: 'workspace:/finance/**'", &[], &[]);
         check("{id: run_command}", "subject: session.set_mode", &[], &["pp"]);
+        let found = wishes("{id: run_command}", "match: {action: tool.cal}\ndecision: deny");
+        assert_eq!((found.unasked, found.missed, found.untried), (vec!["pp".to_owned()], vec![], vec![]));
     }
 }
