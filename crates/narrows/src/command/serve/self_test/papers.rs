@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use narrows_manifest::types::acp::{Kind, Tier};
-use narrows_manifest::{Bundle, Code, Files, FilesError, LONGEST, Memory, Workspace, resolve};
+use narrows_manifest::{Bundle, Code, Files, FilesError, Finding, LONGEST, Memory, Workspace, resolve};
 
 use super::point::{Outcome, fails, not_applicable, passes};
 use crate::command::serve::charge::Charge;
@@ -110,9 +110,11 @@ impl Papers {
     /// Whether it is warned of.
     fn warns(&self, what: &str, text: Option<String>) -> Outcome {
         let Some(text) = text else { return unvaried() };
-        let before = self.load(&self.text).map_or(0, |bundle| bundle.warnings.iter().count());
+        // Something may have been said of the same before: then it is said of something else now.
+        let before = self.load(&self.text).map(|bundle| bundle.warnings).unwrap_or_default();
+        let is_new = |finding: &Finding| !before.iter().any(|known| known == finding);
         match self.load(&text) {
-            Ok(bundle) if bundle.warnings.iter().count() > before => passes(format!("{what} is warned of")),
+            Ok(bundle) if bundle.warnings.iter().any(is_new) => passes(format!("{what} is warned of")),
             Err(code) => passes(format!("{what} is refused ({code})")),
             Ok(_) => fails(format!("{what} is not mentioned")),
         }
@@ -197,4 +199,32 @@ fn unvaried() -> Outcome {
     not_applicable(
         "the manifest is written in a form that cannot be varied line by line; narrows check has the same rules",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_name_is_warned_of_whatever_the_name_is() {
+        for name in ["n", "not-that-of-the-directory"] {
+            let text = format!(
+                "---\nname: {name}\nid: nn\ndescription: d\nversion: 1.0.0\nkind: server\ntransport: stdio\nmetadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: governance-aware\n    operator: ./OPERATOR.md\n---\n"
+            );
+            let files = Memory::default()
+                .with("n/OPERATOR.md", "---\nname: N\nid: nn\npersona_summary: p\nversion: 1.0.0\nprofile: {role: r, voice: v, boundaries: []}\ntools: []\ngovernance: {audit_log: 'audit:default', autonomy: autonomous}\n---\n")
+                .with("n/GOVERNANCE.md", "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\nautonomy: {level: 2}\npolicies: []\n---\n");
+            let papers = Papers {
+                files,
+                text,
+                charge_is: (Kind::Server, Tier::GovernanceAware),
+                manifest: PathBuf::from("n/ACP.md"),
+                name: None,
+                governed: false,
+            };
+            let warned = papers.load(&papers.text).map(|bundle| bundle.warnings.len());
+            assert_eq!(warned.ok(), Some(usize::from(name != "n")));
+            assert_eq!(papers.name(), passes("another `name` than that of its directory is warned of"));
+        }
+    }
 }
