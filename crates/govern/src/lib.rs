@@ -118,6 +118,6 @@ pub use lobby::Lobby;
 pub use mandate::{Autonomy, Mandate, policy_of, provided};
 pub use patience::Patience;
 pub use proxy::{Moves, Neighbour, Place, is_for_proxy};
-pub use reach::Reach;
+pub use reach::{BUILT_IN, Reach};
 pub use roots::{Disk, Ground, Outside, admit};
 pub use till::{LogTill, Spent, Till, TillError};

@@ -8,7 +8,7 @@ use narrows_manifest::{BoundPolicy, Bundle};
 use narrows_policy::{Clause, Kind};
 
 /// The tools that our own agent has for the files and terminals of its client, and its plan.
-const BUILT_IN: [&str; 5] = ["read_file", "write_file", "edit_file", "run_command", "update_plan"];
+pub const BUILT_IN: [&str; 5] = ["read_file", "write_file", "edit_file", "run_command", "update_plan"];
 
 /// What is decided on and is no tool of an operator: what an agent wants of the client, a turn, and changes of a session.
 pub(crate) const OTHERS: [&str; 7] = [
@@ -34,6 +34,12 @@ impl<'a> Reach<'a> {
     #[must_use]
     pub fn of(bundle: &'a Bundle) -> Self {
         Self { bundle, tools: bundle.operator.as_ref().and_then(|_| tools(bundle)) }
+    }
+
+    /// Whether something is decided on by this name whatever tools an operator has: one of ours, or what is no tool.
+    #[must_use]
+    pub fn is_decided(name: &str) -> bool {
+        BUILT_IN.contains(&name) || OTHERS.contains(&name)
     }
 
     /// The policies that no call can be what they are about, because no tool has the name that they have. Where one may have

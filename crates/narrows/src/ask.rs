@@ -122,7 +122,10 @@ fn render(question: &Question, colour: Colour) -> String {
             row("what", &what(question));
             row("why asked", &format!("governance: {reason}"));
             let elsewhere = format!("`narrows approve {id} --key FILE`");
-            row("approval", &format!("{id}; who has a key can also give it elsewhere: {elsewhere}"));
+            row(
+                "approval",
+                &format!("{id}; with a key that the governance names it can be given elsewhere: {elsewhere}"),
+            );
         }
         None => {
             row("about", question.description.as_deref().unwrap_or_default());
@@ -231,7 +234,7 @@ mod tests {
         };
         let question = Question { approval: Some(approval), ..question(json!(null), &["/a"]) };
         let shown = render(&question, Colour::off());
-        let expected = "  what: delete /a\n  why asked: governance: require-approval: policy `removing` says so\n  approval: n-1; who has a key can also give it elsewhere: `narrows approve n-1 --key FILE`\n";
+        let expected = "  what: delete /a\n  why asked: governance: require-approval: policy `removing` says so\n  approval: n-1; with a key that the governance names it can be given elsewhere: `narrows approve n-1 --key FILE`\n";
         assert!(shown.contains(expected), "{shown}");
     }
 

@@ -20,6 +20,7 @@ use crate::cli::{AgentArgs, ModelArgs, Output, SessionArgs, target};
 use crate::config::{AgentEntry, BUILT_IN, Variables};
 use crate::failure::Failure;
 use crate::output;
+use crate::tidings::Tidings;
 
 pub(crate) use builtin::introduce_demo;
 pub(crate) use named::agents;
@@ -91,6 +92,11 @@ impl Chosen {
                 }
             }
         }
+    }
+
+    /// What there is to tell of the connection, once it is started.
+    pub(crate) fn tidings(&self) -> Tidings {
+        Tidings::of(self.remote.as_ref().and_then(Remote::standing))
     }
 
     /// Waits until a remote agent was told that we go. Tells how the connection was lost, if it was before that.

@@ -92,9 +92,14 @@ impl Presenter {
         self.ledger.denied()
     }
 
+    /// Whether somebody watches who is shown what goes on.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched && self.format == Output::Text
+    }
+
     /// What goes on, for whoever watches and has waited for so many seconds; nothing while a question is asked.
     pub(crate) fn status(&self, seconds: u64) -> Option<Piece> {
-        if !self.watched || self.format != Output::Text || self.ledger.is_open() {
+        if !self.is_watched() || self.ledger.is_open() {
             return None;
         }
         let doing = if self.thought.is_empty() { "working" } else { "thinking" };

@@ -25,6 +25,8 @@ pub(crate) enum Piece {
     Note(String),
     /// What goes on, on a terminal, until something else is shown.
     Status(String),
+    /// The same, though it tears a line of the answer.
+    Alert(String),
     /// Nothing: what stands before it is to be on the screen, and the cursor at the beginning of a line.
     Rest,
 }
@@ -33,7 +35,7 @@ impl Piece {
     /// How much of the room it takes.
     fn cost(&self) -> u32 {
         let bytes = match self {
-            Self::Text(text) | Self::Note(text) | Self::Status(text) => text.len(),
+            Self::Text(text) | Self::Note(text) | Self::Status(text) | Self::Alert(text) => text.len(),
             Self::LineEnd => 0,
             // Something, so that it can be waited for.
             Self::Rest => 1,
@@ -142,6 +144,7 @@ impl Writer {
                 Piece::LineEnd => self.end_line()?,
                 Piece::Note(note) => self.note(&note)?,
                 Piece::Status(status) => self.status(&status),
+                Piece::Alert(status) => self.alert(&status)?,
                 Piece::Rest if self.one_terminal => self.end_line()?,
                 Piece::Rest => {}
             }
@@ -162,6 +165,16 @@ impl Writer {
             output::complain(status);
             self.status_shown = true;
         }
+    }
+
+    /// Shows what has to be known, if need be on a line of its own.
+    fn alert(&mut self, status: &str) -> io::Result<()> {
+        if self.one_terminal {
+            self.end_line()?;
+            self.stdout.flush()?;
+        }
+        self.status(status);
+        Ok(())
     }
 
     fn take_status_away(&mut self) {

@@ -60,6 +60,11 @@ pub enum Because {
         /// Its words.
         reason: String,
     },
+    /// A gate in front of the agent asks for an approval.
+    Approval {
+        /// Its words.
+        reason: String,
+    },
     /// The network is off.
     Network,
     /// Searching the web is off.
@@ -117,6 +122,7 @@ impl fmt::Display for Because {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cancelling => out.write_str("the turn is being cancelled"),
+            Self::Approval { reason } => write!(out, "governance asks: {reason}"),
             Self::Governance { reason } => write!(out, "governance refuses: {reason}"),
             Self::Network => out.write_str("the network is off"),
             Self::WebSearch => out.write_str("searching the web is off"),

@@ -14,6 +14,7 @@ mod keep;
 mod open;
 mod secret;
 mod socket;
+mod standing;
 mod target;
 mod trust;
 
@@ -25,6 +26,7 @@ use tokio::sync::oneshot;
 
 pub use error::{DialError, Lost};
 pub use secret::Secret;
+pub use standing::{Gap, Standing};
 pub use target::{Target, TargetError};
 pub use trust::OwnFiles;
 
@@ -77,15 +79,24 @@ pub struct Connected {
 
 /// What comes of a link: why it was lost, or nothing if its holder has ended it.
 #[derive(Debug)]
-pub struct Outcome(oneshot::Receiver<Lost>);
+pub struct Outcome {
+    lost: oneshot::Receiver<Lost>,
+    standing: Standing,
+}
 
 impl Outcome {
+    /// Whether the connection stands meanwhile.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.standing.clone()
+    }
+
     /// Waits for the end of the connection, goodbyes included.
     ///
     /// # Errors
     /// When it was lost.
     pub async fn wait(self) -> Result<(), Lost> {
-        self.0.await.map_or(Ok(()), Err)
+        self.lost.await.map_or(Ok(()), Err)
     }
 }
 
@@ -94,21 +105,23 @@ impl Outcome {
 /// # Errors
 /// When nobody is there, or nobody that lets us in. Over HTTP most of that shows only at the first message.
 pub async fn connect(target: &Target, options: Options) -> Result<Connected, DialError> {
-    let (told, outcome) = oneshot::channel();
+    let (told, lost) = oneshot::channel();
+    let watch = standing::Watch::new();
+    let standing = watch.standing();
     let (link, outlet, inlet) = narrows_link::carried(&options.link);
     match target {
         Target::Http(url) => {
-            let http = http::Client::new(url, &options)?;
+            let http = http::Client::new(url, &options, watch)?;
             tokio::spawn(async move { tell(told, http.run(outlet, inlet).await) });
         }
         Target::WebSocket(_) | Target::Lines(_) => {
             let dialler = dial::Dialler::new(target, options)?;
             let socket = dialler.dial().await?;
-            let keeper = keep::Keeper::new(dialler, outlet, inlet);
+            let keeper = keep::Keeper::new(dialler, outlet, inlet, watch);
             tokio::spawn(async move { tell(told, keeper.run(socket).await) });
         }
     }
-    Ok(Connected { link, outcome: Outcome(outcome) })
+    Ok(Connected { link, outcome: Outcome { lost, standing } })
 }
 
 fn tell(told: oneshot::Sender<Lost>, outcome: Result<(), Lost>) {

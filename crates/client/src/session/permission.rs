@@ -44,9 +44,13 @@ impl Actor {
             // What cannot be read in whole cannot be judged: somebody may look at it, but no rule lets it pass.
             decision.verdict = decision.verdict.max(Verdict::Ask);
         }
-        if asked.approval.is_some() && matches!(decision.because, Because::Preset { .. }) {
+        if let Some(approval) = &asked.approval
+            && matches!(decision.because, Because::Preset { .. })
+            && decision.verdict <= Verdict::Ask
+        {
             // An approval is somebody's word, or that of a rule somebody wrote for it; a preset is neither.
-            decision.verdict = decision.verdict.max(Verdict::Ask);
+            decision.verdict = Verdict::Ask;
+            decision.because = Because::Approval { reason: approval.reason.clone() };
         }
         let options: Vec<PermissionOption> = asked
             .options

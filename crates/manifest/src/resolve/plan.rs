@@ -37,6 +37,12 @@ impl<T> Loaded<T> {
         (line, column)
     }
 
+    /// The same of one item of the list there, by its number.
+    pub fn place_of_item(&self, path: &[&str], number: usize) -> (usize, usize) {
+        let item = self.document.node.find(path).and_then(|list| list.items().get(number));
+        item.map_or_else(|| self.place_of(path), |item| (item.at.line, item.at.column))
+    }
+
     pub(super) fn place(&self, path: &[&str]) -> Place {
         self.document.node.place(path)
     }

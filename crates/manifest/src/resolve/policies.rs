@@ -78,12 +78,21 @@ fn named(
             continue;
         }
         match find(reading, name, places) {
-            Some(policy) => policies.push(BoundPolicy { entry: None, policy }),
-            None => {
+            Ok(policy) => policies.push(BoundPolicy { entry: None, policy }),
+            Err(unusable) => {
                 let at = operator.place(&["governance", "policies"]);
-                let message = "nobody knows this policy, or it is not valid";
+                let shown = crate::finding::shown(name, 64);
+                let (message, hint) = match unusable {
+                    None => (
+                        format!("nobody knows the policy `{shown}`"),
+                        format!("add it to the governance, or put it into policies/{shown}/POLICY.md"),
+                    ),
+                    Some(path) => (
+                        format!("the policy `{shown}` cannot be used"),
+                        format!("mend {}", crate::finding::shown(&path.display().to_string(), 200)),
+                    ),
+                };
                 let draft = Draft::error(Code::Policy, at, message).key("governance.policies");
-                let hint = "add it to the governance, or put it into policies/NAME/POLICY.md";
                 reading.find(operator, draft.value(reference).hint(hint));
             }
         }
@@ -91,7 +100,12 @@ fn named(
     policies
 }
 
-fn find(reading: &mut Reading<'_>, name: &str, places: &[PathBuf]) -> Option<Loaded<Policy>> {
+/// A policy by its name. `Err`: the file that cannot be used, or nothing if there is none.
+fn find(
+    reading: &mut Reading<'_>,
+    name: &str,
+    places: &[PathBuf],
+) -> Result<Loaded<Policy>, Option<PathBuf>> {
     for place in places {
         let relative = Path::new("policies").join(name).join(Kind::Policy.file_name());
         let Some(path) = relative.to_str().and_then(|relative| crate::files::join(place, relative)) else {
@@ -99,11 +113,11 @@ fn find(reading: &mut Reading<'_>, name: &str, places: &[PathBuf]) -> Option<Loa
         };
         match reading.bytes(&path) {
             Err(FilesError::NotFound) => {}
-            Err(_) => return None,
-            Ok(bytes) => return reading.parse(&path, &bytes),
+            Err(_) => return Err(Some(path)),
+            Ok(bytes) => return reading.parse(&path, &bytes).ok_or(Some(path)),
         }
     }
-    None
+    Err(None)
 }
 
 /// The charter that the policies make, at the lower of both levels of autonomy.

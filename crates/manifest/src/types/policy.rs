@@ -9,8 +9,11 @@ use super::Open;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("allOf" = [{
-    "if": {"properties": {"decision": {"const": "require-approval"}}},
-    "then": {"required": ["signers"]},
+    "if": {"properties": {"decision": {"const": "require-approval"}}, "required": ["decision"]},
+    "then": {
+        "required": ["signers"],
+        "properties": {"signers": {"description": "`signers: [{userId: NAME}]` or `signers: [{role: ROLE}]`, for require-approval"}},
+    },
 }]))]
 pub struct Policy {
     /// Write agentgovernance/v1.
@@ -27,7 +30,7 @@ pub struct Policy {
     pub r#match: Match,
     /// What it decides.
     pub decision: Decision,
-    /// Who may approve: a list of maps with a role or a userId.
+    /// Who may approve: a list of maps with a role or a userId. Needed where the decision is require-approval.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signers: Vec<Signer>,
     /// How many have to approve, at least 1.

@@ -173,7 +173,10 @@ pub(super) const AUDIT_CODES: &[(Code, &str)] = &[
 
 /// How `narrows audit show` ends.
 pub(super) const AUDIT_READ_CODES: &[(Code, &str)] = &[
-    (Code::Success, "all entries were printed, also if there are none"),
+    (
+        Code::Success,
+        "all entries were printed, also if there are none, and with a warning if the log does not verify",
+    ),
     (Code::Agent, "a line of the log cannot be read"),
     (Code::Usage, "the arguments are wrong, or the log cannot be read"),
     (Code::Interrupted, "Ctrl-C was pressed, which is how --follow ends"),

@@ -266,7 +266,7 @@ impl Conversation {
             return None;
         };
         let grace = self.chosen.agent.deadlines.cancel;
-        let turn = match Turn::new(&mut self.interrupts, &mut self.questions, grace) {
+        let turn = match Turn::new(&mut self.interrupts, &mut self.questions, self.chosen.tidings(), grace) {
             Ok(turn) => turn,
             Err(failure) => return Some(Leaving::Failed(failure)),
         };

@@ -77,8 +77,9 @@ fn governed(outcome: &Result<Inspected, Failure>) -> impl Iterator<Item = &Pool>
 }
 
 /// The same with what is wrong with the files that a bus would read at its start.
-fn with_files(inspected: Inspected) -> Inspected {
+fn with_files(mut inspected: Inspected) -> Inspected {
     let mistakes = inspected.config.as_ref().map(names::of_bus).unwrap_or_default();
+    inspected.warnings.extend(inspected.config.as_ref().map(names::strange).unwrap_or_default());
     if mistakes.is_empty() { inspected } else { Inspected { config: None, mistakes, ..inspected } }
 }
 

@@ -1,16 +1,19 @@
 //! `narrows connect`: a remote agent on our own stdin and stdout.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use narrows_link::{Link, Receiver, Sender};
 use narrows_wire::{Code as RpcCode, Fault, Frame, Kind, RpcError, message};
+use serde_json::json;
 use tokio::time::timeout;
 
 use crate::cli::Connect;
 use crate::drive::Remote;
 use crate::failure::{Code, Failure};
 use crate::interrupt::Interrupts;
+use crate::output;
 
 /// How long an editor may take to ask its first question, to be told that there is nobody to answer it.
 const FIRST: Duration = Duration::from_secs(2);
@@ -25,17 +28,26 @@ pub(super) fn execute(args: Connect) -> Result<ExitCode, Failure> {
 
 /// The same for whoever knows the agent otherwise.
 pub(super) fn serve(remote: &Remote) -> Result<ExitCode, Failure> {
+    if std::io::stdin().is_terminal() {
+        // Who has started it by hand would wait for ever.
+        output::complain(&format!(
+            "this is what an editor starts and talks to in JSON; to talk to the agent yourself: narrows run --agent {} \
+             \"Hello\" (Ctrl-D ends this)\n",
+            remote.target
+        ));
+    }
     super::block_on(async {
         let failed = |error| Failure::setup("get ready", &error);
         let mut interrupts = Interrupts::take().map_err(failed)?;
         let mut editor = narrows_link::stdio::take(&Remote::local_link())
             .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
-        let connected = interrupts.unless(remote.connect()).await.map_err(Failure::left)?;
+        let connected = interrupts.unless(remote.dial()).await.map_err(Failure::left)?;
         let link = match connected {
             Ok(link) => link,
-            Err(failure) => {
+            Err(error) => {
+                let failure = remote.unreachable(&error);
                 // What stands on stderr few editors show.
-                explain(&mut editor, &failure).await;
+                explain(&mut editor, &failure, error.is_final()).await;
                 return Err(failure);
             }
         };
@@ -44,10 +56,11 @@ pub(super) fn serve(remote: &Remote) -> Result<ExitCode, Failure> {
 }
 
 /// Answers the first question with the reason why nobody else does.
-async fn explain(editor: &mut Link, failure: &Failure) {
+async fn explain(editor: &mut Link, failure: &Failure, is_final: bool) {
     let Ok(Some(frame)) = timeout(FIRST, editor.receiver.recv()).await else { return };
     if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
         let error = RpcError::new(RpcCode::WorkerLost, failure.message());
+        let error = if is_final { error.with("retryable", json!(false)) } else { error };
         // An editor that has gone need not know.
         let _ = editor.sender.push(message::error(id, &error));
     }

@@ -23,7 +23,8 @@ use crate::failure::{Code, Failure, strayed};
 use crate::interrupt::{Interrupts, Signal};
 use crate::present::Presenter;
 use crate::screen::{Piece, Screen};
-use crate::terminal::long_line;
+use crate::terminal::{Colour, long_line};
+use crate::tidings::Tidings;
 use answers::Answers;
 use summary::Summary;
 
@@ -87,6 +88,8 @@ struct Conversation {
     presenter: Presenter,
     summary: Summary,
     answers: Option<Arc<Answers>>,
+    tidings: Tidings,
+    colour: Colour,
     /// How long a cancelled turn may take to end.
     grace: Duration,
 }
@@ -114,8 +117,16 @@ async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
     let presenter = Presenter::new(settings.format, settings.request.output_schema.is_some());
     let answers = settings.answers.clone();
     let grace = settings.chosen.agent.deadlines.cancel;
-    let mut conversation =
-        Conversation { interrupts, screen, presenter, summary: Summary::default(), answers, grace };
+    let mut conversation = Conversation {
+        interrupts,
+        screen,
+        presenter,
+        summary: Summary::default(),
+        answers,
+        tidings: Tidings::default(),
+        colour: Colour::of_stderr(),
+        grace,
+    };
     let outcome = conversation.run(settings).await;
     let Conversation { mut interrupts, screen, presenter, mut summary, .. } = conversation;
     summary.text = presenter.into_text();
@@ -158,6 +169,7 @@ impl Conversation {
             }
         };
         let runtime = self.interruptible(started).await??;
+        self.tidings = chosen.tidings();
         self.summary.introduce(runtime.introduced());
         // What the agent's stderr says is not shown, and this is for whoever starts it.
         if let Some(notice) = runtime.introduced().raw["_meta"]["aip44"]["notice"].as_str() {

@@ -34,10 +34,12 @@ mod setup;
 mod sheet;
 mod shim;
 mod stand;
+mod toolless;
 mod version;
 mod wayout;
 mod web;
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,6 +55,8 @@ use crate::cli::{ModelArgs, Output, Serve};
 use crate::config::{self, Variables};
 use crate::environment;
 use crate::failure::{Code, Failure};
+use crate::output;
+use crate::terminal::line;
 use charge::Charge;
 use guests::Guests;
 use host::{Cast, Host};
@@ -120,6 +124,14 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     let settings = if is_builtin { Some(server::settings(&charge, args)?) } else { None };
     let owners = Index::open(&data, &charge.root.join(&charge.bundle.acp.path));
     let owners = Arc::new(owners.map_err(|error| Failure::no_owners(&error))?);
+    if places.is_empty() && !args.for_bus && std::io::stdin().is_terminal() {
+        // Who has started it by hand would wait for ever.
+        let command = line(&format!("narrows serve {}", args.path.display()));
+        output::complain(&format!(
+            "this is what an editor starts and talks to in JSON; to talk to the agent yourself: narrows run --agent \
+             \"{command}\" \"Hello\" (Ctrl-D ends this)\n"
+        ));
+    }
     super::block_on(async {
         let leaving = Leaving::on_signals().map_err(|error| Failure::setup("get ready", &error))?;
         let cast = match settings {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use narrows_link::Link;
-use narrows_remote::client::{self, Connected, Lost, Outcome, OwnFiles, Secret, Target};
+use narrows_remote::client::{self, Connected, DialError, Lost, Outcome, OwnFiles, Secret, Standing, Target};
 use tokio::time::timeout;
 
 use crate::cli::RemoteArgs;
@@ -45,12 +45,24 @@ impl Remote {
 
     /// A link to it.
     pub(crate) async fn connect(&self) -> Result<Link, Failure> {
-        let has_token = self.options.token.is_some();
-        let connected = client::connect(&self.target, self.options.clone()).await;
-        let Connected { link, outcome } =
-            connected.map_err(|error| Failure::unreachable(&self.target, has_token, &error))?;
+        self.dial().await.map_err(|error| self.unreachable(&error))
+    }
+
+    /// What to say when there is no link to it.
+    pub(crate) fn unreachable(&self, error: &DialError) -> Failure {
+        Failure::unreachable(&self.target, self.options.token.is_some(), error)
+    }
+
+    /// A link to it, for whoever wants to know why there is none.
+    pub(crate) async fn dial(&self) -> Result<Link, DialError> {
+        let Connected { link, outcome } = client::connect(&self.target, self.options.clone()).await?;
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
         Ok(link)
+    }
+
+    /// Whether the connection stands, once there is one.
+    pub(super) fn standing(&self) -> Option<Standing> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Outcome::standing)
     }
 
     /// Waits until it was told that we go; fails if the connection was lost before.

@@ -31,6 +31,12 @@ impl Failure {
         }
     }
 
+    /// A file is something else than a log.
+    pub(crate) fn no_log(path: &Path) -> Self {
+        Self::new(Code::Agent, format!("{path:?} is no audit log: its first line is no entry of one"))
+            .hint("name the file that grows, such as audit/audit-log.jsonl, or its directory")
+    }
+
     /// A log is not what was written.
     pub(crate) fn bad_log(path: &Path, report: &Report, bad: &Bad) -> Self {
         let Bad { segment, line: number, seq, why, detail, .. } = bad;

@@ -80,6 +80,11 @@ fn remedy(refusal: &Refusal) -> String {
              with `narrows approve`"
                 .to_owned()
         }
+        // Whose question it is no preset answers.
+        "approval" => format!(
+            "the governance of the agent wants somebody to be asked, whatever --access says: {ASKED}, and a rule of --policy \
+             with `effect = \"allow\"` answers for you"
+        ),
         "rule" if is_asked => format!("{} wants somebody to be asked: {ASKED}", rule(because)),
         "rule" => format!("{} denies it, and only a change of that rule lets it", rule(because)),
         "protected" => {
@@ -147,6 +152,9 @@ mod tests {
         check("policy", &preset("low"), "low access refuses it: --access medium");
         check("policy", &preset("medium"), "medium access refuses it: --add-dir DIR");
         check("nobody to ask", &preset("medium"), "medium access asks about it: in a terminal");
+        let approval = json!({"by": "approval", "reason": "require-approval: no policy matches"});
+        check("nobody to ask", &approval, "the governance of the agent wants somebody to be asked, whatever");
+        assert!(!remedy(&refusal("nobody to ask", approval)).contains("--access high"));
         check("policy", &json!({"by": "network"}), "the network is off: by --no-network");
         check("policy", &json!({"by": "web_search"}), "searching the web is off: by --no-web-search");
         let protected = json!({"by": "protected", "what": "a key", "secret": true});

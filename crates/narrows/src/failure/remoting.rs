@@ -118,6 +118,9 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
         DialError::Refused(_) => failure.hint("is it running, and does it listen there?"),
         DialError::Name(..) => failure.hint("is it written right, and is there a network?"),
         DialError::Timeout(_) => failure.hint("is the port right, and does a firewall let it pass?"),
+        DialError::OtherName(_) => failure.hint(
+            "connect by a name that stands in it, or have one made for this name (`subjectAltName`)",
+        ),
         DialError::Certificate(_) => failure.hint("if you trust who made it, say so: --ca FILE"),
         DialError::Own { .. } => {
             failure.hint("--cert is a certificate in PEM form, --key its private key, which only you should be able to read")
@@ -131,7 +134,7 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
         }
         DialError::Unauthorized if has_token => failure
             .hint("the token may be of another server, or revoked; `narrows token new NAME` makes one there"),
-        DialError::Unauthorized => {
+        DialError::TokenWanted | DialError::Unauthorized => {
             failure.hint("show a token: --token-file FILE; `narrows token new NAME` makes one on the server")
         }
         DialError::Forbidden => {
@@ -162,11 +165,13 @@ mod tests {
         let target: Target = "wss://bus.example/acp?key=1".parse().unwrap();
         let told = |has_token, error| Failure::unreachable(&target, has_token, &error).render(Colour::off());
         assert_eq!(
-            told(false, DialError::Unauthorized),
-            "error: wss://bus.example/acp?… cannot be reached\n  because: the server does not know our token (401)\n\
+            told(false, DialError::TokenWanted),
+            "error: wss://bus.example/acp?… cannot be reached\n  because: the server wants to see a token, and none was given (401)\n\
              hint: show a token: --token-file FILE; `narrows token new NAME` makes one on the server\n"
         );
         assert!(told(true, DialError::Unauthorized).contains("revoked"));
+        let named = told(false, DialError::OtherName("it is not for bus.example".to_owned()));
+        assert!(!named.contains("--ca") && named.contains("a name that stands in it"), "{named}");
         assert!(told(false, DialError::Certificate("unknown issuer".to_owned())).contains("--ca FILE"));
         let lost = Failure::cut_off(&target, false, &Lost::Forgotten);
         assert_eq!(lost.code(), Code::Agent);

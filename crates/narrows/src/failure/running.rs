@@ -10,6 +10,7 @@ use super::driving::{LATER, details, reported, strayed};
 use super::{Code, Failure};
 use crate::interrupt::Signal;
 use crate::terminal::line;
+use crate::tidings::Fate;
 
 /// Why we ended a turn ourselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub(crate) struct Limits {
     pub(crate) turn: Option<Duration>,
     /// Its end, once it was cancelled.
     pub(crate) grace: Duration,
+    /// What becomes of an agent that does not stop.
+    pub(crate) fate: Fate,
 }
 
 impl Failure {
@@ -139,7 +142,16 @@ impl Failure {
         if result.stop_reason.is_some() {
             return self;
         }
-        let ended = format!("the agent did not stop within {:?} and was ended", limits.grace);
+        let ended = match limits.fate {
+            Fate::Ended => format!("the agent did not stop within {:?} and was ended", limits.grace),
+            Fate::Left => {
+                format!("the agent did not stop within {:?}, and may still be at work", limits.grace)
+            }
+            Fate::CutOff => {
+                "the connection to the agent is lost, so that it may not know, and may still be at work"
+                    .to_owned()
+            }
+        };
         Self { message: format!("{}; {ended}", self.message), ..self }
     }
 

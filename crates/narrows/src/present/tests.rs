@@ -42,7 +42,7 @@ fn shown(mut presenter: Presenter, events: impl IntoIterator<Item = RuntimeEvent
         Piece::Text(text) => text,
         Piece::LineEnd => "\n".to_owned(),
         Piece::Note(note) => format!("[{note}]"),
-        Piece::Status(status) => format!("({status})"),
+        Piece::Status(status) | Piece::Alert(status) => format!("({status})"),
         Piece::Rest => String::new(),
     };
     pieces.into_iter().map(text).collect()

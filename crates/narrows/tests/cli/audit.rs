@@ -203,6 +203,30 @@ fn entries_are_shown() {
 }
 
 #[test]
+fn a_log_that_does_not_verify_is_shown_with_a_warning() {
+    let place = place();
+    change(&place, "\"done\"", "\"gone\"");
+    let told = audit(&place, &["show", "audit"]);
+    let warning = "warning: audit/audit-log.jsonl: this log does not verify from entry 1 on (tampered: its hash is not that of \
+                   its content); `narrows audit verify` says more\n";
+    assert_eq!(told.matches("warning:").count(), 1, "{told}");
+    assert!(told.contains(warning) && told.ends_with("--- exit 0 ---\n"), "{told}");
+    assert_eq!(told.lines().filter(|line| line.contains("1970-01-01")).count(), 3, "{told}");
+}
+
+#[test]
+fn what_is_no_log_is_told_as_that() {
+    let place = Place::new();
+    place.file("ACP.md", "---\nname: x\n---\n");
+    assert_snapshot!(audit(&place, &["verify", "ACP.md"]), @r#"
+    --- stderr ---
+    error: "ACP.md" is no audit log: its first line is no entry of one
+    hint: name the file that grows, such as audit/audit-log.jsonl, or its directory
+    --- exit 1 ---
+    "#);
+}
+
+#[test]
 fn a_log_is_followed() {
     let place = Place::new();
     let log = open(&place, 700);

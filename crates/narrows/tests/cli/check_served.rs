@@ -124,8 +124,13 @@ fn policies_about_tools_that_there_are_not() {
         &format!("{}    governance: ../GOVERNANCE.md\n---\n", acp.trim_end_matches("---\n")),
     );
     governed.file("other/OPERATOR.md", &copied("OPERATOR.md").replace("{id: read_file}", "{id: pay}"));
-    let told = check(&governed, &["--strict", "ws"]);
-    assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
+    let told = check(&governed, &["ws"]);
+    assert!(!told.contains("matches no tool") && told.ends_with("--- exit 0 ---\n"), "{told}");
+    // Which the built-in agent that plays it will not have, though.
+    assert!(
+        told.contains("warning: ws/other/OPERATOR.md:7:28: tools[1]: `pay` is no tool of the built-in"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -277,6 +282,10 @@ fn files_of_names_are_looked_at_with_their_bus_and_by_themselves() {
     who.toml: valid
     --- exit 0 ---
     ");
+    governed.place.file("who.toml", "[[identity]]\nwho = \"token:a\"\n");
+    let told = check(&governed, &["bus.toml"]);
+    let warning = "who.toml:2:7: who = \"token:a\" never comes over a bus: write \"bus:token:a\" for who shows it to the bus\n";
+    assert!(told.contains(warning) && told.ends_with("--- exit 0 ---\n"), "{told}");
     let tokens = std::fs::read_to_string(governed.place.path().join("tokens.toml")).expect("it is there");
     governed.place.file("tokens.toml", &tokens.replace("kind:read", "kind:exec"));
     governed.place.file("who.toml", "[[identity]]\nwho = \"bus:token:a\"\nscopes = [\"kind:serach\"]\n");

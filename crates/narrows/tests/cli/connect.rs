@@ -1,13 +1,16 @@
 //! Remote agents on the real binary: as a stdio agent, and driven.
 
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::json;
 
 use crate::bus_support::{Bus, NARROWS};
+use crate::person::{CTRL_C, CTRL_D, Person};
 use crate::support::Place;
 use crate::talk::Talk;
 
@@ -204,4 +207,105 @@ fn what_makes_no_sense_is_refused() {
     hint: is it running, and does it listen there?
     --- exit 5 ---
     ");
+}
+
+/// The way to a server, which can be cut and mended.
+struct Way {
+    at: String,
+    is_cut: Arc<AtomicBool>,
+    sockets: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Way {
+    fn to(url: &str) -> Self {
+        let server = url.trim_start_matches("ws://").trim_end_matches("/acp").to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let at = format!("ws://{}/acp", listener.local_addr().expect("a socket"));
+        let way = Self { at, is_cut: Arc::default(), sockets: Arc::default() };
+        let (is_cut, sockets) = (Arc::clone(&way.is_cut), Arc::clone(&way.sockets));
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Ok(server) = TcpStream::connect(&server) else { continue };
+                if is_cut.load(Ordering::SeqCst) {
+                    continue;
+                }
+                for (mut from, mut to) in [
+                    (client.try_clone().expect("a socket"), server.try_clone().expect("a socket")),
+                    (server.try_clone().expect("a socket"), client.try_clone().expect("a socket")),
+                ] {
+                    std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+                }
+                sockets.lock().expect("a socket").extend([client, server]);
+            }
+        });
+        way
+    }
+
+    fn cut(&self) {
+        self.is_cut.store(true, Ordering::SeqCst);
+        for socket in self.sockets.lock().expect("a socket").drain(..) {
+            // One that has ended already is cut.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn mend(&self) {
+        self.is_cut.store(false, Ordering::SeqCst);
+    }
+}
+
+const LOST: &str = "the connection is lost, and is being taken up again: ";
+
+/// Cuts the way to an agent in a turn that begins so, mends it, cuts it again and gives up. `begin` is handed the address.
+fn cuts<'a>(begin: impl FnOnce(&str) -> Person<'a>) -> Person<'a> {
+    let home = Place::new();
+    let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "slow"]);
+    let way = Way::to(&bus.at[0]);
+    let person = begin(&way.at);
+    person.sees("One moment.");
+    way.cut();
+    person.sees(LOST);
+    way.mend();
+    person.sees_no_more(LOST);
+    way.cut();
+    person.sees(LOST);
+    person.types(CTRL_C);
+    person.sees("cancelled; the connection to the agent is lost, so that it may not know");
+    person
+}
+
+#[test]
+fn a_lost_connection_is_on_the_screen_until_it_is_back() {
+    let place = Place::new();
+    let person =
+        cuts(|url| Person::reaches(&place, &["run", "--agent", url, "--cancel-grace", "500ms", "go"]));
+    assert_eq!(person.ends(), Some(130));
+}
+
+#[test]
+fn a_lost_connection_is_seen_in_a_conversation() {
+    let place = Place::new();
+    let person = cuts(|url| {
+        let person = Person::reaches(&place, &["chat", "--agent", url, "--cancel-grace", "500ms"]);
+        person.sees_the_prompt();
+        person.types("go\r");
+        person
+    });
+    person.sees_the_prompt();
+    person.types(CTRL_D);
+    assert_eq!(person.ends(), Some(0));
+}
+
+#[test]
+fn a_lost_connection_is_told_to_programs_in_lines() {
+    let (place, home) = (Place::new(), Place::new());
+    let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "slow"]);
+    let args = ["run", "--agent", &bus.at[0], "--grace", "5s", "--output", "events", "go"];
+    let running = place.start(place.narrows(args));
+    bus.wait_for(|state| state["sessions"] == 1);
+    bus.signal(Signal::KILL);
+    bus.wait();
+    let told = running.told();
+    assert_eq!(told.matches(LOST).count(), 1, "{told}");
+    assert!(told.ends_with("--- exit 1 ---\n"), "{told}");
 }

@@ -52,6 +52,11 @@ impl<'a> Person<'a> {
         Self::begins(place, "run", &[&["--agent", &agent], args].concat())
     }
 
+    /// Starts narrows with these arguments, and an agent that is somewhere else.
+    pub(crate) fn reaches(place: &'a Place, args: &[&str]) -> Self {
+        Self::sits(place, args)
+    }
+
     /// Starts `narrows serve` with these arguments.
     pub(crate) fn serves(place: &'a Place, args: &[&str]) -> Self {
         Self::sits(place, &[&["serve"], args].concat())
@@ -124,6 +129,12 @@ impl<'a> Person<'a> {
             assert!(!left.is_zero(), "{what} never appears on:\n{}", parser.screen().contents());
             (parser, _) = self.screen.1.wait_timeout(parser, left).expect("a screen");
         }
+    }
+
+    /// Waits until this is on the screen no more.
+    #[track_caller]
+    pub(crate) fn sees_no_more(&self, text: &str) {
+        self.waits_for("the end", |screen| !screen.contents().contains(text));
     }
 
     /// Waits until this is on the screen, this often.

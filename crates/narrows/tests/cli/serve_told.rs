@@ -151,7 +151,9 @@ fn who_is_asked_sees_the_policy_and_the_approval_and_a_no_is_an_exit_code() {
         assert!(!screen.contains("the gate asks") && !screen.contains("about:"), "{screen}");
         let id = waiting(&governed, &[]);
         assert!(
-            screen.contains(&format!("approval: {id}; who has a key can also give it elsewhere")),
+            screen.contains(&format!(
+                "approval: {id}; with a key that the governance names it can be given elsewhere"
+            )),
             "{screen}"
         );
         person.types(answer);

@@ -60,7 +60,8 @@ impl Dialler {
     /// A new socket.
     pub(super) async fn dial(&self) -> Result<Socket, DialError> {
         let limit = self.options.connect;
-        timeout(limit, self.open()).await.unwrap_or(Err(DialError::Timeout(limit)))
+        let opened = timeout(limit, self.open()).await.unwrap_or(Err(DialError::Timeout(limit)));
+        opened.map_err(|error| error.of_token(self.bearer.is_some()))
     }
 
     async fn open(&self) -> Result<Socket, DialError> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use reqwest::header::{HeaderMap, RETRY_AFTER};
-use rustls::AlertDescription;
+use rustls::{AlertDescription, CertificateError};
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -56,9 +56,15 @@ pub enum DialError {
     /// The server is not who it should be.
     #[error("the certificate of the server is not trusted: {0}")]
     Certificate(String),
-    /// The server wants another token, or one at all.
+    /// The server is somebody else by its certificate.
+    #[error("the certificate of the server is for other names: {0}")]
+    OtherName(String),
+    /// The server wants another token.
     #[error("the server does not know our token (401)")]
     Unauthorized,
+    /// The server wants a token.
+    #[error("the server wants to see a token, and none was given (401)")]
+    TokenWanted,
     /// The server forbids it.
     #[error("the server forbids it (403)")]
     Forbidden,
@@ -97,7 +103,9 @@ impl DialError {
             | Self::Token
             | Self::Tokenless
             | Self::Certificate(_)
+            | Self::OtherName(_)
             | Self::Unauthorized
+            | Self::TokenWanted
             | Self::Forbidden => true,
             // Whatever stands before a server that starts anew says so by these.
             Self::Status { status, .. } => !matches!(status, 408 | 425 | 429 | 500..=599),
@@ -107,6 +115,14 @@ impl DialError {
             | Self::Protocol(_)
             | Self::NotTls
             | Self::Io(_) => false,
+        }
+    }
+
+    /// The same as it is for who has shown a token, or none.
+    pub(super) fn of_token(self, has_token: bool) -> Self {
+        match self {
+            Self::Unauthorized if !has_token => Self::TokenWanted,
+            error => error,
         }
     }
 
@@ -131,7 +147,12 @@ impl DialError {
     pub(super) fn of_io(error: &io::Error, place: &str) -> Self {
         if let Some(inner) = error.get_ref() {
             if let Some(rustls::Error::InvalidCertificate(why)) = inner.downcast_ref() {
-                return Self::Certificate(why.to_string());
+                return match why {
+                    CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                        Self::OtherName(why.to_string())
+                    }
+                    why => Self::Certificate(why.to_string()),
+                };
             }
             if let Some(rustls::Error::InvalidMessage(_)) = inner.downcast_ref() {
                 return Self::NotTls;
@@ -223,6 +244,13 @@ pub enum Lost {
     /// The server refuses in its own words.
     #[error("the connection is lost: the server refuses to go on: {0}")]
     Refused(String),
+}
+
+impl Lost {
+    /// Whether the same would come of another attempt.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Dial(error) if error.is_final())
+    }
 }
 
 #[cfg(test)]

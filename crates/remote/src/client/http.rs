@@ -16,6 +16,7 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode, redirect};
 use url::Url;
 
 use super::cookies::Cookies;
+use super::standing::Watch;
 use super::{DialError, Lost, Options, Target, dial, keep, trust};
 use talk::Talk;
 
@@ -35,7 +36,7 @@ pub(super) struct Client {
 
 impl Client {
     /// Checks what can be checked before.
-    pub(super) fn new(url: &Url, options: &Options) -> Result<Self, DialError> {
+    pub(super) fn new(url: &Url, options: &Options, watch: Watch) -> Result<Self, DialError> {
         let target = Target::Http(url.clone());
         let bearer = dial::bearer(&target, options)?;
         dial::certifiable(&target, options)?;
@@ -54,11 +55,12 @@ impl Client {
             .build()
             .map_err(|error| DialError::Io(causes(&error)))?;
         let (url, options) = (url.clone(), options.clone());
-        Ok(Self { wire: Arc::new(Wire { url, http, bearer, cookies: Cookies::default(), options }) })
+        Ok(Self { wire: Arc::new(Wire { url, http, bearer, cookies: Cookies::default(), options, watch }) })
     }
 
     /// Carries until the holder has done, or it cannot be done any more.
     pub(super) async fn run(self, mut outlet: Outlet, inlet: Inlet) -> Result<(), Lost> {
+        let has_token = self.wire.bearer.is_some();
         let mut talk = Talk::new(self.wire);
         let abandoned = outlet.abandoned();
         let talked = tokio::select! {
@@ -73,7 +75,11 @@ impl Client {
                 Ok(())
             }
             Err(lost) => {
-                let answers = talk.fail(&keep::words(&lost));
+                let lost = match lost {
+                    Lost::Dial(error) => Lost::Dial(error.of_token(has_token)),
+                    lost => lost,
+                };
+                let answers = talk.fail(&lost);
                 keep::give_up(&lost, answers, &mut outlet, inlet).await;
                 Err(lost)
             }
@@ -88,6 +94,7 @@ struct Wire {
     bearer: Option<HeaderValue>,
     cookies: Cookies,
     options: Options,
+    watch: Watch,
 }
 
 impl Wire {

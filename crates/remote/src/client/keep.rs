@@ -12,6 +12,7 @@ use super::carry::{End, Mode, Shared, carry};
 use super::dial::Dialler;
 use super::open::Open;
 use super::socket::{Broken, Read, Socket};
+use super::standing::Watch;
 use super::{DialError, Lost};
 use crate::resume::{Answer, Ask, Connection, Counts};
 
@@ -35,6 +36,7 @@ pub(super) struct Keeper {
     inlet: Inlet,
     shared: Shared,
     backoff: Backoff,
+    watch: Watch,
     /// What had gone each way when a socket was last lost.
     before: Option<Counts>,
     /// Since when no socket was of use.
@@ -63,10 +65,21 @@ impl From<Broken> for Failed {
 }
 
 impl Keeper {
-    pub(super) fn new(dialler: Dialler, outlet: Outlet, inlet: Inlet) -> Self {
+    pub(super) fn new(dialler: Dialler, outlet: Outlet, inlet: Inlet, watch: Watch) -> Self {
         let shared = Shared::new(dialler.options.keep);
         let (backoff, now) = (Backoff::new(), Instant::now());
-        Self { dialler, outlet, inlet, shared, backoff, before: None, since: now, fences: 0, fenced: now }
+        Self {
+            dialler,
+            outlet,
+            inlet,
+            shared,
+            backoff,
+            watch,
+            before: None,
+            since: now,
+            fences: 0,
+            fenced: now,
+        }
     }
 
     /// Carries until the holder has done, or it cannot be done any more.
@@ -82,7 +95,7 @@ impl Keeper {
                         let answers = {
                             let mut state = self.shared.state();
                             let reached = state.held.ring().reached();
-                            state.open.fail(&words(&lost), reached)
+                            state.open.fail(&lost, reached)
                         };
                         give_up(&lost, answers, &mut self.outlet, self.inlet).await;
                         return Err(lost);
@@ -121,6 +134,7 @@ impl Keeper {
         let grace = self.dialler.options.grace;
         // Sockets that come about and carry nothing are no connection either.
         let deadline = self.since + grace;
+        let _missing = self.watch.lost(Instant::now(), deadline);
         let (dialler, shared, backoff) = (&self.dialler, &self.shared, &mut self.backoff);
         let attempts = async {
             let mut last = DialError::Io(broken.to_string());
@@ -233,7 +247,7 @@ pub(super) async fn give_up(lost: &Lost, mut answers: Vec<Frame>, outlet: &mut O
     for (number, line) in (1..).zip(&lines) {
         unsent.asked(line, number);
     }
-    answers.extend(unsent.fail(&why, 0));
+    answers.extend(unsent.fail(lost, 0));
     for answer in answers {
         if inlet.put(answer).await.is_err() {
             break;

@@ -6,6 +6,10 @@ use bytes::Bytes;
 use narrows_wire::{
     Batch, Check, Code, Effects, Frame, Kind, MAX_ENTRIES, RawId, RpcError, Step, message, scan,
 };
+use serde_json::json;
+
+use super::Lost;
+use super::keep::words;
 
 /// How many are known. What is asked beyond is carried as well, but gets no answer of ours when the link ends.
 const MOST: usize = 4096;
@@ -63,22 +67,25 @@ impl Open {
         self.requests.is_empty()
     }
 
-    /// The answers to all of them, in the order they were asked: nobody else will give any, for the reason `why`. Those in
+    /// The answers to all of them, in the order they were asked: nobody else will give any, because the
+    /// connection is lost. Those in
     /// messages up to the number `reached` may have had an effect.
-    pub(super) fn fail(&mut self, why: &str, reached: u64) -> Vec<Frame> {
+    pub(super) fn fail(&mut self, lost: &Lost, reached: u64) -> Vec<Frame> {
+        let why = words(lost);
         let mut open: Vec<(RawId, u64)> = self.requests.drain().collect();
         open.sort_by_key(|(_, number)| *number);
         let answer = |(id, number): &(RawId, u64)| {
             let effects = if *number <= reached { Effects::Possible } else { Effects::None };
-            failed(id.as_bytes(), why, effects)
+            failed(id.as_bytes(), &why, effects, lost.is_final())
         };
         open.iter().map(answer).collect()
     }
 }
 
 /// The answer to a request that nobody will answer.
-pub(super) fn failed(id: &[u8], why: &str, effects: Effects) -> Frame {
+fn failed(id: &[u8], why: &str, effects: Effects, is_final: bool) -> Frame {
     let error = RpcError::new(Code::WorkerLost, why.to_owned()).effects(effects);
+    let error = if is_final { error.with("retryable", json!(false)) } else { error };
     Frame::parse(message::error(id, &error))
 }
 
@@ -120,7 +127,7 @@ mod tests {
         open.answered(&Frame::parse(request("4").into()));
         open.answered(&Frame::parse(format!("[{}]", response("3")).into()));
         let told: Vec<String> = open
-            .fail("it is gone", 4)
+            .fail(&Lost::Plain("it is gone".to_owned()), 4)
             .iter()
             .map(|frame| {
                 let error = frame.error().unwrap();

@@ -2,8 +2,10 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
 use bytes::Bytes;
 use narrows_wire::{MAX_LINE, Piece, Splitter};
@@ -18,6 +20,9 @@ use super::mouth::Mouth;
 use super::shared::Shared;
 use crate::identity::Identity;
 
+/// How long a client whose streams are cut off may take to end the connection, and so to have left in order.
+const LEAVING: Duration = Duration::from_secs(2);
+
 /// A connection over HTTP.
 #[derive(Debug)]
 pub(super) struct Channel {
@@ -31,6 +36,9 @@ pub(super) struct Channel {
     room: Notify,
     mouth: Mouth,
     end: Notify,
+    /// Streams that were cut off, and not counted yet: whoever leaves closes them as well.
+    cuts: AtomicU64,
+    cut: Notify,
     fates: Arc<Fates>,
 }
 
@@ -49,6 +57,8 @@ impl Channel {
             room: Notify::new(),
             mouth,
             end: Notify::new(),
+            cuts: AtomicU64::new(0),
+            cut: Notify::new(),
             fates: Arc::clone(&shared.fates),
         });
         shared.channels(|channels| channels.insert(name, Arc::clone(&channel)));
@@ -87,6 +97,7 @@ impl Channel {
         cursor: Option<u64>,
     ) -> Result<(u64, Option<Bytes>), OpenFault> {
         self.touch();
+        self.count_cuts();
         let opened = self.with(|exchange| exchange.open(session, cursor));
         match &opened {
             Ok((_, Some(_))) | Err(OpenFault::Gap) => self.fates.add(Fate::Gap),
@@ -109,12 +120,32 @@ impl Channel {
     /// As [`Exchange::close`]. `cut`: before its end.
     pub(super) fn unsubscribe(&self, session: Option<&str>, reader: u64, cut: bool) {
         self.touch();
-        if cut {
-            self.fates.add(Fate::Broken);
+        let was_reading = self.with(|exchange| exchange.close(session, reader));
+        match (cut, was_reading) {
+            (true, true) => {
+                self.cuts.fetch_add(1, Ordering::Relaxed);
+                self.cut.notify_one();
+            }
+            // Somebody has come for it meanwhile.
+            (true, false) => self.fates.add(Fate::Broken),
+            (false, _) => {}
         }
-        self.with(|exchange| exchange.close(session, reader));
         // Whoever made the agent wait may have been this one.
         self.room.notify_one();
+    }
+
+    /// Counts streams that were cut off as broken.
+    fn count_cuts(&self) {
+        (0..self.cuts.swap(0, Ordering::Relaxed)).for_each(|_| self.fates.add(Fate::Broken));
+    }
+
+    /// Counts what was cut off by somebody who does not leave. Never ends.
+    async fn count(&self) {
+        loop {
+            self.cut.notified().await;
+            sleep(LEAVING).await;
+            self.count_cuts();
+        }
     }
 
     fn touch(&self) {
@@ -186,13 +217,20 @@ async fn run(
     from: OwnedReadHalf,
     messages: mpsc::Receiver<Bytes>,
 ) {
-    tokio::select! {
-        () = channel.listen(&shared, from) => {}
-        () = channel.mouth.speak(messages) => {}
-        () = channel.quiet(&shared) => shared.fates.add(Fate::Expired),
-        () = channel.end.notified() => {}
-        () = shared.stopping() => {}
-        () = guest.revoked() => {}
+    let in_order = tokio::select! {
+        () = channel.listen(&shared, from) => false,
+        () = channel.mouth.speak(messages) => false,
+        () = channel.quiet(&shared) => {
+            shared.fates.add(Fate::Expired);
+            false
+        }
+        () = channel.end.notified() => true,
+        () = shared.stopping() => false,
+        () = guest.revoked() => false,
+        () = channel.count() => false,
+    };
+    if !in_order {
+        channel.count_cuts();
     }
     shared.channels(|channels| channels.remove(&channel.name));
     channel.mouth.shut();

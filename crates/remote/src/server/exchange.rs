@@ -274,12 +274,14 @@ impl Exchange {
     }
 
     /// A reader is gone.
-    pub(super) fn close(&mut self, session: Option<&str>, reader: u64) {
+    pub(super) fn close(&mut self, session: Option<&str>, reader: u64) -> bool {
         let stream = self.stream(session);
-        if stream.reader == Some(reader) {
+        let was_reading = stream.reader == Some(reader);
+        if was_reading {
             stream.reader = None;
             stream.waker = None;
         }
+        was_reading
     }
 
     /// Whether anybody reads anything.

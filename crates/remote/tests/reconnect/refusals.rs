@@ -164,7 +164,7 @@ async fn who_is_not_there_or_not_who_it_should_be_is_told_at_once() {
         String::from_utf8_lossy(&request[..length]).into_owned()
     };
     for (status, expected) in [
-        ("401 Unauthorized", "the server does not know our token (401)"),
+        ("401 Unauthorized", "the server wants to see a token, and none was given (401)"),
         ("403 Forbidden", "the server forbids it (403)"),
         ("404 Not Found", "the server answers 404"),
         ("302 Found\r\nLocation: http://127.0.0.1:1/", "the server answers 302"),

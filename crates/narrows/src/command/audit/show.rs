@@ -1,14 +1,16 @@
 //! `narrows audit show`: the entries of a log.
 
+use std::path::Path;
 use std::process::ExitCode;
 
+use narrows_audit::verify::{self, Form, Options, Why};
 use narrows_audit::{Entry, Filter, ReadError, Reader, jcs};
 use serde_json::{Value, json};
 
 use crate::cli::{AuditFormat, AuditShow};
 use crate::failure::{Code, Failure};
 use crate::output;
-use crate::terminal::long_line;
+use crate::terminal::{line, long_line};
 
 /// How long a line for people may be.
 const LONGEST: usize = 1000;
@@ -26,6 +28,7 @@ pub(super) fn execute(args: &AuditShow) -> Result<ExitCode, Failure> {
         ReadError::Io { source, .. } => Failure::audit_log(&path, &source),
         error => Failure::audit_entry(&error),
     })?;
+    warn(&path);
     loop {
         let next = if args.follow { reader.follow().map(Some) } else { reader.next_entry() };
         let Some(entry) = next.map_err(|error| Failure::audit_entry(&error))? else {
@@ -40,6 +43,23 @@ pub(super) fn execute(args: &AuditShow) -> Result<ExitCode, Failure> {
             output::print(format!("{text}\n").as_bytes())?;
         }
     }
+}
+
+/// Says from where on a log is not what was written: what follows is printed all the same.
+fn warn(path: &Path) {
+    let options = Options { form: Form::Any, ..Options::default() };
+    // What cannot be read is told by whoever prints it.
+    let Ok(report) = verify::log(path, &options) else { return };
+    // A line that is being written is incomplete, too.
+    let Some(bad) = report.bad.filter(|bad| bad.why != Why::TornTail) else { return };
+    let place = if bad.line == 0 { String::new() } else { format!(" from entry {} on", bad.seq) };
+    let told = format!(
+        "{}: this log does not verify{place} ({}: {}); `narrows audit verify` says more",
+        path.display(),
+        bad.why,
+        bad.detail
+    );
+    output::complain(&format!("warning: {}\n", line(&told)));
 }
 
 /// What is nested too deeply is in no log.

@@ -1,5 +1,6 @@
 //! `narrows audit verify`: whether a log is what was written.
 
+use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -28,6 +29,9 @@ pub(super) fn execute(args: &AuditVerify) -> Result<ExitCode, Failure> {
         let object = object(&path, &report, head.as_ref(), args.signer.is_some());
         output::print(format!("{object}\n").as_bytes())?;
     }
+    if report.bad.is_some() && report.entries == 0 && !begins_like_one(&path) {
+        return Err(Failure::no_log(&path));
+    }
     if let Some(bad) = &report.bad {
         return Err(Failure::bad_log(&path, &report, bad));
     }
@@ -35,6 +39,12 @@ pub(super) fn execute(args: &AuditVerify) -> Result<ExitCode, Failure> {
         output::print(summary(&path, &report, head.as_ref(), args.signer.is_some()).as_bytes())?;
     }
     Ok(Code::Success.exit())
+}
+
+/// Whether a file begins as a log does: with an object.
+fn begins_like_one(path: &Path) -> bool {
+    let mut first = [0; 1];
+    std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok() && first == *b"{"
 }
 
 /// A head that was kept, if it is signed by whom it should be.

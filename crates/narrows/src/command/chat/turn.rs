@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use narrows_client::{Canceller, Events, RunRequest, RunResult, Runtime, RuntimeEvent, Session};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
 
 use super::beside;
 use crate::cli::Output;
@@ -15,9 +16,13 @@ use crate::interrupt::{Interrupts, Signal};
 use crate::present::{Presenter, Refusal};
 use crate::screen::{Failed, Piece, Room, Screen};
 use crate::terminal::{Colour, Style};
+use crate::tidings::Tidings;
 
 /// How many pieces are kept back while the user answers a question.
 const KEPT: usize = 4096;
+
+/// How long nothing happens before it is looked whether the connection stands.
+const MOMENT: Duration = Duration::from_secs(2);
 
 /// Why a turn is not followed to its end.
 pub(super) enum Left {
@@ -46,6 +51,7 @@ pub(super) struct Turn<'a> {
     screen: Screen,
     presenter: Presenter,
     colour: Colour,
+    tidings: Tidings,
     /// How long a turn that was cancelled may take to end.
     grace: Duration,
     cancelled: Option<Cancelled>,
@@ -63,6 +69,8 @@ enum Happened {
     Question(Step),
     Shown,
     Event(Option<RuntimeEvent>),
+    /// Nothing, for a while.
+    Silence,
 }
 
 impl<'a> Turn<'a> {
@@ -70,6 +78,7 @@ impl<'a> Turn<'a> {
     pub(super) fn new(
         interrupts: &'a mut Interrupts,
         questions: &'a mut mpsc::Receiver<Asked>,
+        tidings: Tidings,
         grace: Duration,
     ) -> Result<Self, Failure> {
         Ok(Self {
@@ -78,6 +87,7 @@ impl<'a> Turn<'a> {
             screen: open_screen()?,
             presenter: Presenter::new(Output::Text, false),
             colour: Colour::of_stderr(),
+            tidings,
             grace,
             cancelled: None,
             leave: None,
@@ -117,7 +127,8 @@ impl<'a> Turn<'a> {
             }
         }
         self.show_rest().await?;
-        let Self { interrupts, screen, presenter, cancelled, leave, grace, .. } = self;
+        let Self { interrupts, screen, presenter, tidings, cancelled, leave, grace, .. } = self;
+        let fate = tidings.fate();
         match interrupts.unless(screen.finish()).await {
             Ok(Ok(())) => {}
             // A terminal that is gone takes no output.
@@ -127,7 +138,7 @@ impl<'a> Turn<'a> {
         }
         let denied = presenter.denied().to_vec();
         let unreadable = presenter.unreadable();
-        let limits = Limits { turn: None, grace };
+        let limits = Limits { turn: None, grace, fate };
         let (outcome, is_gone) = match ended {
             Err(failure) => (Err(failure), true),
             Ok(result) => {
@@ -157,6 +168,9 @@ impl<'a> Turn<'a> {
             match self.happens(events).await {
                 Happened::Shown | Happened::Question(Step::Moved) => {}
                 Happened::Rested => self.questions.ask(),
+                Happened::Silence => {
+                    self.pieces.extend(self.tidings.now(self.presenter.is_watched(), self.colour));
+                }
                 Happened::Signal(signal) if self.cancelled.is_some() => return Err(Left::Signal(signal)),
                 Happened::Signal(signal) => {
                     cancel.cancel();
@@ -208,6 +222,7 @@ impl<'a> Turn<'a> {
         let has_next = next.is_some();
         let asks = !is_output_gone && self.pieces.is_empty() && self.questions.is_due();
         let reads = if is_asking { self.pieces.len() < KEPT } else { !has_next && !asks };
+        let tells = self.tidings.are_possible();
         let shown = tokio::select! {
             biased;
             signal = self.interrupts.next() => return Happened::Signal(signal),
@@ -216,6 +231,7 @@ impl<'a> Turn<'a> {
             Ok(()) = self.screen.rest(), if asks => return Happened::Rested,
             room = place(&self.screen, next), if has_next => room,
             event = events.next(), if reads => return Happened::Event(event),
+            () = sleep(MOMENT), if reads && !is_asking && tells => return Happened::Silence,
         };
         if let (Ok(room), Some(piece)) = (shown, self.pieces.pop_front()) {
             room.send(piece);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use narrows_bus::config::{Config, Door, Mistake, Place, Web};
+use narrows_bus::config::{Config, Door, Mistake, Place, Warning, Web};
 use narrows_remote::tls;
 use narrows_remote::tokens::{TokenError, Tokens};
 use serde_json::{Value, json};
@@ -71,6 +71,23 @@ pub(super) fn of_bus(config: &Config) -> Vec<Mistake> {
         mistakes.extend(unusable_tls(web));
     }
     mistakes
+}
+
+/// What is strange in the identities of gates: whom a bus knows by a token or a certificate it names otherwise.
+pub(super) fn strange(config: &Config) -> Vec<Warning> {
+    let files = config.pools.iter().filter(|pool| pool.manifest.is_some());
+    let files = files.filter_map(|pool| pool.identities.as_deref());
+    let never = files.flat_map(|path| {
+        let place = |line, column| Place { file: path.display().to_string(), line, column };
+        let strange = guests::unknown_to_bus(path).into_iter();
+        strange.map(move |(who, line, column)| Warning {
+            place: place(line, column),
+            what: format!(
+                "who = {who:?} never comes over a bus: write \"bus:{who}\" for who shows it to the bus"
+            ),
+        })
+    });
+    never.collect()
 }
 
 fn unreadable_tokens(path: &Path) -> Option<Mistake> {

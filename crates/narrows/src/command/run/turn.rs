@@ -75,7 +75,7 @@ impl Conversation {
             events.take_all(&mut early);
         }
         let has_form = request.output_schema.is_some();
-        let limits = Limits { turn: request.timeout, grace: self.grace };
+        let limit = request.timeout;
         let (started, signal) = self.start(session.run(request)).await?;
         let (events, cancel, result) = started.map_err(Failure::from)?.split();
         if let Some(answers) = &self.answers {
@@ -103,6 +103,7 @@ impl Conversation {
         };
         let asked = self.answers.as_ref().is_some_and(|answers| answers.has_cancelled());
         let cancelled = cancelled.or(asked.then_some(Cancelled::Program));
+        let limits = Limits { turn: limit, grace: self.grace, fate: self.tidings.fate() };
         self.summary.end(&result);
         self.presenter.finish(&result, &mut pieces);
         self.show_rest(pieces).await?;
@@ -146,8 +147,9 @@ impl Conversation {
                     self.withdraw(following.questions.withdraw()).await?;
                 }
                 Happened::Silence => {
-                    let status = self.presenter.status(following.heard.elapsed().as_secs());
-                    following.pieces.extend(status);
+                    let lost = self.tidings.now(self.presenter.is_watched(), self.colour);
+                    let goes_on = || self.presenter.status(following.heard.elapsed().as_secs());
+                    following.pieces.extend(lost.or_else(goes_on));
                 }
                 Happened::Signal(signal) if following.cancelled.is_some() => {
                     return Err(Trouble::Leave(signal));

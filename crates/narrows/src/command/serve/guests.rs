@@ -74,6 +74,8 @@ enum Fault {
 #[derive(Debug)]
 struct Named {
     who: String,
+    /// Its line and column.
+    at: (usize, usize),
     scopes: Option<Vec<String>>,
 }
 
@@ -170,12 +172,14 @@ impl Guests {
     }
 
     /// What those are told who may not come in.
-    pub(super) fn lobby() -> Lobby {
+    pub(super) fn lobby(stranger: &Principal) -> Lobby {
         Lobby {
             id: "os-user".to_owned(),
             name: "User of this machine".to_owned(),
-            description: "connect as the user who serves this operator, or as one whom its --identities name"
-                .to_owned(),
+            description: format!(
+                "you are {} here: connect as the user who serves this operator, or as one whom its --identities name",
+                stranger.id
+            ),
         }
     }
 }
@@ -194,7 +198,7 @@ pub(super) async fn turn_away(
     {
         tracing::error!(%error, "that somebody was not let in could not be recorded");
     }
-    let lobby = Guests::lobby();
+    let lobby = Guests::lobby(stranger);
     let telling = async {
         while let Some(frame) = client.receiver.recv().await {
             if let Some(answer) = lobby.answer(frame.view())
@@ -215,6 +219,19 @@ pub(super) async fn turn_away(
 /// Whether a file says who may come in.
 pub(in crate::command) fn check_file(path: &Path) -> Result<(), Failure> {
     read(path).map(drop)
+}
+
+/// Those in a file who never come where a bus says who they are: the name, its line and column.
+pub(in crate::command) fn unknown_to_bus(path: &Path) -> Vec<(String, usize, usize)> {
+    // One that cannot be read is told as that.
+    let named = read(path).unwrap_or_default();
+    let shown = named.into_iter().filter(|named| is_shown(&named.who));
+    shown.map(|Named { who, at: (line, column), .. }| (who, line, column)).collect()
+}
+
+/// Whether somebody is known by what they have shown to us, and not to a bus.
+fn is_shown(who: &str) -> bool {
+    who.starts_with("token:") || who.starts_with("cert:")
 }
 
 fn read(path: &Path) -> Result<Vec<Named>, Failure> {
@@ -258,7 +275,8 @@ fn parse(text: &str) -> Result<Vec<Named>, GuestsError> {
             check_scope(scope.get_ref()).map_err(|error| wrong(scope.span().start, error.into()))?;
         }
         let scopes = scopes.map(|scopes| scopes.into_iter().map(Spanned::into_inner).collect());
-        named.push(Named { who, scopes });
+        let GuestsError { line, column, .. } = wrong(at, Fault::Form(String::new()));
+        named.push(Named { who, at: (line, column), scopes });
     }
     Ok(named)
 }

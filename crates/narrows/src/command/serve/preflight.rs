@@ -16,7 +16,7 @@ use super::bounds::{Bounds, Unenforceable, asked};
 use super::keys::{KeyFiles, Keys, USUAL};
 use super::person::roles_of;
 use super::shim::Shim;
-use super::version;
+use super::{toolless, version};
 use crate::nearest::nearest;
 use crate::terminal::line;
 
@@ -61,6 +61,7 @@ fn look(root: &Path, bundle: &Bundle) -> (KeyFiles, Findings) {
         findings.push(unenforceable(&refused, bundle));
     }
     emptied(bundle).into_iter().for_each(|finding| findings.push(finding));
+    toolless::look(bundle).into_iter().for_each(|finding| findings.push(finding));
     (keys, findings)
 }
 

@@ -121,6 +121,7 @@ impl Feed {
     async fn again(&self, last: &str, backoff: &mut Backoff, mut wait: Duration) -> Result<Response, News> {
         let grace = self.wire.options.grace;
         let deadline = Instant::now() + grace;
+        let _missing = self.wire.watch.lost(Instant::now(), deadline);
         let mut why = DialError::Io("it was cut off".to_owned());
         loop {
             let attempt = async {

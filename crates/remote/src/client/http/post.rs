@@ -37,6 +37,7 @@ pub(super) async fn post(wire: &Wire, connection: &str, session: Option<&str>, l
     let grace = wire.options.grace;
     let deadline = Instant::now() + grace;
     let mut backoff = Backoff::new();
+    let mut missing = None;
     loop {
         let last = match attempt(wire, connection, session, &frame).await {
             Tried::Posted(posted) => return posted,
@@ -50,6 +51,10 @@ pub(super) async fn post(wire: &Wire, connection: &str, session: Option<&str>, l
         };
         if last.is_final() {
             return Posted::Lost(Lost::Dial(last));
+        }
+        // Whoever answers is there.
+        if !matches!(last, DialError::Status { .. }) {
+            missing.get_or_insert_with(|| wire.watch.lost(Instant::now(), deadline));
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let wait = backoff.after(&last, left, wire.options.connect);

@@ -319,8 +319,8 @@ impl Talk {
     }
 
     /// The answers to all that is open.
-    pub(super) fn fail(&mut self, why: &str) -> Vec<Frame> {
-        self.open.fail(why, 1)
+    pub(super) fn fail(&mut self, lost: &Lost) -> Vec<Frame> {
+        self.open.fail(lost, 1)
     }
 
     /// Ends the connection.

@@ -87,3 +87,22 @@ async fn what_is_no_longer_kept_is_said_to_be_lost() {
         assert_eq!((id, &update["params"]["update"]["number"]), (Some(number), &json!(number)));
     }
 }
+
+#[tokio::test]
+async fn who_leaves_in_order_was_not_broken() {
+    let running = start(listener(), Limits::default());
+    let at = running.address;
+    let connection = connect(at).await;
+    let (own, session) = (
+        Stream::open(at, &connection, None, None).await,
+        Stream::open(at, &connection, Some("s"), None).await,
+    );
+    // As clients do it: the streams are closed, and then the connection.
+    drop((own, session));
+    assert_eq!(ask(at, "DELETE", &[("acp-connection-id", &connection)], "").await.status, 202);
+    // And one that comes back after a cut, which is counted as soon as that is known.
+    let connection = connect(at).await;
+    drop(Stream::open(at, &connection, Some("s"), None).await);
+    let _again = Stream::open(at, &connection, Some("s"), Some(0)).await;
+    fates(&running, [1, 1, 0, 0]).await;
+}
