@@ -15,8 +15,8 @@ use crate::config::Config;
 /// How many may wait for a status at once.
 const ASKERS: usize = 64;
 
-/// How many may wait to be let in.
-const NEWCOMERS: usize = 1024;
+/// How many may wait to be let in: as many as may come at once where there was a network for all of them to lose.
+const NEWCOMERS: usize = 32 << 10;
 
 /// A client that comes in through a descriptor of the caller's.
 #[derive(Clone, Debug, PartialEq, Eq)]
