@@ -15,7 +15,7 @@ use crate::config::Config;
 /// How many may wait for a status at once.
 const ASKERS: usize = 64;
 
-/// How many may wait to be let in: as many as may come at once where there was a network for all of them to lose.
+/// How many may wait to be let in: after a network was down all clients come back at once.
 const NEWCOMERS: usize = 32 << 10;
 
 /// A client that comes in through a descriptor of the caller's.
