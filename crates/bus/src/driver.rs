@@ -2,8 +2,7 @@
 //!
 //! Readiness is edge-triggered and remembered, so whoever had more than fits into one read stays on a list and is read
 //! again in the next round, after everybody else. All reads share one buffer; lines are cut in it where they stand and
-//! shown to the [`Brain`], which appends to queues. When everybody was read, each queue is written once; what a worker says
-//! at length goes on at once, so that its clients and the loop work at the same time.
+//! shown to the [`Brain`], which appends to queues. When everybody was read, each queue is written once.
 
 mod asking;
 mod brain;
@@ -342,39 +341,27 @@ impl<B: Brain> Driver<B> {
                 self.outcome.look = false;
                 self.watch_queues();
             }
-            self.take_outcome(now);
+            for slot in std::mem::take(&mut self.outcome.lost) {
+                self.drop_client(now, slot);
+            }
+            for place in std::mem::take(&mut self.outcome.drained) {
+                // Whoever was lost meanwhile is not told of again.
+                match place {
+                    Place::Client(slot) if self.ports.client(slot).is_some() => {
+                        self.ask(About::Client(slot), |brain, ports| {
+                            brain.client_drained(now, Client(slot), ports);
+                        });
+                    }
+                    Place::Stdin(slot) if self.ports.worker(slot).is_some() => {
+                        self.ask(About::Worker(slot), |brain, ports| {
+                            brain.worker_drained(now, Worker(slot), ports);
+                        });
+                    }
+                    _ => {}
+                }
+            }
             if !self.ports.is_busy() {
                 return;
-            }
-        }
-    }
-
-    /// Tells clients at once what a worker has said, so that they can begin with it while others are still being read.
-    fn tell_clients(&mut self, now: Time) {
-        self.ports.flush_clients(self.poll.registry(), &mut self.outcome);
-        // Not later: by then a slot may be another's.
-        self.take_outcome(now);
-    }
-
-    /// Sees to those of whom writing has shown something.
-    fn take_outcome(&mut self, now: Time) {
-        for slot in std::mem::take(&mut self.outcome.lost) {
-            self.drop_client(now, slot);
-        }
-        for place in std::mem::take(&mut self.outcome.drained) {
-            // Whoever was lost meanwhile is not told of again.
-            match place {
-                Place::Client(slot) if self.ports.client(slot).is_some() => {
-                    self.ask(About::Client(slot), |brain, ports| {
-                        brain.client_drained(now, Client(slot), ports);
-                    });
-                }
-                Place::Stdin(slot) if self.ports.worker(slot).is_some() => {
-                    self.ask(About::Worker(slot), |brain, ports| {
-                        brain.worker_drained(now, Worker(slot), ports);
-                    });
-                }
-                _ => {}
             }
         }
     }

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use crate::envelope::{Envelope, Kind, Span};
+use crate::skip::{self, Job, Skip};
 use crate::view::View;
 
 /// Longer lines are not remembered: to compare them is no longer cheap, and they are no chunks of a stream.
@@ -44,7 +45,7 @@ impl Alike {
         if new.start > new.end
             || !line.starts_with(head)
             || !line.ends_with(tail)
-            || !is_plain(&line[new.clone()])
+            || string_end(line, new.start) != Some(new.end)
         {
             return None;
         }
@@ -80,10 +81,8 @@ fn changed(last: &[u8], line: &[u8]) -> Option<Range<usize>> {
     if line.get(start.checked_sub(2)?) != Some(&b':') || is_inside(&line[..start - 1]) {
         return None;
     }
-    let end = start + memchr::memchr(b'"', &line[start..])?;
-    let last_end = start + memchr::memchr(b'"', &last[start..])?;
-    let same_rest = line[end..] == last[last_end..];
-    (same_rest && is_plain(&line[start..end]) && is_plain(&last[start..last_end])).then_some(start..end)
+    let (end, last_end) = (string_end(line, start)?, string_end(last, start)?);
+    (line[end..] == last[last_end..]).then_some(start..end)
 }
 
 /// Whether the beginning `text` of a line ends within a string.
@@ -100,12 +99,19 @@ fn is_inside(text: &[u8]) -> bool {
     inside
 }
 
-/// Whether this may stand in a JSON string as it is. What needs an escape is left to the scan.
+/// The end of the string that begins at `at`, if it is one.
 #[inline]
-fn is_plain(text: &[u8]) -> bool {
-    let plain =
-        text.iter().fold(true, |plain, &byte| plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\'));
-    plain && (text.is_ascii() || std::str::from_utf8(text).is_ok())
+fn string_end(line: &[u8], at: usize) -> Option<usize> {
+    struct End<'a>(&'a [u8], usize);
+    impl Job for End<'_> {
+        type Out = Option<usize>;
+
+        #[inline(always)]
+        fn run<S: Skip>(self, skip: S) -> Self::Out {
+            Some(skip.strict_string(self.0, self.1)?.quote)
+        }
+    }
+    skip::run(End(line, at))
 }
 
 impl Envelope {
@@ -126,28 +132,12 @@ impl Envelope {
         })
     }
 
-    /// The same with all that ends behind `from` moved as far as `from` is from `to`.
+    /// The same with all that ends behind `from` moved as far as `from` is from `to`. What is absent stands before everything.
+    #[inline]
     fn moved(&self, from: usize, to: usize) -> Self {
-        let shift = |span: Span| {
-            if !span.is_some() {
-                return span;
-            }
-            let place = span.range();
-            let at = |position: usize| if position >= from { position - from + to } else { position };
-            Span::new(at(place.start), at(place.end))
-        };
-        Self {
-            version: shift(self.version),
-            id: shift(self.id),
-            method: shift(self.method),
-            params: shift(self.params),
-            result: shift(self.result),
-            error: shift(self.error),
-            session: shift(self.session),
-            request_id: shift(self.request_id),
-            top_session: shift(self.top_session),
-            pool: shift(self.pool),
-        }
+        let [version, id, method, params, result, error, session, request_id, top_session, pool] =
+            self.spans().map(|span| span.moved(from, to));
+        Self { version, id, method, params, result, error, session, request_id, top_session, pool }
     }
 }
 
@@ -191,7 +181,13 @@ mod tests {
         // Another session, and another after it.
         check(&[&one, &two, &chunk("t", "x")], false);
         check(&[&one, &chunk("t", "one"), &chunk("u", "one")], false);
-        for odd in [r"a\n", r#"a","x":"b"#, "a\u{1}", r"\", r#"a"}}}}"#] {
+        for escaped in
+            [r"a\n", r#"say \"x\""#, r"\\", r"\u00e9 and so on, as long as it takes to fill a vector \n"]
+        {
+            check(&[&one, &two, &chunk("s", escaped)], true);
+            check(&[&one, &chunk("s", escaped), &two], true);
+        }
+        for odd in [r#"a","x":"b"#, "a\u{1}", r"\", r"\x", r"\u00g0", r#"a"}}}}"#] {
             check(&[&one, &two, &chunk("s", odd)], false);
         }
         let cut = &two[..two.len() - 1];

@@ -34,6 +34,16 @@ impl Span {
         Self { start: start as u32, end: end as u32 }
     }
 
+    /// The same with each end that is at `from` or behind it moved as far as `from` is from `to`.
+    #[inline(always)]
+    pub(crate) fn moved(self, from: usize, to: usize) -> Self {
+        let at = |position: u32| {
+            let position = position as usize;
+            if position >= from { position - from + to } else { position }
+        };
+        Self::new(at(self.start), at(self.end))
+    }
+
     /// Whether the field is there. Where only the head of a message is known, its value may be cut off.
     #[must_use]
     #[inline]

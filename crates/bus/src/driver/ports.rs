@@ -372,19 +372,6 @@ impl Ports {
         }
     }
 
-    /// Writes once to clients for whom something waits, and leaves workers for later: they are written to when all clients were
-    /// read.
-    pub(super) fn flush_clients(&mut self, registry: &Registry, outcome: &mut Outcome) {
-        std::mem::swap(&mut self.dirty, &mut self.flushing);
-        for index in 0..self.flushing.len() {
-            match self.flushing[index] {
-                Place::Client(slot) => self.flush_client(slot, registry, outcome),
-                other => self.dirty.push(other),
-            }
-        }
-        self.flushing.clear();
-    }
-
     fn flush_client(&mut self, slot: u32, registry: &Registry, outcome: &mut Outcome) {
         let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { return };
         conn.outflow.dirty = false;

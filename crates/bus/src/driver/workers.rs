@@ -23,9 +23,6 @@ const NEWS_GRACE: Duration = Duration::from_millis(500);
 /// hold next to nothing.
 const WIDE: usize = 32;
 
-/// How much a worker has to say at once for its clients to be told before all others are read.
-const MUCH: usize = 4 << 10;
-
 impl<B: Brain> Driver<B> {
     /// Does what the core has ordered for workers.
     pub(super) fn carry_out(&mut self, now: Time) {
@@ -195,9 +192,6 @@ impl<B: Brain> Driver<B> {
         }));
         if handled.is_err() {
             self.excuse(About::Worker(slot));
-        }
-        if read >= MUCH {
-            self.tell_clients(now);
         }
         self.ports.list_worker(slot);
     }
