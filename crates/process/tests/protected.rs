@@ -8,10 +8,9 @@ mod common;
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
-use std::path::Path;
+use std::os::unix::fs::symlink;
 
-use cage::{PLACE, confined, directory, launches, mechanisms, output};
+use cage::{as_nobody, confined, directory, launches, mechanisms, output};
 use common::{Mark, QUICK, read_until};
 use narrows_process::{Support, spawn};
 
@@ -140,31 +139,8 @@ async fn a_protected_link_stays_as_it_is() {
 /// The same by somebody who is not root, and so needs a user namespace.
 #[tokio::test]
 async fn a_plain_user_has_protected_places_too() {
-    const NOBODY: u32 = 65534;
-    let setpriv = Path::new("/usr/bin/setpriv");
-    if !rustix::process::geteuid().is_root() || !setpriv.exists() {
-        eprintln!("not tried: it takes root, and setpriv");
-        return;
-    }
-    let place = tempfile::tempdir().unwrap();
-    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let [program, home] = ["program", "home"].map(|name| place.path().join(name));
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::create_dir(&home).unwrap();
-    chown(&home, Some(NOBODY), Some(NOBODY)).unwrap();
-    let mut spec = Mark::new().shell("");
-    spec.program = setpriv.into();
-    let id = |name: &str| format!("--{name}={NOBODY}").into();
-    spec.args = vec![id("reuid"), id("regid"), "--clear-groups".into(), program.into()];
     let tests = ["protected_places_stay_as_they_are", "a_protected_link_stays_as_it_is", "role"];
-    spec.args.extend(tests.map(Into::into));
-    spec.args.extend(["--exact", "--nocapture"].map(Into::into));
-    spec.env.set(PLACE, &home);
-    spec.env.set(ROLE, "plain");
-    spec.cwd = Some(home);
-    spec.merge_stderr = true;
-    let text = output(spec).await;
+    let Some(text) = as_nobody(&tests, &[(ROLE, "plain")]).await else { return };
     assert!(text.contains("3 passed"), "{text}");
     let support = Support::landlock();
     if support.confined().files && !text.contains("cannot be had here") {

@@ -9,11 +9,10 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::time::Duration;
 
-use cage::{PLACE, directory, mechanisms, output};
+use cage::{as_nobody, directory, mechanisms, output};
 use common::{Mark, PATIENCE, QUICK, read_all, read_until};
 use narrows_process::{ExitClass, Mount, Sandbox, SpawnError, Spec, Support, spawn};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -232,34 +231,12 @@ async fn the_gateway_is_the_only_way_out() {
 /// The same by somebody who is not root, and so needs a user namespace.
 #[tokio::test]
 async fn a_plain_user_has_views_and_gateways_too() {
-    const NOBODY: u32 = 65534;
-    let setpriv = Path::new("/usr/bin/setpriv");
-    if !rustix::process::geteuid().is_root() || !setpriv.exists() {
-        eprintln!("not tried: it takes root, and setpriv");
-        return;
-    }
-    let place = tempfile::tempdir().unwrap();
-    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let [program, home] = ["program", "home"].map(|name| place.path().join(name));
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::create_dir(&home).unwrap();
-    chown(&home, Some(NOBODY), Some(NOBODY)).unwrap();
-    let mut spec = Mark::new().shell("");
-    spec.program = setpriv.into();
-    let id = |name: &str| format!("--{name}={NOBODY}").into();
-    spec.args = vec![id("reuid"), id("regid"), "--clear-groups".into(), program.into()];
     let tests = [
         "mounts_are_where_they_are_to_be_and_what_they_are_to_be",
         "nothing_else_of_this_machine_is_there",
         "the_gateway_is_the_only_way_out",
     ];
-    spec.args.extend(tests.map(Into::into));
-    spec.args.extend(["--exact", "--nocapture"].map(Into::into));
-    spec.env.set(PLACE, &home);
-    spec.cwd = Some(home);
-    spec.merge_stderr = true;
-    let text = output(spec).await;
+    let Some(text) = as_nobody(&tests, &[]).await else { return };
     assert!(text.contains("3 passed"), "{text}");
 }
 

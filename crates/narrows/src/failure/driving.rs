@@ -152,14 +152,19 @@ fn refused(stage: Stage, error: &RpcError) -> Failure {
     let details = details(error.data.as_ref());
     let reason = std::io::Error::other(format!("{}{details} ({})", line(&error.message), error.code));
     let rpc = Some(Box::new(error.clone()));
-    if stage == Stage::Initialize {
-        let failure = Failure { rpc, ..Failure::new(Code::Protocol, message).because(&reason) };
-        return if error.is(RpcCode::MethodNotFound) { failure.hint(NOT_AN_AGENT) } else { failure };
-    }
     let is_gone = error.is(RpcCode::WorkerLost);
-    let failure = Failure { rpc, is_gone, ..Failure::new(Code::Agent, message).because(&reason) };
     let retryable =
         error.data.as_ref().and_then(|data| data.get("retryable")).and_then(serde_json::Value::as_bool);
+    let code = match stage {
+        // Whoever carries messages answers so for an agent that cannot be had now.
+        Stage::Initialize if is_gone || retryable == Some(true) => Code::Start,
+        Stage::Initialize => Code::Protocol,
+        _ => Code::Agent,
+    };
+    let failure = Failure { rpc, is_gone, ..Failure::new(code, message).because(&reason) };
+    if stage == Stage::Initialize && error.is(RpcCode::MethodNotFound) {
+        return failure.hint(NOT_AN_AGENT);
+    }
     if error.data.as_ref().is_some_and(|data| data["code"] == "cwd_outside_root") {
         return failure
             .hint("a session lives where you are, or where --cwd DIR says: name a directory in there");

@@ -8,16 +8,7 @@ use serde_json::{Value, json};
 
 use crate::bus_support::{Bus, Peer, command, write};
 use crate::serve::asks;
-use crate::serve_support::{Governed, acp};
-
-const READ: &str = r#"
-[[turn]]
-steps = [
-  { tool = { id = "c", title = "Look", kind = "read", path = "a.txt" } },
-  { tool_update = { id = "c", status = "completed", text = "seen" } },
-  { say = "done" },
-]
-"#;
+use crate::serve_support::{Governed, READ, acp};
 
 /// A bus whose clients come in by a unix socket and by a port, with a pool of this manifest.
 fn bus<'a>(governed: &'a Governed, more: &str) -> Bus<'a> {

@@ -197,6 +197,26 @@ fn no_agent_at_all() {
 }
 
 #[test]
+fn an_agent_that_cannot_be_had_now() {
+    // As a bus answers while a pool of its rests.
+    let resting = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32012,"message":"the pool rests","data":{"retryable":true,"retryAfterMs":900}}}"#;
+    assert_snapshot!(told(&[resting], &["Hi"]), @"
+    --- stderr ---
+    error: the agent answered `initialize` with an error
+      because: the pool rests (-32012)
+    hint: the agent says that it may work later
+    --- exit 5 ---
+    ");
+    let lost = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the agent exited"}}"#;
+    assert_snapshot!(told(&[lost], &["Hi"]), @"
+    --- stderr ---
+    error: the agent answered `initialize` with an error
+      because: the agent exited (-32010)
+    --- exit 5 ---
+    ");
+}
+
+#[test]
 fn versions_that_do_not_meet() {
     let newer = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"no","data":{"requested":1,"supported":[2]}}}"#;
     assert_snapshot!(told(&[newer], &["Hi"]), @"

@@ -2,16 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::serve_support::{Governed, open, session};
-
-const READ: &str = r#"
-[[turn]]
-steps = [
-  { tool = { id = "c", title = "Look", kind = "read", path = "a.txt" } },
-  { tool_update = { id = "c", status = "completed", text = "seen" } },
-  { say = "done" },
-]
-"#;
+use crate::serve_support::{Governed, READ, open, session};
 
 const FAIL: &str = r#"
 [[turn]]

@@ -5,18 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use crate::serve_support::{Governed, policy, session};
+use crate::serve_support::{Governed, READ, policy, session};
 
 /// Looks at a file, and says so.
-const READ: &str = r#"
-[[turn]]
-steps = [
-  { tool = { id = "c", title = "Look", kind = "read", path = "a.txt" } },
-  { tool_update = { id = "c", status = "completed", text = "seen" } },
-  { say = "done" },
-]
-"#;
-
 /// A workspace where so much may be read.
 fn governed(budget: &str) -> Governed {
     let governed = Governed::bridge(READ);

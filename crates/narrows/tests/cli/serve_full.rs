@@ -5,17 +5,8 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::json;
 
-use crate::serve_support::{Governed, session};
+use crate::serve_support::{Governed, READ, session};
 use crate::talk::Talk;
-
-const READ: &str = r#"
-[[turn]]
-steps = [
-  { tool = { id = "c", title = "Look", kind = "read", path = "a.txt" } },
-  { tool_update = { id = "c", status = "completed", text = "seen" } },
-  { say = "done" },
-]
-"#;
 
 /// The same command, to which a file that may not grow is like a disk that is full.
 fn told_of_a_full_disk(serve: &Command, governed: &Governed) -> Command {

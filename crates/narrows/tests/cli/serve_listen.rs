@@ -8,16 +8,7 @@ use serde_json::{Value, json};
 
 use crate::bus_support::{Bus, Peer};
 use crate::serve::asks;
-use crate::serve_support::{DEMO, Governed, acp, server};
-
-pub(crate) const READ: &str = r#"
-[[turn]]
-steps = [
-  { tool = { id = "c", title = "Look", kind = "read", path = "a.txt" } },
-  { tool_update = { id = "c", status = "completed", text = "seen" } },
-  { say = "done" },
-]
-"#;
+use crate::serve_support::{DEMO, Governed, READ, acp, server};
 
 /// A user that every machine has and nobody is.
 const NOBODY: u32 = 65_534;

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::bus_support::Peer;
-use crate::serve_listen::READ;
-use crate::serve_support::{Governed, acp, session};
+use crate::serve_support::{Governed, READ, acp, session};
 use crate::serve_web::{TOKENS, listening, opened, token};
 
 const NOISY: &str = r#"

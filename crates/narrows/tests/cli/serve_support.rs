@@ -192,6 +192,16 @@ pub(crate) fn session(talk: &mut Talk<'_>, governed: &Governed) -> String {
     answer["result"]["sessionId"].as_str().expect("a text").to_owned()
 }
 
+/// An agent that reads a file and says so.
+pub(crate) const READ: &str = r#"
+[[turn]]
+steps = [
+  { tool = { id = "c", title = "Look", kind = "read", path = "a.txt" } },
+  { tool_update = { id = "c", status = "completed", text = "seen" } },
+  { say = "done" },
+]
+"#;
+
 /// What the built-in agent needs to answer without a model.
 pub(crate) const DEMO: [&str; 4] = ["--base-url", "builtin:demo", "--model", "m"];
 

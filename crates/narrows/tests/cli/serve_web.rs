@@ -7,8 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::bus_support::{Bus, Peer};
-use crate::serve_listen::READ;
-use crate::serve_support::{DEMO, Governed, acp, server};
+use crate::serve_support::{DEMO, Governed, READ, acp, server};
 
 /// One that listens for WebSocket and HTTP.
 pub(crate) fn listening<'a>(governed: &'a Governed, args: &[&str]) -> Bus<'a> {

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test file uses another part of it")]
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 
 use narrows_process::{Sandbox, Spec, Support, spawn};
@@ -55,4 +56,33 @@ pub(crate) async fn output(spec: Spec) -> String {
     let text = read_all(&mut child).await;
     timeout(PATIENCE, child.wait()).await.unwrap();
     text
+}
+
+/// What these tests of this program say when somebody runs them who is not root; nothing where that cannot be tried.
+pub(crate) async fn as_nobody(tests: &[&str], env: &[(&str, &str)]) -> Option<String> {
+    const NOBODY: u32 = 65534;
+    let setpriv = Path::new("/usr/bin/setpriv");
+    if !rustix::process::geteuid().is_root() || !setpriv.exists() {
+        eprintln!("not tried: it takes root, and setpriv");
+        return None;
+    }
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let [program, home] = ["program", "home"].map(|name| place.path().join(name));
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(&home).unwrap();
+    chown(&home, Some(NOBODY), Some(NOBODY)).unwrap();
+    let mut spec = Mark::new().shell("");
+    spec.program = setpriv.into();
+    let id = |name: &str| format!("--{name}={NOBODY}").into();
+    spec.args = vec![id("reuid"), id("regid"), "--clear-groups".into(), program.into()];
+    spec.args.extend(tests.iter().chain(&["--exact", "--nocapture"]).map(Into::into));
+    spec.env.set(PLACE, &home);
+    for (name, value) in env {
+        spec.env.set(name, value);
+    }
+    spec.cwd = Some(home);
+    spec.merge_stderr = true;
+    Some(output(spec).await)
 }
