@@ -36,7 +36,7 @@ pub(crate) use audit::{Audit, AuditCommand, AuditFormat, AuditHead, AuditKeygen,
 pub(crate) use bus::{Bus, BusCommand, BusStatus, LogFormat};
 pub(crate) use chat::Chat;
 pub(crate) use check::{CheckFiles, CheckFormat};
-pub(crate) use connect::{Connect, RemoteArgs, target};
+pub(crate) use connect::{Connect, NamedBy, RemoteArgs, target};
 pub(crate) use model::ModelArgs;
 pub(crate) use policy::{Check, Circumstances, Explain, Policy, PolicyCommand, Test, Wanted};
 pub(crate) use serve::{Approve, Serve};

@@ -162,7 +162,7 @@ fn elsewhere(wanted: &str, args: &AgentArgs) -> Result<Chosen, Failure> {
         Err(_) => return Err(Failure::relative(wished)),
     };
     let agent = Agent::new(target.to_string(), Spec::new(""));
-    let remote = Some(Remote::new(target, &args.remote)?);
+    let remote = Some(Remote::of_flags(target, &args.remote)?);
     Ok(Chosen { model: args.model.model.clone(), remote, ..Chosen::of(agent, cwd) })
 }
 

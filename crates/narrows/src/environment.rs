@@ -43,7 +43,7 @@ pub(crate) const CONFIG: &str = "NARROWS_CONFIG";
 /// The remote agent that a bare `narrows acp` is.
 pub(crate) const CONNECT: &str = "NARROWS_CONNECT";
 
-/// The file that has the token for it in it.
+/// The file that has the token for a remote agent in it.
 pub(crate) const TOKEN_FILE: &str = "NARROWS_TOKEN_FILE";
 
 /// The file of the certificate that shows it who we are.
@@ -99,7 +99,7 @@ pub(crate) const ALL: &[(&str, &str)] = &[
     (CONFIG, "the configuration file [narrows/narrows.toml in XDG_CONFIG_HOME]"),
     (ENDPOINT, "the endpoint of it to use"),
     (CONNECT, "the URL of the remote agent that a bare `narrows acp` is"),
-    (TOKEN_FILE, "the file that has the token for it in it"),
+    (TOKEN_FILE, "the file that has the token for a remote agent in it"),
     (CERT_FILE, "the file of the certificate that shows it who we are"),
     (KEY_FILE, "the file of the private key of that"),
     (DATA_DIR, "where sessions are kept [~/.local/share/narrows]"),

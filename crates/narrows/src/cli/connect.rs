@@ -14,7 +14,7 @@ const REMOTE: &str = "Remote agents";
 /// Be an agent on stdin and stdout that is really a remote one
 ///
 /// For editors, which start it by themselves and talk to it as to any other agent. URL says where the agent is: ws://, wss://,
-/// http:// and https:// with the path of its endpoint, which is usually /acp, tcp://HOST:PORT, or unix:PATH.
+/// http:// and https:// with the path of its endpoint, which is /acp if there is none, tcp://HOST:PORT, or unix:PATH.
 ///
 /// A connection that breaks is made again, and what was on the way is sent again, each message once, if the server can do that;
 /// `narrows bus` can. The editor notices nothing but time. If it cannot be done, or not within --grace, every open request is
@@ -42,6 +42,10 @@ pub(crate) struct RemoteArgs {
     #[arg(long, value_name = "FILE", help_heading = REMOTE)]
     pub(crate) token_file: Option<PathBuf>,
 
+    /// What has named that file.
+    #[arg(skip)]
+    pub(crate) token_by: NamedBy,
+
     /// A file of certificate authorities to trust beside the system's
     #[arg(long, value_name = "FILE", help_heading = REMOTE)]
     pub(crate) ca: Option<PathBuf>,
@@ -57,6 +61,15 @@ pub(crate) struct RemoteArgs {
     /// How long it is tried to have a lost connection again [default: 300s]
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = REMOTE)]
     pub(crate) grace: Option<Duration>,
+}
+
+/// What has named a file, for whoever has to mend it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum NamedBy {
+    #[default]
+    Flag,
+    Variable,
+    Setting,
 }
 
 /// Reads where a remote agent is.

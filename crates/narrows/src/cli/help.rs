@@ -324,7 +324,14 @@ pub(super) const CONNECT_CODES: &[(Code, &str)] = &[
 ];
 
 /// What matters to `narrows connect`.
-pub(super) const CONNECT_VARIABLES: &[&str] = &[environment::LOG, "SSL_CERT_FILE", "SSL_CERT_DIR"];
+pub(super) const CONNECT_VARIABLES: &[&str] = &[
+    environment::LOG,
+    environment::TOKEN_FILE,
+    environment::CERT_FILE,
+    environment::KEY_FILE,
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
 
 /// Of `narrows fake-agent`.
 pub(super) const FAKE_AGENT: &[Example] = &[

@@ -4,7 +4,6 @@
 //! us, because every child has a guardian, and the store is written so that dying at any moment is safe.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use narrows_link::{CloseReason, Sender};
 use narrows_rpc::Peer;
 use tokio::time::{sleep, timeout};
 
-use crate::cli::{Acp, Cli, ModelArgs, target};
+use crate::cli::{Acp, Cli, ModelArgs, RemoteArgs, target};
 use crate::config::{self, Flags, Layer, Variables};
 use crate::drive::Remote;
 use crate::environment;
@@ -99,9 +98,6 @@ fn elsewhere(args: &Acp) -> Result<Option<Remote>, Failure> {
     let variables = Variables::of_process();
     // A variable for whoever can set nothing else must not depend on a file that is about something else.
     let said = variables.text(environment::CONNECT)?.map(str::to_owned);
-    let path = |name| variables.get(name).map(PathBuf::from);
-    let token_file = path(environment::TOKEN_FILE);
-    let own = (path(environment::CERT_FILE), path(environment::KEY_FILE));
     let loaded = config::load(model.config.as_deref(), &variables);
     let (file, said) = match (loaded, said) {
         (Ok(loaded), said) => (loaded.file.map(|file| file.acp).unwrap_or_default(), said),
@@ -123,10 +119,7 @@ fn elsewhere(args: &Acp) -> Result<Option<Remote>, Failure> {
         // What shows one agent who we are is not shown to another.
         (remote.token_file, remote.cert, remote.key) = (None, None, None);
     }
-    remote.token_file = token_file.or(remote.token_file);
-    if own != (None, None) {
-        (remote.cert, remote.key) = own;
-    }
+    let remote = RemoteArgs::of_variables(&variables, &target).or(remote);
     Ok(Some(Remote::new(target, &remote)?))
 }
 

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Serves until the editor has gone, or the agent is lost.
 pub(super) fn execute(args: Connect) -> Result<ExitCode, Failure> {
-    serve(&Remote::new(args.url, &args.remote)?)
+    serve(&Remote::of_flags(args.url, &args.remote)?)
 }
 
 /// The same for whoever knows the agent otherwise.

@@ -11,7 +11,7 @@ use super::agents::{AgentEntry, agent};
 use super::error::Origin;
 use super::layer::{Header, Hidden, Key, Layer, Proxy};
 use super::read::{Node, Read, Source, Table};
-use crate::cli::{Errors, RemoteArgs, target, value};
+use crate::cli::{Errors, NamedBy, RemoteArgs, target, value};
 use crate::nearest::nearest;
 
 /// The name of the endpoint that the variables form.
@@ -257,6 +257,7 @@ fn acp(node: Node<'_>, paths: Paths<'_>) -> Read<Acp> {
     })?;
     let remote = RemoteArgs {
         token_file: table.read("token-file", |node| paths.read(node))?,
+        token_by: NamedBy::Setting,
         ca: table.read("ca", |node| paths.read(node))?,
         cert: table.read("cert", |node| paths.read(node))?,
         key: table.read("key", |node| paths.read(node))?,

@@ -112,6 +112,7 @@ fn a_remote_agent_is_read() {
     let text = "[acp]\nconnect = \"wss://bus.example/acp\"\ntoken-file = \"~/token\"\nca = \"ca.pem\"\ncert = \"me.pem\"\nkey = \"~/me.key\"\ngrace = \"10s\"";
     let remote = RemoteArgs {
         token_file: Some("/home/me/token".into()),
+        token_by: NamedBy::Setting,
         ca: Some("/c/ca.pem".into()),
         cert: Some("/c/me.pem".into()),
         key: Some("/home/me/me.key".into()),

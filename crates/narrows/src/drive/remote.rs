@@ -1,6 +1,6 @@
 //! Agents that are somewhere else.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +8,9 @@ use narrows_link::Link;
 use narrows_remote::client::{self, Connected, DialError, Lost, Outcome, OwnFiles, Secret, Standing, Target};
 use tokio::time::timeout;
 
-use crate::cli::RemoteArgs;
+use crate::cli::{NamedBy, RemoteArgs};
+use crate::config::Variables;
+use crate::environment;
 use crate::failure::Failure;
 
 /// How long a goodbye may take.
@@ -30,11 +32,17 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
+    /// The one at `target`, of which variables say what flags do not.
+    pub(crate) fn of_flags(target: Target, flags: &RemoteArgs) -> Result<Self, Failure> {
+        let variables = RemoteArgs::of_variables(&Variables::of_process(), &target);
+        Self::new(target, &flags.clone().or(variables))
+    }
+
     /// The one at `target`; its token is read at once.
     pub(crate) fn new(target: Target, args: &RemoteArgs) -> Result<Self, Failure> {
         let usual = client::Options::default();
         let options = client::Options {
-            token: args.token_file.as_deref().map(token).transpose()?,
+            token: args.token_file.as_deref().map(|path| token(path, args.token_by)).transpose()?,
             ca: args.ca.clone(),
             own: own(args)?,
             grace: args.grace.unwrap_or(usual.grace),
@@ -89,9 +97,40 @@ impl Remote {
     }
 }
 
+impl RemoteArgs {
+    /// What variables say about the agent at `target`, as far as it can be shown there.
+    pub(crate) fn of_variables(variables: &Variables, target: &Target) -> Self {
+        let meant =
+            variables.get(environment::CONNECT).map(|said| said.to_str().and_then(|said| said.parse().ok()));
+        if meant.is_some_and(|meant| meant.as_ref() != Some(target)) {
+            // What shows one agent who we are is not shown to another.
+            return Self::default();
+        }
+        let path = |name, is_shown: bool| variables.get(name).filter(|_| is_shown).map(PathBuf::from);
+        Self {
+            token_file: path(environment::TOKEN_FILE, !matches!(target, Target::Lines(_))),
+            token_by: NamedBy::Variable,
+            cert: path(environment::CERT_FILE, target.speaks_tls()),
+            key: path(environment::KEY_FILE, target.speaks_tls()),
+            ..Self::default()
+        }
+    }
+
+    /// The same, with what others say where these say nothing.
+    pub(crate) fn or(self, others: Self) -> Self {
+        let Self { token_file, token_by, ca, cert, key, grace } = self;
+        let (token_file, token_by) =
+            if token_file.is_some() { (token_file, token_by) } else { (others.token_file, others.token_by) };
+        // A key is of no use with the certificate of another.
+        let (cert, key) =
+            if (&cert, &key) == (&None, &None) { (others.cert, others.key) } else { (cert, key) };
+        Self { token_file, token_by, ca: ca.or(others.ca), cert, key, grace: grace.or(others.grace) }
+    }
+}
+
 /// The first of these flags that is given.
 pub(super) fn flag(args: &RemoteArgs) -> Option<&'static str> {
-    let RemoteArgs { token_file, ca, cert, key, grace } = args;
+    let RemoteArgs { token_file, token_by: _, ca, cert, key, grace } = args;
     let given = [
         ("--token-file", token_file.is_some()),
         ("--ca", ca.is_some()),
@@ -113,12 +152,16 @@ fn own(args: &RemoteArgs) -> Result<Option<OwnFiles>, Failure> {
 }
 
 /// The token in the file at `path`.
-fn token(path: &Path) -> Result<Secret, Failure> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| Failure::unreadable("--token-file", path, &error))?;
+fn token(path: &Path, by: NamedBy) -> Result<Secret, Failure> {
+    let by = match by {
+        NamedBy::Flag => "--token-file",
+        NamedBy::Variable => environment::TOKEN_FILE,
+        NamedBy::Setting => "`token-file` in [acp]",
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::unreadable(by, path, &error))?;
     let token = text.trim();
     if token.is_empty() || token.len() > LONGEST_TOKEN || token.contains(char::is_whitespace) {
-        return Err(Failure::no_token(path));
+        return Err(Failure::no_token(by, path));
     }
     Ok(Secret::from(token.to_owned()))
 }
@@ -134,8 +177,46 @@ mod tests {
         {
             let path = place.path().join("token");
             std::fs::write(&path, text).unwrap();
-            assert_eq!(token(&path).is_ok(), is_token, "{text:?}");
+            assert_eq!(token(&path, NamedBy::Flag).is_ok(), is_token, "{text:?}");
         }
-        assert!(token(&place.path().join("none")).is_err());
+        let told = |by| token(&place.path().join("none"), by).unwrap_err().message();
+        assert!(told(NamedBy::Flag).starts_with("--token-file: "));
+        assert!(told(NamedBy::Variable).starts_with("NARROWS_TOKEN_FILE: "));
+        assert!(told(NamedBy::Setting).starts_with("`token-file` in [acp]: "));
+    }
+
+    #[test]
+    fn variables_say_what_flags_do_not_and_only_where_it_is_meant() {
+        let all: [(&str, &str); 3] =
+            [("NARROWS_TOKEN_FILE", "t"), ("NARROWS_CERT_FILE", "c"), ("NARROWS_KEY_FILE", "k")];
+        let said = |more: &[(&str, &str)], url: &str| {
+            let pairs = all.iter().chain(more);
+            let variables = pairs.map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let RemoteArgs { token_file, cert, key, .. } =
+                RemoteArgs::of_variables(&variables, &url.parse().unwrap());
+            [token_file, cert, key].map(|path| path.is_some())
+        };
+        assert_eq!(said(&[], "wss://bus.example/acp"), [true; 3]);
+        assert_eq!(said(&[], "ws://127.0.0.1:1/acp"), [true, false, false]);
+        assert_eq!(said(&[], "unix:/run/bus"), [false; 3]);
+        let meant = [("NARROWS_CONNECT", "wss://bus.example/acp")];
+        assert_eq!(said(&meant, "wss://bus.example/acp"), [true; 3]);
+        assert_eq!(said(&meant, "wss://other.example/acp"), [false; 3]);
+
+        let variables = RemoteArgs {
+            token_file: Some("t".into()),
+            token_by: NamedBy::Variable,
+            cert: Some("c".into()),
+            key: Some("k".into()),
+            ..RemoteArgs::default()
+        };
+        assert_eq!(RemoteArgs::default().or(variables.clone()), variables);
+        let flags = RemoteArgs {
+            token_file: Some("other".into()),
+            cert: Some("other".into()),
+            key: Some("other".into()),
+            ..RemoteArgs::default()
+        };
+        assert_eq!(flags.clone().or(variables), flags);
     }
 }

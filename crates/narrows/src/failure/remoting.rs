@@ -9,8 +9,8 @@ use crate::terminal::line;
 
 impl Failure {
     /// There is no token in a file.
-    pub(crate) fn no_token(path: &Path) -> Self {
-        Self::new(Code::Usage, format!("--token-file: there is no token in {path:?}"))
+    pub(crate) fn no_token(by: &str, path: &Path) -> Self {
+        Self::new(Code::Usage, format!("{by}: there is no token in {path:?}"))
             .hint("a token is one word on one line; `narrows token new NAME` makes one on the server")
     }
 

@@ -127,6 +127,28 @@ fn who_is_driven_by_a_token_that_is_revoked_is_told_so() {
 }
 
 #[test]
+fn a_token_that_a_variable_names_is_shown_and_no_path_is_the_usual_one() {
+    let (place, away) = (Place::new(), Place::new());
+    away.file("laptop.token", &token(&place, &["new", "laptop"]).1);
+    let bus = start(&place);
+    let bare = bus.at[0].strip_suffix("/acp").expect("the usual path");
+    for url in [bare.to_owned(), bare.replace("http://", "ws://") + "/"] {
+        let run = || away.narrows(["run", "--agent", &url, "hello there"]);
+        let mut shown = run();
+        shown.env("NARROWS_TOKEN_FILE", "laptop.token");
+        let told = away.told_of(shown);
+        assert!(told.contains("hello there") && told.contains("--- exit 0 ---"), "{told}");
+        let told = away.told_of(run());
+        assert!(told.contains("wants to see a token") && told.contains("--- exit 5 ---"), "{told}");
+        let mut missing = run();
+        missing.env("NARROWS_TOKEN_FILE", "none");
+        let told = away.told_of(missing);
+        assert!(told.contains("error: NARROWS_TOKEN_FILE: \"none\" cannot be read"), "{told}");
+    }
+    bus.stop();
+}
+
+#[test]
 fn whoever_has_a_token_is_let_in_until_it_is_revoked() {
     let place = Place::new();
     let secret = token(&place, &["new", "laptop"]).1.trim().to_owned();

@@ -162,6 +162,13 @@ fn what_makes_no_sense_is_refused() {
     For more information, try '--help'.
     --- exit 2 ---
     ");
+    assert_snapshot!(told(&["connect", "tcp://127.0.0.1:9000/default"]), @r#"
+    --- stderr ---
+    error: invalid value 'tcp://127.0.0.1:9000/default' for '<URL>': "tcp://127.0.0.1:9000/default" must end with its port: which pool serves there is said by the listener
+
+    For more information, try '--help'.
+    --- exit 2 ---
+    "#);
     assert_snapshot!(told(&["connect", "ws://bus.example/acp", "--token-file", token]), @"
     --- stderr ---
     error: ws://bus.example/acp cannot be reached

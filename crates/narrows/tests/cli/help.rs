@@ -141,7 +141,7 @@ fn the_long_help() {
       NARROWS_CONFIG            the configuration file [narrows/narrows.toml in XDG_CONFIG_HOME]
       NARROWS_ENDPOINT          the endpoint of it to use
       NARROWS_CONNECT           the URL of the remote agent that a bare `narrows acp` is
-      NARROWS_TOKEN_FILE        the file that has the token for it in it
+      NARROWS_TOKEN_FILE        the file that has the token for a remote agent in it
       NARROWS_CERT_FILE         the file of the certificate that shows it who we are
       NARROWS_KEY_FILE          the file of the private key of that
       NARROWS_DATA_DIR          where sessions are kept [~/.local/share/narrows]

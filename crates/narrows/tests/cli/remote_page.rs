@@ -177,11 +177,13 @@ fn a_server_with_tls_and_certificates() {
     bare.env("NARROWS_CONFIG", &whole);
     talks(bare);
     let rest = away.file("rest.toml", &file);
-    let mut bare = away.narrows(["acp"]);
-    bare.env("NARROWS_CONFIG", &rest)
-        .env("NARROWS_CERT_FILE", "laptop.pem")
-        .env("NARROWS_KEY_FILE", "laptop.key");
-    talks(bare);
+    for words in [&["acp"][..], &["connect", url, "--ca", "ca.pem"]] {
+        let mut bare = away.narrows(words);
+        bare.env("NARROWS_CONFIG", &rest)
+            .env("NARROWS_CERT_FILE", "laptop.pem")
+            .env("NARROWS_KEY_FILE", "laptop.key");
+        talks(bare);
+    }
     let mut half = away.narrows(["acp"]);
     half.env("NARROWS_CONFIG", &rest).env("NARROWS_CERT_FILE", "laptop.pem");
     let told = away.told(half);

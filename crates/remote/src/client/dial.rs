@@ -121,11 +121,7 @@ pub(super) fn bearer(target: &Target, options: &Options) -> Result<Option<Header
 
 /// Whether our certificate can be shown there, if we have one.
 pub(super) fn certifiable(target: &Target, options: &Options) -> Result<(), DialError> {
-    let speaks_tls = match target {
-        Target::WebSocket(url) | Target::Http(url) => matches!(url.scheme(), "wss" | "https"),
-        Target::Lines(_) => false,
-    };
-    if options.own.is_some() && !speaks_tls { Err(DialError::Certless) } else { Ok(()) }
+    if options.own.is_some() && !target.speaks_tls() { Err(DialError::Certless) } else { Ok(()) }
 }
 
 /// A connection to `place`, a host and a port.

@@ -7,6 +7,9 @@ use std::str::FromStr;
 use narrows_link::socket::{Address, AddressError};
 use url::{Host, Url};
 
+/// What a URL without a path means, as it does where a bus listens.
+const USUAL_PATH: &str = "/acp";
+
 /// Where a remote agent is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -30,6 +33,9 @@ pub enum TargetError {
     /// A name or a password in it, which would be seen in lists of processes and logs.
     #[error("a URL must not have a name or a password in it")]
     Secrets,
+    /// More behind the port of lines, such as the pool of a listener.
+    #[error("{0:?} must end with its port: which pool serves there is said by the listener")]
+    Lines(String),
     /// For `tcp://` and `unix:`.
     #[error(transparent)]
     Address(#[from] AddressError),
@@ -45,11 +51,17 @@ impl Target {
         SCHEMES.iter().any(begins)
     }
 
+    /// Whether TLS is spoken there.
+    #[must_use]
+    pub fn speaks_tls(&self) -> bool {
+        matches!(self, Self::WebSocket(url) | Self::Http(url) if matches!(url.scheme(), "wss" | "https"))
+    }
+
     /// Whether what is sent there can be read on the way.
     pub(super) fn is_exposed(&self) -> bool {
         match self {
             Self::WebSocket(url) | Self::Http(url) => {
-                !matches!(url.scheme(), "wss" | "https") && !url.host().is_some_and(|host| is_here(&host))
+                !self.speaks_tls() && !url.host().is_some_and(|host| is_here(&host))
             }
             Self::Lines(Address::Unix(_)) => false,
             Self::Lines(Address::Tcp(host)) => {
@@ -59,6 +71,15 @@ impl Target {
             }
         }
     }
+}
+
+/// A place where lines are spoken.
+fn lines(text: &str) -> Result<Target, TargetError> {
+    let behind = text.strip_prefix("tcp://").and_then(|rest| rest.split_once(['/', '?', '#']));
+    if behind.is_some_and(|(_, rest)| !rest.is_empty()) {
+        return Err(TargetError::Lines(text.to_owned()));
+    }
+    Ok(Target::Lines(text.parse()?))
 }
 
 fn is_here(host: &Host<&str>) -> bool {
@@ -77,7 +98,7 @@ impl FromStr for Target {
             return Err(TargetError::Scheme(text.to_owned()));
         }
         if matches!(text.split(':').next(), Some("tcp" | "unix")) {
-            return Ok(Self::Lines(text.parse()?));
+            return lines(text);
         }
         let failed = |why: String| TargetError::Syntax(text.to_owned(), why);
         let mut url = Url::parse(text).map_err(|error| failed(error.to_string()))?;
@@ -88,6 +109,9 @@ impl FromStr for Target {
             return Err(failed("it has no host".to_owned()));
         }
         url.set_fragment(None);
+        if url.path() == "/" {
+            url.set_path(USUAL_PATH);
+        }
         match url.scheme() {
             "ws" | "wss" => Ok(Self::WebSocket(url)),
             "http" | "https" => Ok(Self::Http(url)),
@@ -125,7 +149,10 @@ mod tests {
     fn urls_are_told_apart() {
         check("ws://127.0.0.1:8787/acp", "ws://127.0.0.1:8787/acp", false);
         check("ws://localhost/acp#x", "ws://localhost/acp", false);
-        check("WS://[::1]:1", "ws://[::1]:1/", false);
+        check("WS://[::1]:1", "ws://[::1]:1/acp", false);
+        check("https://bus.example/", "https://bus.example/acp", false);
+        check("https://bus.example/?a", "https://bus.example/acp?…", false);
+        check("https://bus.example/other/", "https://bus.example/other/", false);
         check("ws://bus.example/acp?key=hunter2", "ws://bus.example/acp?…", true);
         check("wss://bus.example/acp", "wss://bus.example/acp", false);
         check("http://10.0.0.1/acp", "http://10.0.0.1/acp", true);
@@ -160,5 +187,8 @@ mod tests {
         assert_eq!("wss://me:pw@host/".parse::<Target>(), Err(TargetError::Secrets));
         assert!(matches!("ws://".parse::<Target>(), Err(TargetError::Syntax(..))));
         assert!(matches!("tcp://host".parse::<Target>(), Err(TargetError::Address(_))));
+        for text in ["tcp://127.0.0.1:9000/default", "tcp://host:1?x", "tcp://host/x"] {
+            assert_eq!(text.parse::<Target>(), Err(TargetError::Lines(text.to_owned())));
+        }
     }
 }
