@@ -156,7 +156,6 @@ mod tests {
         check("stdio://", "stdio:", None);
         check("ws://127.0.0.1:8787/acp", "ws://127.0.0.1:8787/acp", None);
         check("http://localhost:8787", "http://localhost:8787/acp", None);
-        check("http://localhost:8787/", "http://localhost:8787/acp", None);
         check("wss://0.0.0.0:443/a/b", "wss://0.0.0.0:443/a/b", None);
         check("https://[::]:443/", "https://[::]:443/", None);
     }

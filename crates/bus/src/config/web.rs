@@ -78,7 +78,7 @@ impl Web {
             address,
             "only localhost and addresses of this machine are possible, such as 0.0.0.0 for all of them",
         )?;
-        let path = if matches!(path, "" | "/") { USUAL } else { path };
+        let path = if path.is_empty() { USUAL } else { path };
         if !path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte)) {
             return Err("its path may have letters, digits, `/`, `-`, `.`, `_` and `~`");
         }
