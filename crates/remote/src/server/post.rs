@@ -31,7 +31,7 @@ const SHORT: usize = 64 << 10;
 pub(super) async fn message(
     shared: &Arc<Shared>,
     headers: &HeaderMap,
-    body: Incoming,
+    body: &mut Incoming,
     caller: Caller,
 ) -> Result<Reply, Refusal> {
     let json = text(headers, &CONTENT_TYPE)?.is_some_and(|value| is_type(value, "application/json"));
@@ -58,7 +58,7 @@ pub(super) async fn message(
 }
 
 /// All of the body, if it is not too long and does not take too long.
-async fn read(shared: &Shared, mut body: Incoming) -> Result<Bytes, Refusal> {
+async fn read(shared: &Shared, body: &mut Incoming) -> Result<Bytes, Refusal> {
     let too_long = || reply::refusal(StatusCode::PAYLOAD_TOO_LARGE, "the message is too long\n");
     let limit = shared.limits.max_message;
     if body.size_hint().lower() > limit as u64 {

@@ -7,6 +7,7 @@ mod kit;
 mod limits;
 mod logs;
 mod matrix;
+mod refused;
 mod replay;
 mod resumed;
 mod secure;

@@ -5,15 +5,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{
     ACCEPT, ACCESS_CONTROL_REQUEST_METHOD, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
 };
 use hyper::http::request::Parts;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode, Version};
 use narrows_wire::{Code, RpcError, message};
 use serde_json::json;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::channel::Channel;
 use super::door::Door;
@@ -32,6 +35,9 @@ use crate::identity::Identity;
 
 /// How often a stream of events shows that it is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// How much of the body of a request that is refused is read at most, and for how long.
+const HEARD_OUT: (usize, Duration) = (64 << 10, Duration::from_secs(1));
 
 /// The refusal of one more connection.
 pub(super) const TOO_MANY: Refusal = Refusal::Later(10, "too many connections\n");
@@ -56,24 +62,29 @@ impl Visit {
     pub(super) async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Result<Reply, Infallible> {
         // Only a WebSocket needs it, and it must be taken off before the rest.
         let upgrade = hyper::upgrade::on(&mut request);
-        let (parts, body) = request.into_parts();
+        let (parts, mut body) = request.into_parts();
         let allowed =
             guard::host(&self.door, &parts).and_then(|()| guard::origin(&self.door, &parts.headers));
-        let (mut reply, origin) = match allowed {
-            Ok(origin) => match self.lead(&parts, origin, body, upgrade).await {
-                Ok(reply) => {
-                    let told = reply.extensions().get().copied();
-                    if let Some(reason) = told.or_else(|| Reason::of(reply.status())) {
-                        self.shared.refusals.add(reason);
-                    }
-                    (reply, origin)
-                }
-                Err(denied) => (self.deny(denied), origin),
-            },
-            Err(denied) => (self.deny(denied), None),
+        let (led, origin) = match allowed {
+            Ok(origin) => (self.lead(&parts, origin, &mut body, upgrade).await, origin),
+            Err(denied) => (Err(denied), None),
         };
+        let is_refused = led.as_ref().map_or(true, |reply| Reason::of(reply.status()).is_some());
+        if is_refused && parts.version == Version::HTTP_2 {
+            hear_out(&mut body).await;
+        }
+        let mut reply = led.map_or_else(|denied| self.deny(denied), |reply| self.count(reply));
         reply::finish(&mut reply, origin);
         Ok(reply)
+    }
+
+    /// Counts a reply to somebody known, if it is a refusal.
+    fn count(&self, reply: Reply) -> Reply {
+        let told = reply.extensions().get().copied();
+        if let Some(reason) = told.or_else(|| Reason::of(reply.status())) {
+            self.shared.refusals.add(reason);
+        }
+        reply
     }
 
     fn deny(&self, denied: Denied) -> Reply {
@@ -102,7 +113,7 @@ impl Visit {
         &self,
         parts: &Parts,
         origin: Option<&str>,
-        body: Incoming,
+        body: &mut Incoming,
         upgrade: hyper::upgrade::OnUpgrade,
     ) -> Result<Reply, Denied> {
         let row = (parts.uri.path() == self.door.path)
@@ -177,6 +188,21 @@ impl Visit {
         channel.end();
         Ok(reply::empty(StatusCode::ACCEPTED))
     }
+}
+
+/// Reads what is left of a short body and keeps nothing of it: a stream of HTTP/2 whose body stays unread is reset behind its
+/// response, and some clients then know of the reset only.
+async fn hear_out(body: &mut Incoming) {
+    let (mut left, time) = HEARD_OUT;
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            let Some(rest) = left.checked_sub(length) else { return };
+            left = rest;
+        }
+    };
+    // Whoever is slower than that is answered all the same.
+    _ = timeout(time, reading).await;
 }
 
 /// The connection that a request names.

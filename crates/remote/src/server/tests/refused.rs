@@ -1,0 +1,134 @@
+//! Requests over HTTP/2 that are refused while their bodies are on the way.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::super::Limits;
+use super::kit::{LONG, listener, start, start_with_token};
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RESET: u8 = 3;
+const SETTINGS: u8 = 4;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// The head of a `POST`, with names and values as they are.
+fn head(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Vec<u8> {
+    let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    // `:method: POST` and `:scheme: http` of the static table, and two names of it.
+    let mut block = vec![0x83, 0x86, 0x04];
+    block.extend(text(path));
+    block.push(0x01);
+    block.extend(text(&address.to_string()));
+    for (name, value) in headers {
+        block.push(0);
+        block.extend(text(name));
+        block.extend(text(value));
+    }
+    frame(HEADERS, END_HEADERS, 1, &block)
+}
+
+/// The kinds of the frames that came on the stream, up to that which ends it, and what its body says.
+async fn hear(socket: &mut TcpStream) -> (Vec<u8>, String) {
+    let (mut kinds, mut said) = (Vec::new(), String::new());
+    loop {
+        let mut head = [0; 9];
+        timeout(LONG, socket.read_exact(&mut head)).await.expect("a frame in time").unwrap();
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        socket.read_exact(&mut payload).await.unwrap();
+        if head[5..] != 1_u32.to_be_bytes() || !matches!(head[3], DATA | HEADERS | RESET) {
+            continue;
+        }
+        kinds.push(head[3]);
+        if head[3] == DATA {
+            said.push_str(std::str::from_utf8(&payload).unwrap());
+        }
+        if head[3] == RESET || head[4] & END_STREAM != 0 {
+            return (kinds, said);
+        }
+    }
+}
+
+/// A request whose head is there and whose body is not.
+async fn begin(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> TcpStream {
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    socket.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
+    socket.write_all(&head(address, path, headers)).await.unwrap();
+    socket
+}
+
+/// Nothing is said before the body; by then the server has told how much it takes.
+async fn unanswered(socket: &mut TcpStream) {
+    let early = timeout(Duration::from_millis(100), hear(socket)).await;
+    assert!(early.is_err(), "before the body: {early:?}");
+}
+
+#[tokio::test]
+async fn a_short_body_is_heard_out_before_its_refusal() {
+    let (running, _, token) = start_with_token(Limits { max_message: 1000, ..Limits::default() });
+    let known = format!("Bearer {token}");
+    let (known, json) = (("authorization", &*known), ("content-type", "application/json"));
+    for (path, headers, expected) in [
+        ("/acp", &[("authorization", "Bearer nrw_wrong")][..], "not authorised\n"),
+        ("/acp", &[("origin", "https://evil.example")], "this origin is not on the list\n"),
+        ("/other", &[known], "there is nothing here\n"),
+        ("/acp", &[known], "only application/json is taken\n"),
+        ("/acp", &[known, json], "the message is too long\n"),
+    ] {
+        let mut socket = begin(running.address, path, headers).await;
+        unanswered(&mut socket).await;
+        for flags in [0, 0, 0, END_STREAM] {
+            socket.write_all(&frame(DATA, flags, 1, &[b'x'; 16 << 10])).await.unwrap();
+        }
+        assert_eq!(hear(&mut socket).await, (vec![HEADERS, DATA], expected.to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn a_long_body_or_one_that_does_not_come_is_not_waited_for() {
+    let running = start(listener(), Limits::default());
+    let refused = (vec![HEADERS, DATA], "only application/json is taken\n".to_owned());
+    let began = Instant::now();
+    let mut socket = begin(running.address, "/acp", &[]).await;
+    assert_eq!(hear(&mut socket).await, refused);
+    assert!(began.elapsed() < LONG / 2);
+    let mut socket = begin(running.address, "/acp", &[]).await;
+    unanswered(&mut socket).await;
+    for _ in 0..5 {
+        socket.write_all(&frame(DATA, 0, 1, &[b'x'; 16 << 10])).await.unwrap();
+    }
+    assert_eq!(hear(&mut socket).await, refused);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn curl_knows_the_status() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        println!("skipped: there is no curl");
+        return;
+    }
+    let running = start(listener(), Limits::default());
+    let url = format!("http://{}/acp", running.address);
+    let body = "x".repeat(40_000);
+    for (origin, status) in [("https://evil.example", "403"), ("https://app.example", "415")].repeat(10) {
+        let mut command = Command::new("curl");
+        command.args(["-q", "--noproxy", "*", "-sS", "--max-time", "20", "--http2-prior-knowledge"]);
+        command.args(["-o", "/dev/null", "-w", "%{http_code}", "--data-binary", &body]);
+        command.args(["-H", &format!("origin: {origin}"), &url]);
+        let done = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+        let (said, error) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        // A curl that knows no HTTP/2 says that alone.
+        assert!(done.status.code() == Some(1) || (said == status && done.status.success()), "{said} {error}");
+    }
+}
