@@ -96,6 +96,11 @@ impl Stream {
         self.wake();
     }
 
+    /// Whether nobody reads it and it has nothing to say.
+    fn is_idle(&self) -> bool {
+        self.reader.is_none() && self.ring.is_drained()
+    }
+
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -200,14 +205,21 @@ impl Exchange {
 
     /// Whether there is room for one more stream. One that nobody reads and that has nothing to say makes some.
     fn make_room(&mut self) -> bool {
-        if self.sessions.len() >= MAX_STREAMS {
-            let idle = |stream: &Stream| stream.reader.is_none() && stream.ring.is_drained();
-            let idle = self.sessions.iter().find(|(_, stream)| idle(stream)).map(|(name, _)| name.clone());
-            if let Some(name) = idle {
-                self.sessions.remove(&name);
-            }
+        self.make_room_among(MAX_STREAMS, |_| true)
+    }
+
+    /// The same for one that no agent has confirmed.
+    fn make_room_unconfirmed(&mut self) -> bool {
+        self.make_room_among(MAX_UNCONFIRMED, |stream| !stream.confirmed) && self.make_room()
+    }
+
+    fn make_room_among(&mut self, most: usize, counts: impl Fn(&Stream) -> bool) -> bool {
+        let counted = || self.sessions.iter().filter(|(_, stream)| counts(stream));
+        if counted().count() < most {
+            return true;
         }
-        self.sessions.len() < MAX_STREAMS
+        let idle = counted().find(|(_, stream)| stream.is_idle()).map(|(name, _)| name.clone());
+        idle.is_some_and(|name| self.sessions.remove(&name).is_some())
     }
 
     fn stream(&mut self, session: Option<&str>) -> &mut Stream {
@@ -229,8 +241,7 @@ impl Exchange {
         if let Some(name) = session
             && !self.sessions.contains_key(name)
         {
-            let unconfirmed = self.sessions.values().filter(|stream| !stream.confirmed).count();
-            if unconfirmed >= MAX_UNCONFIRMED || !self.make_room() {
+            if !self.make_room_unconfirmed() {
                 return Err(OpenFault::Unknown);
             }
             self.sessions.insert(name.to_owned(), Stream::new(self.keep, false));

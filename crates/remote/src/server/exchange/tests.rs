@@ -18,6 +18,10 @@ fn answer(id: usize, session: Option<&str>) -> String {
     json!({"jsonrpc": "2.0", "id": id, "result": {"sessionId": session}}).to_string()
 }
 
+fn refusal(id: usize) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": 1, "message": "no"}})
+}
+
 fn asked(exchange: &mut Exchange, id: usize, session: Option<&str>) {
     exchange.asked(id.to_string().as_bytes(), Waits::Stream(session.map(str::to_owned))).unwrap();
 }
@@ -130,6 +134,33 @@ fn unconfirmed_sessions_are_few() {
     asked(&mut exchange, 3, None);
     exchange.said(answer(3, Some("new")).as_bytes(), Instant::now());
     assert!(exchange.open(Some("new"), None).is_ok());
+}
+
+#[test]
+fn an_unconfirmed_session_that_nobody_reads_gives_its_place_back() {
+    let mut exchange = Exchange::new(KEEP);
+    for number in 0..3 * MAX_UNCONFIRMED {
+        let session = number.to_string();
+        let (reader, _) = exchange.open(Some(&session), None).unwrap();
+        asked(&mut exchange, number, Some(&session));
+        exchange.said(refusal(number).to_string().as_bytes(), Instant::now());
+        assert_eq!(read(&mut exchange, Some(&session), reader), [(Some(1), refusal(number))]);
+        exchange.close(Some(&session), reader);
+    }
+    assert_eq!(exchange.sessions.len(), MAX_UNCONFIRMED);
+    // Who comes back to one that is still there goes on with it.
+    let last = (3 * MAX_UNCONFIRMED - 1).to_string();
+    assert!(exchange.open(Some(&last), Some(1)).is_ok());
+    // One that has something to say stays.
+    let mut exchange = Exchange::new(KEEP);
+    for number in 0..MAX_UNCONFIRMED {
+        let session = number.to_string();
+        let (reader, _) = exchange.open(Some(&session), None).unwrap();
+        asked(&mut exchange, number, Some(&session));
+        exchange.close(Some(&session), reader);
+        exchange.said(refusal(number).to_string().as_bytes(), Instant::now());
+    }
+    assert_eq!(exchange.open(Some("more"), None), Err(OpenFault::Unknown));
 }
 
 #[test]
