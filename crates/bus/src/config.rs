@@ -60,6 +60,13 @@ impl Config {
     pub fn keeps_owners(&self) -> bool {
         self.listen.iter().any(|listen| matches!(&listen.at, Door::Web(web) if web.auth != Auth::None))
     }
+
+    /// Whether some come in as a user and others as anyone, so that they are told apart though nobody is asked.
+    #[must_use]
+    pub fn tells_apart(&self) -> bool {
+        let is_user = |listen: &Listen| matches!(listen.at, Door::Stdio | Door::Unix(_));
+        self.listen.iter().any(is_user) && !self.listen.iter().all(is_user)
+    }
 }
 
 /// One place where clients come in.

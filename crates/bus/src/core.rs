@@ -104,7 +104,7 @@ impl Core {
             workers: Slab::new(),
             sessions: Sessions::default(),
             identities: Identities::default(),
-            owners: Owners::new(config.keeps_owners()),
+            owners: Owners::new(config),
             watched: config.is_remote() && config.limits.replay_bytes > 0,
             watch_bytes: 0,
             batches: Batches::default(),
@@ -239,6 +239,12 @@ impl Core {
     #[must_use]
     pub fn owes(&self, worker: Worker) -> bool {
         self.workers.get(worker.0 as usize).is_some_and(|worker| !worker.pending.is_empty() || worker.clogged)
+    }
+
+    /// Whether a worker is not read from because a client does not read, so that it may be unable to go on.
+    #[must_use]
+    pub fn is_held_up(&self, worker: Worker) -> bool {
+        self.workers.get(worker.0 as usize).is_some_and(|worker| worker.paused > u32::from(worker.clogged))
     }
 
     fn next_serial(&mut self) -> u64 {

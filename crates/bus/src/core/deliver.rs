@@ -97,10 +97,13 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Answers a client's request with a line made here.
     pub(super) fn reply(&mut self, client: Client, batch: Option<BatchKey>, tag: Option<&[u8]>, line: Bytes) {
-        match (batch, tag) {
-            (Some(batch), _) => self.answer_in_batch(batch, line),
-            (None, Some(tag)) => self.write_client(client, &[&message::tagged(&line, tag)]),
-            (None, None) => self.write_client(client, &[&line]),
+        let line = match tag {
+            Some(tag) => message::tagged(&line, tag),
+            None => line,
+        };
+        match batch {
+            Some(batch) => self.answer_in_batch(batch, line),
+            None => self.write_client(client, &[&line]),
         }
         self.if_served(client);
     }

@@ -234,8 +234,8 @@ impl<O: Outlet> Pass<'_, O> {
                     None => &one,
                 };
                 let parts = match &pending.tag {
-                    Some(tag) if batch.is_none() => Parts::tagged(message, edits, tag),
-                    _ => Parts::of(message, edits),
+                    Some(tag) => Parts::tagged(message, edits, tag),
+                    None => Parts::of(message, edits),
                 };
                 match batch {
                     Some(batch) => self.answer_in_batch(batch, parts.as_slice().concat().into()),

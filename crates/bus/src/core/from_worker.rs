@@ -394,13 +394,18 @@ impl<O: Outlet> Pass<'_, O> {
     /// Counts a misdeed; too many within a window, and the worker is exchanged.
     pub(super) fn strike(&mut self, worker: Worker, what: &'static str) {
         self.core.counters.strikes += 1;
-        self.tell(Note::Strike { worker, what });
         let since = self.now.saturating_sub(self.core.limits.restart_window);
         let now = self.now;
         let Some(state) = self.core.worker(worker) else { return };
         state.strikes.retain(|at| *at >= since);
-        state.strikes.push(now);
         if state.strikes.len() >= STRIKES {
+            // It goes already, however much it adds before it can.
+            return;
+        }
+        state.strikes.push(now);
+        let is_out = state.strikes.len() >= STRIKES;
+        self.tell(Note::Strike { worker, what });
+        if is_out {
             self.retire(worker, what);
         }
     }

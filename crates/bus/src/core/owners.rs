@@ -1,6 +1,6 @@
 //! Whose sessions are that are not open: known from before, so that a name alone opens nothing of another's.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use narrows_wire::{View, message};
@@ -10,7 +10,7 @@ use super::Pass;
 use super::api::{Action, Client, Outlet, PoolId, Worker};
 use super::identity::Identity;
 use super::session::{Session, SessionKey};
-use crate::config::Limits;
+use crate::config::{Config, Limits};
 
 /// Whom a session belongs to, as its name says to somebody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,28 +23,59 @@ pub(super) enum Claim {
     Unknown,
 }
 
+/// How long it is remembered whose a session is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kept {
+    /// Nobody is told apart.
+    #[default]
+    Never,
+    /// As long as the bus runs. What it does not know may be whoever's who asks.
+    Running,
+    /// Also beyond that. What is not known is nobody's.
+    Always,
+}
+
+/// How many sessions are remembered that are nowhere written down.
+const MOST_REMEMBERED: usize = 1 << 16;
+
 /// Whose the sessions are, by the names that clients use. Empty where nobody is told apart.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    kept: bool,
+    kept: Kept,
     table: HashMap<Box<str>, Identity>,
+    /// Those that are only remembered, the oldest first.
+    remembered: VecDeque<Box<str>>,
 }
 
 impl Owners {
-    pub(super) fn new(kept: bool) -> Self {
-        Self { kept, table: HashMap::new() }
+    pub(super) fn new(config: &Config) -> Self {
+        let kept = match (config.keeps_owners(), config.tells_apart()) {
+            (true, _) => Kept::Always,
+            (false, true) => Kept::Running,
+            (false, false) => Kept::Never,
+        };
+        Self { kept, ..Self::default() }
     }
 
     /// Whether account is kept of it.
     #[inline]
     pub(super) fn are_kept(&self) -> bool {
-        self.kept
+        self.kept != Kept::Never
     }
 
     /// A session is this identity's. Not if it is another's: whose it is stays so until it is forgotten.
     pub(super) fn know(&mut self, session: &str, identity: Identity) {
-        if self.kept {
-            self.table.entry(session.into()).or_insert(identity);
+        if !self.are_kept() || self.table.contains_key(session) {
+            return;
+        }
+        self.table.insert(session.into(), identity);
+        if self.kept == Kept::Running {
+            self.remembered.push_back(session.into());
+            if self.remembered.len() > MOST_REMEMBERED
+                && let Some(oldest) = self.remembered.pop_front()
+            {
+                self.table.remove(&oldest);
+            }
         }
     }
 
@@ -72,6 +103,7 @@ impl<O: Outlet> Pass<'_, O> {
         match live.or_else(|| self.core.owners.of(name)) {
             Some(owner) if owner == identity => Claim::Own,
             Some(_) => Claim::Foreign,
+            None if self.core.owners.kept == Kept::Running => Claim::Own,
             None => Claim::Unknown,
         }
     }

@@ -76,9 +76,11 @@ impl<O: Outlet> Pass<'_, O> {
             session.pool = pool;
         }
         let route = if shared {
-            match self.place(pool, client, &[]) {
+            let taken = self.namesakes(pool, key);
+            match self.place(pool, client, &taken) {
                 Some(worker) => Route::Worker { worker, session: None },
-                None => self.wait_for(pool),
+                None if self.has_others(pool, &taken) => self.wait_for(pool),
+                None => Route::Refuse(namesake()),
             }
         } else {
             match self.core.client(client).and_then(|state| state.worker) {
@@ -103,6 +105,39 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
+    /// The workers of a pool that have another session which they call as they would call this one.
+    fn namesakes(&self, pool: PoolId, key: SessionKey) -> Vec<Worker> {
+        let workers = self.core.pool_of(pool).workers.iter().copied();
+        workers.filter(|worker| self.has_namesake(*worker, key)).collect()
+    }
+
+    /// Whether a worker has another session which it calls as it would call this one.
+    fn has_namesake(&self, worker: Worker, key: SessionKey) -> bool {
+        let Some(session) = self.core.sessions.get(key) else { return false };
+        let wire: Option<Box<str>> =
+            session.wire.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());
+        let name = wire.as_deref().unwrap_or(&session.name);
+        let Some(state) = self.core.workers.get(worker.0 as usize) else { return false };
+        let is_there = |other: SessionKey| {
+            let other = self.core.sessions.get(other);
+            other.is_some_and(|other| other.wire.is_none() && other.worker() == Some(worker))
+        };
+        state.aliases.get(name).is_some_and(|other| *other != key)
+            || self.core.sessions.find(name).is_some_and(|other| other != key && is_there(other))
+    }
+
+    /// Whether a pool has workers besides these, or will have.
+    fn has_others(&self, pool: PoolId, taken: &[Worker]) -> bool {
+        let state = self.core.pool_of(pool);
+        let stays = |worker: &Worker| {
+            let state = self.core.workers.get(worker.0 as usize);
+            state.is_some_and(|state| !matches!(state.stage, Stage::Retiring | Stage::Stopping))
+        };
+        let all = state.workers.iter().filter(|worker| stays(worker)).count();
+        all < state.settings.instances as usize
+            || state.workers.iter().any(|worker| stays(worker) && !taken.contains(worker))
+    }
+
     /// Whether a worker of one client cannot take another session.
     fn is_used_up(&self, worker: Worker) -> bool {
         let Some(state) = self.core.workers.get(worker.0 as usize) else { return true };
@@ -119,6 +154,10 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Asks a worker to take a session up.
     pub(super) fn send_revival(&mut self, key: SessionKey, worker: Worker) {
+        if self.has_namesake(worker, key) {
+            self.fail_revival(key, &namesake());
+            return;
+        }
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let serial = session.serial;
         let name: Value = match &session.wire {
@@ -246,4 +285,9 @@ impl<O: Outlet> Pass<'_, O> {
         let error = RpcError::new(Code::Deadline, "the session could not be taken up again in time");
         self.fail_revival(key, &error);
     }
+}
+
+/// To take it up would be to hand somebody another's session.
+fn namesake() -> RpcError {
+    RpcError::new(Code::NotFound, "the session was lost, and its agent calls another one so by now")
 }

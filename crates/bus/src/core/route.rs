@@ -80,6 +80,10 @@ impl<O: Outlet> Pass<'_, O> {
             let words = "whoever this connection belongs to has too many sessions";
             return Route::Refuse(RpcError::new(Code::Backpressure, words));
         }
+        if what != What::Initialize && self.core.client(client).is_some_and(|state| state.astray) {
+            let words = "initialize was refused: name a pool that is there first";
+            return Route::Refuse(RpcError::new(Code::InvalidRequest, words));
+        }
         let chosen = self.choose_pool(client, message, what);
         if let Some(state) = self.core.client(client)
             && what == What::Initialize
@@ -87,10 +91,6 @@ impl<O: Outlet> Pass<'_, O> {
             state.astray = chosen.is_err();
         }
         let pool = match chosen {
-            Ok(_) if self.core.client(client).is_some_and(|state| state.astray) => {
-                let words = "initialize was refused: name a pool that is there first";
-                return Route::Refuse(RpcError::new(Code::InvalidRequest, words));
-            }
             Ok(pool) => pool,
             Err(error) => return Route::Refuse(error),
         };
@@ -148,7 +148,16 @@ impl<O: Outlet> Pass<'_, O> {
             return Some(Route::Refuse(unknown_session()));
         }
         match session.owner {
+            Some(owner) if owner == client && what == What::Prompt && self.is_anothers_turn(client, key) => {
+                return Some(Route::Refuse(session_in_use()));
+            }
             Some(owner) if owner == client || any_client => {}
+            Some(owner) if what.reopens() && self.has_left(owner, key) => {
+                if let Some(state) = self.core.client(owner) {
+                    state.sessions.remove(&key);
+                }
+                self.adopt(key, client, what);
+            }
             Some(_) => {
                 if let Some(route) = self.route_observer(client, key, what) {
                     return Some(route);
@@ -216,6 +225,14 @@ impl<O: Outlet> Pass<'_, O> {
         let key = states.find_map(|state| state.aliases.get(name))?;
         let is_own = self.core.sessions.get(*key).is_some_and(|session| session.identity == identity);
         Some(if is_own { session_in_use() } else { unknown_session() })
+    }
+
+    /// Whether the client of a session says nothing more and is probably gone, so that another may have what all workers serve.
+    fn has_left(&self, owner: Client, key: SessionKey) -> bool {
+        let Some(session) = self.core.sessions.get(key) else { return false };
+        let is_silent =
+            self.core.clients.get(owner.0 as usize).is_some_and(|state| state.eof && !state.ends_bus);
+        is_silent && session.watch.is_none() && self.core.pool_of(session.pool).is_shared()
     }
 
     /// Makes a session without a client the session of `client`.

@@ -162,6 +162,20 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
+    /// Whether a turn runs in a session that several can have and that `client` has not begun: it came to control it since.
+    pub(super) fn is_anothers_turn(&self, client: Client, key: SessionKey) -> bool {
+        let Some(session) = self.core.sessions.get(key).filter(|session| session.watch.is_some()) else {
+            return false;
+        };
+        let Some(worker) = session.worker().and_then(|worker| self.core.workers.get(worker.0 as usize))
+        else {
+            return false;
+        };
+        let is_own = |asker: &Asker| matches!(asker, Asker::Client { client: asker, .. } if *asker == client);
+        let mut running = session.prompts.iter().filter_map(|prompt| worker.pending.get(prompt));
+        running.any(|pending| !is_own(&pending.asker))
+    }
+
     /// Whether the worker of a session has nothing to do but tell its history.
     fn can_tell(&self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };

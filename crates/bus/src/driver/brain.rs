@@ -59,6 +59,11 @@ pub trait Brain: Send + 'static {
         let _ = worker;
         true
     }
+    /// Whether a worker is not read from because a client does not read.
+    fn is_held_up(&self, worker: Worker) -> bool {
+        let _ = worker;
+        false
+    }
 }
 
 /// A line as the core sees it.
@@ -157,5 +162,9 @@ impl Brain for Core {
 
     fn owes(&self, worker: Worker) -> bool {
         self.owes(worker)
+    }
+
+    fn is_held_up(&self, worker: Worker) -> bool {
+        self.is_held_up(worker)
     }
 }

@@ -128,9 +128,11 @@ impl<B: Brain> Driver<B> {
                 continue;
             }
             let pid = hand.pid;
-            // One that is not read may be waiting for that before it reads: then its clock stands still.
-            if hand.outflow.blocked && hand.stdin.is_some() && !hand.intake.paused {
-                let until = hand.outflow.progress + UNDRAINED;
+            let until = hand.outflow.progress + UNDRAINED;
+            let is_blocked = hand.outflow.blocked && hand.stdin.is_some();
+            // One that is not read for a client may be waiting for that before it reads: then its clock stands still. For one that is
+            // not read because it does not read, it goes on.
+            if is_blocked && !self.is_held_up(slot) {
                 if until > now {
                     self.check_by(until);
                 } else if self.owes(slot) {
@@ -151,6 +153,10 @@ impl<B: Brain> Driver<B> {
         if let Some(at) = self.watch.workers_at {
             self.check_by(at);
         }
+    }
+
+    fn is_held_up(&mut self, slot: u32) -> bool {
+        self.ask(About::Worker(slot), |brain, _| brain.is_held_up(Worker(slot))).unwrap_or_default()
     }
 
     fn owes(&mut self, slot: u32) -> bool {

@@ -503,6 +503,12 @@ impl Outlet for Ports {
                 self.list_client(client.0);
             }
             Action::Close { client, reason } => {
+                if reason == Reason::SlowReader {
+                    tracing::warn!(
+                        client = client.0,
+                        "a client that takes too slowly what others wait for is disconnected"
+                    );
+                }
                 tracing::debug!(client = client.0, ?reason, "hanging up");
                 self.hang_up(client.0, reason);
             }

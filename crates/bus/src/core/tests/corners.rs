@@ -287,6 +287,20 @@ fn whoever_asks_for_a_pool_that_is_not_there_gets_no_other() {
 }
 
 #[test]
+fn whoever_was_refused_a_pool_can_have_any() {
+    let pools = [("p", Share::All), ("own", Share::Connection)];
+    let mut scene =
+        Scene::new(&config(pools.map(|(name, share)| Pool { name: name.into(), ..pool(share) }).into()));
+    let client = scene.open();
+    let initialize = |pool: &str| json!({"protocolVersion": 1, "_meta": {"narrows/pool": pool}});
+    scene.ask(client, 1, "initialize", &initialize("nope"));
+    scene.ask(client, 2, "session/new", &json!({"cwd": "/"}));
+    scene.seen();
+    scene.ask(client, 3, "initialize", &initialize("own"));
+    assert!(!scene.seen().contains("error"), "what was refused has bound nobody");
+}
+
+#[test]
 fn a_session_belongs_to_whom_it_was_made_for_even_if_that_one_is_gone() {
     let shared = Pool { mix_identities: true, ..pool(Share::All) };
     let mut scene = Scene::new(&config(vec![shared]));

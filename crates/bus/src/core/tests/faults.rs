@@ -511,3 +511,72 @@ fn one_message_beyond_the_limit_is_let_through_with_what_follows() {
     let seen = scene.seen();
     assert!(seen.contains("small") && !seen.contains("Close"), "{seen}");
 }
+
+#[test]
+fn a_session_is_not_taken_up_where_another_is_called_so() {
+    // Agents that count their sessions, so that names meet.
+    for dead in [0, 1] {
+        let mut scene = Scene::shared(2);
+        let (one, two) = (scene.open(), scene.open());
+        scene.session(one, 0, "s1");
+        scene.ask(two, 1, "session/new", &json!({"cwd": "/"}));
+        scene.answer(1, 2, &json!({"sessionId": "s1"}));
+        scene.dies(dead);
+        scene.seen();
+        let (client, name) = if dead == 0 { (one, "s1") } else { (two, "s1~2") };
+        scene.ask(client, 7, "session/prompt", &prompt(name));
+        assert_eq!(scene.seen(), "", "it waits for another worker");
+        scene.pass(1.0);
+        scene.up(dead);
+        scene.answer(dead, 1, &able());
+        let seen = scene.seen();
+        assert!(seen.contains(&format!("w{dead} < ")) && seen.contains("session/resume"), "{seen}");
+        assert!(seen.contains(r#""sessionId":"s1""#), "{seen}");
+    }
+    // Where all have one, it is lost.
+    let mut scene = Scene::shared(1);
+    let (one, two) = (scene.open(), scene.open());
+    scene.session(one, 0, "s1");
+    scene.dies(0);
+    scene.pass(1.0);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.ask(two, 1, "session/new", &json!({"cwd": "/"}));
+    scene.answer(0, 2, &json!({"sessionId": "s1"}));
+    scene.seen();
+    scene.ask(one, 7, "session/prompt", &prompt("s1"));
+    assert_snapshot!(scene.seen(), @r#"c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32002,"message":"the session was lost, and its agent calls another one so by now","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#);
+    scene.ask(two, 8, "session/prompt", &prompt("s1~2"));
+    assert!(scene.seen().starts_with("w0 < "), "the other goes on");
+}
+
+#[test]
+fn rubbish_is_told_of_until_it_is_too_much() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    scene.seen();
+    for _ in 0..100 {
+        scene.said(0, "rubbish");
+    }
+    assert_eq!(scene.seen().matches("Strike").count(), 3);
+    assert_eq!(scene.core.status(scene.now).counters.strikes, 100);
+}
+
+#[test]
+fn what_a_client_left_in_a_turn_another_connection_of_its_takes_up() {
+    let mut scene = Scene::shared(1);
+    let (gone, back) = (scene.open(), scene.open());
+    scene.session(gone, 0, "a");
+    scene.ask(gone, 1, "session/prompt", &prompt("a"));
+    scene.seen();
+    scene.ask(back, 1, "session/load", &json!({"sessionId": "a", "cwd": "/", "mcpServers": []}));
+    assert!(scene.seen().contains("session_in_use"), "it is there");
+    scene.core.client_eof(scene.now, Client(gone), &mut scene.sight);
+    scene.ask(back, 2, "session/load", &json!({"sessionId": "a", "cwd": "/", "mcpServers": []}));
+    scene.update(0, "a", "still");
+    let seen = scene.seen();
+    assert!(seen.contains("session/load") && seen.contains("c1 < "), "{seen}");
+    assert!(!seen.contains("in_use"), "{seen}");
+}

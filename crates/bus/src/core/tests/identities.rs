@@ -485,3 +485,34 @@ fn nobody_answers_for_another() {
     scene.line(first, answer);
     assert_eq!(scene.seen(), "");
 }
+
+#[test]
+fn where_nobody_is_asked_users_and_anyone_are_told_apart_as_long_as_the_bus_runs() {
+    let doors = ["unix:/run/bus.sock", "tcp://127.0.0.1:1"].map(|door| Listen::parse(door).unwrap());
+    let shared = Pool { mix_identities: true, ..pool(Share::All) };
+    let mut scene = Scene::new(&Config { listen: doors.into(), ..config(vec![shared]) });
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let (user, anyone) = (scene.open_as("uid:1"), scene.open_as("anyone"));
+    scene.session(user, 0, "a");
+    scene.ask(user, 5, "session/close", &json!({"sessionId": "a"}));
+    let id = scene.last_id(0);
+    scene.answer(0, id, &json!({}));
+    scene.seen();
+    let load = |name: &str| json!({"sessionId": name, "cwd": "/", "mcpServers": []});
+    scene.ask(anyone, 1, "session/load", &load("a"));
+    assert!(scene.seen().contains("-32002"), "it is another's");
+    scene.ask(anyone, 2, "session/list", &json!({}));
+    let id = scene.last_id(0);
+    scene.answer(
+        0,
+        id,
+        &json!({"sessions": [{"sessionId": "a", "cwd": "/"}, {"sessionId": "older", "cwd": "/"}]}),
+    );
+    let seen = scene.seen();
+    assert!(seen.contains("older") && !seen.contains(r#""sessionId":"a""#), "{seen}");
+    scene.ask(anyone, 3, "session/load", &load("older"));
+    assert!(scene.seen().starts_with("w0 < "), "it may be whoever's who asks");
+    scene.ask(user, 6, "session/load", &load("a"));
+    assert!(scene.seen().starts_with("w0 < "), "it is still its owner's");
+}

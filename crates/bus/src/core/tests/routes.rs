@@ -400,3 +400,21 @@ fn users_who_must_not_meet_have_workers_of_their_own() {
     c1 < {"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     "#);
 }
+
+#[test]
+fn the_session_at_the_top_comes_back_in_batches_too() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    scene.seen();
+    scene.line(
+        client,
+        r#"[{"jsonrpc":"2.0","id":1,"method":"_x","sessionId":"a","params":{}},{"jsonrpc":"2.0","id":2,"method":"session/prompt","sessionId":"b","params":{"sessionId":"none"}}]"#,
+    );
+    let id = scene.last_id(0);
+    scene.seen();
+    scene.answer(0, id, &json!({}));
+    let seen = scene.seen();
+    assert!(seen.starts_with("c0 < [") && seen.contains(r#""sessionId":"a""#), "{seen}");
+    assert!(seen.contains(r#""sessionId":"b""#), "{seen}");
+}

@@ -196,9 +196,12 @@ fn a_turn_goes_on_while_somebody_watches() {
     assert_eq!(scene.seen(), "");
     scene.line(two, YES);
     scene.update(0, "a", "still there");
+    let before = scene.seen();
+    scene.ask(two, 9, "session/prompt", &prompt("a"));
+    assert!(scene.seen().contains("session_in_use"), "it is not the turn of who controls it now");
     scene.answer(0, 3, &json!({"stopReason": "end_turn"}));
     scene.ask(two, 2, "session/prompt", &prompt("a"));
-    assert_snapshot!(scene.seen(), @r#"
+    assert_snapshot!(before + "\n" + &scene.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"selected","optionId":"yes"}}}
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"still there"}}
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
