@@ -71,8 +71,8 @@ impl fmt::Display for Door {
 }
 
 /// Why clients come from this machine only.
-const FOR_CLIENTS: &str =
-    "only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents";
+const FOR_CLIENTS: &str = "only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents; \
+    other machines need https:// or wss:// with `auth`";
 
 /// Why operators do.
 pub(super) const FOR_OPERATORS: &str =

@@ -183,7 +183,7 @@ port = "0.0.0.0:9090"
 
 [amdin]
 "#), @r#"
-    bus.toml:3:7: `url` cannot be "tcp://0.0.0.0:9000": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents
+    bus.toml:3:7: `url` cannot be "tcp://0.0.0.0:9000": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents; other machines need https:// or wss:// with `auth`
     bus.toml:8:8: `pool` names a pool that there is not: "codr"; did you mean "coder"?
     bus.toml:11:7: `url` is listened on already
     bus.toml:13:1: `url` is missing; write url = "tcp://127.0.0.1:9000", "unix:/path" or "stdio:"

@@ -79,10 +79,19 @@ pub(super) fn toml(notes: &Notes<'_>) -> Option<Node> {
         Err(error) => {
             let words: Vec<&str> = error.message().lines().map(str::trim).collect();
             let at = error.span().map_or(0, |span| span.start);
-            notes.mistake(at, format!("this is no TOML: {}", words.join("; ")), None);
+            notes.mistake(at, format!("this is no TOML: {}", words.join("; ")), bare(notes.text(), at));
             None
         }
     }
+}
+
+/// What to do about a value that is a text without quotes, if that is what stands in the line of `at`.
+fn bare(text: &str, at: usize) -> Option<String> {
+    let start = text.get(..at)?.rfind('\n').map_or(0, |end| end + 1);
+    let (key, value) = text.get(start..)?.lines().next()?.split_once('=')?;
+    let is_text =
+        value.trim_start().starts_with(|first: char| first.is_alphanumeric() || "/~.$".contains(first));
+    is_text.then(|| format!("quotes may be missing: {} = \"…\"", key.trim()))
 }
 
 fn from_table(table: &DeTable<'_>) -> Kind {
@@ -139,5 +148,17 @@ mod tests {
         assert_eq!(toml(&notes), None);
         let mistakes = notes.finish().0;
         assert_eq!((mistakes.len(), mistakes[0].place.line), (1, 2), "{mistakes:?}");
+        assert_eq!(mistakes[0].hint, None);
+    }
+
+    #[test]
+    fn a_text_without_quotes_is_told_as_that() {
+        for line in ["url = tcp://127.0.0.1:9000", "url = /run/x", "url = 30s"] {
+            let text = format!("a = 1\n{line}\n");
+            let notes = Notes::new("f", &text);
+            assert_eq!(toml(&notes), None);
+            let mistakes = notes.finish().0;
+            assert_eq!(mistakes[0].hint.as_deref(), Some("quotes may be missing: url = \"…\""), "{line}");
+        }
     }
 }

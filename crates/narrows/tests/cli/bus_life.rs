@@ -78,14 +78,14 @@ fn what_is_wrong_is_said_before_anything_is_started() {
     place.file("bus.toml", "[[listen]]\nurl = 'tcp://0.0.0.0:1'\n[[pool]]\ncommand = ['a']\ninstancse = 2\n");
     assert_snapshot!(told(&["--config", "bus.toml"]), @r#"
     --- stderr ---
-    error: bus.toml:2:7: `url` cannot be "tcp://0.0.0.0:1": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents
+    error: bus.toml:2:7: `url` cannot be "tcp://0.0.0.0:1": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents; other machines need https:// or wss:// with `auth`
     error: bus.toml:5:1: there is no setting `instancse` in [pool]
     hint: did you mean `instances`?
     --- exit 2 ---
     "#);
     assert_snapshot!(told(&["--listen", "tcp://192.0.2.1:1", "--", "a"]), @"
     --- stderr ---
-    error: invalid value 'tcp://192.0.2.1:1' for '--listen <URL>': only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents
+    error: invalid value 'tcp://192.0.2.1:1' for '--listen <URL>': only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents; other machines need https:// or wss:// with `auth`
 
     For more information, try '--help'.
     --- exit 2 ---

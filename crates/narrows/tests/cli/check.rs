@@ -47,7 +47,7 @@ fn every_file_is_told_about() {
     assert_snapshot!(check(&place, &["bad.toml", "bus.json", "missing.toml", "good.toml"]), @r#"
     good.toml: 1 pool, 1 listener
     --- stderr ---
-    error: bad.toml:3:7: `url` cannot be "tcp://0.0.0.0:9000": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents
+    error: bad.toml:3:7: `url` cannot be "tcp://0.0.0.0:9000": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents; other machines need https:// or wss:// with `auth`
     error: bad.toml:7:1: there is no setting `instancse` in [pool]
     hint: did you mean `instances`?
     error: bad.toml:11:17: `stall_timeout` must be a time in quotes

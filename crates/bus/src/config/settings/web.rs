@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::super::web::{Auth, Tls, Web, host, origin};
-use super::{Item, Table, plain};
+use super::{Item, Kind, Table, plain};
 
 /// What may stand in `tls`.
 const TLS: &[&str] = &["cert", "key", "client_ca"];
@@ -17,7 +17,10 @@ pub(super) fn none_of_it(table: Table<'_>) {
         item.fail("means something only with http://, https://, ws:// or wss:// in the `url`", None);
     }
     if let Some(auth) = table.get("auth") {
-        auth.one_of(&[("none", ())]);
+        match &auth.node.kind {
+            Kind::Text(text) if text == Auth::None.name() => {}
+            _ => auth.fail("must be \"none\": only http, https, ws and wss can ask who comes", None),
+        }
     }
 }
 

@@ -142,7 +142,7 @@ idle_timeout = "0s"
     bus.toml:25:17: `origins` cannot be "https://a.example/": it ends behind the host and the port, and stands for itself alone: https://app.example
     bus.toml:26:10: `hosts` cannot be "a:80": it must be the name of a host alone, such as bus.example
     bus.toml:29:7: `url` is listened on already
-    bus.toml:30:8: `auth` must be one of "none"
+    bus.toml:30:8: `auth` must be "none": only http, https, ws and wss can ask who comes
     bus.toml:31:10: `tokens` means something only with http://, https://, ws:// or wss:// in the `url`
     bus.toml:35:1: there is no setting `token` in [listen]; tokens stand in a file: auth = "token", tokens = "tokens.toml"
     bus.toml:36:7: `tls` means something only with https:// or wss:// in the `url`
