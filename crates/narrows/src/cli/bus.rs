@@ -15,8 +15,9 @@ const WORKERS: &str = "Workers";
 
 /// Route many clients to pools of supervised agents
 ///
-/// Clients connect to sockets of this machine, or one of them is on stdin and stdout. Agents are processes that speak
-/// the protocol on theirs: they are kept running, started again when they die, and end with the bus.
+/// Clients connect to sockets of this machine, over a network by https:// and wss://, or one of them is on stdin and
+/// stdout. Agents are processes that speak the protocol on theirs: they are kept running, started again when they die, and
+/// end with the bus.
 ///
 /// SIGTERM and Ctrl-C let running turns end first; a second Ctrl-C leaves at once. SIGHUP reads the file again: pools and
 /// limits change without a failed request, places to listen stay as they are, and a file with mistakes changes nothing.
