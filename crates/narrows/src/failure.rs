@@ -6,6 +6,7 @@ mod confining;
 mod denied;
 mod driving;
 mod inspecting;
+mod papers;
 mod remoting;
 mod running;
 mod serving;
@@ -26,6 +27,7 @@ use crate::output;
 use crate::terminal::{Colour, Style, line};
 pub(crate) use denied::THE_GATE;
 pub(crate) use driving::strayed;
+pub(crate) use papers::{about_tls, about_tokens};
 pub(crate) use running::{Cancelled, Limits};
 
 /// What the exit status says.

@@ -6,10 +6,12 @@ pub use subject::identity;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
+use rustls::InconsistentKeys;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
@@ -38,16 +40,68 @@ impl TlsFiles {
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file is not there, or not what it should be.
-    #[error("{}: {why}", path.display())]
+    #[error("{}: {fault}", path.display())]
     File {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        why: String,
+        fault: FileFault,
     },
-    /// Certificate and key cannot be used, alone or together.
+    /// The key is that of another certificate.
+    #[error("the key {} is not that of the certificate {}", key.display(), cert.display())]
+    Strangers {
+        /// The file of the certificate.
+        cert: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
+    },
+    /// Certificate and key cannot be used for another reason.
+    #[error("the certificate {} and its key cannot be used: {error}", cert.display())]
+    Pair {
+        /// The file of the certificate.
+        cert: PathBuf,
+        /// Why not.
+        error: rustls::Error,
+    },
+    /// There is nothing to encrypt with.
     #[error("{0}")]
-    Pair(#[from] rustls::Error),
+    Unable(rustls::Error),
+}
+
+impl TlsError {
+    /// What became of the pair in these files.
+    pub(crate) fn of_pair(error: rustls::Error, cert: &Path, key: &Path) -> Self {
+        let cert = cert.to_owned();
+        match error {
+            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                Self::Strangers { cert, key: key.to_owned() }
+            }
+            error => Self::Pair { cert, error },
+        }
+    }
+}
+
+/// What is wrong with a file of TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum FileFault {
+    /// It is not there, or not for us.
+    #[error("it cannot be read: {0}")]
+    Unreadable(io::Error),
+    /// Nobody is there to type the password.
+    #[error("a private key with a password cannot be used")]
+    Locked,
+    /// It is something else.
+    #[error("there is no private key in it")]
+    NoKey,
+    /// It is something else.
+    #[error("there is no certificate in it")]
+    NoCertificate,
+    /// Whoever can write it says who we are.
+    #[error("everybody can write it")]
+    Exposed,
+    /// It is damaged, or of a kind that is not known.
+    #[error("{0}")]
+    Unknown(String),
 }
 
 /// What to serve with. HTTP/2 where the client knows it.
@@ -56,21 +110,23 @@ pub enum TlsError {
 /// When a file cannot be used.
 pub fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder =
-        ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Unable)?;
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for cert in certificates(path)? {
-                roots.add(cert).map_err(|error| wrong(path, &error))?;
+                roots.add(cert).map_err(|error| unknown(path, &error))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            builder.with_client_cert_verifier(verifier.build().map_err(|error| wrong(path, &error))?)
+            builder.with_client_cert_verifier(verifier.build().map_err(|error| unknown(path, &error))?)
         }
     };
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| wrong(&files.key, &error))?;
-    let mut config = builder.with_single_cert(certificates(&files.cert)?, key)?;
+    let mut config = builder
+        .with_single_cert(certificates(&files.cert)?, private_key(&files.key)?)
+        .map_err(|error| TlsError::of_pair(error, &files.cert, &files.key))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
@@ -80,14 +136,39 @@ pub fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
 /// # Errors
 /// When there is none, or the file cannot be read.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match read {
-        Ok(certificates) if certificates.is_empty() => Err(wrong(path, &"there is no certificate in it")),
+    let pem = read(path)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    match all {
+        Ok(certificates) if certificates.is_empty() => Err(wrong(path, FileFault::NoCertificate)),
         Ok(certificates) => Ok(certificates),
-        Err(error) => Err(wrong(path, &error)),
+        Err(error) => Err(unknown(path, &error)),
     }
 }
 
-fn wrong(path: &Path, why: &impl ToString) -> TlsError {
-    TlsError::File { path: path.to_owned(), why: why.to_string() }
+/// The private key of a file.
+pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let pem = read(path)?;
+    let text = String::from_utf8_lossy(&pem);
+    if LOCKED.iter().any(|mark| text.contains(mark)) {
+        return Err(wrong(path, FileFault::Locked));
+    }
+    PrivateKeyDer::from_pem_slice(&pem).map_err(|error| match error {
+        pem::Error::NoItemsFound => wrong(path, FileFault::NoKey),
+        error => unknown(path, &error),
+    })
+}
+
+/// What stands in a private key with a password, in its new form and its old one.
+const LOCKED: [&str; 2] = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"];
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    fs::read(path).map_err(|error| wrong(path, FileFault::Unreadable(error)))
+}
+
+fn unknown(path: &Path, why: &impl ToString) -> TlsError {
+    wrong(path, FileFault::Unknown(why.to_string()))
+}
+
+pub(crate) fn wrong(path: &Path, fault: FileFault) -> TlsError {
+    TlsError::File { path: path.to_owned(), fault }
 }

@@ -23,7 +23,7 @@ pub(super) fn execute(args: &Token) -> Result<ExitCode, Failure> {
             let scopes = (!args.scope.is_empty()).then_some(&args.scope[..]);
             let make = || {
                 tokens::add(&args.file, &args.name, scopes, SystemTime::now())
-                    .map_err(|error| Failure::tokens(&error))
+                    .map_err(|error| Failure::tokens(&args.file, &error))
             };
             match &args.out {
                 None => output::print(format!("{}\n", make()?).as_bytes())?,
@@ -32,7 +32,7 @@ pub(super) fn execute(args: &Token) -> Result<ExitCode, Failure> {
         }
         TokenCommand::List(args) => list(args)?,
         TokenCommand::Revoke(args) => {
-            tokens::remove(&args.file, &args.name).map_err(|error| Failure::tokens(&error))?;
+            tokens::remove(&args.file, &args.name).map_err(|error| Failure::tokens(&args.file, &error))?;
         }
     }
     Ok(Code::Success.exit())
@@ -67,7 +67,7 @@ fn write(
 }
 
 fn list(args: &TokenList) -> Result<(), Failure> {
-    let known = Tokens::read(&args.file).map_err(|error| Failure::tokens(&error))?;
+    let known = Tokens::read(&args.file).map_err(|error| Failure::tokens(&args.file, &error))?;
     let text = if args.json {
         let all: Vec<_> =
             known.identities().map(|who| json!({"name": who.name, "scopes": who.scopes})).collect();

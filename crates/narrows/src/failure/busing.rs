@@ -9,6 +9,7 @@ use narrows_process::SpawnError;
 use narrows_remote::server::BindError;
 use narrows_remote::tokens::TokenError;
 
+use super::papers::{about_listener, about_tokens};
 use super::{Code, Failure};
 use crate::nearest::nearest;
 use crate::terminal::line;
@@ -38,18 +39,21 @@ impl Failure {
     }
 
     /// A file of tokens cannot be used.
-    pub(crate) fn tokens(error: &TokenError) -> Self {
+    pub(crate) fn tokens(file: &Path, error: &TokenError) -> Self {
         let failure = Self::new(Code::Usage, line(&error.to_string()));
+        let file = file.display();
         match error {
-            TokenError::Exposed(_) => failure.hint("take that right away: chmod o-w"),
-            TokenError::Absent(_) => failure.hint("`narrows token list` shows which there are"),
+            TokenError::Exposed(_) => failure.hint(about_tokens(error)),
+            TokenError::Absent(_) => {
+                failure.hint(line(&format!("`narrows token list --file {file}` shows which there are")))
+            }
             TokenError::Name(_) => {
                 failure.hint("a name has letters, digits, `.`, `_`, `-`, `@` and `+`, and at most 64 of them")
             }
             TokenError::Taken(name) => failure
                 .hint("it still holds, and none was made; a token is shown once, and cannot be shown again")
                 .hint(line(&format!(
-                    "for another machine take another name; if it is lost or known to others, `narrows token revoke {name}` first: \
+                    "for another machine take another name; if it is lost or known to others, `narrows token revoke {name} --file {file}` first: \
                      sessions belong to the name, and the next token of it sees them"
                 ))),
             _ => failure,
@@ -80,7 +84,7 @@ impl Failure {
             BindError::Address { error, .. } if error.kind() == std::io::ErrorKind::AddrInUse => {
                 failure.hint("perhaps a bus runs already: narrows bus status")
             }
-            BindError::File(_) => failure.hint("`narrows token new NAME --file FILE` makes a file of tokens"),
+            BindError::File(error) => failure.hint(about_listener(error)),
             _ => failure,
         }
     }
@@ -113,7 +117,7 @@ impl Failure {
             ListenError::InUse(_) => failure.hint("perhaps a bus runs already: narrows bus status"),
             ListenError::NotASocket(_) => failure.hint("name another path, or remove that file yourself"),
             ListenError::NotLoopback(_) => {
-                failure.hint("whoever connects may use the agents, so only this machine can")
+                failure.hint("whoever connects may use the agents, so only this machine can; others need https:// or wss:// with `auth`")
             }
             _ => failure,
         }

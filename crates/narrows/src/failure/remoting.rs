@@ -4,14 +4,16 @@ use std::path::Path;
 
 use narrows_remote::client::{DialError, Lost, Target};
 
+use super::papers::about_tls;
 use super::{Code, Failure};
 use crate::terminal::line;
 
 impl Failure {
     /// There is no token in a file.
     pub(crate) fn no_token(by: &str, path: &Path) -> Self {
-        Self::new(Code::Usage, format!("{by}: there is no token in {path:?}"))
-            .hint("a token is one word on one line; `narrows token new NAME` makes one on the server")
+        Self::new(Code::Usage, format!("{by}: there is no token in {path:?}")).hint(
+            "a token is one word on one line; `narrows token new NAME --file FILE` makes one on the server",
+        )
     }
 
     /// There is a certificate without a key, or a key without a certificate.
@@ -57,13 +59,21 @@ impl Failure {
 
     /// There is no connection to a remote agent.
     pub(crate) fn unreachable(target: &Target, has_token: bool, error: &DialError) -> Self {
+        match error {
+            DialError::Ca(error) => {
+                return Self::new(Code::Usage, "--ca: the certificate authorities cannot be used")
+                    .because(error)
+                    .hint("it takes certificates in PEM form, and only if the server has one of your own");
+            }
+            DialError::Own(error) => {
+                return Self::new(Code::Usage, "the certificate that shows who we are cannot be used")
+                    .because(error)
+                    .hint(about_tls(error));
+            }
+            _ => {}
+        }
         let code = match error {
-            DialError::Ca { .. }
-            | DialError::Own { .. }
-            | DialError::Certless
-            | DialError::Exposed
-            | DialError::Token
-            | DialError::Tokenless => Code::Usage,
+            DialError::Certless | DialError::Exposed | DialError::Token | DialError::Tokenless => Code::Usage,
             _ => Code::Start,
         };
         let mut failure = Self::new(code, format!("{target} cannot be reached"));
@@ -105,7 +115,7 @@ impl Failure {
         });
         match error {
             DialError::Unauthorized if has_token => failure.hint(
-                "it was revoked, or has run out: `narrows token new NAME` on the server makes another, for --token-file",
+                "it was revoked, or has run out: `narrows token new NAME --file FILE` on the server makes another, for --token-file",
             ),
             error => advised(failure, has_token, error),
         }
@@ -122,9 +132,6 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
             "connect by a name that stands in it, or have one made for this name (`subjectAltName`)",
         ),
         DialError::Certificate(_) => failure.hint("if you trust who made it, say so: --ca FILE"),
-        DialError::Own { .. } => {
-            failure.hint("--cert is a certificate in PEM form, --key its private key, which only you should be able to read")
-        }
         DialError::Certless => failure.hint("use wss:// or https://, or leave --cert and --key out"),
         DialError::CertificateWanted => {
             failure.hint("show one: --cert FILE --key FILE; whoever runs the server can tell who makes them")
@@ -133,9 +140,9 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
             failure.hint("is it for this server, made by the authority in `client_ca` of its bus.toml?")
         }
         DialError::Unauthorized if has_token => failure
-            .hint("the token may be of another server, or revoked; `narrows token new NAME` makes one there"),
+            .hint("the token may be of another server, or revoked; `narrows token new NAME --file FILE` makes one there"),
         DialError::TokenWanted | DialError::Unauthorized => {
-            failure.hint("show a token: --token-file FILE; `narrows token new NAME` makes one on the server")
+            failure.hint("show a token: --token-file PATH; `narrows token new NAME --file FILE` makes one on the server")
         }
         DialError::Forbidden => {
             failure.hint("the server takes only the names for itself that it knows: `hosts` in its bus.toml")
@@ -150,6 +157,10 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
         DialError::NotTls => {
             failure.hint("use ws:// or http:// for this port, or name the one that speaks TLS")
         }
+        DialError::LockedOut { .. } | DialError::Status { status: 429, .. } => match error.after() {
+            Some(after) => failure.hint(format!("try again in {} s", after.as_secs())),
+            None => failure.hint("try again later"),
+        },
         DialError::Protocol(_) => failure.hint("is the port right, and is it TLS (wss://, https://) or not?"),
         _ => failure,
     }
@@ -157,6 +168,8 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::terminal::Colour;
 
@@ -167,18 +180,22 @@ mod tests {
         assert_eq!(
             told(false, DialError::TokenWanted),
             "error: wss://bus.example/acp?… cannot be reached\n  because: the server wants to see a token, and none was given (401)\n\
-             hint: show a token: --token-file FILE; `narrows token new NAME` makes one on the server\n"
+             hint: show a token: --token-file PATH; `narrows token new NAME --file FILE` makes one on the server\n"
         );
         assert!(told(true, DialError::Unauthorized).contains("revoked"));
         let named = told(false, DialError::OtherName("it is not for bus.example".to_owned()));
         assert!(!named.contains("--ca") && named.contains("a name that stands in it"), "{named}");
         assert!(told(false, DialError::Certificate("unknown issuer".to_owned())).contains("--ca FILE"));
+        assert_eq!(
+            told(true, DialError::LockedOut { after: Some(Duration::from_secs(5)) }),
+            "error: wss://bus.example/acp?… cannot be reached\n  because: too many wrong tokens have come from this address (429)\n\
+             hint: try again in 5 s\n"
+        );
         let lost = Failure::cut_off(&target, false, &Lost::Forgotten);
         assert_eq!(lost.code(), Code::Agent);
-        assert!(
-            lost.message().starts_with("the connection to wss://bus.example/acp?… is lost"),
-            "{}",
-            lost.message()
+        assert_eq!(
+            lost.message(),
+            "the connection to wss://bus.example/acp?… is lost: the server no longer knows it"
         );
     }
 
@@ -190,7 +207,7 @@ mod tests {
         assert_eq!(
             told,
             "error: the connection to ws://127.0.0.1:1/acp is lost\n  because: the server no longer takes our token (401)\n\
-             hint: it was revoked, or has run out: `narrows token new NAME` on the server makes another, for --token-file\n"
+             hint: it was revoked, or has run out: `narrows token new NAME --file FILE` on the server makes another, for --token-file\n"
         );
     }
 

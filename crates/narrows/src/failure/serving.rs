@@ -11,6 +11,7 @@ use narrows_link::CloseReason;
 use narrows_manifest::version::VersionError;
 use narrows_remote::tls::TlsError;
 
+use super::papers::about_tls;
 use super::{Code, Failure};
 use crate::terminal::line;
 
@@ -65,7 +66,7 @@ impl Failure {
     /// There is no TLS with these files.
     pub(crate) fn certificate(error: &TlsError) -> Self {
         Self::new(Code::Usage, line(&format!("the certificate cannot be used: {error}")))
-            .hint("--cert and --key are files in PEM form that belong together, and so is --client-ca")
+            .hint(about_tls(error))
     }
 
     /// Others than this machine could come in without a proof, or be listened to.

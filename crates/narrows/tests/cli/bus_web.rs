@@ -92,7 +92,7 @@ fn a_token_is_written_to_a_file_of_its_own_and_made_once() {
         ),
         "{told}"
     );
-    assert!(told.contains("`narrows token revoke laptop` first"), "{told}");
+    assert!(told.contains("`narrows token revoke laptop --file "), "{told}");
     assert!(!other.exists());
     // What cannot be written lets nobody in.
     let (code, _, told) = token(&place, &["new", "full", "--out", "nowhere/full.token"]);
@@ -365,6 +365,7 @@ fn tokens_are_made_listed_and_revoked() {
         (&["new", "laptop"][..], "there is a token of the name \"laptop\" already"),
         (&["new", "a b"], "is not a name"),
         (&["revoke", "nobody"], "there is no token of the name"),
+        (&["revoke", "nobody"], "hint: `narrows token list --file /"),
     ] {
         let (code, _, said) = token(&place, args);
         assert!(code == Some(2) && said.contains(words), "{args:?}: {said}");
@@ -392,4 +393,57 @@ fn nobody_listens_to_a_network_without_a_guard() {
             assert!(output.status.code() == Some(2) && said.contains(words), "{args:?}: {said}");
         }
     }
+}
+
+/// What a bus with these files and `narrows check` say of them, when neither can use them.
+#[track_caller]
+fn refused(place: &Place, settings: &str, words: &[&str]) {
+    let pool = "[[pool]]\ncommand = [\"[NARROWS]\", \"fake-agent\", \"echo\"]\n";
+    write(place, &format!("[[listen]]\n{settings}\n{pool}"));
+    for args in [["bus", "--config", "bus.toml"].as_slice(), &["check", "bus.toml"]] {
+        let told = place.told(place.narrows(args));
+        assert!(told.ends_with("--- exit 2 ---\n"), "{args:?}: {told}");
+        assert!(words.iter().all(|words| told.contains(words)), "{args:?}: {told}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_used_are_told_by_what_they_are() {
+    let place = Place::new();
+    token(&place, &["new", "laptop"]);
+    let tokens = place.path().join("tokens.toml");
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o666)).expect("it is ours");
+    let settings = "url = \"http://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"tokens.toml\"";
+    refused(
+        &place,
+        settings,
+        &["tokens.toml:", " can be written by everybody\nhint: take that right away: chmod go-w "],
+    );
+    let told = place.told(place.narrows(["check", "bus.toml"]));
+    assert!(!told.contains("tokens.toml: "), "{told}");
+
+    let make = "for name in one two; do openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 \
+        -subj /CN=localhost -keyout $name.key -out $name.pem; done; \
+        openssl pkcs8 -topk8 -in one.key -out locked.key -passout pass:x; \
+        openssl ec -in one.key -aes128 -out old.key -passout pass:x";
+    let made = std::process::Command::new("sh").args(["-euc", make]).current_dir(place.path()).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        println!("skipped: there is no openssl");
+        return;
+    }
+    let of = |cert: &str, key: &str| {
+        format!("url = \"wss://127.0.0.1:0/acp\"\ntls = {{ cert = \"{cert}\", key = \"{key}\" }}")
+    };
+    let strangers = [" is not that of the certificate ", "hint: the key must be the one"];
+    refused(&place, &of("one.pem", "two.key"), &strangers);
+    for key in ["locked.key", "old.key"] {
+        let words = ["a private key with a password cannot be used\n", "openssl pkey -in "];
+        refused(&place, &of("one.pem", key), &words);
+    }
+    refused(
+        &place,
+        &of("one.pem", "one.pem"),
+        &["there is no private key in it\n", "hint: `key` is the private key"],
+    );
+    refused(&place, &of("one.key", "one.key"), &["there is no certificate in it\n", "both in PEM form"]);
 }

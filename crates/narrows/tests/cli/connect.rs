@@ -125,6 +125,19 @@ fn a_port_that_does_not_speak_tls_is_told_as_that() {
 }
 
 #[test]
+fn a_port_that_speaks_something_else_is_told_as_that() {
+    let (place, home) = (Place::new(), Place::new());
+    let bus = echo(&home);
+    for scheme in ["ws://", "http://"] {
+        let url = bus.at[0].replace("tcp://", scheme);
+        let told = place.told_of(place.narrows(["run", "--agent", &url, "--grace", "1s", "Hi"]));
+        assert!(told.contains("because: whoever listens there does not speak the protocol: "), "{told}");
+        assert!(told.contains("hint: is the port right, and is it TLS (wss://, https://) or not?"), "{told}");
+    }
+    bus.stop();
+}
+
+#[test]
 fn nobody_is_told_to_the_editor_too() {
     let place = Place::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -182,6 +195,20 @@ fn what_makes_no_sense_is_refused() {
       because: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
+    assert_snapshot!(told(&["connect", "wss://bus.example/acp", "--ca", "none.pem"]), @"
+    --- stderr ---
+    error: --ca: the certificate authorities cannot be used
+      because: none.pem: it cannot be read: No such file or directory (os error 2)
+    hint: it takes certificates in PEM form, and only if the server has one of your own
+    --- exit 2 ---
+    ");
+    assert_snapshot!(told(&["connect", "unix:/x/y"]), @"
+    --- stderr ---
+    error: unix:/x/y cannot be reached
+      because: nobody listens at /x/y: there is no such file
+    hint: is it running, and does it listen there?
+    --- exit 5 ---
+    ");
     assert_snapshot!(told(&["run", "--agent", "narrows acp", "--token-file", "x", "Hi"]), @r#"
     --- stderr ---
     error: --token-file is about remote agents, and "narrows acp" is started here

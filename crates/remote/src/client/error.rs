@@ -1,31 +1,22 @@
 //! Why a remote agent could not be reached, and how one that was is lost.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use rustls::{AlertDescription, CertificateError};
 
+use crate::tls::TlsError;
+
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     /// The file of certificate authorities is of no use.
-    #[error("the certificate authorities in {path:?} cannot be used: {why}")]
-    Ca {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
+    #[error(transparent)]
+    Ca(TlsError),
     /// Our own certificate or its key is of no use.
-    #[error("the certificate or key in {path:?} cannot be used: {why}")]
-    Own {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
+    #[error(transparent)]
+    Own(#[from] TlsError),
     /// Without TLS no certificate can be shown.
     #[error("a certificate can be shown over wss and https only")]
     Certless,
@@ -68,6 +59,12 @@ pub enum DialError {
     /// The server forbids it.
     #[error("the server forbids it (403)")]
     Forbidden,
+    /// The server listens to nobody of our address for a while.
+    #[error("too many wrong tokens have come from this address (429)")]
+    LockedOut {
+        /// How long it wants to be left alone.
+        after: Option<Duration>,
+    },
     /// The server answers something else.
     #[error("the server answers {status}{}", .words.as_ref().map(|words| format!(": {words}")).unwrap_or_default())]
     Status {
@@ -94,8 +91,8 @@ impl DialError {
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
-            Self::Ca { .. }
-            | Self::Own { .. }
+            Self::Ca(_)
+            | Self::Own(_)
             | Self::Certless
             | Self::CertificateWanted
             | Self::CertificateRefused(_)
@@ -112,6 +109,7 @@ impl DialError {
             Self::Name(..)
             | Self::Refused(_)
             | Self::Timeout(_)
+            | Self::LockedOut { .. }
             | Self::Protocol(_)
             | Self::NotTls
             | Self::Io(_) => false,
@@ -127,9 +125,10 @@ impl DialError {
     }
 
     /// How long the server wants to be left alone.
-    pub(super) fn after(&self) -> Option<Duration> {
+    #[must_use]
+    pub fn after(&self) -> Option<Duration> {
         match self {
-            Self::Status { after, .. } => *after,
+            Self::Status { after, .. } | Self::LockedOut { after } => *after,
             _ => None,
         }
     }
@@ -139,6 +138,8 @@ impl DialError {
         match status {
             401 => Self::Unauthorized,
             403 => Self::Forbidden,
+            // What `narrows` itself says then; others have other reasons for it.
+            429 if body.trim_ascii() == b"too many failures" => Self::LockedOut { after: after(headers) },
             status => Self::Status { status, words: words(body), after: after(headers) },
         }
     }
@@ -163,7 +164,8 @@ impl DialError {
             }
         }
         match error.kind() {
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Self::Refused(place.to_owned()),
+            io::ErrorKind::ConnectionRefused => Self::Refused(place.to_owned()),
+            io::ErrorKind::NotFound => Self::Refused(format!("{place}: there is no such file")),
             _ => {
                 let words = error.to_string();
                 Self::of_alert(&words).unwrap_or(Self::Io(words))
@@ -211,14 +213,14 @@ fn words(body: &[u8]) -> Option<String> {
     (!words.is_empty() && !words.starts_with('<')).then(|| words.to_owned())
 }
 
-/// How a connection was lost for good.
+/// Why a connection is lost for good.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     /// The server cannot take a connection up again.
-    #[error("the connection is lost, and the server cannot take it up again: {0}")]
+    #[error("the server cannot take it up again: {0}")]
     Plain(String),
     /// It was tried for as long as it was to be tried.
-    #[error("the connection is lost, and could not be had again within {} s", .grace.as_secs())]
+    #[error("it could not be had again within {} s", .grace.as_secs())]
     Grace {
         /// How long.
         grace: Duration,
@@ -227,22 +229,22 @@ pub enum Lost {
         last: DialError,
     },
     /// The server knows nothing of it: it has started anew, or it was away for too long.
-    #[error("the connection is lost: the server no longer knows it")]
+    #[error("the server no longer knows it")]
     Forgotten,
     /// Something was sent that neither arrived nor is still there.
-    #[error("the connection is lost: something was sent on it that is no longer kept")]
+    #[error("something was sent on it that is no longer kept")]
     Gap,
     /// Somebody else goes on with it.
-    #[error("the connection is lost: another one has taken over")]
+    #[error("another one has taken over")]
     Fenced,
     /// One message is longer than one side allows.
-    #[error("the connection is lost: a message is too long: {0}")]
+    #[error("a message is too long: {0}")]
     TooLong(String),
     /// The server lets us in no more, or never did.
     #[error("there is no connection")]
     Dial(#[from] DialError),
     /// The server refuses in its own words.
-    #[error("the connection is lost: the server refuses to go on: {0}")]
+    #[error("the server refuses to go on: {0}")]
     Refused(String),
 }
 
@@ -266,6 +268,11 @@ mod tests {
         }
         assert_eq!(of_status(404, b"no\n\x1b[1msuch").to_string(), "the server answers 404: no  [1msuch");
         assert_eq!(of_status(404, b"<html>").to_string(), "the server answers 404");
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, 7.into());
+        let locked = DialError::of_status(429, &headers, b"too many failures\n");
+        assert!(matches!(locked, DialError::LockedOut { .. }) && !locked.is_final(), "{locked:?}");
+        assert_eq!(locked.after(), Some(Duration::from_secs(7)));
     }
 
     fn of_status(status: u16, body: &[u8]) -> DialError {

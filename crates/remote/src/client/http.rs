@@ -169,6 +169,9 @@ impl Wire {
                     return found;
                 }
             }
+            if now.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse) {
+                return DialError::Protocol(now.to_string());
+            }
             if now.to_string() == "dns error" {
                 return DialError::Name(
                     place.to_owned(),

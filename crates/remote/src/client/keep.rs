@@ -260,7 +260,8 @@ pub(super) async fn give_up(lost: &Lost, mut answers: Vec<Frame>, outlet: &mut O
 pub(super) fn words(lost: &Lost) -> String {
     use std::error::Error;
     match lost.source() {
-        Some(source) => format!("{lost}: {source}"),
-        None => lost.to_string(),
+        Some(source) if matches!(lost, Lost::Dial(_)) => format!("{lost}: {source}"),
+        Some(source) => format!("the connection is lost: {lost}: {source}"),
+        None => format!("the connection is lost: {lost}"),
     }
 }

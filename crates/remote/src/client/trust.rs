@@ -5,13 +5,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::Verifier;
 
 use super::{DialError, Options};
-use crate::tls;
+use crate::tls::{self, FileFault, TlsError};
 
 /// A certificate that shows who we are, and its private key, as PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +39,9 @@ pub(super) fn config(options: &Options, protocols: &[&str]) -> Result<ClientConf
         None => builder.with_no_client_auth(),
         Some(files) => {
             let (chain, key) = own(files)?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| unusable(&files.cert, &error))?
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|error| TlsError::of_pair(error, &files.cert, &files.key))?
         }
     };
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
@@ -57,37 +58,24 @@ pub(super) fn nobody() -> Result<ClientConfig, DialError> {
 }
 
 /// The certificate that shows who we are, and its key.
-fn own(files: &OwnFiles) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), DialError> {
-    let chain = tls::certificates(&files.cert).map_err(|error| match error {
-        tls::TlsError::File { path, why } => DialError::Own { path, why },
-        tls::TlsError::Pair(error) => unusable(&files.cert, &error),
-    })?;
+fn own(files: &OwnFiles) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+    let chain = tls::certificates(&files.cert)?;
     let path = &files.key;
-    let about = std::fs::metadata(path).map_err(|error| unusable(path, &error))?;
     // As a file of tokens: whoever can write it says who we are.
-    if about.mode() & 0o002 != 0 {
-        return Err(unusable(path, &"everybody can write it"));
+    if std::fs::metadata(path).is_ok_and(|about| about.mode() & 0o002 != 0) {
+        return Err(tls::wrong(path, FileFault::Exposed));
     }
-    let key = PrivateKeyDer::from_pem_file(path).map_err(|error| unusable(path, &error))?;
-    Ok((chain, key))
-}
-
-fn unusable(path: &Path, why: &impl ToString) -> DialError {
-    DialError::Own { path: path.to_owned(), why: why.to_string() }
+    Ok((chain, tls::private_key(path)?))
 }
 
 fn authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, DialError> {
-    let failed = |why: String| DialError::Ca { path: path.to_owned(), why };
-    let pem = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    let all = tls::certificates(path).map_err(DialError::Ca)?;
     let mut store = RootCertStore::empty();
-    let mut all = Vec::new();
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|error| failed(format!("it is no PEM file: {error}")))?;
-        store.add(certificate.clone()).map_err(|error| failed(format!("a certificate is bad: {error}")))?;
-        all.push(certificate);
-    }
-    if all.is_empty() {
-        return Err(failed("there is no certificate in PEM form in it".to_owned()));
+    for certificate in &all {
+        store.add(certificate.clone()).map_err(|error| {
+            let fault = FileFault::Unknown(format!("a certificate is bad: {error}"));
+            DialError::Ca(tls::wrong(path, fault))
+        })?;
     }
     Ok(all)
 }

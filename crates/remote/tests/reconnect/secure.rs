@@ -154,7 +154,7 @@ async fn who_is_vouched_for_is_believed_and_who_is_known_is_let_in() {
         assert!(matches!(elsewhere, Err(DialError::Status { status: 404, .. })), "{scheme}: {elsewhere:?}");
     }
     let nothing = first(&format!("wss://localhost:{}/acp", address.port()), options("bus.key", None)).await;
-    assert!(matches!(nothing, Err(DialError::Ca { .. })), "{nothing:?}");
+    assert!(matches!(nothing, Err(DialError::Ca(_))), "{nothing:?}");
     let plain = first(&format!("ws://localhost:{}/acp", address.port()), Options::default()).await;
     assert!(plain.is_err_and(|error| !error.is_final()), "no TLS where it is wanted");
 }
@@ -187,12 +187,12 @@ async fn a_certificate_shows_who_we_are() {
             ("none.pem", "by-ca.key", "none.pem"),
             ("by-ca.key", "by-ca.key", "by-ca.key"),
             ("by-ca.pem", "none.key", "none.key"),
-            ("by-ca.pem", "by-ca.pem", "by-ca.pem"),
-            ("by-ca.pem", "by-other.key", "by-ca.pem"),
+            ("by-ca.pem", "by-ca.pem", "by-ca.pem: there is no private key in it"),
+            ("by-ca.pem", "by-other.key", "by-other.key is not that of the certificate"),
             ("by-ca.pem", "exposed.key", "exposed.key"),
         ] {
             match first(&url, options(Some((cert, key)))).await {
-                Err(DialError::Own { path, why }) => assert_eq!(path, at.join(wrong), "{why}"),
+                Err(DialError::Own(error)) => assert!(error.to_string().contains(wrong), "{error}"),
                 other => panic!("{scheme} {cert} {key}: {other:?}"),
             }
         }

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use narrows_bus::config::{Config, Door, Mistake, Place, Warning, Web};
-use narrows_remote::tls;
+use narrows_remote::tls::{self, TlsError};
 use narrows_remote::tokens::{TokenError, Tokens};
 use serde_json::{Value, json};
 
 use crate::command::serve::guests;
 use crate::command::web::tls_files;
-use crate::failure::Failure;
+use crate::failure::{Failure, about_tls, about_tokens};
 use crate::output;
 use crate::terminal::{Colour, line};
 
@@ -39,7 +39,7 @@ impl Names {
     /// Tells everything about it, and whether it can be used.
     pub(super) fn check(self, path: &Path, json: bool) -> Result<bool, Failure> {
         let wrong = match self {
-            Self::Tokens => Tokens::read(path).err().map(|error| Failure::tokens(&error)),
+            Self::Tokens => Tokens::read(path).err().map(|error| Failure::tokens(path, &error)),
             Self::Identities => guests::check_file(path).err(),
         };
         let file = path.display().to_string();
@@ -92,30 +92,33 @@ pub(super) fn strange(config: &Config) -> Vec<Warning> {
 
 fn unreadable_tokens(path: &Path) -> Option<Mistake> {
     let error = Tokens::read(path).err()?;
+    let hint = about_tokens(&error);
     let (line, column, what) = match error {
         TokenError::Syntax { line, column, error, .. } => (line, column, error),
         TokenError::Io { error, .. } => (1, 1, format!("the tokens cannot be read: {error}")),
-        error => (1, 1, error.to_string()),
+        error => {
+            let what = error.to_string();
+            // The name of the file stands before it already.
+            let named = format!("{}: ", path.display());
+            (1, 1, what.strip_prefix(&named).unwrap_or(&what).to_owned())
+        }
     };
-    let hint = "`narrows token new NAME --file FILE` makes a file of tokens, and adds to one";
     Some(mistake(path, (line, column), what, hint))
 }
 
 fn unusable_tls(web: &Web) -> Option<Mistake> {
     let files = tls_files(web)?;
     let error = tls::server_config(&files).err()?;
-    let path = match &error {
-        tls::TlsError::File { path, .. } => path,
-        tls::TlsError::Pair(_) => &files.cert,
+    let hint = about_tls(&error);
+    let (path, what) = match &error {
+        TlsError::File { path, fault } => (path, fault.to_string()),
+        TlsError::Strangers { key, .. } => (key, error.to_string()),
+        TlsError::Pair { .. } | TlsError::Unable(_) => (&files.cert, error.to_string()),
     };
-    let what = match &error {
-        tls::TlsError::File { why, .. } => why.clone(),
-        tls::TlsError::Pair(error) => error.to_string(),
-    };
-    Some(mistake(path, (1, 1), what, "it takes a certificate and its private key, as PEM"))
+    Some(mistake(path, (1, 1), what, hint))
 }
 
-fn mistake(path: &Path, (line, column): (usize, usize), what: String, hint: &str) -> Mistake {
+fn mistake(path: &Path, (line, column): (usize, usize), what: String, hint: String) -> Mistake {
     let place = Place { file: path.display().to_string(), line, column };
-    Mistake { place, what, hint: Some(hint.to_owned()) }
+    Mistake { place, what, hint: Some(hint) }
 }

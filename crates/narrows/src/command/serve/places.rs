@@ -88,7 +88,7 @@ fn check_files(places: &[Listen]) -> Result<(), Failure> {
     for place in places {
         let Door::Web(web) = &place.at else { continue };
         if let Some(tokens) = &web.tokens {
-            Tokens::read(tokens).map_err(|error| Failure::tokens(&error))?;
+            Tokens::read(tokens).map_err(|error| Failure::tokens(tokens, &error))?;
         }
         if let Some(files) = web::tls_files(web) {
             tls::server_config(&files).map_err(|error| Failure::certificate(&error))?;

@@ -144,7 +144,7 @@ mod tests {
         check(400, r#"{"jsonrpc":"2.0","id":7,"error":{"code":-1,"message":"x"}}"#, "failed -1");
         check(400, r#"{"jsonrpc":"2.0","id":8,"error":{"code":-1,"message":"x"}}"#, "failed -32600");
         check(413, "", "failed -32013");
-        check(404, "", "lost the connection is lost: the server no longer knows it");
+        check(404, "", "lost the server no longer knows it");
         check(401, "", "lost there is no connection");
         check(429, "", "again");
         check(503, "", "again");
