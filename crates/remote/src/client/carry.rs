@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use narrows_link::{Inlet, Outlet};
-use narrows_wire::{Frame, RawId, View};
+use narrows_wire::{Frame, Kind, RawId, View};
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -19,6 +19,9 @@ const ANSWERS: Duration = Duration::from_secs(2);
 
 /// How long the server may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
+
+/// How long it is listened why nothing can be written.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Whether the connection can be taken up again.
 #[derive(Debug)]
@@ -44,6 +47,8 @@ pub(super) struct State {
     pub(super) ended: bool,
     /// All has been said, and the goodbye as well.
     leaving: bool,
+    /// The error about no request of ours that came last, with nothing behind it.
+    pub(super) last_words: Option<String>,
 }
 
 /// The state, and who waits for it to change.
@@ -56,7 +61,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(keep: Keep) -> Self {
         let (held, open) = (Held::new(keep), Open::default());
-        let state = State { held, open, mode: Mode::Fresh, ended: false, leaving: false };
+        let state = State { held, open, mode: Mode::Fresh, ended: false, leaving: false, last_words: None };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 
@@ -89,6 +94,11 @@ impl State {
             return None;
         }
         self.held.next(Instant::now()).cloned()
+    }
+
+    /// Whether nobody has answered `initialize` yet.
+    pub(super) fn is_beginning(&self) -> bool {
+        matches!(self.mode, Mode::Fresh | Mode::Asked(_))
     }
 
     /// What was granted in `frame`, if it is the answer to `initialize`.
@@ -136,7 +146,13 @@ pub(super) async fn carry(
         () = abandoned => return End::Done,
         written = write(shared, outlet, &mut writer, silence / 3) => match written {
             Ok(()) => return End::Done,
-            Err(broken) => broken,
+            Err(broken) => {
+                // Whoever turns us away says why and hears nothing: that is there though nothing can be written.
+                if shared.state().is_beginning() {
+                    _ = timeout(LAST_WORDS, read(shared, inlet, &mut reader, None)).await;
+                }
+                broken
+            }
         },
         broken = read(shared, inlet, &mut reader, heard) => broken,
     };
@@ -170,12 +186,19 @@ async fn read(shared: &Shared, inlet: &Inlet, reader: &mut Reader, silence: Opti
         let mut state = shared.state();
         state.held.took();
         state.open.answered(&frame);
+        state.last_words = last_words(&frame);
         if let Some(mode) = mode {
             state.mode = mode;
         }
         drop(state);
         shared.changed.notify_one();
     }
+}
+
+/// What an error says that is about no request: whoever closes a connection says so why.
+fn last_words(frame: &Frame) -> Option<String> {
+    let is_nameless = frame.kind() == Kind::Response && frame.id().is_none();
+    is_nameless.then(|| frame.error()).flatten().map(|error| error.message.into_owned())
 }
 
 /// Writes what is to be written until the holder has done.

@@ -65,6 +65,9 @@ pub enum DialError {
         /// How long it wants to be left alone.
         after: Option<Duration>,
     },
+    /// The server takes nobody now.
+    #[error("the server turns us away: {0}")]
+    TurnedAway(String),
     /// The server answers something else.
     #[error("the server answers {status}{}", .words.as_ref().map(|words| format!(": {words}")).unwrap_or_default())]
     Status {
@@ -112,6 +115,7 @@ impl DialError {
             | Self::LockedOut { .. }
             | Self::Protocol(_)
             | Self::NotTls
+            | Self::TurnedAway(_)
             | Self::Io(_) => false,
         }
     }

@@ -8,7 +8,7 @@ use narrows_wire::{Frame, View};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::backoff::Backoff;
-use super::carry::{End, Mode, Shared, carry};
+use super::carry::{End, Mode, Shared, State, carry};
 use super::dial::Dialler;
 use super::open::Open;
 use super::socket::{Broken, Read, Socket};
@@ -116,8 +116,8 @@ impl Keeper {
             let connection = match &state.mode {
                 Mode::Held(granted) => Some(granted.connection.clone()),
                 // Nobody has answered, and nothing but a question was sent.
-                Mode::Fresh | Mode::Asked(_) if counts.taken == 0 => None,
-                _ => return Err(Lost::Plain(broken.to_string())),
+                _ if state.is_beginning() && counts.taken == 0 => None,
+                _ => return Err(plain(&state, &broken)),
             };
             (connection, counts)
         };
@@ -170,6 +170,15 @@ impl Keeper {
         self.fences += 1;
         // A late attempt of our own can do that, but not for long.
         if self.fences >= MOST_FENCES { Err(Lost::Fenced) } else { Ok(()) }
+    }
+}
+
+/// How a connection is lost that cannot be taken up again: as the server has said, if it has.
+fn plain(state: &State, broken: &Broken) -> Lost {
+    match &state.last_words {
+        Some(words) if state.is_beginning() => Lost::Dial(DialError::TurnedAway(words.clone())),
+        Some(words) => Lost::Refused(words.clone()),
+        None => Lost::Plain(broken.to_string()),
     }
 }
 

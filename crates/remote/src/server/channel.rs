@@ -72,6 +72,11 @@ impl Channel {
         (found.owner == *who).then_some(found)
     }
 
+    /// As [`Exchange::last_words`].
+    pub(super) fn last_words(&self) -> Option<String> {
+        self.with(|exchange| exchange.last_words())
+    }
+
     /// Lets it end.
     pub(super) fn end(&self) {
         self.end.notify_one();

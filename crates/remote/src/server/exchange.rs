@@ -132,6 +132,8 @@ pub(super) struct Exchange {
     alike: Alike,
     readers: u64,
     ended: bool,
+    /// What an error said that was about no request.
+    last_words: Option<String>,
 }
 
 impl Exchange {
@@ -145,6 +147,7 @@ impl Exchange {
             alike: Alike::default(),
             readers: 0,
             ended: false,
+            last_words: None,
         }
     }
 
@@ -179,6 +182,9 @@ impl Exchange {
                     }
                     let read = |name: &String| self.sessions.get(name).is_some_and(|stream| stream.opened);
                     session = asked_in.filter(read);
+                }
+                None if view.id().is_none() => {
+                    self.last_words = view.error().map(|error| error.message.into_owned());
                 }
                 None => {}
             },
@@ -293,6 +299,11 @@ impl Exchange {
             stream.waker = None;
         }
         was_reading
+    }
+
+    /// What was said last about no request in particular: why nobody is let in.
+    pub(super) fn last_words(&self) -> Option<String> {
+        self.last_words.clone()
     }
 
     /// Whether anybody reads anything.

@@ -115,10 +115,14 @@ async fn begin(shared: &Arc<Shared>, view: &View<'_>, caller: Caller) -> Result<
     let mut attempt = Attempt(Some(Arc::clone(&channel)));
     let (sender, answer) = oneshot::channel();
     let id = view.id().unwrap_or_default();
-    channel.send(line(view.bytes()), Some((id, Waits::Body(sender)))).await.map_err(cannot_send)?;
+    let sent = channel.send(line(view.bytes()), Some((id, Waits::Body(sender)))).await;
+    sent.map_err(|fault| match fault {
+        SendFault::Gone => gone(&channel),
+        fault => cannot_send(fault),
+    })?;
     let answer = match timeout(BEGINNING, answer).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => return Err(reply::refusal(StatusCode::BAD_GATEWAY, "the agent is gone\n")),
+        Ok(Err(_)) => return Err(gone(&channel)),
         Err(_) => return Err(reply::refusal(StatusCode::GATEWAY_TIMEOUT, "the agent did not answer\n")),
     };
     let failed = View::parse(&answer).result().is_none();
@@ -128,6 +132,14 @@ async fn begin(shared: &Arc<Shared>, view: &View<'_>, caller: Caller) -> Result<
         reply.headers_mut().insert(CONNECTION_ID, name);
     }
     Ok(reply)
+}
+
+/// The refusal of a connection that ended before it began, in the words of whoever did not want it.
+fn gone(channel: &Channel) -> Refusal {
+    match channel.last_words() {
+        Some(words) => reply::refusal(StatusCode::SERVICE_UNAVAILABLE, format!("{words}\n")),
+        None => reply::refusal(StatusCode::BAD_GATEWAY, "the agent is gone\n"),
+    }
 }
 
 /// Any other message goes on, and what comes of it is read elsewhere.

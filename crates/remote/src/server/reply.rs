@@ -1,5 +1,7 @@
 //! Responses, and what each refusal looks like.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -50,7 +52,7 @@ pub(super) fn json(status: StatusCode, message: Bytes) -> Reply {
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// In a few words for people.
-    Words(StatusCode, &'static str),
+    Words(StatusCode, Cow<'static, str>),
     /// In a message.
     Message(StatusCode, Bytes),
     /// For so many seconds.
@@ -87,12 +89,16 @@ impl Refusal {
 }
 
 /// A refusal, in a few words for people.
-pub(super) fn refusal(status: StatusCode, words: &'static str) -> Refusal {
-    Refusal::Words(status, words)
+pub(super) fn refusal(status: StatusCode, words: impl Into<Cow<'static, str>>) -> Refusal {
+    Refusal::Words(status, words.into())
 }
 
-fn words_of(status: StatusCode, words: &'static str) -> Reply {
-    let mut reply = Response::new(Body::Whole(Bytes::from_static(words.as_bytes())));
+fn words_of(status: StatusCode, words: impl Into<Cow<'static, str>>) -> Reply {
+    let words = match words.into() {
+        Cow::Borrowed(words) => Bytes::from_static(words.as_bytes()),
+        Cow::Owned(words) => words.into(),
+    };
+    let mut reply = Response::new(Body::Whole(words));
     *reply.status_mut() = status;
     reply.headers_mut().insert(CONTENT_TYPE, TEXT);
     reply

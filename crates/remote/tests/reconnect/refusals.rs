@@ -38,6 +38,36 @@ async fn a_plain_server_that_is_lost_fails_what_is_open() {
 }
 
 #[tokio::test]
+async fn who_is_turned_away_knows_why() {
+    const WHY: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32016,\"message\":\"the bus is stopping\"}}\n";
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("tcp://{}", listener.local_addr().unwrap());
+    for has_begun in [false, true] {
+        let Connected { mut link, outcome } = open(&url).await;
+        let (mut stream, _) = listener.accept().await.unwrap();
+        link.sender
+            .send(r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#.into())
+            .await
+            .unwrap();
+        if has_begun {
+            assert!(stream.read(&mut [0; 2048]).await.unwrap() > 0);
+            stream.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{}}\n").await.unwrap();
+            assert_eq!(recv(&mut link).await.id(), Some(b"0".as_slice()));
+        }
+        stream.write_all(WHY).await.unwrap();
+        drop(stream);
+        let lost = outcome.wait().await.unwrap_err();
+        match has_begun {
+            false => assert!(
+                matches!(&lost, Lost::Dial(DialError::TurnedAway(why)) if why == "the bus is stopping"),
+                "{lost:?}"
+            ),
+            true => assert!(matches!(&lost, Lost::Refused(why) if why == "the bus is stopping"), "{lost:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_has_started_anew_knows_nothing() {
     let server = Server::start(Carrier::Web, true, false).await;
     let cutter = Cutter::start(server.address, u64::MAX).await;

@@ -175,6 +175,12 @@ async fn every_status_of_a_stream() {
 async fn an_agent_that_goes_or_does_not_come() {
     let refusing = start_with(listener(), Limits::default(), Agent { refuses: true, ..Agent::default() });
     assert_eq!(ask(refusing.address, "POST", &[JSON], &initialize(1)).await.status, 503);
+    let away = Agent { turns_away: Some("the bus is stopping"), ..Agent::default() };
+    let away = start_with(listener(), Limits::default(), away);
+    for _ in 0..20 {
+        let answer = ask(away.address, "POST", &[JSON], &initialize(1)).await;
+        assert_eq!((answer.status, &*answer.body), (503, &b"the bus is stopping\n"[..]));
+    }
     let running = start(listener(), Limits::default());
     let name = connect(running.address).await;
     let connection = ("acp-connection-id", &*name);

@@ -1,6 +1,6 @@
 //! A front to test, an agent behind it, and clients that write every byte themselves.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
@@ -33,6 +33,8 @@ pub(super) struct Agent {
     pub(super) listeners: Mutex<Vec<usize>>,
     pub(super) heard: Arc<Mutex<Vec<String>>>,
     pub(super) refuses: bool,
+    /// Says this to nobody in particular and hangs up.
+    pub(super) turns_away: Option<&'static str>,
     /// How many connections are at their end.
     pub(super) ended: Arc<watch::Sender<usize>>,
 }
@@ -42,12 +44,18 @@ impl Backend for Agent {
         self.opened.lock().unwrap().push(identity);
         self.listeners.lock().unwrap().push(listener);
         let heard = Arc::clone(&self.heard);
-        let (refuses, ended) = (self.refuses, Arc::clone(&self.ended));
+        let (refuses, turns_away, ended) = (self.refuses, self.turns_away, Arc::clone(&self.ended));
         Box::pin(async move {
             if refuses {
                 return Err(io::Error::other("no"));
             }
             let (ours, theirs) = StdUnixStream::pair()?;
+            if let Some(words) = turns_away {
+                let error =
+                    json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32016, "message": words}});
+                (&theirs).write_all(format!("{error}\n").as_bytes())?;
+                return Ok(ours);
+            }
             theirs.set_nonblocking(true)?;
             let theirs = UnixStream::from_std(theirs)?;
             tokio::spawn(async move {
