@@ -106,8 +106,8 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
         book.approve(log.as_ref(), &who.id, id)?;
     } else {
         let told = book.pin(log.as_ref(), &who.id, id)?;
-        // Of one turn everything is told here.
-        charge.notice = told.filter(|_| role != Kind::Client);
+        // Of one turn everything is told here, and who comes over a network is not who started this.
+        charge.notice = told.filter(|_| role != Kind::Client && places.is_empty());
     }
     // An operator may have an agent that plays it.
     let is_builtin = role == Kind::Server && charge.bundle.agent.is_none();

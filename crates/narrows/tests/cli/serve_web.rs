@@ -35,6 +35,8 @@ fn initialize(peer: &mut Peer, meta: &Value) -> Value {
     let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta});
     let answer = peer.ask(&json!(0), "initialize", &params);
     assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "tidy", "{answer}");
+    // That it is trusted from now on is for whoever has started it.
+    assert_eq!(answer["result"]["_meta"]["aip44"]["notice"], Value::Null, "{answer}");
     answer
 }
 
