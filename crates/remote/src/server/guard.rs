@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::door::{Admits, Door};
 use super::guest::Credential;
+use super::lockout::Noted;
 use super::shared::Shared;
 use crate::identity::Identity;
 use crate::tokens::Digest;
@@ -101,11 +102,11 @@ pub(super) fn caller(
                 return Err(Denied::Locked(wait));
             }
             let found = register.known().borrow().find(&shown).cloned();
-            shared.lockout(|lockout| match &found {
-                Some(_) => lockout.passed(shown),
-                None => lockout.failed(peer, now),
-            });
-            let Some(identity) = found else { return Err(Denied::Unknown) };
+            let Some(identity) = found else {
+                tell(shared.lockout(|lockout| lockout.failed(peer, now)), peer);
+                return Err(Denied::Unknown);
+            };
+            shared.lockout(|lockout| lockout.passed(shown));
             (identity, Credential::Token(shown, register.known().subscribe()))
         }
     };
@@ -116,9 +117,23 @@ pub(super) fn caller(
     }
 }
 
-/// The token that was shown, if any was.
+/// Tells who runs this of a token that is none, which is never told itself.
+fn tell(noted: Noted, peer: IpAddr) {
+    match noted {
+        Noted::First => tracing::info!(%peer, "a token is not known"),
+        Noted::Locked => tracing::warn!(%peer, "too many tokens are not known: their address is locked out"),
+        Noted::Nothing => {}
+    }
+}
+
+/// The token that was shown, if one was.
 fn token(headers: &HeaderMap) -> Option<&str> {
-    if let Some(value) = headers.get(AUTHORIZATION) {
+    let mut values = headers.get_all(AUTHORIZATION).into_iter();
+    if let Some(value) = values.next() {
+        // Of two, somebody before us may have looked at the other.
+        if values.next().is_some() {
+            return None;
+        }
         let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
         return scheme.eq_ignore_ascii_case("bearer").then(|| token.trim());
     }

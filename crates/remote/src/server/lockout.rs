@@ -21,10 +21,31 @@ const FORGETTING: Duration = Duration::from_secs(6);
 #[derive(Debug)]
 pub(super) struct Lockout {
     most: u32,
-    failures: HashMap<IpAddr, (f64, Instant)>,
+    failures: HashMap<IpAddr, Failures>,
     trusted: HashSet<Digest>,
     /// When those that are forgotten were last taken out.
     swept: Option<Instant>,
+}
+
+/// Those of one address.
+#[derive(Debug)]
+struct Failures {
+    count: f64,
+    /// When they were counted.
+    at: Instant,
+    /// It was told that the address is locked out.
+    told: bool,
+}
+
+/// What is worth telling of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Noted {
+    /// It is the first of its address since all others are forgotten.
+    First,
+    /// Its address is locked out by it, for the first time since then.
+    Locked,
+    /// Nothing that was not told before.
+    Nothing,
 }
 
 impl Lockout {
@@ -38,26 +59,39 @@ impl Lockout {
         if self.trusted.contains(shown) {
             return None;
         }
-        let (count, at) = self.failures.get(&network(address))?;
-        let over = left(*count, *at, now) - f64::from(self.most) + 1.0;
+        let over = self.over(self.failures.get(&network(address))?.left(now));
         (over > 0.0).then(|| FORGETTING.mul_f64(over))
     }
 
     /// A token that is none was shown.
-    pub(super) fn failed(&mut self, address: IpAddr, now: Instant) {
+    pub(super) fn failed(&mut self, address: IpAddr, now: Instant) -> Noted {
         // Not at every failure: whoever has many addresses would have us do little else.
         let is_due = self.swept.is_none_or(|swept| now.duration_since(swept) >= FORGETTING);
         if self.failures.len() >= REMEMBERED && is_due {
             self.swept = Some(now);
-            self.failures.retain(|_, (count, at)| left(*count, *at, now) > 0.0);
+            self.failures.retain(|_, failures| failures.left(now) > 0.0);
         }
         // Still full of failures: who is not among them is let off.
         let network = network(address);
         if self.failures.len() >= REMEMBERED && !self.failures.contains_key(&network) {
-            return;
+            return Noted::Nothing;
         }
-        let entry = self.failures.entry(network).or_insert((0.0, now));
-        *entry = (left(entry.0, entry.1, now) + 1.0, now);
+        let (before, told) =
+            self.failures.get(&network).map_or((0.0, false), |failures| (failures.left(now), failures.told));
+        let count = before + 1.0;
+        let (is_first, is_locked) = (before <= 0.0, self.over(count) > 0.0);
+        let was_told = told && !is_first;
+        self.failures.insert(network, Failures { count, at: now, told: was_told || is_locked });
+        match (is_locked && !was_told, is_first) {
+            (true, _) => Noted::Locked,
+            (false, true) => Noted::First,
+            (false, false) => Noted::Nothing,
+        }
+    }
+
+    /// By how much so many failures are too many.
+    fn over(&self, count: f64) -> f64 {
+        count - f64::from(self.most) + 1.0
     }
 
     /// A token was good.
@@ -69,8 +103,11 @@ impl Lockout {
     }
 }
 
-fn left(count: f64, at: Instant, now: Instant) -> f64 {
-    (count - now.duration_since(at).div_duration_f64(FORGETTING)).max(0.0)
+impl Failures {
+    /// How many are not forgotten.
+    fn left(&self, now: Instant) -> f64 {
+        (self.count - now.duration_since(self.at).div_duration_f64(FORGETTING)).max(0.0)
+    }
 }
 
 /// Whoever has an address of version 6 has a whole network of them.
@@ -103,6 +140,17 @@ mod tests {
         assert_eq!(lockout.locked(here, &bad, now + FORGETTING), None);
         lockout.failed(here, now + FORGETTING);
         assert!(lockout.locked(here, &bad, now + FORGETTING).is_some());
+    }
+
+    #[test]
+    fn the_first_failure_and_the_lock_out_are_told_once_each() {
+        let mut lockout = Lockout::new(3);
+        let (here, now) = ("192.0.2.1".parse().unwrap(), Instant::now());
+        let mut failed = |after: u32| lockout.failed(here, now + FORGETTING * after);
+        assert_eq!([failed(0), failed(0), failed(0)], [Noted::First, Noted::Nothing, Noted::Locked]);
+        // It is locked out again whenever it may try once.
+        assert_eq!([failed(1), failed(2)], [Noted::Nothing, Noted::Nothing]);
+        assert_eq!([failed(5), failed(5), failed(5)], [Noted::First, Noted::Nothing, Noted::Locked]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use hyper::header::{
     ACCEPT, ACCESS_CONTROL_REQUEST_METHOD, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
 };
 use hyper::http::request::Parts;
-use hyper::{Request, Response, StatusCode, Version};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use narrows_wire::{Code, RpcError, message};
 use serde_json::json;
 use tokio::sync::Notify;
@@ -75,6 +75,9 @@ impl Visit {
         }
         let mut reply = led.map_or_else(|denied| self.deny(denied), |reply| self.count(reply));
         reply::finish(&mut reply, origin);
+        if parts.method == Method::HEAD {
+            *reply.body_mut() = Body::Whole(Bytes::new());
+        }
         Ok(reply)
     }
 
@@ -88,7 +91,7 @@ impl Visit {
     }
 
     fn deny(&self, denied: Denied) -> Reply {
-        tracing::debug!(?denied, "a request is refused");
+        tracing::debug!(peer = %self.peer, ?denied, "a request is refused");
         let reason = match denied {
             Denied::Host => Some(Reason::Host),
             Denied::Origin => Some(Reason::Origin),
@@ -151,7 +154,8 @@ impl Visit {
     /// The events of a stream.
     fn events(&self, headers: &HeaderMap, caller: &Caller) -> Result<Reply, Refusal> {
         let mut accepted = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
-        let wanted = |value: &str| value.split(',').any(|part| is_type(part, "text/event-stream"));
+        let is_it = |part: &str| is_type(part, "text/event-stream") && !is_unwanted(part);
+        let wanted = |value: &str| value.split(',').any(is_it);
         if !accepted.any(wanted) {
             return Err(reply::refusal(StatusCode::NOT_ACCEPTABLE, "only text/event-stream is to be had\n"));
         }
@@ -228,6 +232,15 @@ pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Opti
 pub(super) fn is_type(value: &str, expected: &str) -> bool {
     let bare = value.split_once(';').map_or(value, |(bare, _)| bare);
     bare.trim().eq_ignore_ascii_case(expected)
+}
+
+/// Whether what is accepted is so by no means: with a weight of nothing.
+fn is_unwanted(part: &str) -> bool {
+    let weight = part.split(';').skip(1).find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("q").then(|| value.trim())
+    });
+    weight.and_then(|weight| weight.parse().ok()).is_some_and(|weight: f32| weight <= 0.0)
 }
 
 /// Somebody with a place, of whom it is not known yet whether a new connection is wanted.

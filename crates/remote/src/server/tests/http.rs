@@ -142,7 +142,13 @@ async fn every_status_of_a_stream() {
     let name = connect(at).await;
     let connection = ("acp-connection-id", &*name);
     let status = async |headers: &[(&str, &str)]| ask(at, "GET", headers, "").await.status;
-    for accept in ["*/*", "application/json", "text/*"] {
+    for accept in [
+        "*/*",
+        "application/json",
+        "text/*",
+        "text/event-stream;q=0",
+        "Text/Event-Stream; Q=0.000, text/html",
+    ] {
         assert_eq!(status(&[connection, ("accept", accept)]).await, 406, "{accept}");
     }
     assert_eq!(status(&[connection]).await, 406);
@@ -255,6 +261,8 @@ async fn http_2_without_an_upgrade() {
     assert!(event.starts_with(b"id: 1\ndata: {") && event.ends_with(b"\n\n"), "{event:?}");
     let foreign = client.post(&url).header("host", "evil.example").send().await.unwrap();
     assert_eq!(foreign.status(), 403);
+    let head = client.head(&url).send().await.unwrap();
+    assert_eq!((head.status().as_u16(), &*head.bytes().await.unwrap()), (405, &b""[..]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

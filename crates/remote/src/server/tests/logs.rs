@@ -76,6 +76,10 @@ async fn no_token_is_logged() {
     let logs = logs.0.lock().unwrap();
     assert!(logs.contains("a request is refused"), "{logs}");
     assert!(!logs.contains(&token[4..]) && !logs.contains("wrongwrong"), "{logs}");
+    for told in ["a token is not known", "their address is locked out"] {
+        assert_eq!(logs.matches(told).count(), 1, "{logs}");
+    }
+    assert!(logs.contains("peer=127.0.0.1"), "{logs}");
 }
 
 #[tokio::test]

@@ -54,6 +54,7 @@ async fn without_a_token_every_row_is_closed() {
             &[wrong],
             &[("authorization", "Basic eDp5")],
             &[("authorization", "")],
+            &[("authorization", &known), ("authorization", &known)],
             &[page],
             &[preflight],
         ] {
