@@ -170,6 +170,11 @@ impl Failure {
         if self.is_gone { lost.unwrap_or(self) } else { self }
     }
 
+    /// Whether it is that the agent has gone, by itself or with the connection to it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
     /// The same, because of `cause` and what caused that.
     fn because(mut self, cause: &dyn std::error::Error) -> Self {
         let mut next = Some(cause);

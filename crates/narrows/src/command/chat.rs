@@ -13,10 +13,12 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use narrows_client::{Decide, Reply, Runtime, RuntimeEvent};
 use narrows_process::Ladder;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::cli::{Chat, Output};
 use crate::config::{self, Flags, Variables};
@@ -33,6 +35,9 @@ use turn::{Left, Turn, Turned};
 
 /// The file in our directory in which messages are remembered.
 const HISTORY: &str = "chat_history";
+
+/// How soon after the answers to what was open a connection that is lost ends.
+const MOMENT: Duration = Duration::from_millis(200);
 
 /// What is said when there is nobody to talk to.
 const GONE: &str = "the agent has ended; /restart starts it again, /quit leaves";
@@ -202,8 +207,7 @@ impl Conversation {
                     None
                 }
                 Next::Gone => {
-                    let failure =
-                        Failure::new(Code::Agent, "the agent has ended, though nothing was asked of it");
+                    let failure = Failure::ended_idle().or_lost(self.chosen.finish().await);
                     self.note_failure(&failure);
                     self.lose().await
                 }
@@ -276,6 +280,8 @@ impl Conversation {
                 Err(Left::Signal(signal)) => return Some(Leaving::AtOnce(signal)),
                 Err(Left::Output(failure)) => return Some(Leaving::Failed(failure)),
             };
+        let may_be_gone = outcome.as_ref().err().is_some_and(Failure::is_gone);
+        let is_gone = is_gone || (may_be_gone && self.has_gone().await);
         self.last = Code::Success;
         // Somebody who sits there has seen what was refused, or has refused it.
         let outcome =
@@ -296,6 +302,20 @@ impl Conversation {
             return Some(Leaving::Signal(signal));
         }
         if is_gone { self.lose().await } else { None }
+    }
+
+    /// Whether the agent has gone for good, when whoever carries messages has answered that it is lost. A bus may have another.
+    async fn has_gone(&mut self) -> bool {
+        let Some(connection) = &mut self.connection else { return true };
+        let mut told = Vec::new();
+        let ending = async {
+            while let Some(event) = connection.happens().await {
+                told.extend(beside::between(&event));
+            }
+        };
+        let has_gone = timeout(MOMENT, ending).await.is_ok();
+        told.iter().for_each(|words| self.say_dim(words));
+        has_gone
     }
 
     /// The agent is gone: what it left is ended.

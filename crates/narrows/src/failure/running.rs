@@ -94,6 +94,12 @@ impl Failure {
         Self { stderr, ..failure }
     }
 
+    /// The agent has gone while no turn ran.
+    pub(crate) fn ended_idle() -> Self {
+        let words = "the agent has ended, though nothing was asked of it";
+        Self { is_gone: true, ..Self::new(Code::Agent, words) }
+    }
+
     /// The prompt was answered with an error.
     fn answered(words: &str, data: &Value) -> Self {
         let code = data["code"].as_i64().unwrap_or(0);

@@ -109,6 +109,54 @@ fn a_connection_that_is_lost_in_a_turn_is_told_as_that() {
 }
 
 #[test]
+fn a_chat_tells_once_how_its_connection_was_lost() {
+    for (script, text) in [("echo", None), ("slow", Some("go\r"))] {
+        let (place, home) = (Place::new(), Place::new());
+        let bus =
+            Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", script]);
+        let person = Person::reaches(&place, &["chat", "--agent", &bus.at[0], "--grace", "200ms"]);
+        person.sees_the_prompt();
+        if let Some(text) = text {
+            person.types(text);
+            person.sees("One moment.");
+        }
+        bus.signal(Signal::KILL);
+        bus.wait();
+        person.sees("hint: --grace says how long it is tried");
+        person.sees("/restart starts it again");
+        person.sees_the_prompt();
+        let screen = person.screen();
+        assert_eq!(screen.matches("error: ").count(), 1, "{screen}");
+        assert!(screen.contains("error: the connection to ws://127.0.0.1:"), "{screen}");
+        person.leaves();
+    }
+}
+
+#[test]
+fn a_bus_that_is_stopping_tells_newcomers_so() {
+    let (place, home) = (Place::new(), Place::new());
+    let listeners = ["--listen", "ws://127.0.0.1:0/acp", "--listen", "tcp://127.0.0.1:0"];
+    let bus = Bus::start(&home, &[&listeners[..], &["--", NARROWS, "fake-agent", "slow"]].concat());
+    let running = place.start(place.narrows(["run", "--agent", &bus.at[0], "--grace", "200ms", "go"]));
+    bus.wait_for(|state| state["sessions"] == 1);
+    bus.signal(Signal::TERM);
+    home.wait_for(|| bus.page("/ready").contains("the bus is stopping"));
+    let web = bus.at[0].clone();
+    for (url, why) in [
+        (web.replace("ws://", "http://"), "the server answers 503: the bus is stopping"),
+        (web, "the server turns us away: the bus is stopping"),
+        (bus.at[1].clone(), "the server turns us away: the bus is stopping"),
+    ] {
+        let told = place.told_of(place.narrows(["run", "--agent", &url, "Hi"]));
+        assert!(told.contains(&format!("{url} cannot be reached\n  because: {why}\n")), "{told}");
+        assert!(told.ends_with("--- exit 5 ---\n"), "{told}");
+    }
+    bus.signal(Signal::KILL);
+    bus.wait();
+    running.told();
+}
+
+#[test]
 fn a_port_that_does_not_speak_tls_is_told_as_that() {
     let (place, home) = (Place::new(), Place::new());
     let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "echo"]);
