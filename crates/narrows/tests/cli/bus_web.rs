@@ -132,7 +132,7 @@ fn a_token_that_a_variable_names_is_shown_and_no_path_is_the_usual_one() {
     away.file("laptop.token", &token(&place, &["new", "laptop"]).1);
     let bus = start(&place);
     let bare = bus.at[0].strip_suffix("/acp").expect("the usual path");
-    for url in [bare.to_owned(), bare.replace("http://", "ws://") + "/"] {
+    for url in [bare.to_owned(), bare.replace("http://", "ws://")] {
         let run = || away.narrows(["run", "--agent", &url, "hello there"]);
         let mut shown = run();
         shown.env("NARROWS_TOKEN_FILE", "laptop.token");

@@ -109,7 +109,9 @@ impl FromStr for Target {
             return Err(failed("it has no host".to_owned()));
         }
         url.set_fragment(None);
-        if url.path() == "/" {
+        let behind = text.split_once("://").map_or("", |(_, behind)| behind);
+        let has_path = behind.find(['/', '?', '#']).is_some_and(|end| behind[end..].starts_with('/'));
+        if !has_path {
             url.set_path(USUAL_PATH);
         }
         match url.scheme() {
@@ -150,8 +152,8 @@ mod tests {
         check("ws://127.0.0.1:8787/acp", "ws://127.0.0.1:8787/acp", false);
         check("ws://localhost/acp#x", "ws://localhost/acp", false);
         check("WS://[::1]:1", "ws://[::1]:1/acp", false);
-        check("https://bus.example/", "https://bus.example/acp", false);
-        check("https://bus.example/?a", "https://bus.example/acp?…", false);
+        check("https://bus.example?a", "https://bus.example/acp?…", false);
+        check("https://bus.example/", "https://bus.example/", false);
         check("https://bus.example/other/", "https://bus.example/other/", false);
         check("ws://bus.example/acp?key=hunter2", "ws://bus.example/acp?…", true);
         check("wss://bus.example/acp", "wss://bus.example/acp", false);
