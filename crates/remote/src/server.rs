@@ -22,6 +22,7 @@ mod lockout;
 mod logical;
 mod mouth;
 mod post;
+mod posts;
 mod refusals;
 mod register;
 mod reply;

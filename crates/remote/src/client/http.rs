@@ -8,6 +8,7 @@ mod talk;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use narrows_link::{CloseReason, Inlet, Outlet};
@@ -23,6 +24,9 @@ use talk::Talk;
 const CONNECTION: HeaderName = HeaderName::from_static("acp-connection-id");
 const SESSION: HeaderName = HeaderName::from_static("acp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
+/// The number of a post, and that the server takes posts with one once.
+const POST: HeaderName = HeaderName::from_static("narrows-post");
+const POSTS: HeaderName = HeaderName::from_static("narrows-posts");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 
@@ -55,7 +59,8 @@ impl Client {
             .build()
             .map_err(|error| DialError::Io(causes(&error)))?;
         let (url, options) = (url.clone(), options.clone());
-        Ok(Self { wire: Arc::new(Wire { url, http, bearer, cookies: Cookies::default(), options, watch }) })
+        let (cookies, posts) = (Cookies::default(), AtomicU64::new(0));
+        Ok(Self { wire: Arc::new(Wire { url, http, bearer, cookies, posts, options, watch }) })
     }
 
     /// Carries until the holder has done, or it cannot be done any more.
@@ -93,11 +98,19 @@ struct Wire {
     http: reqwest::Client,
     bearer: Option<HeaderValue>,
     cookies: Cookies,
+    /// The number of the next post; 0 where the server does not count them.
+    posts: AtomicU64,
     options: Options,
     watch: Watch,
 }
 
 impl Wire {
+    /// A number for a post, by which the server knows it if it is posted again.
+    fn number(&self) -> Option<u64> {
+        let counted = |next: u64| (next > 0).then_some(next + 1);
+        self.posts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted).ok()
+    }
+
     fn request(&self, method: Method, connection: Option<&str>, session: Option<&str>) -> RequestBuilder {
         let mut headers = HeaderMap::new();
         headers.extend(self.bearer.clone().map(|bearer| (AUTHORIZATION, bearer)));
@@ -123,6 +136,9 @@ impl Wire {
         let (status, headers) = (response.status(), response.headers().clone());
         let connection =
             response.headers().get(CONNECTION).and_then(|name| name.to_str().ok()).map(str::to_owned);
+        if headers.contains_key(POSTS) {
+            self.posts.store(1, Ordering::Relaxed);
+        }
         let most = if status == StatusCode::OK { self.options.link.max_line } else { WORDS };
         let body = body(response, most).await.map_err(DialError::Io)?;
         match status {

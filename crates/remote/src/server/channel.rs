@@ -17,6 +17,7 @@ use super::exchange::{Exchange, Next, OpenFault, TooMany, Waits};
 use super::fates::{Fate, Fates};
 use super::guest::Guest;
 use super::mouth::Mouth;
+use super::posts::{Known, Posts};
 use super::shared::Shared;
 use crate::identity::Identity;
 
@@ -35,6 +36,7 @@ pub(super) struct Channel {
     /// Somebody has read something.
     room: Notify,
     mouth: Mouth,
+    posts: Mutex<Posts>,
     end: Notify,
     /// Streams that were cut off, and not counted yet: whoever leaves closes them as well.
     cuts: AtomicU64,
@@ -56,6 +58,7 @@ impl Channel {
             touched: Mutex::new(Instant::now()),
             room: Notify::new(),
             mouth,
+            posts: Mutex::default(),
             end: Notify::new(),
             cuts: AtomicU64::new(0),
             cut: Notify::new(),
@@ -84,12 +87,26 @@ impl Channel {
 
     /// Sends a message on; all of it, even if whoever posted it is gone meanwhile.
     ///
-    /// `asked` is the id of a request, and where its answer goes.
-    pub(super) async fn send(&self, line: Bytes, asked: Option<(&[u8], Waits)>) -> Result<(), SendFault> {
+    /// `asked` is the id of a request, and where its answer goes. What has a `number` is sent once, however often it is posted.
+    pub(super) async fn send(
+        &self,
+        line: Bytes,
+        asked: Option<(&[u8], Waits)>,
+        number: Option<u64>,
+    ) -> Result<(), SendFault> {
         self.touch();
         let turn = self.mouth.turn().await.map_err(|_| SendFault::Gone)?;
+        let mut posts = self.posts.lock().unwrap_or_else(PoisonError::into_inner);
+        match number.map(|number| posts.know(number)) {
+            Some(Known::Taken) => return Ok(()),
+            Some(Known::Forgotten) => return Err(SendFault::Forgotten),
+            Some(Known::New) | None => {}
+        }
         if let Some((id, waits)) = asked {
             self.with(|exchange| exchange.asked(id, waits))?;
+        }
+        if let Some(number) = number {
+            posts.take(number);
         }
         turn.say(line);
         Ok(())
@@ -210,6 +227,9 @@ pub(super) enum SendFault {
     /// The connection is at its end.
     #[error("the connection is at its end")]
     Gone,
+    /// Whether it was sent before is no longer known.
+    #[error("it is no longer known whether that was taken")]
+    Forgotten,
     /// There are too many requests on it.
     #[error(transparent)]
     TooMany(#[from] TooMany),

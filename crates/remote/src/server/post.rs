@@ -17,7 +17,7 @@ use super::channel::{Channel, SendFault};
 use super::codec;
 use super::exchange::Waits;
 use super::guard::Caller;
-use super::reply::{self, CONNECTION_ID, Refusal, Reply, SESSION_ID};
+use super::reply::{self, CONNECTION_ID, POST, POSTS, Refusal, Reply, SESSION_ID};
 use super::shared::Shared;
 use super::visit::{TOO_MANY, channel, is_type, seat, text};
 
@@ -115,7 +115,7 @@ async fn begin(shared: &Arc<Shared>, view: &View<'_>, caller: Caller) -> Result<
     let mut attempt = Attempt(Some(Arc::clone(&channel)));
     let (sender, answer) = oneshot::channel();
     let id = view.id().unwrap_or_default();
-    let sent = channel.send(line(view.bytes()), Some((id, Waits::Body(sender)))).await;
+    let sent = channel.send(line(view.bytes()), Some((id, Waits::Body(sender))), None).await;
     sent.map_err(|fault| match fault {
         SendFault::Gone => gone(&channel),
         fault => cannot_send(fault),
@@ -130,6 +130,7 @@ async fn begin(shared: &Arc<Shared>, view: &View<'_>, caller: Caller) -> Result<
     if !failed && let Ok(name) = HeaderValue::from_str(&channel.name) {
         attempt.0 = None;
         reply.headers_mut().insert(CONNECTION_ID, name);
+        reply.headers_mut().insert(POSTS, HeaderValue::from_static("counted"));
     }
     Ok(reply)
 }
@@ -157,13 +158,21 @@ async fn go_on(
         (Kind::Request, Some(id)) => Some((id, Waits::Stream(session))),
         _ => None,
     };
-    channel.send(line, asked).await.map_err(cannot_send)?;
+    let number = match text(headers, &POST)?.map(str::parse) {
+        None => None,
+        Some(Ok(number)) if number > 0 => Some(number),
+        Some(_) => return Err(reply::refusal(StatusCode::BAD_REQUEST, "that is no number of a post\n")),
+    };
+    channel.send(line, asked, number).await.map_err(cannot_send)?;
     Ok(reply::empty(StatusCode::ACCEPTED))
 }
 
 fn cannot_send(fault: SendFault) -> Refusal {
     match fault {
         SendFault::Gone => reply::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"),
+        SendFault::Forgotten => {
+            reply::refusal(StatusCode::GONE, "it is no longer known whether that was taken\n")
+        }
         SendFault::TooMany(_) => Refusal::Later(1, "too many requests are open\n"),
     }
 }

@@ -22,6 +22,11 @@ pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("acp-session-i
 /// The last event that a client got of a stream.
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
+/// The number of a post, by which one that is posted again is known.
+pub(super) const POST: HeaderName = HeaderName::from_static("narrows-post");
+/// Says that posts with a number are taken once.
+pub(super) const POSTS: HeaderName = HeaderName::from_static("narrows-posts");
+
 /// What a page may send.
 const ALLOWED: HeaderValue = HeaderValue::from_static(
     "accept, acp-connection-id, acp-protocol-version, acp-session-id, authorization, content-type, last-event-id",

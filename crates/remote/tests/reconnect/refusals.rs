@@ -205,7 +205,10 @@ async fn who_is_not_there_or_not_who_it_should_be_is_told_at_once() {
     }
     drop(listener);
     check(dial(format!("ws://{address}/acp")).await, &format!("nobody listens at {address}"));
-    check(dial("unix:/nowhere/at/all".to_owned()).await, "nobody listens at /nowhere/at/all: there is no such file");
+    check(
+        dial("unix:/nowhere/at/all".to_owned()).await,
+        "nobody listens at /nowhere/at/all: there is no such file",
+    );
     let options = Options { token: Some("t".to_owned().into()), ..Options::default() };
     check(
         connect(&"ws://bus.example/acp".parse().unwrap(), options.clone()).await,

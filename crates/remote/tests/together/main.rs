@@ -207,8 +207,45 @@ async fn lines_are_cut_at_random_bytes() {
     timeout(PATIENCE * 10, stream(&running, &cutter, &url)).await.unwrap();
 }
 
-/// A request that was cut off may have been begun, so that nobody says it again. What is promised is the streams: one turn
-/// that says more than any socket carries.
+/// Requests that are posted, and may have to be again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn posts_over_http_are_cut_at_random_bytes() {
+    let running = start(Limits::default());
+    let cutter = Cutter::start(running.address, 2_000).await;
+    cutter.calm(true);
+    let url = format!("http://{}/acp", cutter.address);
+    let Connected { mut link, outcome } = connect(&url.parse().unwrap(), Options::default()).await.unwrap();
+    send(&link, "\"init\"", "initialize", &json!({"protocolVersion": 1})).await;
+    recv(&mut link).await;
+    send(&link, "\"new\"", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;
+    recv(&mut link).await;
+    cutter.calm(false);
+    cutter.close(true);
+    cutter.close(false);
+    let wanted = wanted(30);
+    let (mut asked, mut updates) = (0, 0);
+    while cutter.cuts() < wanted {
+        asked += 1;
+        send(&link, &asked.to_string(), "session/prompt", &json!({"sessionId": "s"})).await;
+        loop {
+            let frame = recv(&mut link).await;
+            if frame.kind() == Kind::Response {
+                assert_eq!(frame.id(), Some(asked.to_string().as_bytes()));
+                assert!(frame.error().is_none(), "nobody notices: {:?}", frame.bytes());
+                break;
+            }
+            updates += 1;
+            assert_eq!(frame.read_params::<Value>().unwrap()["n"], updates);
+        }
+    }
+    assert_eq!(running.agent.asked.load(Ordering::Relaxed), asked, "each request took effect once");
+    assert_eq!(updates, asked);
+    cutter.calm(true);
+    drop(link);
+    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+}
+
+/// One turn that says more than any socket carries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_over_http_are_cut_at_random_bytes() {
     const MOST: u64 = 10_000;

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::backoff::Backoff;
 use super::super::{DialError, Lost};
-use super::{JSON, WORDS, Wire, body};
+use super::{JSON, POST, WORDS, Wire, body};
 
 /// What came of it.
 pub(super) enum Posted {
@@ -30,19 +30,20 @@ enum Tried {
     Doubtful(DialError),
 }
 
-/// Posts `line`. A request is posted anew only if it certainly was not taken; anything else may arrive twice, which does
-/// no harm.
+/// Posts `line`. Where the server does not count posts, a request is posted anew only if it certainly was not taken; anything else
+/// may arrive twice, which does no harm.
 pub(super) async fn post(wire: &Wire, connection: &str, session: Option<&str>, line: Bytes) -> Posted {
     let frame = Frame::parse(line);
     let grace = wire.options.grace;
     let deadline = Instant::now() + grace;
     let mut backoff = Backoff::new();
     let mut missing = None;
+    let number = wire.number();
     loop {
-        let last = match attempt(wire, connection, session, &frame).await {
+        let last = match attempt(wire, connection, session, &frame, number).await {
             Tried::Posted(posted) => return posted,
             Tried::Undone(error) => error,
-            Tried::Doubtful(error) if frame.kind() == Kind::Request => {
+            Tried::Doubtful(error) if is_old(&error) || number.is_none() && frame.kind() == Kind::Request => {
                 let why = format!("it is not known whether the request has arrived: {error}");
                 let error = RpcError::new(Code::WorkerLost, why).effects(Effects::Possible);
                 return Posted::Failed(answer(&frame, &error));
@@ -65,12 +66,26 @@ pub(super) async fn post(wire: &Wire, connection: &str, session: Option<&str>, l
     }
 }
 
-async fn attempt(wire: &Wire, connection: &str, session: Option<&str>, frame: &Frame) -> Tried {
-    let request = wire
+/// Whether the server does not know any more either.
+fn is_old(error: &DialError) -> bool {
+    matches!(error, DialError::Status { status: 410, .. })
+}
+
+async fn attempt(
+    wire: &Wire,
+    connection: &str,
+    session: Option<&str>,
+    frame: &Frame,
+    number: Option<u64>,
+) -> Tried {
+    let mut request = wire
         .request(Method::POST, Some(connection), session)
         .header(CONTENT_TYPE, JSON)
         .header(ACCEPT, JSON)
         .body(frame.bytes().clone());
+    if let Some(number) = number {
+        request = request.header(POST, number);
+    }
     let limit = wire.options.silence;
     let response = match timeout(limit, request.send()).await {
         Ok(Ok(response)) => response,
@@ -94,7 +109,7 @@ fn judge(frame: &Frame, status: u16, headers: &HeaderMap, body: Bytes) -> Tried 
         401 | 403 => return Tried::Posted(Posted::Lost(Lost::Dial(error))),
         404 => return Tried::Posted(Posted::Lost(Lost::Forgotten)),
         408 | 425 | 429 | 503 => return Tried::Undone(error),
-        500.. => return Tried::Doubtful(error),
+        410 | 500.. => return Tried::Doubtful(error),
         413 => Code::MessageTooLarge,
         _ => Code::InvalidRequest,
     };
@@ -149,5 +164,6 @@ mod tests {
         check(429, "", "again");
         check(503, "", "again");
         check(502, "", "doubtful");
+        check(410, "", "doubtful");
     }
 }
