@@ -1,4 +1,4 @@
-//! Requests that every worker of a pool is asked, and the one answer made of theirs.
+//! Requests that several workers are asked, and the one answer made of theirs.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,7 +11,7 @@ use super::api::{Client, Outlet, PoolId, Worker};
 use super::batch::BatchKey;
 use super::owners::Claim;
 use super::route::Route;
-use super::state::{Asker, Raw, Stage, What};
+use super::state::{Asker, Raw, Stage, What, WorkerState};
 use super::timer::Timer;
 
 /// An answer that is being gathered.
@@ -45,7 +45,7 @@ impl<O: Outlet> Pass<'_, O> {
     ) {
         let Some(id) = message.id() else { return };
         let Some(state) = self.core.client(client) else { return };
-        let (client_serial, identity) = (state.serial, state.identity);
+        let client_serial = state.serial;
         let Some(pool) = state.pool else { return };
         let mut params: Map<String, Value> =
             message.params().and_then(|params| serde_json::from_slice(params).ok()).unwrap_or_default();
@@ -61,25 +61,19 @@ impl<O: Outlet> Pass<'_, O> {
                 }
             },
         };
-        if cursors.as_ref().is_some_and(|cursors| !self.are_there(pool, cursors)) {
+        let there = self.listeners(client, pool);
+        let is_there = |wanted: &String| there.iter().any(|(serial, _)| serial == wanted);
+        if cursors.as_ref().is_some_and(|cursors| !cursors.keys().all(is_there)) {
             let words = "an agent whose sessions were being listed is gone; list them from the beginning";
             let error = RpcError::new(Code::InvalidParams, words);
             self.refuse(client, id, batch, message.tag(), &error);
             return;
         }
-        let state = self.core.pool_of(pool);
-        let mixes = state.settings.mix_identities;
-        let asked: Vec<(Worker, Option<Value>)> = state
-            .workers
-            .iter()
-            .filter_map(|worker| Some((*worker, self.core.workers.get(worker.0 as usize)?)))
-            .filter(|(_, state)| matches!(state.stage, Stage::Ready | Stage::Retiring) && !state.deaf)
-            .filter(|(_, state)| mixes || state.identity.is_none_or(|other| other == identity))
-            .filter_map(|(worker, state)| match &cursors {
+        let asked: Vec<(Worker, Option<Value>)> = there
+            .into_iter()
+            .filter_map(|(serial, worker)| match &cursors {
                 None => Some((worker, None)),
-                Some(cursors) => {
-                    cursors.get(&state.serial.to_string()).map(|cursor| (worker, Some(cursor.clone())))
-                }
+                Some(cursors) => cursors.get(&serial).map(|cursor| (worker, Some(cursor.clone()))),
             })
             .collect();
         if asked.is_empty() && cursors.is_none() {
@@ -125,13 +119,22 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    /// Whether the workers that a list goes on in are all there.
-    fn are_there(&self, pool: PoolId, cursors: &BTreeMap<String, Value>) -> bool {
-        let workers = &self.core.pool_of(pool).workers;
-        let states = workers.iter().filter_map(|worker| self.core.workers.get(worker.0 as usize));
-        let serials: HashSet<String> =
-            states.filter(|state| state.hears()).map(|state| state.serial.to_string()).collect();
-        cursors.keys().all(|serial| serials.contains(serial))
+    /// The workers that a client's question is for, by their serials: those of a pool that it shares, or those that are its own.
+    pub(super) fn listeners(&mut self, client: Client, id: PoolId) -> Vec<(String, Worker)> {
+        let identity = self.core.client(client).map(|state| state.identity);
+        let pool = self.core.pool_of(id);
+        let (is_shared, mixes) = (pool.is_shared(), pool.settings.mix_identities);
+        let is_meant = |state: &WorkerState| match is_shared {
+            true => state.pool == id && (mixes || state.identity.is_none_or(|other| Some(other) == identity)),
+            false => state.client == Some(client),
+        };
+        self.core
+            .workers
+            .iter()
+            .filter(|(_, state)| matches!(state.stage, Stage::Ready | Stage::Retiring) && !state.deaf)
+            .filter(|(_, state)| is_meant(state))
+            .map(|(index, state)| (state.serial.to_string(), Worker(index as u32)))
+            .collect()
     }
 
     /// The workers that have not answered yet have had their time.

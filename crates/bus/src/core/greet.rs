@@ -182,10 +182,10 @@ impl<O: Outlet> Pass<'_, O> {
     fn send_backlog(&mut self, worker: Worker, client: Client, message: View<'_>, batch: Option<BatchKey>) {
         let what = message.method().map_or(What::Other, |method| What::of(&method));
         let session = message.session().and_then(|name| self.core.sessions.find(&name));
-        if message.id().is_some() && session.is_none() {
+        if message.id().is_some() && session.is_none() && !matches!(what, What::List | What::Delete) {
             self.forward(client, message, batch, worker, None, what);
         } else {
-            // Whose the session is, and where it lives, may be otherwise by now.
+            // Whose the session is, where it lives, and who else is to be asked may be otherwise by now.
             self.take_client(client, message, batch);
         }
     }

@@ -47,7 +47,7 @@ pub(super) enum Route {
     Hold,
     /// Answer it from what the workers have answered.
     Initialize,
-    /// Ask every worker of the pool.
+    /// Ask every worker that the client uses or may use.
     Everywhere,
     /// Answer it with an error.
     Refuse(RpcError),
@@ -415,7 +415,12 @@ impl<O: Outlet> Pass<'_, O> {
     /// In a pool whose workers are for one client at a time.
     fn route_own(&mut self, client: Client, pool: PoolId, what: What) -> Route {
         let opens = what == What::New || what.reopens();
-        let per_session = self.core.pool_of(pool).settings.share == Share::Session;
+        let state = self.core.pool_of(pool);
+        let per_session = state.settings.share == Share::Session;
+        let is_for_all = per_session && state.is_acp() && matches!(what, What::List | What::Delete);
+        if is_for_all && !self.listeners(client, pool).is_empty() {
+            return Route::Everywhere;
+        }
         if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
             && let Some(state) = self.core.worker(worker)
             && !matches!(state.stage, Stage::Starting | Stage::Stopping)

@@ -183,3 +183,50 @@ fn what_is_asked_too_early_is_answered_as_it_was_asked() {
     Tell(Strike { worker: Worker(0), what: "sent an answer that is none" })
     "#);
 }
+
+#[test]
+fn a_client_with_several_workers_has_one_list() {
+    let mut scene = Scene::new(&config(vec![Pool { instances: 3, ..pool(Share::Session) }]));
+    for worker in 0..3 {
+        scene.up(worker);
+    }
+    let (one, other) = (scene.open(), scene.open());
+    for (client, worker) in [(one, 0), (other, 1)] {
+        scene.ask(client, 0, "initialize", &json!({"protocolVersion": 1}));
+        scene.answer(worker, 1, &able());
+    }
+    scene.ask(one, 1, "session/new", &json!({}));
+    scene.answer(0, 2, &json!({"sessionId": "a"}));
+    scene.ask(one, 2, "session/new", &json!({}));
+    scene.answer(2, 1, &able());
+    scene.answer(2, 2, &json!({"sessionId": "a"}));
+    scene.seen();
+    // Both call theirs so, and both know an old one.
+    scene.ask(one, 3, "session/list", &json!({"cwd": "/"}));
+    scene.answer(2, 3, &json!({"sessions": [{"sessionId": "a"}, {"sessionId": "old"}]}));
+    scene.answer(0, 3, &json!({"sessions": [{"sessionId": "a"}, {"sessionId": "old"}], "nextCursor": "n"}));
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":3,"method":"session/list","params":{"cwd":"/"}}
+    w2 < {"jsonrpc":"2.0","id":3,"method":"session/list","params":{"cwd":"/"}}
+    c0 < {"jsonrpc":"2.0","id":3,"result":{"sessions":[{"sessionId":"a~2"},{"sessionId":"old"},{"sessionId":"a"}],"nextCursor":"{\"1\":\"n\"}"}}
+    "#);
+    scene.ask(one, 4, "session/list", &json!({"cursor": r#"{"1":"n"}"#}));
+    scene.ask(one, 5, "session/delete", &json!({"sessionId": "old"}));
+    assert_snapshot!(scene.seen(), @r#"
+    w0 < {"jsonrpc":"2.0","id":4,"method":"session/list","params":{"cursor":"n"}}
+    w0 < {"jsonrpc":"2.0","id":5,"method":"session/delete","params":{"sessionId":"old"}}
+    w2 < {"jsonrpc":"2.0","id":4,"method":"session/delete","params":{"sessionId":"old"}}
+    "#);
+    // Who has none yet is listed what the first one knows.
+    scene.dies(1);
+    scene.ask(other, 1, "session/list", &json!({}));
+    scene.pass(1.0);
+    scene.up(1);
+    scene.seen();
+    scene.answer(1, 1, &able());
+    scene.answer(1, 2, &json!({"sessions": [], "nextCursor": "m"}));
+    assert_snapshot!(scene.seen(), @r#"
+    w1 < {"jsonrpc":"2.0","id":2,"method":"session/list","params":{}}
+    c1 < {"jsonrpc":"2.0","id":1,"result":{"sessions":[],"nextCursor":"{\"13\":\"m\"}"}}
+    "#);
+}
