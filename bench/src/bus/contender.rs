@@ -1,8 +1,9 @@
 //! Who is measured: nobody in between, the null router, `narrows bus`, and whatever else is named.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -14,7 +15,9 @@ use super::options::Named;
 /// How many workers every router has.
 pub(crate) const WORKERS: usize = 4;
 /// What a bus of ours says on stderr.
-pub(crate) const LOG: &str = "narrows.log";
+const LOG: &str = "narrows.log";
+/// Its admin socket.
+const ADMIN: &str = "admin.sock";
 /// How long one may take until it can be reached.
 const START: Duration = Duration::from_secs(10);
 /// How long it may take to end when asked to.
@@ -67,24 +70,28 @@ impl Contender {
         let port = free_port().map_err(|error| format!("there is no port: {error}"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let own = own()?;
-        let (command, log) = match self {
+        let command = match self {
             Self::Direct => {
                 let mut command = Command::new(&own);
                 command.args(["bus-worker", "--listen", &address.to_string()]);
-                (command, None)
+                command
             }
             Self::Null => {
                 let mut command = Command::new(&own);
                 command.args(["bus-null", &address.to_string(), &WORKERS.to_string()]);
-                (command, None)
+                command
             }
             Self::Narrows => {
                 let listen = format!("[[listen]]\nurl = \"tcp://{address}\"\n");
-                (narrows(&own, place, &listen)?, Some(place.join(LOG)))
+                narrows(&own, place, &listen)?
             }
-            Self::Peer(peer) => (peer.command(&own, place, port)?, None),
+            Self::Peer(peer) => peer.command(&own, place, port)?,
         };
-        Running::logged(command, address, log).map_err(|problem| format!("{} {problem}", self.name()))
+        let running = match self {
+            Self::Narrows => Running::staffed(command, address, place),
+            _ => Running::start(command, address),
+        };
+        running.map_err(|problem| format!("{} {problem}", self.name()))
     }
 }
 
@@ -137,7 +144,7 @@ pub(crate) fn narrows(own: &Path, place: &Path, listen: &str) -> Result<Command,
 fn bus_toml(own: &Path, place: &Path, listen: &str) -> String {
     // As JSON, whose strings are also those of TOML.
     let word = |path: &Path| serde_json::Value::from(path.to_string_lossy()).to_string();
-    let (worker, admin) = (word(own), word(&place.join("admin.sock")));
+    let (worker, admin) = (word(own), word(&place.join(ADMIN)));
     format!(
         "{listen}\n[[pool]]\nname = \"bench\"\ncommand = [{worker}, \"bus-worker\"]\ninstances = {WORKERS}\nshare = \"all\"\n\n\
          [admin]\nsocket = {admin}\n"
@@ -162,42 +169,50 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts it with what it says on stderr in `log`, the last line of which is told if it does not come up.
-    pub(crate) fn logged(
-        mut command: Command,
-        address: SocketAddr,
-        log: Option<PathBuf>,
-    ) -> Result<Self, String> {
-        let stderr = match &log {
-            Some(log) => File::create(log).map(Stdio::from).map_err(|error| error.to_string())?,
-            None => Stdio::null(),
-        };
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-        Self::start(command, address).map_err(|problem| {
-            let said = log.and_then(|log| std::fs::read_to_string(log).ok()).unwrap_or_default();
+    /// Starts a bus of ours and waits for all its workers, so that sessions are spread over them. The last line that it has said is told
+    /// if it does not come up.
+    pub(crate) fn staffed(mut command: Command, address: SocketAddr, place: &Path) -> Result<Self, String> {
+        let log = place.join(LOG);
+        command.stderr(File::create(&log).map_err(|error| error.to_string())?);
+        let running = Self::spawn(command, address).and_then(|mut running| {
+            running.wait("has not all its workers", || ready_workers(&place.join(ADMIN)) == WORKERS)?;
+            Ok(running)
+        });
+        running.map_err(|problem| {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
             let said = said.lines().last().map(|line| format!(" ({line})")).unwrap_or_default();
             format!("{problem}{said}")
         })
     }
 
-    fn start(mut command: Command, address: SocketAddr) -> Result<Self, String> {
+    pub(crate) fn start(mut command: Command, address: SocketAddr) -> Result<Self, String> {
+        command.stderr(Stdio::null());
+        Self::spawn(command, address)
+    }
+
+    fn spawn(mut command: Command, address: SocketAddr) -> Result<Self, String> {
+        command.stdin(Stdio::null()).stdout(Stdio::null());
         let before = Instant::now();
         let child = command.spawn().map_err(|error| format!("cannot be started: {error}"))?;
         let mut running = Self { child, address, took: Duration::ZERO };
-        loop {
-            if TcpStream::connect(address).is_ok() {
-                running.took = before.elapsed();
-                return Ok(running);
-            }
-            if let Ok(Some(status)) = running.child.try_wait() {
+        running.wait("cannot be reached", || TcpStream::connect(address).is_ok())?;
+        running.took = before.elapsed();
+        Ok(running)
+    }
+
+    fn wait(&mut self, otherwise: &str, is_there: impl Fn() -> bool) -> Result<(), String> {
+        let before = Instant::now();
+        while !is_there() {
+            if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(format!("ended with {status}"));
             }
             if before.elapsed() > START {
-                return Err(format!("cannot be reached after {} s", START.as_secs()));
+                return Err(format!("{otherwise} after {} s", START.as_secs()));
             }
             // sleep: nobody tells when a stranger begins to listen
             thread::sleep(Duration::from_micros(100));
         }
+        Ok(())
     }
 
     /// Its process.
@@ -224,6 +239,22 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// How many workers of a bus of ours are ready, by its admin socket.
+fn ready_workers(admin: &Path) -> usize {
+    let ask = || -> io::Result<Vec<u8>> {
+        let mut socket = UnixStream::connect(admin)?;
+        socket.write_all(b"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = ask().unwrap_or_default();
+    let body = memchr::memmem::find(&answer, b"\r\n\r\n").map_or(&[][..], |head| &answer[head + 4..]);
+    let status: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let workers = status["pools"][0]["workers"].as_array();
+    workers.into_iter().flatten().filter(|worker| worker["state"] == "ready").count()
 }
 
 #[cfg(test)]

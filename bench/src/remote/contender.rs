@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
-use crate::bus::contender::{LOG, Running, free_port, narrows, own};
+use crate::bus::contender::{Running, free_port, narrows, own};
 use crate::bus::load::Way;
 use crate::bus::message::Dialect;
 use crate::bus::options::Named;
@@ -57,19 +57,18 @@ impl Contender {
     pub(crate) fn start(&self, place: &Path) -> Result<Server, String> {
         let port = free_port().map_err(|error| format!("there is no port: {error}"))?;
         let own = own()?;
-        let (command, address, path, log) = match self {
+        let (running, path) = match self {
             Self::Peer(peer) => {
                 let (address, path) = peer.at(port)?;
-                (peer.command(&own, port)?, address, path, None)
+                (Running::start(peer.command(&own, port)?, address), path)
             }
             ours => {
                 let scheme = if *ours == Self::Tcp { "tcp" } else { "ws" };
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
                 let listen = listen(scheme, address);
-                (narrows(&own, place, &listen)?, address, PATH.to_owned(), Some(place.join(LOG)))
+                (Running::staffed(narrows(&own, place, &listen)?, address, place), PATH.to_owned())
             }
         };
-        let running = Running::logged(command, address, log);
         let running = running.map_err(|problem| format!("{} {problem}", self.name()))?;
         Ok(Server { running, path, lines: *self == Self::Tcp })
     }
