@@ -6,9 +6,9 @@
 
 use core::arch::x86_64::{
     __m256i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_set1_epi8, _mm256_and_si256,
-    _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_max_epu8, _mm256_min_epu8, _mm256_movemask_epi8,
-    _mm256_or_si256, _mm256_set1_epi8, _mm256_setr_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8,
-    _mm256_srli_epi16,
+    _mm256_cmpeq_epi8, _mm256_cmpgt_epi8, _mm256_loadu_si256, _mm256_max_epu8, _mm256_min_epi8,
+    _mm256_min_epu8, _mm256_movemask_epi8, _mm256_or_si256, _mm256_set1_epi8, _mm256_setr_epi8,
+    _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srli_epi16,
 };
 
 use super::{ContainerFault, Job, Scalar, Skip, StringEnd, four_hex};
@@ -248,7 +248,8 @@ fn string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
 fn long_string<const STRICT: bool>(text: &[u8], start: usize) -> Option<StringEnd> {
     // The bits of all bytes together, of some beside the string too.
     let mut all = _mm256_setzero_si256();
-    let mut at = plain_blocks::<STRICT>(text, start, &mut all);
+    let mut at = if STRICT { ascii_blocks(text, start) } else { start };
+    at = plain_blocks::<STRICT>(text, at, &mut all);
     let end = loop {
         let (stops, width) = if text.len().checked_sub(at)? >= LANE {
             let vector = load(text, at);
@@ -274,6 +275,25 @@ fn long_string<const STRICT: bool>(text: &[u8], start: usize) -> Option<StringEn
         at += width;
     };
     (!STRICT || wide(all) == 0 || is_utf8(&text[start..end.quote])).then_some(end)
+}
+
+/// As [`plain_blocks`] with `STRICT`, where all is ASCII: then the lowest bytes, taken as signed, tell of what is not, too.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn ascii_blocks(text: &[u8], start: usize) -> usize {
+    let mut at = start;
+    while at < text.len() && text.len() - at >= 4 * LANE {
+        let (a, b) = (load(text, at), load(text, at + LANE));
+        let (c, d) = (load(text, at + 2 * LANE), load(text, at + 3 * LANE));
+        let ends = _mm256_or_si256(_mm256_or_si256(ends(a), ends(b)), _mm256_or_si256(ends(c), ends(d)));
+        let lowest = _mm256_min_epi8(_mm256_min_epi8(a, b), _mm256_min_epi8(c, d));
+        let others = _mm256_cmpgt_epi8(_mm256_set1_epi8(0x20), lowest);
+        if _mm256_movemask_epi8(_mm256_or_si256(ends, others)) != 0 {
+            break;
+        }
+        at += 4 * LANE;
+    }
+    at
 }
 
 /// Passes over four vectors at a time as long as nothing in them needs a look, and tells where that ends.
