@@ -101,7 +101,7 @@ impl Chosen {
 
     /// Waits until a remote agent was told that we go. Tells how the connection was lost, if it was before that.
     pub(crate) async fn finish(&self) -> Option<Failure> {
-        let lost = self.remote.as_ref()?.finish_later().await.err()?;
+        let lost = self.remote.as_ref()?.finish().await.err()?;
         tracing::debug!(why = lost.message(), "the connection to the agent ended");
         Some(lost)
     }

@@ -79,12 +79,6 @@ impl Remote {
         self.ended().await.map_err(|lost| Failure::cut_off(&self.target, has_token, &lost))
     }
 
-    /// The same of one that has answered us before.
-    pub(super) async fn finish_later(&self) -> Result<(), Failure> {
-        let has_token = self.options.token.is_some();
-        self.ended().await.map_err(|lost| Failure::cut_off_later(&self.target, has_token, &lost))
-    }
-
     async fn ended(&self) -> Result<(), Lost> {
         let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(outcome) = outcome else { return Ok(()) };

@@ -87,8 +87,18 @@ impl Failure {
             return Self::unreachable(target, has_token, error);
         }
         let mut failure = Self::new(Code::Agent, format!("the connection to {target} is lost"));
+        if matches!(lost, Lost::Shut(DialError::Unauthorized)) && has_token {
+            failure.causes.push("the server no longer takes our token (401)".to_owned());
+            return failure.hint(
+                "it was revoked, or has run out: `narrows token new NAME --file FILE` on the server makes another, for --token-file",
+            );
+        }
         failure.causes.push(line(&lost.to_string()));
         match lost {
+            Lost::Shut(error) => {
+                failure.causes.push(line(&error.to_string()));
+                advised(failure, has_token, error)
+            }
             Lost::Grace { last, .. } => {
                 failure.causes.push(line(&last.to_string()));
                 failure.hint(
@@ -100,24 +110,6 @@ impl Failure {
                 failure.hint("`narrows bus` in front of the agent can take connections up again")
             }
             _ => failure,
-        }
-    }
-}
-
-impl Failure {
-    /// The same of one that there was.
-    pub(crate) fn cut_off_later(target: &Target, has_token: bool, lost: &Lost) -> Self {
-        let Lost::Dial(error) = lost else { return Self::cut_off(target, has_token, lost) };
-        let mut failure = Self::new(Code::Agent, format!("the connection to {target} is lost"));
-        failure.causes.push(match error {
-            DialError::Unauthorized if has_token => "the server no longer takes our token (401)".to_owned(),
-            error => line(&format!("it cannot be had again: {error}")),
-        });
-        match error {
-            DialError::Unauthorized if has_token => failure.hint(
-                "it was revoked, or has run out: `narrows token new NAME --file FILE` on the server makes another, for --token-file",
-            ),
-            error => advised(failure, has_token, error),
         }
     }
 }
@@ -156,6 +148,13 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
         }
         DialError::NotTls => {
             failure.hint("use ws:// or http:// for this port, or name the one that speaks TLS")
+        }
+        DialError::Tls => failure.hint("use wss:// or https:// for this port"),
+        DialError::Http => failure.hint("use ws:// or http:// for this port"),
+        DialError::NotHttp => failure
+            .hint("use tcp:// if lines are spoken there, wss:// or https:// if it is TLS; is the port right?"),
+        DialError::Mute => {
+            failure.hint("is the port right, and is it TLS (wss://, https://), HTTP (ws://, http://) or lines (tcp://)?")
         }
         DialError::LockedOut { .. } | DialError::Status { status: 429, .. } => match error.after() {
             Some(after) => failure.hint(format!("try again in {} s", after.as_secs())),
@@ -202,8 +201,8 @@ mod tests {
     #[test]
     fn a_token_that_is_no_longer_taken_is_told_as_that() {
         let target: Target = "ws://127.0.0.1:1/acp".parse().unwrap();
-        let lost = Lost::Dial(DialError::Unauthorized);
-        let told = Failure::cut_off_later(&target, true, &lost).render(Colour::off());
+        let lost = Lost::Shut(DialError::Unauthorized);
+        let told = Failure::cut_off(&target, true, &lost).render(Colour::off());
         assert_eq!(
             told,
             "error: the connection to ws://127.0.0.1:1/acp is lost\n  because: the server no longer takes our token (401)\n\

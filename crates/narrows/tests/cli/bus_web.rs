@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::bus_support::{Bus, Peer, command, write};
 use crate::serve::asks;
 use crate::support::Place;
+use crate::talk::Talk;
 
 const FILE: &str = r#"
 [[listen]]
@@ -124,6 +125,24 @@ fn who_is_driven_by_a_token_that_is_revoked_is_told_so() {
         "{told}"
     );
     bus.stop();
+}
+
+#[test]
+fn an_editor_whose_token_is_revoked_loses_a_connection_that_it_had() {
+    for scheme in ["ws://", "http://"] {
+        let (place, away) = (Place::new(), Place::new());
+        let secret = token(&place, &["new", "laptop"]).1;
+        let bus = start(&place);
+        let file = away.file("laptop.token", &secret);
+        let url = bus.at[0].replace("http://", scheme);
+        let connect = ["connect", &url, "--token-file", file.to_str().expect("UTF-8")];
+        let talk = Talk::initialized(&away, away.narrows(connect));
+        assert_eq!(token(&place, &["revoke", "laptop"]).0, Some(0));
+        let ended = talk.wait();
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+        assert!(ended.stderr.contains("the server no longer takes our token (401)"), "{}", ended.stderr);
+        bus.stop();
+    }
 }
 
 #[test]

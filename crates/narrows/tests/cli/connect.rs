@@ -179,9 +179,15 @@ fn a_port_that_speaks_something_else_is_told_as_that() {
     for scheme in ["ws://", "http://"] {
         let url = bus.at[0].replace("tcp://", scheme);
         let told = place.told_of(place.narrows(["run", "--agent", &url, "--grace", "1s", "Hi"]));
-        assert!(told.contains("because: whoever listens there does not speak the protocol: "), "{told}");
-        assert!(told.contains("hint: is the port right, and is it TLS (wss://, https://) or not?"), "{told}");
+        assert!(told.contains("because: whoever listens there does not speak HTTP\n"), "{told}");
+        assert!(told.contains("hint: use tcp:// if lines are spoken there"), "{told}");
     }
+    bus.stop();
+    let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "echo"]);
+    let url = bus.at[0].replace("ws://", "tcp://").replace("http://", "tcp://").replace("/acp", "");
+    let told = place.told_of(place.narrows(["run", "--agent", &url, "Hi"]));
+    assert!(told.contains("cannot be reached\n  because: whoever listens there speaks HTTP\n"), "{told}");
+    assert!(told.ends_with("hint: use ws:// or http:// for this port\n--- exit 5 ---\n"), "{told}");
     bus.stop();
 }
 

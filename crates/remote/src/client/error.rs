@@ -84,6 +84,18 @@ pub enum DialError {
     /// Whoever is there does not speak TLS, which was asked for.
     #[error("whoever listens there does not speak TLS")]
     NotTls,
+    /// Whoever is there does not speak HTTP, which was asked for.
+    #[error("whoever listens there does not speak HTTP")]
+    NotHttp,
+    /// Whoever is there speaks TLS, which was not asked for.
+    #[error("whoever listens there speaks TLS")]
+    Tls,
+    /// Whoever is there speaks HTTP, and lines were sent.
+    #[error("whoever listens there speaks HTTP")]
+    Http,
+    /// Whoever is there takes what is said and hangs up, again and again.
+    #[error("whoever listens there hangs up without a word")]
+    Mute,
     /// Anything else.
     #[error("the connection failed: {0}")]
     Io(String),
@@ -106,6 +118,8 @@ impl DialError {
             | Self::OtherName(_)
             | Self::Unauthorized
             | Self::TokenWanted
+            | Self::Tls
+            | Self::Http
             | Self::Forbidden => true,
             // Whatever stands before a server that starts anew says so by these.
             Self::Status { status, .. } => !matches!(status, 408 | 425 | 429 | 500..=599),
@@ -115,6 +129,8 @@ impl DialError {
             | Self::LockedOut { .. }
             | Self::Protocol(_)
             | Self::NotTls
+            | Self::NotHttp
+            | Self::Mute
             | Self::TurnedAway(_)
             | Self::Io(_) => false,
         }
@@ -125,6 +141,17 @@ impl DialError {
         match self {
             Self::Unauthorized if !has_token => Self::TokenWanted,
             error => error,
+        }
+    }
+
+    /// What the first bytes from where lines were sent say of who is there, if it is somebody else.
+    pub(super) fn of_first(bytes: &[u8]) -> Option<Self> {
+        // An alert of TLS 1.x: what was said to it was no hello.
+        const ALERT: [u8; 2] = [0x15, 0x03];
+        match bytes {
+            _ if bytes.starts_with(&ALERT) => Some(Self::Tls),
+            _ if bytes.starts_with(b"HTTP/") => Some(Self::Http),
+            _ => None,
         }
     }
 
@@ -244,9 +271,12 @@ pub enum Lost {
     /// One message is longer than one side allows.
     #[error("a message is too long: {0}")]
     TooLong(String),
-    /// The server lets us in no more, or never did.
+    /// There never was one.
     #[error("there is no connection")]
     Dial(#[from] DialError),
+    /// There was one, and another attempt is of no use.
+    #[error("it cannot be had again")]
+    Shut(#[source] DialError),
     /// The server refuses in its own words.
     #[error("the server refuses to go on: {0}")]
     Refused(String),
@@ -255,7 +285,15 @@ pub enum Lost {
 impl Lost {
     /// Whether the same would come of another attempt.
     pub(super) fn is_final(&self) -> bool {
-        matches!(self, Self::Dial(error) if error.is_final())
+        matches!(self, Self::Dial(error) | Self::Shut(error) if error.is_final())
+    }
+
+    /// The same where there was a connection before.
+    pub(super) fn later(self) -> Self {
+        match self {
+            Self::Dial(error) => Self::Shut(error),
+            lost => lost,
+        }
     }
 }
 

@@ -84,6 +84,7 @@ impl Client {
                     Lost::Dial(error) => Lost::Dial(error.of_token(has_token)),
                     lost => lost,
                 };
+                let lost = if talk.is_begun() { lost.later() } else { lost };
                 let answers = talk.fail(&lost);
                 keep::give_up(&lost, answers, &mut outlet, inlet).await;
                 Err(lost)
@@ -186,7 +187,7 @@ impl Wire {
                 }
             }
             if now.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse) {
-                return DialError::Protocol(now.to_string());
+                return DialError::NotHttp;
             }
             if now.to_string() == "dns error" {
                 return DialError::Name(

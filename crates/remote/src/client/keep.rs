@@ -29,6 +29,9 @@ pub(super) const STOOD: Duration = Duration::from_secs(10);
 const MOST_FENCES: u32 = 5;
 const FENCES: Duration = Duration::from_secs(60);
 
+/// How often in a row whoever has never said anything may hang up.
+const MOST_MUTE: u32 = 5;
+
 /// Keeps one connection.
 pub(super) struct Keeper {
     dialler: Dialler,
@@ -43,6 +46,8 @@ pub(super) struct Keeper {
     since: Instant,
     fences: u32,
     fenced: Instant,
+    /// How many sockets in a row were closed without a word, before there was one.
+    mute: u32,
 }
 
 /// Why an attempt came to nothing.
@@ -79,6 +84,7 @@ impl Keeper {
             since: now,
             fences: 0,
             fenced: now,
+            mute: 0,
         }
     }
 
@@ -92,10 +98,12 @@ impl Keeper {
                 End::Broken(broken) => match self.again(broken, began.elapsed()).await {
                     Ok(socket) => next = socket,
                     Err(lost) => {
-                        let answers = {
+                        let (lost, answers) = {
                             let mut state = self.shared.state();
+                            let lost = if state.is_beginning() { lost } else { lost.later() };
                             let reached = state.held.ring().reached();
-                            state.open.fail(&lost, reached)
+                            let answers = state.open.fail(&lost, reached);
+                            (lost, answers)
                         };
                         give_up(&lost, answers, &mut self.outlet, self.inlet).await;
                         return Err(lost);
@@ -110,6 +118,10 @@ impl Keeper {
     /// Another socket for the connection, after one that stood so long; `None` if the holder has no use for one.
     async fn again(&mut self, broken: Broken, stood: Duration) -> Result<Option<Socket>, Lost> {
         tracing::info!(why = %broken, "the connection is lost");
+        let broken = match broken {
+            Broken::Other(error) if self.shared.state().is_beginning() => return Err(Lost::Dial(error)),
+            broken => broken,
+        };
         let (connection, counts) = {
             let state = self.shared.state();
             let counts = state.held.counts();
@@ -127,6 +139,11 @@ impl Keeper {
             _ => {}
         }
         let was_of_use = self.before.replace(counts) != Some(counts) || stood >= STOOD;
+        let is_mute = connection.is_none() && matches!(broken, Broken::Closed) && stood < STOOD;
+        self.mute = if is_mute { self.mute + 1 } else { 0 };
+        if self.mute >= MOST_MUTE {
+            return Err(Lost::Dial(DialError::Mute));
+        }
         let mut wait = self.backoff.first(was_of_use);
         if was_of_use {
             self.since = Instant::now();

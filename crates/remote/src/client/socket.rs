@@ -10,8 +10,13 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message, Utf8Bytes};
 
+use super::DialError;
+
 /// How much is put together for one write.
 const GATHER: usize = 64 << 10;
+
+/// How many bytes it takes to know who is there.
+const FIRST: usize = 5;
 
 /// Bytes in both directions.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -35,13 +40,13 @@ impl Socket {
 
     pub(super) fn lines(stream: Io, max_line: usize) -> Self {
         let (reader, writer) = tokio::io::split(stream);
-        let reader = Reader::Lines { half: reader, splitter: Splitter::new(max_line) };
+        let reader = Reader::Lines { half: reader, splitter: Splitter::new(max_line), is_known: false };
         Self { reader, writer: Writer::Lines { half: writer, gathered: BytesMut::new() } }
     }
 }
 
 /// Why a socket is of no use any more.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     /// The server closed it, or something between us and it.
     #[error("the server closed the connection")]
@@ -61,6 +66,9 @@ pub(super) enum Broken {
     /// A newer connection of this client has taken over.
     #[error("a newer connection has taken over")]
     Fenced,
+    /// Whoever is there speaks something else.
+    #[error("{0}")]
+    Other(DialError),
     /// What came makes no sense here.
     #[error("the server does not keep to the protocol")]
     Nonsense,
@@ -78,7 +86,12 @@ pub(super) enum Read {
 
 pub(super) enum Reader {
     Web(SplitStream<WebSocketStream<Io>>),
-    Lines { half: ReadHalf<Io>, splitter: Splitter },
+    /// `is_known`: the first bytes were those of a line.
+    Lines {
+        half: ReadHalf<Io>,
+        splitter: Splitter,
+        is_known: bool,
+    },
 }
 
 impl Reader {
@@ -96,7 +109,7 @@ impl Reader {
                 // Frames that are not text are no messages of this protocol.
                 Some(Ok(_)) => Ok(Read::Sign),
             },
-            Self::Lines { half, splitter } => loop {
+            Self::Lines { half, splitter, is_known } => loop {
                 match splitter.next_line() {
                     Some(Line::Whole(line)) => return Ok(Read::Message(line)),
                     Some(Line::TooLong(head)) => return Ok(Read::TooLong(head)),
@@ -104,6 +117,13 @@ impl Reader {
                 }
                 match half.read_buf(splitter.buffer()).await {
                     Ok(0) => return Err(Broken::Closed),
+                    Ok(_) if !*is_known => {
+                        // Fewer bytes are enough for nobody.
+                        *is_known = splitter.buffer().len() >= FIRST;
+                        if let Some(other) = DialError::of_first(splitter.buffer()) {
+                            return Err(Broken::Other(other));
+                        }
+                    }
                     Ok(_) => {}
                     Err(error) => return Err(Broken::Failed(error.to_string())),
                 }

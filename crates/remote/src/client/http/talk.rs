@@ -99,6 +99,11 @@ impl Talk {
         }
     }
 
+    /// Whether `initialize` was answered.
+    pub(super) fn is_begun(&self) -> bool {
+        self.connection.is_some()
+    }
+
     /// Carries until the holder has done.
     pub(super) async fn run(&mut self, outlet: &mut Outlet, inlet: &Inlet) -> Result<(), Lost> {
         let mut lines = Vec::new();
