@@ -26,6 +26,7 @@ mod number;
 mod opening;
 mod owners;
 mod progress;
+mod reload;
 mod revive;
 mod route;
 mod servers;
@@ -62,6 +63,8 @@ pub struct Core {
     limits: Limits,
     /// By [`PoolId`]; those that a reload took away stay as they are needed to find their successors.
     pools: Vec<PoolState>,
+    /// Those that there are, as the settings name them: the first serves whoever names none.
+    order: Vec<PoolId>,
     /// The pool of each listener.
     listeners: Vec<Option<String>>,
     clients: Slab<ClientState>,
@@ -99,6 +102,7 @@ impl Core {
         Self {
             limits: config.limits.clone(),
             pools: config.pools.iter().cloned().map(PoolState::new).collect(),
+            order: (0..config.pools.len() as u32).map(PoolId).collect(),
             listeners: config.listen.iter().map(|listen| listen.pool.clone()).collect(),
             clients: Slab::new(),
             workers: Slab::new(),

@@ -298,21 +298,15 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     fn find_pool(&self, name: &str) -> Result<PoolId, RpcError> {
-        let found = self
-            .core
-            .pools
-            .iter()
-            .position(|pool| pool.settings.name == name && pool.successor.is_none() && !pool.removed);
-        found.map(|index| PoolId(index as u32)).ok_or_else(|| {
+        let mut pools = self.core.order.iter().copied();
+        pools.find(|pool| self.core.pool_of(*pool).settings.name == name).ok_or_else(|| {
             RpcError::new(Code::InvalidParams, "there is no pool of this name").with("pool", json!(name))
         })
     }
 
     fn first_pool(&self) -> Result<PoolId, RpcError> {
-        let found = self.core.pools.iter().position(|pool| pool.successor.is_none() && !pool.removed);
-        found
-            .map(|index| PoolId(index as u32))
-            .ok_or_else(|| RpcError::new(Code::NotFound, "the bus has no pool"))
+        let first = self.core.order.first().copied();
+        first.ok_or_else(|| RpcError::new(Code::NotFound, "the bus has no pool"))
     }
 
     /// In a pool that everybody shares and whose protocol is known.

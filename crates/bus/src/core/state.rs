@@ -357,6 +357,11 @@ impl PoolState {
         }
     }
 
+    /// Whether a reload has replaced it or taken it away.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.removed || self.successor.is_some()
+    }
+
     pub(super) fn is_shared(&self) -> bool {
         self.settings.share == config::Share::All
     }

@@ -67,7 +67,7 @@ pub struct Status {
     pub identities: BTreeMap<String, IdentityStatus>,
     /// Requests that no worker has answered yet.
     pub pending: usize,
-    /// The pools.
+    /// The pools, in the order of the settings, and then those that are leaving.
     pub pools: Vec<PoolStatus>,
     /// What has happened.
     pub counters: Counters,
@@ -120,10 +120,8 @@ impl Core {
     /// How it is.
     #[must_use]
     pub fn status(&self, now: Time) -> Status {
-        let pools = self
-            .pools
-            .iter()
-            .filter(|pool| !(pool.workers.is_empty() && (pool.removed || pool.successor.is_some())));
+        let there = self.order.iter().map(|pool| self.pool_of(*pool));
+        let leaving = self.pools.iter().filter(|pool| pool.is_leaving() && !pool.workers.is_empty());
         Status {
             uptime: now.as_secs_f64(),
             draining: self.draining,
@@ -132,7 +130,7 @@ impl Core {
             listeners: self.clients_by_listener(),
             identities: self.identity_status(),
             pending: self.workers.iter().map(|(_, worker)| worker.pending.len()).sum(),
-            pools: pools.map(|pool| self.pool_status(pool, now)).collect(),
+            pools: there.chain(leaving).map(|pool| self.pool_status(pool, now)).collect(),
             counters: self.counters.clone(),
         }
     }
@@ -193,7 +191,7 @@ impl Core {
             name: pool.settings.name.clone(),
             manifest: pool.settings.manifest.as_ref().map(|path| path.display().to_string()),
             state: match () {
-                () if pool.removed || pool.successor.is_some() => "leaving",
+                () if pool.is_leaving() => "leaving",
                 () if open.is_some() && !any_ready => "tripped",
                 () if any_ready => "ready",
                 () => "starting",

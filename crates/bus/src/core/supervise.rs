@@ -44,10 +44,8 @@ impl<O: Outlet> Pass<'_, O> {
         let others = stages.contains(&Stage::Ready) && !state.settings.mix_identities;
         let coming = stages.iter().any(|stage| matches!(stage, Stage::Starting | Stage::Greeting));
         let room = stages.len() < state.settings.max_instances as usize;
-        let may = state.open_until.is_none_or(|until| until <= self.now)
-            && state.rest_until <= self.now
-            && state.successor.is_none();
-        if !others || coming || state.removed || self.core.draining {
+        let may = state.open_until.is_none_or(|until| until <= self.now) && state.rest_until <= self.now;
+        if !others || coming || state.is_leaving() || self.core.draining {
             return;
         }
         if room && may {
@@ -68,8 +66,7 @@ impl<O: Outlet> Pass<'_, O> {
     fn fill_for(&mut self, pool: PoolId, extra: usize) {
         loop {
             let state = self.core.pool_of(pool);
-            if self.core.draining || state.removed || state.successor.is_some() || state.rest_until > self.now
-            {
+            if self.core.draining || state.is_leaving() || state.rest_until > self.now {
                 return;
             }
             let (mut live, mut free, mut coming) = (0, 0, 0);

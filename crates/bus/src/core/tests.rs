@@ -7,6 +7,7 @@ mod governed;
 mod identities;
 mod lives;
 mod progress;
+mod reloads;
 mod routes;
 mod sessions;
 mod watching;
