@@ -17,6 +17,7 @@ mod fan;
 mod forward;
 mod from_client;
 mod from_worker;
+mod give_up;
 mod greet;
 mod hold;
 mod identity;

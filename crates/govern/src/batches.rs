@@ -64,7 +64,9 @@ impl Batches {
         while open.barrier.is_none() {
             match open.rest.pop_front() {
                 None => break,
-                Some(Step::Answer(answer)) => outcome.line = open.batch.answer(answer).or(outcome.line),
+                Some(Step::Answer { answer, .. }) => {
+                    outcome.line = open.batch.answer(answer).or(outcome.line)
+                }
                 Some(Step::Deliver(frame)) => {
                     if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
                         self.of.insert(id.into(), key);

@@ -260,16 +260,23 @@ impl Dispatch {
         if noise && shown > 0 {
             self.shared.keep_stray(&head);
         }
-        // What might be a broken answer to a request of ours settles that request.
-        let settled = matches!(fault, Fault::BadResponse | Fault::LongResponse | Fault::NoMethod)
-            && self.shared.settle(frame, Err(CallError::Malformed(fault.to_string()))).is_some();
-        if settled || noise && self.shared.options.noise == Noise::Ignore {
+        if self.settle_broken(frame) || noise && self.shared.options.noise == Noise::Ignore {
             return;
         }
         if let Some(refusal) = frame.refusal() {
             // A peer that has gone needs no answer.
             let _ = self.shared.sender.push(refusal);
         }
+    }
+
+    /// What might be a broken answer to a request of ours settles that request. Tells whether it does.
+    fn settle_broken(&self, frame: &Frame) -> bool {
+        let Kind::Invalid(fault @ (Fault::BadResponse | Fault::LongResponse | Fault::NoMethod)) =
+            frame.kind()
+        else {
+            return false;
+        };
+        self.shared.settle(frame, Err(CallError::Malformed(fault.to_string()))).is_some()
     }
 
     async fn batch(&self, frame: &Frame) {
@@ -308,7 +315,10 @@ impl Dispatch {
             RpcError::new(Code::Backpressure, "too many batches are waiting for one of their entries");
         for step in steps {
             match step {
-                Step::Answer(line) => reply.send(&self.shared, line),
+                Step::Answer { answer, entry } => {
+                    self.settle_broken(&entry);
+                    reply.send(&self.shared, answer);
+                }
                 Step::Deliver(entry) if entry.kind() == Kind::Request => {
                     reply.send(&self.shared, message::error(entry.id().unwrap_or(b"null"), &error));
                 }
@@ -325,7 +335,10 @@ impl Dispatch {
     ) -> Option<Arc<Progress>> {
         for step in steps.by_ref() {
             match step {
-                Step::Answer(line) => reply.send(&self.shared, line),
+                Step::Answer { answer, entry } => {
+                    self.settle_broken(&entry);
+                    reply.send(&self.shared, answer);
+                }
                 Step::Deliver(entry) => {
                     if let Kind::Invalid(fault) = entry.kind() {
                         self.refuse(&entry, fault);

@@ -21,8 +21,13 @@ pub enum Step {
     /// A request, a notification or a response: act on it as if it had come alone. Also what looks like a response
     /// and is none ([`Fault::BadResponse`]), since nobody answers that.
     Deliver(Frame),
-    /// An invalid entry: this is its part of the answer.
-    Answer(Bytes),
+    /// An invalid entry.
+    Answer {
+        /// Its part of the answer.
+        answer: Bytes,
+        /// Itself: it may have been meant as an answer to somebody who waits.
+        entry: Frame,
+    },
 }
 
 /// An array of messages, and the answers to it as they come.
@@ -59,7 +64,7 @@ impl Batch {
                     // Inside an array even a readable id is answered with null.
                     Kind::Invalid(fault) if fault.is_answered() => {
                         expected += 1;
-                        return Step::Answer(message::error(b"null", &fault.into()));
+                        return Step::Answer { answer: message::error(b"null", &fault.into()), entry };
                     }
                     Kind::Request => expected += 1,
                     _ => return Step::Deliver(entry),
@@ -69,7 +74,7 @@ impl Batch {
                     Step::Deliver(entry)
                 } else {
                     let error = RpcError::new(Code::DuplicateId, "the id is used twice in one batch");
-                    Step::Answer(message::error(id, &error))
+                    Step::Answer { answer: message::error(id, &error), entry }
                 }
             })
             .collect();
@@ -130,7 +135,7 @@ mod tests {
     fn show(step: &Step) -> String {
         match step {
             Step::Deliver(frame) => format!("{:?}", frame.kind()),
-            Step::Answer(answer) => {
+            Step::Answer { answer, .. } => {
                 let answer = Frame::parse(answer.clone());
                 let id = answer.id().unwrap_or(b"null");
                 format!("{} {}", id.escape_ascii(), answer.error().unwrap().code)
@@ -174,7 +179,7 @@ mod tests {
         let mut whole = Vec::new();
         for step in steps {
             match step {
-                Step::Answer(answer) => whole.extend(batch.answer(answer)),
+                Step::Answer { answer, .. } => whole.extend(batch.answer(answer)),
                 Step::Deliver(frame) if frame.kind() == Kind::Request => {
                     let answer = message::response(frame.id().unwrap(), &frame.method()).unwrap();
                     whole.extend(batch.answer(answer));

@@ -4,12 +4,15 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use narrows_acp::method;
-use narrows_wire::{Batch, Code, Effects, Frame, Kind, RpcError, Step, View, message};
+use narrows_wire::{Batch, Code, Effects, Fault, Frame, Kind, RpcError, Step, View, message};
 use slab::Slab;
 
 use super::Pass;
 use super::api::{Client, Outlet, Worker};
 use super::state::Whereabouts;
+
+/// How many entries an array of a worker's may have: what is lost of one is lost for somebody else.
+const MOST_OF_WORKER: usize = 10_000;
 
 /// A batch's place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,11 +61,23 @@ impl<O: Outlet> Pass<'_, O> {
     /// Takes a batch apart and acts on its entries, in order.
     pub(super) fn take_batch(&mut self, sender: Sender, message: View<'_>) {
         let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
-        let (batch, steps) = match Batch::open(&frame, self.core.limits.max_batch) {
+        let most = match sender {
+            Sender::Client(_) => self.core.limits.max_batch,
+            Sender::Worker(_) => MOST_OF_WORKER,
+        };
+        let (batch, steps) = match Batch::open(&frame, most) {
             Ok(opened) => opened,
             Err(fault) => {
                 let line = message::error(b"null", &RpcError::from(fault));
                 self.send_to(sender, &line);
+                match (sender, fault) {
+                    (Sender::Client(_), _) => {}
+                    // There may be answers in it: those who wait for them do so only as long as it lives.
+                    (Sender::Worker(worker), Fault::TooManyEntries) => {
+                        self.retire(worker, "sent an array of too many messages");
+                    }
+                    (Sender::Worker(worker), _) => self.strike(worker, "sent a line that is no message"),
+                }
                 return;
             }
         };
@@ -106,7 +121,12 @@ impl<O: Outlet> Pass<'_, O> {
                 return;
             };
             match step {
-                Step::Answer(answer) => self.answer_in_batch(key, answer),
+                Step::Answer { answer, entry } => {
+                    if let (Sender::Worker(worker), Kind::Invalid(_)) = (sender, entry.kind()) {
+                        self.misdelivered(worker, entry.view());
+                    }
+                    self.answer_in_batch(key, answer);
+                }
                 Step::Deliver(frame) => {
                     let is_request = frame.kind() == Kind::Request;
                     if is_request
@@ -214,7 +234,7 @@ impl<O: Outlet> Pass<'_, O> {
         };
         for step in steps {
             let answer = match step {
-                Step::Answer(answer) => answer,
+                Step::Answer { answer, .. } => answer,
                 Step::Deliver(frame) if frame.kind() == Kind::Request => {
                     let id = frame.id().unwrap_or(b"null");
                     let doubled =

@@ -95,10 +95,15 @@ impl<O: Outlet> Pass<'_, O> {
                 pending.asker = Asker::Gone;
             }
         }
+        let error = error.effects(Effects::Possible);
         let keys: Vec<_> = self.core.sessions.iter().map(|(key, _)| key).collect();
         for key in keys {
-            if let Some(session) = self.core.sessions.get_mut(key) {
-                session.running = false;
+            let Some(session) = self.core.sessions.get_mut(key) else { continue };
+            if std::mem::take(&mut session.running)
+                && let Some(owner) = session.owner
+            {
+                let name = session.name.clone();
+                self.say_failed(owner, &name, &error);
             }
         }
         self.if_drained();

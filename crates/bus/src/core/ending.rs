@@ -4,8 +4,6 @@ use narrows_acp::method;
 use narrows_wire::{RpcError, message};
 use serde_json::{Value, json};
 
-use crate::config::Protocol;
-
 use super::Pass;
 use super::api::{Client, Outlet, Worker};
 use super::greet::cancelled_answer;
@@ -17,7 +15,9 @@ impl<O: Outlet> Pass<'_, O> {
     /// A session was told to stop, and has its time to do so.
     pub(super) fn cancelling(&mut self, key: SessionKey) {
         let (now, grace) = (self.now, self.core.limits.cancel_grace);
-        let Some(session) = self.core.sessions.get_mut(key) else { return };
+        // Where nothing is known of the protocol, nothing is known of turns.
+        let is_acp = self.core.sessions.get(key).is_some_and(|it| self.core.pool_of(it.pool).is_acp());
+        let Some(session) = self.core.sessions.get_mut(key).filter(|_| is_acp) else { return };
         session.stopped = session.prompts.iter().copied().fold(session.stopped, u64::max);
         if session.is_busy() && session.cancelling.is_none() {
             session.cancelling = Some(now);
@@ -45,8 +45,7 @@ impl<O: Outlet> Pass<'_, O> {
         let owner = session.owner;
         let name = session.name.clone();
         let Some(worker) = session.worker() else { return };
-        let pool = session.pool;
-        let is_v2 = self.core.pool_of(pool).settings.protocol == Protocol::V2;
+        let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
         for number in prompts {
             self.cancel_for(worker, key, number);
         }

@@ -35,6 +35,20 @@ pub(super) struct Fan {
     cursors: BTreeMap<String, Value>,
 }
 
+impl Fan {
+    /// What asking may have done.
+    fn effects(&self) -> Effects {
+        if self.what == What::List { Effects::None } else { Effects::Possible }
+    }
+
+    /// Notes why a part is missing. That a worker has no such method is the least of reasons.
+    fn fails(&mut self, error: RpcError) {
+        if self.error.as_ref().is_none_or(|error| error.is(Code::MethodNotFound)) {
+            self.error = Some(error);
+        }
+    }
+}
+
 impl<O: Outlet> Pass<'_, O> {
     pub(super) fn ask_everybody(
         &mut self,
@@ -142,17 +156,39 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(fan) = self.core.fans.get_mut(key as usize).filter(|fan| fan.serial == serial) else {
             return;
         };
-        let effects = if fan.what == What::List { Effects::None } else { Effects::Possible };
-        fan.error
-            .get_or_insert(RpcError::new(Code::Deadline, "an agent did not answer in time").effects(effects));
-        for (_, worker) in &mut self.core.workers {
-            for pending in worker.pending.values_mut() {
+        let error = RpcError::new(Code::Deadline, "an agent did not answer in time");
+        fan.fails(error.effects(fan.effects()));
+        self.forget_fan_parts(key);
+        self.finish_fan(key);
+    }
+
+    /// The answer that is being gathered for a client's request.
+    pub(super) fn fan_of(&self, client: Client, id: &[u8]) -> Option<u32> {
+        let is_it = |fan: &Fan| fan.client == client && *fan.id == *id;
+        self.core.fans.iter().find(|(_, fan)| is_it(fan)).map(|(key, _)| key as u32)
+    }
+
+    /// Nobody waits any more for the parts that are missing. Tells whose they are, and by which number each knows it.
+    pub(super) fn forget_fan_parts(&mut self, key: u32) -> Vec<(Worker, u64)> {
+        let mut missing = Vec::new();
+        for (index, worker) in &mut self.core.workers {
+            for (number, pending) in &mut worker.pending {
                 if matches!(pending.asker, Asker::Fan(of) if of == key) {
                     pending.asker = Asker::Gone;
+                    missing.push((Worker(index as u32), *number));
                 }
             }
         }
-        self.finish_fan(key);
+        missing
+    }
+
+    /// There will be no answer but this.
+    pub(super) fn fail_fan(&mut self, key: u32, error: RpcError) {
+        if let Some(fan) = self.core.fans.get_mut(key as usize) {
+            fan.error = Some(error.effects(fan.effects()));
+            fan.succeeded = false;
+            self.finish_fan(key);
+        }
     }
 
     /// One worker's part.
@@ -205,7 +241,7 @@ impl<O: Outlet> Pass<'_, O> {
                 }
             }
             Err(error) => {
-                fan.error.get_or_insert(error);
+                fan.fails(error);
             }
         }
         fan.left -= 1;
@@ -221,12 +257,9 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         };
         state.inflight.remove(&fan.id);
-        // A list without those of a worker that is gone or silent is no list; what one has deleted is deleted.
-        let is_whole = fan.what != What::List
-            || !fan
-                .error
-                .as_ref()
-                .is_some_and(|error| error.is(Code::WorkerLost) || error.is(Code::Deadline));
+        // A list without those of a worker is no list, unless that has none; what one has deleted is deleted.
+        let is_whole =
+            fan.what != What::List || fan.error.as_ref().is_none_or(|error| error.is(Code::MethodNotFound));
         if !fan.succeeded || !is_whole {
             let error = fan.error.unwrap_or_else(|| RpcError::new(Code::WorkerLost, "no agent answered"));
             self.refuse(fan.client, &fan.id, fan.batch, fan.tag.as_deref(), &error);

@@ -59,6 +59,8 @@ impl<O: Outlet> Pass<'_, O> {
             self.remember(client, message, what);
         }
         let deadline = self.now + self.core.limits.initialize_timeout;
+        let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
+        let is_acp = self.core.pool_of(pool).is_acp();
         let Some(state) = self.core.worker(worker) else { return };
         state.next_id += 1;
         let number = state.next_id;
@@ -66,7 +68,7 @@ impl<O: Outlet> Pass<'_, O> {
             state.creating += 1;
         }
         state.used |= opening.is_some();
-        if what == What::Initialize {
+        if what == What::Initialize && is_acp {
             let serial = state.serial;
             self.core.timers.set(deadline, Timer::Unanswered(worker, serial, number));
         }

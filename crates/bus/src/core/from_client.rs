@@ -1,21 +1,24 @@
 //! What clients say and do.
 
 use narrows_acp::method;
-use narrows_wire::{Code, Effects, Fault, Kind, Part, RpcError, View, message};
+use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
 use serde_json::json;
 
 use super::Pass;
 use super::api::{Arrival, Client, Outlet, Reason};
 use super::batch::{BatchKey, Sender};
 use super::line::Parts;
-use super::number::{self, Digits};
+use super::number;
 use super::route::Route;
-use super::session::{SessionKey, Waiting, take_first};
+use super::session::SessionKey;
 use super::state::{Asked, Asker, ClientState, MOST_OPEN, What, Whereabouts};
 use super::timer::Timer;
 
 /// How MCP says that a request is to be given up on.
 pub(super) const MCP_CANCELLED: &str = "notifications/cancelled";
+/// How MCP says that the answer to `initialize` has come, and how long that may be to be kept.
+const MCP_INITIALIZED: &str = "notifications/initialized";
+const MOST_INITIALIZED: usize = 4096;
 
 impl<O: Outlet> Pass<'_, O> {
     pub(super) fn client_open(&mut self, from: Arrival<'_>) -> Option<Client> {
@@ -43,6 +46,7 @@ impl<O: Outlet> Pass<'_, O> {
             astray: false,
             worker: None,
             initialize: None,
+            initialized: None,
             authenticate: None,
             notices: false,
             inflight: Default::default(),
@@ -74,9 +78,7 @@ impl<O: Outlet> Pass<'_, O> {
         if metered {
             self.meter(client);
         }
-        // What comes behind a line that waits, waits too; an answer is nobody's successor, and neither is what cannot be
-        // read: of a line that was too long only the beginning is there.
-        if waits && !matches!(message.kind(), Kind::Response | Kind::Invalid(_)) {
+        if waits && !self.overtakes(client, message) {
             self.hold(client, message.bytes(), None);
             return;
         }
@@ -160,6 +162,12 @@ impl<O: Outlet> Pass<'_, O> {
             self.give_up(client, message);
             return;
         }
+        if method == MCP_INITIALIZED
+            && message.bytes().len() <= MOST_INITIALIZED
+            && let Some(state) = self.core.client(client)
+        {
+            state.initialized = Some(message.bytes().into());
+        }
         if method == method::MCP_MESSAGE
             && let Some(worker) = self.home_of_server(client, message)
         {
@@ -210,45 +218,6 @@ impl<O: Outlet> Pass<'_, O> {
             None => &[],
         };
         self.hand(worker, client, &Parts::of(message, edits));
-    }
-
-    /// A client gives up on a request: its worker knows that by another id.
-    fn give_up(&mut self, client: Client, message: View<'_>) {
-        let Some(state) = self.core.client(client) else { return };
-        let Some(raw) = message.request_id() else { return };
-        match state.inflight.get(raw).copied() {
-            Some(Whereabouts::At(worker, id)) => {
-                // A turn that is given up on has its time to end, like one that is cancelled.
-                let pending = self.core.worker(worker).and_then(|state| state.pending.get(&id));
-                let turn = pending.filter(|pending| pending.what == What::Prompt);
-                if let Some(session) = turn.and_then(|pending| pending.session) {
-                    self.cancelling(session);
-                }
-                let digits = Digits::of(id);
-                // MCP's has no session, ACP's neither: nothing else to change.
-                self.hand(worker, client, &Parts::of(message, &[(Part::RequestId, digits.as_bytes())]));
-            }
-            Some(Whereabouts::Elsewhere) => self.give_up_unsent(client, raw),
-            None => self.core.counters.dropped += 1,
-        }
-    }
-
-    /// The same of one that still waits for its session or its worker.
-    fn give_up_unsent(&mut self, client: Client, id: &[u8]) {
-        let is_it =
-            |waiting: &Waiting| waiting.client == client && View::parse(&waiting.line).id() == Some(id);
-        let mut found = self.core.sessions.take_waiting(is_it);
-        for (_, worker) in &mut self.core.workers {
-            found = found.or_else(|| take_first(&mut worker.backlog, is_it));
-        }
-        let Some(waiting) = found else {
-            self.core.counters.dropped += 1;
-            return;
-        };
-        self.forget_elsewhere(client, &waiting.line);
-        let error =
-            RpcError::new(Code::Cancelled, "given up before any agent was asked").effects(Effects::None);
-        self.refuse(client, id, waiting.batch, View::parse(&waiting.line).tag(), &error);
     }
 
     fn client_response(&mut self, client: Client, message: View<'_>) {

@@ -4,8 +4,6 @@ use narrows_acp::method;
 use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
 use serde_json::Value;
 
-use crate::config::Protocol;
-
 use super::Pass;
 use super::api::{Action, Client, Note, Outlet, Worker};
 use super::batch::{BatchKey, Sender};
@@ -328,8 +326,7 @@ impl<O: Outlet> Pass<'_, O> {
     /// What an update tells about its session (v2 says there when a turn is over).
     fn follow(&mut self, worker: Worker, session: Option<SessionKey>, message: View<'_>) {
         let Some(key) = session else { return };
-        let Some(state) = self.core.workers.get(worker.0 as usize) else { return };
-        if self.core.pool_of(state.pool).settings.protocol != Protocol::V2 {
+        if !self.core.workers.get(worker.0 as usize).is_some_and(|state| state.is_v2) {
             return;
         }
         let Some(params) =
@@ -368,27 +365,29 @@ impl<O: Outlet> Pass<'_, O> {
                 }
                 self.retire(worker, "sent too long a line");
             }
-            _ if fault == Fault::BadResponse
-                || message.id().is_some() && !message.envelope().method.is_some() =>
-            {
-                // Nobody is left waiting for an answer that cannot be read.
-                self.fail_answered(
-                    worker,
-                    message,
-                    Code::Internal,
-                    "the agent's answer is no valid response",
-                );
-                self.strike(worker, "sent an answer that is none");
-            }
             _ => {
-                if message.id().is_some()
+                if !self.misdelivered(worker, message)
+                    && message.id().is_some()
                     && let Some(line) = message.refusal()
                 {
                     self.write_worker(worker, &[&line]);
                 }
-                self.strike(worker, "sent a line that is no message");
             }
         }
+    }
+
+    /// A worker said something that is no message: nobody is left waiting for an answer that cannot be read. Tells whether it was meant
+    /// as one.
+    pub(super) fn misdelivered(&mut self, worker: Worker, message: View<'_>) -> bool {
+        let is_answer = message.kind() == Kind::Invalid(Fault::BadResponse)
+            || message.id().is_some() && !message.envelope().method.is_some();
+        if is_answer {
+            self.fail_answered(worker, message, Code::Internal, "the agent's answer is no valid response");
+            self.strike(worker, "sent an answer that is none");
+        } else {
+            self.strike(worker, "sent a line that is no message");
+        }
+        is_answer
     }
 
     /// Counts a misdeed; too many within a window, and the worker is exchanged.

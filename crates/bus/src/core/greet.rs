@@ -136,6 +136,7 @@ impl<O: Outlet> Pass<'_, O> {
             }
             return;
         };
+        self.note_version(worker, &answer);
         if !self.core.pool_of(pool).is_shared() {
             self.note_abilities(pool, &answer);
             self.healthy(pool);
@@ -164,6 +165,10 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// A worker was told all that its client has told another: what waited for that can go.
     fn introduced(&mut self, worker: Worker) {
+        let client = self.core.worker(worker).and_then(|state| state.client);
+        if let Some(line) = client.and_then(|client| self.core.client(client)?.initialized.clone()) {
+            self.write_worker(worker, &[&line]);
+        }
         let Some(state) = self.core.worker(worker) else { return };
         state.stage = Stage::Ready;
         let backlog = std::mem::take(&mut state.backlog);
@@ -239,6 +244,7 @@ impl<O: Outlet> Pass<'_, O> {
             (What::Initialize, Some(result)) => {
                 if let Ok(answer) = serde_json::from_slice::<Value>(result) {
                     self.note_abilities(pool, &answer);
+                    self.note_version(worker, &answer);
                 }
                 self.healthy(pool);
             }
@@ -253,6 +259,12 @@ impl<O: Outlet> Pass<'_, O> {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn note_version(&mut self, worker: Worker, answer: &Value) {
+        if let Some(state) = self.core.worker(worker) {
+            state.is_v2 = answer["protocolVersion"] == 2;
         }
     }
 

@@ -1,11 +1,13 @@
 //! Lines that wait for a worker: of a client, in order, until its pool has one or it has waited long enough.
 
+use narrows_acp::method::{CANCEL_REQUEST, SESSION_CANCEL};
 use narrows_wire::{Code, Kind, RpcError, View};
 
 use super::Pass;
 use super::api::{Client, Outlet, PoolId};
 use super::batch::BatchKey;
-use super::session::Waiting;
+use super::from_client::MCP_CANCELLED;
+use super::session::{Place, Waiting};
 use super::state::Held;
 use super::timer::Timer;
 
@@ -13,6 +15,27 @@ impl<O: Outlet> Pass<'_, O> {
     /// Keeps a line until the client's pool has a worker for it.
     pub(super) fn hold(&mut self, client: Client, line: &[u8], batch: Option<BatchKey>) {
         self.keep(client, line, batch, false);
+    }
+
+    /// Whether a message need not wait behind the lines of its client that do: it is for what has its worker, or it is nobody's successor, as
+    /// answers are and what cannot be read.
+    pub(super) fn overtakes(&mut self, client: Client, message: View<'_>) -> bool {
+        match (message.kind(), message.method().as_deref()) {
+            (Kind::Response | Kind::Invalid(_), _) => true,
+            (Kind::Batch, _) => false,
+            (_, Some(CANCEL_REQUEST | MCP_CANCELLED)) => self.can_give_up(client, message),
+            (_, method) => {
+                let Some(held) = self.core.client(client).and_then(|state| state.held.as_ref()) else {
+                    return true;
+                };
+                let is_behind = held.has_batch && method != Some(SESSION_CANCEL);
+                let session = message.session().and_then(|name| self.core.sessions.find(&name));
+                let session = session.and_then(|key| self.core.sessions.get(key)).filter(|_| !is_behind);
+                session.is_some_and(|session| {
+                    session.owner == Some(client) && matches!(session.place, Place::On(_))
+                })
+            }
+        }
     }
 
     /// Acts once more on lines of clients that came to nothing, in their order. What came behind them still waits behind
@@ -47,6 +70,7 @@ impl<O: Outlet> Pass<'_, O> {
         let is_first = state.held.is_none();
         let held = state.held.get_or_insert_with(|| Box::new(Held { serial, ..Held::default() }));
         held.bytes += line.len();
+        held.has_batch |= line.trim_ascii_start().starts_with(b"[");
         if in_front {
             held.lines.push_front((line.into(), batch));
         } else {
@@ -78,6 +102,14 @@ impl<O: Outlet> Pass<'_, O> {
                 return;
             }
         }
+    }
+
+    /// The same for a client whose first line waits no more.
+    pub(super) fn release_anew(&mut self, client: Client) {
+        for pool in &mut self.core.pools {
+            pool.waiting.retain(|waiting| *waiting != client);
+        }
+        self.release(client);
     }
 
     /// Acts on what a client has waiting. Tells whether all of it has gone.

@@ -246,7 +246,11 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         let Some(session) = self.core.sessions.get(key) else { return };
-        let abilities = self.core.pool_of(session.pool).abilities;
+        let pool = self.core.pool_of(session.pool);
+        if !pool.is_acp() {
+            return;
+        }
+        let abilities = pool.abilities;
         let description = if abilities.load || abilities.resume {
             format!("{reason}. The session is taken up again with the next prompt.")
         } else {

@@ -97,6 +97,8 @@ impl<O: Outlet> Pass<'_, O> {
                 }
                 if let Some(state) = self.core.worker(worker) {
                     state.sessions.insert(key);
+                    // The next session must not go there too.
+                    state.used = true;
                 }
                 self.revive_after_greeting(worker, key);
             }

@@ -428,6 +428,12 @@ impl<O: Outlet> Pass<'_, O> {
             }
             return Route::Worker { worker, session: None };
         }
+        if what == What::Initialize
+            && let Some(state) = self.core.client(client)
+        {
+            // It is about to say it itself.
+            (state.initialize, state.initialized) = (None, None);
+        }
         let route = self.claim(client, pool);
         if let Route::Backlog(worker) = route
             && let Some(state) = self.core.worker(worker)

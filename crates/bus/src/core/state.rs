@@ -147,6 +147,8 @@ pub(super) struct Held {
     pub(super) serial: u64,
     pub(super) lines: VecDeque<(Box<[u8]>, Option<BatchKey>)>,
     pub(super) bytes: usize,
+    /// There is an array among them, for whatever sessions.
+    pub(super) has_batch: bool,
 }
 
 /// What is known of a client.
@@ -169,6 +171,8 @@ pub(super) struct ClientState {
     pub(super) worker: Option<Worker>,
     /// The params of its `initialize`, to be said again to further workers.
     pub(super) initialize: Option<Raw>,
+    /// How it has said that it knows the answer to that, where agents have to be told (MCP).
+    pub(super) initialized: Option<Raw>,
     /// The method and the params by which it logged in.
     pub(super) authenticate: Option<(Box<str>, Raw)>,
     /// Whether it shows notices.
@@ -236,6 +240,8 @@ pub(super) struct WorkerState {
     pub(super) claimed: bool,
     /// Whether a session was ever opened in it.
     pub(super) used: bool,
+    /// Whether it speaks version 2, in which a turn is over when its session says so.
+    pub(super) is_v2: bool,
     pub(super) identity: Option<Identity>,
     pub(super) pending: FxHashMap<u64, Pending>,
     pub(super) next_id: u64,

@@ -109,6 +109,7 @@ impl<O: Outlet> Pass<'_, O> {
             inherited: false,
             claimed: false,
             used: false,
+            is_v2: false,
             identity: None,
             pending: Default::default(),
             next_id: 0,

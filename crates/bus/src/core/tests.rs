@@ -3,6 +3,7 @@
 mod corners;
 mod edges;
 mod faults;
+mod given_up;
 mod governed;
 mod identities;
 mod lives;
@@ -10,6 +11,7 @@ mod progress;
 mod reloads;
 mod routes;
 mod sessions;
+mod turns;
 mod watching;
 
 use std::collections::BTreeMap;

@@ -229,3 +229,39 @@ fn workers_that_did_well_and_are_lost_together_are_one_loss() {
     }
     assert!(scene.seen().contains("CircuitOpened"));
 }
+
+#[test]
+fn an_array_of_a_worker_loses_no_answer() {
+    let mut scene = Scene::shared(1);
+    let client = scene.open();
+    scene.session(client, 0, "a");
+    // Longer than one of a client's may be.
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    let id = scene.last_id(0);
+    scene.seen();
+    let update =
+        json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "a", "update": 1}});
+    let mut entries = vec![update; 150];
+    entries.push(json!({"jsonrpc": "2.0", "id": id, "result": {"stopReason": "end_turn"}}));
+    scene.said(0, &json!(entries).to_string());
+    let seen = scene.seen();
+    assert_eq!(seen.lines().count(), 151, "{seen}");
+    assert!(seen.ends_with(r#"c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}"#), "{seen}");
+    // What was meant as an answer is told to who waits for it.
+    scene.ask(client, 2, "session/prompt", &prompt("a"));
+    let id = scene.last_id(0);
+    scene.seen();
+    scene.said(0, &json!([{"jsonrpc": "2.0", "id": id}]).to_string());
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"the agent's answer is no valid response","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
+    Tell(Strike { worker: Worker(0), what: "sent an answer that is none" })
+    w0 < [{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"method is missing","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}]
+    "#);
+    // Of one that is too long, nobody knows what was in it.
+    scene.ask(client, 3, "session/prompt", &prompt("a"));
+    scene.seen();
+    scene.said(0, &format!("[{}1]", "1,".repeat(10_000)));
+    scene.pass(31.0);
+    let seen = scene.seen();
+    assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-320"#), "{seen}");
+}

@@ -230,3 +230,39 @@ fn a_client_with_several_workers_has_one_list() {
     c1 < {"jsonrpc":"2.0","id":1,"result":{"sessions":[],"nextCursor":"{\"13\":\"m\"}"}}
     "#);
 }
+
+#[test]
+fn sessions_that_have_workers_of_their_own_are_not_taken_up_in_one() {
+    let mut scene = Scene::new(&config(vec![Pool { instances: 2, ..pool(Share::Session) }]));
+    scene.up(0);
+    scene.up(1);
+    let client = scene.open();
+    scene.ask(client, 0, "initialize", &json!({"protocolVersion": 1}));
+    scene.answer(0, 1, &able());
+    scene.session(client, 0, "a");
+    scene.ask(client, 1, "session/new", &json!({}));
+    scene.answer(1, 1, &able());
+    scene.answer(1, 2, &json!({"sessionId": "b"}));
+    scene.dies(0);
+    scene.dies(1);
+    scene.pass(5.0);
+    let there: Vec<u32> = (0..8).filter(|worker| scene.core.workers.contains(*worker as usize)).collect();
+    there.iter().for_each(|worker| scene.up(*worker));
+    scene.seen();
+    scene.ask(client, 2, "session/prompt", &prompt("a"));
+    scene.ask(client, 3, "session/prompt", &prompt("b"));
+    scene.ask(client, 4, "session/new", &json!({}));
+    for worker in 0..8 {
+        if scene.core.workers.contains(worker) {
+            scene.up(worker as u32);
+            scene.answer(worker as u32, 1, &able());
+        }
+    }
+    let seen = scene.seen();
+    let opened: Vec<&str> =
+        seen.lines().filter(|line| line.contains("session/resume") || line.contains("session/new")).collect();
+    let mut workers: Vec<&str> = opened.iter().map(|line| &line[..2]).collect();
+    workers.sort_unstable();
+    workers.dedup();
+    assert_eq!((opened.len(), workers.len()), (3, 3), "{seen}");
+}

@@ -1,0 +1,112 @@
+//! Requests that a client gives up on, wherever they are by then.
+
+use narrows_acp::method;
+use narrows_wire::{Code, Effects, Part, RpcError, View, message};
+use serde_json::json;
+
+use super::Pass;
+use super::api::{Client, Outlet};
+use super::batch::BatchKey;
+use super::line::Parts;
+use super::number::Digits;
+use super::session::{Waiting, take_first};
+use super::state::{What, Whereabouts};
+
+/// Among how many lines that wait for a worker one is looked for. One behind them is given up on when they have gone.
+const LOOKED_AT: usize = 256;
+
+impl<O: Outlet> Pass<'_, O> {
+    /// A client gives up on a request: its worker knows that by another id.
+    pub(super) fn give_up(&mut self, client: Client, message: View<'_>) {
+        let Some(state) = self.core.client(client) else { return };
+        let Some(raw) = message.request_id() else { return };
+        match state.inflight.get(raw).copied() {
+            Some(Whereabouts::At(worker, id)) => {
+                // A turn that is given up on has its time to end, like one that is cancelled.
+                let pending = self.core.worker(worker).and_then(|state| state.pending.get(&id));
+                let turn = pending.filter(|pending| pending.what == What::Prompt);
+                if let Some(session) = turn.and_then(|pending| pending.session) {
+                    self.cancelling(session);
+                }
+                let digits = Digits::of(id);
+                // MCP's has no session, ACP's neither: nothing else to change.
+                self.hand(worker, client, &Parts::of(message, &[(Part::RequestId, digits.as_bytes())]));
+            }
+            Some(Whereabouts::Elsewhere) => self.give_up_unsent(client, raw),
+            None => self.give_up_held(client, raw),
+        }
+    }
+
+    /// Whether what a client gives up on is known already.
+    pub(super) fn can_give_up(&mut self, client: Client, message: View<'_>) -> bool {
+        let Some(raw) = message.request_id() else { return false };
+        let is_open = self.core.client(client).is_some_and(|state| state.inflight.contains_key(raw));
+        is_open || self.place_among_held(client, raw).is_some()
+    }
+
+    /// One that still waits for its session or its worker, or that several workers are asked.
+    fn give_up_unsent(&mut self, client: Client, id: &[u8]) {
+        let is_it =
+            |waiting: &Waiting| waiting.client == client && View::parse(&waiting.line).id() == Some(id);
+        let mut found = self.core.sessions.take_waiting(is_it);
+        for (_, worker) in &mut self.core.workers {
+            found = found.or_else(|| take_first(&mut worker.backlog, is_it));
+        }
+        match found {
+            Some(waiting) => {
+                self.forget_elsewhere(client, &waiting.line);
+                self.say_given_up(client, &waiting.line, waiting.batch);
+            }
+            None => self.give_up_fan(client, id),
+        }
+    }
+
+    /// One that waits for any worker.
+    fn give_up_held(&mut self, client: Client, id: &[u8]) {
+        let place = self.place_among_held(client, id);
+        let held = self.core.client(client).and_then(|state| state.held.as_mut());
+        let Some((line, batch)) = held.zip(place).and_then(|(held, place)| {
+            let taken = held.lines.remove(place)?;
+            held.bytes -= taken.0.len();
+            Some(taken)
+        }) else {
+            self.core.counters.dropped += 1;
+            return;
+        };
+        self.say_given_up(client, &line, batch);
+        if place == Some(0) {
+            // What is behind it may have no need to wait.
+            self.release_anew(client);
+        }
+    }
+
+    fn place_among_held(&mut self, client: Client, id: &[u8]) -> Option<usize> {
+        let held = self.core.client(client)?.held.as_ref()?;
+        held.lines.iter().take(LOOKED_AT).position(|(line, _)| View::parse(line).id() == Some(id))
+    }
+
+    /// One that several workers are asked: none of them need go on.
+    fn give_up_fan(&mut self, client: Client, id: &[u8]) {
+        let Some(key) = self.fan_of(client, id) else {
+            self.core.counters.dropped += 1;
+            return;
+        };
+        for (worker, number) in self.forget_fan_parts(key) {
+            let params = json!({"requestId": number});
+            if let Ok(line) = message::notification(method::CANCEL_REQUEST, &params) {
+                self.write_worker(worker, &[&line]);
+            }
+        }
+        let error = RpcError::new(Code::Cancelled, "given up before all agents had answered");
+        self.fail_fan(key, error);
+    }
+
+    fn say_given_up(&mut self, client: Client, line: &[u8], batch: Option<BatchKey>) {
+        let message = View::parse(line);
+        let error =
+            RpcError::new(Code::Cancelled, "given up before any agent was asked").effects(Effects::None);
+        if let Some(id) = message.id() {
+            self.refuse(client, id, batch, message.tag(), &error);
+        }
+    }
+}
