@@ -5,7 +5,7 @@ use narrows_wire::{Code, RpcError};
 use crate::config::{Config, Pool};
 
 use super::Pass;
-use super::api::{Outlet, PoolId, Worker};
+use super::api::{Client, Outlet, PoolId, Worker};
 use super::state::{PoolState, Stage};
 
 impl<O: Outlet> Pass<'_, O> {
@@ -13,7 +13,7 @@ impl<O: Outlet> Pass<'_, O> {
         self.core.limits = config.limits.clone();
         self.core.listeners = config.listen.iter().map(|listen| listen.pool.clone()).collect();
         let before = std::mem::take(&mut self.core.order);
-        self.core.order = config.pools.iter().map(|settings| self.settle_pool(&before, settings)).collect();
+        self.core.order = config.pools.iter().map(|settings| self.settle_pool(settings)).collect();
         // Only now: whoever loses something by it is served by the pools that there are.
         for pool in before {
             if self.core.order.contains(&pool) {
@@ -29,23 +29,52 @@ impl<O: Outlet> Pass<'_, O> {
         self.fill_all();
     }
 
-    /// The pool with these settings: the one of this name if it can stay, else a new one, in the place of that.
-    fn settle_pool(&mut self, before: &[PoolId], settings: &Pool) -> PoolId {
-        let same =
-            before.iter().copied().find(|pool| self.core.pool_of(*pool).settings.name == settings.name);
-        if let Some(pool) = same.filter(|pool| is_same_kind(&self.core.pool_of(*pool).settings, settings)) {
+    /// The pool with these settings: the one of this name if it can stay, else a new one in the place of that, which may
+    /// be one that was taken away before.
+    fn settle_pool(&mut self, settings: &Pool) -> PoolId {
+        let is_it = |pool: &PoolState| pool.successor.is_none() && pool.settings.name == settings.name;
+        let former = self.core.pools.iter().position(is_it).map(|index| PoolId(index as u32));
+        if let Some(pool) = former
+            && !self.core.pool_of(pool).removed
+            && is_same_kind(&self.core.pool_of(pool).settings, settings)
+        {
             self.core.pool_mut(pool).settings = settings.clone();
             return pool;
         }
         let pool = PoolId(self.core.pools.len() as u32);
         self.core.pools.push(PoolState::new(settings.clone()));
-        if let Some(predecessor) = same {
-            self.core.pool_mut(predecessor).successor = Some(pool);
+        if let Some(former) = former {
+            self.core.pool_mut(former).successor = Some(pool);
             // Until it knows better, it can what its predecessor could.
-            self.core.pool_mut(pool).abilities = self.core.pool_of(predecessor).abilities;
-            self.move_waiting(predecessor, pool);
+            self.core.pool_mut(pool).abilities = self.core.pool_of(former).abilities;
+            self.move_waiting(former, pool);
         }
         pool
+    }
+
+    /// A client whose pool was taken away is as one that has none yet. Its sessions go on where they are.
+    pub(super) fn leave_removed(&mut self, client: Client) {
+        let Some(pool) = self.core.clients.get(client.0 as usize).and_then(|state| state.pool) else {
+            return;
+        };
+        if !self.core.pool_of(self.core.current(pool)).removed {
+            return;
+        }
+        let Some(state) = self.core.client(client) else { return };
+        state.pool = None;
+        // What it said to agents of that pool is not for those of another.
+        state.initialize = None;
+        state.authenticate = None;
+        let Some(worker) = state.worker.take() else { return };
+        if !self.core.is_exclusive(worker) {
+            return;
+        }
+        let Some(state) = self.core.worker(worker) else { return };
+        // If it has something to do, it goes when that is over, as one in which a session was.
+        state.used = true;
+        if state.sessions.is_empty() && state.pending.is_empty() && state.backlog.is_empty() {
+            self.stop_worker(worker, false);
+        }
     }
 
     /// Whoever waits for a worker of a pool that is no more, and has none in its place, waits in vain.

@@ -257,6 +257,9 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// The pool of a client's message, which becomes the client's.
     fn choose_pool(&mut self, client: Client, message: View<'_>, what: What) -> Result<PoolId, RpcError> {
+        if what == What::Initialize {
+            self.leave_removed(client);
+        }
         let Some(state) = self.core.client(client) else { return Err(unknown_session()) };
         let (now, listener) = (state.pool, state.listener);
         let wanted = match message.pool() {

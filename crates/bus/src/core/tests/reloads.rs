@@ -1,5 +1,6 @@
 //! Pools that a reload changes, moves, adds and takes away, and whoever has them.
 
+use super::super::state::Stage;
 use super::*;
 
 /// A pool of this name whose workers run `program`.
@@ -50,4 +51,128 @@ fn the_first_pool_of_the_file_serves_whoever_names_none() {
     check(&["a b", "new a b", "new=y a b"]);
     check(&["a b c", "b c", "c a b"]);
     check(&["a", "b", "a"]);
+}
+
+/// A client of a pool `p` with a session `a` at worker 0.
+fn with_session(share: Share) -> (Scene, u32) {
+    let mut scene = Scene::new(&config(vec![named("p", "x", share)]));
+    scene.up(0);
+    let client = scene.open();
+    if share == Share::All {
+        scene.answer(0, 1, &able());
+        scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    } else {
+        scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+        scene.answer(0, 1, &able());
+    }
+    scene.ask(client, 2, "session/new", &json!({"cwd": "/"}));
+    scene.answer(0, 2, &json!({"sessionId": "a"}));
+    (scene, client)
+}
+
+/// Starts whatever was ordered to be started, greeted where the bus greets. The numbers of those workers.
+fn started(scene: &mut Scene) -> Vec<u32> {
+    let seen = scene.seen();
+    let number = |line: &str| line.strip_prefix("Spawn { worker: Worker(")?.split(')').next()?.parse().ok();
+    let workers: Vec<u32> = seen.lines().filter_map(number).collect();
+    for worker in &workers {
+        scene.up(*worker);
+        if scene.seen().contains("\"initialize\"") {
+            scene.answer(*worker, 1, &able());
+        }
+    }
+    scene.seen();
+    workers
+}
+
+#[test]
+fn whose_pool_is_gone_begins_anew_with_initialize() {
+    for share in [Share::All, Share::Connection, Share::Session] {
+        for (named_pool, meta) in [("q", json!({})), ("r", json!({"narrows/pool": "r"}))] {
+            let (mut scene, client) = with_session(share);
+            scene.ask(client, 3, "authenticate", &json!({"methodId": "x"}));
+            scene.answer(0, 3, &json!({}));
+            scene.seen();
+            scene.reload(vec![named("q", "x", share), named("r", "x", share)]);
+            let workers = started(&mut scene);
+            scene.ask(client, 4, "session/new", &json!({"cwd": "/"}));
+            assert!(scene.seen().contains("the pool of this connection is no longer there"), "{share:?}");
+            scene.ask(client, 5, "initialize", &json!({"protocolVersion": 1, "_meta": meta}));
+            assert_eq!(scene.pool_of(client), Some(named_pool), "{share:?}");
+            let worker = workers[usize::from(named_pool == "r")];
+            let seen = scene.seen();
+            if share == Share::All {
+                assert!(seen.starts_with(r#"c0 < {"jsonrpc":"2.0","id":5,"result":"#), "{seen}");
+            } else {
+                // Once, and nothing of what was said to those that are gone.
+                assert!(seen.contains(&format!(r#"w{worker} < {{"jsonrpc":"2.0","id":1,"#)), "{seen}");
+                assert_eq!(seen.matches("\"initialize\"").count(), 1, "{seen}");
+                assert!(!seen.contains("authenticate"), "{seen}");
+                scene.answer(worker, 1, &able());
+            }
+            scene.seen();
+            scene.ask(client, 6, "session/new", &json!({"cwd": "/"}));
+            let seen = scene.seen();
+            assert!(seen.starts_with(&format!("w{worker} < ")), "{share:?}: {seen}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_of_a_pool_that_is_gone_goes_when_its_client_begins_anew_and_has_nothing_there() {
+    for share in [Share::Connection, Share::Session] {
+        for has_session in [false, true] {
+            let (mut scene, client) = with_session(share);
+            if !has_session {
+                scene.ask(client, 3, "session/close", &json!({"sessionId": "a"}));
+                scene.answer(0, 3, &json!({}));
+            }
+            scene.seen();
+            scene.reload(vec![named("q", "x", share)]);
+            let workers = started(&mut scene);
+            scene.ask(client, 5, "initialize", &json!({"protocolVersion": 1}));
+            scene.answer(workers[0], 1, &able());
+            scene.seen();
+            let state = scene.core.worker(Worker(0)).map(|state| state.stage);
+            let expected = if has_session { Stage::Ready } else { Stage::Stopping };
+            assert_eq!(state, Some(expected), "{share:?}");
+            if has_session {
+                scene.ask(client, 6, "session/prompt", &prompt("a"));
+                assert!(scene.seen().starts_with("w0 < "), "{share:?}");
+                scene.answer(0, 3, &json!({"stopReason": "end_turn"}));
+                scene.ask(client, 7, "session/close", &json!({"sessionId": "a"}));
+                scene.answer(0, 4, &json!({}));
+                let seen = scene.seen();
+                assert!(seen.contains("Stop { worker: Worker(0), kill: false }"), "{share:?}: {seen}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pool_that_comes_back_is_that_of_whoever_had_it() {
+    for share in [Share::All, Share::Connection, Share::Session] {
+        for program in ["x", "y"] {
+            let (mut scene, client) = with_session(share);
+            scene.reload(vec![named("q", "x", share)]);
+            scene.ask(client, 3, "session/new", &json!({"cwd": "/"}));
+            assert!(scene.seen().contains("the pool of this connection is no longer there"), "{share:?}");
+            scene.reload(vec![named("q", "x", share), named("p", program, share)]);
+            let workers = started(&mut scene);
+            if share == Share::All {
+                scene.dies(0);
+            }
+            scene.seen();
+            scene.ask(client, 4, "session/new", &json!({"cwd": "/"}));
+            assert_eq!(scene.pool_of(client), Some("p"));
+            let worker = if share == Share::Connection { 0 } else { *workers.last().unwrap() };
+            let seen = scene.seen();
+            assert!(seen.contains(&format!("w{worker} < ")), "{share:?}: {seen}");
+            // And so is what was there before.
+            scene.ask(client, 5, "session/prompt", &prompt("a"));
+            let seen = scene.seen();
+            let expected = if share == Share::All { format!("w{worker} < ") } else { "w0 < ".to_owned() };
+            assert!(seen.starts_with(&expected), "{share:?}: {seen}");
+        }
+    }
 }
