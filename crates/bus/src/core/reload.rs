@@ -6,7 +6,7 @@ use crate::config::{Config, Pool};
 
 use super::Pass;
 use super::api::{Client, Outlet, PoolId, Worker};
-use super::state::{PoolState, Stage};
+use super::state::{PoolState, Stage, WorkerState};
 
 impl<O: Outlet> Pass<'_, O> {
     pub(super) fn reload(&mut self, config: &Config) {
@@ -114,33 +114,23 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    /// Lets surplus workers of a shared pool go.
+    /// Lets go what a pool has more than it wants.
     fn shrink(&mut self, pool: PoolId) {
         let state = self.core.pool_of(pool);
-        if !state.is_shared() {
-            return;
-        }
-        let live: Vec<Worker> = state
+        let live: Vec<(Worker, &WorkerState)> = state
             .workers
             .iter()
-            .copied()
-            .filter(|worker| {
-                self.core.workers.get(worker.0 as usize).is_some_and(|state| {
-                    matches!(state.stage, Stage::Starting | Stage::Greeting | Stage::Ready)
-                })
-            })
+            .rev()
+            .filter_map(|worker| Some((*worker, self.core.workers.get(worker.0 as usize)?)))
+            .filter(|(_, state)| matches!(state.stage, Stage::Starting | Stage::Greeting | Stage::Ready))
             .collect();
-        let surplus = live.len().saturating_sub(state.settings.instances as usize);
-        // Those first that nobody would miss.
-        let mut live: Vec<Worker> = live.into_iter().rev().collect();
-        live.sort_by_key(|worker| {
-            self.core
-                .workers
-                .get(worker.0 as usize)
-                .map_or(0, |state| state.sessions.len() + state.pending.len())
-        });
-        for worker in live.into_iter().take(surplus) {
-            self.let_go(worker);
+        let going = if state.is_shared() { surplus(state, live) } else { spare(state, live) };
+        for worker in going {
+            if self.core.is_exclusive(worker) {
+                self.stop_worker(worker, false);
+            } else {
+                self.let_go(worker);
+            }
         }
     }
 
@@ -154,6 +144,23 @@ impl<O: Outlet> Pass<'_, O> {
             self.if_retired(worker);
         }
     }
+}
+
+/// Of workers that everybody shares, those that are too many: first those that nobody would miss.
+fn surplus(pool: &PoolState, mut live: Vec<(Worker, &WorkerState)>) -> Vec<Worker> {
+    let most = live.len().saturating_sub(pool.settings.instances as usize);
+    live.sort_by_key(|(_, state)| state.sessions.len() + state.pending.len());
+    live.into_iter().take(most).map(|(worker, _)| worker).collect()
+}
+
+/// Of workers that are for one client each, those that wait for clients and are too many: first those that are not ready.
+fn spare(pool: &PoolState, live: Vec<(Worker, &WorkerState)>) -> Vec<Worker> {
+    let (claimed, mut free): (Vec<_>, Vec<_>) = live.into_iter().partition(|(_, state)| state.claimed);
+    let wanted = pool.settings.instances as usize + pool.waiting.len() + pool.revivals.len();
+    let room = (pool.settings.max_instances as usize).saturating_sub(claimed.len());
+    let most = free.len().saturating_sub(wanted.min(room));
+    free.sort_by_key(|(_, state)| state.stage == Stage::Ready);
+    free.into_iter().take(most).map(|(worker, _)| worker).collect()
 }
 
 /// Whether workers of one pool are workers of the other.

@@ -176,3 +176,53 @@ fn a_pool_that_comes_back_is_that_of_whoever_had_it() {
         }
     }
 }
+
+#[test]
+fn workers_that_are_ready_for_nobody_go_when_fewer_are_wanted() {
+    /// `up` of four workers run, and `claimed` of those are somebody's. Which are stopped when there are to be `instances`
+    /// and at most `most`.
+    #[track_caller]
+    fn check(up: u32, claimed: u64, (instances, most): (u32, u32), stopped: &[u32]) {
+        for share in [Share::Connection, Share::Session] {
+            let with =
+                |instances, max_instances| vec![Pool { instances, max_instances, ..named("p", "x", share) }];
+            let mut scene = Scene::new(&config(with(4, 256)));
+            (0..up).for_each(|worker| scene.up(worker));
+            for _ in 0..claimed {
+                let client = scene.open();
+                scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+            }
+            scene.seen();
+            scene.reload(with(instances, most));
+            let expected: Vec<String> = stopped
+                .iter()
+                .map(|worker| format!("Stop {{ worker: Worker({worker}), kill: false }}"))
+                .collect();
+            assert_eq!(scene.seen(), expected.join("\n"), "{share:?}");
+        }
+    }
+    check(4, 0, (4, 256), &[]);
+    check(4, 0, (1, 256), &[3, 2, 1]);
+    check(4, 0, (3, 256), &[3]);
+    // Those first that are of no use yet.
+    check(2, 0, (1, 256), &[3, 2, 1]);
+    check(2, 0, (2, 256), &[3, 2]);
+    // For each that was claimed another was started.
+    check(4, 1, (2, 256), &[4, 3]);
+    check(4, 2, (1, 256), &[5, 4, 3]);
+    check(4, 2, (1, 2), &[5, 4, 3, 2]);
+}
+
+#[test]
+fn workers_that_somebody_waits_for_do_not_go() {
+    let with = |instances| vec![Pool { instances, ..named("p", "x", Share::Connection) }];
+    let mut scene = Scene::new(&config(with(3)));
+    for _ in 0..2 {
+        let client = scene.open();
+        scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    }
+    scene.seen();
+    scene.reload(with(1));
+    let free = scene.core.workers.iter().filter(|(_, state)| state.stage == Stage::Starting).count();
+    assert_eq!(free, 3, "one for each of them, and one to be ready");
+}
