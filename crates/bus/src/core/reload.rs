@@ -2,7 +2,7 @@
 
 use narrows_wire::{Code, RpcError};
 
-use crate::config::{Config, Pool};
+use crate::config::{Config, Pool, Share};
 
 use super::Pass;
 use super::api::{Client, Outlet, PoolId, Worker};
@@ -103,14 +103,22 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Lets the workers of a pool that is no more go: at once if nobody uses them, else when their turns end.
     fn wind_down(&mut self, pool: PoolId) {
-        let shared = self.core.pool_of(pool).is_shared();
+        let state = self.core.pool_of(pool);
+        let shared = state.is_shared();
+        let per_session = state.settings.share == Share::Session && state.is_acp();
         for worker in self.core.pool_of(pool).workers.clone() {
             let Some(state) = self.core.worker(worker) else { continue };
             if !state.claimed && (state.stage != Stage::Ready || state.pending.is_empty()) {
                 self.stop_worker(worker, false);
             } else if shared {
                 self.let_go(worker);
+            } else if per_session {
+                // No session begins there any more, not even the first.
+                state.used = true;
             }
+        }
+        if per_session {
+            self.stop_idle();
         }
     }
 

@@ -226,3 +226,47 @@ fn workers_that_somebody_waits_for_do_not_go() {
     let free = scene.core.workers.iter().filter(|(_, state)| state.stage == Stage::Starting).count();
     assert_eq!(free, 3, "one for each of them, and one to be ready");
 }
+
+#[test]
+fn a_connection_keeps_its_worker_and_a_new_session_of_its_own_gets_a_new_one() {
+    for share in [Share::Connection, Share::Session] {
+        for has_session in [false, true] {
+            let (mut scene, client) = with_session(share);
+            if !has_session {
+                scene = Scene::new(&config(vec![named("p", "x", share)]));
+                scene.up(0);
+                assert_eq!(scene.open(), client);
+                scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+                scene.answer(0, 1, &able());
+            }
+            scene.seen();
+            scene.reload(vec![named("p", "y", share)]);
+            let seen = scene.seen();
+            let is_stopped = seen.contains("Stop { worker: Worker(0)");
+            assert_eq!(is_stopped, share == Share::Session && !has_session, "{share:?}: {seen}");
+            scene.sight.seen = seen.lines().map(str::to_owned).collect();
+            let workers = started(&mut scene);
+            let worker = if share == Share::Session { *workers.last().unwrap() } else { 0 };
+            scene.ask(client, 4, "session/new", &json!({"cwd": "/"}));
+            let seen = scene.seen();
+            assert!(seen.contains(&format!("w{worker} < ")), "{share:?}: {seen}");
+            if share == Share::Session {
+                assert!(seen.contains("\"initialize\""), "{seen}");
+                scene.answer(worker, 1, &able());
+                assert!(
+                    scene
+                        .seen()
+                        .contains(&format!(r#"w{worker} < {{"jsonrpc":"2.0","id":2,"method":"session/new""#))
+                );
+            }
+            if has_session {
+                scene.ask(client, 5, "session/prompt", &prompt("a"));
+                assert!(scene.seen().starts_with("w0 < "), "{share:?}");
+            }
+            // Whoever comes now has nothing to do with the old one.
+            let other = scene.open();
+            scene.ask(other, 1, "initialize", &json!({"protocolVersion": 1}));
+            assert!(!scene.seen().contains("w0 < "), "{share:?}");
+        }
+    }
+}
