@@ -136,6 +136,8 @@ impl<B: Brain> Driver<B> {
             self.drop_client(now, client.0);
             return None;
         }
+        let identity = Some(from.identity).filter(|identity| *identity != ANYONE);
+        tracing::info!(client = slot, listener = from.listener, identity, "a client has come");
         Some(client.0)
     }
 
@@ -155,7 +157,7 @@ impl<B: Brain> Driver<B> {
                 return;
             }
             Err(error) => {
-                tracing::debug!(client = slot, %error, "a client is gone");
+                tracing::debug!(client = slot, %error, "a client cannot be read from");
                 return self.drop_client(now, slot);
             }
         };
@@ -236,6 +238,7 @@ impl<B: Brain> Driver<B> {
             *cutter = lines;
         }
         self.ask(About::Client(slot), |brain, ports| brain.client_gone(now, Client(slot), ports));
+        tracing::info!(client = slot, "a client has gone");
         self.accepts_soon(now);
     }
 

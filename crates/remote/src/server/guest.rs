@@ -71,6 +71,8 @@ impl Guest {
                 let known =
                     tokens.borrow_and_update().find(digest).is_some_and(|now| *now == self.seat.identity);
                 if !known {
+                    let identity = &self.seat.identity;
+                    tracing::info!(%identity, "a token is no longer good: its connection ends");
                     return;
                 }
             }
