@@ -366,12 +366,22 @@ impl<B: Brain> Driver<B> {
         }
     }
 
+    /// Keeps everybody to other limits, also those who are there. What comes in frames keeps the length it was let in with.
+    fn set_limits(&mut self, limits: &Limits) {
+        self.limits = limits.clone();
+        self.ports.queue_bytes = limits.queue_bytes;
+        let clients = self.client_cutters.iter_mut().filter_map(|cutter| match cutter {
+            Cutter::Lines(lines) => Some(lines),
+            Cutter::Frames(_) => None,
+        });
+        clients.chain(&mut self.worker_lines).for_each(|lines| lines.set_limit(limits.max_line));
+    }
+
     /// Does what handles of the bus were asked for.
     fn take_mail(&mut self, now: Time) {
         let mail = self.mailbox.empty();
         if let Some(config) = mail.reload {
-            self.limits = config.limits.clone();
-            self.ports.queue_bytes = config.limits.queue_bytes;
+            self.set_limits(&config.limits);
             self.ask(About::All, |brain, ports| brain.reload(now, &config, ports));
             self.start_watching(now);
         }

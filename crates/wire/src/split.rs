@@ -72,6 +72,12 @@ impl Splitter {
         Self { buffer: BytesMut::new(), searched: 0, limit, skipping: false }
     }
 
+    /// Lines may have up to `limit` bytes from now on. One that is unfinished and longer is reported when more of it comes;
+    /// one that was reported stays so.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     /// Where to append what was read, with room for a good read.
     pub fn buffer(&mut self) -> &mut BytesMut {
         let length = self.buffer.len();
@@ -300,6 +306,28 @@ mod tests {
         check("        \n         \nx\n", &["!        ", "x"], 0);
         check("1234567890abcdef1234567890\n\n1\n1234567890\n2", &["!12345678", "1", "!12345678"], 1);
         check("1234567890", &["!12345678"], 0);
+    }
+
+    #[test]
+    fn another_limit_holds_for_what_comes_then() {
+        /// What is found before the limit is changed from `limits.0` to `limits.1`, and after.
+        #[track_caller]
+        fn check(limits: (usize, usize), stream: (&str, &str), expected: (&[&str], &[&str])) {
+            for feed in [feed, feed_in_place] {
+                let mut splitter = Splitter::new(limits.0);
+                assert_eq!(feed(&mut splitter, [stream.0.as_bytes()]), expected.0, "{stream:?}");
+                splitter.set_limit(limits.1);
+                assert_eq!(feed(&mut splitter, [stream.1.as_bytes()]), expected.1, "{stream:?}");
+            }
+        }
+        check((4, 8), ("12345\n", "12345678\n123456789\n"), (&["!1234"], &["12345678", "!12345678"]));
+        check((4, 8), ("123", "45678\n"), (&[], &["12345678"]));
+        // What was reported as too long is not taken up in its middle.
+        check((4, 8), ("12345", "678\n9\n"), (&["!1234"], &["9"]));
+        check((8, 4), ("12345\n", "1234\n12345\n1\n"), (&["12345"], &["1234", "!1234", "1"]));
+        check((8, 4), ("123456", "7\n8\n"), (&[], &["!1234", "8"]));
+        check((8, 4), ("123456", "\n8\n"), (&[], &["!1234", "8"]));
+        check((8, 4), ("1234", "\r\n8\n"), (&[], &["1234", "8"]));
     }
 
     #[test]

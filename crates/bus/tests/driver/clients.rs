@@ -245,6 +245,30 @@ fn a_memory_budget_is_watched() {
 }
 
 #[test]
+fn another_longest_line_holds_for_those_that_are_there() {
+    let with = |max_line| Config { limits: Limits { max_line, ..Limits::default() }, ..config("exec cat") };
+    let rig = Rig::new(Mode::Pairs, with(10));
+    let mut peer = rig.connect();
+    peer.say("[1]\n");
+    assert_eq!(peer.hear(), "[1]\n");
+    rig.bus.reload(with(100)).unwrap();
+    rig.until(|event| *event == Event::Reloaded);
+    // Of the client and of its worker.
+    let line = format!("[{}]\n", "1".repeat(90));
+    peer.say(&line);
+    assert_eq!(peer.hear(), line);
+    peer.say(&line[..50]);
+    rig.bus.reload(with(10)).unwrap();
+    rig.until(|event| *event == Event::Reloaded);
+    peer.say(&line[50..]);
+    let answer = peer.hear();
+    assert!(answer.contains("-32603"), "the brain wants none that is too long: {answer}");
+    drop(peer);
+    rig.until(|event| *event == Event::Gone(0));
+    rig.finish();
+}
+
+#[test]
 fn the_end_is_orderly() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let mut peer = rig.connect();
