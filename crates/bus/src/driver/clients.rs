@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use narrows_wire::{Code, Fault, Piece, RpcError, Splitter, is_one_line, make_line, message};
+use narrows_wire::{Code, Fault, Kind, Piece, RpcError, Splitter, View, is_one_line, make_line, message};
 use rustix::io::Errno;
 
 use crate::core::{ANYONE, Arrival, Client, Time};
@@ -13,7 +13,7 @@ use crate::listen::{Ends, Entry, Family};
 use super::first::{First, Fresh};
 use super::framed::{self, Cutter};
 use super::mail::Newcomer;
-use super::ports::Conn;
+use super::ports::{Conn, Ports};
 use super::stream::Stream;
 use super::{About, Brain, Driver, LINGER, Place};
 
@@ -176,20 +176,7 @@ impl<B: Brain> Driver<B> {
                 First::Nothing => &[],
             };
             let handled = catch_unwind(AssertUnwindSafe(|| {
-                lines.feed(scratch, |piece| {
-                    if !ports.is_heard(slot) {
-                        return;
-                    }
-                    match piece {
-                        // For some workers it would be more than one, and the others nobody has looked at.
-                        Piece::Whole(line) if !is_one_line(line) => {
-                            let mut line = line.to_vec();
-                            make_line(&mut line);
-                            brain.client_line(now, Client(slot), Piece::Whole(&line), ports);
-                        }
-                        piece => brain.client_line(now, Client(slot), piece, ports),
-                    }
-                });
+                lines.feed(scratch, |piece| show(brain, ports, now, slot, piece));
             }));
             if handled.is_err() {
                 self.excuse(About::Client(slot));
@@ -225,7 +212,29 @@ impl<B: Brain> Driver<B> {
         if conn.intake.dead || conn.framed.is_some() {
             return self.drop_client(now, slot);
         }
+        self.take_last(now, slot);
         self.ask(About::Client(slot), |brain, ports| brain.client_eof(now, Client(slot), ports));
+    }
+
+    /// Takes what a client has said last before its input ended, though it has no line end, if it is a whole message.
+    fn take_last(&mut self, now: Time, slot: u32) {
+        let fresh = self.ports.client(slot).and_then(|conn| conn.fresh.take());
+        let begun = fresh.map(|fresh| fresh.read).unwrap_or_default();
+        let (brain, ports) = (&mut self.brain, &mut self.ports);
+        let Some(Cutter::Lines(lines)) = self.client_cutters.get_mut(slot as usize) else { return };
+        let handled = catch_unwind(AssertUnwindSafe(|| {
+            for read in [&begun[..], b"\n"] {
+                lines.feed(read, |piece| match piece {
+                    Piece::Whole(line) if !matches!(View::parse(line).kind(), Kind::Invalid(_)) => {
+                        show(brain, ports, now, slot, piece);
+                    }
+                    _ => tracing::debug!(client = slot, "a client ended its input within a line"),
+                });
+            }
+        }));
+        if handled.is_err() {
+            self.excuse(About::Client(slot));
+        }
     }
 
     /// Closes a client's connection and tells the core.
@@ -281,6 +290,23 @@ impl<B: Brain> Driver<B> {
                 self.check_by(until.unwrap_or(stuck_at.max(now + Duration::from_millis(10))));
             }
         }
+    }
+}
+
+/// Shows the brain a line of a client, unless that is being hung up on.
+#[inline]
+fn show<B: Brain>(brain: &mut B, ports: &mut Ports, now: Time, slot: u32, piece: Piece<'_>) {
+    if !ports.is_heard(slot) {
+        return;
+    }
+    match piece {
+        // For some workers it would be more than one, and the others nobody has looked at.
+        Piece::Whole(line) if !is_one_line(line) => {
+            let mut line = line.to_vec();
+            make_line(&mut line);
+            brain.client_line(now, Client(slot), Piece::Whole(&line), ports);
+        }
+        piece => brain.client_line(now, Client(slot), piece, ports),
     }
 }
 

@@ -38,6 +38,32 @@ fn a_line_is_one_for_those_who_take_a_carriage_return_for_its_end() {
 }
 
 #[test]
+fn a_whole_message_at_the_end_of_the_input_needs_no_line_end() {
+    #[track_caller]
+    fn check(said: &str, heard: &str) {
+        let rig = Rig::new(Mode::Mirror, config(""));
+        let mut peer = rig.connect();
+        peer.say(said);
+        peer.shut();
+        assert_eq!(peer.rest(), heard, "{said}");
+        rig.until(|event| *event == Event::Gone(0));
+        rig.finish();
+    }
+    let request = r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
+    let line = format!("{request}\n");
+    check(request, &line);
+    check(&format!("{request}\r"), &line);
+    check(&format!("[1]\n{request}"), &format!("[1]\n{line}"));
+    check(&format!("[{request}]"), &format!("[{line}").replace('\n', "]\n"));
+    check(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n");
+    // What was cut off is none.
+    check(&request[..request.len() - 1], "");
+    check(&format!("{line}{{"), &line);
+    check(&format!("{line}  "), &line);
+    check("{}", "");
+}
+
+#[test]
 fn many_clients_do_not_mix() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let mut peers: Vec<Peer> = (0..300).map(|_| rig.connect()).collect();

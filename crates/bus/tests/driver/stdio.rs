@@ -4,6 +4,9 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
+/// Two lines, of which the last has no end.
+const INPUT: &str = "[1]\n{\"jsonrpc\":\"2.0\",\"method\":\"last\"}";
+
 /// Not a test: what the next one runs in another process.
 #[test]
 #[ignore = "takes stdin and stdout"]
@@ -25,14 +28,14 @@ fn check(input: Stdio, write: bool) {
         .spawn()
         .unwrap();
     if write {
-        child.stdin.take().unwrap().write_all(b"[1]\n[2]\n").unwrap();
+        child.stdin.take().unwrap().write_all(INPUT.as_bytes()).unwrap();
     }
     let mut output = String::new();
     child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
     assert!(child.wait().unwrap().success());
     // Before the bus takes it, the harness has written its own.
     let (_, after) = output.split_once("[1]").unwrap();
-    assert_eq!(after, "\n[2]\n");
+    assert_eq!(after, "\n{\"jsonrpc\":\"2.0\",\"method\":\"last\"}\n");
 }
 
 #[test]
@@ -44,6 +47,6 @@ fn pipes_are_served() {
 fn a_file_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("requests");
-    std::fs::write(&path, "[1]\n[2]\n").unwrap();
+    std::fs::write(&path, INPUT).unwrap();
     check(std::fs::File::open(path).unwrap().into(), false);
 }

@@ -127,6 +127,12 @@ fn a_connection_that_can_be_taken_up_again_is_handed_over_with_what_was_read() {
         plain.get_mut().write_all(&[byte]).unwrap();
     }
     assert_eq!(answer(&mut plain)["result"], json!({}));
+    // Also one that says no more than this, without a line end.
+    let mut brief = connect(&bus);
+    let only = request("session/load", &json!(1), &json!({"sessionId": "brief"}));
+    brief.get_mut().write_all(only.trim_end().as_bytes()).unwrap();
+    brief.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(answer(&mut brief)["result"], json!({}));
     assert!(handed.try_recv().is_err());
     finish(&bus);
 }
