@@ -43,6 +43,9 @@ pub struct Options {
     pub own: Option<OwnFiles>,
     /// How long a connection may take to come about.
     pub connect: Duration,
+    /// How long the answer to `initialize` may take over HTTP, where no sign of life comes before: longer than a server waits for an
+    /// agent.
+    pub answer: Duration,
     /// How long it is tried to replace a lost connection.
     pub grace: Duration,
     /// How long nothing may be heard before a connection counts as lost.
@@ -60,6 +63,7 @@ impl Default for Options {
             ca: None,
             own: None,
             connect: Duration::from_secs(10),
+            answer: Duration::from_secs(150),
             grace: Duration::from_secs(300),
             silence: Duration::from_secs(45),
             keep: Keep::default(),

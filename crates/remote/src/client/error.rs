@@ -44,6 +44,9 @@ pub enum DialError {
     /// It took too long.
     #[error("no connection within {0:?}")]
     Timeout(Duration),
+    /// Whoever is there has taken the question and not answered it.
+    #[error("whoever listens there has not answered within {0:?}")]
+    Unanswered(Duration),
     /// The server is not who it should be.
     #[error("the certificate of the server is not trusted: {0}")]
     Certificate(String),
@@ -78,6 +81,9 @@ pub enum DialError {
         /// How long it wants to be left alone.
         after: Option<Duration>,
     },
+    /// What stands between us and a server that was there before answers in its place.
+    #[error("something on the way to the server answers {0} in its place")]
+    Between(u16),
     /// Whoever is there does not speak the protocol.
     #[error("whoever listens there does not speak the protocol: {0}")]
     Protocol(String),
@@ -126,7 +132,9 @@ impl DialError {
             Self::Name(..)
             | Self::Refused(_)
             | Self::Timeout(_)
+            | Self::Unanswered(_)
             | Self::LockedOut { .. }
+            | Self::Between(_)
             | Self::Protocol(_)
             | Self::NotTls
             | Self::NotHttp
@@ -134,6 +142,12 @@ impl DialError {
             | Self::TurnedAway(_)
             | Self::Io(_) => false,
         }
+    }
+
+    /// Whether that is so even where there is a connection to be had again: what stands on the way may say anything for a while, but
+    /// who is let in nobody else knows.
+    pub(super) fn is_shut(&self) -> bool {
+        self.is_final() && !matches!(self, Self::Status { .. } | Self::Tls | Self::Http)
     }
 
     /// The same as it is for who has shown a token, or none.

@@ -8,12 +8,13 @@ mod talk;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use narrows_link::{CloseReason, Inlet, Outlet};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, redirect};
+use tokio::time::timeout;
 use url::Url;
 
 use super::cookies::Cookies;
@@ -24,7 +25,7 @@ use talk::Talk;
 const CONNECTION: HeaderName = HeaderName::from_static("acp-connection-id");
 const SESSION: HeaderName = HeaderName::from_static("acp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
-/// The number of a post, and that the server takes posts with one once.
+/// The number of a post, and that the server takes posts with one once: it says so with every answer.
 const POST: HeaderName = HeaderName::from_static("narrows-post");
 const POSTS: HeaderName = HeaderName::from_static("narrows-posts");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -112,6 +113,26 @@ impl Wire {
         self.posts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted).ok()
     }
 
+    /// Whether the server counts posts.
+    fn counts(&self) -> bool {
+        self.posts.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether an answer is that of the server, as far as that can be told, and not of what stands on the way to it.
+    fn is_its_own(&self, headers: &HeaderMap) -> bool {
+        !self.counts() || headers.contains_key(POSTS)
+    }
+
+    /// What a status means that is not the one hoped for, once there is a connection.
+    fn refused(&self, status: u16, headers: &HeaderMap, body: &[u8]) -> DialError {
+        match status {
+            // These mean the same whoever says them.
+            401 | 403 | 408 | 413 | 425 | 429 | 500.. => DialError::of_status(status, headers, body),
+            _ if !self.is_its_own(headers) => DialError::Between(status),
+            _ => DialError::of_status(status, headers, body),
+        }
+    }
+
     fn request(&self, method: Method, connection: Option<&str>, session: Option<&str>) -> RequestBuilder {
         let mut headers = HeaderMap::new();
         headers.extend(self.bearer.clone().map(|bearer| (AUTHORIZATION, bearer)));
@@ -129,11 +150,29 @@ impl Wire {
         Ok(response)
     }
 
-    /// Makes a connection: its name, if there is one, and the answer.
-    async fn initialize(&self, line: Bytes) -> Result<(Option<String>, Bytes), DialError> {
+    /// Makes a connection: its name, if there is one, and the answer. `reached`: whether the server may have heard of it.
+    async fn initialize(
+        &self,
+        line: Bytes,
+        reached: &AtomicBool,
+    ) -> Result<(Option<String>, Bytes), DialError> {
+        let limit = self.options.answer;
+        let answered = timeout(limit, self.first(line, reached)).await;
+        answered.unwrap_or(Err(DialError::Unanswered(limit)))
+    }
+
+    async fn first(&self, line: Bytes, reached: &AtomicBool) -> Result<(Option<String>, Bytes), DialError> {
         let request =
             self.request(Method::POST, None, None).header(CONTENT_TYPE, JSON).header(ACCEPT, JSON).body(line);
-        let response = self.send(request).await?;
+        reached.store(true, Ordering::Relaxed);
+        let response = match request.send().await {
+            Ok(response) => response,
+            Err(error) => {
+                reached.store(!error.is_connect(), Ordering::Relaxed);
+                return Err(self.failed(&error));
+            }
+        };
+        self.cookies.keep(response.headers());
         let (status, headers) = (response.status(), response.headers().clone());
         let connection =
             response.headers().get(CONNECTION).and_then(|name| name.to_str().ok()).map(str::to_owned);
@@ -160,14 +199,15 @@ impl Wire {
             request = request.header(LAST_EVENT, last);
         }
         let limit = self.options.connect;
-        let answered = tokio::time::timeout(limit, self.send(request)).await;
+        let answered = timeout(limit, self.send(request)).await;
         let response = answered.unwrap_or(Err(DialError::Timeout(limit)))?;
         match response.status() {
-            StatusCode::OK => Ok(response),
+            StatusCode::OK if self.is_its_own(response.headers()) => Ok(response),
             status => {
                 let headers = response.headers().clone();
-                let body = body(response, WORDS).await.unwrap_or_default();
-                Err(DialError::of_status(status.as_u16(), &headers, &body))
+                let body =
+                    timeout(limit, body(response, WORDS)).await.ok().and_then(Result::ok).unwrap_or_default();
+                Err(self.refused(status.as_u16(), &headers, &body))
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::resume::{Answer, Ask, Connection, Counts};
 const ID: &[u8] = b"\"narrows/resume\"";
 
 /// How long it is tried to say the rest when the holder has gone.
-const PARTING: Duration = Duration::from_secs(10);
+pub(super) const PARTING: Duration = Duration::from_secs(10);
 
 /// How long a socket must stand to have been of use though it carried nothing.
 pub(super) const STOOD: Duration = Duration::from_secs(10);

@@ -63,6 +63,13 @@ impl Open {
         }
     }
 
+    /// Notes that a request has certainly not been heard.
+    pub(super) fn unheard(&mut self, id: &RawId) {
+        if let Some(number) = self.requests.get_mut(id) {
+            *number = u64::MAX;
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }

@@ -17,7 +17,7 @@ use super::channel::{Channel, SendFault};
 use super::codec;
 use super::exchange::Waits;
 use super::guard::Caller;
-use super::reply::{self, CONNECTION_ID, POST, POSTS, Refusal, Reply, SESSION_ID};
+use super::reply::{self, CONNECTION_ID, POST, Refusal, Reply, SESSION_ID};
 use super::shared::Shared;
 use super::visit::{TOO_MANY, channel, is_type, seat, text};
 
@@ -130,7 +130,6 @@ async fn begin(shared: &Arc<Shared>, view: &View<'_>, caller: Caller) -> Result<
     if !failed && let Ok(name) = HeaderValue::from_str(&channel.name) {
         attempt.0 = None;
         reply.headers_mut().insert(CONNECTION_ID, name);
-        reply.headers_mut().insert(POSTS, HeaderValue::from_static("counted"));
     }
     Ok(reply)
 }

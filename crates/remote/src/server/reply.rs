@@ -24,7 +24,7 @@ pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event
 
 /// The number of a post, by which one that is posted again is known.
 pub(super) const POST: HeaderName = HeaderName::from_static("narrows-post");
-/// Says that posts with a number are taken once.
+/// Says that posts with a number are taken once, and that it is this server that answers.
 pub(super) const POSTS: HeaderName = HeaderName::from_static("narrows-posts");
 
 /// What a page may send.
@@ -151,11 +151,13 @@ pub(super) fn preflight() -> Reply {
     reply
 }
 
-/// What every response has: nobody keeps it or takes it for something else, and a page of `origin` may read it.
+/// What every response has: nobody keeps it or takes it for something else, not for that of somebody on the way either, and a page of
+/// `origin` may read it.
 pub(super) fn finish(reply: &mut Reply, origin: Option<&str>) {
     let headers = reply.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(POSTS, HeaderValue::from_static("counted"));
     if let Some(origin) = origin.and_then(|origin| HeaderValue::from_str(origin).ok()) {
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);

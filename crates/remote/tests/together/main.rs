@@ -1,9 +1,10 @@
 //! Our client at our front, with a network between them that cuts: everything arrives once and in order.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-#[expect(dead_code, reason = "the other tests use all of it")]
+mod between;
 #[path = "../reconnect/cutter.rs"]
 mod cutter;
+mod odd;
 mod swallower;
 
 use std::io::{BufRead, BufReader, Write};
@@ -38,6 +39,8 @@ struct Agent {
     opened: AtomicU64,
     asked: Arc<AtomicU64>,
     gate: Arc<Gate>,
+    /// What the client has answered.
+    told: Arc<Mutex<Vec<Value>>>,
 }
 
 /// Where an agent waits that is told to.
@@ -61,26 +64,34 @@ impl Gate {
 impl Backend for Agent {
     fn open(&self, _: Identity, _: usize) -> Opening<'_> {
         self.opened.fetch_add(1, Ordering::Relaxed);
-        let (asked, gate) = (Arc::clone(&self.asked), Arc::clone(&self.gate));
+        let (asked, gate, told) = (Arc::clone(&self.asked), Arc::clone(&self.gate), Arc::clone(&self.told));
         Box::pin(async move {
             let (ours, theirs) = UnixStream::pair()?;
-            std::thread::spawn(move || act(&theirs, &asked, &gate));
+            std::thread::spawn(move || act(&theirs, &asked, &gate, &told));
             Ok(ours)
         })
     }
 }
 
-fn act(stream: &UnixStream, asked: &AtomicU64, gate: &Gate) -> Option<()> {
+fn act(stream: &UnixStream, asked: &AtomicU64, gate: &Gate, told: &Mutex<Vec<Value>>) -> Option<()> {
     let mut updates = 0;
     let mut out = stream;
     for line in BufReader::new(stream).lines() {
         let message: Value = serde_json::from_str(&line.ok()?).unwrap();
         let id = &message["id"];
-        let result = match message["method"].as_str()? {
+        let Some(method) = message["method"].as_str() else {
+            told.lock().unwrap().push(message);
+            continue;
+        };
+        let result = match method {
             "initialize" => json!({"protocolVersion": 1}),
             "session/new" => json!({"sessionId": "s"}),
             _ => {
                 asked.fetch_add(1, Ordering::Relaxed);
+                if message["params"]["ask"] == true {
+                    let ask = json!({"jsonrpc": "2.0", "id": "q", "method": "fs/read_text_file", "params": {"sessionId": "s"}});
+                    out.write_all(format!("{ask}\n").as_bytes()).ok()?;
+                }
                 for _ in 0..message["params"]["count"].as_u64().unwrap_or(1) {
                     updates += 1;
                     let update = json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "n": updates}});

@@ -39,6 +39,9 @@ const GAP: &str = "_narrows/cursor_gap";
 /// What comes before the first event. Without it a server goes on behind what it has written to somebody, who may not have got it.
 const BEGINNING: &str = "0";
 
+/// What `narrows` says where it is not the session that is unknown.
+const NO_CONNECTION: &str = "there is no such connection";
+
 /// Nobody listens any more.
 struct Unheard;
 
@@ -117,6 +120,40 @@ impl Feed {
         }
     }
 
+    /// Opens the stream for the first time, as often as that takes.
+    pub(super) async fn open(&self) -> Result<Response, News> {
+        let error = match self.wire.listen(&self.connection, self.session.as_deref(), None).await {
+            Ok(response) => return Ok(response),
+            Err(error) => error,
+        };
+        if let (Some(session), DialError::Status { status: 400..=499, .. }) = (&self.session, &error)
+            && !self.wire.counts()
+            && !is_for_now(&error)
+        {
+            return Err(News::Over(session.clone()));
+        }
+        let error = self.verdict(error)?;
+        let (mut backoff, grace) = (Backoff::new(), self.wire.options.grace);
+        let wait = backoff.after(&error, grace, self.wire.options.connect);
+        // It may have been opened all the same.
+        self.again(BEGINNING, &mut backoff, wait).await
+    }
+
+    /// What an attempt that failed means, if that is the end of the stream; else the next may come to something.
+    fn verdict(&self, error: DialError) -> Result<DialError, News> {
+        Err(match (&error, &self.session) {
+            (DialError::Status { status: 410, .. }, _) => News::Lost(Lost::Gap),
+            (DialError::Status { status: 404, words, .. }, Some(session))
+                if words.as_deref() != Some(NO_CONNECTION) =>
+            {
+                News::Over(session.clone())
+            }
+            (DialError::Status { status: 404, .. }, _) => News::Lost(Lost::Forgotten),
+            _ if error.is_shut() => News::Lost(Lost::Dial(error)),
+            _ => return Ok(error),
+        })
+    }
+
     /// Opens the stream behind the event `last`, for the first time after `wait`.
     async fn again(&self, last: &str, backoff: &mut Backoff, mut wait: Duration) -> Result<Response, News> {
         let grace = self.wire.options.grace;
@@ -133,19 +170,14 @@ impl Feed {
                 Ok(Err(error)) => error,
                 Err(_) => return Err(News::Lost(Lost::Grace { grace, last: why })),
             };
-            match (&error, &self.session) {
-                (DialError::Status { status: 410, .. }, _) => return Err(News::Lost(Lost::Gap)),
-                (DialError::Status { status: 404, .. }, Some(session)) => {
-                    return Err(News::Over(session.clone()));
-                }
-                (DialError::Status { status: 404, .. }, None) => return Err(News::Lost(Lost::Forgotten)),
-                // The server has not noticed yet that the stream was cut off.
-                (DialError::Status { status: 409, .. }, _) => why = error,
-                _ if error.is_final() => return Err(News::Lost(Lost::Dial(error))),
-                _ => why = error,
-            }
+            why = self.verdict(error)?;
             let left = deadline.saturating_duration_since(Instant::now());
             wait = backoff.after(&why, left, self.wire.options.connect);
         }
     }
+}
+
+/// Whether a status says that there may be another soon; 409: the server has not noticed yet that the stream was cut off.
+fn is_for_now(error: &DialError) -> bool {
+    matches!(error, DialError::Status { status: 408 | 409 | 425 | 429, .. })
 }

@@ -1,8 +1,10 @@
 //! Posting one message, as often as it takes and may be.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bytes::Bytes;
 use narrows_wire::{Code, Effects, Frame, Kind, RpcError, message};
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
@@ -28,29 +30,52 @@ enum Tried {
     Undone(DialError),
     /// Something may have happened.
     Doubtful(DialError),
+    /// The server does not take it, however often it is tried.
+    Refused(RpcError, Option<Frame>),
 }
 
-/// Posts `line`. Where the server does not count posts, a request is posted anew only if it certainly was not taken; anything else
+/// One message, and what is known of it.
+pub(super) struct Post<'a> {
+    pub(super) connection: &'a str,
+    pub(super) session: Option<&'a str>,
+    pub(super) line: Bytes,
+    /// Whether the server may have it.
+    pub(super) reached: &'a AtomicBool,
+}
+
+/// Posts a message. Where the server does not count posts, a request is posted anew only if it certainly was not taken; anything else
 /// may arrive twice, which does no harm.
-pub(super) async fn post(wire: &Wire, connection: &str, session: Option<&str>, line: Bytes) -> Posted {
-    let frame = Frame::parse(line);
+pub(super) async fn post(wire: &Wire, post: Post<'_>) -> Posted {
+    let Post { connection, session, line, reached } = post;
+    let mut frame = Frame::parse(line);
     let grace = wire.options.grace;
     let deadline = Instant::now() + grace;
     let mut backoff = Backoff::new();
     let mut missing = None;
     let number = wire.number();
+    let mut doubted = false;
     loop {
+        reached.store(true, Ordering::Relaxed);
         let last = match attempt(wire, connection, session, &frame, number).await {
             Tried::Posted(posted) => return posted,
-            Tried::Undone(error) => error,
-            Tried::Doubtful(error) if is_old(&error) || number.is_none() && frame.kind() == Kind::Request => {
-                let why = format!("it is not known whether the request has arrived: {error}");
-                let error = RpcError::new(Code::WorkerLost, why).effects(Effects::Possible);
-                return Posted::Failed(answer(&frame, &error));
+            Tried::Refused(error, said) => match instead(&frame, &error) {
+                Some(other) => {
+                    frame = other;
+                    continue;
+                }
+                None => return Posted::Failed(said.or_else(|| answer(&frame, &error))),
+            },
+            Tried::Doubtful(error) if number.is_none() && frame.kind() == Kind::Request => {
+                return unknown(&frame, &error);
             }
-            Tried::Doubtful(error) => error,
+            Tried::Doubtful(error) => {
+                doubted = true;
+                error
+            }
+            Tried::Undone(error) => error,
         };
-        if last.is_final() {
+        reached.store(doubted, Ordering::Relaxed);
+        if last.is_shut() {
             return Posted::Lost(Lost::Dial(last));
         }
         // Whoever answers is there.
@@ -64,11 +89,6 @@ pub(super) async fn post(wire: &Wire, connection: &str, session: Option<&str>, l
         }
         sleep(wait).await;
     }
-}
-
-/// Whether the server does not know any more either.
-fn is_old(error: &DialError) -> bool {
-    matches!(error, DialError::Status { status: 410, .. })
 }
 
 async fn attempt(
@@ -97,26 +117,42 @@ async fn attempt(
     let (status, headers) = (response.status(), response.headers().clone());
     let most = if status == StatusCode::OK { wire.options.link.max_line } else { WORDS };
     let body = timeout(limit, body(response, most)).await.ok().and_then(Result::ok).unwrap_or_default();
-    judge(frame, status.as_u16(), &headers, body)
+    let error = wire.refused(status.as_u16(), &headers, &body);
+    judge(frame, status.as_u16(), error, body, number.is_some())
 }
 
-/// What a status means.
-fn judge(frame: &Frame, status: u16, headers: &HeaderMap, body: Bytes) -> Tried {
-    let error = DialError::of_status(status, headers, &body);
+/// What a status means; `error` is what it is if it is not the one hoped for. A server that counts posts says 202 and nothing else to
+/// what it takes.
+fn judge(frame: &Frame, status: u16, error: DialError, body: Bytes, counts: bool) -> Tried {
     let said = Some(Frame::parse(body)).filter(|said| matches!(said.kind(), Kind::Response | Kind::Batch));
     let code = match status {
-        200..=299 => return Tried::Posted(Posted::Taken(said)),
+        202 => return Tried::Posted(Posted::Taken(said)),
+        200..=299 if !counts => return Tried::Posted(Posted::Taken(said)),
         401 | 403 => return Tried::Posted(Posted::Lost(Lost::Dial(error))),
-        404 => return Tried::Posted(Posted::Lost(Lost::Forgotten)),
         408 | 425 | 429 | 503 => return Tried::Undone(error),
-        410 | 500.. => return Tried::Doubtful(error),
         413 => Code::MessageTooLarge,
+        _ if matches!(error, DialError::Between(_)) => return Tried::Doubtful(error),
+        404 => return Tried::Posted(Posted::Lost(Lost::Forgotten)),
+        // The server does not know any more either.
+        410 => return Tried::Posted(unknown(frame, &error)),
+        ..=299 | 500.. => return Tried::Doubtful(error),
         _ => Code::InvalidRequest,
     };
     // The server's own words are better than ours, if they are about this.
     let said = said.filter(|said| said.id().is_some() && said.id() == frame.id());
-    let refused = RpcError::new(code, error.to_string()).with("status", json!(status));
-    Tried::Posted(Posted::Failed(said.or_else(|| answer(frame, &refused))))
+    Tried::Refused(RpcError::new(code, error.to_string()).with("status", json!(status)), said)
+}
+
+/// What is posted in place of a message that the server does not take: whoever waits for an answer gets an error.
+fn instead(frame: &Frame, error: &RpcError) -> Option<Frame> {
+    frame.result()?;
+    tracing::warn!(?frame, %error, "an answer was not taken by the server");
+    Some(Frame::parse(message::error(frame.id()?, error)))
+}
+
+fn unknown(frame: &Frame, error: &DialError) -> Posted {
+    let why = format!("it is not known whether the request has arrived: {error}");
+    Posted::Failed(answer(frame, &RpcError::new(Code::WorkerLost, why).effects(Effects::Possible)))
 }
 
 /// The answer to a request that failed; nothing else is answered, but it is noted.
@@ -132,38 +168,76 @@ fn answer(frame: &Frame, error: &RpcError) -> Option<Frame> {
 
 #[cfg(test)]
 mod tests {
+    use reqwest::header::HeaderMap;
+
     use super::*;
 
     #[track_caller]
-    fn check(status: u16, body: &'static str, expected: &str) {
+    fn check(counts: bool, status: u16, body: &'static str, expected: &str) {
         let frame = Frame::parse(r#"{"jsonrpc":"2.0","id":7,"method":"m"}"#.into());
-        let shown = match judge(&frame, status, &HeaderMap::new(), body.into()) {
+        let error = DialError::of_status(status, &HeaderMap::new(), body.as_bytes());
+        assert_eq!(shown(judge(&frame, status, error, body.into(), counts)), expected);
+    }
+
+    fn shown(tried: Tried) -> String {
+        match tried {
             Tried::Posted(Posted::Taken(said)) => format!("taken {}", said.is_some()),
             Tried::Posted(Posted::Failed(answer)) => {
-                let answer = answer.unwrap();
-                assert_eq!(answer.id(), Some(b"7".as_slice()));
-                format!("failed {}", answer.error().unwrap().code)
+                format!("failed {}", answer.unwrap().error().unwrap().code)
             }
             Tried::Posted(Posted::Lost(lost)) => format!("lost {lost}"),
+            Tried::Refused(_, Some(said)) => {
+                assert_eq!(said.id(), Some(b"7".as_slice()));
+                format!("refused {}", said.error().unwrap().code)
+            }
+            Tried::Refused(error, None) => format!("refused {}", error.code),
             Tried::Undone(_) => "again".to_owned(),
             Tried::Doubtful(_) => "doubtful".to_owned(),
-        };
-        assert_eq!(shown, expected);
+        }
     }
 
     #[test]
     fn a_status_says_what_became_of_a_message() {
-        check(202, "", "taken false");
-        check(200, r#"{"jsonrpc":"2.0","id":7,"result":1}"#, "taken true");
-        check(400, "what?", "failed -32600");
-        check(400, r#"{"jsonrpc":"2.0","id":7,"error":{"code":-1,"message":"x"}}"#, "failed -1");
-        check(400, r#"{"jsonrpc":"2.0","id":8,"error":{"code":-1,"message":"x"}}"#, "failed -32600");
-        check(413, "", "failed -32013");
-        check(404, "", "lost the server no longer knows it");
-        check(401, "", "lost there is no connection");
-        check(429, "", "again");
-        check(503, "", "again");
-        check(502, "", "doubtful");
-        check(410, "", "doubtful");
+        for counts in [true, false] {
+            check(counts, 202, "", "taken false");
+            check(counts, 400, "what?", "refused -32600");
+            check(counts, 400, r#"{"jsonrpc":"2.0","id":7,"error":{"code":-1,"message":"x"}}"#, "refused -1");
+            check(
+                counts,
+                400,
+                r#"{"jsonrpc":"2.0","id":8,"error":{"code":-1,"message":"x"}}"#,
+                "refused -32600",
+            );
+            check(counts, 413, "", "refused -32013");
+            check(counts, 404, "", "lost the server no longer knows it");
+            check(counts, 401, "", "lost there is no connection");
+            check(counts, 429, "", "again");
+            check(counts, 503, "", "again");
+            check(counts, 502, "", "doubtful");
+            check(counts, 410, "", "failed -32010");
+        }
+        let answer = r#"{"jsonrpc":"2.0","id":7,"result":1}"#;
+        check(false, 200, answer, "taken true");
+        check(true, 200, answer, "doubtful");
+        check(false, 204, "", "taken false");
+        check(true, 204, "", "doubtful");
+    }
+
+    #[test]
+    fn what_somebody_else_says_means_little() {
+        let frame = Frame::parse(r#"{"jsonrpc":"2.0","id":7,"method":"m"}"#.into());
+        for status in [200, 204, 302, 400, 404, 407, 410] {
+            let tried = judge(&frame, status, DialError::Between(status), Bytes::new(), true);
+            assert_eq!(shown(tried), "doubtful", "{status}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_refused_becomes_an_error_once() {
+        let refused = RpcError::new(Code::MessageTooLarge, "too long");
+        let answered = Frame::parse(r#"{"jsonrpc":"2.0","id":7,"result":1}"#.into());
+        let other = instead(&answered, &refused).unwrap();
+        assert_eq!((other.id(), other.error().unwrap().code), (Some(b"7".as_slice()), -32013));
+        assert!(instead(&other, &refused).is_none());
     }
 }

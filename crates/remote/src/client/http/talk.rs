@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,12 +18,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::super::keep::PARTING;
 use super::super::open::Open;
 use super::super::socket::one_line;
 use super::super::{DialError, Lost};
 use super::Wire;
 use super::feed::{Feed, News};
-use super::post::{Posted, post};
+use super::post::{Post, Posted, post};
 
 /// How many messages of streams may wait.
 const NEWS: usize = 64;
@@ -34,7 +36,7 @@ const MOST: usize = 4096;
 const ANSWERS: Duration = Duration::from_secs(2);
 
 /// How long a goodbye may take.
-const GOODBYE: Duration = Duration::from_secs(3);
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// What is done for one session, or for none, one after the other.
 #[derive(Default)]
@@ -54,8 +56,8 @@ struct Job {
 /// What a job came to.
 struct Done {
     lane: Option<String>,
-    /// The stream that was opened, or that could not be.
-    stream: Option<Result<Response, DialError>>,
+    /// The stream that was opened, or why it could not be.
+    stream: Option<Result<Response, News>>,
     /// The id of the request, if it was one.
     id: Option<RawId>,
     posted: Option<Posted>,
@@ -78,6 +80,10 @@ pub(super) struct Talk {
     /// Our open requests after which a session exists whose stream could not be had before.
     awaited: HashMap<RawId, String>,
     open: Open,
+    /// Whether the server may have heard of the requests that are being posted.
+    reached: HashMap<RawId, Arc<AtomicBool>>,
+    /// How many messages are still to be posted.
+    unsaid: usize,
     feeds: JoinSet<()>,
     news: (mpsc::Sender<News>, mpsc::Receiver<News>),
 }
@@ -94,6 +100,8 @@ impl Talk {
             asked: HashMap::new(),
             awaited: HashMap::new(),
             open: Open::default(),
+            reached: HashMap::new(),
+            unsaid: 0,
             feeds: JoinSet::new(),
             news: mpsc::channel(NEWS),
         }
@@ -108,28 +116,32 @@ impl Talk {
     pub(super) async fn run(&mut self, outlet: &mut Outlet, inlet: &Inlet) -> Result<(), Lost> {
         let mut lines = Vec::new();
         let mut ended = false;
-        // Until when answers are waited for, once the holder has nothing more to ask.
-        let mut last = Instant::now();
+        // Until when it is tried to say the rest, and answers are waited for, once the holder has nothing more to ask.
+        let (mut said, mut last) = (Instant::now(), Instant::now());
         loop {
             let idle = self.doing.is_empty();
             if idle {
                 outlet.flushed();
             }
+            let patience = if self.unsaid == 0 { last } else { said };
             let room = self.waiting < self.wire.options.keep.bytes;
             tokio::select! {
                 biased;
-                Some(done) = self.doing.next(), if !idle => self.done(done, inlet).await?,
+                Some(done) = self.doing.next(), if !idle => {
+                    self.done(done, inlet).await?;
+                    last = Instant::now() + ANSWERS;
+                }
                 Some(news) = self.news.1.recv() => self.hear(news, inlet).await?,
                 more = outlet.take(&mut lines), if !ended && room => {
                     ended = !more;
-                    last = Instant::now() + ANSWERS;
+                    (said, last) = (Instant::now() + PARTING, Instant::now() + ANSWERS);
                     outlet.begins();
                     for line in lines.drain(..) {
                         outlet.wrote(&line);
                         self.admit(line, outlet, inlet).await?;
                     }
                 }
-                () = sleep_until(last), if ended => return Ok(()),
+                () = sleep_until(patience), if ended => return Ok(()),
                 else => {}
             }
             if ended && self.doing.is_empty() && self.open.is_empty() {
@@ -174,16 +186,18 @@ impl Talk {
             return Ok(());
         }
         self.open.asked(frame.bytes(), 1);
+        let reached = self.attempted(frame);
         let given_up = async {
             outlet.ended().await;
             sleep(ANSWERS).await;
         };
         let begun = tokio::select! {
             biased;
-            begun = self.wire.initialize(frame.bytes().clone()) => begun?,
+            begun = self.wire.initialize(frame.bytes().clone(), &reached) => begun?,
             // Nobody waits for it any more.
             () = given_up => return Ok(()),
         };
+        self.reached.clear();
         let (connection, answer) = begun;
         let answer = Frame::parse(one_line(answer));
         self.open.answered(&answer);
@@ -196,7 +210,9 @@ impl Talk {
             let opened = self.wire.listen(&connection, None, None).await;
             let first = match opened {
                 Ok(response) => Some(response),
-                Err(error) if error.is_final() => return Err(Lost::Dial(error)),
+                Err(error) if error.is_shut() || error.is_final() && !self.wire.counts() => {
+                    return Err(Lost::Dial(error));
+                }
                 Err(_) => None,
             };
             self.connection = Some(connection);
@@ -222,6 +238,7 @@ impl Talk {
 
     fn enqueue(&mut self, lane: Option<String>, job: Job) {
         self.waiting += job.line.as_ref().map_or(0, Bytes::len);
+        self.unsaid += usize::from(job.line.is_some());
         self.lanes.entry(lane.clone()).or_default().waiting.push_back(job);
         self.advance(lane);
     }
@@ -234,25 +251,42 @@ impl Talk {
             return;
         };
         now.busy = true;
-        if let Some(line) = &job.line {
-            self.waiting -= line.len();
+        let frame = job.line.map(Frame::parse);
+        let reached = frame.as_ref().map(|frame| self.attempted(frame)).unwrap_or_default();
+        if let Some(frame) = &frame {
+            self.waiting -= frame.bytes().len();
             // From now on it may have had an effect.
-            self.open.asked(line, 1);
+            self.open.asked(frame.bytes(), 1);
         }
         let wire = Arc::clone(&self.wire);
+        let feed = job.listen.then(|| self.feed(connection.clone(), lane.clone()));
         self.doing.push(Box::pin(async move {
-            let session = lane.as_deref();
-            let stream = match job.listen {
-                true => Some(wire.listen(&connection, session, None).await),
-                false => None,
-            };
-            let id = job.line.as_ref().and_then(|line| Frame::parse(line.clone()).id().map(RawId::copy));
-            let posted = match job.line {
-                Some(line) => Some(post(&wire, &connection, session, line).await),
+            let stream = match feed {
+                Some(feed) => Some(feed.open().await),
                 None => None,
+            };
+            let id = frame.as_ref().and_then(Frame::id).map(RawId::copy);
+            let session = lane.as_deref();
+            let posted = match (frame, &stream) {
+                (None, _) | (_, Some(Err(News::Lost(_)))) => None,
+                (Some(frame), _) => {
+                    let line = frame.into_bytes();
+                    Some(
+                        post(&wire, Post { connection: &connection, session, line, reached: &reached }).await,
+                    )
+                }
             };
             Done { lane, stream, id, posted }
         }));
+    }
+
+    /// Where it stands whether the server may have heard of a request.
+    fn attempted(&mut self, frame: &Frame) -> Arc<AtomicBool> {
+        let reached = Arc::new(AtomicBool::new(false));
+        if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
+            self.reached.insert(RawId::copy(id), Arc::clone(&reached));
+        }
+        reached
     }
 
     async fn done(&mut self, done: Done, inlet: &Inlet) -> Result<(), Lost> {
@@ -260,19 +294,25 @@ impl Talk {
         if let Some(now) = self.lanes.get_mut(&lane) {
             now.busy = false;
         }
-        match (stream, &lane) {
-            (Some(Ok(response)), Some(session)) => self.listen(Some(session.clone()), Some(response)),
-            (Some(Err(DialError::Status { status: 400..=499, .. })), Some(session)) => {
+        match stream {
+            Some(Ok(response)) => self.listen(lane.clone(), Some(response)),
+            Some(Err(News::Over(session))) => {
                 // Not known yet: once it is, what happens in it comes there.
-                self.streams.remove(session);
-                if let Some(id) = id
+                self.streams.remove(&session);
+                if let Some(id) = id.clone()
                     && self.awaited.len() < MOST
                 {
-                    self.awaited.insert(id, session.clone());
+                    self.awaited.insert(id, session);
                 }
             }
-            (Some(Err(_)), Some(session)) => self.listen(Some(session.clone()), None),
+            Some(Err(News::Lost(lost))) => return Err(lost),
             _ => {}
+        }
+        if matches!(posted, Some(Posted::Taken(_) | Posted::Failed(_))) {
+            self.unsaid -= 1;
+            if let Some(id) = &id {
+                self.reached.remove(id);
+            }
         }
         match posted {
             Some(Posted::Taken(Some(answer)) | Posted::Failed(Some(answer))) => {
@@ -319,12 +359,20 @@ impl Talk {
     fn listen(&mut self, session: Option<String>, first: Option<Response>) {
         while self.feeds.try_join_next().is_some() {}
         let Some(connection) = self.connection.clone() else { return };
-        let feed = Feed { wire: Arc::clone(&self.wire), connection, session, news: self.news.0.clone() };
-        self.feeds.spawn(feed.run(first));
+        self.feeds.spawn(self.feed(connection, session).run(first));
+    }
+
+    fn feed(&self, connection: String, session: Option<String>) -> Feed {
+        Feed { wire: Arc::clone(&self.wire), connection, session, news: self.news.0.clone() }
     }
 
     /// The answers to all that is open.
     pub(super) fn fail(&mut self, lost: &Lost) -> Vec<Frame> {
+        for (id, reached) in &self.reached {
+            if !reached.load(Ordering::Relaxed) {
+                self.open.unheard(id);
+            }
+        }
         self.open.fail(lost, 1)
     }
 

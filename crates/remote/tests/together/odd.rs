@@ -1,0 +1,192 @@
+//! Posts and streams over HTTP that somebody on the way answers in the server's place, or that are not answered at all.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use narrows_link::Link;
+use narrows_remote::client::{Connected, DialError, Lost, Options, connect};
+use narrows_remote::server::Limits;
+use narrows_wire::Kind;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+use crate::between::Between;
+use crate::cutter::Cutter;
+use crate::{PATIENCE, recv, send, start};
+
+/// What a page for browsers looks like.
+const PAGE: &str = "<html>Log in to this network</html>";
+
+/// A conversation in the session `s`.
+async fn begin(url: &str, options: Options) -> Connected {
+    let mut connected = connect(&url.parse().unwrap(), options).await.unwrap();
+    send(&connected.link, "\"init\"", "initialize", &json!({"protocolVersion": 1})).await;
+    recv(&mut connected.link).await;
+    send(&connected.link, "\"new\"", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;
+    recv(&mut connected.link).await;
+    connected
+}
+
+/// One turn: an update, and the answer behind it.
+async fn turn(link: &mut Link, id: &str) {
+    send(link, id, "session/prompt", &json!({"sessionId": "s"})).await;
+    assert_eq!(recv(link).await.kind(), Kind::Notification);
+    let answer = recv(link).await;
+    assert_eq!((answer.id(), answer.error().is_none()), (Some(id.as_bytes()), true), "{:?}", answer.bytes());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_post_that_somebody_else_has_answered_is_posted_again() {
+    let running = start(Limits::default());
+    let between = Between::start(running.address).await;
+    let url = format!("http://{}/acp", between.address);
+    let Connected { mut link, outcome } = begin(&url, Options::default()).await;
+    let odd = [
+        ("200 OK", PAGE),
+        ("204 No Content", ""),
+        ("302 Found\r\nlocation: http://127.0.0.1:1/", ""),
+        ("400 Bad Request", PAGE),
+        ("404 Not Found", PAGE),
+        ("407 Proxy Authentication Required", ""),
+        ("429 Too Many Requests", ""),
+        ("502 Bad Gateway", PAGE),
+    ];
+    for (number, (status, body)) in (1_u64..).zip(odd) {
+        between.say("session/prompt", status, body);
+        timeout(PATIENCE, turn(&mut link, &number.to_string())).await.expect(status);
+        assert_eq!((between.left(), running.agent.asked.load(Ordering::Relaxed)), (0, number), "{status}");
+    }
+    // What the server itself refuses is refused.
+    send(&link, "99", "session/prompt", &json!({})).await;
+    assert_eq!(recv(&mut link).await.error().unwrap().code, -32600);
+    drop(link);
+    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_cannot_be_opened_now_is_opened_before_anything_is_asked() {
+    for status in ["200 OK", "302 Found", "408 x", "409 x", "425 x", "429 x\r\nretry-after: 0", "503 x"] {
+        let running = start(Limits::default());
+        let between = Between::start(running.address).await;
+        between.say("acp-session-id", status, PAGE);
+        let url = format!("http://{}/acp", between.address);
+        let Connected { mut link, outcome } = begin(&url, Options::default()).await;
+        timeout(PATIENCE, turn(&mut link, "1")).await.expect(status);
+        assert_eq!(between.left(), 0);
+        drop(link);
+        timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_somebody_else_has_answered_is_asked_for_again() {
+    let running = start(Limits::default());
+    let between = Between::start(running.address).await;
+    let cutter = Cutter::start(between.address, u64::MAX).await;
+    let url = format!("http://{}/acp", cutter.address);
+    let Connected { mut link, outcome } = begin(&url, Options::default()).await;
+    turn(&mut link, "1").await;
+    for status in ["200 OK", "302 Found", "400 x", "404 Not Found"] {
+        // That of the connection, and that of the session.
+        between.say("GET", status, PAGE);
+        between.say("GET", status, PAGE);
+    }
+    cutter.close(true);
+    cutter.close(false);
+    turn(&mut link, "2").await;
+    assert_eq!(running.agent.opened.load(Ordering::Relaxed), 1);
+    drop(link);
+    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_too_long_for_the_server_becomes_an_error() {
+    let running = start(Limits { max_message: 1000, ..Limits::default() });
+    let url = format!("http://{}/acp", running.address);
+    let Connected { mut link, outcome } = begin(&url, Options::default()).await;
+    send(&link, "1", "session/prompt", &json!({"sessionId": "s", "ask": true})).await;
+    let asked = loop {
+        let frame = recv(&mut link).await;
+        if frame.kind() == Kind::Request {
+            break frame;
+        }
+    };
+    let long = json!({"jsonrpc": "2.0", "id": "q", "result": "x".repeat(2000)});
+    assert_eq!(asked.id(), Some(&b"\"q\""[..]));
+    link.sender.send(long.to_string().into()).await.unwrap();
+    let told = async {
+        loop {
+            if let Some(told) = running.agent.told.lock().unwrap().first() {
+                return told.clone();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let told: Value = timeout(PATIENCE, told).await.unwrap();
+    assert_eq!((&told["id"], &told["error"]["code"]), (&json!("q"), &json!(-32013)));
+    drop(link);
+    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_said_last_is_said_though_there_is_no_network_for_a_while() {
+    let running = start(Limits::default());
+    let cutter = Cutter::start(running.address, u64::MAX).await;
+    let url = format!("http://{}/acp", cutter.address);
+    let Connected { mut link, outcome } = begin(&url, Options::default()).await;
+    turn(&mut link, "1").await;
+    cutter.close(true);
+    send(&link, "2", "session/prompt", &json!({"sessionId": "s"})).await;
+    link.sender.close();
+    // Longer than answers are waited for.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(2500) {
+        cutter.refused().await;
+    }
+    cutter.close(false);
+    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    assert_eq!(running.agent.asked.load(Ordering::Relaxed), 2);
+}
+
+/// The effects of what failed, by the id of its request.
+fn effects(frame: &narrows_wire::Frame) -> (String, Value) {
+    let error = frame.error().expect("an error");
+    let id = String::from_utf8(frame.id().unwrap().to_vec()).unwrap();
+    (id, error.data.unwrap()["effects"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_has_heard_had_no_effect() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nobody = format!("http://{}/acp", listener.local_addr().unwrap());
+    drop(listener);
+    let Connected { mut link, .. } = connect(&nobody.parse().unwrap(), Options::default()).await.unwrap();
+    send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
+    assert_eq!(effects(&recv(&mut link).await), ("1".to_owned(), json!("none")));
+
+    let running = start(Limits::default());
+    let between = Between::start(running.address).await;
+    let url = format!("http://{}/acp", between.address);
+    let options = Options { grace: Duration::from_millis(300), ..Options::default() };
+    let Connected { mut link, outcome } = begin(&url, options).await;
+    turn(&mut link, "2").await;
+    for _ in 0..100 {
+        between.say("session/prompt", "429 x", "");
+    }
+    send(&link, "3", "session/prompt", &json!({"sessionId": "s"})).await;
+    assert_eq!(effects(&recv(&mut link).await), ("3".to_owned(), json!("none")));
+    assert!(matches!(outcome.wait().await, Err(Lost::Grace { .. })));
+}
+
+#[tokio::test]
+async fn who_takes_a_question_and_says_nothing_is_not_waited_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/acp", listener.local_addr().unwrap());
+    let options = Options { answer: Duration::from_millis(200), ..Options::default() };
+    let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await.unwrap();
+    send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
+    assert_eq!(effects(&recv(&mut link).await), ("1".to_owned(), json!("possible")));
+    let lost = outcome.wait().await;
+    assert!(matches!(lost, Err(Lost::Dial(DialError::Unanswered(_)))), "{lost:?}");
+}
