@@ -12,6 +12,7 @@ use narrows_link::{CloseReason, Sender};
 use narrows_rpc::Peer;
 use tokio::time::{sleep, timeout};
 
+use super::connect::told;
 use crate::cli::{Acp, Cli, ModelArgs, RemoteArgs, target};
 use crate::config::{self, Flags, Layer, Variables};
 use crate::drive::Remote;
@@ -38,10 +39,10 @@ pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
     if !args.ignored.is_empty() {
         tracing::warn!("arguments that mean nothing here are ignored: {}", explained(&args.ignored));
     }
-    if let Some(remote) = elsewhere(&args)? {
+    if let Some(remote) = told(elsewhere(&args))? {
         return super::connect::serve(&remote);
     }
-    let settings = settings(args)?;
+    let settings = told(settings(args))?;
     if std::io::stdin().is_terminal() {
         output::complain(FOR_EDITORS);
     }

@@ -23,7 +23,22 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Serves until the editor has gone, or the agent is lost.
 pub(super) fn execute(args: Connect) -> Result<ExitCode, Failure> {
-    serve(&Remote::of_flags(args.url, &args.remote)?)
+    serve(&told(Remote::of_flags(args.url, &args.remote))?)
+}
+
+/// Lets an editor know of a failure before anything is served, as it may show nobody what stands on stderr.
+pub(super) fn told<T>(outcome: Result<T, Failure>) -> Result<T, Failure> {
+    outcome.inspect_err(|failure| {
+        if std::io::stdin().is_terminal() {
+            return;
+        }
+        // Were there no runtime or no stdin, what stands on stderr would have to do.
+        let _ = super::block_on(async {
+            if let Ok(mut editor) = narrows_link::stdio::take(&Remote::local_link()) {
+                explain(&mut editor, failure, true).await;
+            }
+        });
+    })
 }
 
 /// The same for whoever knows the agent otherwise.

@@ -192,6 +192,28 @@ fn a_port_that_speaks_something_else_is_told_as_that() {
 }
 
 #[test]
+fn wrong_settings_are_told_to_the_editor_too() {
+    let place = Place::new();
+    let question = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{}}\n";
+    let told = |text: &str| {
+        let file = place.file("narrows.toml", text);
+        let mut acp = place.narrows(["acp"]);
+        acp.env("NARROWS_CONFIG", file);
+        place.told_with_input(acp, question)
+    };
+    for (text, why) in [
+        ("[acp]\nconnect = \"ws://127.0.0.1:1/acp\"\ntoken-file = \"none\"\n", "cannot be read"),
+        ("[acp]\nconect = \"ws://127.0.0.1:1/acp\"\n", "conect"),
+    ] {
+        let told = told(text);
+        let (answer, rest) = told.split_once("--- stderr ---").expect("both");
+        assert!(answer.starts_with("{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32010,"), "{told}");
+        assert!(answer.contains(why) && answer.contains("\"retryable\":false"), "{told}");
+        assert!(rest.contains(why) && rest.ends_with("--- exit 2 ---\n"), "{told}");
+    }
+}
+
+#[test]
 fn nobody_is_told_to_the_editor_too() {
     let place = Place::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
