@@ -11,6 +11,7 @@ mod ask;
 mod door;
 mod metrics;
 mod pages;
+mod seats;
 
 pub use ask::{AskError, ask};
 

@@ -10,17 +10,19 @@ use std::time::Duration;
 use axum::serve::Listener as Accepting;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::pages::{self, Pages};
+use super::seats::{Request, Seat, Seats};
 use crate::config::Door;
 use crate::listen::{self, Entry, Family, ListenError, Listener};
 
-/// How many connections one door has at once; more wait.
+/// How many connections one door has at once.
 const CONNECTIONS: usize = 64;
 /// How long a connection may neither send nor take anything.
 const IDLE: Duration = Duration::from_secs(30);
+/// How long a request may take to come, once it has begun.
+const HALF: Duration = Duration::from_secs(2);
 /// How long nobody is let in after the system had no room for one.
 const REST: Duration = Duration::from_millis(200);
 
@@ -50,15 +52,15 @@ impl Entrance {
 
     async fn try_serve(self, pages: Arc<Pages>) -> io::Result<()> {
         let fd = self.listener.fd.try_clone()?;
-        let slots = Arc::new(Semaphore::new(CONNECTIONS));
+        let seats = Seats::new(CONNECTIONS);
         match self.listener.family {
             Family::Unix => {
                 let socket = Socket::Unix(UnixListener::from_std(StdUnixListener::from(fd))?);
-                axum::serve(Guarded { socket, slots }, pages::private(pages)).await
+                axum::serve(Guarded { socket, seats }, pages::private(pages)).await
             }
             Family::Tcp => {
                 let socket = Socket::Tcp(TcpListener::from_std(fd.into())?);
-                axum::serve(Guarded { socket, slots }, pages::local(pages)).await
+                axum::serve(Guarded { socket, seats }, pages::local(pages)).await
             }
         }
     }
@@ -72,7 +74,7 @@ enum Socket {
 /// Lets in who may come in, as far as there is room.
 struct Guarded {
     socket: Socket,
-    slots: Arc<Semaphore>,
+    seats: Seats,
 }
 
 impl Accepting for Guarded {
@@ -81,16 +83,14 @@ impl Accepting for Guarded {
 
     async fn accept(&mut self) -> (Visit, ()) {
         loop {
-            // Never closed.
-            let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
-                std::future::pending().await
-            };
             let stream = match &self.socket {
                 Socket::Unix(socket) => socket.accept().await.map(|(stream, _)| Stream::Unix(stream)),
                 Socket::Tcp(socket) => socket.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
             };
             match stream {
-                Ok(stream) if stream.may_come_in() => return (Visit::new(stream, slot), ()),
+                Ok(stream) if stream.may_come_in() => {
+                    return (Visit::new(stream, self.seats.take().await), ());
+                }
                 Ok(_) => {}
                 Err(error) => {
                     tracing::debug!(%error, "an operator could not be let in");
@@ -124,25 +124,41 @@ impl Stream {
     }
 }
 
-/// A connection that ends when nothing moves on it.
+/// A connection that ends when nothing moves on it, when a request does not come to its end, and when it has to make room.
 struct Visit {
     stream: Stream,
     idle: Pin<Box<Sleep>>,
-    _slot: OwnedSemaphorePermit,
+    seat: Seat,
 }
 
 impl Visit {
-    fn new(stream: Stream, slot: OwnedSemaphorePermit) -> Self {
-        Self { stream, idle: Box::pin(sleep(IDLE)), _slot: slot }
+    fn new(stream: Stream, seat: Seat) -> Self {
+        Self { stream, idle: Box::pin(sleep(IDLE)), seat }
     }
 
-    /// Something moved, or nothing did: then it ends once the time is over.
-    fn watched<T>(&mut self, cx: &mut Context<'_>, moved: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// Something moved, so that there is this much time for the next to move; or nothing did: then it ends once the time is over.
+    fn watched<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        moved: Poll<io::Result<T>>,
+        time: Option<Duration>,
+    ) -> Poll<io::Result<T>> {
         if moved.is_ready() {
-            self.idle.as_mut().reset(Instant::now() + IDLE);
+            if let Some(time) = time {
+                self.idle.as_mut().reset(Instant::now() + time);
+            }
             return moved;
         }
         self.idle.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// How much time there is for the next to come after this was read; `None`: what is left of the time.
+    fn heard(&mut self, read: &[u8]) -> Option<Duration> {
+        match self.seat.hear(read) {
+            (Request::Part(_), Request::Part(_)) => None,
+            (_, Request::Part(_)) => Some(HALF),
+            (_, Request::Nothing | Request::Whole) => Some(IDLE),
+        }
     }
 }
 
@@ -152,11 +168,16 @@ impl AsyncRead for Visit {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
         let moved = match &mut self.stream {
             Stream::Unix(stream) => Pin::new(stream).poll_read(cx, into),
             Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, into),
         };
-        self.watched(cx, moved)
+        if moved.is_pending() && self.seat.poll_leave(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        let time = self.heard(&into.filled()[before..]);
+        self.watched(cx, moved, time)
     }
 }
 
@@ -166,7 +187,7 @@ impl AsyncWrite for Visit {
             Stream::Unix(stream) => Pin::new(stream).poll_write(cx, from),
             Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, from),
         };
-        self.watched(cx, moved)
+        self.watched(cx, moved, Some(IDLE))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -186,21 +207,76 @@ impl AsyncWrite for Visit {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+
+    /// Long enough for a loaded machine; nothing waits for it unless something is wrong.
+    const PATIENCE: Duration = Duration::from_secs(20);
 
     #[tokio::test(start_paused = true)]
     async fn who_does_nothing_is_hung_up_on() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let slots = Arc::new(Semaphore::new(1));
-        let slot = Arc::clone(&slots).acquire_owned().await.unwrap();
+        let mut seats = Seats::new(1);
         let began = Instant::now();
-        let mut visit = Visit::new(Stream::Unix(ours), slot);
+        let mut visit = Visit::new(Stream::Unix(ours), seats.take().await);
         let error = visit.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(began.elapsed() >= IDLE);
         drop(visit);
-        assert_eq!(slots.available_permits(), 1, "there is room for the next");
+        assert!(
+            tokio::time::timeout(Duration::ZERO, seats.take()).await.is_ok(),
+            "there is room for the next"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_has_begun_must_end_however_it_comes() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let began = Instant::now();
+        let mut visit = Visit::new(Stream::Unix(ours), Seats::new(1).take().await);
+        let error = loop {
+            theirs.write_all(b"x").await.unwrap();
+            visit.read_u8().await.unwrap();
+            if let Ok(ended) = tokio::time::timeout(HALF / 4, visit.read_u8()).await {
+                break ended.unwrap_err();
+            }
+        };
+        assert_eq!((error.kind(), began.elapsed()), (io::ErrorKind::TimedOut, HALF));
+        // Whoever has asked has more time to take the answer.
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut visit = Visit::new(Stream::Unix(ours), Seats::new(1).take().await);
+        theirs.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        visit.read_exact(&mut [0; 18]).await.unwrap();
+        let began = Instant::now();
+        visit.read_u8().await.unwrap_err();
+        assert!(began.elapsed() >= IDLE);
+    }
+
+    #[tokio::test]
+    async fn whoever_has_asked_nothing_yet_makes_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let socket = Socket::Unix(UnixListener::bind(&path).unwrap());
+        let mut door = Guarded { socket, seats: Seats::new(2) };
+        let mut visitors = Vec::new();
+        let mut reads = Vec::new();
+        for said in ["GET / HTTP/1.1\r\n\r\n", "GET / HT", "GET /", "", "GET / HTTP/1.1\r\n\r\n"] {
+            let mut visitor = UnixStream::connect(&path).await.unwrap();
+            visitor.write_all(said.as_bytes()).await.unwrap();
+            visitors.push(visitor);
+            let (mut visit, ()) = tokio::time::timeout(PATIENCE, door.accept()).await.unwrap();
+            let mut heard = vec![0; said.len()];
+            visit.read_exact(&mut heard).await.unwrap();
+            reads.push(tokio::spawn(async move { visit.read_u8().await.map_err(|error| error.kind()) }));
+        }
+        for (number, read) in reads.into_iter().enumerate() {
+            // The first and the last have asked for something, and stay.
+            if matches!(number, 0 | 4) {
+                assert!(!read.is_finished(), "{number}");
+            } else {
+                assert_eq!(read.await.unwrap(), Err(io::ErrorKind::TimedOut), "{number}");
+            }
+        }
     }
 }
