@@ -49,10 +49,18 @@ impl Client {
             "https" => trust::config(options, &["h2", "http/1.1"])?,
             _ => trust::nobody()?,
         };
+        // A connection over which nothing comes any more is given up within the time of silence; else each attempt would use it again.
+        let third = options.silence / 3;
         let http = reqwest::Client::builder()
             .user_agent(dial::AGENT)
             .connect_timeout(options.connect)
             .tcp_nodelay(true)
+            .tcp_keepalive(third)
+            .tcp_keepalive_interval(third)
+            .tcp_user_timeout(third * 2)
+            .http2_keep_alive_interval(third)
+            .http2_keep_alive_timeout(third)
+            .http2_keep_alive_while_idle(true)
             .referer(false)
             .redirect(redirect::Policy::none())
             .tls_backend_preconfigured(tls)

@@ -19,6 +19,10 @@ pub(crate) struct Cutter {
 struct Shared {
     calm: AtomicBool,
     closed: AtomicBool,
+    /// How often everything that there was has been made a hole.
+    holes: AtomicU64,
+    /// How many connections were let through.
+    passed: AtomicU64,
     cuts: AtomicU64,
     now: Notify,
     refused: Notify,
@@ -56,6 +60,15 @@ impl Cutter {
         }
     }
 
+    /// Swallows from now on what comes over the connections that there are, and keeps them open.
+    pub(crate) fn swallow(&self) {
+        self.shared.holes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn passed(&self) -> u64 {
+        self.shared.passed.load(Ordering::SeqCst)
+    }
+
     /// Waits until somebody wanted to be let through and was not.
     pub(crate) async fn refused(&self) {
         self.shared.refused.notified().await;
@@ -68,6 +81,9 @@ impl Cutter {
 
 async fn one(shared: Arc<Shared>, client: TcpStream, server: SocketAddr, most: u64) {
     let now = shared.now.notified();
+    let holes = shared.holes.load(Ordering::SeqCst);
+    shared.passed.fetch_add(1, Ordering::SeqCst);
+    let is_hole = || shared.holes.load(Ordering::SeqCst) != holes;
     let Ok(server) = TcpStream::connect(server).await else { return };
     for stream in [&client, &server] {
         stream.set_nodelay(true).unwrap();
@@ -82,8 +98,8 @@ async fn one(shared: Arc<Shared>, client: TcpStream, server: SocketAddr, most: u
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let was_cut = tokio::select! {
-        was_cut = copy(&mut from_client, &mut to_server, there) => was_cut,
-        was_cut = copy(&mut from_server, &mut to_client, back) => was_cut,
+        was_cut = copy(&mut from_client, &mut to_server, there, &is_hole) => was_cut,
+        was_cut = copy(&mut from_server, &mut to_client, back, &is_hole) => was_cut,
         () = now => true,
     };
     if was_cut {
@@ -96,12 +112,14 @@ async fn copy(
     from: &mut (impl AsyncReadExt + Unpin),
     to: &mut (impl AsyncWriteExt + Unpin),
     mut budget: u64,
+    is_hole: &(dyn Fn() -> bool + Sync),
 ) -> bool {
     let mut buffer = [0; 4096];
     while budget > 0 {
         let most = usize::try_from(budget).unwrap_or(usize::MAX).min(buffer.len());
         match from.read(&mut buffer[..most]).await {
             Ok(0) | Err(_) => return false,
+            Ok(_) if is_hole() => {}
             Ok(read) => {
                 budget -= read as u64;
                 if to.write_all(&buffer[..read]).await.is_err() {

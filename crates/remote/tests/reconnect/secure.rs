@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use narrows_remote::client::{Connected, DialError, Lost, Options, OwnFiles, connect};
 use narrows_remote::identity::Identity;
@@ -15,7 +16,8 @@ use narrows_remote::tls::TlsFiles;
 use narrows_remote::tokens;
 use serde_json::{Value, json};
 
-use crate::cuts::initialize;
+use crate::cuts::{ask, initialize, recv};
+use crate::cutter::Cutter;
 
 /// Runs openssl in `directory`; `false` if there is none.
 fn openssl(directory: &Path, arguments: &str) -> bool {
@@ -62,7 +64,7 @@ fn authorities(at: &Path) -> bool {
         })
 }
 
-/// Answers `initialize`.
+/// Answers everything as it answers `initialize`.
 struct Agent;
 
 impl Backend for Agent {
@@ -74,7 +76,7 @@ impl Backend for Agent {
                 for line in BufReader::new(&theirs).lines() {
                     let Ok(line) = line else { return };
                     let message: Value = serde_json::from_str(&line).unwrap();
-                    if message["method"] == "initialize" {
+                    if message["id"] != Value::Null {
                         let result = json!({"protocolVersion": 1});
                         let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
                         let _ = out.write_all(format!("{answer}\n").as_bytes());
@@ -220,6 +222,31 @@ async fn over_http_a_conversation_begins_and_ends() {
     initialize(&mut link).await;
     link.sender.send(r#"[{"jsonrpc":"2.0","id":1,"method":"session/list"}]"#.into()).await.unwrap();
     assert_eq!(link.receiver.recv().await.unwrap().error().unwrap().code, -32600);
+    drop(link);
+    outcome.wait().await.unwrap();
+}
+
+#[tokio::test]
+async fn over_https_a_connection_that_is_a_hole_is_replaced() {
+    let place = tempfile::tempdir().unwrap();
+    if !authorities(place.path()) {
+        println!("skipped: there is no openssl");
+        return;
+    }
+    let cutter = Cutter::start(serve(place.path(), Auth::None), u64::MAX).await;
+    cutter.calm(true);
+    let url = format!("https://localhost:{}/acp", cutter.address.port());
+    let silence = Duration::from_secs(2);
+    let options = Options { ca: Some(place.path().join("ca.pem")), silence, ..Options::default() };
+    let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await.unwrap();
+    initialize(&mut link).await;
+    ask(&link, "_x", 1).await;
+    assert_eq!(recv(&mut link).await.id(), Some(&b"1"[..]));
+    let (passed, began) = (cutter.passed(), Instant::now());
+    cutter.swallow();
+    ask(&link, "_x", 2).await;
+    assert_eq!(recv(&mut link).await.id(), Some(&b"2"[..]));
+    assert!(cutter.passed() > passed && began.elapsed() < silence * 2, "{:?}", began.elapsed());
     drop(link);
     outcome.wait().await.unwrap();
 }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod between;
+#[expect(dead_code, reason = "the other tests use all of it")]
 #[path = "../reconnect/cutter.rs"]
 mod cutter;
 mod odd;
