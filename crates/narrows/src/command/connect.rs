@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bytes::Bytes;
 use narrows_link::{Link, Receiver, Sender};
 use narrows_wire::{Code as RpcCode, Fault, Frame, Kind, RpcError, message};
 use serde_json::json;
@@ -123,6 +124,12 @@ async fn ask(mut editor: Receiver, agent: Sender, output: Sender) {
                 let _ = output.push(refusal);
                 output.room().await;
             }
+            // Whoever waits for an answer is told that it does not come.
+            if let Some(error) = instead(&frame)
+                && agent.send(error).await.is_err()
+            {
+                return;
+            }
         } else if agent.send(frame.into_bytes()).await.is_err() {
             return;
         }
@@ -141,14 +148,34 @@ async fn answer(mut agent: Receiver, output: &Sender) {
 }
 
 /// What the editor gets: the message as it is, or what became of one that is none.
-fn readable(frame: Frame) -> Option<bytes::Bytes> {
-    let Kind::Invalid(fault) = frame.kind() else { return Some(frame.into_bytes()) };
+fn readable(frame: Frame) -> Option<Bytes> {
+    let Kind::Invalid(_) = frame.kind() else { return Some(frame.into_bytes()) };
     tracing::warn!(?frame, "the agent sent something that is no message");
-    match (fault, frame.id()) {
-        (Fault::LongResponse, Some(id)) => {
-            let error = RpcError::new(RpcCode::MessageTooLarge, "the answer is too long to be carried");
-            Some(message::error(id, &error))
-        }
-        _ => None,
+    instead(&frame)
+}
+
+/// What goes on in place of an answer that is too long.
+fn instead(frame: &Frame) -> Option<Bytes> {
+    let id = frame.id().filter(|_| frame.kind() == Kind::Invalid(Fault::LongResponse))?;
+    Some(message::error(id, &RpcError::new(RpcCode::MessageTooLarge, "the answer is too long to be carried")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_of_the_editor_that_is_too_long_becomes_an_error() {
+        let options = narrows_link::Options { max_line: 500, ..narrows_link::Options::default() };
+        let (mut editor, here) = narrows_link::memory::pair(&options);
+        let (there, mut agent) = narrows_link::memory::pair(&options);
+        tokio::spawn(ask(here.receiver, there.sender, here.sender));
+        let long = "x".repeat(1000);
+        editor.sender.send(format!(r#"{{"jsonrpc":"2.0","id":7,"result":"{long}"}}"#).into()).await.unwrap();
+        let told = agent.receiver.recv().await.unwrap();
+        assert_eq!((told.id(), told.error().unwrap().code), (Some(&b"7"[..]), -32013));
+        let asked = format!(r#"{{"jsonrpc":"2.0","id":8,"method":"m","params":"{long}"}}"#);
+        editor.sender.send(asked.into()).await.unwrap();
+        assert_eq!(editor.receiver.recv().await.unwrap().id(), Some(&b"8"[..]));
     }
 }

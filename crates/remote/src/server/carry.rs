@@ -153,6 +153,10 @@ impl Line {
                     memory.held.took();
                 }
                 answers.extend(view.refusal());
+                // Whoever waits for an answer is told that it does not come.
+                if let Some(error) = codec::instead(&view).filter(|_| !self.deaf) {
+                    codec::put_line(self.to_backend.open(scratch), &error);
+                }
             }
             Heard::Ping(_) | Heard::Close(_) => {}
         });

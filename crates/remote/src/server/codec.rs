@@ -1,7 +1,8 @@
 //! How messages stand on a socket: one per frame, or one per line.
 
+use bytes::Bytes;
 use narrows_wire::websocket::{self, Decoder, Event, Fault};
-use narrows_wire::{Piece, Splitter, View, make_line};
+use narrows_wire::{Code, Kind, Piece, RpcError, Splitter, View, make_line, message};
 
 /// Either of both ways.
 #[derive(Debug)]
@@ -95,6 +96,12 @@ pub(super) fn put_line(out: &mut Vec<u8>, message: &[u8]) {
     out.push(b'\n');
 }
 
+/// What goes on in place of an answer that was too long.
+pub(super) fn instead(view: &View<'_>) -> Option<Bytes> {
+    let id = view.id().filter(|_| view.kind() == Kind::Invalid(narrows_wire::Fault::LongResponse))?;
+    Some(message::error(id, &RpcError::new(Code::MessageTooLarge, "the answer is too long to be carried")))
+}
+
 /// Whether a message has nothing in it, so that it would be no line.
 pub(super) fn is_blank(message: &[u8]) -> bool {
     message.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'))
@@ -102,7 +109,6 @@ pub(super) fn is_blank(message: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use narrows_wire::Kind;
     use proptest::prelude::*;
     use serde_json::Value;
 

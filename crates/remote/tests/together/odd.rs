@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::between::Between;
 use crate::cutter::Cutter;
-use crate::{PATIENCE, recv, send, start};
+use crate::{PATIENCE, Running, lines, recv, send, start};
 
 /// What a page for browsers looks like.
 const PAGE: &str = "<html>Log in to this network</html>";
@@ -102,9 +102,16 @@ async fn a_stream_that_somebody_else_has_answered_is_asked_for_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_too_long_for_the_server_becomes_an_error() {
-    let running = start(Limits { max_message: 1000, ..Limits::default() });
-    let url = format!("http://{}/acp", running.address);
-    let Connected { mut link, outcome } = begin(&url, Options::default()).await;
+    let limits = || Limits { max_message: 1000, ..Limits::default() };
+    let running = start(limits());
+    answer_at_length(&running, &format!("http://{}/acp", running.address)).await;
+    let running = start(limits());
+    let address = lines(running.handle.clone()).await;
+    answer_at_length(&running, &format!("tcp://{address}")).await;
+}
+
+async fn answer_at_length(running: &Running, url: &str) {
+    let Connected { mut link, outcome } = begin(url, Options::default()).await;
     send(&link, "1", "session/prompt", &json!({"sessionId": "s", "ask": true})).await;
     let asked = loop {
         let frame = recv(&mut link).await;
