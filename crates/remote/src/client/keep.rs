@@ -42,7 +42,7 @@ pub(super) struct Keeper {
     watch: Watch,
     /// What had gone each way when a socket was last lost.
     before: Option<Counts>,
-    /// Since when no socket was of use.
+    /// Since when no socket was of use and nobody has let us go on.
     since: Instant,
     fences: u32,
     fenced: Instant,
@@ -57,9 +57,11 @@ enum Failed {
     Finally(Lost),
 }
 
-impl From<DialError> for Failed {
-    fn from(error: DialError) -> Self {
-        if error.is_final() { Self::Finally(Lost::Dial(error)) } else { Self::Again(error) }
+impl Failed {
+    /// No socket came about, for a connection that is held or for one that has not begun.
+    fn of_dial(error: DialError, is_held: bool) -> Self {
+        let is_final = if is_held { error.is_shut() } else { error.is_final() };
+        if is_final { Self::Finally(Lost::Dial(error)) } else { Self::Again(error) }
     }
 }
 
@@ -144,13 +146,16 @@ impl Keeper {
         if self.mute >= MOST_MUTE {
             return Err(Lost::Dial(DialError::Mute));
         }
-        let mut wait = self.backoff.first(was_of_use);
-        if was_of_use {
+        let grace = self.dialler.options.grace;
+        // However often it was lost: there is time for another attempt.
+        let mut wait = self.backoff.first(was_of_use).min(grace / 2);
+        // Whoever has let us go on is there, though nothing was to be carried. Before that, sockets that come about and carry
+        // nothing are no connection either.
+        if was_of_use || connection.is_some() {
             self.since = Instant::now();
         }
-        let grace = self.dialler.options.grace;
-        // Sockets that come about and carry nothing are no connection either.
-        let deadline = self.since + grace;
+        let least = Instant::now() + wait + self.dialler.options.connect.min(grace);
+        let deadline = (self.since + grace).max(least);
         let _missing = self.watch.lost(Instant::now(), deadline);
         let (dialler, shared, backoff) = (&self.dialler, &self.shared, &mut self.backoff);
         let attempts = async {
@@ -221,7 +226,8 @@ async fn attempt(
     shared: &Shared,
     connection: Option<&Connection>,
 ) -> Result<Socket, Failed> {
-    let mut socket = dialler.dial().await?;
+    let dialled = dialler.dial().await;
+    let mut socket = dialled.map_err(|error| Failed::of_dial(error, connection.is_some()))?;
     let Some(connection) = connection else {
         return shared.state().held.resume(0).map(|_| socket).map_err(|_| Failed::Finally(Lost::Gap));
     };
@@ -260,7 +266,8 @@ async fn attempt(
                 Failed::Finally(Lost::Refused(error))
             })
         }
-        None => Err(Failed::Finally(Lost::Refused(Broken::Nonsense.to_string()))),
+        // Somebody else, who may not be there for long.
+        None => Err(Failed::Again(DialError::Protocol(Broken::Nonsense.to_string()))),
     }
 }
 

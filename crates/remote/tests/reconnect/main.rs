@@ -4,6 +4,7 @@
 mod cuts;
 mod cutter;
 mod feeds;
+mod odd;
 mod refusals;
 mod secure;
 mod server;

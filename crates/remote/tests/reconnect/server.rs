@@ -45,6 +45,7 @@ struct Shared {
     cuts: AtomicU64,
     fenced: AtomicU64,
     farewells: AtomicU64,
+    resumed: AtomicU64,
     connections: Mutex<HashMap<Connection, Arc<Logical>>>,
 }
 
@@ -82,6 +83,7 @@ impl Server {
             cuts: AtomicU64::new(0),
             fenced: AtomicU64::new(0),
             farewells: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
             connections: Mutex::default(),
         });
         let serve = Arc::clone(&shared);
@@ -115,6 +117,10 @@ impl Server {
 
     pub(crate) fn farewells(&self) -> u64 {
         self.shared.farewells.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn resumed(&self) -> u64 {
+        self.shared.resumed.load(Ordering::Relaxed)
     }
 
     pub(crate) fn stop_streaming(&self) {
@@ -211,6 +217,7 @@ async fn serve_one(shared: Arc<Shared>, stream: TcpStream) -> Option<()> {
             };
             logical.changed.notify_waiters();
             writer.put(ask.answer(&answer)).await?;
+            shared.resumed.fetch_add(1, Ordering::Relaxed);
             (logical, epoch)
         }
         First::Marked | First::Plain => {

@@ -1,0 +1,72 @@
+//! Sockets that somebody on the way answers for a while, or cuts again and again while nothing is said.
+
+use std::time::{Duration, Instant};
+
+use narrows_remote::client::{Connected, Options, connect};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::cuts::{ask, initialize, open, recv};
+use crate::cutter::Cutter;
+use crate::server::{Carrier, Server};
+
+#[tokio::test]
+async fn who_answers_in_the_place_of_the_server_does_not_end_the_connection() {
+    let server = Server::start(Carrier::Web, true, false).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = server.url(listener.local_addr().unwrap());
+    let pass = async || {
+        let (mut from, _) = listener.accept().await.unwrap();
+        let mut to = TcpStream::connect(server.address).await.unwrap();
+        tokio::spawn(async move { tokio::io::copy_bidirectional(&mut from, &mut to).await }).abort_handle()
+    };
+    let (connected, first) = tokio::join!(open(&url), pass());
+    let Connected { mut link, outcome } = connected;
+    initialize(&mut link).await;
+    first.abort();
+    ask(&link, "echo", 1).await;
+    for said in [
+        "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>",
+        "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+        "who are you?\r\n",
+    ] {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        assert!(stream.read(&mut [0; 2048]).await.unwrap() > 0);
+        stream.write_all(said.as_bytes()).await.unwrap();
+    }
+    // One that does speak WebSocket, but knows nothing of all this.
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+    futures_util::SinkExt::send(&mut socket, "hello".into()).await.unwrap();
+    let _second = pass().await;
+    assert_eq!(recv(&mut link).await.id(), Some(b"1".as_slice()));
+    drop(link);
+    outcome.wait().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_not_lost_however_often_it_is_cut_off() {
+    let server = Server::start(Carrier::Web, true, false).await;
+    let cutter = Cutter::start(server.address, u64::MAX).await;
+    let grace = Duration::from_millis(500);
+    let options = Options { grace, ..Options::default() };
+    let Connected { mut link, outcome } =
+        connect(&server.url(cutter.address).parse().unwrap(), options).await.unwrap();
+    initialize(&mut link).await;
+    let standing = outcome.standing();
+    let began = Instant::now();
+    while began.elapsed() < grace * 5 {
+        let before = server.resumed();
+        cutter.close(true);
+        cutter.close(false);
+        while server.resumed() == before || standing.gap().is_some() {
+            assert!(began.elapsed() < grace * 20, "it comes back");
+            tokio::task::yield_now().await;
+        }
+    }
+    ask(&link, "echo", 1).await;
+    assert_eq!(recv(&mut link).await.id(), Some(b"1".as_slice()));
+    drop(link);
+    outcome.wait().await.unwrap();
+}
