@@ -243,7 +243,14 @@ impl<O: Outlet> Pass<'_, O> {
                         RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
                     message::error(id, if doubled { &taken } else { error })
                 }
-                Step::Deliver(_) => continue,
+                Step::Deliver(frame) => {
+                    // An answer is nobody's successor, and somebody waits for it.
+                    match frame.kind() {
+                        Kind::Response | Kind::Invalid(_) => self.take_client(client, frame.view(), None),
+                        _ => self.core.counters.dropped += 1,
+                    }
+                    continue;
+                }
             };
             if let Some(whole) = batch.answer(answer) {
                 self.write_client(client, &[&whole]);

@@ -113,6 +113,8 @@ pub(super) struct Sessions {
     /// How many of them each identity has.
     counts: FxHashMap<Identity, usize>,
     serial: u64,
+    /// How many names were made. None is ever made again: who has one that is no longer good must not reach another session by it.
+    made: u64,
     /// How many bytes of params are kept for all of them.
     kept: usize,
 }
@@ -151,7 +153,10 @@ impl Sessions {
         let is_taken = |name: &str| self.by_name.contains_key(name) || is_anothers(name);
         if is_taken(&session.name) {
             let own = std::mem::take(&mut session.name);
-            session.name = free_name(&own, self.serial, is_taken);
+            while session.name.is_empty() || is_taken(&session.name) {
+                self.made += 1;
+                session.name = format!("{own}~{}", self.made + 1).into();
+            }
             if session.wire.is_none() {
                 session.wire = Some(quoted(&own));
             }
@@ -211,13 +216,6 @@ impl Sessions {
         self.uncount(session.identity);
         Some(session)
     }
-}
-
-fn free_name(name: &str, serial: u64, is_taken: impl Fn(&str) -> bool) -> Box<str> {
-    // Small numbers if that is soon found; a serial was hardly ever used before.
-    let numbers = (2..10).chain(serial.max(10)..);
-    let mut names = numbers.map(|number| format!("{name}~{number}"));
-    names.find(|other| !is_taken(other)).unwrap_or_default().into()
 }
 
 /// Takes out the first line that is the one.

@@ -133,6 +133,8 @@ enum Thing {
 #[derive(Debug)]
 struct ConnState {
     open: bool,
+    /// It has ended its input: what it holds may be taken by another of its identity where all share the workers.
+    silent: bool,
     identity: u32,
     /// Requests without an answer, by id.
     flight: HashMap<Vec<u8>, Tag>,
@@ -243,6 +245,7 @@ impl Oracle {
     pub(crate) fn conn_open(&mut self, identity: u32) -> Conn {
         self.conns.push(ConnState {
             open: true,
+            silent: false,
             identity,
             flight: HashMap::new(),
             doubled: Vec::new(),
@@ -252,6 +255,11 @@ impl Oracle {
             last: HashMap::new(),
         });
         self.conns.len() - 1
+    }
+
+    /// A client has ended its input.
+    pub(crate) fn conn_silent(&mut self, conn: Conn) {
+        self.conns[conn].silent = true;
     }
 
     /// A client is hung up on, or has gone. `owed`: nothing may be open any more.

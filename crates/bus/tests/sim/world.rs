@@ -368,6 +368,10 @@ impl World {
         let Some(port) = self.net.port(slot) else { return };
         port.ended = true;
         self.draining |= port.ends_bus;
+        let (conn, ends_bus) = (port.client.conn, port.ends_bus);
+        if let Some(oracle) = self.net.oracle.as_mut().filter(|_| !ends_bus) {
+            oracle.conn_silent(conn);
+        }
         self.net.note(|| format!("{:?} client {slot} ends its input", self.now));
         self.core.client_eof(self.now, client_at(slot), &mut self.net);
         self.after();

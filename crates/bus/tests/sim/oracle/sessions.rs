@@ -26,7 +26,7 @@ impl Oracle {
         let here = self.hands[hand].sessions.get(&local).copied();
         let meant = self.visible.get(name).copied();
         if matches!(method, "session/load" | "session/resume") {
-            self.taken_up(conn, tag, meant);
+            self.taken_up(conn, tag, meant, !kind.per_connection && !kind.per_session);
             return here.or(meant);
         }
         if method == "session/delete" {
@@ -78,7 +78,7 @@ impl Oracle {
     }
 
     /// A client loads or resumes a session: may it?
-    fn taken_up(&mut self, conn: Conn, tag: Tag, meant: Option<Truth>) {
+    fn taken_up(&mut self, conn: Conn, tag: Tag, meant: Option<Truth>, shared: bool) {
         let Some(truth) = meant else { return };
         let identity = self.conns[conn].identity;
         let strict = self.strict;
@@ -89,7 +89,9 @@ impl Oracle {
             self.wrong(format!("#{tag}#: a session of another user was given to connection {conn}"));
         }
         match owner {
-            Some(owner) if owner != conn && self.conns[owner].open => {
+            Some(owner)
+                if owner != conn && self.conns[owner].open && !(shared && self.conns[owner].silent) =>
+            {
                 self.wrong(format!(
                     "#{tag}#: connection {conn} took a session that connection {owner} holds"
                 ));
