@@ -133,6 +133,10 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
         }
         DialError::Unauthorized if has_token => failure
             .hint("the token may be of another server, or revoked; `narrows token new NAME --file FILE` makes one there"),
+        DialError::Nameless => failure.hint(
+            "it takes who you are from the common name in it, or another name; where it asks for a token as well: --token-file PATH",
+        ),
+        DialError::Unanswered(_) => failure.hint("is the port right, and does the agent there start?"),
         DialError::TokenWanted | DialError::Unauthorized => {
             failure.hint("show a token: --token-file PATH; `narrows token new NAME --file FILE` makes one on the server")
         }
@@ -182,6 +186,7 @@ mod tests {
              hint: show a token: --token-file PATH; `narrows token new NAME --file FILE` makes one on the server\n"
         );
         assert!(told(true, DialError::Unauthorized).contains("revoked"));
+        assert!(told(false, DialError::Nameless).contains("common name"));
         let named = told(false, DialError::OtherName("it is not for bus.example".to_owned()));
         assert!(!named.contains("--ca") && named.contains("a name that stands in it"), "{named}");
         assert!(told(false, DialError::Certificate("unknown issuer".to_owned())).contains("--ca FILE"));

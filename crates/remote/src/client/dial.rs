@@ -61,7 +61,7 @@ impl Dialler {
     pub(super) async fn dial(&self) -> Result<Socket, DialError> {
         let limit = self.options.connect;
         let opened = timeout(limit, self.open()).await.unwrap_or(Err(DialError::Timeout(limit)));
-        opened.map_err(|error| error.of_token(self.bearer.is_some()))
+        opened.map_err(|error| error.of_shown(&self.options))
     }
 
     async fn open(&self) -> Result<Socket, DialError> {

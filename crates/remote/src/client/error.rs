@@ -6,6 +6,7 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use rustls::{AlertDescription, CertificateError};
 
+use super::Options;
 use crate::tls::TlsError;
 
 /// Why there is no connection.
@@ -59,6 +60,9 @@ pub enum DialError {
     /// The server wants a token.
     #[error("the server wants to see a token, and none was given (401)")]
     TokenWanted,
+    /// The server does not know who our certificate is of.
+    #[error("the server does not know us by our certificate alone (401)")]
+    Nameless,
     /// The server forbids it.
     #[error("the server forbids it (403)")]
     Forbidden,
@@ -124,6 +128,7 @@ impl DialError {
             | Self::OtherName(_)
             | Self::Unauthorized
             | Self::TokenWanted
+            | Self::Nameless
             | Self::Tls
             | Self::Http
             | Self::Forbidden => true,
@@ -150,10 +155,12 @@ impl DialError {
         self.is_final() && !matches!(self, Self::Status { .. } | Self::Tls | Self::Http)
     }
 
-    /// The same as it is for who has shown a token, or none.
-    pub(super) fn of_token(self, has_token: bool) -> Self {
+    /// The same as it is for who has shown a token, a certificate, or neither.
+    pub(super) fn of_shown(self, options: &Options) -> Self {
         match self {
-            Self::Unauthorized if !has_token => Self::TokenWanted,
+            Self::Unauthorized if options.token.is_some() => Self::Unauthorized,
+            Self::Unauthorized if options.own.is_some() => Self::Nameless,
+            Self::Unauthorized => Self::TokenWanted,
             error => error,
         }
     }

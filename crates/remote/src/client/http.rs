@@ -74,7 +74,7 @@ impl Client {
 
     /// Carries until the holder has done, or it cannot be done any more.
     pub(super) async fn run(self, mut outlet: Outlet, inlet: Inlet) -> Result<(), Lost> {
-        let has_token = self.wire.bearer.is_some();
+        let wire = Arc::clone(&self.wire);
         let mut talk = Talk::new(self.wire);
         let abandoned = outlet.abandoned();
         let talked = tokio::select! {
@@ -90,7 +90,7 @@ impl Client {
             }
             Err(lost) => {
                 let lost = match lost {
-                    Lost::Dial(error) => Lost::Dial(error.of_token(has_token)),
+                    Lost::Dial(error) => Lost::Dial(error.of_shown(&wire.options)),
                     lost => lost,
                 };
                 let lost = if talk.is_begun() { lost.later() } else { lost };

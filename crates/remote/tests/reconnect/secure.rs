@@ -28,7 +28,8 @@ fn openssl(directory: &Path, arguments: &str) -> bool {
     })
 }
 
-/// Two authorities, a certificate for localhost by the first, and one for a client by each.
+/// Two authorities, a certificate for localhost by the first, one for a client by each, and one by the first that
+/// names nobody.
 fn authorities(at: &Path) -> bool {
     let new = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
     let authority = |name: &str| {
@@ -51,6 +52,11 @@ fn authorities(at: &Path) -> bool {
         && openssl(
             at,
             "x509 -req -in bus.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -copy_extensions copyall -out bus.pem",
+        )
+        && openssl(at, &format!("req {new} -keyout nameless.key -out nameless.csr -subj /O=nobody -addext extendedKeyUsage=clientAuth"))
+        && openssl(
+            at,
+            "x509 -req -in nameless.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -copy_extensions copyall -out nameless.pem",
         )
         && ["ca", "other"].into_iter().all(|by| {
             let usage = "-addext extendedKeyUsage=clientAuth";
@@ -185,6 +191,8 @@ async fn a_certificate_shows_who_we_are() {
         assert!(matches!(nothing, Err(DialError::CertificateWanted)), "{scheme}: {nothing:?}");
         let foreign = first(&url, options(Some(("by-other.pem", "by-other.key")))).await;
         assert!(matches!(foreign, Err(DialError::CertificateRefused(_))), "{scheme}: {foreign:?}");
+        let nameless = first(&url, options(Some(("nameless.pem", "nameless.key")))).await;
+        assert!(matches!(nameless, Err(DialError::Nameless)), "{scheme}: {nameless:?}");
         for (cert, key, wrong) in [
             ("none.pem", "by-ca.key", "none.pem"),
             ("by-ca.key", "by-ca.key", "by-ca.key"),
