@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use narrows_link::{Link, Receiver, Sender};
+use narrows_remote::client::Target;
 use narrows_wire::{Code as RpcCode, Fault, Frame, Kind, RpcError, message};
 use serde_json::json;
 use tokio::time::timeout;
@@ -101,6 +102,10 @@ async fn carry(
         }
     };
     let interrupted = interrupts.unless(answered).await;
+    if interrupted.is_err() && matches!(remote.target, Target::Http(_)) {
+        // The end of a connection over HTTP is said apart from the rest, so the rest need not be waited for.
+        agent_input.abandon();
+    }
     agent_input.close();
     // What was answered last is written, the errors of what is lost among it.
     output.close();
