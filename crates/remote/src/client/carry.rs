@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use narrows_link::{Inlet, Outlet};
-use narrows_wire::{Frame, Kind, RawId, View};
+use narrows_wire::{Code, Frame, Kind, RawId, RpcError, View, message};
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -88,6 +88,25 @@ impl State {
         self.held.send(line);
     }
 
+    /// Takes the next message back, which is longer than the server allows, and puts one in its place that keeps the count: an
+    /// error for whoever waits for an answer, else a cancellation of what was never asked. What the holder is answered.
+    pub(super) fn take_back(&mut self, why: &str) -> Vec<Frame> {
+        let Self { held, open, .. } = self;
+        let mut answers = Vec::new();
+        held.replace_next(|line| {
+            answers = open.refuse(line, why);
+            let view = View::parse(line);
+            let id = view.id().unwrap_or(b"null");
+            match view.kind() {
+                Kind::Response => message::error(id, &RpcError::new(Code::MessageTooLarge, why.to_owned())),
+                _ => [br#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"#, id, b"}}"]
+                    .concat()
+                    .into(),
+            }
+        });
+        answers
+    }
+
     /// What may be written next.
     fn next(&mut self) -> Option<Bytes> {
         if matches!(self.mode, Mode::Asked(_)) && self.held.ring().position() > 0 {
@@ -148,10 +167,10 @@ pub(super) async fn carry(
             Ok(()) => return End::Done,
             Err(broken) => {
                 // Whoever turns us away says why and hears nothing: that is there though nothing can be written.
-                if shared.state().is_beginning() {
-                    _ = timeout(LAST_WORDS, read(shared, inlet, &mut reader, None)).await;
+                match timeout(LAST_WORDS, read(shared, inlet, &mut reader, None)).await {
+                    Ok(Broken::Oversized) => Broken::Oversized,
+                    _ => broken,
                 }
-                broken
             }
         },
         broken = read(shared, inlet, &mut reader, heard) => broken,

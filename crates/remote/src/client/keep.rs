@@ -32,6 +32,9 @@ const FENCES: Duration = Duration::from_secs(60);
 /// How often in a row whoever has never said anything may hang up.
 const MOST_MUTE: u32 = 5;
 
+/// How often another socket is tried after the grace, where there were some in it that were of no use.
+const MOST_LATE: u32 = 3;
+
 /// Keeps one connection.
 pub(super) struct Keeper {
     dialler: Dialler,
@@ -44,6 +47,8 @@ pub(super) struct Keeper {
     before: Option<Counts>,
     /// Since when no socket was of use and nobody has let us go on.
     since: Instant,
+    /// How many sockets in a row were lost after the grace.
+    late: u32,
     fences: u32,
     fenced: Instant,
     /// How many sockets in a row were closed without a word, before there was one.
@@ -84,6 +89,7 @@ impl Keeper {
             watch,
             before: None,
             since: now,
+            late: 0,
             fences: 0,
             fenced: now,
             mute: 0,
@@ -124,7 +130,7 @@ impl Keeper {
             Broken::Other(error) if self.shared.state().is_beginning() => return Err(Lost::Dial(error)),
             broken => broken,
         };
-        let (connection, counts) = {
+        let (connection, counts, is_idle) = {
             let state = self.shared.state();
             let counts = state.held.counts();
             let connection = match &state.mode {
@@ -133,7 +139,7 @@ impl Keeper {
                 _ if state.is_beginning() && counts.taken == 0 => None,
                 _ => return Err(plain(&state, &broken)),
             };
-            (connection, counts)
+            (connection, counts, state.held.ring().bytes() == 0)
         };
         match broken {
             Broken::TooLong(why) => return Err(Lost::TooLong(why)),
@@ -149,13 +155,17 @@ impl Keeper {
         let grace = self.dialler.options.grace;
         // However often it was lost: there is time for another attempt.
         let mut wait = self.backoff.first(was_of_use).min(grace / 2);
-        // Whoever has let us go on is there, though nothing was to be carried. Before that, sockets that come about and carry
-        // nothing are no connection either.
-        if was_of_use || connection.is_some() {
-            self.since = Instant::now();
+        let now = Instant::now();
+        // Whoever has let us go on is there, though nothing was to be carried. Else sockets that come about and carry nothing are
+        // no connection either.
+        if was_of_use || connection.is_some() && is_idle {
+            self.since = now;
         }
-        let least = Instant::now() + wait + self.dialler.options.connect.min(grace);
-        let deadline = (self.since + grace).max(least);
+        self.late = if now < self.since + grace { 0 } else { self.late + 1 };
+        if self.late > MOST_LATE {
+            return Err(Lost::Grace { grace, last: DialError::Io(broken.to_string()) });
+        }
+        let deadline = (self.since + grace).max(now + wait + self.dialler.options.connect.min(grace));
         let _missing = self.watch.lost(Instant::now(), deadline);
         let (dialler, shared, backoff) = (&self.dialler, &self.shared, &mut self.backoff);
         let attempts = async {
@@ -176,11 +186,20 @@ impl Keeper {
                 wait = backoff.after(&last, left, dialler.options.connect);
             }
         };
-        tokio::select! {
+        let socket = tokio::select! {
             biased;
-            socket = attempts => socket,
-            () = parting(shared, &mut self.outlet) => Ok(None),
+            socket = attempts => socket?,
+            () = parting(shared, &mut self.outlet) => None,
+        };
+        if socket.is_some() && matches!(broken, Broken::Oversized) {
+            // The server has said how far it has come: the next is the one.
+            let answers = self.shared.state().take_back(&broken.to_string());
+            for answer in answers {
+                // Whoever takes nothing any more may still want to say something.
+                let _ = self.inlet.put(answer).await;
+            }
         }
+        Ok(socket)
     }
 
     /// Counts how often somebody has taken over.

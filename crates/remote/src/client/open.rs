@@ -43,6 +43,18 @@ impl Open {
         }
     }
 
+    /// The answers to what `line` asks for, which the server does not take because of its length.
+    pub(super) fn refuse(&mut self, line: &Bytes, why: &str) -> Vec<Frame> {
+        let mut asked = Self::default();
+        asked.asked(line, 0);
+        let error = RpcError::new(Code::MessageTooLarge, why.to_owned());
+        let answer = |id: RawId| {
+            self.settle(Some(id.as_bytes()));
+            Frame::parse(message::error(id.as_bytes(), &error))
+        };
+        asked.requests.into_keys().map(answer).collect()
+    }
+
     /// Notes what `frame` answers.
     pub(super) fn answered(&mut self, frame: &Frame) {
         match frame.kind() {

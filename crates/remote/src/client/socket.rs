@@ -54,9 +54,12 @@ pub(super) enum Broken {
     /// The server said why.
     #[error("the server closed the connection: {0}")]
     Because(String),
-    /// Something is longer than the server allows, or than we do.
+    /// Something is longer than we allow.
     #[error("{0}")]
     TooLong(String),
+    /// What we said is longer than the server allows.
+    #[error("the server allows no message of that size")]
+    Oversized,
     /// Reading or writing failed.
     #[error("{0}")]
     Failed(String),
@@ -154,7 +157,7 @@ fn broken(error: &WsError) -> Broken {
 fn closed(frame: &CloseFrame) -> Broken {
     let words: String = frame.reason.chars().filter(|c| !c.is_control()).take(200).collect();
     match frame.code {
-        CloseCode::Size => Broken::TooLong(format!("the server allows no message of that size ({words})")),
+        CloseCode::Size => Broken::Oversized,
         CloseCode::Normal | CloseCode::Away | CloseCode::Restart if words.is_empty() => Broken::Closed,
         code => Broken::Because(format!("{words} ({})", u16::from(code))),
     }

@@ -39,6 +39,11 @@ impl Held {
         self.out.next(now).map(|(_, line)| line)
     }
 
+    /// As [`Ring::replace_next`].
+    pub fn replace_next(&mut self, other: impl FnOnce(&Bytes) -> Bytes) {
+        self.out.replace_next(other);
+    }
+
     /// Counts a message that came, whatever it was.
     pub fn took(&mut self) {
         self.taken += 1;

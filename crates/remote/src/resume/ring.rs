@@ -99,6 +99,14 @@ impl Ring {
         Some((number, &self.items.get(self.given.checked_sub(1)?)?.line))
     }
 
+    /// Puts another message in the place of the next one for the socket.
+    pub fn replace_next(&mut self, other: impl FnOnce(&Bytes) -> Bytes) {
+        let Some(item) = self.items.get_mut(self.given) else { return };
+        self.waiting_bytes -= item.size();
+        item.line = other(&item.line);
+        self.waiting_bytes += item.size();
+    }
+
     /// Drops what was given to the socket too long ago. Only to be called while that stands: time without a socket is
     /// the grace, which has a bound of its own.
     pub fn expire(&mut self, now: Instant) {
@@ -225,6 +233,18 @@ mod tests {
         assert_eq!(ring.rewind(9), Ok(()));
         assert_eq!(rest(&mut ring, now), [""; 0]);
         assert_eq!(ring.bytes(), 0);
+    }
+
+    #[test]
+    fn what_waits_next_can_be_replaced() {
+        let now = Instant::now();
+        let mut ring = filled(3, now);
+        ring.replace_next(|_| unreachable!());
+        ring.rewind(1).unwrap();
+        ring.replace_next(|line| [line, &b"!"[..]].concat().into());
+        assert_eq!(ring.bytes(), 9);
+        assert_eq!(rest(&mut ring, now), ["002!", "003"]);
+        assert_eq!((ring.sent(), ring.bytes()), (3, 9));
     }
 
     #[test]

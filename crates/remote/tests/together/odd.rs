@@ -108,6 +108,8 @@ async fn an_answer_that_is_too_long_for_the_server_becomes_an_error() {
     let running = start(limits());
     let address = lines(running.handle.clone()).await;
     answer_at_length(&running, &format!("tcp://{address}")).await;
+    let running = start(limits());
+    answer_at_length(&running, &format!("ws://{}/acp", running.address)).await;
 }
 
 async fn answer_at_length(running: &Running, url: &str) {
@@ -196,4 +198,24 @@ async fn who_takes_a_question_and_says_nothing_is_not_waited_for() {
     assert_eq!(effects(&recv(&mut link).await), ("1".to_owned(), json!("possible")));
     let lost = outcome.wait().await;
     assert!(matches!(lost, Err(Lost::Dial(DialError::Unanswered(_)))), "{lost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_is_too_long_for_the_server_costs_nothing_but_itself() {
+    let running = start(Limits { max_message: 1000, ..Limits::default() });
+    let url = format!("ws://{}/acp", running.address);
+    let Connected { mut link, outcome } = begin(&url, Options::default()).await;
+    turn(&mut link, "1").await;
+    for id in ["2", "3"] {
+        send(&link, id, "session/prompt", &json!({"sessionId": "s", "text": "x".repeat(2000)})).await;
+        let told = recv(&mut link).await;
+        assert_eq!(effects(&told), (id.to_owned(), json!("none")));
+        let error = told.error().unwrap();
+        assert_eq!((error.code, &error.data.unwrap()["retryable"]), (-32013, &json!(false)));
+    }
+    turn(&mut link, "4").await;
+    assert_eq!(running.agent.asked.load(Ordering::Relaxed), 2);
+    assert_eq!(running.agent.opened.load(Ordering::Relaxed), 1);
+    drop(link);
+    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
 }
