@@ -98,9 +98,21 @@ impl Web {
     /// Whether only this machine can reach it.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
+        let host = self.bare_host();
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+
+    /// The host without a port and without brackets.
+    fn bare_host(&self) -> &str {
         let host = self.address.rsplit_once(':').map_or("", |(host, _)| host);
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+    }
+
+    /// Whether it is at all addresses of this machine, which are none to call it by, and has no other name.
+    #[must_use]
+    pub fn is_nameless(&self) -> bool {
+        let ip = self.bare_host().parse::<IpAddr>();
+        self.hosts.is_empty() && ip.is_ok_and(|ip| ip.is_unspecified())
     }
 
     /// What is wrong with the whole of it, and the setting that it is about.

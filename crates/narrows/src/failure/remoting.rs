@@ -140,7 +140,8 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
         DialError::TokenWanted | DialError::Unauthorized => {
             failure.hint("show a token: --token-file PATH; `narrows token new NAME --file FILE` makes one on the server")
         }
-        DialError::Forbidden => {
+        // Others have other reasons, which they say themselves.
+        DialError::Forbidden { words } if words.as_ref().is_none_or(|words| words.contains("host")) => {
             failure.hint("the server takes only the names for itself that it knows: `hosts` in its bus.toml")
         }
         DialError::Exposed => failure.hint("use wss:// or https://, or a tunnel to this machine (ssh -L)"),
@@ -190,6 +191,13 @@ mod tests {
         let named = told(false, DialError::OtherName("it is not for bus.example".to_owned()));
         assert!(!named.contains("--ca") && named.contains("a name that stands in it"), "{named}");
         assert!(told(false, DialError::Certificate("unknown issuer".to_owned())).contains("--ca FILE"));
+        let forbidden = |words: &str| told(true, DialError::Forbidden { words: Some(words.to_owned()) });
+        assert_eq!(
+            forbidden("this host is not on the list"),
+            "error: wss://bus.example/acp?… cannot be reached\n  because: the server forbids it (403): this host is not on the list\n\
+             hint: the server takes only the names for itself that it knows: `hosts` in its bus.toml\n"
+        );
+        assert!(!forbidden("by the order of the proxy").contains("hint"));
         assert_eq!(
             told(true, DialError::LockedOut { after: Some(Duration::from_secs(5)) }),
             "error: wss://bus.example/acp?… cannot be reached\n  because: too many wrong tokens have come from this address (429)\n\

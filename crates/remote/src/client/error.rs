@@ -64,8 +64,11 @@ pub enum DialError {
     #[error("the server does not know us by our certificate alone (401)")]
     Nameless,
     /// The server forbids it.
-    #[error("the server forbids it (403)")]
-    Forbidden,
+    #[error("the server forbids it (403){}", behind(.words.as_deref()))]
+    Forbidden {
+        /// What else it says, made safe to show.
+        words: Option<String>,
+    },
     /// The server listens to nobody of our address for a while.
     #[error("too many wrong tokens have come from this address (429)")]
     LockedOut {
@@ -76,7 +79,7 @@ pub enum DialError {
     #[error("the server turns us away: {0}")]
     TurnedAway(String),
     /// The server answers something else.
-    #[error("the server answers {status}{}", .words.as_ref().map(|words| format!(": {words}")).unwrap_or_default())]
+    #[error("the server answers {status}{}", behind(.words.as_deref()))]
     Status {
         /// The status.
         status: u16,
@@ -131,7 +134,7 @@ impl DialError {
             | Self::Nameless
             | Self::Tls
             | Self::Http
-            | Self::Forbidden => true,
+            | Self::Forbidden { .. } => true,
             // Whatever stands before a server that starts anew says so by these.
             Self::Status { status, .. } => !matches!(status, 408 | 425 | 429 | 500..=599),
             Self::Name(..)
@@ -189,7 +192,7 @@ impl DialError {
     pub(super) fn of_status(status: u16, headers: &HeaderMap, body: &[u8]) -> Self {
         match status {
             401 => Self::Unauthorized,
-            403 => Self::Forbidden,
+            403 => Self::Forbidden { words: words(body) },
             // What `narrows` itself says then; others have other reasons for it.
             429 if body.trim_ascii() == b"too many failures" => Self::LockedOut { after: after(headers) },
             status => Self::Status { status, words: words(body), after: after(headers) },
@@ -255,6 +258,11 @@ fn after(headers: &HeaderMap) -> Option<Duration> {
 
 /// How many characters of what a server says are shown.
 const WORDS: usize = 200;
+
+/// The words behind what is said without them.
+fn behind(words: Option<&str>) -> String {
+    words.map(|words| format!(": {words}")).unwrap_or_default()
+}
 
 /// What a server says beside its status, in one line.
 fn words(body: &[u8]) -> Option<String> {
@@ -331,6 +339,11 @@ mod tests {
         }
         assert_eq!(of_status(404, b"no\n\x1b[1msuch").to_string(), "the server answers 404: no  [1msuch");
         assert_eq!(of_status(404, b"<html>").to_string(), "the server answers 404");
+        assert_eq!(of_status(403, b"not you\n").to_string(), "the server forbids it (403): not you");
+        assert_eq!(
+            of_status(403, &[b'x'; 9000]).to_string().len(),
+            "the server forbids it (403): ".len() + WORDS
+        );
         let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, 7.into());
         let locked = DialError::of_status(429, &headers, b"too many failures\n");
@@ -368,6 +381,6 @@ mod tests {
         for none in ["", "-1", "1.5", "Wed, 21 Oct 2026 07:28:00 GMT", "99999999999999999999999"] {
             check(none, None);
         }
-        assert_eq!(DialError::Forbidden.after(), None);
+        assert_eq!(of_status(403, b"").after(), None);
     }
 }

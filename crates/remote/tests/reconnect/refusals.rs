@@ -203,6 +203,9 @@ async fn who_is_not_there_or_not_who_it_should_be_is_told_at_once() {
         let (dialled, _) = tokio::join!(dial(format!("ws://{address}/acp")), answer(&answer_text));
         check(dialled, expected);
     }
+    let answer_text = "HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\nno!\n";
+    let (dialled, _) = tokio::join!(dial(format!("ws://{address}/acp")), answer(answer_text));
+    check(dialled, "the server forbids it (403): no!");
     drop(listener);
     check(dial(format!("ws://{address}/acp")).await, &format!("nobody listens at {address}"));
     check(

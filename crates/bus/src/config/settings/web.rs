@@ -11,6 +11,10 @@ const TLS: &[&str] = &["cert", "key", "client_ca"];
 /// What means something only for such a place.
 const ONLY: &[&str] = &["tokens", "origins", "hosts", "tls"];
 
+/// What is said of a place that clients have no name for.
+const NAMELESS: &str = "can be called by nobody on another machine, who gets 403: list the names and addresses that \
+                        clients use, such as hosts = [\"bus.example\"]";
+
 /// Complains about what is said of a place that has nothing of it.
 pub(super) fn none_of_it(table: Table<'_>) {
     for item in ONLY.iter().filter_map(|key| table.get(key)) {
@@ -57,6 +61,8 @@ pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, base: &Path) 
     web.hosts = texts(table, "hosts", "write hosts = [\"bus.example\"]", host);
     if let Some((key, what)) = web.problem() {
         table.get(key).unwrap_or(url).fail(what, None);
+    } else if web.is_nameless() {
+        url.warn(NAMELESS);
     }
     files
 }

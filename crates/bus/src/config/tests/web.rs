@@ -85,6 +85,26 @@ fn a_gate_that_knows_nobody_by_a_token_is_warned_of() {
 }
 
 #[test]
+fn a_place_that_nobody_has_a_name_for_is_warned_of() {
+    let check = |address: &str, hosts: &str, expected: &str| {
+        let text = format!(
+            "[[listen]]\nurl = \"https://{address}:1\"\nauth = \"token\"\ntokens = \"t\"\n\
+             tls = {{ cert = \"c\", key = \"k\" }}\n{hosts}\n[[pool]]\ncommand = [\"a\"]\n"
+        );
+        let (_, warnings) = read(&text, Path::new("bus.toml")).unwrap();
+        let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert!(told.join("\n").starts_with(expected) && told.is_empty() == expected.is_empty(), "{told:?}");
+    };
+    let nobody = "bus.toml:2:7: `url` can be called by nobody on another machine";
+    check("0.0.0.0", "", nobody);
+    check("[::]", "", nobody);
+    check("[0::0]", "hosts = []", nobody);
+    check("0.0.0.0", "hosts = [\"bus.example\"]", "");
+    check("192.0.2.7", "", "");
+    check("127.0.0.1", "", "");
+}
+
+#[test]
 fn what_is_wrong_with_the_web_is_told() {
     assert_snapshot!(toml(r#"
 [[listen]]

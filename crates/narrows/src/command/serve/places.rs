@@ -121,6 +121,9 @@ fn furnish(webs: Vec<&mut Web>, args: &WebArgs) -> Result<(), Failure> {
         if !web.is_loopback() && (web.auth == Auth::None || !web.secure) {
             return Err(Failure::unguarded(web));
         }
+        if web.is_nameless() {
+            tracing::warn!("{web} can be called by nobody on another machine, who gets 403: --host NAME for each name that clients use");
+        }
     }
     Ok(())
 }
