@@ -41,4 +41,4 @@ pub use kind::Kind;
 pub use policy::{Explanation, Looked, Offers, Policy};
 pub use rules::{Header, Rules, RulesError};
 pub use scene::{Confined, Scene};
-pub use scope::{ScopeError, check_scope};
+pub use scope::{ScopeError, check_new_scope, check_scope};

@@ -19,6 +19,9 @@ pub enum ScopeError {
     /// A pattern, where only all tools of a server can be meant by one.
     #[error("`{}` names no tool; a `*` stands for all tools of a server, as in SERVER/*", .0.escape_debug())]
     Pattern(String),
+    /// A text that is no name.
+    #[error("`{}` names no tool; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read", .0.escape_debug())]
+    Form(String),
 }
 
 /// Whether a scope can mean a tool: `read_file`, `notes/add`, `notes/*`, `kind:read`.
@@ -40,6 +43,20 @@ pub fn check_scope(scope: &str) -> Result<(), ScopeError> {
         return Err(ScopeError::Pattern(scope.to_owned()));
     }
     Ok(())
+}
+
+/// The same, more strictly: of a scope that is written now. A name of a tool has no space in it, and none of its parts is empty.
+///
+/// # Errors
+/// When it cannot mean a tool, or hardly.
+pub fn check_new_scope(scope: &str) -> Result<(), ScopeError> {
+    check_scope(scope)?;
+    let is_name =
+        |part: &str| !part.is_empty() && !part.contains(|c: char| c.is_whitespace() || c.is_control());
+    match scope.split_once('/').map_or(is_name(scope), |(server, tool)| is_name(server) && is_name(tool)) {
+        true => Ok(()),
+        false => Err(ScopeError::Form(scope.to_owned())),
+    }
 }
 
 #[cfg(test)]
@@ -72,6 +89,20 @@ mod tests {
         check("/*", Some("`/*` names no tool"));
         check("read_*", Some("SERVER/*"));
         check("notes/*/x", Some("SERVER/*"));
+    }
+
+    #[test]
+    fn what_is_written_now_is_of_a_form() {
+        for fine in ["read_file", "notes/add", "notes/*", "kind:read", "Größe", "a/b/c"] {
+            assert_eq!(check_new_scope(fine), Ok(()), "{fine}");
+        }
+        for bad in ["foo bar", " a", "a\n", "notes/", "/add", "notes/a b"] {
+            assert_eq!(
+                (check_scope(bad), check_new_scope(bad)),
+                (Ok(()), Err(ScopeError::Form(bad.to_owned())))
+            );
+        }
+        assert_eq!(check_new_scope(""), Err(ScopeError::Empty));
     }
 
     proptest! {

@@ -9,10 +9,12 @@
 //! ```
 
 mod add;
+mod inspect;
 mod place;
 mod remove;
 
 pub use add::add;
+pub use inspect::{Fault, Inspected, inspect};
 pub use remove::remove;
 
 use std::os::unix::fs::MetadataExt;
@@ -33,6 +35,15 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// What stands before the random part of a token, so that people and scanners know what it is.
 const PREFIX: &str = "nrw_";
+
+/// The first line of a file that we make: it also tells what a file is that has no token, or none any more.
+const HEADER: &str = "# The tokens of clients, by `narrows token`: names and hashes, never a token\n";
+
+/// Whether a text says of itself that it is a file of tokens, if it has some or not.
+#[must_use]
+pub fn is_marked(text: &str) -> bool {
+    text.lines().any(|line| line == HEADER.trim_end())
+}
 
 /// Why a file of tokens cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -123,7 +134,15 @@ impl std::fmt::Debug for Digest {
 /// The tokens that are known.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
-    known: Vec<(Digest, Identity)>,
+    known: Vec<Known>,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+struct Known {
+    digest: Digest,
+    identity: Identity,
+    created: Option<String>,
 }
 
 impl Tokens {
@@ -138,9 +157,7 @@ impl Tokens {
     /// Reads the text of `path`.
     fn parse(path: &Path, text: &str) -> Result<Self, TokenError> {
         let wrong = |at: usize, error: String| {
-            let before = text.get(..at).unwrap_or(text);
-            let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
-            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            let (line, column) = place_of(text, at);
             TokenError::Syntax { path: path.to_owned(), line, column, error }
         };
         let file: File = toml::from_str(text).map_err(|error| {
@@ -148,9 +165,9 @@ impl Tokens {
             wrong(error.span().map_or(0, |span| span.start), error.message().to_owned())
         })?;
         let mut tokens = Self::default();
-        for Entry { name, hash, scopes, .. } in file.token {
+        for Entry { name, hash, scopes, created } in file.token {
             let (at, name) = (name.span().start, name.into_inner());
-            let doubled = tokens.known.iter().any(|(_, identity)| identity.name == name);
+            let doubled = tokens.identities().any(|identity| identity.name == name);
             if doubled {
                 return Err(wrong(at, TokenError::Taken(name).to_string()));
             }
@@ -165,7 +182,12 @@ impl Tokens {
                 return Err(wrong(at, error.to_string()));
             }
             let scopes = scopes.map(|scopes| scopes.into_iter().map(Spanned::into_inner).collect());
-            tokens.known.push((digest, Identity { proof: Proof::Token, name, scopes }));
+            let created = created.map(|created| match created {
+                toml::Value::String(text) => text,
+                other => other.to_string(),
+            });
+            let identity = Identity { proof: Proof::Token, name, scopes };
+            tokens.known.push(Known { digest, identity, created });
         }
         Ok(tokens)
     }
@@ -174,7 +196,7 @@ impl Tokens {
     #[must_use]
     pub fn find(&self, digest: &Digest) -> Option<&Identity> {
         let mut found = None;
-        for (known, identity) in &self.known {
+        for Known { digest: known, identity, .. } in &self.known {
             if known.is(digest) {
                 found = Some(identity);
             }
@@ -184,8 +206,20 @@ impl Tokens {
 
     /// Everybody who has a token.
     pub fn identities(&self) -> impl Iterator<Item = &Identity> {
-        self.known.iter().map(|(_, identity)| identity)
+        self.listed().map(|(identity, _)| identity)
     }
+
+    /// The same, with when the token was made, as far as the file says so.
+    pub fn listed(&self) -> impl Iterator<Item = (&Identity, Option<&str>)> {
+        self.known.iter().map(|known| (&known.identity, known.created.as_deref()))
+    }
+}
+
+/// The line and the column of a byte, from 1.
+fn place_of(text: &str, at: usize) -> (usize, usize) {
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+    (line, before.rsplit('\n').next().unwrap_or_default().chars().count() + 1)
 }
 
 /// Where a scope stands that means no tool, and why it means none.
@@ -218,8 +252,7 @@ struct Entry {
     name: Spanned<String>,
     hash: Spanned<String>,
     scopes: Option<Vec<Spanned<String>>>,
-    #[serde(rename = "created")]
-    _created: Option<toml::Value>,
+    created: Option<toml::Value>,
 }
 
 #[cfg(test)]

@@ -44,12 +44,16 @@ pub(crate) struct TokenNew {
     #[arg(long, value_name = "FILE")]
     pub(crate) file: PathBuf,
 
-    /// Write the token to a new file that nobody else can read, in place of printing it
+    /// Write the token to a new file that nobody else can read, in place of printing it; its directory is made if it is not there
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+
+    /// Print a JSON object: `name`, `scopes`, and the `token` or with --out the file that it is in, `out`
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
-/// Print the names and scopes of a file of tokens
+/// Print the names and scopes of a file of tokens, and when each was made
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::TOKEN_LIST))]
 pub(crate) struct TokenList {

@@ -1,17 +1,18 @@
 //! `narrows token`: made, listed and revoked.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
+use narrows_remote::identity::Identity;
 use narrows_remote::tokens::{self, Tokens};
 use serde_json::json;
 
 use super::columns;
-use crate::cli::{Token, TokenCommand, TokenList};
+use crate::cli::{Token, TokenCommand, TokenList, TokenNew, TokenRevoke};
 use crate::failure::{Code, Failure};
 use crate::output;
 use crate::terminal::line;
@@ -19,23 +20,50 @@ use crate::terminal::line;
 /// Does what was asked for.
 pub(super) fn execute(args: &Token) -> Result<ExitCode, Failure> {
     match &args.command {
-        TokenCommand::New(args) => {
-            let scopes = (!args.scope.is_empty()).then_some(&args.scope[..]);
-            let make = || {
-                tokens::add(&args.file, &args.name, scopes, SystemTime::now())
-                    .map_err(|error| Failure::tokens(&args.file, &error))
-            };
-            match &args.out {
-                None => output::print(format!("{}\n", make()?).as_bytes())?,
-                Some(out) => write(out, make, &|| tokens::remove(&args.file, &args.name).is_ok())?,
-            }
-        }
+        TokenCommand::New(args) => make(args)?,
         TokenCommand::List(args) => list(args)?,
-        TokenCommand::Revoke(args) => {
-            tokens::remove(&args.file, &args.name).map_err(|error| Failure::tokens(&args.file, &error))?;
-        }
+        TokenCommand::Revoke(args) => revoke(args)?,
     }
     Ok(Code::Success.exit())
+}
+
+fn make(args: &TokenNew) -> Result<(), Failure> {
+    let TokenNew { name, scope, file, out, json } = args;
+    let scopes = (!scope.is_empty()).then_some(&scope[..]);
+    let make =
+        || tokens::add(file, name, scopes, SystemTime::now()).map_err(|error| Failure::tokens(file, &error));
+    let mut object = json!({"name": name, "scopes": scopes});
+    match out {
+        None => {
+            let token = make()?;
+            object["token"] = json!(token);
+            if !json {
+                return output::print(format!("{token}\n").as_bytes());
+            }
+        }
+        Some(out) => {
+            write(out, make, &|| tokens::remove(file, name).is_ok())?;
+            object["out"] = json!(out.display().to_string());
+            if !json {
+                output::complain(&format!(
+                    "{}\n",
+                    line(&format!("the token of {name} is in {}", out.display()))
+                ));
+            }
+        }
+    }
+    if *json { output::print(format!("{object}\n").as_bytes()) } else { Ok(()) }
+}
+
+fn revoke(args: &TokenRevoke) -> Result<(), Failure> {
+    let TokenRevoke { name, file } = args;
+    tokens::remove(file, name).map_err(|error| Failure::tokens(file, &error))?;
+    let mut told = format!("the token of {name} is revoked: whoever has it is let in no more");
+    if Tokens::read(file).is_ok_and(|left| left.identities().next().is_none()) {
+        told.push_str(&format!("; none is left in {}", file.display()));
+    }
+    output::complain(&format!("{}\n", line(&told)));
+    Ok(())
 }
 
 /// Writes what is made to a new file of ours alone, which is there before anything is made. What cannot be written is taken back.
@@ -44,19 +72,20 @@ fn write(
     make: impl FnOnce() -> Result<String, Failure>,
     take_back: &dyn Fn() -> bool,
 ) -> Result<(), Failure> {
+    let failed = |error: &std::io::Error| Failure::token_file(out, error);
+    let directory = out.parent().filter(|directory| !directory.as_os_str().is_empty());
+    if let Some(directory) = directory {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| failed(&error))?;
+    }
     let mut options = File::options();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(out)
-        .map_err(|error| Failure::token_file(out, &error))?;
+    let mut file =
+        options.write(true).create_new(true).mode(0o600).open(out).map_err(|error| failed(&error))?;
     let written = make().and_then(|token| {
         let written = file.write_all(format!("{token}\n").as_bytes()).and_then(|()| file.sync_all());
         written.map_err(|error| {
             // Nobody has it, so nobody is to be let in by it.
             take_back();
-            Failure::token_file(out, &error)
+            failed(&error)
         })
     });
     if written.is_err() {
@@ -69,14 +98,17 @@ fn write(
 fn list(args: &TokenList) -> Result<(), Failure> {
     let known = Tokens::read(&args.file).map_err(|error| Failure::tokens(&args.file, &error))?;
     let text = if args.json {
-        let all: Vec<_> =
-            known.identities().map(|who| json!({"name": who.name, "scopes": who.scopes})).collect();
+        let object = |(who, created): (&Identity, _)| json!({"name": who.name, "scopes": who.scopes, "created": created});
+        let all: Vec<_> = known.listed().map(object).collect();
         format!("{}\n", json!(all))
     } else {
-        let row = |scopes: Option<&Vec<String>>| scopes.map_or("everything".to_owned(), |all| all.join(" "));
-        let rows: Vec<_> =
-            known.identities().map(|who| [line(&who.name), line(&row(who.scopes.as_ref()))]).collect();
-        columns(["NAME", "SCOPES"], &rows)
+        let scopes =
+            |scopes: Option<&Vec<String>>| scopes.map_or("everything".to_owned(), |all| all.join(" "));
+        let row = |(who, created): (&Identity, Option<&str>)| {
+            [line(&who.name), line(&scopes(who.scopes.as_ref())), line(created.unwrap_or("-"))]
+        };
+        let rows: Vec<_> = known.listed().map(row).collect();
+        columns(["NAME", "SCOPES", "CREATED"], &rows)
     };
     output::print(text.as_bytes())
 }

@@ -6,11 +6,11 @@ use std::time::SystemTime;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use narrows_policy::check_scope;
+use narrows_policy::check_new_scope;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::place::{alone, real, replace};
-use super::{Digest, PREFIX, TokenError, Tokens, text};
+use super::{Digest, HEADER, PREFIX, TokenError, Tokens, text};
 use crate::identity::is_name;
 
 /// Makes a token for `name` and puts its hash into the file at `path`, which is made if it is not there. What is returned is the
@@ -28,7 +28,7 @@ pub fn add(
     if !is_name(name) {
         return Err(TokenError::Name(name.to_owned()));
     }
-    scopes.into_iter().flatten().try_for_each(|scope| check_scope(scope))?;
+    scopes.into_iter().flatten().try_for_each(|scope| check_new_scope(scope))?;
     let path = &real(path).map_err(failed)?;
     let _alone = alone(path).map_err(failed)?;
     let mut file = match text(path) {
@@ -43,7 +43,10 @@ pub fn add(
     let mut random = [0; 32];
     SystemRandom::new().fill(&mut random).map_err(|_| TokenError::Random)?;
     let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random));
-    if !file.is_empty() {
+    if file.is_empty() {
+        file.push_str(HEADER);
+    }
+    if file != HEADER {
         file.push_str(if file.ends_with('\n') { "\n" } else { "\n\n" });
     }
     file.push_str(&entry(name, Digest::of(&token), scopes, now));
@@ -80,7 +83,7 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH;
         let one = add(&path, "one", None, now).unwrap();
         fs::write(&path, format!("# mine\n{}", fs::read_to_string(&path).unwrap())).unwrap();
-        let scopes = ["read".to_owned(), "a \"b\"\n".to_owned()];
+        let scopes = ["read".to_owned(), "a\"b\"\\".to_owned()];
         let two = add(&path, "two", Some(&scopes), now).unwrap();
         assert_ne!(one, two);
         assert!(one.starts_with("nrw_") && one.len() == 47, "{}", one.len());
@@ -106,8 +109,10 @@ mod tests {
         let before = fs::read(&path).unwrap();
         assert!(matches!(add(&path, "one", None, now), Err(TokenError::Taken(_))));
         assert!(matches!(add(&path, "o ne", None, now), Err(TokenError::Name(_))));
-        let scopes = ["kind:read".to_owned(), "kind:exec".to_owned()];
-        assert!(matches!(add(&path, "two", Some(&scopes), now), Err(TokenError::Scope(_))));
+        for bad in ["kind:exec", "foo bar"] {
+            let scopes = ["kind:read".to_owned(), bad.to_owned()];
+            assert!(matches!(add(&path, "two", Some(&scopes), now), Err(TokenError::Scope(_))), "{bad}");
+        }
         assert_eq!(fs::read(&path).unwrap(), before);
         fs::write(&path, "broken").unwrap();
         assert!(matches!(add(&path, "two", None, now), Err(TokenError::Syntax { .. })));

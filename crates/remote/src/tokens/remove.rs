@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::place::{alone, real, replace};
-use super::{TokenError, Tokens, text};
+use super::{HEADER, TokenError, Tokens, text};
 
 /// Takes the token of `name` out of the file at `path`. Whoever has it is let in no more.
 ///
@@ -25,7 +25,9 @@ pub fn remove(path: &Path, name: &str) -> Result<(), TokenError> {
     if names(&Tokens::parse(path, &rest)?) != left {
         return Err(TokenError::Form(path.to_owned()));
     }
-    replace(path, &rest).map_err(failed)
+    // What is left is still to be known as what it is.
+    let rest = if rest.trim().is_empty() { HEADER } else { &rest };
+    replace(path, rest).map_err(failed)
 }
 
 /// The text without the entry that is the one: from its `[[token]]` to the next.
@@ -46,7 +48,7 @@ fn without(file: &str, is_it: impl Fn(&str) -> bool) -> String {
 mod tests {
     use std::time::SystemTime;
 
-    use super::super::{Digest, add};
+    use super::super::{Digest, add, is_marked};
     use super::*;
 
     #[test]
@@ -63,6 +65,25 @@ mod tests {
         assert!(matches!(remove(&path, "b"), Err(TokenError::Absent(_))));
         assert!(add(&path, "b", None, SystemTime::UNIX_EPOCH).is_ok());
         assert!(matches!(remove(&directory.path().join("none"), "b"), Err(TokenError::Io { .. })));
+    }
+
+    #[test]
+    fn a_file_without_a_token_is_known_as_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("any.toml");
+        let written = || std::fs::read_to_string(&path).unwrap();
+        for begin in ["", "[[token]]\nname = \"z\"\nhash = \"n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg\"\n"]
+        {
+            std::fs::write(&path, begin).unwrap();
+            add(&path, "a", None, SystemTime::UNIX_EPOCH).unwrap();
+            remove(&path, "a").unwrap();
+            if !begin.is_empty() {
+                assert!(!is_marked(&written()), "what is its owner's stays");
+                remove(&path, "z").unwrap();
+            }
+            assert_eq!(written().trim_end(), HEADER.trim_end());
+            assert!(is_marked(&written()) && Tokens::read(&path).is_ok());
+        }
     }
 
     #[test]
