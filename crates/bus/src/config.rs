@@ -21,7 +21,7 @@ mod web;
 pub use here::Here;
 pub use mistake::{Mistake, Place, Warning};
 pub use read::{Inspected, inspect, read};
-pub use web::{Auth, Tls, Web, host, origin};
+pub use web::{Auth, MAKES_TOKENS, TAKES_PEM, Tls, Web, host, origin};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -41,6 +41,35 @@ impl Listen {
 }
 
 impl Door {
+    /// Whether nobody can listen at both: one port has one listener, whatever is spoken there. Every port 0 is another one.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self.port(), other.port()) {
+            (Some(one), Some(other)) => is_same(one, other),
+            _ => self == other,
+        }
+    }
+
+    /// What to do about one that is the same as `other`, if they are meant to be two.
+    #[must_use]
+    pub fn instead(&self, other: &Self) -> Option<&'static str> {
+        match (self, other) {
+            (Self::Web(one), Self::Web(other)) if one.path != other.path => {
+                Some("a port has one path: take another port for the other one")
+            }
+            _ => None,
+        }
+    }
+
+    /// The host and the port of a place that has one.
+    pub(super) fn port(&self) -> Option<&str> {
+        match self {
+            Self::Tcp(address) => Some(address),
+            Self::Web(web) => Some(&web.address),
+            Self::Stdio | Self::Unix(_) => None,
+        }
+    }
+
     /// Reads `HOST:PORT`; the host must be of this machine.
     ///
     /// # Errors

@@ -2,11 +2,14 @@
 
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 use narrows_process::{Controller, Limits, SpawnError};
+use rustix::fs::Access;
 
 use super::item::shown;
 use super::notes::Notes;
+use super::read::Needed;
 use super::{Placed, Pool};
 use crate::driver::{most_descriptors, needed_descriptors};
 
@@ -54,12 +57,18 @@ impl Here<'_> {
                 let what = format!("{:?} exists and is not a socket", path.display().to_string());
                 let hint = "name another path, or remove that file yourself";
                 notes.mistake(*at, what, Some(hint.to_owned()));
+            } else if let Some(above) = impassable(path) {
+                let what = format!(
+                    "no socket can be made there: {:?} is no directory in which this user may make something",
+                    above.display().to_string()
+                );
+                notes.mistake(*at, what, Some("name a path in a directory of your own".to_owned()));
             }
         }
-        for (path, at) in &placed.files {
+        for Needed { path, at, hint } in &placed.files {
             if let Err(error) = std::fs::File::open(path) {
                 let what = format!("{:?} cannot be read: {error}", path.display().to_string());
-                notes.mistake(*at, what, None);
+                notes.mistake(*at, what, Some((*hint).to_owned()));
             }
         }
         let (needed, most) = (needed_descriptors(&placed.config), most_descriptors());
@@ -102,12 +111,40 @@ impl Here<'_> {
     }
 }
 
+/// What of the directories to a socket is there, if nothing more can be made in it.
+fn impassable(path: &Path) -> Option<&Path> {
+    let here = |above: &&Path| !above.as_os_str().is_empty() && above.symlink_metadata().is_ok();
+    let above = path.ancestors().skip(1).find(here)?;
+    let may = rustix::fs::access(above, Access::WRITE_OK | Access::EXEC_OK).is_ok();
+    (!above.is_dir() || !may).then_some(above)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::super::inspect;
     use super::*;
+
+    #[test]
+    fn a_socket_that_cannot_be_made_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("file"), "").unwrap();
+        let check = |socket: &str, expected: bool| {
+            let text = format!(
+                "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"narrows\"]\n[admin]\nsocket = \"{socket}\"\n"
+            );
+            let here = Here { environment: &[], ours: "narrows" };
+            let mistakes = inspect(&text, &place.path().join("bus.toml"), Some(here)).mistakes;
+            let told = mistakes
+                .iter()
+                .any(|mistake| mistake.place.line == 6 && mistake.what.contains("no socket can be made"));
+            assert_eq!((told, mistakes.len()), (expected, usize::from(expected)), "{socket} {mistakes:?}");
+        };
+        check("new/deep/admin.sock", false);
+        check("admin.sock", false);
+        check("file/admin.sock", true);
+        check("file/deep/admin.sock", true);
+        check("/proc/no/admin.sock", !rustix::process::geteuid().is_root());
+    }
 
     #[test]
     fn a_wrong_directory_hides_no_wrong_command_and_none_is_hidden_by_one() {

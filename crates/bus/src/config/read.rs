@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::here::{Here, Spots};
-use super::mistake::{Mistake, Warning};
+use super::mistake::{Mistake, Place, Warning};
 use super::notes::Notes;
 use super::{Config, json, settings, stdio_bus, tree};
 
@@ -13,8 +13,17 @@ pub(super) struct Placed {
     pub(super) spots: Vec<Spots>,
     /// The paths of unix sockets, and the bytes where they stand.
     pub(super) sockets: Vec<(PathBuf, usize)>,
-    /// The paths of files that must be there, and the bytes where they stand.
-    pub(super) files: Vec<(PathBuf, usize)>,
+    /// Files that must be there.
+    pub(super) files: Vec<Needed>,
+}
+
+/// A file that must be there.
+pub(super) struct Needed {
+    pub(super) path: PathBuf,
+    /// The byte where it is named.
+    pub(super) at: usize,
+    /// What to do if it is not there.
+    pub(super) hint: &'static str,
 }
 
 /// All that can be said about a file.
@@ -26,6 +35,8 @@ pub struct Inspected {
     pub mistakes: Vec<Mistake>,
     /// What its owner should know, in the order of the file.
     pub warnings: Vec<Warning>,
+    /// The files that a bus with it reads, and where they are named.
+    pub files: Vec<(PathBuf, Place)>,
 }
 
 /// Reads the text of the file at `path`: `bus.toml`, or the JSON of stdio Bus. Relative paths in a `bus.toml` are meant
@@ -34,7 +45,7 @@ pub struct Inspected {
 /// # Errors
 /// With all mistakes, in the order of the file.
 pub fn read(text: &str, path: &Path) -> Result<(Config, Vec<Warning>), Vec<Mistake>> {
-    let Inspected { config, mistakes, warnings } = inspect(text, path, None);
+    let Inspected { config, mistakes, warnings, .. } = inspect(text, path, None);
     config.map(|config| (config, warnings)).ok_or(mistakes)
 }
 
@@ -54,7 +65,9 @@ pub fn inspect(text: &str, path: &Path, here: Option<Here<'_>>) -> Inspected {
     if let (Some(placed), Some(here)) = (&placed, here) {
         here.look(&notes, placed);
     }
+    let named = placed.iter().flat_map(|placed| &placed.files);
+    let files = named.map(|file| (file.path.clone(), notes.place(file.at))).collect();
     let (mistakes, warnings) = notes.finish();
     let config = placed.map(|placed| placed.config).filter(|_| mistakes.is_empty());
-    Inspected { config, mistakes, warnings }
+    Inspected { config, mistakes, warnings, files }
 }

@@ -1,11 +1,12 @@
 //! `bus.toml`: what may stand in it, and what it means.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use super::address::{FOR_OPERATORS, is_same, loopback, plain, socket};
 use super::item::{Item, Table, shown};
 use super::nearest::nearest;
+use super::read::Needed;
 use super::tree::{Kind, Node};
 use super::unit::{duration, shown_duration, shown_size, size};
 use super::{Admin, Auth, Config, Door, LADDER, Limits, Listen, Pool, Protocol, Share};
@@ -96,7 +97,7 @@ pub(super) fn read(notes: &Notes<'_>, node: &Node, base: &Path) -> Option<Placed
     let listen: Vec<Listen> = listen.into_iter().map(|(listen, _)| listen).collect();
     turned_away(notes, &listen, pools.iter().zip(&spots));
     let taken = |port: &str| {
-        listen.iter().any(|listen| port_of(&listen.at).is_some_and(|address| is_same(address, port)))
+        listen.iter().any(|listen| listen.at.port().is_some_and(|address| is_same(address, port)))
     };
     if none("listen") {
         notes.warning(0, "there is no [[listen]]: nobody can come in unless --listen says where");
@@ -136,7 +137,7 @@ fn listen<'a>(
     table: Table<'a>,
     base: &Path,
     pools: &[&str],
-    files: &mut Vec<(PathBuf, usize)>,
+    files: &mut Vec<Needed>,
 ) -> Option<(Listen, Item<'a>)> {
     let usual = [
         ("token", "tokens stand in a file: auth = \"token\", tokens = \"tokens.toml\""),
@@ -197,24 +198,11 @@ fn turned_away<'a>(
     }
 }
 
-/// The host and the port of a place that has one.
-fn port_of(door: &Door) -> Option<&str> {
-    match door {
-        Door::Tcp(address) => Some(address),
-        Door::Web(web) => Some(&web.address),
-        Door::Stdio | Door::Unix(_) => None,
-    }
-}
-
-/// Complains about places that are listened on twice. Every port 0 is another one.
+/// Complains about places that are listened on twice.
 fn unique(listen: &[(Listen, Item<'_>)]) {
-    let same = |one: &Door, other: &Door| match (port_of(one), port_of(other)) {
-        (Some(one), Some(other)) => is_same(one, other),
-        _ => one == other,
-    };
     for (index, (one, url)) in listen.iter().enumerate() {
-        if listen[..index].iter().any(|(other, _)| same(&other.at, &one.at)) {
-            url.fail("is listened on already", None);
+        if let Some((other, _)) = listen[..index].iter().find(|(other, _)| other.at.is_same(&one.at)) {
+            url.fail("is listened on already", one.at.instead(&other.at).map(str::to_owned));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Whole files, right and wrong.
 
+mod abilities;
 mod web;
 
 use std::path::Path;
@@ -396,7 +397,7 @@ memory = "1GiB"
 pids = 7
 "#;
     let here = Here { environment: &[], ours: "narrows" };
-    let Inspected { config, mistakes, mut warnings } = inspect(text, Path::new("bus.toml"), Some(here));
+    let Inspected { config, mistakes, mut warnings, .. } = inspect(text, Path::new("bus.toml"), Some(here));
     assert_eq!(config, None);
     let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
     assert_snapshot!(lines.join("\n"), @r#"
@@ -547,7 +548,7 @@ fn value() -> impl Strategy<Value = String> {
 fn judge(text: &str, path: &str) -> Result<(), TestCaseError> {
     let lines = text.lines().count().max(1);
     let here = Here { environment: &[], ours: "narrows" };
-    let Inspected { config, mistakes, warnings } = inspect(text, Path::new(path), Some(here));
+    let Inspected { config, mistakes, warnings, .. } = inspect(text, Path::new(path), Some(here));
     prop_assert_eq!(config.is_none(), !mistakes.is_empty(), "refused without a reason: {}", text);
     if let Some(config) = config {
         prop_assert!(!shown::toml(&config).is_empty());

@@ -9,6 +9,12 @@ use super::address::host_and_port;
 /// The usual path.
 const USUAL: &str = "/acp";
 
+/// What to do about a file of tokens that cannot be used.
+pub const MAKES_TOKENS: &str = "`narrows token new NAME --file FILE` makes a file of tokens, and adds to one";
+
+/// What to do about a certificate or a key that cannot be used.
+pub const TAKES_PEM: &str = "it takes a certificate and its private key, both in PEM form";
+
 /// Who is let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth {

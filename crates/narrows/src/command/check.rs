@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
-use narrows_bus::config::{self, Config, Here, Inspected, Mistake, Pool, Warning};
+use narrows_bus::config::{self, Config, Here, Inspected, Mistake, Place, Pool, Warning};
 use serde_json::{Value, json};
 
 use crate::cli::{CheckFiles, CheckFormat};
@@ -38,7 +38,7 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
             continue;
         }
         if let Some(names) = Names::of(path) {
-            if !names.check(path, json)? {
+            if !names.check(path, args.strict, json)? {
                 code = Code::Usage;
             }
             continue;
@@ -48,7 +48,7 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
             let manifest = pool.manifest.as_deref();
             let served = manifest.map(|manifest| manifests::check_served(manifest, args.strict, json));
             let identities = pool.identities.as_deref();
-            let known = identities.map(|identities| Names::Identities.check(identities, json));
+            let known = identities.map(|identities| Names::Identities.check(identities, args.strict, json));
             if ![served, known].into_iter().flatten().collect::<Result<Vec<_>, _>>()?.iter().all(|ok| *ok) {
                 code = Code::Usage;
             }
@@ -78,8 +78,10 @@ fn governed(outcome: &Result<Inspected, Failure>) -> impl Iterator<Item = &Pool>
 
 /// The same with what is wrong with the files that a bus would read at its start.
 fn with_files(mut inspected: Inspected) -> Inspected {
-    let mistakes = inspected.config.as_ref().map(names::of_bus).unwrap_or_default();
-    inspected.warnings.extend(inspected.config.as_ref().map(names::strange).unwrap_or_default());
+    let Some(config) = &inspected.config else { return inspected };
+    let (mistakes, strange) = names::of_bus(config, &inspected.files);
+    inspected.warnings.extend(strange);
+    inspected.warnings.extend(names::strange(config));
     if mistakes.is_empty() { inspected } else { Inspected { config: None, mistakes, ..inspected } }
 }
 
@@ -109,15 +111,17 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
 fn complain(outcome: &Result<Inspected, Failure>) {
     let colour = Colour::of_stderr();
     match outcome {
-        Ok(Inspected { mistakes, warnings, .. }) => {
-            for mistake in mistakes {
-                output::complain(&Failure::mistake(mistake).render(colour));
-            }
-            for warning in warnings {
-                output::complain(&format!("warning: {}\n", line(&warning.to_string())));
-            }
-        }
+        Ok(Inspected { mistakes, warnings, .. }) => complain_of(mistakes, warnings),
         Err(failure) => output::complain(&failure.render(colour)),
+    }
+}
+
+fn complain_of(mistakes: &[Mistake], warnings: &[Warning]) {
+    for mistake in mistakes {
+        output::complain(&Failure::mistake(mistake).render(Colour::of_stderr()));
+    }
+    for warning in warnings {
+        output::complain(&format!("warning: {}\n", line(&warning.to_string())));
     }
 }
 
@@ -139,9 +143,9 @@ fn object(path: &Path, outcome: &Result<Inspected, Failure>, args: &CheckFiles) 
     let file = path.display().to_string();
     let inspected = match outcome {
         Ok(inspected) => inspected,
-        Err(failure) => return json!({"file": file, "ok": false, "error": failure.message()}),
+        Err(failure) => return unread(&file, failure),
     };
-    let warnings: Vec<Value> = inspected.warnings.iter().map(warning).collect();
+    let warnings: Vec<Value> = inspected.warnings.iter().map(|it| warning(it, &file)).collect();
     let Some(config) = &inspected.config else {
         let mistakes: Vec<Value> = inspected.mistakes.iter().map(|mistake| told(mistake, &file)).collect();
         return json!({"file": file, "ok": false, "mistakes": mistakes, "warnings": warnings});
@@ -159,12 +163,24 @@ fn object(path: &Path, outcome: &Result<Inspected, Failure>, args: &CheckFiles) 
     object
 }
 
-fn warning(Warning { place, what }: &Warning) -> Value {
-    json!({"line": place.line, "column": place.column, "message": what})
+/// What cannot be read at all, as a mistake at its beginning.
+fn unread(file: &str, failure: &Failure) -> Value {
+    let mistake =
+        json!({"line": 1, "column": 1, "message": failure.message(), "hint": failure.hints().first()});
+    json!({"file": file, "ok": false, "mistakes": [mistake], "warnings": []})
+}
+
+fn warning(Warning { place, what }: &Warning, file: &str) -> Value {
+    elsewhere(json!({"line": place.line, "column": place.column, "message": what}), place, file)
 }
 
 fn told(Mistake { place, what, hint }: &Mistake, file: &str) -> Value {
-    let mut object = json!({"line": place.line, "column": place.column, "message": what, "hint": hint});
+    let object = json!({"line": place.line, "column": place.column, "message": what, "hint": hint});
+    elsewhere(object, place, file)
+}
+
+/// The same with the file it is about, if that is another one.
+fn elsewhere(mut object: Value, place: &Place, file: &str) -> Value {
     if place.file != file {
         object["file"] = json!(place.file);
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use narrows_bus::config::{MAKES_TOKENS, TAKES_PEM};
 use narrows_remote::server::ReloadError;
 use narrows_remote::tls::{FileFault, TlsError};
 use narrows_remote::tokens::TokenError;
@@ -12,7 +13,7 @@ use crate::terminal::line;
 pub(crate) fn about_tokens(error: &TokenError) -> String {
     match error {
         TokenError::Exposed(path) => unwritable(path),
-        _ => "`narrows token new NAME --file FILE` makes a file of tokens, and adds to one".to_owned(),
+        _ => MAKES_TOKENS.to_owned(),
     }
 }
 
@@ -32,7 +33,7 @@ pub(crate) fn about_tls(error: &TlsError) -> String {
                 .to_owned()
         }
         TlsError::File { .. } | TlsError::Pair { .. } | TlsError::Unable(_) => {
-            "it takes a certificate and its private key, both in PEM form".to_owned()
+            TAKES_PEM.to_owned()
         }
     }
 }

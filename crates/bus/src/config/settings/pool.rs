@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::super::{Pool, Spots};
-use super::{Item, Kind, Notes, Protocol, Share, Table, bytes, plain, set, shown};
+use super::{Item, Kind, Notes, Protocol, Share, Table, bytes, nearest, plain, set, shown};
 
 /// What may stand in `[[pool]]`.
 const POOL: &[&str] = &[
@@ -33,6 +33,11 @@ const USUAL: &[(&str, &str)] = &[
     ("id", "did you mean `name`?"),
     ("whole_env", "write pass_env = [\"*\"] to pass on every variable"),
 ];
+
+/// What version 1 of ACP knows that clients can do, and of it what they can do with files.
+const ABILITIES: &[&str] =
+    &["fs", "terminal", "session", "subagents", "plan", "auth", "elicitation", "nes", "positionEncodings"];
+const FILES: &[&str] = &["readTextFile", "writeTextFile"];
 
 /// The most workers that a pool may have.
 pub(super) const MOST: u64 = 10_000;
@@ -85,6 +90,9 @@ pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
     set(table, "memory", &mut pool.memory, |item| bytes(item, 1 << 20, u64::MAX).map(Some));
     set(table, "pids", &mut pool.pids, |item| item.count(1, 1 << 22).map(Some));
     without_effect(table, &pool);
+    if pool.protocol == Protocol::V1 {
+        abilities(table);
+    }
     fits_a_gate(table, &pool);
     let at_name = table.get("name").map_or(table.at, |item| item.node.at);
     let at = |key: &str| table.get(key).map(|item| item.node.at);
@@ -161,6 +169,27 @@ fn without_effect(table: Table<'_>, pool: &Pool) {
         warn("mix_identities", pool.mix_identities, shared);
     } else if pool.protocol == Protocol::JsonRpc {
         warn("client_capabilities", told, "means nothing with protocol = \"jsonrpc\"");
+    }
+}
+
+/// Warns of what workers are told that clients can do, and would not understand.
+fn abilities(table: Table<'_>) {
+    // What is no table is told elsewhere, or is the agent's to understand.
+    fn within<'a>(table: Table<'a>, key: &str) -> Option<Table<'a>> {
+        table.get(key).filter(|item| matches!(item.node.kind, Kind::Table(_))).and_then(Item::table)
+    }
+    let Some(all) = within(table, "client_capabilities") else { return };
+    let files = within(all, "fs");
+    for (table, known) in [(Some(all), ABILITIES), (files, FILES)] {
+        // What begins so is everybody's own.
+        let strange = |item: &Item<'_>| !known.contains(&item.name) && !item.name.starts_with('_');
+        for item in table.into_iter().flat_map(Table::items).filter(strange) {
+            let plain = |name: &str| name.replace(['_', '-'], "").to_ascii_lowercase();
+            let same = known.iter().copied().find(|known| plain(known) == plain(item.name));
+            let near = same.or_else(|| nearest(item.name, known.iter().copied()));
+            let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            item.warn(&format!("is nothing that ACP knows clients to be able to do{hint}"));
+        }
     }
 }
 

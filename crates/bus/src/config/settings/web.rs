@@ -1,8 +1,9 @@
 //! `[[listen]]` for HTTP and WebSocket: who is let in, and by which names.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::super::web::{Auth, Tls, Web, host, origin};
+use super::super::read::Needed;
+use super::super::web::{Auth, MAKES_TOKENS, TAKES_PEM, Tls, Web, host, origin};
 use super::{Item, Kind, Table, plain};
 
 /// What may stand in `tls`.
@@ -28,25 +29,24 @@ pub(super) fn none_of_it(table: Table<'_>) {
     }
 }
 
-/// Reads the rest of what is said of a place. Relative paths are meant from `base`. Also tells the files that it needs,
-/// and the bytes where they stand.
-pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, base: &Path) -> Vec<(PathBuf, usize)> {
+/// Reads the rest of what is said of a place. Relative paths are meant from `base`. Also tells the files that it needs.
+pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, base: &Path) -> Vec<Needed> {
     let auths = [Auth::None, Auth::Token, Auth::Mtls].map(|auth| (auth.name(), auth));
     if let Some(auth) = table.get("auth") {
         let Some(auth) = auth.one_of(&auths) else { return Vec::new() };
         web.auth = auth;
     }
     let mut files = Vec::new();
-    let mut file = |item: Item<'_>| {
+    let mut file = |item: Item<'_>, hint: &'static str| {
         let path = item.parsed(|text| plain(text).map(|path| base.join(path)))?;
-        files.push((path.clone(), item.node.at));
+        files.push(Needed { path: path.clone(), at: item.node.at, hint });
         Some(path)
     };
-    web.tokens = table.get("tokens").and_then(&mut file);
+    web.tokens = table.get("tokens").and_then(|item| file(item, MAKES_TOKENS));
     if let Some(item) = table.get("tls").and_then(Item::table) {
         item.only(TLS, &[("ca", "did you mean `client_ca`?")]);
         let mut needed = |key: &str| match item.get(key) {
-            Some(item) => file(item),
+            Some(item) => file(item, TAKES_PEM),
             None => {
                 let hint = "write tls = { cert = \"cert.pem\", key = \"key.pem\" }";
                 item.fail(format!("`{key}` is missing in `tls`"), hint);
@@ -54,7 +54,7 @@ pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, base: &Path) 
             }
         };
         let (cert, key) = (needed("cert").unwrap_or_default(), needed("key").unwrap_or_default());
-        let client_ca = item.get("client_ca").and_then(&mut file);
+        let client_ca = item.get("client_ca").and_then(|item| file(item, TAKES_PEM));
         web.tls = Some(Tls { cert, key, client_ca });
     }
     web.origins = texts(table, "origins", "write origins = [\"https://app.example\"]", origin);

@@ -23,7 +23,7 @@ pub(super) fn check(path: &Path, strict: bool, json: bool) -> Result<bool, Failu
         Ok(files) => files,
         Err(failure) => {
             match json {
-                true => print(&json!({"file": shown(path), "ok": false, "error": failure.message()}))?,
+                true => print(&super::unread(&shown(path), &failure))?,
                 false => output::complain(&failure.render(Colour::of_stderr())),
             }
             return Ok(false);

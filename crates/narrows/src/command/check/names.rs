@@ -1,17 +1,18 @@
 //! Files that say who may come in: tokens and identities, by themselves or because a bus needs them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use narrows_bus::config::{Config, Door, Mistake, Place, Warning, Web};
 use narrows_remote::tls::{self, TlsError};
-use narrows_remote::tokens::{TokenError, Tokens};
+use narrows_remote::tokens::{self, Fault, Inspected, TokenError};
 use serde_json::{Value, json};
 
 use crate::command::serve::guests;
 use crate::command::web::tls_files;
-use crate::failure::{Failure, about_tls, about_tokens};
+use crate::failure::{Failure, IDENTITIES, about_tls, about_tokens};
+use crate::nearest::nearest;
 use crate::output;
-use crate::terminal::{Colour, line};
+use crate::terminal::line;
 
 /// What such a file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,56 +22,71 @@ pub(super) enum Names {
 }
 
 impl Names {
-    /// Which of them a file is, by what stands in it, or if that cannot be read, by its name.
+    /// Which of them a file is: by what stands in it, by its mark if nothing does, and if that does not tell, by its name.
     pub(super) fn of(path: &Path) -> Option<Self> {
-        let table = super::read(path).ok().and_then(|text| text.parse::<toml::Table>().ok());
+        let text = super::read(path).unwrap_or_default();
+        let table = text.parse::<toml::Table>().unwrap_or_default();
+        let has = |key: &str| table.contains_key(key);
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let is = |key: &str, file: &str| match &table {
-            Some(table) => table.contains_key(key),
-            None => name == file,
-        };
-        if is("token", "tokens.toml") {
-            Some(Self::Tokens)
-        } else {
-            is("identity", "identities.toml").then_some(Self::Identities)
+        match name {
+            _ if has("token") => Some(Self::Tokens),
+            _ if has("identity") => Some(Self::Identities),
+            _ if has("listen") || has("pool") => None,
+            _ if tokens::is_marked(&text) => Some(Self::Tokens),
+            "tokens.toml" => Some(Self::Tokens),
+            "identities.toml" => Some(Self::Identities),
+            _ => None,
         }
     }
 
     /// Tells everything about it, and whether it can be used.
-    pub(super) fn check(self, path: &Path, json: bool) -> Result<bool, Failure> {
-        let wrong = match self {
-            Self::Tokens => Tokens::read(path).err().map(|error| Failure::tokens(path, &error)),
-            Self::Identities => guests::check_file(path).err(),
+    pub(super) fn check(self, path: &Path, strict: bool, json: bool) -> Result<bool, Failure> {
+        let (mistakes, warnings) = match self {
+            Self::Tokens => of_tokens(path, None),
+            Self::Identities => (of_identities(path).into_iter().collect(), Vec::new()),
         };
+        let ok = mistakes.is_empty() && (!strict || warnings.is_empty());
         let file = path.display().to_string();
-        match (&wrong, json) {
-            (Some(failure), true) => {
-                print(&json!({"file": file, "ok": false, "error": failure.message()}))?;
+        if json {
+            let mistakes: Vec<Value> = mistakes.iter().map(|it| super::told(it, &file)).collect();
+            let warnings: Vec<Value> = warnings.iter().map(|it| super::warning(it, &file)).collect();
+            let object = json!({"file": file, "ok": ok, "mistakes": mistakes, "warnings": warnings});
+            output::print(format!("{object}\n").as_bytes())?;
+        } else {
+            super::complain_of(&mistakes, &warnings);
+            if mistakes.is_empty() {
+                output::print(format!("{}\n", line(&format!("{file}: valid"))).as_bytes())?;
             }
-            (None, true) => print(&json!({"file": file, "ok": true}))?,
-            (Some(failure), false) => output::complain(&failure.render(Colour::of_stderr())),
-            (None, false) => output::print(format!("{}\n", line(&format!("{file}: valid"))).as_bytes())?,
         }
-        Ok(wrong.is_none())
+        Ok(ok)
     }
 }
 
-fn print(object: &Value) -> Result<(), Failure> {
-    output::print(format!("{object}\n").as_bytes())
-}
-
-/// What is wrong with the files that a bus reads when it starts, each as a mistake of its own file.
-pub(super) fn of_bus(config: &Config) -> Vec<Mistake> {
-    let mut mistakes = Vec::new();
+/// What is wrong with the files that a bus reads when it starts, each as a mistake of its own file, and what is strange in
+/// them. `named` says where the bus names them.
+pub(super) fn of_bus(config: &Config, named: &[(PathBuf, Place)]) -> (Vec<Mistake>, Vec<Warning>) {
+    let (mut mistakes, mut warnings) = (Vec::new(), Vec::new());
     let webs = config.listen.iter().filter_map(|listen| match &listen.at {
         Door::Web(web) => Some(web),
         _ => None,
     });
     for web in webs {
-        mistakes.extend(web.tokens.as_deref().and_then(unreadable_tokens));
-        mistakes.extend(unusable_tls(web));
+        if let Some(path) = &web.tokens {
+            let (wrong, strange) = of_tokens(path, place_of(path, named));
+            mistakes.extend(wrong);
+            warnings.extend(strange);
+        }
+        mistakes.extend(unusable_tls(web, named));
     }
-    mistakes
+    // Several listeners may have one file.
+    mistakes.dedup();
+    warnings.dedup();
+    (mistakes, warnings)
+}
+
+/// Where a bus names a file.
+fn place_of<'a>(path: &Path, named: &'a [(PathBuf, Place)]) -> Option<&'a Place> {
+    named.iter().find(|(other, _)| other == path).map(|(_, place)| place)
 }
 
 /// What is strange in the identities of gates: whom a bus knows by a token or a certificate it names otherwise.
@@ -90,35 +106,100 @@ pub(super) fn strange(config: &Config) -> Vec<Warning> {
     never.collect()
 }
 
-fn unreadable_tokens(path: &Path) -> Option<Mistake> {
-    let error = Tokens::read(path).err()?;
-    let hint = about_tokens(&error);
-    let (line, column, what) = match error {
-        TokenError::Syntax { line, column, error, .. } => (line, column, error),
-        TokenError::Io { error, .. } => (1, 1, format!("the tokens cannot be read: {error}")),
+/// What is wrong with a file of tokens and what is strange in it. That there are none is told where they are asked for.
+fn of_tokens(path: &Path, asked: Option<&Place>) -> (Vec<Mistake>, Vec<Warning>) {
+    let Inspected { mistakes, warnings, tokens } = match tokens::inspect(path) {
+        Ok(inspected) => inspected,
+        Err(error) => return (vec![unreadable(path, &error)], Vec::new()),
+    };
+    let at = |fault: &Fault| Place { file: shown(path), line: fault.line, column: fault.column };
+    let wrong = |fault: &Fault| {
+        let near = fault.stranger.as_ref().map(|(key, known)| match nearest(key, known.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("what may stand there: {}", known.join(", ")),
+        });
+        Mistake { place: at(fault), what: fault.what.clone(), hint: near }
+    };
+    let mistakes: Vec<Mistake> = mistakes.iter().map(wrong).collect();
+    let strange = |fault: &Fault| Warning { place: at(fault), what: fault.what.clone() };
+    let mut warnings: Vec<Warning> = warnings.iter().map(strange).collect();
+    if tokens == 0 && mistakes.is_empty() {
+        let place = asked.cloned().unwrap_or_else(|| Place { file: shown(path), line: 1, column: 1 });
+        let file = path.display();
+        let what = format!(
+            "there is no token, so nobody can come in: `narrows token new NAME --file {file}` makes one"
+        );
+        warnings.push(Warning { place, what });
+    }
+    (mistakes, warnings)
+}
+
+fn unreadable(path: &Path, error: &TokenError) -> Mistake {
+    let what = match error {
+        TokenError::Io { error, .. } => format!("the tokens cannot be read: {error}"),
         error => {
             let what = error.to_string();
             // The name of the file stands before it already.
             let named = format!("{}: ", path.display());
-            (1, 1, what.strip_prefix(&named).unwrap_or(&what).to_owned())
+            what.strip_prefix(&named).unwrap_or(&what).to_owned()
         }
     };
-    Some(mistake(path, (line, column), what, hint))
+    mistake(path, (1, 1), what, about_tokens(error))
 }
 
-fn unusable_tls(web: &Web) -> Option<Mistake> {
+fn of_identities(path: &Path) -> Option<Mistake> {
+    let (line, column, what) = guests::fault(path)?;
+    Some(mistake(path, (line, column), what, IDENTITIES.to_owned()))
+}
+
+/// Of one file it is told there, of several that do not fit together where the bus names them.
+fn unusable_tls(web: &Web, named: &[(PathBuf, Place)]) -> Option<Mistake> {
     let files = tls_files(web)?;
     let error = tls::server_config(&files).err()?;
     let hint = about_tls(&error);
     let (path, what) = match &error {
-        TlsError::File { path, fault } => (path, fault.to_string()),
+        TlsError::File { path, fault } => return Some(mistake(path, (1, 1), fault.to_string(), hint)),
         TlsError::Strangers { key, .. } => (key, error.to_string()),
         TlsError::Pair { .. } | TlsError::Unable(_) => (&files.cert, error.to_string()),
     };
-    Some(mistake(path, (1, 1), what, hint))
+    let place = place_of(path, named).cloned();
+    let place = place.unwrap_or_else(|| Place { file: shown(path), line: 1, column: 1 });
+    Some(Mistake { place, what, hint: Some(hint) })
 }
 
 fn mistake(path: &Path, (line, column): (usize, usize), what: String, hint: String) -> Mistake {
-    let place = Place { file: path.display().to_string(), line, column };
-    Mistake { place, what, hint: Some(hint) }
+    Mistake { place: Place { file: shown(path), line, column }, what, hint: Some(hint) }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_known_by_what_stands_in_it_then_by_its_mark_then_by_its_name() {
+        let place = tempfile::tempdir().expect("a directory");
+        let check = |name: &str, text: &str, expected: Option<Names>| {
+            let path = place.path().join(name);
+            std::fs::write(&path, text).expect("it can be written");
+            assert_eq!(Names::of(&path), expected, "{name} {text:?}");
+        };
+        let (token, identities) = (Some(Names::Tokens), Some(Names::Identities));
+        check("a", "[[token]]", token);
+        check("a", "[[identity]]", identities);
+        check("a", "", None);
+        check("bus.toml", "", None);
+        check("tokens.toml", "", token);
+        check("tokens.toml", "[[tokn]]", token);
+        check("tokens.toml", "no toml", token);
+        check("tokens.toml", "[[listen]]", None);
+        check("identities.toml", "", identities);
+        let path = place.path().join("made");
+        tokens::add(&path, "a", None, std::time::SystemTime::UNIX_EPOCH).expect("it is made");
+        tokens::remove(&path, "a").expect("it is there");
+        assert_eq!(Names::of(&path), token);
+    }
 }

@@ -221,6 +221,16 @@ pub(in crate::command) fn check_file(path: &Path) -> Result<(), Failure> {
     read(path).map(drop)
 }
 
+/// What is wrong with a file that says who may come in: the line, the column, and what.
+pub(in crate::command) fn fault(path: &Path) -> Option<(usize, usize, String)> {
+    let text = match check::read(path) {
+        Ok(text) => text,
+        Err(error) => return Some((1, 1, format!("the identities cannot be read: {error}"))),
+    };
+    let GuestsError { line, column, fault } = parse(&text).err()?;
+    Some((line, column, fault.to_string()))
+}
+
 /// Those in a file who never come where a bus says who they are: the name, its line and column.
 pub(in crate::command) fn unknown_to_bus(path: &Path) -> Vec<(String, usize, usize)> {
     // One that cannot be read is told as that.

@@ -1,0 +1,29 @@
+//! What workers shared by all are told that clients can do.
+
+use std::path::Path;
+
+use super::super::read;
+
+#[test]
+fn what_acp_does_not_know_clients_to_do_is_warned_of() {
+    let check = |said: &str, expected: &[&str]| {
+        let text = format!(
+            "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\nshare = \"all\"\nclient_capabilities = {said}\n"
+        );
+        let (_, warnings) = read(&text, Path::new("bus.toml")).unwrap();
+        let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), expected.len(), "{told:?}");
+        told.iter().zip(expected).for_each(|(told, words)| assert!(told.contains(words), "{told}"));
+    };
+    check("{ fs = { readTextFile = true, writeTextFile = true }, terminal = true, _meta = { a = 1 } }", &[]);
+    check(
+        "{ fs = { readTextFiles = true, write_text_file = true }, terminals = true, x = 1 }",
+        &[
+            "`readTextFiles` is nothing that ACP knows clients to be able to do; did you mean `readTextFile`?",
+            "did you mean `writeTextFile`?",
+            "did you mean `terminal`?",
+            "`x` is nothing that ACP knows clients to be able to do",
+        ],
+    );
+    check("{ fs = true }", &[]);
+}
