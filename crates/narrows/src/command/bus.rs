@@ -1,6 +1,7 @@
 //! `narrows bus`: many clients and many agents, and how they are.
 
 mod doors;
+mod fit;
 mod front;
 mod serve;
 mod settings;

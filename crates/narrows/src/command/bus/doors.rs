@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use narrows_bus::admin::Admin;
-use narrows_bus::config;
+use narrows_bus::config::{self, Door};
 
 use crate::failure::Failure;
 use crate::terminal::line;
@@ -35,6 +35,14 @@ pub(super) fn named(settings: &config::Admin) -> String {
     let socket =
         settings.socket.as_ref().map_or("the usual socket".to_owned(), |path| path.display().to_string());
     settings.port.iter().fold(socket, |named, port| format!("{named} and {port}"))
+}
+
+/// A door as whoever comes in has to name it: HTTP is spoken at a port.
+pub(super) fn spoken(door: &Door) -> String {
+    match door {
+        Door::Tcp(address) => format!("http://{address}"),
+        door => door.to_string(),
+    }
 }
 
 /// The usual socket, or another if a bus of this user has it.

@@ -86,7 +86,7 @@ async fn serve(
         serving.voice.say(&format!("listening on {door}, pool {}", pool.map_or("", String::as_str)));
     }
     for door in admin.addresses() {
-        serving.voice.say(&format!("operators come in at {door}"));
+        serving.voice.say(&format!("operators come in at {}", doors::spoken(door)));
     }
     let limits = narrows_bus::worker_limits();
     let facts = Facts {

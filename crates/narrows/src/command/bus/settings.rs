@@ -6,8 +6,8 @@ use narrows_bus::config::{self, Config, Door, Limits, Listen, Mistake, Pool, War
 use narrows_manifest::Severity;
 
 use crate::cli::Bus;
-use crate::command::check;
 use crate::command::serve::{guests, preflight};
+use crate::command::{check, web};
 use crate::failure::Failure;
 use crate::terminal::Colour;
 use crate::{output, terminal};
@@ -65,6 +65,9 @@ pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Warning>), Wrong> {
     }
     if config.listen.is_empty() {
         return Err(Wrong::Else(Failure::nowhere_to_listen()));
+    }
+    if let Some((one, other)) = web::listened_twice(&config.listen) {
+        return Err(Wrong::Else(Failure::listened_twice(one, other)));
     }
     let unknown = |listen: &&Listen| {
         listen.pool.as_ref().is_some_and(|name| config.pools.iter().all(|pool| pool.name != *name))
@@ -209,6 +212,11 @@ mod tests {
             (&["--stdio", "a", "--", "b"], "\"a\" stands where no agent is looked for"),
             (&["--listen", "tcp://127.0.0.1:1/x", "--", "a"], "no pool \"x\""),
             (&["--config", "/nowhere/bus.toml"], "cannot be read"),
+            (
+                &["--listen", "ws://127.0.0.1:1", "--tcp", "127.0.0.1:1", "--", "a"],
+                "tcp://127.0.0.1:1 is listened on already",
+            ),
+            (&["--stdio", "--listen", "stdio:", "--", "a"], "stdio: is listened on already"),
         ] {
             let lines = load_words(words).unwrap_err();
             assert!(lines[0].contains(reason), "{words:?}: {lines:?}");

@@ -244,9 +244,12 @@ impl State {
                 if worker.paused { "yes" } else { "no" }.to_owned(),
             ]
         };
-        let workers =
-            self.pools.iter().flat_map(|pool| pool.workers.iter().map(move |worker| (pool, worker)));
-        let rows: Vec<_> = workers.map(row).collect();
+        let mut rows = Vec::new();
+        for pool in &self.pools {
+            let mut workers: Vec<&Worker> = pool.workers.iter().collect();
+            workers.sort_by_key(|worker| worker.worker);
+            rows.extend(workers.into_iter().map(|worker| row((pool, worker))));
+        }
         let heading = [
             "POOL", "WORKER", "PROCESS", "STATE", "AGE", "SESSIONS", "PENDING", "ASKING", "QUEUED",
             "STRIKES", "PAUSED",
@@ -344,6 +347,17 @@ mod tests {
         for other in ["exited with status 1", "signal 9", ""] {
             assert!(!table(other).contains("--approve"), "{other}");
         }
+    }
+
+    #[test]
+    fn workers_stand_in_the_order_of_their_numbers() {
+        let workers = [10, 2, 7].map(|number| json!({"worker": number}));
+        let state =
+            State::read(&json!({"pools": [{"name": "p", "workers": workers}]}).to_string()).expect("a state");
+        let table = state.workers();
+        let numbers: Vec<&str> =
+            table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1)).collect();
+        assert_eq!(numbers, ["2", "7", "10"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use narrows_bus::admin;
 
 use super::doors;
+use super::fit::{fit, terminal};
 use super::state::State;
 use crate::cli::BusStatus;
 use crate::config::{Variables, runtime_dir};
@@ -31,7 +32,10 @@ pub(super) fn show(args: &BusStatus) -> Result<ExitCode, Failure> {
             let table = state.table(before.as_ref());
             let text = match args.watch {
                 // The cursor goes home, and what was there before is cleared.
-                Some(_) if std::io::stdout().is_terminal() => format!("\u{1b}[H\u{1b}[J{table}"),
+                Some(_) if std::io::stdout().is_terminal() => {
+                    let fitted = terminal().map_or_else(|| table.clone(), |size| fit(&table, size));
+                    format!("\u{1b}[H\u{1b}[J{fitted}")
+                }
                 Some(_) if before.is_some() => format!("\n{table}"),
                 _ => table,
             };
