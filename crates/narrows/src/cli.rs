@@ -24,6 +24,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use narrows_acp::Versions;
@@ -36,13 +37,13 @@ pub(crate) use audit::{Audit, AuditCommand, AuditFormat, AuditHead, AuditKeygen,
 pub(crate) use bus::{Bus, BusCommand, BusStatus, LogFormat};
 pub(crate) use chat::Chat;
 pub(crate) use check::{CheckFiles, CheckFormat};
-pub(crate) use connect::{Connect, NamedBy, RemoteArgs, target};
+pub(crate) use connect::{Connect, NamedBy, RemoteArgs, meant, target};
 pub(crate) use model::ModelArgs;
 pub(crate) use policy::{Check, Circumstances, Explain, Policy, PolicyCommand, Test, Wanted};
 pub(crate) use serve::{Approve, Serve};
 pub(crate) use session::SessionArgs;
 pub(crate) use sessions::{Delete, Sessions, SessionsCommand};
-pub(crate) use token::{Token, TokenCommand, TokenList};
+pub(crate) use token::{Token, TokenCommand, TokenList, TokenNew, TokenRevoke};
 pub(crate) use value::Variable;
 pub(crate) use web::WebArgs;
 
@@ -93,12 +94,26 @@ impl Cli {
             command.build();
         }
         let (words, ignored) = tolerate::sift(&command, words);
-        let mut cli = Self::from_arg_matches(&command.try_get_matches_from(words)?)?;
+        let is_bus = words.iter().any(|word| word == "bus");
+        let matches = command.try_get_matches_from(words).map_err(|error| advised(error, is_bus))?;
+        let mut cli = Self::from_arg_matches(&matches)?;
         if let Command::Acp(acp) = &mut cli.command {
             acp.ignored = ignored;
         }
         Ok(cli)
     }
+}
+
+/// The same with what was probably meant, where clap does not know: how a bus is shown by a command of the bus.
+fn advised(mut error: clap::Error, is_bus: bool) -> clap::Error {
+    let is = |context, known: &[&str]| matches!(error.get(context), Some(ContextValue::String(text)) if known.contains(&text.as_str()));
+    let shown = is(ContextKind::InvalidSubcommand, &["status"])
+        || (is_bus && is(ContextKind::InvalidArg, &["--watch", "--json", "--socket"]));
+    if shown {
+        let tip = "a bus that runs is shown by `narrows bus status`";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// What to do.
@@ -224,6 +239,22 @@ pub(crate) struct Completions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn how_a_bus_is_shown_is_told() {
+        for (words, is_told) in [
+            ("status", true),
+            ("bus --watch", true),
+            ("--log debug bus --json", true),
+            ("stats", false),
+            ("bus --wach", false),
+            ("run --watch", false),
+        ] {
+            let words = std::iter::once("narrows").chain(words.split(' ')).map(OsString::from).collect();
+            let error = Cli::read(words).expect_err("it is wrong").to_string();
+            assert_eq!(error.contains("`narrows bus status`"), is_told, "{error}");
+        }
+    }
 
     #[test]
     fn the_arguments_are_consistent() {

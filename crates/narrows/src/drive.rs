@@ -16,7 +16,7 @@ use narrows_policy::Access;
 use narrows_process::{AllowList, Spec};
 use narrows_remote::client::Target;
 
-use crate::cli::{AgentArgs, ModelArgs, Output, SessionArgs, target};
+use crate::cli::{AgentArgs, ModelArgs, Output, SessionArgs};
 use crate::config::{AgentEntry, BUILT_IN, Variables};
 use crate::failure::Failure;
 use crate::output;
@@ -141,7 +141,7 @@ pub(crate) fn choose(args: &AgentArgs, output: Output) -> Result<Chosen, Failure
 
 /// An agent that is somewhere else.
 fn elsewhere(wanted: &str, args: &AgentArgs) -> Result<Chosen, Failure> {
-    let target = target(wanted).map_err(|reason| Failure::bad_agent(wanted, &reason))?;
+    let target = wanted.parse().map_err(|error| Failure::bad_url(wanted, &error))?;
     let others = ModelArgs { model: None, config: None, ..args.model.clone() };
     if others != ModelArgs::default() {
         return Err(Failure::model_of_another(&others));

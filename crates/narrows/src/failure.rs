@@ -20,8 +20,10 @@ use std::process::ExitCode;
 use narrows_client::Fault;
 use narrows_fake::{Script, ScriptError};
 use narrows_link::CloseReason;
+use narrows_remote::client::TargetError;
 use narrows_wire::RpcError;
 
+use crate::cli::meant;
 use crate::nearest::nearest;
 use crate::output;
 use crate::terminal::{Colour, Style, line};
@@ -29,6 +31,7 @@ pub(crate) use denied::THE_GATE;
 pub(crate) use driving::strayed;
 pub(crate) use papers::{about_tls, about_tokens};
 pub(crate) use running::{Cancelled, Limits};
+pub(crate) use serving::IDENTITIES;
 
 /// What the exit status says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,6 +245,17 @@ impl Failure {
     /// What was given as an agent is none.
     pub(crate) fn bad_agent(wanted: &str, reason: &str) -> Self {
         Self::new(Code::Usage, format!("--agent {wanted:?}: {reason}"))
+    }
+
+    /// What was given as the URL of an agent is none.
+    pub(crate) fn bad_url(wanted: &str, error: &TargetError) -> Self {
+        let failure = Self::new(Code::Usage, line(&format!("--agent {wanted:?}: {error}")));
+        match meant(wanted, error) {
+            Some(meant) => failure.hint(line(&format!("did you mean {meant}?"))),
+            None => {
+                failure.hint("such as wss://HOST/acp, ws://127.0.0.1:8787/acp, tcp://HOST:PORT or unix:PATH")
+            }
+        }
     }
 
     /// There is no session to go on with.

@@ -175,7 +175,7 @@ impl From<Spoken> for config::Protocol {
 /// Reads where the admin socket is.
 fn socket(text: OsString) -> Result<PathBuf, &'static str> {
     match text.to_str() {
-        Some(text) if text.starts_with("tcp:") => {
+        Some(text) if text.starts_with("tcp:") || text.starts_with("http:") => {
             Err("it is asked through its unix socket; a port answers `curl` and Prometheus")
         }
         Some(text) => {
@@ -187,13 +187,22 @@ fn socket(text: OsString) -> Result<PathBuf, &'static str> {
 }
 
 /// Reads where to listen.
-fn listen(url: &str) -> Result<Listen, &'static str> {
-    let listen = Listen::parse(url)?;
+pub(super) fn place(url: &str) -> Result<Listen, String> {
+    Listen::parse(url).map_err(|reason| match value::bare_address(url) {
+        Some(meant) => format!("{reason}; did you mean {meant}?"),
+        None => reason.to_owned(),
+    })
+}
+
+/// The same where nothing more can be said of it.
+fn listen(url: &str) -> Result<Listen, String> {
+    let listen = place(url)?;
     let problem = match &listen.at {
         Door::Web(web) => web.problem(),
         _ => None,
     };
-    problem.map_or(Ok(listen), |_| Err("tokens and certificates stand in a file: --config bus.toml"))
+    problem
+        .map_or(Ok(listen), |_| Err("tokens and certificates stand in a file: --config bus.toml".to_owned()))
 }
 
 /// Reads the name of a pool.

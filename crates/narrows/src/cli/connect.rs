@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use narrows_remote::client::Target;
+use narrows_remote::client::{Target, TargetError};
 
 use super::{help, value};
 
@@ -74,5 +74,21 @@ pub(crate) enum NamedBy {
 
 /// Reads where a remote agent is.
 pub(crate) fn target(text: &str) -> Result<Target, String> {
-    text.parse().map_err(|error: narrows_remote::client::TargetError| error.to_string())
+    text.parse().map_err(|error: TargetError| match meant(text, &error) {
+        Some(meant) => format!("{error}; did you mean {meant}?"),
+        None => error.to_string(),
+    })
+}
+
+/// The URL that is probably meant by one that is none.
+pub(crate) fn meant(text: &str, error: &TargetError) -> Option<String> {
+    match error {
+        TargetError::Lines(_) => {
+            let (scheme, rest) = text.split_once("://")?;
+            let address = rest.split(['/', '?', '#']).next()?;
+            Some(format!("{scheme}://{address}"))
+        }
+        TargetError::Scheme(_) => value::bare_address(text),
+        _ => None,
+    }
 }

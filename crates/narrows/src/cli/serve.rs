@@ -45,7 +45,7 @@ pub(crate) struct Serve {
     /// Can be given several times. ws:// and http:// are the same, and so are wss:// and https://. A client that ends its input and
     /// still reads is answered what it has asked, for as long as --deadline close says. SIGTERM, SIGHUP and Ctrl-C end it: whoever is
     /// connected is hung up on, and their agents end.
-    #[arg(long, value_name = "URL", value_parser = Listen::parse, conflicts_with_all = ["approve", "for_bus"])]
+    #[arg(long, value_name = "URL", value_parser = super::bus::place, conflicts_with_all = ["approve", "for_bus"])]
     pub(crate) listen: Vec<Listen>,
 
     /// How many clients there may be at once

@@ -23,6 +23,16 @@ pub(crate) fn agent(text: &str) -> Result<AgentCommand, &'static str> {
     Ok(AgentCommand { program, args: words.collect() })
 }
 
+/// The URL that is probably meant by a host and a port alone.
+pub(crate) fn bare_address(text: &str) -> Option<String> {
+    let (host, port) = text.rsplit_once(':')?;
+    let is_host =
+        !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-[]:".contains(&byte));
+    let is_port = port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    let is_one = host.starts_with('[') == host.ends_with(']') && host.contains(':') == host.starts_with('[');
+    (is_host && is_port && is_one).then(|| format!("tcp://{text}"))
+}
+
 /// How much an agent may do.
 pub(crate) fn access(text: &str) -> Result<narrows_policy::Access, String> {
     text.parse().map_err(|error: narrows_policy::UnknownAccess| error.to_string())
@@ -201,6 +211,25 @@ mod tests {
             (" default ", false),
         ] {
             assert_eq!(model(text).ok().as_deref(), is_model.then_some(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_host_and_a_port_alone_are_meant_as_a_url() {
+        for (text, is_one) in [
+            ("127.0.0.1:9000", true),
+            ("localhost:1", true),
+            ("[::1]:9000", true),
+            ("::1:9000", false),
+            ("tcp://127.0.0.1:9000", false),
+            ("unix:/s", false),
+            ("agent", false),
+            (":9000", false),
+            ("host:", false),
+            ("host:70000", false),
+            ("my agent:1", false),
+        ] {
+            assert_eq!(bare_address(text), is_one.then(|| format!("tcp://{text}")), "{text}");
         }
     }
 

@@ -122,8 +122,11 @@ async fn carry(
 /// Carries what the editor says to the agent.
 async fn ask(mut editor: Receiver, agent: Sender, output: Sender) {
     while let Some(frame) = editor.recv().await {
-        if matches!(frame.kind(), Kind::Invalid(_)) {
-            tracing::warn!(?frame, "the editor sent something that is no message");
+        if let Kind::Invalid(fault) = frame.kind() {
+            tracing::warn!(
+                bytes = frame.bytes().len(),
+                "the editor sent something that is no message: {fault}"
+            );
             if let Some(refusal) = frame.refusal() {
                 // An editor that has gone need not know.
                 let _ = output.push(refusal);
@@ -154,8 +157,8 @@ async fn answer(mut agent: Receiver, output: &Sender) {
 
 /// What the editor gets: the message as it is, or what became of one that is none.
 fn readable(frame: Frame) -> Option<Bytes> {
-    let Kind::Invalid(_) = frame.kind() else { return Some(frame.into_bytes()) };
-    tracing::warn!(?frame, "the agent sent something that is no message");
+    let Kind::Invalid(fault) = frame.kind() else { return Some(frame.into_bytes()) };
+    tracing::warn!(bytes = frame.bytes().len(), "the agent sent something that is no message: {fault}");
     instead(&frame)
 }
 

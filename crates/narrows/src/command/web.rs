@@ -1,8 +1,8 @@
-//! What every command that listens for HTTP and WebSocket has in common: settings as a front takes them.
+//! What every command that listens has in common: places that are one, and for HTTP and WebSocket settings as a front takes them.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use narrows_bus::config::{self, Web};
+use narrows_bus::config::{self, Door, Listen, Web};
 use narrows_remote::server::{Auth, Limits, Listener};
 use narrows_remote::tls::TlsFiles;
 
@@ -60,4 +60,11 @@ pub(super) fn limits(limits: &config::Limits) -> Limits {
         grace: limits.replay_time,
         ..Limits::default()
     }
+}
+
+/// Two places of which only one can be had.
+pub(super) fn listened_twice(listen: &[Listen]) -> Option<(&Door, &Door)> {
+    let mut pairs =
+        listen.iter().enumerate().flat_map(|(at, one)| listen[..at].iter().map(|other| (&one.at, &other.at)));
+    pairs.find(|(one, other)| one.is_same(other))
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use narrows_bus::admin::AskError;
-use narrows_bus::config::{Listen, Web};
+use narrows_bus::config::{Door, Listen, Web};
 use narrows_bus::{ListenError, OwnersError, StartError};
 use narrows_process::SpawnError;
 use narrows_remote::server::BindError;
@@ -79,13 +79,23 @@ impl Failure {
 
     /// A door of the network cannot be opened.
     pub(crate) fn front(error: &BindError) -> Self {
-        let failure = Self::new(Code::Usage, line(&format!("cannot listen: {error}")));
         match error {
-            BindError::Address { error, .. } if error.kind() == std::io::ErrorKind::AddrInUse => {
-                failure.hint("perhaps a bus runs already: narrows bus status")
+            BindError::Address { address, error } if error.kind() == std::io::ErrorKind::AddrInUse => {
+                Self::door(&ListenError::InUse(address.to_string()))
             }
-            BindError::File(error) => failure.hint(about_listener(error)),
-            _ => failure,
+            BindError::File(error) => {
+                Self::new(Code::Usage, line(&format!("cannot listen: {error}"))).hint(about_listener(error))
+            }
+            _ => Self::new(Code::Usage, line(&format!("cannot listen: {error}"))),
+        }
+    }
+
+    /// Two places of which only one can be had.
+    pub(crate) fn listened_twice(one: &Door, other: &Door) -> Self {
+        let failure = Self::new(Code::Usage, line(&format!("{one} is listened on already")));
+        match one.instead(other) {
+            Some(hint) => failure.hint(hint),
+            None => failure.hint(line(&format!("leave one of them out; the other is {other}"))),
         }
     }
 

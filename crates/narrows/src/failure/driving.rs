@@ -10,8 +10,9 @@ use narrows_process::SpawnError;
 use narrows_wire::{Code as RpcCode, RpcError};
 
 use super::{Code, Failure};
+use crate::cli::value::bare_address;
 use crate::config::BUILT_IN;
-use crate::nearest::nearest;
+use crate::nearest::{is_rearranged, nearest};
 use crate::terminal::line;
 use narrows_client::{ClientError, Fault, Login, LoginKind, Problem, Seen, Stage};
 
@@ -52,15 +53,14 @@ impl From<ClientError> for Failure {
 impl Failure {
     /// What was given as an agent is neither the name of one nor a program.
     pub(crate) fn unknown_agent(wanted: &str, known: &[String], path: &OsStr) -> Self {
-        let (wanted, looked) = (line(wanted), path.to_string_lossy());
-        let words =
-            format!("no agent of narrows.toml is called so, and no program in PATH, which is {looked}");
+        let wanted = line(wanted);
         let failure = Self::new(Code::Start, format!("there is no agent {wanted:?}"));
+        let words = "no agent of narrows.toml is called so, and no program in PATH";
         let failure = failure.because(&std::io::Error::other(words));
         let names = || known.iter().map(String::as_str).chain([BUILT_IN]);
-        let near = nearest(&wanted, names()).map(str::to_owned).or_else(|| nearest(&wanted, programs(path)));
+        let near = nearest(&wanted, names()).map(str::to_owned).or_else(|| near_program(&wanted, path));
         let failure = match near {
-            Some(near) => failure.hint(format!("did you mean {near:?}?")),
+            Some(near) => failure.hint(did_you_mean(&near)),
             None => failure,
         };
         failure.hint(format!("the agents there are: {}", line(&names().collect::<Vec<_>>().join(", "))))
@@ -86,11 +86,11 @@ fn spawn(program: &str, error: &SpawnError) -> Failure {
     let failure = Failure::new(Code::Start, format!("cannot start the agent {program:?}"));
     match error {
         SpawnError::NotFound { program: wanted, searched: Some(path) } => {
-            let (wanted, looked) = (wanted.to_string_lossy(), path.to_string_lossy());
-            let words = format!("there is no program {wanted:?} in PATH, which is {looked}");
+            let wanted = wanted.to_string_lossy();
+            let words = format!("there is no program {wanted:?} in PATH");
             let failure = failure.because(&std::io::Error::other(words));
-            match nearest(&wanted, programs(path)) {
-                Some(near) => failure.hint(format!("did you mean {near:?}?")),
+            match near_program(&wanted, path) {
+                Some(near) => failure.hint(did_you_mean(&near)),
                 None => failure.hint("install it, or give the path to it: --agent \"/path/to/agent\""),
             }
         }
@@ -106,6 +106,20 @@ fn spawn(program: &str, error: &SpawnError) -> Failure {
         _ => failure.because(error),
     }
 }
+
+fn did_you_mean(near: &str) -> String {
+    format!("did you mean {near:?}?")
+}
+
+/// What was probably meant by a program that there is not: the URL of a port, or a program in `path`. There are so many of them
+/// that every short name is almost one; of those only what is mistyped is told, and not what is another word.
+fn near_program(wanted: &str, path: &OsStr) -> Option<String> {
+    let is_slip = |name: &String| wanted.chars().count() > SHORT || is_rearranged(wanted, name);
+    bare_address(wanted).or_else(|| nearest(wanted, programs(path).filter(is_slip)))
+}
+
+/// How many letters make a short name.
+const SHORT: usize = 4;
 
 /// The names of the programs in `path`.
 fn programs(path: &OsStr) -> impl Iterator<Item = String> {
@@ -169,7 +183,10 @@ fn refused(stage: Stage, error: &RpcError) -> Failure {
         return failure
             .hint("a session lives where you are, or where --cwd DIR says: name a directory in there");
     }
-    if retryable == Some(true) { failure.hint(LATER) } else { failure }
+    match retryable {
+        Some(true) => failure.hint(later(error.data.as_ref())),
+        _ => failure,
+    }
 }
 
 /// What stands beside an error, where agents put the real reason.
@@ -182,6 +199,16 @@ const NOT_AN_AGENT: &str =
     "is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`";
 
 pub(super) const LATER: &str = "the agent says that it may work later";
+
+/// Who says that it may work later, and when, as far as that is said: what names a condition is a bus, or another of us.
+fn later(data: Option<&serde_json::Value>) -> String {
+    let of = |key: &str| data.and_then(|data| data.get(key));
+    match (of("condition"), of("retryAfterMs").and_then(serde_json::Value::as_u64)) {
+        (_, Some(millis)) => format!("this may work later: in {} s", millis.div_ceil(1000)),
+        (Some(_), None) => "this may work later".to_owned(),
+        (None, None) => LATER.to_owned(),
+    }
+}
 
 /// That there were lines which are no messages, and how the first of them begins.
 pub(crate) fn strayed(lines: u64, first: &[String]) -> String {
@@ -256,5 +283,25 @@ pub(super) fn reported(fault: &Fault) -> Failure {
         }
         _ if fault.retryable => failure.hint(LATER),
         _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn whoever_says_that_it_may_work_later_is_named() {
+        for (data, expected) in [
+            (json!({"retryable": true}), LATER),
+            (json!({"retryable": true, "condition": "draining"}), "this may work later"),
+            (json!({"condition": "backpressure", "retryAfterMs": 100}), "this may work later: in 1 s"),
+            (json!({"condition": "backpressure", "retryAfterMs": 2500}), "this may work later: in 3 s"),
+        ] {
+            assert_eq!(later(Some(&data)), expected, "{data}");
+        }
+        assert_eq!(later(None), LATER);
     }
 }

@@ -21,8 +21,8 @@ impl Failure {
         };
         let failure = Self::new(Code::Start, message);
         match error {
-            SpawnError::NotFound { searched: Some(path), .. } => failure
-                .because(&io::Error::other(format!("it is in none of {}", path.to_string_lossy())))
+            SpawnError::NotFound { searched: Some(_), .. } => failure
+                .because(&io::Error::other("it is nowhere in PATH"))
                 .hint("install it, or give the path to it"),
             SpawnError::NotFound { searched: None, .. } => {
                 failure.because(&io::Error::other("there is no such file"))

@@ -9,11 +9,16 @@ use narrows_bus::listen::ListenError;
 use narrows_govern::Outside;
 use narrows_link::CloseReason;
 use narrows_manifest::version::VersionError;
+use narrows_remote::server::BindError;
 use narrows_remote::tls::TlsError;
 
 use super::papers::about_tls;
 use super::{Code, Failure};
 use crate::terminal::line;
+
+/// What a file of identities looks like.
+pub(crate) const IDENTITIES: &str =
+    "it looks like this: [[identity]] who = \"user:bob\" scopes = [\"kind:read\"]";
 
 impl Failure {
     /// There is nothing to say to an agent.
@@ -104,8 +109,17 @@ impl Failure {
 
     /// It cannot be read who may come in.
     pub(crate) fn bad_identities(path: &Path, error: &dyn std::error::Error) -> Self {
-        Self::new(Code::Usage, line(&format!("{}:{error}", path.display())))
-            .hint("it looks like this: [[identity]] who = \"user:bob\" scopes = [\"kind:read\"]")
+        Self::new(Code::Usage, line(&format!("{}:{error}", path.display()))).hint(IDENTITIES)
+    }
+
+    /// The same of a place for HTTP and WebSocket.
+    pub(crate) fn serve_front(error: &BindError) -> Self {
+        match error {
+            BindError::Address { address, error } if error.kind() == io::ErrorKind::AddrInUse => {
+                Self::serve_door(&ListenError::InUse(address.to_string()))
+            }
+            error => Self::front(error),
+        }
     }
 
     /// A place where clients or signers are to come in cannot be had.

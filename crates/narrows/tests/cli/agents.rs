@@ -249,7 +249,7 @@ fn what_cannot_be_probed_says_why() {
     assert_snapshot!(among(&place, &[], &["--probe", "gone", "--config", "c.toml"]), @r#"
     --- stderr ---
     error: the agent "gone" cannot be started, because of its program "two"
-      because: it is in none of [DIR]/bin
+      because: it is nowhere in PATH
     hint: install it, or give the path to it
     --- exit 5 ---
     "#);

@@ -184,7 +184,7 @@ fn a_pool_that_cannot_work_is_not_ready() {
         [[pool]]\nname = 'bad'\ncommand = ['false']\nshare = 'all'\npass_env = ['[MARK]']\n\
         [limits]\nrestart_budget = 2\n[admin]\nport = 0\n";
     let mut bus = Bus::of_file(&place, file);
-    let port = bus.hears("operators come in at tcp://");
+    let port = bus.hears("operators come in at http://");
     place.wait_for(|| {
         bus.page("/ready").ends_with("\r\n\r\npool \"bad\": tripped, its workers were lost too often\n")
     });

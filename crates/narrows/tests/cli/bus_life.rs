@@ -128,7 +128,25 @@ fn a_port_that_is_taken_is_said_so() {
     let told = place.told(command(&place, &["--tcp", &address, "--", "narrows", "acp"]));
     assert!(told.contains(&format!("error: tcp://{address} is in use by another process\n")), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
+    let listen = format!("ws://{address}/acp");
+    let told = place.told(command(&place, &["--listen", &listen, "--", "narrows", "acp"]));
+    let words = format!(
+        "error: {address} is in use by another process\nhint: perhaps a bus runs already: narrows bus status\n"
+    );
+    assert!(told.contains(&words) && told.ends_with("--- exit 2 ---\n"), "{told}");
     assert!(!place.path().join("run/narrows/admin.sock").exists(), "nothing is left of it");
+}
+
+#[test]
+fn a_place_is_listened_on_once() {
+    let place = Place::new();
+    let check = |one: &str, other: &str, expected: &str| {
+        let told = place.told(command(&place, &["--listen", one, "--listen", other, "--", "narrows", "acp"]));
+        assert!(told.contains(expected) && told.ends_with("--- exit 2 ---\n"), "{told}");
+    };
+    check("ws://127.0.0.1:1/acp", "ws://127.0.0.1:1", "error: ws://127.0.0.1:1/acp is listened on already\n");
+    check("ws://127.0.0.1:1/a", "http://127.0.0.1:1/b", "hint: a port has one path");
+    check("127.0.0.1:1", "stdio:", "http://HOST:PORT/acp; did you mean tcp://127.0.0.1:1?\n");
 }
 
 #[test]

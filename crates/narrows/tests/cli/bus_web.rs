@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -71,10 +72,12 @@ fn initialize() -> Value {
 #[test]
 fn a_token_is_written_to_a_file_of_its_own_and_made_once() {
     let place = Place::new();
-    let out = place.path().join("laptop.token");
+    let out = place.path().join("new/dir/laptop.token");
     let path = out.to_str().expect("UTF-8");
     let (code, said, told) = token(&place, &["new", "laptop", "--out", path]);
-    assert_eq!((code, said.as_str(), told.as_str()), (Some(0), "", ""));
+    assert_eq!((code, said.as_str(), told), (Some(0), "", format!("the token of laptop is in {path}\n")));
+    let mode = |path: &Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
+    assert_eq!((mode(&place.path().join("new")), mode(&place.path().join("new/dir"))), (0o700, 0o700));
     assert_eq!(out.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);
     let secret = std::fs::read_to_string(&out).expect("a token");
     assert!(secret.starts_with("nrw_") && secret.ends_with('\n'), "{secret}");
@@ -96,9 +99,36 @@ fn a_token_is_written_to_a_file_of_its_own_and_made_once() {
     assert!(told.contains("`narrows token revoke laptop --file "), "{told}");
     assert!(!other.exists());
     // What cannot be written lets nobody in.
-    let (code, _, told) = token(&place, &["new", "full", "--out", "nowhere/full.token"]);
+    let (code, _, told) = token(&place, &["new", "full", "--out", "tokens.toml/full.token"]);
     assert!(code == Some(2) && told.contains("no token was made"), "{told}");
     assert!(!token(&place, &["list"]).1.contains("full"));
+}
+
+#[test]
+fn what_becomes_of_tokens_is_told() {
+    let place = Place::new();
+    let object = |args: &[&str]| serde_json::from_str::<Value>(&token(&place, args).1).expect("JSON");
+    let made = object(&["new", "laptop", "--scope", "kind:read", "--json"]);
+    assert!(made["token"].as_str().is_some_and(|token| token.starts_with("nrw_")), "{made}");
+    assert_eq!((&made["name"], &made["scopes"]), (&json!("laptop"), &json!(["kind:read"])));
+    let out = place.path().join("desk.token").display().to_string();
+    assert_eq!(
+        object(&["new", "desk", "--out", &out, "--json"]),
+        json!({"name": "desk", "scopes": null, "out": out})
+    );
+    let (code, _, told) = token(&place, &["new", "other", "--scope", "foo bar"]);
+    assert!(
+        code == Some(2) && told.starts_with("error: `foo bar` names no tool; write the name of a tool"),
+        "{told}"
+    );
+    let list = token(&place, &["list"]).1;
+    let rows: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!((&rows[0][..], rows.len()), (&["NAME", "SCOPES", "CREATED"][..], 3), "{list}");
+    assert!(rows[1][2].starts_with("20") && rows[1][2].ends_with('Z'), "{list}");
+    assert_eq!(object(&["list", "--json"])[0]["created"], rows[1][2]);
+    let gone = |name: &str| token(&place, &["revoke", name]).2;
+    assert_eq!(gone("desk"), "the token of desk is revoked: whoever has it is let in no more\n");
+    assert!(gone("laptop").contains("; none is left in "));
 }
 
 #[test]
@@ -374,12 +404,13 @@ fn tokens_are_made_listed_and_revoked() {
     let mode = std::fs::metadata(place.path().join("tokens.toml")).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let (_, table, _) = token(&place, &["list"]);
-    assert_eq!(table, "NAME    SCOPES\nlaptop  everything\nci      read write\n");
+    let names: Vec<&str> =
+        table.lines().map(|line| line.rsplit_once(' ').expect("columns").0.trim()).collect();
+    assert_eq!(names, ["NAME    SCOPES", "laptop  everything", "ci      read write"]);
     let (_, listed, _) = token(&place, &["list", "--json"]);
-    assert_eq!(
-        listed,
-        "[{\"name\":\"laptop\",\"scopes\":null},{\"name\":\"ci\",\"scopes\":[\"read\",\"write\"]}]\n"
-    );
+    let listed: Value = serde_json::from_str(&listed).expect("JSON");
+    assert_eq!((&listed[0]["name"], &listed[0]["scopes"]), (&json!("laptop"), &Value::Null));
+    assert_eq!(listed[1]["scopes"], json!(["read", "write"]));
     for (args, words) in [
         (&["new", "laptop"][..], "there is a token of the name \"laptop\" already"),
         (&["new", "a b"], "is not a name"),
@@ -390,7 +421,11 @@ fn tokens_are_made_listed_and_revoked() {
         assert!(code == Some(2) && said.contains(words), "{args:?}: {said}");
     }
     assert_eq!(token(&place, &["revoke", "laptop"]).0, Some(0));
-    assert_eq!(token(&place, &["list"]).1, "NAME  SCOPES\nci    read write\n");
+    let left = token(&place, &["list"]).1;
+    assert!(
+        left.starts_with("NAME  SCOPES      CREATED\nci    read write  20") && left.lines().count() == 2,
+        "{left}"
+    );
 }
 
 #[test]
@@ -399,7 +434,10 @@ fn nobody_listens_to_a_network_without_a_guard() {
     for (settings, words) in [
         ("url = \"http://0.0.0.0:0/acp\"", "can be reached from other machines"),
         ("url = \"https://127.0.0.1:0/acp\"", "needs a certificate"),
-        ("url = \"http://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"none.toml\"", "none.toml"),
+        (
+            "url = \"http://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"none.toml\"",
+            "hint: `narrows token new NAME --file FILE` makes a file of tokens",
+        ),
     ] {
         let text = format!(
             "[[listen]]\n{settings}\n[[pool]]\ncommand = [\"[NARROWS]\", \"fake-agent\", \"echo\"]\n"
@@ -455,6 +493,8 @@ fn files_that_cannot_be_used_are_told_by_what_they_are() {
     };
     let strangers = [" is not that of the certificate ", "hint: the key must be the one"];
     refused(&place, &of("one.pem", "two.key"), &strangers);
+    let told = place.told(place.narrows(["check", "bus.toml"]));
+    assert!(told.contains("error: bus.toml:3:33: "), "where it is named: {told}");
     for key in ["locked.key", "old.key"] {
         let words = ["a private key with a password cannot be used\n", "openssl pkey -in "];
         refused(&place, &of("one.pem", key), &words);

@@ -77,7 +77,9 @@ fn a_script_gets_objects() {
     assert_eq!(objects[1]["mistakes"][1]["hint"], "did you mean `instances`?");
     assert_eq!(objects[1]["mistakes"][1]["column"], 1);
     assert_eq!((&objects[1]["ok"], &objects[2]["ok"]), (&json!(false), &json!(false)));
-    assert!(objects[2]["error"].as_str().is_some_and(|error| error.contains("missing.toml")), "{told}");
+    let missing = &objects[2]["mistakes"][0];
+    assert!(missing["message"].as_str().is_some_and(|error| error.contains("missing.toml")), "{told}");
+    assert_eq!((&missing["line"], &objects[2]["warnings"]), (&json!(1), &json!([])), "{told}");
 }
 
 #[test]

@@ -175,7 +175,12 @@ fn a_script_gets_objects() {
         });
         assert_eq!(objects[0], expected);
         assert_eq!((&objects[1]["kind"], &objects[1]["ok"]), (&"governance".into(), &true.into()));
-        assert!(objects[2]["error"].as_str().is_some_and(|error| error.contains("missing/ACP.md")), "{told}");
+        assert!(
+            objects[2]["mistakes"][0]["message"]
+                .as_str()
+                .is_some_and(|error| error.contains("missing/ACP.md")),
+            "{told}"
+        );
     }
 }
 

@@ -293,8 +293,7 @@ fn files_of_names_are_looked_at_with_their_bus_and_by_themselves() {
     --- stderr ---
     error: [DIR]/who.toml:3:11: no tool is of the kind `serach`; did you mean kind:search?
     hint: it looks like this: [[identity]] who = "user:bob" scopes = ["kind:read"]
-    error: tokens.toml:4:11: no tool is of the kind `exec`; did you mean kind:execute?
-    hint: `narrows token new NAME --file FILE` makes a file of tokens, and adds to one
+    error: tokens.toml:5:11: no tool is of the kind `exec`; did you mean kind:execute?
     --- exit 2 ---
     "#);
     let bus = governed.place.told(governed.place.narrows(["bus", "--config", "bus.toml"]));
@@ -308,7 +307,45 @@ fn files_of_names_are_looked_at_with_their_bus_and_by_themselves() {
         objects[2]["mistakes"][0]["file"].as_str().is_some_and(|file| file.ends_with("tokens.toml")),
         "{told}"
     );
-    assert_eq!((&objects[2]["mistakes"][0]["line"], &objects[3]["ok"]), (&json!(4), &json!(false)), "{told}");
+    assert_eq!((&objects[2]["mistakes"][0]["line"], &objects[3]["ok"]), (&json!(5), &json!(false)), "{told}");
+}
+
+#[test]
+fn a_file_of_tokens_tells_all_its_mistakes_and_that_it_has_no_token() {
+    let place = Place::new();
+    let check = |args: &[&str]| place.told(place.narrows(["check"].iter().chain(args)));
+    let bus = "[[listen]]\nurl = \"http://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"who.toml\"\n\
+               [[pool]]\ncommand = [\"sh\"]\n";
+    place.file("bus.toml", bus);
+    for args in [["token", "new", "a", "--file", "who.toml"], ["token", "revoke", "a", "--file", "who.toml"]]
+    {
+        assert!(place.told(place.narrows(args)).ends_with("--- exit 0 ---\n"));
+    }
+    assert_snapshot!(check(&["bus.toml", "who.toml"]), @"
+    bus.toml: 1 pool, 1 listener
+    who.toml: valid
+    --- stderr ---
+    warning: bus.toml:4:10: there is no token, so nobody can come in: `narrows token new NAME --file who.toml` makes one
+    warning: who.toml:1:1: there is no token, so nobody can come in: `narrows token new NAME --file who.toml` makes one
+    --- exit 0 ---
+    ");
+    assert!(check(&["--strict", "who.toml"]).ends_with("--- exit 2 ---\n"));
+    place.file(
+        "who.toml",
+        "[[token]]\nnmae = \"a\"\nhash = \"x\"\n[[token]]\nname = \"a b\"\nscopes = [\"foo bar\"]\n",
+    );
+    assert_snapshot!(check(&["bus.toml"]), @r#"
+    --- stderr ---
+    error: who.toml:1:1: `name` is missing in [[token]]
+    error: who.toml:2:1: there is no setting "nmae" in [[token]]
+    hint: did you mean `name`?
+    error: who.toml:3:8: the hash is not a SHA-256 in base64url
+    error: who.toml:4:1: `hash` is missing in [[token]]
+    error: who.toml:5:8: "a b" is not a name for a token
+    warning: who.toml:6:11: `foo bar` names no tool; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read
+    --- exit 2 ---
+    "#);
+    assert_eq!(check(&["who.toml"]), check(&["bus.toml"]));
 }
 
 #[test]

@@ -239,10 +239,24 @@ fn what_makes_no_sense_is_refused() {
     let token = token.to_str().unwrap();
     assert_snapshot!(told(&["connect", "bus.example"]), @r#"
     --- stderr ---
-    error: invalid value 'bus.example' for '<URL>': "bus.example" begins with none of ws://, wss://, http://, https://, tcp:// and unix:
+    error: invalid value 'bus.example' for '<URL>': it begins with none of ws://, wss://, http://, https://, tcp:// and unix:
 
     For more information, try '--help'.
     --- exit 2 ---
+    "#);
+    assert!(told(&["connect", "127.0.0.1:9000"]).contains("; did you mean tcp://127.0.0.1:9000?\n"));
+    assert_snapshot!(told(&["run", "--agent", "tcp://127.0.0.1:9000/die", "Hi"]), @r#"
+    --- stderr ---
+    error: --agent "tcp://127.0.0.1:9000/die": it must end with its port: which pool serves there is said by the listener
+    hint: did you mean tcp://127.0.0.1:9000?
+    --- exit 2 ---
+    "#);
+    assert_snapshot!(told(&["run", "--agent", "127.0.0.1:9000", "Hi"]), @r#"
+    --- stderr ---
+    error: cannot start the agent "127.0.0.1:9000"
+      because: there is no program "127.0.0.1:9000" in PATH
+    hint: did you mean "tcp://127.0.0.1:9000"?
+    --- exit 5 ---
     "#);
     assert_snapshot!(told(&["connect", "ws://me:secret@bus.example/acp"]), @"
     --- stderr ---
@@ -253,7 +267,7 @@ fn what_makes_no_sense_is_refused() {
     ");
     assert_snapshot!(told(&["connect", "tcp://127.0.0.1:9000/default"]), @r#"
     --- stderr ---
-    error: invalid value 'tcp://127.0.0.1:9000/default' for '<URL>': "tcp://127.0.0.1:9000/default" must end with its port: which pool serves there is said by the listener
+    error: invalid value 'tcp://127.0.0.1:9000/default' for '<URL>': it must end with its port: which pool serves there is said by the listener; did you mean tcp://127.0.0.1:9000?
 
     For more information, try '--help'.
     --- exit 2 ---

@@ -101,7 +101,7 @@ fn a_program_that_is_not_there() {
     assert_snapshot!(told_with("no-such-agent --acp", &["Hi"]), @r#"
     --- stderr ---
     error: cannot start the agent "no-such-agent"
-      because: there is no program "no-such-agent" in PATH, which is [PATH]
+      because: there is no program "no-such-agent" in PATH
     hint: install it, or give the path to it: --agent "/path/to/agent"
     --- exit 5 ---
     "#);
@@ -119,7 +119,7 @@ fn a_program_that_is_not_there() {
     assert_snapshot!(place.told(command), @r#"
     --- stderr ---
     error: cannot start the agent "my-agnet"
-      because: there is no program "my-agnet" in PATH, which is [DIR]
+      because: there is no program "my-agnet" in PATH
     hint: did you mean "my-agent"?
     --- exit 5 ---
     "#);
@@ -204,7 +204,7 @@ fn an_agent_that_cannot_be_had_now() {
     --- stderr ---
     error: the agent answered `initialize` with an error
       because: the pool rests (-32012)
-    hint: the agent says that it may work later
+    hint: this may work later: in 1 s
     --- exit 5 ---
     ");
     let lost = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the agent exited"}}"#;
@@ -353,10 +353,10 @@ fn reasons_to_stop() {
 fn a_failure_as_json() {
     let place = Place::new();
     assert_snapshot!(place.told(place.run("no-such-agent", &["--output", "json", "Hi"])), @r#"
-    {"text":"","stopReason":null,"sessionId":null,"agent":null,"protocol":null,"error":{"kind":"start","message":"cannot start the agent \"no-such-agent\": there is no program \"no-such-agent\" in PATH, which is [PATH]","exitCode":5,"hints":["install it, or give the path to it: --agent \"/path/to/agent\""]}}
+    {"text":"","stopReason":null,"sessionId":null,"agent":null,"protocol":null,"error":{"kind":"start","message":"cannot start the agent \"no-such-agent\": there is no program \"no-such-agent\" in PATH","exitCode":5,"hints":["install it, or give the path to it: --agent \"/path/to/agent\""]}}
     --- stderr ---
     error: cannot start the agent "no-such-agent"
-      because: there is no program "no-such-agent" in PATH, which is [PATH]
+      because: there is no program "no-such-agent" in PATH
     hint: install it, or give the path to it: --agent "/path/to/agent"
     --- exit 5 ---
     "#);

@@ -45,7 +45,7 @@ fn a_name_that_is_misspelt_is_told_with_those_there_are() {
     assert_snapshot!(run(&place, "ecko", &["Hi"]), @r#"
     --- stderr ---
     error: there is no agent "ecko"
-      because: no agent of narrows.toml is called so, and no program in PATH, which is [PATH]
+      because: no agent of narrows.toml is called so, and no program in PATH
     hint: did you mean "echo"?
     hint: the agents there are: echo, strict, built-in
     --- exit 5 ---

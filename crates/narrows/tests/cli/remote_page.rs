@@ -99,12 +99,12 @@ fn a_server_with_tls_and_tokens() {
     }
     let (place, away) = (Place::new(), Place::new());
     let here = |text: &str| text.replace("bus.example", "localhost");
-    let [file, pool] = blocks("A server with TLS and tokens", "toml")[..] else { panic!("two blocks") };
+    let [file] = blocks("A server with TLS and tokens", "toml")[..] else { panic!("one block") };
     let [made, used] = blocks("A server with TLS and tokens", "sh")[..] else { panic!("two blocks") };
     let (made, start_line) = made.trim_end().rsplit_once('\n').expect("several lines");
     assert_eq!(start_line, "narrows bus --config bus.toml");
     done(sh(&place, &here(made)));
-    let file = format!("{file}\n{pool}").replace("0.0.0.0:8443", "127.0.0.1:0");
+    let file = file.replace("0.0.0.0:8443", "127.0.0.1:0");
     let bus = start(&place, &here(&file));
     let port = bus.at[0].rsplit(':').next().and_then(|rest| rest.split('/').next()).expect("a port");
     // What goes to the clients, and nothing else.

@@ -52,7 +52,7 @@ pub enum DialError {
     #[error("the certificate of the server is not trusted: {0}")]
     Certificate(String),
     /// The server is somebody else by its certificate.
-    #[error("the certificate of the server is for other names: {0}")]
+    #[error("the certificate of the server is not for this name: {0}")]
     OtherName(String),
     /// The server wants another token.
     #[error("the server does not know our token (401)")]
@@ -203,11 +203,9 @@ impl DialError {
     pub(super) fn of_io(error: &io::Error, place: &str) -> Self {
         if let Some(inner) = error.get_ref() {
             if let Some(rustls::Error::InvalidCertificate(why)) = inner.downcast_ref() {
-                return match why {
-                    CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                        Self::OtherName(why.to_string())
-                    }
-                    why => Self::Certificate(why.to_string()),
+                return match other_name(why) {
+                    Some(names) => Self::OtherName(names),
+                    None => Self::Certificate(distrust(why)),
                 };
             }
             if let Some(rustls::Error::InvalidMessage(_)) = inner.downcast_ref() {
@@ -235,6 +233,46 @@ impl DialError {
         let (_, why) = ALERTS.into_iter().find(|(alert, _)| is_it(*alert))?;
         Some(why.map_or(Self::CertificateWanted, |why| Self::CertificateRefused(why.to_owned())))
     }
+}
+
+/// The names that a certificate is for, if it is for others than the one that was meant.
+fn other_name(why: &CertificateError) -> Option<String> {
+    match why {
+        CertificateError::NotValidForName => Some("it is for others".to_owned()),
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            let presented: Vec<&str> = presented.iter().map(|name| bare_name(name)).collect();
+            let expected = expected.to_str();
+            Some(match presented.is_empty() {
+                true => format!("it is for no name at all, and not for {expected}"),
+                false => format!("it is for {}, and not for {expected}", presented.join(", ")),
+            })
+        }
+        _ => None,
+    }
+}
+
+/// `DnsName("bus.example")` is how the library names a name.
+fn bare_name(name: &str) -> &str {
+    name.split_once('(')
+        .and_then(|(_, rest)| rest.strip_suffix(')'))
+        .map_or(name, |bare| bare.trim_matches('"'))
+}
+
+/// Why a certificate is not trusted.
+fn distrust(why: &CertificateError) -> String {
+    let words = match why {
+        CertificateError::UnknownIssuer => "it is signed by nobody we know",
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it is out of date",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "it is not valid yet",
+        CertificateError::Revoked => "it was revoked",
+        CertificateError::BadSignature => "its signature is wrong",
+        CertificateError::BadEncoding => "it cannot be read",
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "it is made for something else than a server"
+        }
+        why => return why.to_string(),
+    };
+    words.to_owned()
 }
 
 /// What is said of certificates in TLS, and what it means; nothing if there was none.
@@ -367,6 +405,25 @@ mod tests {
         }
         let other = of(rustls::Error::AlertReceived(AlertDescription::InternalError));
         assert!(matches!(other, DialError::Io(_)) && !other.is_final(), "{other:?}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_certificate_of_the_server_has_words() {
+        let of = |why| {
+            DialError::of_io(&io::Error::other(rustls::Error::InvalidCertificate(why)), "x").to_string()
+        };
+        assert_eq!(
+            of(CertificateError::UnknownIssuer),
+            "the certificate of the server is not trusted: it is signed by nobody we know"
+        );
+        let presented = ["DnsName(\"bus.example\")", "IpAddress(127.0.0.1)"].map(str::to_owned).to_vec();
+        let expected = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+        assert_eq!(
+            of(CertificateError::NotValidForNameContext { expected: expected.clone(), presented }),
+            "the certificate of the server is not for this name: it is for bus.example, 127.0.0.1, and not for localhost"
+        );
+        let none = of(CertificateError::NotValidForNameContext { expected, presented: Vec::new() });
+        assert!(none.ends_with("it is for no name at all, and not for localhost"), "{none}");
     }
 
     #[test]

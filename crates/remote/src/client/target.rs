@@ -25,16 +25,16 @@ pub enum Target {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// No URL at all.
-    #[error("{0:?} is no URL: {1}")]
+    #[error("it is no URL: {1}")]
     Syntax(String, String),
     /// One for something else.
-    #[error("{0:?} begins with none of ws://, wss://, http://, https://, tcp:// and unix:")]
+    #[error("it begins with none of ws://, wss://, http://, https://, tcp:// and unix:")]
     Scheme(String),
     /// A name or a password in it, which would be seen in lists of processes and logs.
     #[error("a URL must not have a name or a password in it")]
     Secrets,
     /// More behind the port of lines, such as the pool of a listener.
-    #[error("{0:?} must end with its port: which pool serves there is said by the listener")]
+    #[error("it must end with its port: which pool serves there is said by the listener")]
     Lines(String),
     /// For `tcp://` and `unix:`.
     #[error(transparent)]

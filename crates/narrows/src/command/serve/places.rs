@@ -9,7 +9,7 @@ use narrows_remote::tokens::Tokens;
 
 use super::charge::Charge;
 use crate::cli::{Serve, WebArgs};
-use crate::command::web;
+use crate::command::web::{self, listened_twice};
 use crate::failure::Failure;
 
 /// Where a manifest that is for WebSocket only is served if nobody says where.
@@ -30,6 +30,9 @@ pub(super) fn of(charge: &Charge, args: &Serve) -> Result<Vec<Listen>, Failure> 
     }
     if let Some(pool) = places.iter().find_map(|place| place.pool.as_deref()) {
         return Err(Failure::pool_of_nobody(pool));
+    }
+    if let Some((one, other)) = listened_twice(&places) {
+        return Err(Failure::listened_twice(one, other));
     }
     let webs: Vec<&mut Web> = places
         .iter_mut()
@@ -122,7 +125,9 @@ fn furnish(webs: Vec<&mut Web>, args: &WebArgs) -> Result<(), Failure> {
             return Err(Failure::unguarded(web));
         }
         if web.is_nameless() {
-            tracing::warn!("{web} can be called by nobody on another machine, who gets 403: --host NAME for each name that clients use");
+            tracing::warn!(
+                "{web} can be called by nobody on another machine, who gets 403: --host NAME for each name that clients use"
+            );
         }
     }
     Ok(())

@@ -99,7 +99,7 @@ impl Web {
         let limits = web::limits(limits);
         let sockets = limits.max_sockets.max(SOCKETS * slots.available_permits());
         let front = Front::bind(listeners, Limits { max_sockets: sockets, ..limits }, desk)
-            .map_err(|error| Failure::front(&error))?;
+            .map_err(|error| Failure::serve_front(&error))?;
         let at = |(at, address): (&&config::Web, _)| Door::Web(Box::new(web::at(at, address)));
         let doors = webs.iter().zip(front.local_addrs().iter().copied()).map(at).collect();
         let handle = front.handle();
