@@ -65,7 +65,7 @@ impl Batches {
             match open.rest.pop_front() {
                 None => break,
                 Some(Step::Answer { answer, .. }) => {
-                    outcome.line = open.batch.answer(answer).or(outcome.line)
+                    outcome.line = open.batch.answer(answer).or(outcome.line);
                 }
                 Some(Step::Deliver(frame)) => {
                     if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
