@@ -87,14 +87,14 @@ pub fn batch(text: &[u8]) {
                 asked.push(id);
                 due += 1;
             }
-            (Step::Answer(answer), Kind::Request) => {
+            (Step::Answer { answer, .. }, Kind::Request) => {
                 let refusal = Frame::parse(answer.clone());
                 assert!(asked.iter().any(|id| Some(&id[..]) == refusal.id()));
                 assert!(refusal.error().is_some_and(|error| error.is(Code::DuplicateId)));
                 answers.push(answer);
                 due += 1;
             }
-            (Step::Answer(answer), Kind::Invalid(fault)) => {
+            (Step::Answer { answer, .. }, Kind::Invalid(fault)) => {
                 assert!(fault.is_answered());
                 assert_eq!(Frame::parse(answer.clone()).id(), None);
                 answers.push(answer);

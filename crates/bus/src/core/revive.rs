@@ -85,7 +85,9 @@ impl<O: Outlet> Pass<'_, O> {
         } else {
             match self.core.client(client).and_then(|state| state.worker) {
                 // Its other sessions, if any, were moved there already.
-                Some(worker) if !self.is_used_up(worker) => Route::Worker { worker, session: None },
+                Some(worker) if !self.is_used_up(worker) && self.is_of(worker, pool) => {
+                    Route::Worker { worker, session: None }
+                }
                 _ => self.claim(client, pool),
             }
         };
@@ -138,6 +140,12 @@ impl<O: Outlet> Pass<'_, O> {
         let all = state.workers.iter().filter(|worker| stays(worker)).count();
         all < state.settings.instances as usize
             || state.workers.iter().any(|worker| stays(worker) && !taken.contains(worker))
+    }
+
+    /// Whether a worker is of a pool, or of what that has replaced: its client may have begun anew in another since.
+    fn is_of(&self, worker: Worker, pool: PoolId) -> bool {
+        let state = self.core.workers.get(worker.0 as usize);
+        state.is_some_and(|state| self.core.current(state.pool) == pool)
     }
 
     /// Whether a worker of one client cannot take another session.
