@@ -68,6 +68,10 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(host) => write!(f, "tcp://{host}"),
+            // Two slashes in front of a path would be taken for those behind a scheme.
+            Self::Unix(path) if path.as_os_str().as_encoded_bytes().starts_with(b"//") => {
+                write!(f, "unix://{}", path.display())
+            }
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }

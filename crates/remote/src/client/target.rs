@@ -163,6 +163,7 @@ mod tests {
         check("tcp://[::1]:9000", "tcp://[::1]:9000", false);
         check("tcp://bus.example:9000", "tcp://bus.example:9000", true);
         check("unix:/run/x.sock", "unix:/run/x.sock", false);
+        check("unix:////run/x.sock", "unix:////run/x.sock", false);
     }
 
     proptest::proptest! {

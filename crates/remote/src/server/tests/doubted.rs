@@ -33,7 +33,7 @@ async fn nobody_comes_in_by_a_file_that_cannot_be_read() {
     assert_eq!(hear(&mut socket).await.unwrap()["id"], 7);
     assert_eq!(ask(at, "POST", &[JSON, proof, connection], &echo.to_string()).await.status, 202);
     // Once it can be read it says who may, and who may no longer.
-    std::fs::write(&file, &text[text.find("\n[[token]]").unwrap()..]).unwrap();
+    std::fs::write(&file, &text[text.rfind("\n[[token]]").unwrap()..]).unwrap();
     running.handle.look();
     assert_eq!(hear(&mut socket).await, Err(4401));
     assert_eq!(web(at, &[proof]).await.err(), Some(401));

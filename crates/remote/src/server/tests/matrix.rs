@@ -391,7 +391,7 @@ async fn a_token_that_is_taken_back_ends_what_it_opened() {
     std::fs::write(&file, "broken").unwrap();
     assert!(running.handle.reload().is_err());
     assert!(web(running.address, &[("authorization", &known)]).await.is_ok());
-    std::fs::write(&file, &text[text.find("\n[[token]]").unwrap()..]).unwrap();
+    std::fs::write(&file, &text[text.rfind("\n[[token]]").unwrap()..]).unwrap();
     running.handle.reload().unwrap();
     assert_eq!(super::kit::hear(&mut socket).await, Err(4401));
     assert_eq!(web(running.address, &[("authorization", &known)]).await.err(), Some(401));
