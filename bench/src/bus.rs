@@ -113,7 +113,10 @@ impl Bench<'_> {
     }
 
     fn measure(&self, contender: &Contender, load: Load) -> Result<Outcome, String> {
-        let running = contender.start(self.place)?;
+        let mut running = contender.start(self.place)?;
+        if *contender == Contender::Narrows {
+            running = running.staffed(self.place).map_err(|problem| format!("narrows {problem}"))?;
+        }
         let crowd = self.gather(contender, &running, load)?;
         let outcome = crowd.run(running.process(), self.options.time.mul_f64(WARMING), self.options.time);
         outcome.map_err(|problem| format!("{}: {problem}", contender.name()))

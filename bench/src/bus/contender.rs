@@ -88,7 +88,7 @@ impl Contender {
             Self::Peer(peer) => peer.command(&own, place, port)?,
         };
         let running = match self {
-            Self::Narrows => Running::staffed(command, address, place),
+            Self::Narrows => Running::logged(command, address, place),
             _ => Running::start(command, address),
         };
         running.map_err(|problem| format!("{} {problem}", self.name()))
@@ -169,20 +169,21 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a bus of ours and waits for all its workers, so that sessions are spread over them. The last line that it has said is told
-    /// if it does not come up.
-    pub(crate) fn staffed(mut command: Command, address: SocketAddr, place: &Path) -> Result<Self, String> {
+    /// Starts a bus of ours. The last line that it has said is told if it does not come up.
+    pub(crate) fn logged(mut command: Command, address: SocketAddr, place: &Path) -> Result<Self, String> {
         let log = place.join(LOG);
         command.stderr(File::create(&log).map_err(|error| error.to_string())?);
-        let running = Self::spawn(command, address).and_then(|mut running| {
-            running.wait("has not all its workers", || ready_workers(&place.join(ADMIN)) == WORKERS)?;
-            Ok(running)
-        });
-        running.map_err(|problem| {
+        Self::spawn(command, address).map_err(|problem| {
             let said = std::fs::read_to_string(&log).unwrap_or_default();
             let said = said.lines().last().map(|line| format!(" ({line})")).unwrap_or_default();
             format!("{problem}{said}")
         })
+    }
+
+    /// Waits for all workers of a bus of ours, so that sessions are spread over them. Being asked costs it memory.
+    pub(crate) fn staffed(mut self, place: &Path) -> Result<Self, String> {
+        self.wait("has not all its workers", || ready_workers(&place.join(ADMIN)) == WORKERS)?;
+        Ok(self)
     }
 
     pub(crate) fn start(mut command: Command, address: SocketAddr) -> Result<Self, String> {

@@ -66,7 +66,8 @@ impl Contender {
                 let scheme = if *ours == Self::Tcp { "tcp" } else { "ws" };
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
                 let listen = listen(scheme, address);
-                (Running::staffed(narrows(&own, place, &listen)?, address, place), PATH.to_owned())
+                let running = Running::logged(narrows(&own, place, &listen)?, address, place);
+                (running.and_then(|running| running.staffed(place)), PATH.to_owned())
             }
         };
         let running = running.map_err(|problem| format!("{} {problem}", self.name()))?;
