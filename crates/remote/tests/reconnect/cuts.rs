@@ -1,11 +1,14 @@
 //! Cut at every message boundary and at random bytes, while both sides stream.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use narrows_link::Link;
 use narrows_remote::client::{Connected, Options, connect};
 use narrows_wire::{Frame, Kind, message};
 use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::cutter::Cutter;
@@ -137,4 +140,11 @@ async fn a_web_socket_is_cut_at_every_boundary() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lines_are_cut_at_every_boundary() {
     at_every_boundary(Carrier::Lines).await;
+}
+
+/// Passes the next one who comes on to `to`, until that is aborted.
+pub(crate) async fn pass(listener: &TcpListener, to: SocketAddr) -> AbortHandle {
+    let (mut from, _) = listener.accept().await.unwrap();
+    let mut to = TcpStream::connect(to).await.unwrap();
+    tokio::spawn(async move { tokio::io::copy_bidirectional(&mut from, &mut to).await }).abort_handle()
 }

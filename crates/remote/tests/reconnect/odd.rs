@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use narrows_remote::client::{Connected, Options, connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
-use crate::cuts::{ask, initialize, open, recv};
+use crate::cuts::{ask, initialize, open, pass, recv};
 use crate::cutter::Cutter;
 use crate::server::{Carrier, Server};
 
@@ -15,12 +15,7 @@ async fn who_answers_in_the_place_of_the_server_does_not_end_the_connection() {
     let server = Server::start(Carrier::Web, true, false).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = server.url(listener.local_addr().unwrap());
-    let pass = async || {
-        let (mut from, _) = listener.accept().await.unwrap();
-        let mut to = TcpStream::connect(server.address).await.unwrap();
-        tokio::spawn(async move { tokio::io::copy_bidirectional(&mut from, &mut to).await }).abort_handle()
-    };
-    let (connected, first) = tokio::join!(open(&url), pass());
+    let (connected, first) = tokio::join!(open(&url), pass(&listener, server.address));
     let Connected { mut link, outcome } = connected;
     initialize(&mut link).await;
     first.abort();
@@ -39,7 +34,7 @@ async fn who_answers_in_the_place_of_the_server_does_not_end_the_connection() {
     let (stream, _) = listener.accept().await.unwrap();
     let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
     futures_util::SinkExt::send(&mut socket, "hello".into()).await.unwrap();
-    let _second = pass().await;
+    let _second = pass(&listener, server.address).await;
     assert_eq!(recv(&mut link).await.id(), Some(b"1".as_slice()));
     drop(link);
     outcome.wait().await.unwrap();

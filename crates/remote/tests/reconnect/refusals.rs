@@ -6,9 +6,9 @@ use narrows_link::CloseReason;
 use narrows_remote::client::{Connected, DialError, Lost, Options, connect};
 use narrows_wire::Frame;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
-use crate::cuts::{ask, initialize, open, recv};
+use crate::cuts::{ask, initialize, open, pass, recv};
 use crate::cutter::Cutter;
 use crate::server::{Carrier, Server};
 
@@ -111,12 +111,7 @@ async fn who_asks_for_a_while_of_peace_gets_it_and_the_connection_goes_on() {
     let server = Server::start(Carrier::Web, true, false).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = server.url(listener.local_addr().unwrap());
-    let pass = async || {
-        let (mut from, _) = listener.accept().await.unwrap();
-        let mut to = TcpStream::connect(server.address).await.unwrap();
-        tokio::spawn(async move { tokio::io::copy_bidirectional(&mut from, &mut to).await }).abort_handle()
-    };
-    let (connected, first) = tokio::join!(open(&url), pass());
+    let (connected, first) = tokio::join!(open(&url), pass(&listener, server.address));
     let Connected { mut link, outcome } = connected;
     initialize(&mut link).await;
     first.abort();
@@ -124,7 +119,7 @@ async fn who_asks_for_a_while_of_peace_gets_it_and_the_connection_goes_on() {
     let (mut refused, _) = listener.accept().await.unwrap();
     refused.write_all(b"HTTP/1.1 429 Later\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n").await.unwrap();
     let began = Instant::now();
-    let _second = pass().await;
+    let _second = pass(&listener, server.address).await;
     assert!(began.elapsed() >= Duration::from_secs(1), "nobody has come before: {:?}", began.elapsed());
     assert_eq!(recv(&mut link).await.id(), Some(b"1".as_slice()));
     drop(link);

@@ -4,6 +4,20 @@ use insta::assert_snapshot;
 
 use super::*;
 
+/// Two clients that have the first two of three workers, each of which is for one session.
+fn two_of_three() -> (Scene, u32, u32) {
+    let mut scene = Scene::new(&config(vec![Pool { instances: 3, ..pool(Share::Session) }]));
+    for worker in 0..3 {
+        scene.up(worker);
+    }
+    let (one, other) = (scene.open(), scene.open());
+    for (client, worker) in [(one, 0), (other, 1)] {
+        scene.ask(client, 0, "initialize", &json!({"protocolVersion": 1}));
+        scene.answer(worker, 1, &able());
+    }
+    (scene, one, other)
+}
+
 #[test]
 fn a_session_is_lost_for_good_only_when_somebody_is_told() {
     let mut scene = Scene::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }]));
@@ -108,15 +122,7 @@ fn what_is_said_in_a_session_that_is_no_more_reaches_nobody() {
 
 #[test]
 fn what_waited_for_a_worker_goes_only_where_it_still_may() {
-    let mut scene = Scene::new(&config(vec![Pool { instances: 3, ..pool(Share::Session) }]));
-    for worker in 0..3 {
-        scene.up(worker);
-    }
-    let (one, other) = (scene.open(), scene.open());
-    for (client, worker) in [(one, 0), (other, 1)] {
-        scene.ask(client, 0, "initialize", &json!({"protocolVersion": 1}));
-        scene.answer(worker, 1, &json!({"protocolVersion": 1}));
-    }
+    let (mut scene, one, other) = two_of_three();
     scene.ask(other, 1, "session/new", &json!({}));
     scene.dies(0);
     // Its new worker is being greeted; by then there is such a session, but it is another's.
@@ -186,15 +192,7 @@ fn what_is_asked_too_early_is_answered_as_it_was_asked() {
 
 #[test]
 fn a_client_with_several_workers_has_one_list() {
-    let mut scene = Scene::new(&config(vec![Pool { instances: 3, ..pool(Share::Session) }]));
-    for worker in 0..3 {
-        scene.up(worker);
-    }
-    let (one, other) = (scene.open(), scene.open());
-    for (client, worker) in [(one, 0), (other, 1)] {
-        scene.ask(client, 0, "initialize", &json!({"protocolVersion": 1}));
-        scene.answer(worker, 1, &able());
-    }
+    let (mut scene, one, other) = two_of_three();
     scene.ask(one, 1, "session/new", &json!({}));
     scene.answer(0, 2, &json!({"sessionId": "a"}));
     scene.ask(one, 2, "session/new", &json!({}));
