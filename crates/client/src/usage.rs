@@ -1,8 +1,16 @@
-//! What a turn cost, by difference of what the agent counts.
+//! What a turn cost, from what the agent reports at the end of each.
 //!
-//! Agents count over the whole session; programs want to know what one turn took. A [`Meter`] stands between: it
-//! remembers where the counters stood when the last turn ended. A counter that went down has been set back, and
-//! what it shows then is all of this turn.
+//! By the protocol agents count over the whole session, and a turn is the difference of two reports. Some agents report
+//! each turn by itself. A [`Meter`] finds out which: by the settings, by the name of the agent, and else by the numbers.
+//! The second and every later report is of its turn alone if
+//!
+//! - a counter went down,
+//! - it is the same as the one before, or
+//! - its total exceeds the one before by less than the context at the end of the turn, which the turn has certainly taken.
+//!
+//! Until one of these is seen, reports are totals of the session, as the protocol says; once it is seen, every report is
+//! of one turn. Where the settings or the name say `session`, a counter that went down has been set back, and what it
+//! shows then is all of this turn.
 
 use std::time::Duration;
 
@@ -47,11 +55,29 @@ pub struct Usage {
 /// What the numbers at the end of a turn are the sum of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Counted {
-    /// All turns so far, as the protocol says.
+    /// Found out by the name of the agent and by its reports.
     #[default]
+    Detect,
+    /// All turns so far, as the protocol says.
     Session,
     /// This turn alone, as some agents do.
     Turn,
+}
+
+impl Counted {
+    /// The same, or what is known of agents that call themselves `name` in `initialize`.
+    pub(crate) fn or_known(self, name: &str) -> Self {
+        if self != Self::Detect {
+            return self;
+        }
+        // Names of packages have their scope in front: `@zed-industries/codex-acp`.
+        let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+        match name.as_str() {
+            "opencode" | "codex-acp" => Self::Turn,
+            "narrows" | "mistral-vibe" | "vibe" | "vibe-acp" => Self::Session,
+            _ => Self::Detect,
+        }
+    }
 }
 
 /// Turns the counters of one session into the usage of each turn.
@@ -60,6 +86,10 @@ pub(crate) struct Meter {
     counted: Counted,
     /// The counters when the last turn ended.
     before: Counters,
+    /// Whether the agent has reported any.
+    has_reported: bool,
+    /// What the prompts of this turn that are over took.
+    turn: Option<Counters>,
     /// The bill when the last turn ended.
     paid: Option<Cost>,
     /// The bill as last told.
@@ -84,9 +114,16 @@ impl Meter {
         Self { counted, ..Self::default() }
     }
 
-    /// A turn begins.
+    /// A turn begins. What was reported before the first is the history of a session that goes on: counters of the
+    /// session are counted from there, and nothing of it is counted for this turn.
     pub(crate) fn begin(&mut self) {
-        self.begun = true;
+        if !std::mem::replace(&mut self.begun, true) {
+            let end = self.end.take();
+            if let Some(Value::Object(fields)) = end.filter(|_| self.counted != Counted::Turn) {
+                self.before = Counters::read(&fields);
+            }
+            (self.call, self.calls) = (None, Counters::default());
+        }
     }
 
     /// Takes a `usage_update`: what is in the context, and the bill so far.
@@ -115,11 +152,7 @@ impl Meter {
     /// before it.
     pub(crate) fn call(&mut self, usage: &Value) {
         let Value::Object(fields) = usage else { return };
-        let both = |sum: Option<u64>, more: Option<u64>| match (sum, more) {
-            (Some(sum), Some(more)) => Some(sum.saturating_add(more)),
-            (sum, more) => sum.or(more),
-        };
-        self.calls = self.calls.each(&Counters::read(fields), both);
+        self.calls = self.calls.plus(&Counters::read(fields));
         self.call = Some(usage.clone());
     }
 
@@ -130,12 +163,54 @@ impl Meter {
         }
     }
 
+    /// A prompt is over, and another follows in the same turn.
+    pub(crate) fn next_prompt(&mut self) {
+        if let Some(end) = self.end.take() {
+            self.count(&end);
+        }
+    }
+
+    /// Counts the report at the end of a prompt for this turn.
+    fn count(&mut self, end: &Value) {
+        let Value::Object(fields) = end else { return };
+        let now = Counters::read(fields);
+        let is_first = !std::mem::replace(&mut self.has_reported, true);
+        if self.counted == Counted::Detect && !is_first && self.is_of_one_turn(&now) {
+            tracing::debug!("the agent reports its usage for each turn");
+            self.counted = Counted::Turn;
+        }
+        let took = match self.counted {
+            Counted::Turn => now.clone(),
+            Counted::Session | Counted::Detect => now.since(&self.before),
+        };
+        self.before = now.or(&self.before);
+        self.turn = Some(match self.turn.take() {
+            Some(sum) => sum.plus(&took),
+            None => took,
+        });
+    }
+
+    /// Returns `true` if these cannot be totals of the session.
+    fn is_of_one_turn(&self, now: &Counters) -> bool {
+        let took_too_little = || {
+            let (now, before) = (now.total?, self.before.total?);
+            // An agent that shows its total as the context says nothing by it.
+            let context = self.update.as_ref().and(self.context).filter(|context| *context != now)?;
+            Some(now.saturating_sub(before) < context)
+        };
+        now.is_below(&self.before) || *now == self.before || took_too_little() == Some(true)
+    }
+
     /// The turn is over and took this long. `None` if the agent told nothing.
     pub(crate) fn finish(&mut self, duration: Duration) -> Option<Usage> {
-        let (end, update) = (self.end.take(), self.update.take());
+        let end = self.end.take();
+        if let Some(end) = &end {
+            self.count(end);
+        }
+        let (turn, update) = (self.turn.take(), self.update.take());
         let (call, calls) = (self.call.take(), std::mem::take(&mut self.calls));
         let billed = std::mem::take(&mut self.billed);
-        if end.is_none() && update.is_none() && call.is_none() {
+        if turn.is_none() && update.is_none() && call.is_none() {
             return None;
         }
         let mut usage = Usage {
@@ -143,18 +218,12 @@ impl Meter {
             duration_ms: Some(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
             ..Usage::default()
         };
+        match &turn {
+            Some(turn) => turn.tell(&mut usage),
+            None => calls.tell(&mut usage),
+        }
         if let Some(Value::Object(fields)) = &end {
-            let now = Counters::read(fields);
-            match self.counted {
-                Counted::Turn => now.tell(&mut usage),
-                Counted::Session => {
-                    now.since(&self.before).tell(&mut usage);
-                    self.before = now.or(&self.before);
-                }
-            }
             usage.max_output_tokens = number(fields, &["maxOutputTokens", "max_output_tokens"]);
-        } else {
-            calls.tell(&mut usage);
         }
         if billed {
             usage.cost_usd = self.bill.as_ref().and_then(|bill| bill.since(self.paid.as_ref()));
@@ -219,12 +288,24 @@ impl Counters {
 
     /// What was counted since `before`. One that went down says that all were set back.
     fn since(&self, before: &Self) -> Self {
-        let shown = self.list().into_iter().zip(before.list());
-        let set_back = shown.into_iter().any(|pair| matches!(pair, (Some(now), Some(then)) if now < then));
-        if set_back {
+        if self.is_below(before) {
             return self.clone();
         }
         self.each(before, |now, then| Some(now? - then.unwrap_or(0)))
+    }
+
+    /// Returns `true` if one of them is lower than it was `before`.
+    fn is_below(&self, before: &Self) -> bool {
+        let shown = self.list().into_iter().zip(before.list());
+        shown.into_iter().any(|pair| matches!(pair, (Some(now), Some(then)) if now < then))
+    }
+
+    /// These and `more` together.
+    fn plus(&self, more: &Self) -> Self {
+        self.each(more, |sum, more| match (sum, more) {
+            (Some(sum), Some(more)) => Some(sum.saturating_add(more)),
+            (sum, more) => sum.or(more),
+        })
     }
 
     /// These, and where one is not shown, what `before` shows.

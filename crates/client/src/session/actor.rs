@@ -94,7 +94,8 @@ impl Actor {
         hosting: Option<Hosting>,
         losses: Losses,
     ) -> Self {
-        let meter = Meter::new(shared.agent.counted);
+        let name = shared.known.info.as_ref().map_or("", |info| info.name.as_str());
+        let meter = Meter::new(shared.agent.counted.or_known(name));
         Self {
             shared,
             id,
@@ -211,7 +212,7 @@ impl Actor {
         }
     }
 
-    fn notification(&mut self, frame: &Frame, now: u64) {
+    pub(super) fn notification(&mut self, frame: &Frame, now: u64) {
         let params = frame.params().unwrap_or(b"{}");
         if frame.method().as_deref() != Some(SESSION_UPDATE) {
             let method = frame.method().unwrap_or_default().into_owned();

@@ -37,6 +37,101 @@ fn a_turn_is_the_difference() {
     check(Counted::Turn, &turns, &[told(100, 10), told(250, 30), told(250, 30)]);
 }
 
+fn report(input: u64, output: u64) -> Value {
+    json!({"inputTokens": input, "outputTokens": output, "totalTokens": input + output})
+}
+
+fn used(used: u64) -> Value {
+    json!({"used": used, "size": 1000})
+}
+
+/// What each of these reports comes to, as input and output of its turn.
+#[track_caller]
+fn check_detected(reports: &[(u64, u64)], expected: &[(u64, u64)]) {
+    let turns: Vec<(&[Value], Value)> = reports.iter().map(|(i, o)| (&[][..], report(*i, *o))).collect();
+    let expected: Vec<Value> = expected.iter().map(|(i, o)| told(*i, *o)).collect();
+    check(Counted::Detect, &turns, &expected);
+}
+
+#[test]
+fn reports_of_single_turns_are_recognised() {
+    // The same again: a turn of the session has taken something.
+    check_detected(&[(104, 19), (104, 19), (110, 30)], &[(104, 19), (104, 19), (110, 30)]);
+    // Lower in one counter.
+    check_detected(&[(104, 19), (150, 12), (180, 90)], &[(104, 19), (150, 12), (180, 90)]);
+    // Totals that only grow are of the session.
+    check_detected(&[(104, 19), (250, 40), (400, 50)], &[(104, 19), (146, 21), (150, 10)]);
+}
+
+#[test]
+fn a_turn_takes_at_least_its_context() {
+    let with_context = |tokens: u64| json!({"context_length": tokens});
+    let turn = |context: u64, mut told: Value| {
+        told.as_object_mut().unwrap().extend(with_context(context).as_object().unwrap().clone());
+        told
+    };
+    // 24 more than before, with 140 in the context: these are not totals.
+    let updates = [[used(120)], [used(140)]];
+    check(
+        Counted::Detect,
+        &[(&updates[0], report(100, 23)), (&updates[1], report(121, 26))],
+        &[turn(120, told(100, 23)), turn(140, told(121, 26))],
+    );
+    // 141 more: they may be, and the protocol says so.
+    check(
+        Counted::Detect,
+        &[(&updates[0], report(100, 23)), (&updates[1], report(220, 44))],
+        &[turn(120, told(100, 23)), turn(140, told(120, 21))],
+    );
+    // The total as context says nothing.
+    let updates = [[used(123)], [used(264)]];
+    check(
+        Counted::Detect,
+        &[(&updates[0], report(100, 23)), (&updates[1], report(220, 44))],
+        &[turn(123, told(100, 23)), turn(264, told(120, 21))],
+    );
+}
+
+#[test]
+fn known_agents_and_settings_need_no_recognition() {
+    for (name, known) in [
+        ("OpenCode", Counted::Turn),
+        ("@zed-industries/codex-acp", Counted::Turn),
+        ("narrows", Counted::Session),
+        ("@mistralai/mistral-vibe", Counted::Session),
+        ("opencode-like", Counted::Detect),
+        ("", Counted::Detect),
+    ] {
+        assert_eq!(Counted::Detect.or_known(name), known, "{name}");
+        assert_eq!(Counted::Session.or_known(name), Counted::Session, "{name}");
+        assert_eq!(Counted::Turn.or_known(name), Counted::Turn, "{name}");
+    }
+}
+
+#[test]
+fn two_prompts_of_one_turn_are_added_up() {
+    for (counted, second, sum) in [
+        (Counted::Turn, report(111, 0), told(222, 0)),
+        (Counted::Detect, report(111, 0), told(222, 0)),
+        (Counted::Session, report(230, 5), told(230, 5)),
+        (Counted::Detect, report(230, 5), told(230, 5)),
+    ] {
+        let mut meter = Meter::new(counted);
+        meter.begin();
+        meter.end(&report(111, 0));
+        meter.next_prompt();
+        assert_eq!(turn(&mut meter, &[], &second), sum, "{counted:?}");
+    }
+}
+
+#[test]
+fn what_was_reported_before_the_first_turn_is_not_counted_for_it() {
+    let mut meter = Meter::new(Counted::Detect);
+    meter.end(&report(500, 50));
+    meter.call(&report(9, 9));
+    assert_eq!(turn(&mut meter, &[], &report(600, 60)), told(100, 10));
+}
+
 #[test]
 fn a_counter_that_went_down_began_anew() {
     let end = |input: u64, output: u64| json!({"input_tokens": input, "output_tokens": output});
@@ -242,6 +337,7 @@ fn calls_add_up_unless_the_end_tells() {
         json!({"input_tokens": 200, "output_tokens": 34, "total_tokens": 234, "cache_read_tokens": 120});
     for call in [now, then] {
         let mut meter = Meter::new(Counted::Session);
+        meter.begin();
         for _ in 0..2 {
             meter.call(&call);
             meter.call(&json!("no"));
