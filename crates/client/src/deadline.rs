@@ -18,6 +18,9 @@ pub struct Deadlines {
     pub small: Duration,
     /// To end a turn that was cancelled.
     pub cancel: Duration,
+    /// To end a turn that was cancelled because its time was over. Shorter: a limit for the turn is a promise to
+    /// whoever set it, and what follows the cancellation takes up to 1.5 s more.
+    pub cancel_late: Duration,
     /// To close a session.
     pub close: Duration,
     /// To say anything at all during a turn; zero means as long as it takes.
@@ -35,6 +38,7 @@ impl Default for Deadlines {
             resume: Duration::from_secs(120),
             small: Duration::from_secs(15),
             cancel: Duration::from_secs(10),
+            cancel_late: Duration::from_secs(2),
             close: Duration::from_secs(5),
             silence: Duration::from_secs(15 * 60),
             permission: Duration::from_secs(5 * 60),

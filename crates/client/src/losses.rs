@@ -17,7 +17,8 @@ pub struct Losses {
 
 impl Losses {
     /// What was lost since it was no more than `before`.
-    pub(crate) fn since(self, before: Self) -> Self {
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
         Self {
             too_long: self.too_long.saturating_sub(before.too_long),
             unclaimed: self.unclaimed.saturating_sub(before.unclaimed),

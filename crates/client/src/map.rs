@@ -57,6 +57,8 @@ pub struct Mapper {
     session_id: Option<Arc<str>>,
     settings: Settings,
     run_id: Option<Arc<str>>,
+    /// When the run began: no event of it has an earlier time, though clocks may be set back.
+    started_ms: u64,
     replaying: bool,
     said: Speech,
     thought: Speech,
@@ -73,6 +75,7 @@ impl Mapper {
             session_id: None,
             settings,
             run_id: None,
+            started_ms: 0,
             replaying: false,
             said: Speech::default(),
             thought: Speech::default(),
@@ -93,6 +96,7 @@ impl Mapper {
             self.finish(Outcome::new(end), now_ms, out);
         }
         self.run_id = Some(run_id.into());
+        self.started_ms = now_ms;
         self.replaying = false;
         self.fault = None;
         self.calls.next_run();
@@ -190,6 +194,7 @@ impl Mapper {
     }
 
     fn event(&self, at_ms: u64, body: EventBody, raw: Option<Json>) -> RuntimeEvent {
+        let at_ms = if self.run_id.is_some() { at_ms.max(self.started_ms) } else { at_ms };
         RuntimeEvent { at_ms, run_id: self.run_id.clone(), session_id: self.session_id.clone(), body, raw }
     }
 }

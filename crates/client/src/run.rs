@@ -39,6 +39,10 @@ pub struct RunResult {
     pub final_text: Option<Arc<str>>,
     /// The answer in the form that was asked for; absent if it has none.
     pub structured_output: Option<Value>,
+    /// Why the answer does not match the schema, a sentence each; empty if it does or none was given.
+    pub schema_problems: Vec<String>,
+    /// How often the agent was prompted: a second time if its first answer did not match the schema.
+    pub prompts: u32,
     /// What it took.
     pub usage: Option<Usage>,
     /// The agent's word for why it stopped.
@@ -104,6 +108,8 @@ pub(crate) async fn settled(result: oneshot::Receiver<RunResult>) -> RunResult {
         status: Status::Error,
         final_text: None,
         structured_output: None,
+        schema_problems: Vec::new(),
+        prompts: 0,
         usage: None,
         stop_reason: None,
         error: Some(RunError {

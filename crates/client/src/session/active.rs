@@ -64,6 +64,8 @@ pub(super) struct Active {
     pub(super) form: Option<Form>,
     /// The answer was asked for again, in the form it should have.
     pub(super) repaired: bool,
+    /// Why the answer does not have that form.
+    pub(super) problems: Vec<String>,
     pub(super) started: Instant,
     /// When it has taken too long, and how long that is.
     pub(super) deadline: Option<(Instant, Duration)>,
@@ -91,6 +93,8 @@ impl Active {
             status: Status::Error,
             final_text: None,
             structured_output: None,
+            schema_problems: std::mem::take(&mut self.problems),
+            prompts: 1 + u32::from(self.repaired),
             usage: None,
             stop_reason: self.stop_reason.take(),
             error: None,

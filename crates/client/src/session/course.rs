@@ -6,7 +6,7 @@ use narrows_acp::Version;
 use narrows_acp::method::SESSION_PROMPT;
 use narrows_acp::stop::StopReason;
 use narrows_link::CloseReason;
-use narrows_rpc::{CallError, Response};
+use narrows_rpc::{CallError, Item, Response};
 use narrows_wire::Code;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use super::active::{Active, GivingUp, Why};
 use super::actor::{Actor, now_ms};
+use super::open::HELD;
 use crate::error::{ClientError, Problem, Stage, wants_login};
 use crate::event::{Json, Payload};
 use crate::feed::feed;
@@ -57,6 +58,8 @@ impl Actor {
             Ok(blocks) => blocks,
             Err(error) => return failed(&self.shared, Problem::Invalid(error.to_string())),
         };
+        // What the agent has sent by now is no answer to this prompt.
+        self.take_earlier().await;
         self.services.authority.renew();
         // An agent that reads nothing would hold up everything else that is wanted of the session.
         let limit = self.shared.agent.deadlines.open;
@@ -82,6 +85,7 @@ impl Actor {
             turn: Turn::new(self.shared.known.version, prompt),
             form,
             repaired: false,
+            problems: Vec::new(),
             started: now,
             deadline: request.timeout.and_then(|limit| Some((now.checked_add(limit)?, limit))),
             giving_up: None,
@@ -93,6 +97,23 @@ impl Actor {
         self.hear();
         let cancel = Canceller { run_id: Arc::clone(&run_id), cancels: self.cancels.clone() };
         Ok(RunHandle { run_id, events: Events { reader }, result, cancel })
+    }
+
+    /// Takes what has come before the prompt: it belongs to the session, not to the run that begins.
+    async fn take_earlier(&mut self) {
+        // A line that has arrived is read by one task and handed on by another.
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+        let now = now_ms();
+        for item in std::iter::from_fn(|| self.inbox.try_recv()).take(HELD).collect::<Vec<_>>() {
+            match item {
+                Item::Notification(frame) => self.notification(&frame, now),
+                Item::Request(request) => self.request(request),
+                Item::Answer(_) => {}
+            }
+        }
+        self.flush();
     }
 
     /// Tells which MCP servers that run here have failed, each once.
@@ -200,14 +221,18 @@ impl Actor {
         let mut structured = None;
         if let Some(form) = run.form.as_ref().filter(|_| is_done && run.giving_up.is_none()) {
             match form.read(self.mapper.final_text().unwrap_or_default()) {
-                Ok(value) => structured = Some(value),
+                Ok(value) => {
+                    structured = Some(value);
+                    run.problems.clear();
+                }
                 Err(problems) if !run.repaired => {
-                    run.repaired = true;
                     let blocks = [Block::Text { text: form.repair(&problems) }];
+                    run.problems = problems;
                     return self.repair(&blocks);
                 }
                 Err(problems) => {
                     tracing::info!(?problems, "the answer does not have the form that was asked for");
+                    run.problems = problems;
                 }
             }
         }
@@ -229,6 +254,7 @@ impl Actor {
     /// Asks for the answer once more, in the same run.
     fn repair(&mut self, blocks: &[Block]) {
         self.mapper.end_messages(now_ms(), &mut self.events);
+        self.meter.next_prompt();
         let params = json!({"sessionId": &*self.id, "prompt": blocks});
         // The agent has just answered, so there is room; if there is none, it is not asked again.
         let asking = self.shared.peer.call_in(&self.inbox, SESSION_PROMPT, &params);
@@ -236,6 +262,7 @@ impl Actor {
             return self.finish(End::Stopped(Some(StopReason::EndTurn)), None);
         };
         if let Some(run) = &mut self.run {
+            run.repaired = true;
             run.turn = Turn::new(self.shared.known.version, prompt);
         }
     }

@@ -113,12 +113,30 @@ pub(crate) async fn begin(
             let id = answer.get("sessionId").and_then(Value::as_str);
             let id =
                 id.ok_or_else(|| failed(Problem::Malformed("it names no session".to_owned())))?.to_owned();
-            let inbox = shared
+            let mut inbox = shared
                 .peer
                 .session(&id)
                 .map_err(|_| failed(Problem::Malformed(format!("the session {id:?} was opened before"))))?;
             mapper.set_session(&id);
-            snapshot.opened(&answer);
+            let is_fork = matches!(beginning, Beginning::Fork(_));
+            if !is_fork {
+                snapshot.opened(&answer);
+            }
+            mapper.set_replay(is_fork);
+            let mut replay = Replay {
+                shared: &shared,
+                mapper: &mut mapper,
+                events: &mut early,
+                requests: &mut requests,
+                snapshot: &mut snapshot,
+                log_in: false,
+            };
+            replay.take_held(&mut inbox);
+            mapper.set_replay(false);
+            if is_fork {
+                // The history may name settings that were changed since; the answer has those that hold now.
+                snapshot.opened(&answer);
+            }
             (id, inbox)
         }
     };
@@ -221,6 +239,10 @@ struct Replay<'a> {
     log_in: bool,
 }
 
+/// How many messages are taken at once of what came before a prompt. An agent that never stops sending must not keep
+/// the prompt from being sent.
+pub(super) const HELD: usize = 65_536;
+
 /// How many replayed events are kept for whoever wants to see them.
 const REPLAYED: usize = 2048;
 
@@ -281,6 +303,17 @@ impl Replay<'_> {
                     let reason = self.shared.peer.closed().await;
                     return Err(self.shared.failed(stage, Problem::Lost(reason)));
                 }
+            }
+        }
+    }
+
+    /// Takes what came before the session had an id: a greeting, or the history of a session that was forked.
+    fn take_held(&mut self, inbox: &mut narrows_rpc::Session) {
+        for item in std::iter::from_fn(|| inbox.try_recv()).take(HELD) {
+            match item {
+                Item::Notification(frame) => self.update(&frame),
+                Item::Request(request) => self.requests.push(request),
+                Item::Answer(_) => {}
             }
         }
     }

@@ -11,7 +11,11 @@ use super::active::{GivingUp, Rung, Why};
 use super::actor::Actor;
 
 /// How long an agent may take once its terminals have been killed.
-const AFTER_KILL: Duration = Duration::from_secs(1);
+const AFTER_KILL: Duration = Duration::from_millis(500);
+
+/// How an agent is ended that did not stop when it was asked to: it has had its time already.
+const LADDER: Ladder =
+    Ladder { eof_grace: Duration::from_millis(500), term_grace: Duration::from_millis(500) };
 
 impl Actor {
     /// When something is to be done though nothing comes.
@@ -30,7 +34,12 @@ impl Actor {
         if run.giving_up.is_some() {
             return;
         }
-        let until = Instant::now() + self.shared.agent.deadlines.cancel;
+        let deadlines = &self.shared.agent.deadlines;
+        let until = Instant::now()
+            + match why {
+                Why::Timeout(_) => deadlines.cancel_late,
+                Why::Asked | Why::Silence(_) => deadlines.cancel,
+            };
         run.giving_up = Some(GivingUp { why, rung: Rung::Asked, until });
         let params = json!({"sessionId": &*self.id});
         if let Err(error) = self.shared.peer.notify_now(SESSION_CANCEL, &params) {
@@ -55,8 +64,7 @@ impl Actor {
             }
             let why = giving_up.why;
             tracing::info!("the agent does not stop, so it is ended");
-            let ladder = Ladder { eof_grace: Duration::from_millis(500), ..Ladder::default() };
-            let seen = self.shared.end(ladder).await;
+            let seen = self.shared.end(LADDER).await;
             if let Some(run) = &mut self.run {
                 run.data = Some(
                     json!({"stderr": seen.stderr, "strayLines": seen.stray_lines, "strays": seen.strays}),

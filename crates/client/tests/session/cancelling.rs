@@ -43,6 +43,33 @@ async fn an_agent_that_never_ends_is_ended() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_turn_that_takes_too_long_ends_within_five_seconds_more() {
+    let limit = Duration::from_secs(2);
+    for version in VERSIONS {
+        for (script, most) in [("slow", 1), ("hang", 5), ("stubborn", 5)] {
+            let driven = Stage::new(version, Access::Medium).open(script).await;
+            let before = Instant::now();
+            let request = RunRequest { timeout: Some(limit), ..RunRequest::text("Go") };
+            let result = driven.session.run(request).await.expect("a run").result().await;
+            let took = before.elapsed();
+            assert_eq!(result.error.map(|error| error.code).as_deref(), Some("timeout"), "{script}");
+            assert!(took >= limit && took <= limit + Duration::from_secs(most), "{script}: {took:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancellation_has_the_time_that_was_set_for_it() {
+    let mut stage = Stage::new(Version::V1, Access::Medium);
+    stage.agent.deadlines.cancel_late = Duration::from_secs(60);
+    let driven = stage.open("hang").await;
+    let before = Instant::now();
+    let request = RunRequest { timeout: Some(Duration::from_secs(2)), ..RunRequest::text("Go") };
+    driven.session.run(request).await.expect("a run").result().await;
+    assert!(before.elapsed() >= Duration::from_secs(62), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn silence_has_an_end() {
     let mut stage = Stage::new(Version::V1, Access::Medium);
     stage.agent.deadlines.silence = Duration::from_secs(60);

@@ -21,10 +21,19 @@ pub(crate) struct Stage {
     pub(crate) agent: Agent,
     pub(crate) offer: Offer,
     pub(crate) config: SessionConfig,
-    /// The session to go on with.
-    pub(crate) resume: Option<String>,
+    /// How the session begins.
+    pub(crate) begin: Begin,
     /// Where the session works.
     place: tempfile::TempDir,
+}
+
+/// How a session begins.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Begin {
+    #[default]
+    New,
+    Resume(String),
+    Fork(String),
 }
 
 /// A session, and all that it needs to live.
@@ -45,7 +54,7 @@ impl Stage {
         let mut config = SessionConfig::new(root, Arc::new(Policy::new(access, Narrowing::default())));
         config.sandbox = false;
         let offer = Offer { read_files: true, write_files: true, run_commands: true };
-        Self { agent, offer, config, resume: None, place }
+        Self { agent, offer, config, begin: Begin::New, place }
     }
 
     /// With somebody who can be asked.
@@ -68,10 +77,12 @@ impl Stage {
     /// Opens a session with the `agent` at the other end of `link`.
     pub(crate) async fn open_on(self, link: Link, agent: JoinHandle<()>) -> Driven {
         let runtime = Runtime::connect(self.agent, link, self.offer).await.expect("an agent");
-        let session = match &self.resume {
-            Some(id) => runtime.resume_session(id, self.config).await.expect("a session"),
-            None => runtime.open_session(self.config).await.expect("a session"),
+        let session = match &self.begin {
+            Begin::New => runtime.open_session(self.config).await,
+            Begin::Resume(id) => runtime.resume_session(id, self.config).await,
+            Begin::Fork(id) => runtime.fork_session(id, self.config).await,
         };
+        let session = session.expect("a session");
         Driven { runtime, session, place: self.place, agent }
     }
 }

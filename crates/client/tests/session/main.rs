@@ -1,5 +1,6 @@
 //! Sessions with the scripted agent, over a pair of links in memory.
 
+mod before_prompt;
 mod cancelling;
 mod common;
 mod files;

@@ -79,10 +79,14 @@ async fn an_answer_that_has_not_the_form_is_asked_for_once_more() {
     assert_eq!(kinds(&events).iter().filter(|kind| *kind == "run.completed").count(), 1);
     let result = run.result().await;
     assert_eq!((result.status, result.structured_output), (Status::Success, Some(json!({"answer": 42}))));
+    assert_eq!((result.schema_problems, result.prompts), (Vec::new(), 2));
     // Twice in vain: what was said stays, and there is no value.
     let result = driven.session.run(request()).await.expect("a run").result().await;
     assert_eq!((result.status, result.structured_output), (Status::Success, None));
     assert_eq!(result.final_text.as_deref(), Some("No."));
+    // It is said what is missing, and how often it was asked for.
+    assert_eq!(result.schema_problems, ["there is no JSON object in the message"]);
+    assert_eq!(result.prompts, 2);
     driven.leave().await;
 }
 

@@ -11,7 +11,7 @@ use narrows_testkit::fake::{Script, options, run};
 use narrows_wire::message;
 use serde_json::{Value, json};
 
-use crate::common::{Stage, all, payloads};
+use crate::common::{Begin, Stage, all, payloads};
 
 /// Both ends of a link on which nothing happens outside of this process, so that the clock can be paused.
 fn pair() -> (Link, Link) {
@@ -45,7 +45,7 @@ async fn loader(link: Link) {
 async fn what_is_asked_while_a_session_is_loaded_is_answered() {
     let (link, far) = pair();
     let mut stage = Stage::new(Version::V1, Access::Medium);
-    stage.resume = Some("old".to_owned());
+    stage.begin = Begin::Resume("old".to_owned());
     let mut driven = stage.open_on(link, tokio::spawn(loader(far))).await;
     let mut events = driven.session.events().expect("once");
     let told = events.next().await.expect("an event");
