@@ -54,13 +54,25 @@ fn execute_delete(args: &Delete) -> Result<ExitCode, Failure> {
 async fn delete(chosen: Chosen, id: &str) -> Result<(), Failure> {
     let name = chosen.agent.name.clone();
     let runtime = chosen.start(Offer::default()).await?;
-    let deleted = runtime.delete_session(id).await;
+    let can = runtime.introduced().can;
+    // Agents answer that they have forgotten what they never had, so those that can are asked for what there is.
+    let known = match can.delete && can.list {
+        true => runtime.list_sessions(None).await.map(Some),
+        false => Ok(None),
+    };
+    let outcome = match known {
+        Ok(Some(known)) if known.iter().all(|session| session.session_id != id) => {
+            Err(Failure::no_session(id, known.iter().map(|session| session.session_id.as_str())))
+        }
+        Ok(_) => runtime.delete_session(id).await.map_err(|error| match *error.problem {
+            Problem::Unsupported(_) => Failure::cannot_delete(&name),
+            _ => Failure::from(error),
+        }),
+        Err(error) => Err(Failure::from(error)),
+    };
     runtime.close().await;
     let lost = chosen.finish().await;
-    deleted.map_err(|error| match *error.problem {
-        Problem::Unsupported(_) => Failure::cannot_delete(&name),
-        _ => Failure::from(error).or_lost(lost),
-    })
+    outcome.map_err(|failure| failure.or_lost(lost))
 }
 
 /// The sessions of the agent: those of `cwd`, or all of them.

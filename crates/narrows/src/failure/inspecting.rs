@@ -58,6 +58,17 @@ impl Failure {
             .hint("what it keeps is its own; it may have a command for that")
     }
 
+    /// There is no session of this id among those that the agent has.
+    pub(crate) fn no_session<'a>(id: &str, known: impl Iterator<Item = &'a str>) -> Self {
+        let failure = Self::new(Code::Usage, format!("the agent has no session {id:?}"));
+        let mut meant = known.filter(|known| !id.is_empty() && known.starts_with(id));
+        match (meant.next(), meant.next()) {
+            (Some(meant), None) => failure.hint(format!("did you mean {}?", line(meant))),
+            (Some(_), Some(_)) => failure.hint("several sessions begin with this; give the whole id"),
+            (None, _) => failure.hint("the sessions it has: narrows sessions --all"),
+        }
+    }
+
     /// Rules cannot be understood; the hint is a line of its own.
     pub(crate) fn wrong_rules(error: &RulesError) -> Self {
         let RulesError { file, line, column, what, hint } = error;

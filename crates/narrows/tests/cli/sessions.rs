@@ -128,10 +128,34 @@ fn a_session_is_deleted() {
     let told = place.told(narrows(&place, &["sessions", "delete", &id]));
     assert_eq!(told, format!("--- stderr ---\nthe agent has forgotten the session {id}\n--- exit 0 ---\n"));
     assert_eq!(listed(&place, &["--all"]), [] as [Value; 0]);
+}
+
+#[test]
+fn a_session_that_does_not_exist_cannot_be_deleted() {
+    let place = Place::new();
+    assert_snapshot!(place.told(narrows(&place, &["sessions", "delete", "nosuch"])), @r#"
+    --- stderr ---
+    error: the agent has no session "nosuch"
+    hint: the sessions it has: narrows sessions --all
+    --- exit 2 ---
+    "#);
     for protocol in ["1", "2"] {
         let args = ["sessions", "delete", "x", "--protocol", protocol, "--agent", "narrows fake-agent echo"];
         let told = place.told(narrows(&place, &args));
-        assert!(told.ends_with("forgotten the session x\n--- exit 0 ---\n"), "{told}");
+        assert!(told.contains("has no session \"x\"") && told.ends_with("--- exit 2 ---\n"), "{told}");
+    }
+    let can = CAN_LIST.replace("\"list\":{}", "\"list\":{},\"delete\":{}");
+    let listed = r#"{"jsonrpc":"2.0","id":2,"result":{"sessions":[{"sessionId":"01a1e917-1"},{"sessionId":"01a1e918-2"}]}}"#;
+    for (id, hint) in [
+        ("01a1e917", "did you mean 01a1e917-1?"),
+        ("01a1e9", "several sessions begin with this; give the whole id"),
+        ("", "the sessions it has: narrows sessions --all"),
+    ] {
+        let agent = place.scripted(&[&can, listed]);
+        let told = place.told(narrows(&place, &["sessions", "delete", id, "--agent", &agent]));
+        assert!(told.contains(&format!("hint: {hint}\n--- exit 2 ---\n")), "{told}");
+        assert!(!place.got().contains("session/delete"), "{}", place.got());
+        std::fs::remove_file(place.path().join("got")).unwrap();
     }
 }
 
