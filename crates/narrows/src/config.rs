@@ -14,8 +14,8 @@ mod resolve;
 mod settings;
 mod variables;
 
-pub(crate) use agents::{AgentEntry, BUILT_IN};
-pub(crate) use error::ConfigError;
+pub(crate) use agents::{AgentEntry, BUILT_IN, WrongAgents};
+pub(crate) use error::{ConfigError, Origin};
 pub(crate) use file::{Acp, File};
 pub(crate) use layer::{Header, Key, Layer, Proxy};
 pub(crate) use place::{data_dir, load, runtime_dir, usual_file};

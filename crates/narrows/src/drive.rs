@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use narrows_acp::Version;
+use narrows_agent::Route;
 use narrows_client::{Agent, Decide, Offer, Runtime, ServerConfig, SessionConfig};
 use narrows_policy::Access;
 use narrows_process::{AllowList, Spec};
 use narrows_remote::client::Target;
 
 use crate::cli::{AgentArgs, ModelArgs, Output, SessionArgs};
-use crate::config::{AgentEntry, BUILT_IN, Variables};
+use crate::config::{AgentEntry, BUILT_IN, Origin, Variables};
 use crate::failure::Failure;
 use crate::output;
 use crate::tidings::Tidings;
@@ -37,6 +38,10 @@ pub(crate) struct Chosen {
     pub(crate) cwd: PathBuf,
     /// The model that its session is to use.
     model: Option<String>,
+    /// The endpoint and the model of the built-in agent.
+    route: Option<Box<Route>>,
+    /// Whether that model must be one that the endpoint lists.
+    requires_model: bool,
     /// What else narrows.toml says about its sessions.
     usual: Usual,
     /// Where it is, if it is not started here.
@@ -46,10 +51,22 @@ pub(crate) struct Chosen {
 /// What narrows.toml says about the sessions of an agent; a flag wins over each.
 #[derive(Clone, Debug, Default)]
 struct Usual {
+    /// Where it says so.
+    origin: Option<Origin>,
     access: Option<Access>,
     policy: Option<PathBuf>,
     mode: Option<String>,
     mcp: Option<PathBuf>,
+}
+
+impl Usual {
+    /// Who names a file: the flag if it was `given`, and else the `key` of narrows.toml.
+    fn named_by(&self, given: bool, flag: &str, key: &str) -> String {
+        match &self.origin {
+            Some(origin) if !given => format!("{origin}: `{key}`"),
+            _ => flag.to_owned(),
+        }
+    }
 }
 
 /// Where a session begins.
@@ -73,11 +90,23 @@ pub(crate) struct Wanted {
 impl Chosen {
     /// One that is known already.
     pub(crate) fn of(agent: Agent, cwd: PathBuf) -> Self {
-        Self { agent, demo: false, cwd, model: None, usual: Usual::default(), remote: None }
+        Self {
+            agent,
+            demo: false,
+            cwd,
+            model: None,
+            route: None,
+            requires_model: false,
+            usual: Usual::default(),
+            remote: None,
+        }
     }
 
     /// Starts it, or connects to it where it is.
     pub(crate) async fn start(&self, offer: Offer) -> Result<Runtime, Failure> {
+        if let Some(route) = self.route.as_ref().filter(|_| self.requires_model) {
+            builtin::require_model(route).await?;
+        }
         match &self.remote {
             None => Ok(Runtime::start(self.agent.clone(), offer).await?),
             Some(remote) => {
@@ -177,6 +206,7 @@ fn set_deadlines(chosen: &mut Chosen, args: &AgentArgs) {
     set(&mut deadlines.open, args.session_timeout);
     set(&mut deadlines.resume, args.session_timeout);
     set(&mut deadlines.cancel, args.cancel_grace);
+    set(&mut deadlines.cancel_late, args.cancel_grace);
     set(&mut deadlines.silence, args.silence_timeout);
     if let Some(protocol) = args.protocol {
         chosen.agent.protocol = protocol.into();
@@ -209,15 +239,17 @@ pub(crate) fn started_by(entry: &AgentEntry, args: &AgentArgs, cwd: PathBuf) -> 
     deadlines.open = entry.session_timeout.unwrap_or(deadlines.open);
     deadlines.resume = entry.session_timeout.unwrap_or(deadlines.resume);
     deadlines.cancel = entry.cancel_grace.unwrap_or(deadlines.cancel);
+    deadlines.cancel_late = entry.cancel_grace.unwrap_or(deadlines.cancel_late);
     deadlines.silence = entry.silence_timeout.unwrap_or(deadlines.silence);
     let usual = Usual {
+        origin: entry.origin.clone(),
         access: entry.access,
         policy: entry.policy.clone(),
         mode: entry.mode.clone(),
         mcp: entry.mcp.clone(),
     };
     let model = args.model.model.clone().or_else(|| entry.model.clone());
-    Ok(Chosen { agent, demo: false, cwd, model, usual, remote: None })
+    Ok(Chosen { model, usual, ..Chosen::of(agent, cwd) })
 }
 
 /// What the arguments want of a session with `chosen`. `asks` answers what the rules leave open.
@@ -244,10 +276,12 @@ pub(crate) fn want(
     config.additional_dirs = args.add_dir.iter().map(|dir| directory(dir)).collect::<Result<_, _>>()?;
     config.model.clone_from(&chosen.model);
     config.require_model = args.require_model;
+    chosen.requires_model = args.require_model;
     config.mode = args.mode.clone().or_else(|| usual.mode.clone());
     config.on_permission = asks;
     let mcp = args.mcp.as_deref().or(usual.mcp.as_deref());
-    config.mcp_servers = mcp.map(servers).transpose()?.unwrap_or_default();
+    let by = usual.named_by(args.mcp.is_some(), "--mcp", "mcp");
+    config.mcp_servers = mcp.map(|path| servers(path, &by)).transpose()?.unwrap_or_default();
     config.environment =
         narrows_process::Environment::filtered(crate::environment::variables(), &AllowList::default());
     config.sandbox = !args.no_sandbox;
@@ -275,11 +309,11 @@ pub(crate) fn directory(directory: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// The MCP servers of a file.
-fn servers(path: &Path) -> Result<Vec<ServerConfig>, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::unreadable("--mcp", path, &error))?;
+fn servers(path: &Path, by: &str) -> Result<Vec<ServerConfig>, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::unreadable(by, path, &error))?;
     let servers = ServerConfig::read(&text).map_err(|error| Failure::bad_file(path, &error))?;
     if servers.is_empty() {
-        output::complain(&format!("--mcp: {} has no server in it that is switched on\n", path.display()));
+        output::complain(&format!("{by}: {} has no server in it that is switched on\n", path.display()));
     }
     Ok(servers)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use narrows_client::Counted;
 use narrows_policy::Access;
 
-use super::error::Origin;
+use super::error::{ConfigError, Origin};
 use super::file::Paths;
 use super::read::{Node, Read};
 use crate::cli::{Protocol, value};
@@ -33,6 +33,9 @@ const AGENT: &[&str] = &[
 
 /// What the built-in agent is called where agents are called by name.
 pub(crate) const BUILT_IN: &str = "built-in";
+
+/// Agents of a file that cannot be used, by their names, and why.
+pub(crate) type WrongAgents = Vec<(String, ConfigError)>;
 
 /// An agent of a file.
 #[derive(Clone, Debug, Default, PartialEq)]

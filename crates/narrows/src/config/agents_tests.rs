@@ -9,7 +9,11 @@ use super::super::file::File;
 use super::*;
 
 fn parse(text: &str) -> Read<Vec<AgentEntry>> {
-    File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me"))).map(|file| file.agents)
+    let file = File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))?;
+    match file.wrong_agents.into_iter().next() {
+        Some((_, error)) => Err(error),
+        None => Ok(file.agents),
+    }
 }
 
 /// The one agent of a file.
@@ -185,6 +189,17 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
         "`agents.a.usage` must be one of session, turn",
         Some("did you mean \"session\"?"),
     );
+}
+
+#[test]
+fn one_wrong_agent_leaves_the_others_usable() {
+    let text = "[agents.a]\ncommand = 'a'\n[agents.b]\ncomand = 'b'\n[agents.c]\ncommand = 'c'\n";
+    let file = File::parse(Path::new("/c/narrows.toml"), text, None).expect("the rest is right");
+    let names: Vec<&str> = file.agents.iter().map(|agent| agent.name.as_str()).collect();
+    assert_eq!(names, ["a", "c"]);
+    let wrong: Vec<String> =
+        file.wrong_agents.iter().map(|(name, error)| format!("{name} {error}")).collect();
+    assert_eq!(wrong, ["b /c/narrows.toml:4: there is no setting `comand` in [agents.b]"]);
 }
 
 #[test]

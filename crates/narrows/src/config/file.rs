@@ -7,7 +7,7 @@ use narrows_govern::Patience;
 use narrows_model::{Effort, Provider};
 use narrows_remote::client::Target;
 
-use super::agents::{AgentEntry, agent};
+use super::agents::{AgentEntry, WrongAgents, agent};
 use super::error::Origin;
 use super::layer::{Header, Hidden, Key, Layer, Proxy};
 use super::read::{Node, Read, Source, Table};
@@ -86,6 +86,8 @@ pub(crate) struct File {
     pub(crate) deadlines: Vec<(&'static str, Duration)>,
     /// The agents that have names, in the order of the file.
     pub(crate) agents: Vec<AgentEntry>,
+    /// Agents that cannot be used: an error only for those who name one.
+    pub(crate) wrong_agents: WrongAgents,
     /// The remote agent that a bare `narrows acp` is.
     pub(crate) acp: Acp,
 }
@@ -163,6 +165,7 @@ fn file(table: &Table<'_>, paths: Paths<'_>) -> Read<File> {
         None => Vec::new(),
     };
     let default = table.read("default", |node| chosen(node, &endpoints))?;
+    let (agents, wrong_agents) = table.read("agents", |node| agents(node, paths))?.unwrap_or_default();
     Ok(File {
         default,
         system: table.read("system", Node::string)?,
@@ -172,7 +175,8 @@ fn file(table: &Table<'_>, paths: Paths<'_>) -> Read<File> {
         pace: table.read("pace", |node| node.parsed(value::pace))?,
         limits: table.read("limits", limits)?.unwrap_or_default(),
         deadlines: table.read("deadlines", deadlines)?.unwrap_or_default(),
-        agents: table.read("agents", |node| agents(node, paths))?.unwrap_or_default(),
+        agents,
+        wrong_agents,
         acp: table.read("acp", |node| acp(node, paths))?.unwrap_or_default(),
         endpoints,
     })
@@ -236,8 +240,16 @@ fn endpoint((name, node): (&str, Node<'_>), paths: Paths<'_>) -> Read<Entry> {
     Ok(Entry { name: name.to_owned(), origin: table.origin(), layer })
 }
 
-fn agents(node: Node<'_>, paths: Paths<'_>) -> Read<Vec<AgentEntry>> {
-    node.table()?.entries().into_iter().map(|entry| agent(entry, paths)).collect()
+/// The agents, and those that are wrong: one of them must not stop commands that have nothing to do with it.
+fn agents(node: Node<'_>, paths: Paths<'_>) -> Read<(Vec<AgentEntry>, WrongAgents)> {
+    let (mut right, mut wrong) = (Vec::new(), Vec::new());
+    for (name, node) in node.table()?.entries() {
+        match agent((name, node), paths) {
+            Ok(entry) => right.push(entry),
+            Err(error) => wrong.push((name.to_owned(), error)),
+        }
+    }
+    Ok((right, wrong))
 }
 
 fn deadlines(node: Node<'_>) -> Read<Vec<(&'static str, Duration)>> {

@@ -100,6 +100,7 @@ tool-timeout = "1m"
             server_start: None,
         },
         agents: Vec::new(),
+        wrong_agents: Vec::new(),
         acp: Acp::default(),
     };
     assert_eq!(file, expected);

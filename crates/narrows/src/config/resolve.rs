@@ -68,6 +68,8 @@ pub(crate) struct Resolved {
     pub(crate) limits: Limits,
     /// What somebody should know.
     pub(crate) warnings: Vec<String>,
+    /// Which endpoints cannot be used, and why: a warning only where they could be chosen.
+    pub(crate) left_out: Vec<String>,
 }
 
 /// Lays the sources over each other.
@@ -80,7 +82,7 @@ pub(crate) fn resolve(
     let mut warnings = Vec::new();
     let mut entries = file.endpoints;
     let first = first(&flags.model, file.default.as_deref(), &mut entries, variables, &mut warnings)?;
-    let mut routes = Vec::new();
+    let (mut routes, mut left_out) = (Vec::new(), Vec::new());
     if let Some(first) = first {
         routes.push(chosen(first, variables)?);
     }
@@ -90,7 +92,7 @@ pub(crate) fn resolve(
             Ok(route) => routes.push(route),
             // It may be for another day; whoever chooses it is told.
             Err(error) => {
-                warnings.push(format!("the endpoint {name:?} is left out: {origin}: {}", error.message));
+                left_out.push(format!("the endpoint {name:?} is left out: {origin}: {}", error.message));
             }
         }
     }
@@ -105,6 +107,7 @@ pub(crate) fn resolve(
         pace: flags.model.pace.or(file.pace),
         limits: file.limits,
         warnings,
+        left_out,
     })
 }
 

@@ -197,8 +197,10 @@ fn what_cannot_be_used_is_told() {
 fn an_endpoint_that_is_not_chosen_does_not_matter() {
     let resolved = read(FILE, none(), &[]).unwrap();
     assert_eq!(routes(&resolved), ["local http://localhost:11434/v1 llama3.2 -"]);
+    // It is no warning: nothing of it is used.
+    assert_eq!(resolved.warnings, [] as [String; 0]);
     assert_eq!(
-        resolved.warnings,
+        resolved.left_out,
         [
             "the endpoint \"work\" is left out: narrows.toml:6: the endpoint \"work\" cannot be used: the variable WORK_KEY, in which its key is said to be, is not set"
         ]

@@ -24,12 +24,16 @@ impl Resolved {
                 // It may be for another day; whoever chooses it is told.
                 Err(error) => {
                     let error = unusable(chosen, &ModelArgs::default(), &error);
-                    self.warnings.push(format!("the endpoint {:?} is left out: {error}", chosen.name));
+                    self.left_out.push(format!("the endpoint {:?} is left out: {error}", chosen.name));
                     continue;
                 }
             };
-            let notes = client.notes().iter();
-            self.warnings.extend(notes.map(|note| format!("the endpoint {:?}: {note}", chosen.name)));
+            let notes = client.notes().iter().map(|note| format!("the endpoint {:?}: {note}", chosen.name));
+            if routes.is_empty() {
+                self.warnings.extend(notes);
+            } else {
+                self.left_out.extend(notes);
+            }
             routes.push(route);
         }
         let limits = AgentLimits::default();
@@ -130,6 +134,7 @@ mod tests {
         let flags = Flags { model, no_store: true, ..Flags::default() };
         let mut resolved = resolve(&flags, Some(file), &variables(pairs)).unwrap();
         let settings = resolved.settings(&flags.model);
+        resolved.warnings.extend(resolved.left_out);
         (settings, resolved.warnings)
     }
 

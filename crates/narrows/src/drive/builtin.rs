@@ -5,16 +5,20 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use narrows_agent::Route;
 use narrows_client::{Agent, Counted};
-use narrows_model::DEMO_URL;
+use narrows_model::{Client, DEMO_URL};
 use narrows_process::Spec;
 
-use super::{Chosen, Usual, environment as agent_environment, seen};
+use super::{Chosen, environment as agent_environment, seen};
 use crate::cli::{AgentArgs, Output};
 use crate::config::{self, Flags, Layer};
 use crate::environment;
 use crate::failure::Failure;
 use crate::{local, output};
+
+/// How long the endpoint may take to list its models.
+const LIST: Duration = Duration::from_secs(10);
 
 /// How long the demo model waits before each word when somebody reads along.
 const PACE: Duration = Duration::from_millis(25);
@@ -32,7 +36,10 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     // Where its sessions are kept is its own concern.
     let flags = Flags { model: model.clone(), no_store: true, ..Flags::default() };
     let mut resolved = config::resolve(&flags, loaded.file, &seen(&env))?;
-    resolved.settings(model)?;
+    let route = resolved.settings(model)?.routes.into_iter().next();
+    for left_out in &resolved.left_out {
+        tracing::info!("{left_out}");
+    }
     for warning in loaded.warnings.iter().chain(&resolved.warnings) {
         tracing::warn!("{warning}");
     }
@@ -56,7 +63,32 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     let mut agent = Agent::new("narrows acp", spec);
     agent.counted = Counted::Session;
     // Its model is set by the flags with which it is started.
-    Ok(Chosen { agent, demo, cwd, model: None, usual: Usual::default(), remote: None })
+    Ok(Chosen { demo, route: route.map(Box::new), ..Chosen::of(agent, cwd) })
+}
+
+/// Fails if the endpoint of `route` lists its models and the one to be used is not among them.
+pub(super) async fn require_model(route: &Route) -> Result<(), Failure> {
+    let Route { endpoint, model, .. } = route;
+    let listed = match Client::new(endpoint.clone()) {
+        Ok(client) => client.models(LIST).await.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    let listed = match listed {
+        Ok(listed) => listed,
+        Err(reason) => {
+            let name = &endpoint.name;
+            tracing::warn!("--require-model is not checked: the endpoint {name:?} lists no models: {reason}");
+            return Ok(());
+        }
+    };
+    let names: Vec<&str> = listed.iter().map(|listed| listed.id.as_str()).collect();
+    // Ollama lists a model without a tag as the one with the tag `latest`.
+    let is_meant = |name: &&str| *name == model || name.strip_suffix(":latest") == Some(model);
+    if names.iter().any(is_meant) {
+        Ok(())
+    } else {
+        Err(Failure::no_such_model(&endpoint.name, model, &names))
+    }
 }
 
 /// How fast the demo model is to speak, if nobody has said so.

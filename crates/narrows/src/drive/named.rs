@@ -5,23 +5,26 @@ use std::path::Path;
 use narrows_process::{SpawnError, Spec};
 
 use crate::cli::value;
-use crate::config::{self, AgentEntry, Variables};
+use crate::config::{self, AgentEntry, Variables, WrongAgents};
 use crate::failure::Failure;
 use crate::output;
 use crate::terminal::line;
 
-/// The agents of the configuration.
-pub(crate) fn agents(config: Option<&Path>) -> Result<Vec<AgentEntry>, Failure> {
+/// The agents of the configuration, and those of it that cannot be used.
+pub(crate) fn agents(config: Option<&Path>) -> Result<(Vec<AgentEntry>, WrongAgents), Failure> {
     let loaded = config::load(config, &Variables::of_process())?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    Ok(loaded.file.map(|file| file.agents).unwrap_or_default())
+    Ok(loaded.file.map(|file| (file.agents, file.wrong_agents)).unwrap_or_default())
 }
 
 /// The agent that is meant by `wanted`: one that has this name, or a program and its arguments. Also the names there are.
 pub(super) fn find(wanted: &str, config: Option<&Path>) -> Result<(AgentEntry, Vec<String>), Failure> {
-    let known = agents(config)?;
+    let (known, wrong) = agents(config)?;
+    if let Some((_, error)) = wrong.into_iter().find(|(name, _)| name == wanted) {
+        return Err(error.into());
+    }
     let names = known.iter().map(|entry| entry.name.clone()).collect();
     if let Some(entry) = known.into_iter().find(|entry| entry.name == wanted) {
         return Ok((entry, names));
@@ -47,9 +50,7 @@ pub(super) fn explain(wanted: &str, known: &[String], spec: &Spec) -> Result<(),
             ));
             Ok(())
         }
-        Err(SpawnError::NotFound { searched: Some(path), .. }) => {
-            Err(Failure::unknown_agent(wanted, known, &path))
-        }
+        Err(SpawnError::NotFound { searched: Some(_), .. }) => Err(Failure::unknown_agent(wanted, known)),
         // Whatever else is wrong with it is told when it is started.
         Err(_) => Ok(()),
     }

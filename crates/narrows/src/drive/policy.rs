@@ -13,7 +13,8 @@ use crate::failure::Failure;
 /// a flag about access wins over the file, and both win over what is `usual` for the agent.
 pub(super) fn policy(args: &SessionArgs, usual: &Usual) -> Result<Policy, Failure> {
     let file = args.policy.as_deref().or(usual.policy.as_deref());
-    let read = file.map(rules).transpose()?.unwrap_or_default();
+    let by = usual.named_by(args.policy.is_some(), "--policy", "policy");
+    let read = file.map(|file| rules(file, &by)).transpose()?.unwrap_or_default();
     let named = args.policy.as_ref().and(read.1.access);
     let access = args.access.or(named).or(usual.access);
     let flags = Narrowing { network: !args.no_network, web_search: !args.no_web_search };
@@ -35,8 +36,7 @@ pub(crate) fn combined((rules, header): (Rules, Header), access: Option<Access>,
 }
 
 /// The rules of a file.
-pub(crate) fn rules(path: &Path) -> Result<(Rules, Header), Failure> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| Failure::unreadable("--policy", path, &error))?;
+fn rules(path: &Path, by: &str) -> Result<(Rules, Header), Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::unreadable(by, path, &error))?;
     Rules::parse(&text, &path.display().to_string()).map_err(|error| Failure::bad_rules(&error))
 }

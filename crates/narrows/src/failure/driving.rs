@@ -1,7 +1,5 @@
 //! What to say when an agent could not be driven to the end of its turn.
 
-use std::ffi::OsStr;
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use narrows_acp::offer::Unfit;
@@ -12,7 +10,7 @@ use narrows_wire::{Code as RpcCode, RpcError};
 use super::{Code, Failure};
 use crate::cli::value::bare_address;
 use crate::config::BUILT_IN;
-use crate::nearest::{is_rearranged, nearest};
+use crate::nearest::nearest;
 use crate::terminal::line;
 use narrows_client::{ClientError, Fault, Login, LoginKind, Problem, Seen, Stage};
 
@@ -52,18 +50,40 @@ impl From<ClientError> for Failure {
 
 impl Failure {
     /// What was given as an agent is neither the name of one nor a program.
-    pub(crate) fn unknown_agent(wanted: &str, known: &[String], path: &OsStr) -> Self {
+    pub(crate) fn unknown_agent(wanted: &str, known: &[String]) -> Self {
         let wanted = line(wanted);
         let failure = Self::new(Code::Start, format!("there is no agent {wanted:?}"));
         let words = "no agent of narrows.toml is called so, and no program in PATH";
         let failure = failure.because(&std::io::Error::other(words));
         let names = || known.iter().map(String::as_str).chain([BUILT_IN]);
-        let near = nearest(&wanted, names()).map(str::to_owned).or_else(|| near_program(&wanted, path));
+        let near = nearest(&wanted, names()).map(str::to_owned).or_else(|| near_program(&wanted));
         let failure = match near {
             Some(near) => failure.hint(did_you_mean(&near)),
             None => failure,
         };
         failure.hint(format!("the agents there are: {}", line(&names().collect::<Vec<_>>().join(", "))))
+    }
+}
+
+/// How many names of a long list are shown.
+const SHOWN: usize = 10;
+
+impl Failure {
+    /// The endpoint of the built-in agent does not have the model that is required.
+    pub(crate) fn no_such_model(endpoint: &str, model: &str, listed: &[&str]) -> Self {
+        let names: Vec<String> = listed.iter().take(SHOWN).map(|name| line(name)).collect();
+        let more = match listed.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            more => format!(", … {more} more"),
+        };
+        let message =
+            format!("the model {model:?} cannot be had: the endpoint {endpoint:?} does not list it");
+        let failure = Self::new(Code::Agent, message);
+        match nearest(model, listed.iter().copied()) {
+            Some(near) => failure.hint(format!("did you mean {near:?}?")),
+            None if names.is_empty() => failure.hint("it lists none at all"),
+            None => failure.hint(format!("it lists: {}{more}", names.join(", "))),
+        }
     }
 }
 
@@ -85,11 +105,11 @@ fn asked(stage: Stage) -> &'static str {
 fn spawn(program: &str, error: &SpawnError) -> Failure {
     let failure = Failure::new(Code::Start, format!("cannot start the agent {program:?}"));
     match error {
-        SpawnError::NotFound { program: wanted, searched: Some(path) } => {
+        SpawnError::NotFound { program: wanted, searched: Some(_) } => {
             let wanted = wanted.to_string_lossy();
             let words = format!("there is no program {wanted:?} in PATH");
             let failure = failure.because(&std::io::Error::other(words));
-            match near_program(&wanted, path) {
+            match near_program(&wanted) {
                 Some(near) => failure.hint(did_you_mean(&near)),
                 None => failure.hint("install it, or give the path to it: --agent \"/path/to/agent\""),
             }
@@ -111,27 +131,31 @@ fn did_you_mean(near: &str) -> String {
     format!("did you mean {near:?}?")
 }
 
-/// What was probably meant by a program that there is not: the URL of a port, or a program in `path`. There are so many of them
-/// that every short name is almost one; of those only what is mistyped is told, and not what is another word.
-fn near_program(wanted: &str, path: &OsStr) -> Option<String> {
-    let is_slip = |name: &String| wanted.chars().count() > SHORT || is_rearranged(wanted, name);
-    bare_address(wanted).or_else(|| nearest(wanted, programs(path).filter(is_slip)))
-}
+/// Programs that are agents. Nothing else in PATH is suggested: there are so many programs that almost any word is near one.
+const AGENTS: [&str; 18] = [
+    "auggie",
+    "claude-agent-acp",
+    "claude-code-acp",
+    "cline",
+    "codex-acp",
+    "copilot",
+    "cursor-agent",
+    "droid",
+    "fast-agent-acp",
+    "gemini",
+    "goose",
+    "kimi",
+    "narrows",
+    "opencode",
+    "openhands",
+    "qodercli",
+    "qwen",
+    "vibe-acp",
+];
 
-/// How many letters make a short name.
-const SHORT: usize = 4;
-
-/// The names of the programs in `path`.
-fn programs(path: &OsStr) -> impl Iterator<Item = String> {
-    std::env::split_paths(path)
-        .filter_map(|directory| directory.read_dir().ok())
-        .flat_map(|entries| entries.filter_map(Result::ok))
-        .filter(|entry| {
-            // Followed through a link: that is how most programs are installed.
-            std::fs::metadata(entry.path())
-                .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-        })
-        .filter_map(|entry| entry.file_name().into_string().ok())
+/// What was probably meant by a program that there is not: the URL of a port, or an agent.
+fn near_program(wanted: &str) -> Option<String> {
+    bare_address(wanted).or_else(|| nearest(wanted, AGENTS).map(str::to_owned))
 }
 
 fn lost(stage: Stage, reason: &CloseReason) -> Failure {

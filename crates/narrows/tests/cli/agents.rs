@@ -113,10 +113,10 @@ fn who_has_none_is_told_how_to_add_one() {
     "#);
     place.file("c.toml", "[agents.a]\ncomand = 'a'");
     assert_snapshot!(place.told(agents(&place, &["--config", "c.toml"])), @"
-    --- stderr ---
-    error: [DIR]/c.toml:2: there is no setting `comand` in [agents.a]
-    hint: did you mean `command`?
-    --- exit 2 ---
+    NAME      COMMAND      FOUND
+    a                      error: [DIR]/c.toml:2: there is no setting `comand` in [agents.a]
+    built-in  narrows acp  this program; it is used without --agent
+    --- exit 0 ---
     ");
 }
 

@@ -18,6 +18,40 @@ fn server(replies: impl IntoIterator<Item = Reply>) -> ModelServer {
 }
 
 #[test]
+fn a_model_that_is_required_must_be_listed_by_the_endpoint() {
+    let place = Place::new();
+    let server = ModelServer::start(
+        Plan::new([Reply::text("Yes."), Reply::text("Yes.")])
+            .models(Reply::models(&["m", "llama3.2:latest"])),
+    );
+    let url = server.base_url();
+    let told = |model: &str| {
+        place.told(run(&place, &["--base-url", &url, "--require-model", "--model", model, "Hi"]))
+    };
+    assert_eq!(told("m"), "Yes.\n--- exit 0 ---\n");
+    assert_eq!(told("llama3.2"), "Yes.\n--- exit 0 ---\n");
+    assert_snapshot!(told("nosuch"), @r#"
+    --- stderr ---
+    error: the model "nosuch" cannot be had: the endpoint "flags" does not list it
+    hint: it lists: m, llama3.2:latest
+    --- exit 1 ---
+    "#);
+}
+
+#[test]
+fn an_endpoint_that_is_not_used_is_not_warned_about() {
+    let place = Place::new();
+    let server = server([Reply::text("Hello")]);
+    let used = format!("[endpoint.local]\nbase-url = '{}'\nmodel = 'm'\n", server.base_url());
+    let unused = "[endpoint.work]\nbase-url = 'https://h/v1'\nmodel = 'm'\nkey-env = 'NOT_SET_HERE'\n";
+    let other = "[endpoint.other]\nbase-url = 'nothing'\nmodel = 'm'\n";
+    place.file("c.toml", &format!("{used}{unused}{other}"));
+    assert_eq!(place.told(run(&place, &["--config", "c.toml", "Hi"])), "Hello\n--- exit 0 ---\n");
+    let told = place.told(run(&place, &["--config", "c.toml", "--endpoint", "work", "Hi"]));
+    assert!(told.contains("NOT_SET_HERE") && told.ends_with("--- exit 2 ---\n"), "{told}");
+}
+
+#[test]
 fn with_nothing_configured_it_is_the_demo() {
     let place = Place::new();
     let output = run(&place, &["Hello, who are you?"]).output().unwrap();

@@ -120,7 +120,7 @@ fn a_program_that_is_not_there() {
     --- stderr ---
     error: cannot start the agent "my-agnet"
       because: there is no program "my-agnet" in PATH
-    hint: did you mean "my-agent"?
+    hint: install it, or give the path to it: --agent "/path/to/agent"
     --- exit 5 ---
     "#);
 }

@@ -55,6 +55,59 @@ fn a_name_that_is_misspelt_is_told_with_those_there_are() {
 }
 
 #[test]
+fn an_agent_with_wrong_settings_stops_only_those_who_name_it() {
+    let place = place();
+    let config = std::fs::read_to_string(place.path().join("c.toml")).unwrap();
+    place.file("c.toml", &format!("{config}[agents.wrong]\ncomand = 'x'\n"));
+    assert_eq!(run(&place, "echo", &["Hi"]), "Hi\n--- exit 0 ---\n");
+    assert_eq!(run(&place, "narrows fake-agent echo", &["Hi"]), "Hi\n--- exit 0 ---\n");
+    let told = run(&place, "built-in", &["--base-url", "builtin:demo", "Hello, who are you?"]);
+    assert!(told.starts_with("I am the demo model") && told.ends_with("--- exit 0 ---\n"), "{told}");
+    assert_snapshot!(run(&place, "wrong", &["Hi"]), @"
+    --- stderr ---
+    error: [DIR]/c.toml:7: there is no setting `comand` in [agents.wrong]
+    hint: did you mean `command`?
+    --- exit 2 ---
+    ");
+    let mut command = place.narrows(["agents", "--config", "c.toml"]);
+    command.env("HOME", place.path());
+    let told = place.told(command);
+    assert!(told.contains("c.toml:7: there is no setting `comand` in [agents.wrong]"), "{told}");
+    assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
+}
+
+#[test]
+fn a_file_that_narrows_toml_names_is_told_with_its_line() {
+    let place = Place::new();
+    place.file("c.toml", "[agents.careful]\ncommand = 'narrows fake-agent echo'\npolicy = 'careful.toml'\n");
+    assert_snapshot!(run(&place, "careful", &["Hi"]), @r#"
+    --- stderr ---
+    error: [DIR]/c.toml:1: `policy`: "[DIR]/careful.toml" cannot be read
+      because: No such file or directory (os error 2)
+    --- exit 2 ---
+    "#);
+    place.file("c.toml", "[agents.careful]\ncommand = 'narrows fake-agent echo'\nmcp = 'mcp.json'\n");
+    let told = run(&place, "careful", &["Hi"]);
+    assert!(told.contains("c.toml:1: `mcp`: ") && told.ends_with("--- exit 2 ---\n"), "{told}");
+    let told = run(&place, "careful", &["--mcp", "other.json", "Hi"]);
+    assert!(told.contains("error: --mcp: \"other.json\""), "{told}");
+}
+
+#[test]
+fn only_agents_are_suggested_and_not_every_program() {
+    let place = place();
+    for (wanted, suggested) in
+        [("opencde", Some("opencode")), ("nosuch", None), ("toch", None), ("gitt", None)]
+    {
+        let told = run(&place, wanted, &["Hi"]);
+        assert!(told.ends_with("--- exit 5 ---\n"), "{told}");
+        let hint = suggested.map(|name| format!("did you mean {name:?}?"));
+        assert_eq!(told.contains("did you mean"), hint.is_some(), "{told}");
+        assert!(hint.is_none_or(|hint| told.contains(&hint)), "{told}");
+    }
+}
+
+#[test]
 fn what_is_taken_for_a_program_is_told() {
     let place = place();
     let told = run(&place, "true", &["Hi"]);

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::cli::{AgentArgs, Agents};
 use crate::command::columns;
-use crate::config::{self, AgentEntry, BUILT_IN, Variables};
+use crate::config::{self, AgentEntry, BUILT_IN, ConfigError, Variables};
 use crate::failure::{Code, Failure};
 use crate::terminal::line;
 use crate::{drive, environment, output};
@@ -34,8 +34,9 @@ struct Row {
 
 /// Lists them.
 pub(super) fn execute(args: &Agents) -> Result<ExitCode, Failure> {
-    let entries = drive::agents(args.config.as_deref())?;
+    let (entries, wrong) = drive::agents(args.config.as_deref())?;
     let mut rows = entries.iter().map(row).collect::<Result<Vec<_>, _>>()?;
+    rows.extend(wrong.into_iter().map(|(name, error)| unusable(name, &error)));
     rows.push(built_in()?);
     if args.json {
         let text = serde_json::json!({ "agents": rows }).to_string();
@@ -44,7 +45,7 @@ pub(super) fn execute(args: &Agents) -> Result<ExitCode, Failure> {
     }
     let cells: Vec<[String; 3]> = rows.iter().map(cells).collect();
     output::print(columns(["NAME", "COMMAND", "FOUND"], &cells).as_bytes())?;
-    if entries.is_empty() {
+    if rows.len() == 1 {
         output::complain(&how_to_add_one(args.config.as_deref()));
     }
     Ok(Code::Success.exit())
@@ -66,6 +67,19 @@ fn row(entry: &AgentEntry) -> Result<Row, Failure> {
     };
     let (name, command, installed) = (entry.name.clone(), entry.command.clone(), path.is_some());
     Ok(Row { name, command, built_in: false, installed, path, problem, searched })
+}
+
+/// An agent whose settings are wrong.
+fn unusable(name: String, error: &ConfigError) -> Row {
+    Row {
+        name,
+        command: Vec::new(),
+        built_in: false,
+        installed: false,
+        path: None,
+        problem: Some(error.to_string()),
+        searched: Vec::new(),
+    }
 }
 
 fn built_in() -> Result<Row, Failure> {
@@ -102,6 +116,7 @@ fn cells(row: &Row) -> [String; 3] {
     let found = match (&row.path, &row.problem) {
         _ if row.built_in => "this program; it is used without --agent".to_owned(),
         (Some(path), _) => path.display().to_string(),
+        (None, Some(problem)) if row.command.is_empty() => format!("error: {problem}"),
         (None, problem) => format!("not installed: {}", problem.as_deref().unwrap_or_default()),
     };
     [row.name.clone(), command, found].map(|cell| line(&cell))
