@@ -148,8 +148,9 @@ pub(crate) enum Command {
 /// The agent reads and changes files through this program, and runs commands in a sandbox, as far as --access and the
 /// rules of --policy let it. What they leave open is asked if there is a terminal to ask in, and refused otherwise.
 ///
-/// A turn that --timeout ends is cancelled first and has --cancel-grace to stop. Then the agent's input is closed, and
-/// whatever of it is left is told to end, with SIGTERM and then with SIGKILL.
+/// A turn that takes longer than --timeout is cancelled and has --cancel-grace (2s) to stop. Then the agent's commands are
+/// killed, its input is closed, and it gets SIGTERM and SIGKILL, 500 ms apart. So with --timeout 2s the command ends within
+/// 3 s if the agent stops when asked, and within 7 s if it ignores everything.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::RUN), after_long_help = help::reference(help::RUN))]
 pub(crate) struct Run {

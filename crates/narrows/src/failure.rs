@@ -151,6 +151,8 @@ pub(crate) struct Failure {
     fault: Option<Box<Fault>>,
     /// It is that the agent has gone, by itself or with the connection to it.
     is_gone: bool,
+    /// The command has printed it to stdout for programs, in its own form.
+    is_reported: bool,
 }
 
 impl Failure {
@@ -165,7 +167,18 @@ impl Failure {
             rpc: None,
             fault: None,
             is_gone: false,
+            is_reported: false,
         }
+    }
+
+    /// The same, which stdout has already in the form of the command.
+    pub(crate) fn reported(self) -> Self {
+        Self { is_reported: true, ..self }
+    }
+
+    /// Returns `true` if stdout has it already.
+    pub(crate) fn is_reported(&self) -> bool {
+        self.is_reported
     }
 
     /// The same of an agent that is somewhere else: what has gone is the connection to it, and `lost` knows how.
@@ -189,7 +202,7 @@ impl Failure {
     }
 
     /// The same, with one more hint.
-    fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }

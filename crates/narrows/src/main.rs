@@ -8,6 +8,7 @@ mod config;
 mod desk;
 mod drive;
 mod environment;
+mod error_report;
 mod failure;
 mod interrupt;
 mod local;
@@ -21,13 +22,22 @@ mod tidings;
 
 use std::process::ExitCode;
 
+use crate::error_report::ErrorFormat;
+
 fn main() -> ExitCode {
-    let cli = match cli::Cli::read(std::env::args_os().collect()) {
+    let words: Vec<_> = std::env::args_os().collect();
+    let cli = match cli::Cli::read(words.clone()) {
         Ok(cli) => cli,
-        Err(answer) => return output::clap_says(&answer),
+        Err(answer) => return output::clap_says(&answer, ErrorFormat::of_words(&words)),
     };
+    let errors = ErrorFormat::of(&cli.command);
     match command::execute(cli) {
         Ok(code) => code,
-        Err(failure) => failure.tell(),
+        Err(failure) => {
+            if let Some(errors) = errors.filter(|_| !failure.is_reported()) {
+                errors.print(&failure);
+            }
+            failure.tell()
+        }
     }
 }

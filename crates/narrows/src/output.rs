@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
+use crate::error_report::{self, ErrorFormat};
 use crate::failure::{Code, Failure};
 
 /// How long the last words wait for somebody to read them.
@@ -41,9 +42,13 @@ pub(crate) fn complain_briefly(text: String) {
 }
 
 /// Prints what clap has to say: the help, the version, or what is wrong with the arguments.
-pub(crate) fn clap_says(answer: &clap::Error) -> ExitCode {
+/// Programs that read stdout get the errors there as well, in the form `errors`.
+pub(crate) fn clap_says(answer: &clap::Error, errors: Option<ErrorFormat>) -> ExitCode {
     let printed = answer.print();
     if answer.use_stderr() {
+        if let Some(errors) = errors {
+            errors.print(&error_report::of_arguments(answer));
+        }
         return Code::Usage.exit();
     }
     match printed {

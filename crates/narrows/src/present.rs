@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 use std::io::IsTerminal;
 
-use narrows_client::{EventBody, Payload, RunResult, RuntimeEvent};
+use narrows_client::{EventBody, Json, Payload, RunResult, RuntimeEvent};
 use serde_json::Value;
 
 use crate::cli::Output;
@@ -54,8 +54,10 @@ pub(crate) struct Presenter {
     thought: String,
     /// The calls that were shown.
     announced: HashSet<String>,
-    /// How many updates could not be read.
+    /// How many parts of the answer could not be read.
     unreadable: u64,
+    /// An update could not be read, and that was said.
+    has_warned: bool,
     /// What was asked, and what was refused.
     ledger: Ledger,
     plans: Plans,
@@ -77,9 +79,15 @@ impl Presenter {
             thought: String::new(),
             announced: HashSet::new(),
             unreadable: 0,
+            has_warned: false,
             ledger: Ledger::default(),
             plans: Plans::default(),
         }
+    }
+
+    /// The format in which the answer is printed.
+    pub(crate) fn format(&self) -> Output {
+        self.format
     }
 
     /// The text of the answer, if it was kept.
@@ -107,7 +115,7 @@ impl Presenter {
         Some(Piece::Status(self.colour.paint(Style::Dim, &words).into_owned()))
     }
 
-    /// How many updates could not be read.
+    /// How many parts of the answer could not be read.
     pub(crate) fn unreadable(&self) -> u64 {
         self.unreadable
     }
@@ -141,7 +149,7 @@ impl Presenter {
                 if !matches!(output.status.as_str(), "completed" | "interrupted") {
                     pieces.push_back(self.aside(&format!("tool: {}", line(&output.status))));
                 }
-                let contents = output.content.iter().map(narrows_client::Json::value);
+                let contents = output.content.iter().map(Json::value);
                 for change in contents.filter(|content| content["type"] == "diff") {
                     pieces.extend(change::lines(&change).iter().map(|text| self.aside(text)));
                 }
@@ -221,12 +229,12 @@ impl Presenter {
 
     /// Remembers what was asked and what could not be read. What was refused is told.
     fn note(&mut self, payload: &Payload) -> Option<Refusal> {
-        if let Payload::Update { problem: Some(problem), .. } = payload {
+        if let Payload::Update { problem: Some(problem), update, .. } = payload {
             // One is enough: an agent may never stop sending them.
-            if self.unreadable == 0 {
+            if !std::mem::replace(&mut self.has_warned, true) {
                 tracing::warn!("an update of the agent cannot be read: {problem}");
             }
-            self.unreadable += 1;
+            self.unreadable += u64::from(is_of_answer(update));
         }
         self.ledger.note(payload)
     }
@@ -313,6 +321,11 @@ fn write(event: &RuntimeEvent, pieces: &mut VecDeque<Piece>) {
         }
         _ => pieces.push_back(Piece::Text(json + "\n")),
     }
+}
+
+/// Returns `true` if an update that cannot be read is part of the answer: without it the answer is incomplete.
+fn is_of_answer(update: &Json) -> bool {
+    matches!(update.value()["sessionUpdate"].as_str(), Some("agent_message_chunk" | "agent_message"))
 }
 
 /// What the agent calls a tool call.

@@ -28,6 +28,12 @@ use crate::tidings::Tidings;
 use answers::Answers;
 use summary::Summary;
 
+/// How an agent is ended whose turn took too long: it was asked to stop before.
+const LATE: Ladder = Ladder { eof_grace: Duration::from_millis(300), term_grace: Duration::from_millis(500) };
+
+/// How long a slow reader of stdout may take for what is left of a turn that took too long.
+const LATE_OUTPUT: Duration = Duration::from_millis(500);
+
 /// How much is shown of what a gate in front of the agent says of itself.
 const NOTICE: usize = 1000;
 
@@ -47,12 +53,15 @@ pub(super) fn execute(args: &Run) -> Result<ExitCode, Failure> {
     wanted.config.raw = args.raw || (format == Output::Text && std::io::stderr().is_terminal());
     let settings = Settings { link: None, chosen, wanted, request, format, answers, questions };
     let (outcome, summary) = super::block_on(run(settings))?;
-    match (format, &outcome) {
-        (Output::Json, _) => summary.print(outcome.as_ref().err())?,
-        // What failed before there was a run is told to programs as well.
-        (Output::Events, Err(failure)) if !summary.has_run => summary::print_error(failure)?,
-        _ => {}
-    }
+    let is_reported = match format {
+        Output::Text => false,
+        Output::Events => summary.has_run,
+        Output::Json => {
+            summary.print(outcome.as_ref().err())?;
+            true
+        }
+    };
+    let outcome = outcome.map_err(|failure| if is_reported { failure.reported() } else { failure });
     outcome.map(|()| Code::Success.exit())
 }
 
@@ -92,6 +101,8 @@ struct Conversation {
     colour: Colour,
     /// How long a cancelled turn may take to end.
     grace: Duration,
+    /// The same for one that was cancelled because its time was over.
+    late_grace: Duration,
 }
 
 /// How a conversation can go wrong.
@@ -116,7 +127,7 @@ async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
     };
     let presenter = Presenter::new(settings.format, settings.request.output_schema.is_some());
     let answers = settings.answers.clone();
-    let grace = settings.chosen.agent.deadlines.cancel;
+    let deadlines = settings.chosen.agent.deadlines;
     let mut conversation = Conversation {
         interrupts,
         screen,
@@ -125,10 +136,11 @@ async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
         answers,
         tidings: Tidings::default(),
         colour: Colour::of_stderr(),
-        grace,
+        grace: deadlines.cancel,
+        late_grace: deadlines.cancel_late,
     };
     let outcome = conversation.run(settings).await;
-    let Conversation { mut interrupts, screen, presenter, mut summary, .. } = conversation;
+    let Conversation { mut interrupts, screen, presenter, mut summary, grace, .. } = conversation;
     summary.text = presenter.into_text();
     let (outcome, left) = match outcome {
         Ok(()) => (Ok(()), false),
@@ -142,7 +154,11 @@ async fn run(settings: Settings) -> (Result<(), Failure>, Summary) {
     let given_up = [Code::Interrupted, Code::Terminated, Code::HungUp, Code::Timeout];
     let cancelled = outcome.as_ref().is_err_and(|failure| given_up.contains(&failure.code()));
     let hung_up = outcome.as_ref().is_err_and(|failure| failure.code() == Code::HungUp);
-    let patience = if cancelled { grace } else { Duration::MAX };
+    let patience = match &outcome {
+        Err(failure) if failure.code() == Code::Timeout => LATE_OUTPUT,
+        _ if cancelled => grace,
+        _ => Duration::MAX,
+    };
     let finished = async { tokio::time::timeout(patience, screen.finish()).await.unwrap_or(Ok(())) };
     let outcome = match interrupts.unless(finished).await {
         // A terminal that is gone takes no output.
@@ -186,7 +202,8 @@ impl Conversation {
         // Whoever presses Ctrl-C while we tidy up does not want to wait for it. Nothing is left even so: without us the
         // agent is ended by its guardian.
         let closing = async {
-            let seen = runtime.close_with(Ladder::default()).await;
+            let is_late = matches!(&outcome, Err(Trouble::Ended(failure)) if failure.code() == Code::Timeout);
+            let seen = runtime.close_with(if is_late { LATE } else { Ladder::default() }).await;
             (seen, chosen.finish().await)
         };
         let (seen, lost) = self.interrupts.unless(closing).await.map_err(Trouble::Leave)?;

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use narrows_client::{Losses, RunError, RunResult, Runtime, Status};
+use narrows_client::{Losses, RunError, RunResult, Status};
 use narrows_wire::{Code as RpcCode, RpcError};
 use serde_json::Value;
 
 use super::driving::{LATER, details, reported, strayed};
 use super::{Code, Failure};
+use crate::cli::Output;
 use crate::interrupt::Signal;
 use crate::terminal::line;
 use crate::tidings::Fate;
@@ -116,8 +117,8 @@ impl Failure {
     }
 
     /// What is missing of an answer that seems to be whole.
-    pub(crate) fn incomplete(runtime: &Runtime, unreadable: u64) -> Result<(), Self> {
-        let Losses { too_long, unclaimed, nameless } = runtime.losses();
+    pub(crate) fn incomplete(losses: Losses, unreadable: u64) -> Result<(), Self> {
+        let Losses { too_long, unclaimed, nameless } = losses;
         let unreadable = unreadable + nameless;
         let all = [(too_long, "too long"), (unclaimed, "too early to be kept"), (unreadable, "unreadable")];
         let lost: Vec<String> = all
@@ -135,12 +136,21 @@ impl Failure {
     }
 
     /// The agent has answered, but not in the form that was asked for.
-    pub(crate) fn formless() -> Self {
-        Self::new(
-            Code::Limit,
-            "the answer does not have the form of the schema, although it was asked for twice",
-        )
-        .hint("`--output json` has the text that came instead")
+    pub(crate) fn formless(result: &RunResult, format: Output) -> Self {
+        let retries = match result.prompts {
+            0 | 1 => "",
+            _ => " after 1 retry",
+        };
+        let mut message = format!("the answer does not match the schema{retries}");
+        if !result.schema_problems.is_empty() {
+            message.push_str(": ");
+            message.push_str(&line(&result.schema_problems.join("; ")));
+        }
+        let failure = Self::new(Code::Limit, message);
+        match format {
+            Output::Text => failure.hint("`--output json` has the text that came instead"),
+            Output::Json | Output::Events => failure,
+        }
     }
 
     /// The same of a turn that was given up, with what became of an agent that did not stop.

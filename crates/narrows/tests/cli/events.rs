@@ -37,6 +37,34 @@ fn a_turn_is_told_from_its_beginning_to_its_end() {
 }
 
 #[test]
+fn what_an_agent_says_before_the_prompt_is_shown_with_the_run_and_not_as_its_answer() {
+    let place = Place::new();
+    let script = "name = 'welcome'\n[on]\nsession_new = [{ say = 'BEFORE' }, { reorder = true }, { say = 'AFTER' }]\n\
+                  [[turn]]\nsteps = [{ say = 'the answer' }]\n";
+    place.file("welcome.toml", script);
+    for protocol in ["1", "2"] {
+        let told = |args: &[&str]| {
+            let args = [&["--protocol", protocol, "--log", "off", "--model", "none"], args, &["Hi"]].concat();
+            place.told(place.run("narrows fake-agent welcome.toml", &args))
+        };
+        let text = told(&[]);
+        assert!(text.starts_with("the answer\n"), "{protocol}: {text}");
+        let told = told(&["--output", "events"]);
+        let (events, rest) = events(&told);
+        assert_eq!(rest, "--- exit 0 ---\n");
+        let (first, last) = (&events[0], &events[events.len() - 1]);
+        assert_eq!((&first["type"], &last["finalText"]), (&json!("run.started"), &json!("the answer")));
+        for kind in ["session.update", "config.rejected"] {
+            assert!(events.iter().any(|event| event["payload"]["type"] == kind), "{protocol}: {told}");
+        }
+        for event in &events {
+            assert_eq!(event["runId"], first["runId"], "{protocol}: {event}");
+            assert!(event["atMs"].as_u64() >= first["atMs"].as_u64(), "{protocol}: {event}");
+        }
+    }
+}
+
+#[test]
 fn a_program_answers_questions() {
     let place = Place::new();
     place.file("ask.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
@@ -96,7 +124,7 @@ fn an_answer_has_the_form_of_the_schema_or_is_none() {
     place.file("bad.toml", "[[turn]]\nsteps = [{ say = 'Seven.' }]\n");
     let formless = told("narrows fake-agent bad.toml");
     assert!(
-        formless.starts_with("--- stderr ---\nerror: the answer does not have the form of the schema"),
+        formless.starts_with("--- stderr ---\nerror: the answer does not match the schema after 1 retry: "),
         "{formless}"
     );
     assert!(formless.ends_with("--- exit 4 ---\n"), "{formless}");

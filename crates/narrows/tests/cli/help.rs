@@ -196,7 +196,8 @@ fn the_help_of_run() {
           --initialize-timeout <TIME>  How long the agent may take to answer the first message [default:
                                        30s]
           --session-timeout <TIME>     How long the agent may take to open a session [default: 60s]
-          --cancel-grace <TIME>        How long a cancelled turn may take to end [default: 10s]
+          --cancel-grace <TIME>        How long a cancelled turn may take to end [default: 10s, or 2s if
+                                       --timeout ended it]
           --silence-timeout <TIME>     How long the agent may say nothing at all during a turn; `0` is
                                        for ever [default: 15m]
 

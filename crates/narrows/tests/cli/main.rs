@@ -20,6 +20,7 @@ mod check_manifests;
 mod check_served;
 mod client_page;
 mod connect;
+mod error_objects;
 mod events;
 mod failures;
 mod fake_agent;

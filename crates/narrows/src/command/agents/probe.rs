@@ -53,7 +53,7 @@ pub(super) fn execute(args: &Agents, wanted: &str) -> Result<ExitCode, Failure> 
     drop(place);
     report.print(args.json, failure.as_ref())?;
     match failure {
-        Some(failure) => Err(failure),
+        Some(failure) => Err(failure.reported()),
         None => Ok(Code::Success.exit()),
     }
 }

@@ -7,6 +7,7 @@ use narrows_client::{Agent, Choice, Info, Introduced, Login, LoginKind, Snapshot
 use serde_json::{Map, Value, json};
 
 use super::can;
+use crate::error_report::ErrorReport;
 use crate::failure::{Failure, strayed};
 use crate::output;
 use crate::terminal::line;
@@ -91,11 +92,7 @@ impl Report {
             "strays": self.strays,
         });
         if let Some(failure) = failure {
-            report["error"] = json!({
-                "kind": failure.code().name(),
-                "message": failure.message(),
-                "exitCode": failure.code().number(),
-            });
+            report["error"] = json!(ErrorReport::from(failure));
         }
         report
     }

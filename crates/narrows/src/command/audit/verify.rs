@@ -30,10 +30,10 @@ pub(super) fn execute(args: &AuditVerify) -> Result<ExitCode, Failure> {
         output::print(format!("{object}\n").as_bytes())?;
     }
     if report.bad.is_some() && report.entries == 0 && !begins_like_one(&path) {
-        return Err(Failure::no_log(&path));
+        return Err(Failure::no_log(&path).reported());
     }
     if let Some(bad) = &report.bad {
-        return Err(Failure::bad_log(&path, &report, bad));
+        return Err(Failure::bad_log(&path, &report, bad).reported());
     }
     if !args.json {
         output::print(summary(&path, &report, head.as_ref(), args.signer.is_some()).as_bytes())?;

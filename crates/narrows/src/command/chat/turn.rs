@@ -155,9 +155,8 @@ impl<'a> Turn<'a> {
                 (outcome, is_gone)
             }
         };
-        let is_whole = unreadable == 0 && runtime.losses() == losses;
-        let outcome =
-            outcome.and_then(|()| if is_whole { Ok(()) } else { Failure::incomplete(runtime, unreadable) });
+        let losses = runtime.losses().since(losses);
+        let outcome = outcome.and_then(|()| Failure::incomplete(losses, unreadable));
         Ok(Turned { outcome, denied, is_gone, leave })
     }
 

@@ -51,7 +51,7 @@ pub(super) fn execute(args: &Check) -> Result<ExitCode, Failure> {
                 let text = json!({"file": file, "ok": false, "error": error}).to_string();
                 output::print(format!("{text}\n").as_bytes())?;
             }
-            Err(Failure::wrong_rules(&error))
+            Err(Failure::wrong_rules(&error).reported())
         }
     }
 }

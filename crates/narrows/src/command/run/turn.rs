@@ -7,7 +7,7 @@ use narrows_client::{Canceller, Events, RunRequest, RunResult, Runtime, RuntimeE
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::{Conversation, Trouble};
+use super::{Conversation, LATE_OUTPUT, Trouble};
 use crate::desk::{Asked, Questions, Step};
 use crate::failure::{Cancelled, Failure, Limits};
 use crate::interrupt::Signal;
@@ -36,7 +36,7 @@ enum Happened {
     Shown,
     /// Something was told.
     Event(Option<RuntimeEvent>),
-    /// The turn that we gave up is over, though not all of it was shown.
+    /// The turn is over, though not all of it was shown.
     Over(Box<RunResult>),
     /// Nobody has read the rest in time.
     Unread,
@@ -50,8 +50,9 @@ struct Following<'a> {
     questions: Questions<'a>,
     cancel: Canceller,
     result: oneshot::Receiver<RunResult>,
-    /// How it ended, if that is known before everything was shown, and until when the rest may be read.
-    over: Option<(RunResult, Instant)>,
+    /// How it ended, if that is known before everything was shown, and until when the rest may be read: a turn that
+    /// was given up does not wait for a reader that is slow.
+    over: Option<(RunResult, Option<Instant>)>,
     /// When something happened last.
     heard: Instant,
     /// Why we have asked the agent to stop.
@@ -70,11 +71,11 @@ impl Conversation {
         mut questions: mpsc::Receiver<Asked>,
     ) -> Result<(), Trouble> {
         self.summary.session_id = Some(session.id().to_owned());
-        let mut early = Vec::new();
-        if let Some(mut events) = session.events() {
-            events.take_all(&mut early);
-        }
+        let outside = session.events();
+        // What is lost before the prompt is no part of the answer.
+        let losses = runtime.losses();
         let has_form = request.output_schema.is_some();
+        let format = self.presenter.format();
         let limit = request.timeout;
         let (started, signal) = self.start(session.run(request)).await?;
         let (events, cancel, result) = started.map_err(Failure::from)?.split();
@@ -95,6 +96,10 @@ impl Conversation {
             stop(&mut following, signal);
         }
         self.summary.has_run = true;
+        let mut early = Vec::new();
+        if let Some(mut outside) = outside {
+            outside.take_all(&mut early);
+        }
         self.follow(&mut following, early).await?;
         let Following { result, over, cancelled, mut pieces, .. } = following;
         let result = match over {
@@ -103,7 +108,9 @@ impl Conversation {
         };
         let asked = self.answers.as_ref().is_some_and(|answers| answers.has_cancelled());
         let cancelled = cancelled.or(asked.then_some(Cancelled::Program));
-        let limits = Limits { turn: limit, grace: self.grace, fate: self.tidings.fate() };
+        let is_late = result.error.as_ref().is_some_and(|error| error.code == "timeout");
+        let grace = if is_late { self.late_grace } else { self.grace };
+        let limits = Limits { turn: limit, grace, fate: self.tidings.fate() };
         self.summary.end(&result);
         self.presenter.finish(&result, &mut pieces);
         self.show_rest(pieces).await?;
@@ -111,11 +118,13 @@ impl Conversation {
             Some(why) if result.error.is_none() => {
                 Err(Failure::cancelled(why).unless_stopped(&result, limits))
             }
-            _ => Failure::of_run(&result, limits)
-                .and_then(|()| Failure::incomplete(runtime, self.presenter.unreadable())),
+            _ => Failure::of_run(&result, limits).and_then(|()| {
+                Failure::incomplete(runtime.losses().since(losses), self.presenter.unreadable())
+            }),
         };
         let formless = has_form && result.structured_output.is_none();
-        let outcome = outcome.and_then(|()| if formless { Err(Failure::formless()) } else { Ok(()) });
+        let outcome =
+            outcome.and_then(|()| if formless { Err(Failure::formless(&result, format)) } else { Ok(()) });
         Ok(outcome.and_then(|()| Failure::denied(self.presenter.denied()))?)
     }
 
@@ -156,10 +165,21 @@ impl Conversation {
                 }
                 Happened::Signal(signal) => {
                     stop(following, signal);
+                    if let Some((_, leave_by)) = &mut following.over {
+                        leave_by.get_or_insert(Instant::now() + self.grace);
+                    }
                     self.withdraw(following.questions.withdraw_all()).await?;
                 }
                 Happened::OutputFailed => cancel(following, Cancelled::Output),
-                Happened::Over(result) => following.over = Some((*result, Instant::now() + self.grace)),
+                Happened::Over(result) => {
+                    let is_late = result.error.as_ref().is_some_and(|error| error.code == "timeout");
+                    let patience = match following.cancelled {
+                        _ if is_late => Some(LATE_OUTPUT),
+                        Some(_) => Some(self.grace),
+                        None => None,
+                    };
+                    following.over = Some((*result, patience.map(|patience| Instant::now() + patience)));
+                }
                 Happened::Unread => {
                     following.pieces.clear();
                     return Ok(());
@@ -176,8 +196,9 @@ impl Conversation {
                         if shown.is_err() && following.cancelled.is_none() {
                             cancel(following, Cancelled::TooLong);
                         }
-                        for event in early.take().into_iter().flatten() {
-                            self.presenter.show_session(&event, &mut following.pieces);
+                        for earlier in early.take().into_iter().flatten() {
+                            let earlier = of_run(earlier, &event);
+                            self.presenter.show_session(&earlier, &mut following.pieces);
                         }
                     }
                 }
@@ -201,8 +222,8 @@ impl Conversation {
         let asks = !is_output_gone && following.pieces.is_empty() && following.questions.is_due();
         let waits = following.pieces.front().filter(|_| !is_asking);
         let reads = if is_asking { following.pieces.len() < KEPT } else { waits.is_none() && !asks };
-        let is_cancelled = following.cancelled.is_some();
-        let leave_by = following.over.as_ref().map(|(_, leave_by)| *leave_by);
+        let is_over = following.over.is_some();
+        let leave_by = following.over.as_ref().and_then(|(_, leave_by)| *leave_by);
         let shown = tokio::select! {
             biased;
             signal = self.interrupts.next() => return Happened::Signal(signal),
@@ -211,7 +232,7 @@ impl Conversation {
             Ok(()) = self.screen.rest(), if asks => return Happened::Rested,
             room = place(&self.screen, waits), if waits.is_some() => room,
             // Whoever has given up a turn does not wait for somebody else to read all of it.
-            Ok(result) = &mut following.result, if is_cancelled && leave_by.is_none() && waits.is_some() => {
+            Ok(result) = &mut following.result, if !is_over && waits.is_some() => {
                 return Happened::Over(Box::new(result));
             }
             () = sleep_until(leave_by.unwrap_or_else(Instant::now)), if leave_by.is_some() => return Happened::Unread,
@@ -243,6 +264,11 @@ async fn place<'a>(screen: &'a Screen, piece: Option<&Piece>) -> Result<Room<'a>
         Some(piece) => screen.room(piece).await,
         None => std::future::pending().await,
     }
+}
+
+/// The event of the session as it is shown behind the beginning of the run: with the run's id, and no time before it.
+fn of_run(event: RuntimeEvent, started: &RuntimeEvent) -> RuntimeEvent {
+    RuntimeEvent { run_id: started.run_id.clone(), at_ms: event.at_ms.max(started.at_ms), ..event }
 }
 
 /// Somebody wants the turn to end.
