@@ -111,11 +111,21 @@ impl FileError {
             FileErrorKind::Denied(_) => (Code::Internal, "permission_denied"),
             FileErrorKind::System(_) => (Code::Internal, "io_error"),
         };
-        let error = RpcError::new(code, self.to_string())
+        let path: String = self.path.to_string_lossy().chars().take(MAX_PATH).collect();
+        let uri = format!("file://{path}");
+        let message = match &self.kind {
+            // The words of the official SDKs, by which agents know it.
+            FileErrorKind::NotFound => {
+                format!("Resource not found: file://{}", quoted(&self.path).replace('"', ""))
+            }
+            _ => self.to_string(),
+        };
+        let error = RpcError::new(code, message)
             .effects(self.effects)
             .with("condition", condition.into())
-            .with("path", self.path.to_string_lossy().chars().take(MAX_PATH).collect::<String>().into());
+            .with("path", path.into());
         match &self.kind {
+            FileErrorKind::NotFound => error.with("uri", uri.into()),
             FileErrorKind::Relative | FileErrorKind::Malformed => error.with("field", "path".into()),
             FileErrorKind::TooLarge { limit } => error.with("limit", json!(limit)),
             FileErrorKind::Changed => error.with("retryable", true.into()),

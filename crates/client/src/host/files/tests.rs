@@ -437,11 +437,12 @@ fn agents_are_told_what_is_the_matter() {
             (code, &json!(condition), &json!("/a\u{1b}b"))
         );
         assert_eq!(data[more.0], more.1, "{condition}");
-        assert!(error.message.starts_with("\"/a\\u{1b}b\": "), "{}", error.message);
+        let words = if code == -32002 { "Resource not found: file:///a\\u{1b}b" } else { "\"/a\\u{1b}b\": " };
+        assert!(error.message.starts_with(words), "{}", error.message);
     }
     use serde_json::Value;
     let plain = || ("retryable", json!(false));
-    check(FileErrorKind::NotFound, -32002, "not_found", &plain());
+    check(FileErrorKind::NotFound, -32002, "not_found", &("uri", json!("file:///a\u{1b}b")));
     check(FileErrorKind::Outside, -32602, "path_outside_workspace", &plain());
     check(FileErrorKind::Relative, -32602, "path_not_absolute", &("field", json!("path")));
     check(FileErrorKind::Malformed, -32602, "path_malformed", &("field", json!("path")));
