@@ -29,6 +29,9 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Bus(bus) => bus.log_format,
         _ => LogFormat::default(),
     };
+    if prints(&cli.command) && narrows_process::stdout_was_closed() {
+        return Err(Failure::output(&std::io::ErrorKind::BrokenPipe.into()));
+    }
     logging::start(cli.log.as_deref(), format)?;
     let outcome = match cli.command {
         Command::Run(run) => run::execute(&run),
@@ -49,6 +52,14 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
     };
     logging::finish();
     outcome
+}
+
+/// Returns `true` if a command is of no use without a stdout. Servers may be started with it closed.
+fn prints(command: &Command) -> bool {
+    !matches!(
+        command,
+        Command::Bus(_) | Command::Serve(_) | Command::Acp(_) | Command::Connect(_) | Command::FakeAgent(_)
+    )
 }
 
 /// Runs `work` on this thread and waits for nothing it has left behind.

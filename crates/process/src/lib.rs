@@ -72,3 +72,4 @@ pub use sandbox::{Confined, Mount, Sandbox, Support};
 pub use spawn::spawn;
 pub use spec::{Ladder, Spec};
 pub use stderr::StderrTail;
+pub use sys::stdout_was_closed;

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -460,3 +461,25 @@ pub(crate) fn install_filter(filter: &[Instruction]) -> Result<(), Errno> {
         _ => Err(last_errno()),
     }
 }
+
+/// Set before `main` if the program was started with its stdout closed.
+static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Returns `true` if the program was started with its stdout closed. By now something else is open there: the standard
+/// library puts /dev/null in the place of what is closed, so that a write would seem to succeed.
+pub fn stdout_was_closed() -> bool {
+    STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
+}
+
+/// Runs before `main`, and so before the standard library opens anything.
+// SAFETY: the section holds pointers to functions of this signature, and this one needs nothing that is not there yet.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_STDOUT: extern "C" fn() = {
+    extern "C" fn look() {
+        // SAFETY: asking for the flags of a descriptor changes nothing, whether or not it is open.
+        let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
+        STDOUT_WAS_CLOSED.store(flags == -1, Ordering::Relaxed);
+    }
+    look
+};

@@ -85,6 +85,21 @@ fn usage() {
     ");
 }
 
+/// The standard library opens /dev/null in place of a stdout that is closed, where everything could be written.
+#[test]
+fn a_stdout_that_is_closed_is_no_success() {
+    let place = Place::new();
+    let run = place.run("narrows fake-agent echo", &["Hi"]);
+    let mut closed = std::process::Command::new("sh");
+    closed.args(["-c", "exec \"$@\" >&-", "sh"]).arg(run.get_program()).args(run.get_args());
+    closed.current_dir(place.path()).stdin(std::process::Stdio::null());
+    let output = closed.output().expect("it starts");
+    assert_eq!(output.status.code(), Some(141), "{output:?}");
+    let mut open = place.run("narrows fake-agent echo", &["Hi"]);
+    let output = open.stdout(File::options().read(true).write(true).open("/dev/null").unwrap()).output();
+    assert_eq!(output.expect("it starts").status.code(), Some(0));
+}
+
 #[test]
 fn a_prompt_that_is_no_text() {
     let place = Place::new();
