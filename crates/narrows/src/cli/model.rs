@@ -50,7 +50,7 @@ pub(crate) struct ModelArgs {
     pub(crate) query: Vec<(String, String)>,
 
     /// Whose endpoint it is, where the URL does not tell
-    #[arg(long, value_name = "NAME", value_parser = value::provider, hide_short_help = true)]
+    #[arg(long, value_name = "NAME", value_parser = value::provider(), hide_possible_values = true, hide_short_help = true)]
     pub(crate) provider: Option<Provider>,
 
     /// How many tokens the model can take in [default: what the endpoint says]
@@ -66,7 +66,7 @@ pub(crate) struct ModelArgs {
     pub(crate) temperature: Option<f64>,
 
     /// How long the model is to think: minimal, low, medium or high
-    #[arg(long, value_name = "EFFORT", value_parser = value::effort, hide_short_help = true)]
+    #[arg(long, value_name = "EFFORT", value_parser = value::effort(), hide_possible_values = true, hide_short_help = true)]
     pub(crate) effort: Option<Effort>,
 
     /// Certificates to trust beside the system's, as a PEM file

@@ -122,7 +122,7 @@ pub(crate) struct Test {
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Circumstances {
     /// What the agent may do without being asked [default: what the file says, or medium]
-    #[arg(long, value_name = "low|medium|high", value_parser = value::access)]
+    #[arg(long, value_name = "low|medium|high", value_parser = value::access(), hide_possible_values = true)]
     pub(crate) access: Option<Access>,
 
     /// Refuse whatever uses the network

@@ -17,7 +17,7 @@ const RULES: &str = "What the agent may do";
 pub(crate) struct SessionArgs {
     /// What the agent may do without being asked: low looks, medium changes what lies in its directories, high does
     /// everything [default: medium]
-    #[arg(long, value_name = "low|medium|high", value_parser = value::access, help_heading = RULES)]
+    #[arg(long, value_name = "low|medium|high", value_parser = value::access(), hide_possible_values = true, help_heading = RULES)]
     pub(crate) access: Option<Access>,
 
     /// Refuse whatever uses the network

@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use narrows_model::{Effort, Provider};
+use narrows_policy::Access;
 
 use crate::config::{Header, Proxy};
 
@@ -34,8 +36,9 @@ pub(crate) fn bare_address(text: &str) -> Option<String> {
 }
 
 /// How much an agent may do.
-pub(crate) fn access(text: &str) -> Result<narrows_policy::Access, String> {
-    text.parse().map_err(|error: narrows_policy::UnknownAccess| error.to_string())
+pub(crate) fn access() -> impl TypedValueParser<Value = Access> {
+    let names = [Access::Low, Access::Medium, Access::High].map(Access::name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Access>())
 }
 
 /// A variable for the agent.
@@ -125,8 +128,8 @@ pub(crate) fn query(text: &str) -> Result<(String, String), &'static str> {
 }
 
 /// Reads the name of a provider.
-pub(crate) fn provider(text: &str) -> Result<Provider, String> {
-    Provider::from_name(text).ok_or_else(|| format!("it must be one of {}", providers().join(", ")))
+pub(crate) fn provider() -> impl TypedValueParser<Value = Provider> {
+    PossibleValuesParser::new(providers()).try_map(|name| Provider::from_name(&name).ok_or("no provider"))
 }
 
 /// The names of all providers.
@@ -135,8 +138,8 @@ pub(crate) fn providers() -> Vec<&'static str> {
 }
 
 /// Reads how long a model is to think.
-pub(crate) fn effort(text: &str) -> Result<Effort, String> {
-    Effort::from_name(text).ok_or_else(|| format!("it must be one of {}", efforts().join(", ")))
+pub(crate) fn effort() -> impl TypedValueParser<Value = Effort> {
+    PossibleValuesParser::new(efforts()).try_map(|name| Effort::from_name(&name).ok_or("no effort"))
 }
 
 /// The names of all efforts.

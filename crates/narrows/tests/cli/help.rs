@@ -368,6 +368,28 @@ fn completions_know_the_commands() {
 }
 
 #[test]
+fn completions_know_the_values_that_are_fixed_and_offer_files() {
+    let script = told(&["completions", "bash"]);
+    for (flag, values) in [
+        ("--access", "low medium high"),
+        ("--effort", "minimal low medium high"),
+        ("--output", "text events json"),
+    ] {
+        let complete = format!("{flag})\n                    COMPREPLY=($(compgen -W \"{values}");
+        assert!(script.contains(&complete), "{flag} is not completed");
+        let by_files = format!("{flag})\n                    COMPREPLY=($(compgen -f");
+        assert!(!script.contains(&by_files), "{flag} is completed by files");
+    }
+    assert!(!script.contains("--provider)\n                    COMPREPLY=($(compgen -f"));
+    let check = script.split("\n        narrows__subcmd__check)").nth(1).expect("the command");
+    let check = check.split("\n            ;;\n        ").next().expect("it ends");
+    assert!(
+        check.contains("if [[ ${cur} == -* ]]") && check.contains("COMPREPLY=()\n            return 0"),
+        "{check}"
+    );
+}
+
+#[test]
 fn the_readme_has_the_exit_codes_of_the_help() {
     let help = told(&["--help"]);
     let (_, codes) = help.split_once("Exit codes:\n").expect("a section");

@@ -154,7 +154,7 @@ fn what_is_no_request_is_refused() {
     for (args, words) in [
         (&["explain"][..], "<REQUEST>"),
         (&["explain", "--kind", "levitate"], "[possible values: think, read,"),
-        (&["explain", "--access", "some", "--", "ls"], "access is one of low, medium, high"),
+        (&["explain", "--access", "some", "--", "ls"], "[possible values: low, medium, high]"),
         (&["explain", "--cwd", "nowhere", "--", "ls"], "the directory \"nowhere\" cannot be used"),
         (&["explain", "nothing.toml", "--", "ls"], "the rules: \"nothing.toml\" cannot be read"),
     ] {
