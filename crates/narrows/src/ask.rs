@@ -11,7 +11,7 @@ use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::oneshot;
 
 use crate::cli::Output;
-use crate::terminal::{Colour, Style, line, long_line};
+use crate::terminal::{Colour, Echo, Style, line, long_line};
 
 /// The longest answer.
 const LONGEST: usize = 4096;
@@ -83,6 +83,7 @@ fn ask(question: &Question, colour: Colour, unwanted: &PipeReader) -> io::Result
     let text = render(question, colour);
     // What was typed before the question is no answer to it.
     tcflush(&terminal, QueueSelector::IFlush)?;
+    let _shown = Echo::on(&terminal);
     loop {
         terminal.write_all(text.as_bytes())?;
         let mut waits = [PollFd::new(&terminal, PollFlags::IN), PollFd::new(unwanted, PollFlags::IN)];

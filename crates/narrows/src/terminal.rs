@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 use std::io::IsTerminal;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use crate::environment;
 
@@ -46,6 +49,40 @@ impl Colour {
             Style::Dim => "\u{1b}[2m",
         };
         Cow::Owned(format!("{start}{text}\u{1b}[0m"))
+    }
+}
+
+/// Whether a terminal shows what is typed. Dropping it gives the terminal back as it was.
+#[derive(Debug)]
+pub(crate) struct Echo {
+    terminal: OwnedFd,
+    before: Termios,
+}
+
+impl Echo {
+    /// Keys typed into stdin are not shown: they are for the next prompt. `None` if stdin is no terminal.
+    pub(crate) fn off() -> Option<Self> {
+        Self::set(std::io::stdin().as_fd(), false)
+    }
+
+    /// Keys typed into `terminal` are shown.
+    pub(crate) fn on(terminal: &impl AsFd) -> Option<Self> {
+        Self::set(terminal.as_fd(), true)
+    }
+
+    fn set(terminal: BorrowedFd<'_>, is_on: bool) -> Option<Self> {
+        let before = tcgetattr(terminal).ok()?;
+        let mut wanted = before.clone();
+        wanted.local_modes.set(LocalModes::ECHO, is_on);
+        tcsetattr(terminal, OptionalActions::Now, &wanted).ok()?;
+        Some(Self { terminal: terminal.try_clone_to_owned().ok()?, before })
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing.
+        let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
     }
 }
 

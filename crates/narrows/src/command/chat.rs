@@ -86,6 +86,7 @@ async fn talk(
         presses: 0,
         last: Code::Success,
         picked: Picked::default(),
+        told_mode: None,
     };
     let leaving = match conversation.begin().await {
         Ok(()) => conversation.converse().await,
@@ -135,6 +136,8 @@ struct Conversation {
     last: Code,
     /// The model and the mode that the user has chosen on the way, for sessions that begin here.
     picked: Picked,
+    /// The mode that was set and told here, until the agent says so as well.
+    told_mode: Option<String>,
 }
 
 /// What a user has chosen on the way.
@@ -201,7 +204,9 @@ impl Conversation {
                     None
                 }
                 Next::Event(event) => {
-                    if let Some(words) = beside::between(&event) {
+                    let mode = beside::new_mode(&event);
+                    let is_told = mode.is_some() && mode == self.told_mode.take();
+                    if let Some(words) = beside::between(&event).filter(|_| !is_told) {
                         self.say_dim(&words);
                     }
                     None

@@ -195,6 +195,36 @@ fn models_are_listed_and_chosen() {
 }
 
 #[test]
+fn a_mode_that_was_chosen_is_confirmed_once() {
+    let place = Place::new();
+    let script = "name = 'modes'\nmodes = ['code', 'plan']\n[[turn]]\nsteps = [{ say = 'In {mode}.' }]\n";
+    place.file("modes.toml", script);
+    let person = Person::talks_to(&place, "modes.toml", &[]);
+    person.says("/mode plan", "the mode is now plan");
+    person.says("Where?", "In plan.");
+    assert_eq!(person.screen().matches("the mode is now plan").count(), 1, "{}", person.screen());
+    person.says("/mode code", "the mode is now code");
+    person.leaves();
+}
+
+#[test]
+fn keys_typed_during_an_answer_are_not_shown_in_it() {
+    let place = Place::new();
+    let script = "name = 'slow'\n[[turn]]\nsteps = [{ say = 'begin ' }, { pause = '1s' }, { say = 'end' }]\n";
+    place.file("slow.toml", script);
+    let person = Person::talks_to(&place, "slow.toml", &[]);
+    person.types("Go\r");
+    person.sees("begin");
+    person.types("next");
+    person.sees("begin end");
+    // They are the beginning of the next line.
+    person.edits("> next");
+    person.types(CTRL_C);
+    person.sees_the_prompt();
+    person.leaves();
+}
+
+#[test]
 fn another_size_of_the_window_breaks_nothing() {
     let place = Place::new();
     place.file("counts.toml", COUNTS);

@@ -85,6 +85,16 @@ pub(super) fn between(event: &RuntimeEvent) -> Option<String> {
     }
 }
 
+/// The mode that an update names, if it is about the mode.
+pub(super) fn new_mode(event: &RuntimeEvent) -> Option<String> {
+    let EventBody::Provider { payload: Payload::Update { update, .. }, .. } = &event.body else {
+        return None;
+    };
+    let update = update.value();
+    let is_mode = update["sessionUpdate"] == "current_mode_update";
+    update["currentModeId"].as_str().filter(|_| is_mode).map(str::to_owned)
+}
+
 /// What a turn took, as far as the agent tells.
 pub(super) fn cost(usage: &Usage) -> Option<String> {
     let mut parts = Vec::new();

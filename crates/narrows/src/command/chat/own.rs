@@ -1,6 +1,6 @@
 //! Our own commands.
 
-use narrows_client::{Rejection, SessionConfig};
+use narrows_client::{Rejection, SessionConfig, Snapshot};
 use narrows_process::Ladder;
 
 use super::connection::{Connection, Resumed};
@@ -17,6 +17,12 @@ impl Picked {
         config.model = self.model.clone().or(config.model.take());
         config.mode = self.mode.clone().or(config.mode.take());
     }
+}
+
+/// The mode of a session.
+fn mode(snapshot: &Snapshot) -> Option<String> {
+    let option = snapshot.option("mode").and_then(|option| option.current.as_str().map(str::to_owned));
+    option.or_else(|| snapshot.modes.as_ref().map(|modes| modes.current.clone()))
 }
 
 impl Conversation {
@@ -90,6 +96,10 @@ impl Conversation {
             Ok(()) => {
                 let picked = if category == "model" { &mut self.picked.model } else { &mut self.picked.mode };
                 *picked = Some(wanted.to_owned());
+                if category == "mode" {
+                    // Many agents also send an update about it.
+                    self.told_mode = mode(&connection.session.snapshot());
+                }
                 self.say_dim(&format!("the {category} is now {}", line(wanted)));
             }
             Err(Rejection { reason, .. }) => {

@@ -15,7 +15,7 @@ use crate::failure::{Cancelled, Failure, Limits};
 use crate::interrupt::{Interrupts, Signal};
 use crate::present::{Presenter, Refusal};
 use crate::screen::{Failed, Piece, Room, Screen};
-use crate::terminal::{Colour, Style};
+use crate::terminal::{Colour, Echo, Style};
 use crate::tidings::Tidings;
 
 /// How many pieces are kept back while the user answers a question.
@@ -58,6 +58,8 @@ pub(super) struct Turn<'a> {
     leave: Option<Signal>,
     /// What waits for room on the screen.
     pieces: VecDeque<Piece>,
+    /// Keys that are typed meanwhile are not shown in the middle of the answer.
+    _echo: Option<Echo>,
 }
 
 /// What happened next.
@@ -92,6 +94,7 @@ impl<'a> Turn<'a> {
             cancelled: None,
             leave: None,
             pieces: VecDeque::new(),
+            _echo: Echo::off(),
         })
     }
 
