@@ -160,7 +160,7 @@ impl Session {
         let snapshot = locked(&self.snapshot);
         let session = &*self.id;
         if let Some(option) = snapshot.option(category) {
-            let known = || option.values.iter().map(|value| value.id.as_str()).collect::<Vec<_>>().join(", ");
+            let known = || some_of(option.values.iter().map(|value| value.id.as_str()));
             let value = option
                 .value(wanted)
                 .ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
@@ -176,8 +176,7 @@ impl Session {
         let Some(choices) = older else {
             return Err(format!("the agent lets nobody choose a {category}"));
         };
-        let known =
-            || choices.available.iter().map(|choice| choice.id.as_str()).collect::<Vec<_>>().join(", ");
+        let known = || some_of(choices.available.iter().map(|choice| choice.id.as_str()));
         let choice = choices
             .find(wanted)
             .ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
@@ -216,6 +215,16 @@ impl Session {
     fn closed(&self) -> ClientError {
         self.shared.failed(Stage::Turn, Problem::Closed)
     }
+}
+
+/// The first of these names, and how many more there are: some agents have hundreds of models.
+fn some_of<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
+    let mut words = names.by_ref().take(10).collect::<Vec<_>>().join(", ");
+    let more = names.count();
+    if more > 0 {
+        words.push_str(&format!(", … {more} more"));
+    }
+    words
 }
 
 fn locked(snapshot: &Mutex<Snapshot>) -> MutexGuard<'_, Snapshot> {

@@ -92,8 +92,12 @@ fn remedy(refusal: &Refusal) -> String {
         }
         "preset" => {
             let (access, kind) = (text("access"), text("kind"));
-            let allow =
-                format!("a rule of --policy with `effect = \"allow\"` and `kind = \"{kind}\"` lets it");
+            let about = match &refusal.mcp {
+                // The kind alone would allow far more.
+                Some((server, tool)) => format!(", `server = {server:?}` and `tool = {tool:?}`"),
+                None => format!(" and `kind = \"{kind}\"`"),
+            };
+            let allow = format!("a rule of --policy with `effect = \"allow\"`{about} lets it");
             match (access.as_str(), is_asked) {
                 (_, true) => {
                     format!("{access} access asks about it: {ASKED}; {allow}, and so does --access high")
@@ -132,7 +136,8 @@ mod tests {
     use super::*;
 
     fn refusal(by: &str, because: Value) -> Refusal {
-        Refusal { wanted: "Do it".to_owned(), words: "no".to_owned(), by: by.to_owned(), because }
+        let (wanted, words) = ("Do it".to_owned(), "no".to_owned());
+        Refusal { wanted, words, by: by.to_owned(), because, mcp: None }
     }
 
     #[test]
@@ -166,6 +171,15 @@ mod tests {
         let gate = json!({"by": "rule", "file": THE_GATE, "line": 1, "number": 1, "name": "the gate asks"});
         check("nobody to ask", &gate, "a policy of the governance wants somebody to be asked");
         check(ANSWER, &gate, "a policy of the governance wants it to be asked, and you said no");
+    }
+
+    #[test]
+    fn the_hint_for_a_tool_of_an_mcp_server_names_it_and_not_its_kind() {
+        let because = json!({"by": "preset", "access": "medium", "kind": "other", "why": "w"});
+        let mcp = Some(("files".to_owned(), "write_file".to_owned()));
+        let hint = remedy(&Refusal { mcp, ..refusal("nobody to ask", because) });
+        assert!(hint.contains("`server = \"files\"` and `tool = \"write_file\"` lets it"), "{hint}");
+        assert!(!hint.contains("kind"), "{hint}");
     }
 
     #[test]

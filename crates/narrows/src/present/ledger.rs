@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use narrows_acp::method::MCP_MESSAGE;
 use narrows_client::{Json, Payload, PermissionResolved};
 use serde_json::Value;
 
@@ -27,13 +28,22 @@ pub(crate) struct Refusal {
     pub(crate) by: String,
     /// What the rules said, as events have it; null where they were not asked.
     pub(crate) because: Value,
+    /// The MCP server and its tool, if it was a call of one that runs here.
+    pub(crate) mcp: Option<(String, String)>,
+}
+
+/// Something that is not settled.
+#[derive(Debug, Default)]
+struct Wanted {
+    title: String,
+    mcp: Option<(String, String)>,
 }
 
 /// What was asked, and what was refused.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// What is not settled, by id.
-    asked: HashMap<String, String>,
+    asked: HashMap<String, Wanted>,
     /// What was refused, by whomever. What was given up with the turn is none of it.
     denied: Vec<Refusal>,
 }
@@ -54,14 +64,17 @@ impl Ledger {
         match payload {
             Payload::PermissionRequested(asked) => {
                 let title = asked.title.clone().or_else(|| asked.tool_name.clone()).unwrap_or_default();
+                let tool = asked.tool_name.as_deref().filter(|_| asked.method == MCP_MESSAGE);
+                let mcp = tool.and_then(|tool| tool.split_once('.'));
+                let mcp = mcp.map(|(server, tool)| (line(server), line(tool)));
                 if self.asked.len() < MOST {
-                    self.asked.insert(asked.request_id.clone(), title);
+                    self.asked.insert(asked.request_id.clone(), Wanted { title, mcp });
                 }
                 None
             }
             Payload::PermissionResolved(resolved) => {
                 let wanted = self.asked.remove(&resolved.request_id).unwrap_or_default();
-                let refusal = refusal(resolved, &wanted)?;
+                let refusal = refusal(resolved, wanted)?;
                 let is_meant = !matches!(refusal.by.as_str(), "" | "cancelled");
                 if is_meant && self.denied.len() < MOST {
                     self.denied.push(refusal.clone());
@@ -74,7 +87,8 @@ impl Ledger {
                 let text = |key: &str| line(told[key].as_str().unwrap_or_default());
                 if text("state") == "refused" && self.denied.len() < MOST {
                     let (wanted, words) = (text("tool"), text("reason"));
-                    self.denied.push(Refusal { wanted, words, by: GATE.to_owned(), because: Value::Null });
+                    let by = GATE.to_owned();
+                    self.denied.push(Refusal { wanted, words, by, ..Refusal::default() });
                 }
                 None
             }
@@ -84,7 +98,7 @@ impl Ledger {
 }
 
 /// Why something was refused, if it was.
-fn refusal(resolved: &PermissionResolved, wanted: &str) -> Option<Refusal> {
+fn refusal(resolved: &PermissionResolved, Wanted { title, mcp }: Wanted) -> Option<Refusal> {
     let is_allowed = resolved.outcome == "allowed"
         || resolved.option_kind.as_deref().is_some_and(|kind| kind.starts_with("allow"));
     if is_allowed {
@@ -103,5 +117,6 @@ fn refusal(resolved: &PermissionResolved, wanted: &str) -> Option<Refusal> {
         "" => line(&resolved.outcome),
         by => line(by),
     };
-    Some(Refusal { wanted: line(wanted), words, by: by.to_owned(), because: decision["because"].clone() })
+    let because = decision["because"].clone();
+    Some(Refusal { wanted: line(&title), words, by: by.to_owned(), because, mcp })
 }

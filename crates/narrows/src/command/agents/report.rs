@@ -10,7 +10,16 @@ use super::can;
 use crate::error_report::ErrorReport;
 use crate::failure::{Failure, strayed};
 use crate::output;
-use crate::terminal::line;
+use crate::terminal::{line, long_line};
+
+/// How many models, modes or values of an option are shown.
+const MOST_CHOICES: usize = 12;
+
+/// How many commands are shown.
+const MOST_COMMANDS: usize = 20;
+
+/// How much is shown of what a command does.
+const LONGEST: usize = 100;
 
 /// How opening a session ended.
 #[derive(Debug, Default)]
@@ -191,19 +200,72 @@ fn session_words(snapshot: &Snapshot) -> Vec<(&'static str, String)> {
         };
         rows.push(("option", format!("{}: {values}", line(&option.id))));
     }
-    for (index, command) in snapshot.commands.iter().enumerate() {
-        let hint = command.hint.as_ref().map_or(String::new(), |hint| format!(" <{}>", line(hint)));
-        let words = format!("/{}{hint}: {}", line(&command.name), line(&command.description));
+    for (index, command) in snapshot.commands.iter().take(MOST_COMMANDS).enumerate() {
+        let hint = command.hint.as_deref().map(str::trim).filter(|hint| !hint.is_empty());
+        let hint = hint.map_or(String::new(), |hint| format!(" <{}>", line(hint)));
+        let words = format!("/{}{hint}: {}", line(&command.name), long_line(&command.description, LONGEST));
         rows.push((if index == 0 { "commands" } else { "" }, words));
     }
+    rows.extend(more(snapshot.commands.len(), MOST_COMMANDS).map(|words| ("", words)));
     rows
 }
 
-/// The ids, with the one that is chosen marked.
+/// The ids, with the one that is chosen marked and among those that are shown.
 fn choices(all: &[Choice], current: &Value) -> String {
-    let word = |choice: &Choice| match *current == choice.id.as_str() {
+    let is_current = |choice: &&Choice| *current == choice.id.as_str();
+    let word = |choice: &Choice| match is_current(&choice) {
         true => format!("{} (now)", line(&choice.id)),
         false => line(&choice.id),
     };
-    if all.is_empty() { "none".to_owned() } else { all.iter().map(word).collect::<Vec<_>>().join(", ") }
+    let (shown, rest) = all.split_at(all.len().min(MOST_CHOICES));
+    let words = shown.iter().map(word).chain(rest.iter().find(is_current).map(word));
+    let hidden = all.len() - usize::from(rest.iter().any(|choice| is_current(&choice)));
+    let words: Vec<String> = words.chain(more(hidden, MOST_CHOICES)).collect();
+    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
+}
+
+/// How many of `all` are not shown, if only so many are.
+fn more(all: usize, shown: usize) -> Option<String> {
+    let hidden = all.checked_sub(shown).filter(|hidden| *hidden > 0)?;
+    Some(format!("… {hidden} more; --json for all"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(count: usize) -> Vec<Choice> {
+        let choice =
+            |number: usize| Choice { id: format!("m{number}"), name: String::new(), description: None };
+        (0..count).map(choice).collect()
+    }
+
+    #[test]
+    fn long_lists_are_shown_by_their_beginning_and_what_is_chosen() {
+        assert_eq!(choices(&[], &json!("m1")), "none");
+        assert_eq!(choices(&all(3), &json!("m1")), "m0, m1 (now), m2");
+        let first = "m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11";
+        assert_eq!(choices(&all(12), &json!("")), first);
+        assert_eq!(choices(&all(400), &json!("")), format!("{first}, … 388 more; --json for all"));
+        assert_eq!(
+            choices(&all(400), &json!("m77")),
+            format!("{first}, m77 (now), … 387 more; --json for all")
+        );
+    }
+
+    #[test]
+    fn commands_have_no_empty_hint_and_are_not_too_many() {
+        let command = |name: usize, hint: &str| narrows_client::Command {
+            name: format!("c{name}"),
+            description: "x".repeat(500),
+            hint: Some(hint.to_owned()),
+        };
+        let commands =
+            (0..30).map(|number| command(number, if number == 1 { "what" } else { " " })).collect();
+        let rows = session_words(&Snapshot { commands, ..Snapshot::default() });
+        assert_eq!(rows.len(), MOST_COMMANDS + 1);
+        assert!(rows[0].1.starts_with("/c0: xxx") && rows[0].1.chars().count() < 120, "{}", rows[0].1);
+        assert!(rows[1].1.starts_with("/c1 <what>: "), "{}", rows[1].1);
+        assert_eq!(rows[MOST_COMMANDS].1, "… 10 more; --json for all");
+    }
 }
