@@ -10,6 +10,7 @@
 
 mod api;
 mod batch;
+mod children;
 mod deliver;
 mod drain;
 mod ending;
@@ -29,6 +30,7 @@ mod owners;
 mod progress;
 mod reload;
 mod revive;
+mod room;
 mod route;
 mod servers;
 mod session;
@@ -51,6 +53,7 @@ pub use api::{ANYONE, Action, Arrival, Client, End, Note, Outlet, PoolId, Reason
 pub use status::{Counters, IdentityStatus, PoolStatus, Status, WorkerStatus};
 
 use batch::Batches;
+use children::Children;
 use fan::Fan;
 use identity::Identities;
 use owners::Owners;
@@ -71,6 +74,7 @@ pub struct Core {
     clients: Slab<ClientState>,
     workers: Slab<WorkerState>,
     sessions: Sessions,
+    children: Children,
     identities: Identities,
     owners: Owners,
     /// Whether it is kept what sessions say, for those who come to watch.
@@ -108,6 +112,7 @@ impl Core {
             clients: Slab::new(),
             workers: Slab::new(),
             sessions: Sessions::default(),
+            children: Children::default(),
             identities: Identities::default(),
             owners: Owners::new(config),
             watched: config.is_remote() && config.limits.replay_bytes > 0,

@@ -117,6 +117,9 @@ impl<O: Outlet> Pass<'_, O> {
             Route::Worker { worker, session } => {
                 self.forward(client, message, batch, worker, session, what);
             }
+            Route::Child { worker, wire } => {
+                self.forward_to_child(client, message, batch, worker, wire.as_deref());
+            }
             Route::Backlog(worker) => self.await_greeting(worker, client, message, batch),
             Route::Revive(session) => self.await_session(session, client, message, batch),
             Route::Close(session) => {
@@ -174,7 +177,12 @@ impl<O: Outlet> Pass<'_, O> {
             self.hand(worker, client, &Parts::of(message, &[]));
             return;
         }
-        match self.route(client, message, What::Other) {
+        let what = if method == method::SESSION_CANCEL { What::Cancel } else { What::Other };
+        match self.route(client, message, what) {
+            Route::Child { worker, wire } => {
+                let edit = wire.as_deref().map(|wire| (Part::Session, wire));
+                self.hand(worker, client, &Parts::of(message, edit.as_slice()));
+            }
             Route::Worker { worker, session } => {
                 if method == method::SESSION_CANCEL
                     && let Some(session) = session

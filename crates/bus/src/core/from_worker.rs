@@ -2,11 +2,11 @@
 
 use narrows_acp::method;
 use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
-use serde_json::Value;
 
 use super::Pass;
 use super::api::{Action, Client, Note, Outlet, Worker};
 use super::batch::{BatchKey, Sender};
+use super::children::{Told, told};
 use super::from_client::MCP_CANCELLED;
 use super::line::Parts;
 use super::number::{self, Digits};
@@ -55,8 +55,9 @@ impl<O: Outlet> Pass<'_, O> {
 
     fn worker_notification(&mut self, worker: Worker, message: View<'_>) {
         if let Some((client, session)) = self.recent_target(worker, message) {
-            self.follow(worker, Some(session), message);
+            let child = self.follow(worker, Some(session), message);
             self.show(worker, client, Some(session), message, None);
+            self.introduce_child(worker, child);
             return;
         }
         if self.show_progress(worker, message) {
@@ -67,8 +68,9 @@ impl<O: Outlet> Pass<'_, O> {
                 if let Some(state) = self.core.worker(worker) {
                     state.recent = session;
                 }
-                self.follow(worker, session, message);
+                let child = self.follow(worker, session, message);
                 self.show(worker, client, session, message, None);
+                self.introduce_child(worker, child);
                 if self.core.watched {
                     self.give_up_on_all(worker, message);
                 }
@@ -79,11 +81,13 @@ impl<O: Outlet> Pass<'_, O> {
                 }
             }
             Target::Gone => {
-                let session = message.session().and_then(|name| self.session_of(worker, &name));
-                self.follow(worker, session, message);
+                let known = |name: &str| self.session_of(worker, name).or_else(|| self.root_of(worker, name));
+                let session = message.session().and_then(|name| known(&name));
+                let child = self.follow(worker, session, message);
+                self.introduce_child(worker, child);
                 self.core.counters.unseen += 1;
             }
-            Target::Replay => {}
+            Target::Replay => self.follow_replay(worker, message),
             Target::Nobody(why) => {
                 self.core.counters.dropped += 1;
                 self.tell(Note::Dropped { worker, why });
@@ -172,13 +176,20 @@ impl<O: Outlet> Pass<'_, O> {
             edits[count] = (Part::Id, digits.as_bytes());
             count += 1;
         }
-        let (mut alias, mut tag) = (None, None);
-        if let Some(session) = session.and_then(|key| self.core.sessions.get(key)) {
+        let (mut alias, mut tag, mut respelled) = (None, None, None);
+        if let Some(key) = session
+            && let Some(session) = self.core.sessions.get(key)
+        {
             if session.wire.is_some() {
                 alias = Some(quoted(&session.name));
             }
             tag.clone_from(&session.tag);
+            if session.kin.is_some() {
+                alias = self.child_alias(worker, message).unwrap_or(alias);
+                respelled = self.respelled_kin(worker, key, message);
+            }
         }
+        let message = respelled.as_deref().map_or(message, View::parse);
         if let Some(alias) = &alias {
             edits[count] = (Part::Session, alias);
             count += 1;
@@ -262,7 +273,8 @@ impl<O: Outlet> Pass<'_, O> {
 
     fn target_of_session(&self, worker: Worker, name: &str, message: View<'_>) -> Target {
         let Some(state) = self.core.workers.get(worker.0 as usize) else { return Target::Gone };
-        let Some(key) = self.session_of(worker, name) else {
+        let known = self.session_of(worker, name).or_else(|| self.root_of(worker, name));
+        let Some(key) = known else {
             if state.client.is_none() && state.former.iter().any(|former| **former == *name) {
                 return Target::Gone;
             }
@@ -323,23 +335,53 @@ impl<O: Outlet> Pass<'_, O> {
         Target::Nobody("it names no session, and many clients share this worker")
     }
 
-    /// What an update tells about its session (v2 says there when a turn is over).
-    fn follow(&mut self, worker: Worker, session: Option<SessionKey>, message: View<'_>) {
-        let Some(key) = session else { return };
-        if !self.core.workers.get(worker.0 as usize).is_some_and(|state| state.is_v2) {
+    /// What an update tells about its session: that it has a child, which is returned, and in v2 when a turn is over.
+    #[inline]
+    fn follow(
+        &mut self,
+        worker: Worker,
+        session: Option<SessionKey>,
+        message: View<'_>,
+    ) -> Option<Box<str>> {
+        let key = session?;
+        if !self.core.workers.get(worker.0 as usize)?.announces {
+            return None;
+        }
+        match told(message.params()?)? {
+            Told::Running(running) => {
+                self.follow_turn(worker, key, running, message);
+                None
+            }
+            Told::Child(name) => self.announced(worker, key, &name).then_some(name),
+        }
+    }
+
+    /// What a worker said in a child before that was known follows its announcement.
+    #[inline]
+    fn introduce_child(&mut self, worker: Worker, child: Option<Box<str>>) {
+        if let Some(child) = child {
+            self.introduce_strangers(worker, &child);
+        }
+    }
+
+    /// The same of what is said again: children that it tells of are there.
+    fn follow_replay(&mut self, worker: Worker, message: View<'_>) {
+        if self.core.workers.get(worker.0 as usize).is_some_and(|state| state.announces)
+            && let Some(Told::Child(child)) = message.params().and_then(told)
+            && let Some(name) = message.session()
+            && let Some(key) = self.session_of(worker, &name).or_else(|| self.root_of(worker, &name))
+        {
+            self.announced(worker, key, &child);
+        }
+    }
+
+    fn follow_turn(&mut self, worker: Worker, key: SessionKey, running: bool, message: View<'_>) {
+        let is_v2 = self.core.workers.get(worker.0 as usize).is_some_and(|state| state.is_v2);
+        // Whether a child works says nothing about the turn of its session.
+        let is_childs = message.session().is_some_and(|name| self.child_of(worker, &name).is_some());
+        if !is_v2 || is_childs {
             return;
         }
-        let Some(params) =
-            message.params().filter(|text| memchr::memmem::find(text, b"state_update").is_some())
-        else {
-            return;
-        };
-        let Ok(params) = serde_json::from_slice::<Value>(params) else { return };
-        let update = &params["update"];
-        if update["sessionUpdate"] != "state_update" {
-            return;
-        }
-        let running = update["state"] != "idle";
         if let Some(session) = self.core.sessions.get_mut(key) {
             session.running = running;
             if !session.is_busy() {

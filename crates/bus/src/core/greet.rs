@@ -187,7 +187,9 @@ impl<O: Outlet> Pass<'_, O> {
     fn send_backlog(&mut self, worker: Worker, client: Client, message: View<'_>, batch: Option<BatchKey>) {
         let what = message.method().map_or(What::Other, |method| What::of(&method));
         let session = message.session().and_then(|name| self.core.sessions.find(&name));
-        if message.id().is_some() && session.is_none() && !matches!(what, What::List | What::Delete) {
+        let is_child = message.session().is_some_and(|name| self.core.children.has(&name));
+        let is_anew = session.is_none() && !is_child && !matches!(what, What::List | What::Delete);
+        if message.id().is_some() && is_anew {
             self.forward(client, message, batch, worker, None, what);
         } else {
             // Whose the session is, where it lives, and who else is to be asked may be otherwise by now.
@@ -265,6 +267,22 @@ impl<O: Outlet> Pass<'_, O> {
     fn note_version(&mut self, worker: Worker, answer: &Value) {
         if let Some(state) = self.core.worker(worker) {
             state.is_v2 = answer["protocolVersion"] == 2;
+        }
+        self.note_announces(worker);
+    }
+
+    /// Child sessions are announced in version 2, and in version 1 to those who have said that they show them.
+    fn note_announces(&mut self, worker: Worker) {
+        let Some(state) = self.core.workers.get(worker.0 as usize) else { return };
+        let pool = self.core.pool_of(state.pool);
+        let shows = match state.client.and_then(|client| self.core.clients.get(client.0 as usize)) {
+            _ if pool.is_shared() => pool.settings.client_capabilities["subagents"].is_object(),
+            Some(client) => client.initialize.as_deref().is_some_and(shows_children),
+            None => false,
+        };
+        let announces = pool.is_acp() && (state.is_v2 || shows);
+        if let Some(state) = self.core.worker(worker) {
+            state.announces = announces;
         }
     }
 
@@ -390,6 +408,12 @@ fn takes_notices(message: View<'_>) -> bool {
     };
     params["protocolVersion"].as_u64() >= Some(2)
         || params["clientCapabilities"]["session"]["notices"].is_object()
+}
+
+/// Whether a client that says this in `initialize` shows child sessions.
+fn shows_children(params: &[u8]) -> bool {
+    let params = serde_json::from_slice::<Value>(params).unwrap_or_default();
+    params["clientCapabilities"]["subagents"].is_object()
 }
 
 /// The end of a turn that its worker does not end.

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::Pass;
 use super::api::{Client, End, Note, Outlet, PoolId, Time, Worker};
 use super::batch::Sender;
+use super::children::child_lost;
 use super::session::{Place, SessionKey, Waiting};
 use super::state::{Asker, Stage, What, WorkerState};
 use super::supervise::RESTS;
@@ -58,6 +59,8 @@ impl<O: Outlet> Pass<'_, O> {
                 // A turn that is to stop already is not begun elsewhere.
                 match stopped.contains(&number) {
                     true => self.say_cancelled(pending.asker, pending.tag.as_deref()),
+                    // Whether another worker would know the child is not known.
+                    false if pending.what == What::Child => self.fail(worker, pending, &child_lost()),
                     false => again.push(pending),
                 }
                 continue;
@@ -228,6 +231,7 @@ impl<O: Outlet> Pass<'_, O> {
             state.sessions.remove(&key);
             state.aliases.retain(|_, other| *other != key);
         }
+        self.move_children(key, Some(worker), None);
         let Some(session) = self.core.sessions.get_mut(key) else { return false };
         session.prompts.clear();
         session.running = false;

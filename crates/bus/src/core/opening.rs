@@ -13,13 +13,11 @@ use super::number::Digits;
 use super::progress;
 use super::route::session_in_use;
 use super::session::{Place, Session, SessionKey, quoted};
-use super::state::{Asker, Opening, Pending, Raw, Stranger, Whereabouts};
+use super::state::{Asker, MOST_FORMER, Opening, Pending, Raw, Stranger, Whereabouts};
 use super::timer::Timer;
 
 /// How much a worker may say about sessions that are not known yet.
 const MOST_STRANGERS: usize = 1 << 20;
-/// Of how many sessions that are no more a worker's names are kept.
-const MOST_FORMER: usize = 1_000;
 
 impl<O: Outlet> Pass<'_, O> {
     /// Enters a session that lives in `worker`, which calls it `name`. It is `identity`'s; absent: whose `owner` is, or the
@@ -60,10 +58,13 @@ impl<O: Outlet> Pass<'_, O> {
             noted: self.now,
             retried: false,
             watch,
+            kin: None,
         };
+        self.is_no_child(worker, name);
         // A worker that counts its sessions calls them as others were called before, here or in another pool.
-        let owners = &self.core.owners;
-        let key = self.core.sessions.insert(session, |name| owners.is_anothers(name, identity));
+        let (owners, children) = (&self.core.owners, &self.core.children);
+        let is_taken = |name: &str| owners.is_anothers(name, identity) || children.has(name);
+        let key = self.core.sessions.insert(session, is_taken);
         self.core.counters.sessions += 1;
         let aliased = self.core.sessions.get(key).is_some_and(|session| session.wire.is_some());
         if let Some(state) = self.core.worker(worker) {
@@ -193,7 +194,7 @@ impl<O: Outlet> Pass<'_, O> {
         let key = self.enter(&name, worker, owner, Some(opening.identity), pending.tag.clone(), params);
         self.note_owner(key, owner);
         self.opened_with(key, message);
-        self.introduce_strangers(worker, &name, key);
+        self.introduce_strangers(worker, &name);
         let alias = self
             .core
             .sessions
@@ -344,6 +345,7 @@ impl<O: Outlet> Pass<'_, O> {
                 to.aliases.insert(name, key);
             }
         }
+        self.move_children(key, from, Some(to));
         // Its client's MCP servers are spoken to from there.
         if let Some(from) = from {
             self.leave_servers(from, &params);
@@ -357,7 +359,8 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// Forgets a session.
     pub(super) fn drop_session(&mut self, key: SessionKey) {
-        let Some(session) = self.core.sessions.remove(key) else { return };
+        let Some(mut session) = self.core.sessions.remove(key) else { return };
+        self.forget_children(session.worker(), session.kin.take());
         if let Some(watch) = &session.watch {
             self.unwatch(key, watch);
         }
@@ -418,10 +421,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Delivers what a worker said about a session before it told us of it.
-    fn introduce_strangers(&mut self, worker: Worker, name: &str, key: SessionKey) {
-        if self.core.sessions.get(key).is_none() {
-            return;
-        }
+    pub(super) fn introduce_strangers(&mut self, worker: Worker, name: &str) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.strangers.is_empty() {
             return;

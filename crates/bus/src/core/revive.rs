@@ -280,6 +280,7 @@ impl<O: Outlet> Pass<'_, O> {
             state.aliases.retain(|_, other| *other != key);
             state.revivals.retain(|other| *other != key);
         }
+        self.move_children(key, Some(worker), None);
     }
 
     pub(super) fn revival_overdue(&mut self, key: SessionKey) {

@@ -5,14 +5,13 @@ use serde_json::{Value, json};
 
 use crate::config::Share;
 
+use super::Pass;
 use super::api::{Client, Outlet, PoolId, Worker};
 use super::identity::Identity;
 use super::owners::Claim;
 use super::session::{Place, SessionKey};
 use super::state::{Stage, What};
 use super::supervise::deaf;
-use super::timer::Timer;
-use super::{Pass, millis};
 
 /// The key in `_meta` by which a client names a pool.
 const POOL: &str = "narrows/pool";
@@ -31,6 +30,8 @@ const MOST_SESSIONS: usize = 65_536;
 pub(super) enum Route {
     /// Send it to a worker.
     Worker { worker: Worker, session: Option<SessionKey> },
+    /// Send it to the worker of a child session, which calls that so if it is given.
+    Child { worker: Worker, wire: Option<Box<[u8]>> },
     /// Keep it until this worker was greeted.
     Backlog(Worker),
     /// Keep it until its session lives again.
@@ -67,6 +68,11 @@ impl<O: Outlet> Pass<'_, O> {
         let claim = name.as_deref().map_or(Claim::Own, |name| self.claim_of(client, name, known));
         if let Some(key) = known.filter(|_| claim == Claim::Own)
             && let Some(route) = self.route_session(client, key, what)
+        {
+            return route;
+        }
+        if known.is_none()
+            && let Some(route) = name.as_deref().and_then(|name| self.route_child(client, name, what))
         {
             return route;
         }
@@ -140,7 +146,7 @@ impl<O: Outlet> Pass<'_, O> {
     }
 
     /// Where a message of a session that is known belongs; `None` if it is to be opened anew.
-    fn route_session(&mut self, client: Client, key: SessionKey, what: What) -> Option<Route> {
+    pub(super) fn route_session(&mut self, client: Client, key: SessionKey, what: What) -> Option<Route> {
         let identity = self.core.client(client)?.identity;
         let session = self.core.sessions.get(key)?;
         let any_client = !self.core.pool_of(session.pool).is_acp();
@@ -194,6 +200,11 @@ impl<O: Outlet> Pass<'_, O> {
             Place::Lost(_) if self.is_awaited(key) => Some(Route::Revive(key)),
             Place::Lost(_) if what == What::Close => Some(Route::Close(key)),
             Place::Lost(_) if what.reopens() || what == What::Delete => {
+                let session = self.core.sessions.get(key)?;
+                let (name, pool) = (session.name.clone(), self.core.current(session.pool));
+                if let Some(error) = self.is_called_otherwise(client, pool, &name) {
+                    return Some(Route::Refuse(error));
+                }
                 self.drop_session(key);
                 None
             }
@@ -389,26 +400,6 @@ impl<O: Outlet> Pass<'_, O> {
         }
     }
 
-    /// The worker with the least to do that `client` may use.
-    pub(super) fn place(&mut self, pool: PoolId, client: Client, but: &[Worker]) -> Option<Worker> {
-        let identity = self.core.client(client)?.identity;
-        let state = self.core.pool_of(pool);
-        let mixes = state.settings.mix_identities;
-        let best = state
-            .workers
-            .iter()
-            .filter(|worker| !but.contains(worker))
-            .filter_map(|worker| Some((*worker, self.core.workers.get(worker.0 as usize)?)))
-            .filter(|(_, state)| state.stage == Stage::Ready)
-            .filter(|(_, state)| mixes || state.identity.is_none_or(|other| other == identity))
-            .min_by_key(|(_, state)| state.sessions.len() + state.pending.len())
-            .map(|(worker, _)| worker)?;
-        let state = self.core.worker(best)?;
-        state.identity = Some(identity);
-        state.claimed = true;
-        Some(best)
-    }
-
     /// In a pool whose workers are for one client at a time.
     fn route_own(&mut self, client: Client, pool: PoolId, what: What) -> Route {
         let opens = what == What::New || what.reopens();
@@ -494,73 +485,6 @@ impl<O: Outlet> Pass<'_, O> {
         self.write_worker(worker, &line);
     }
 
-    /// There is no worker now: wait for one, unless there will be none soon.
-    pub(super) fn wait_for(&mut self, pool: PoolId) -> Route {
-        self.spawn_on_demand(pool);
-        let state = self.core.pool_of(pool);
-        let total = state.workers.len();
-        let hopeless = state.open_until.is_some_and(|until| until > self.now);
-        let any_coming = state.workers.iter().any(|worker| {
-            self.core
-                .workers
-                .get(worker.0 as usize)
-                .is_some_and(|state| matches!(state.stage, Stage::Starting | Stage::Greeting))
-        });
-        let any_going = state.workers.iter().any(|worker| {
-            self.core.workers.get(worker.0 as usize).is_some_and(|state| state.stage == Stage::Stopping)
-        });
-        let exhausted = !any_coming && !any_going && total >= state.settings.max_instances as usize;
-        let rest_until = state.rest_until;
-        if exhausted && !hopeless && self.make_room(pool) {
-            return Route::Hold;
-        }
-        if (hopeless && !any_coming) || exhausted {
-            return Route::Refuse(self.no_worker(pool, Code::Backpressure));
-        }
-        if !any_coming {
-            // Whoever closed the circuit meanwhile has not started one.
-            let at = rest_until.max(self.now);
-            self.core.timers.set(at, Timer::Respawn(pool));
-        }
-        Route::Hold
-    }
-
-    /// Ends the worker of the session that has been without a client for the longest, where each client has its own. Tells
-    /// whether there is one.
-    fn make_room(&mut self, pool: PoolId) -> bool {
-        let state = self.core.pool_of(pool);
-        if state.is_shared() {
-            return false;
-        }
-        let workers = state.workers.iter().filter_map(|worker| {
-            let state = self.core.workers.get(worker.0 as usize)?;
-            let left = state.stage == Stage::Ready && state.client.is_none() && state.pending.is_empty();
-            let sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
-            let since = sessions.map(|session| session.ownerless.filter(|_| !session.is_busy()));
-            // All of them, or it is of use to somebody; the last that was left counts.
-            let since = since.collect::<Option<Vec<_>>>()?.into_iter().max()?;
-            left.then_some((since, *worker))
-        });
-        let Some((_, oldest)) = workers.min() else { return false };
-        self.lose_sessions(oldest, &"its agent made room for another client".into());
-        self.stop_worker(oldest, false);
-        true
-    }
-
-    /// What whoever needs a worker is told when there is none.
-    pub(super) fn no_worker(&self, pool: PoolId, code: Code) -> RpcError {
-        let state = self.core.pool_of(pool);
-        let until = state.open_until.unwrap_or(state.rest_until);
-        let wait = until.saturating_sub(self.now);
-        let words = match (&state.last_loss, state.open_until) {
-            (Some(reason), Some(_)) => {
-                format!("the workers of pool {:?} keep dying: {reason}", state.settings.name)
-            }
-            (Some(reason), None) => format!("no worker of pool {:?} is ready: {reason}", state.settings.name),
-            (None, _) => format!("no worker of pool {:?} is free", state.settings.name),
-        };
-        RpcError::new(code, words).with("retryAfterMs", json!(millis(wait).max(100)))
-    }
 }
 
 pub(super) fn unknown_session() -> RpcError {

@@ -8,6 +8,7 @@ use slab::Slab;
 
 use super::api::{Client, PoolId, Time, Worker};
 use super::batch::BatchKey;
+use super::children::Kin;
 use super::identity::Identity;
 use super::watch::Watch;
 
@@ -79,6 +80,8 @@ pub(super) struct Session {
     pub(super) retried: bool,
     /// What is kept of it for those who come to watch.
     pub(super) watch: Option<Box<Watch>>,
+    /// Its child sessions, if it ever had one.
+    pub(super) kin: Option<Box<Kin>>,
 }
 
 impl Session {
@@ -150,13 +153,9 @@ impl Sessions {
     pub(super) fn insert(&mut self, mut session: Session, is_anothers: impl Fn(&str) -> bool) -> SessionKey {
         self.serial += 1;
         session.serial = self.serial;
-        let is_taken = |name: &str| self.by_name.contains_key(name) || is_anothers(name);
-        if is_taken(&session.name) {
-            let own = std::mem::take(&mut session.name);
-            while session.name.is_empty() || is_taken(&session.name) {
-                self.made += 1;
-                session.name = format!("{own}~{}", self.made + 1).into();
-            }
+        let name = self.free_name(&session.name, is_anothers);
+        if name != session.name {
+            let own = std::mem::replace(&mut session.name, name);
             if session.wire.is_none() {
                 session.wire = Some(quoted(&own));
             }
@@ -168,6 +167,17 @@ impl Sessions {
         self.by_name.insert(name, key);
         self.keep_params(key, &params);
         key
+    }
+
+    /// `own`, or a free name like it if a session is called so.
+    pub(super) fn free_name(&mut self, own: &str, is_anothers: impl Fn(&str) -> bool) -> Box<str> {
+        let is_taken = |name: &str| self.by_name.contains_key(name) || is_anothers(name);
+        let mut name: Box<str> = own.into();
+        while name.is_empty() || is_taken(&name) {
+            self.made += 1;
+            name = format!("{own}~{}", self.made + 1).into();
+        }
+        name
     }
 
     /// Keeps the params with which a session was opened instead of what was kept before, which is returned. Not if they are

@@ -9,6 +9,7 @@ use crate::config;
 
 use super::api::{Client, PoolId, Time, Worker};
 use super::batch::BatchKey;
+use super::children::ChildKey;
 use super::identity::Identity;
 use super::session::{SessionKey, Waiting};
 use super::watch::Shared;
@@ -18,6 +19,9 @@ pub(super) type Raw = Box<[u8]>;
 
 /// How many lines of a peer may wait for something, and how many of its requests for an answer.
 pub(super) const MOST_OPEN: usize = 16_384;
+
+/// Of how many sessions that are no more a worker's names are kept.
+pub(super) const MOST_FORMER: usize = 1_000;
 
 /// What a request is, as far as the bus must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,10 @@ pub(super) enum What {
     Prompt,
     /// The history of a session, for one who came to watch.
     Tell,
+    /// To stop a turn, as a notification.
+    Cancel,
+    /// Whatever is asked in a child session.
+    Child,
     Other,
 }
 
@@ -242,6 +250,8 @@ pub(super) struct WorkerState {
     pub(super) used: bool,
     /// Whether it speaks version 2, in which a turn is over when its session says so.
     pub(super) is_v2: bool,
+    /// Whether it may announce child sessions: in version 2, or where its client has said that it shows them.
+    pub(super) announces: bool,
     pub(super) identity: Option<Identity>,
     pub(super) pending: FxHashMap<u64, Pending>,
     pub(super) next_id: u64,
@@ -254,6 +264,8 @@ pub(super) struct WorkerState {
     pub(super) sessions: FxHashSet<SessionKey>,
     /// Sessions whose name here is not the one clients use.
     pub(super) aliases: HashMap<Box<str>, SessionKey>,
+    /// Child sessions of those, as it calls them.
+    pub(super) children: HashMap<Box<str>, ChildKey>,
     /// It had a session that is no more.
     pub(super) had: bool,
     /// Names of sessions that it may still speak of, the last ones.

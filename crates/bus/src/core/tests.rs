@@ -1,5 +1,6 @@
 //! Whole conversations through the core, as what everybody gets to see.
 
+mod children;
 mod corners;
 mod edges;
 mod faults;

@@ -157,7 +157,8 @@ impl<O: Outlet> Pass<'_, O> {
                 self.take_over(key, client);
                 None
             }
-            What::Other if watches => None,
+            // Whoever watches may stop a turn, and steer it in no other way.
+            What::Cancel if watches => None,
             _ => in_use,
         }
     }

@@ -114,6 +114,7 @@ fn several_clients_on_one_session() {
         "took back",
         "left to another",
         "intruded",
+        "was not let steer",
     ] {
         assert!(deeds.get(deed).is_some_and(|times| *times > 50), "{deed}: {deeds:?}");
     }

@@ -15,6 +15,8 @@ pub(crate) struct Breed {
     pub(crate) load: bool,
     pub(crate) resume: bool,
     pub(crate) mixed: bool,
+    /// Whether they announce child sessions.
+    pub(crate) announces: bool,
 }
 
 impl Breed {
@@ -72,6 +74,7 @@ impl Scenario {
                 load: protocol == Protocol::V1 && random.one_in(2),
                 resume: protocol == Protocol::V2 || random.one_in(3),
                 mixed: random.one_in(3),
+                announces: protocol == Protocol::V2 || protocol == Protocol::V1 && random.one_in(2),
             };
             let mut pool = Pool::new(format!("p{at}"), vec!["agent".to_owned()]);
             pool.instances = 1 + u32::try_from(random.below(3)).unwrap_or(0);
@@ -79,6 +82,9 @@ impl Scenario {
             pool.share = breed.share;
             pool.protocol = breed.protocol;
             pool.mix_identities = breed.mixed;
+            if breed.announces {
+                pool.client_capabilities = serde_json::json!({"subagents": {}});
+            }
             breeds.push(breed);
             pools.push(pool);
         }

@@ -47,6 +47,8 @@ pub(crate) struct SimWorker {
     pub(crate) breed: Breed,
     pub(crate) tasks: Vec<Task>,
     pub(crate) sessions: BTreeMap<String, Truth>,
+    /// The child sessions that it has announced, and the sessions they belong to.
+    children: Vec<(String, Truth)>,
     /// The MCP servers of its sessions, which live in clients.
     servers: BTreeMap<String, String>,
     /// Lines on their way to the bus, with what they mean.
@@ -70,6 +72,7 @@ impl SimWorker {
             breed,
             tasks: Vec::new(),
             sessions: BTreeMap::new(),
+            children: Vec::new(),
             servers: BTreeMap::new(),
             out: VecDeque::new(),
             asking: Vec::new(),
@@ -142,6 +145,40 @@ impl SimWorker {
             )
         };
         self.say(text, |text| Reply::Tell { tag, truth, about: None, text });
+    }
+
+    /// Announces a child of a session.
+    fn announce(&mut self, name: &str, truth: Truth, store: &mut Store) {
+        let tag = store.tag();
+        let child = format!("k{}", self.children.len());
+        let text = format!(
+            "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"{name}\",\"update\":{{\"sessionUpdate\":\"subagent_update\",\"sessionId\":\"{child}\",\"_meta\":\"#{tag}#\"}}}}}}"
+        );
+        self.children.push((child, truth));
+        self.say(text, |text| Reply::Tell { tag, truth: Some(truth), about: None, text });
+    }
+
+    /// Does something about the children of a session. Tells whether it did.
+    fn raise(&mut self, name: &str, truth: Truth, store: &mut Store, random: &mut Random) -> bool {
+        if !self.breed.announces || !random.one_in(4) {
+            return false;
+        }
+        let own: Vec<String> = self
+            .children
+            .iter()
+            .filter(|(_, parent)| *parent == truth)
+            .map(|(child, _)| child.clone())
+            .collect();
+        if own.is_empty() || random.one_in(4) && own.len() < 4 {
+            // A child may have children, too.
+            let parent = own.first().filter(|_| random.one_in(2)).cloned();
+            self.announce(parent.as_deref().unwrap_or(name), truth, store);
+        } else if random.one_in(4) && self.asking.len() < 3 {
+            self.question(&own[random.below(own.len())], Some(truth), store);
+        } else {
+            self.update(&own[random.below(own.len())], Some(truth), 3, store);
+        }
+        true
     }
 
     fn state(&mut self, name: &str, state: &str, store: &mut Store) {
@@ -227,6 +264,10 @@ impl SimWorker {
             && !hurry
             && !random.one_in(3)
         {
+            if known.is_some_and(|truth| self.raise(name, truth, store, random)) {
+                return;
+            }
+            let task = &self.tasks[at];
             let scope = task.tag.is_some().then(|| task.id.clone()).filter(|_| !task.begun);
             if random.one_in(3) && self.asking.len() < 3 {
                 match (scope.filter(|_| random.one_in(3)), self.servers.get(name).cloned()) {
@@ -323,7 +364,11 @@ impl SimWorker {
             }
         }
         if let Some(name) = &closes {
-            self.sessions.remove(name);
+            let closed = self.sessions.remove(name);
+            // Their names are not used again.
+            for (_, truth) in self.children.iter_mut().filter(|(_, truth)| Some(*truth) == closed) {
+                *truth = Truth::MAX;
+            }
         }
         let id = String::from_utf8_lossy(&task.id).into_owned();
         let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{body}}}");

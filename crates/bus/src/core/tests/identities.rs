@@ -28,7 +28,7 @@ fn asking(pools: Vec<Pool>) -> Config {
 }
 
 impl Scene {
-    fn open_as(&mut self, identity: &str) -> u32 {
+    pub(super) fn open_as(&mut self, identity: &str) -> u32 {
         self.try_open(identity).unwrap()
     }
 

@@ -16,11 +16,15 @@ pub(crate) fn number_in(line: &[u8]) -> Option<usize> {
     None
 }
 
-/// A message without what may be changed on its way: its id, and how its session is called.
+/// A message without what may be changed on its way: its id, and how its session and a child of that are called.
 pub(crate) fn stripped(view: View<'_>) -> Vec<u8> {
     let line = view.bytes();
     let mut holes: Vec<_> =
         [Part::Id, Part::RequestId, Part::Session].iter().filter_map(|part| view.place(*part)).collect();
+    let announces = b"\"subagent_update\",\"sessionId\":";
+    if let Some(at) = memchr::memmem::find(line, announces).map(|at| at + announces.len()) {
+        holes.push(at..at + memchr::memchr(b',', &line[at..]).unwrap_or(0));
+    }
     holes.sort_by_key(|hole| hole.start);
     let mut rest = Vec::with_capacity(line.len());
     let mut at = 0;

@@ -166,8 +166,8 @@ impl Oracle {
         for name in names_in(text) {
             let Some(truth) = self.hands[hand].sessions.get(&name).copied() else { continue };
             let is_hidden = self.truths[truth].as_ref().is_some_and(|state| {
-                let held = state.owner.is_some_and(|owner| self.conns[owner].open);
-                state.identity != identity && (self.strict || held)
+                let holds = |owner: Conn| self.conns[owner].open && self.conns[owner].identity != identity;
+                state.identity != identity && (self.strict || state.owner.is_some_and(holds))
             });
             let Some(asked) = self.asked(tag) else { continue };
             asked.hidden.extend(is_hidden.then_some(truth));

@@ -426,12 +426,16 @@ impl Watched<'_> {
         self.did(if is_foreign { "intruded" } else { "named none" });
     }
 
-    /// Whoever is on a session may do other things in it, and only they are answered.
+    /// Who controls a session may do other things in it, and is the only one answered; others may not.
     fn does_other_things(&mut self) {
         let Some(name) = self.some_session(|session| session.owner.is_some()) else { return };
         let all = self.sessions[&name].all();
         let client = self.random.of(&all);
         let id = self.asks(client, "_x/custom", &json!({"sessionId": name}));
+        if self.sessions[&name].owner != Some(client) {
+            self.is_refused(client, &id, IN_USE);
+            return self.did("was not let steer");
+        }
         let asked = self.only_handed("_x/custom");
         let number = self.number();
         self.worker_answers(&asked["id"], &json!({"number": number}));

@@ -93,6 +93,9 @@ impl World {
             return;
         }
         let left = self.core.status(self.now);
+        if self.scenario.faults == 0 && left.counters.strikes > 0 {
+            self.wrong(format!("BW2 workers without a fault are said to have some: {left:?}"));
+        }
         // One that does not stop when told may owe the answer to a prompt for ever, once its session was closed.
         let deaf =
             self.net.procs.iter().flatten().any(|proc| proc.worker.deaf && !proc.worker.tasks.is_empty());

@@ -1,0 +1,356 @@
+//! Child sessions: an agent announces them within a session that a client opened (`subagent_update`), and they belong to that session. Their
+//! messages go where those of that session go, they move with it to another worker, and they end with it.
+
+use std::collections::{HashMap, VecDeque};
+
+use narrows_acp::method;
+use narrows_wire::{Part, RpcError, View};
+use serde_json::Value;
+use slab::Slab;
+
+use super::Pass;
+use super::api::{Client, Note, Outlet, Worker};
+use super::batch::BatchKey;
+use super::line::Parts;
+use super::route::{MOST_NAME, Route, unknown_session};
+use super::session::{SessionKey, quoted};
+use super::state::{MOST_FORMER, What};
+
+/// How many child sessions one session may have; the oldest is forgotten for one more.
+const MOST_OF_SESSION: usize = 1_000;
+/// The same for all sessions of one worker.
+const MOST_OF_WORKER: usize = 4_096;
+
+/// A child's place in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct ChildKey(u32);
+
+/// A child session.
+#[derive(Debug)]
+pub(super) struct Child {
+    /// The session that a client opened and that this one belongs to, however many are between them.
+    pub(super) root: SessionKey,
+    /// The id that clients use.
+    name: Box<str>,
+    /// The id that the agent uses.
+    own: Box<str>,
+    /// When it was announced, relative to the others.
+    serial: u64,
+}
+
+impl Child {
+    /// The id for clients as JSON, if it is not the agent's.
+    pub(super) fn alias(&self) -> Option<Box<[u8]>> {
+        (self.name != self.own).then(|| quoted(&self.name))
+    }
+
+    /// The id for the agent as JSON, if it is not the one of clients.
+    fn wire(&self) -> Option<Box<[u8]>> {
+        (self.name != self.own).then(|| quoted(&self.own))
+    }
+}
+
+/// What a session knows of its children.
+#[derive(Debug, Default)]
+pub(super) struct Kin {
+    /// In the order in which they were announced.
+    children: VecDeque<ChildKey>,
+    /// One of them has another id for clients than for the agent.
+    aliased: bool,
+}
+
+/// All child sessions.
+#[derive(Debug, Default)]
+pub(super) struct Children {
+    slab: Slab<Child>,
+    by_name: HashMap<Box<str>, ChildKey>,
+    serial: u64,
+}
+
+impl Children {
+    /// The child that clients know by this id.
+    pub(super) fn find(&self, name: &str) -> Option<&Child> {
+        self.slab.get(self.by_name.get(name)?.0 as usize)
+    }
+
+    pub(super) fn get(&self, key: ChildKey) -> Option<&Child> {
+        self.slab.get(key.0 as usize)
+    }
+
+    /// Whether clients know a child by this id.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    fn insert(&mut self, root: SessionKey, name: Box<str>, own: Box<str>) -> ChildKey {
+        self.serial += 1;
+        let child = Child { root, name: name.clone(), own, serial: self.serial };
+        let key = ChildKey(self.slab.insert(child) as u32);
+        self.by_name.insert(name, key);
+        key
+    }
+
+    fn remove(&mut self, key: ChildKey) -> Option<Child> {
+        let child = self.slab.try_remove(key.0 as usize)?;
+        self.by_name.remove(&child.name);
+        Some(child)
+    }
+}
+
+/// What an update says that the bus has to know.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Whether the session works (v2).
+    Running(bool),
+    /// It has a child of this id.
+    Child(Box<str>),
+}
+
+/// The kinds of updates that [`told`] reads, as they end.
+const KINDS: [&[u8]; 2] = [b"\"state", b"\"subagent"];
+const END: &[u8] = b"_update\"";
+
+/// Reads an update, if it may be one of those that matter. One search over the text, and nothing else for most of them.
+pub(super) fn told(params: &[u8]) -> Option<Told> {
+    let is_kind = |at: usize| KINDS.iter().any(|kind| params[..at].ends_with(kind));
+    memchr::memmem::find_iter(params, END).find(|at| is_kind(*at))?;
+    let params: Value = serde_json::from_slice(params).ok()?;
+    let update = &params["update"];
+    match update["sessionUpdate"].as_str()? {
+        "state_update" => Some(Told::Running(update["state"] != "idle")),
+        "subagent_update" => {
+            let name = update["sessionId"].as_str().filter(|name| !name.is_empty())?;
+            (name.len() <= MOST_NAME).then(|| Told::Child(name.into()))
+        }
+        _ => None,
+    }
+}
+
+impl<O: Outlet> Pass<'_, O> {
+    /// The child that `worker` calls `name`.
+    pub(super) fn child_of(&self, worker: Worker, name: &str) -> Option<&Child> {
+        let state = self.core.workers.get(worker.0 as usize)?;
+        self.core.children.get(*state.children.get(name)?)
+    }
+
+    /// The session that a message of a worker's belongs to as one of a child.
+    pub(super) fn root_of(&self, worker: Worker, name: &str) -> Option<SessionKey> {
+        self.child_of(worker, name).map(|child| child.root)
+    }
+
+    /// An agent has announced a child of a session. Tells whether it is new; what is known already stays as it is.
+    pub(super) fn announced(&mut self, worker: Worker, root: SessionKey, own: &str) -> bool {
+        if self.session_of(worker, own).is_some() || self.child_of(worker, own).is_some() {
+            return false;
+        }
+        let Some(session) = self.core.sessions.get(root) else { return false };
+        let (identity, pool) = (session.identity, session.pool);
+        self.make_room_for_child(worker, root);
+        let (owners, children) = (&self.core.owners, &self.core.children);
+        let is_taken = |name: &str| owners.is_anothers(name, identity) || children.has(name);
+        let name = self.core.sessions.free_name(own, is_taken);
+        let aliased = *name != *own;
+        let key = self.core.children.insert(root, name.clone(), own.into());
+        if let Some(session) = self.core.sessions.get_mut(root) {
+            let kin = session.kin.get_or_insert_default();
+            kin.children.push_back(key);
+            kin.aliased |= aliased;
+        }
+        if let Some(state) = self.core.worker(worker) {
+            state.children.insert(own.into(), key);
+            state.former.retain(|former| **former != *own);
+        }
+        self.note_name(name, aliased.then(|| own.into()), identity, pool, None);
+        true
+    }
+
+    /// Forgets the oldest children where there are too many.
+    fn make_room_for_child(&mut self, worker: Worker, root: SessionKey) {
+        let kin = self.core.sessions.get(root).and_then(|session| session.kin.as_deref());
+        let full = kin.filter(|kin| kin.children.len() >= MOST_OF_SESSION);
+        let mut oldest = full.and_then(|kin| kin.children.front().copied());
+        if let Some(state) = self.core.workers.get(worker.0 as usize)
+            && oldest.is_none()
+            && state.children.len() >= MOST_OF_WORKER
+        {
+            let serial = |key: &ChildKey| self.core.children.get(*key).map(|child| child.serial);
+            oldest = state.children.values().copied().min_by_key(serial);
+        }
+        if let Some(oldest) = oldest {
+            self.forget_child(worker, oldest);
+            self.tell(Note::Dropped { worker, why: "too many child sessions, the oldest is forgotten" });
+        }
+    }
+
+    /// Forgets a child of a session that lives in `worker`.
+    fn forget_child(&mut self, worker: Worker, key: ChildKey) {
+        let Some(child) = self.core.children.remove(key) else { return };
+        let kin = self.core.sessions.get_mut(child.root).and_then(|session| session.kin.as_deref_mut());
+        if let Some(kin) = kin {
+            kin.children.retain(|other| *other != key);
+        }
+        self.expect_no_more(worker, key, child);
+    }
+
+    /// A worker may still speak of a child that is forgotten, which is not held against it.
+    fn expect_no_more(&mut self, worker: Worker, key: ChildKey, child: Child) {
+        let Some(state) = self.core.worker(worker) else { return };
+        if state.children.get(&child.own) != Some(&key) {
+            return;
+        }
+        state.children.remove(&child.own);
+        state.former.push_back(child.own);
+        if state.former.len() > MOST_FORMER {
+            state.former.pop_front();
+        }
+    }
+
+    /// A worker gives a session the name of a child: it is no child any more.
+    pub(super) fn is_no_child(&mut self, worker: Worker, name: &str) {
+        let key = self.core.worker(worker).and_then(|state| state.children.get(name).copied());
+        if let Some(key) = key {
+            self.forget_child(worker, key);
+        }
+    }
+
+    /// Forgets the children of a session that is no more.
+    pub(super) fn forget_children(&mut self, worker: Option<Worker>, kin: Option<Box<Kin>>) {
+        for key in kin.into_iter().flat_map(|kin| kin.children) {
+            if let Some(child) = self.core.children.remove(key)
+                && let Some(worker) = worker
+            {
+                self.expect_no_more(worker, key, child);
+            }
+        }
+    }
+
+    /// A session lives in another worker: its children do too, unless that calls something else so.
+    pub(super) fn move_children(&mut self, root: SessionKey, from: Option<Worker>, to: Option<Worker>) {
+        let kin = self.core.sessions.get(root).and_then(|session| session.kin.as_deref());
+        let Some(kin) = kin.filter(|kin| !kin.children.is_empty()) else { return };
+        for key in kin.children.clone() {
+            let Some(own) = self.core.children.get(key).map(|child| child.own.clone()) else { continue };
+            if let Some(from) = from.and_then(|from| self.core.worker(from))
+                && from.children.get(&own) == Some(&key)
+            {
+                from.children.remove(&own);
+            }
+            let Some(to) = to else { continue };
+            if self.session_of(to, &own).is_some() || self.child_of(to, &own).is_some() {
+                self.forget_child(to, key);
+            } else if let Some(state) = self.core.worker(to) {
+                state.children.insert(own, key);
+            }
+        }
+    }
+
+    /// Where a client's message to a child belongs: where one to the session of the child does.
+    pub(super) fn route_child(&mut self, client: Client, name: &str, what: What) -> Option<Route> {
+        let child = self.core.children.find(name)?;
+        let (root, wire) = (child.root, child.wire());
+        let identity = self.core.clients.get(client.0 as usize)?.identity;
+        if self.core.sessions.get(root).is_none_or(|session| session.identity != identity) {
+            return Some(Route::Refuse(unknown_session()));
+        }
+        let what = if what == What::Cancel { What::Cancel } else { What::Other };
+        match self.route_session(client, root, what)? {
+            Route::Worker { worker, .. } => Some(Route::Child { worker, wire }),
+            other => Some(other),
+        }
+    }
+
+    /// Sends a client's request to a child.
+    pub(super) fn forward_to_child(
+        &mut self,
+        client: Client,
+        message: View<'_>,
+        batch: Option<BatchKey>,
+        worker: Worker,
+        wire: Option<&[u8]>,
+    ) {
+        let line = wire.map(|wire| Parts::of(message, &[(Part::Session, wire)]).as_slice().concat());
+        let message = line.as_deref().map_or(message, View::parse);
+        self.forward(client, message, batch, worker, None, What::Child);
+    }
+
+    /// How clients call the child that a message in the family of `root` is about, if its worker calls it otherwise.
+    /// The outer `None`: it is about no child.
+    pub(super) fn child_alias(&self, worker: Worker, message: View<'_>) -> Option<Option<Box<[u8]>>> {
+        self.child_of(worker, &message.session()?).map(Child::alias)
+    }
+
+    /// A message in which child sessions stand under the ids that clients have for them, if it names some under others.
+    pub(super) fn respelled_kin(
+        &self,
+        worker: Worker,
+        root: SessionKey,
+        message: View<'_>,
+    ) -> Option<Vec<u8>> {
+        let session = self.core.sessions.get(root)?;
+        let kin = session.kin.as_deref()?;
+        if !(kin.aliased || session.wire.is_some()) || message.method().as_deref() != Some(method::SESSION_UPDATE) {
+            return None;
+        }
+        // Its own session is one, another is worth a look.
+        memchr::memmem::find_iter(message.bytes(), b"essionId\"").nth(1)?;
+        let mut line: Value = serde_json::from_slice(message.bytes()).ok()?;
+        let update = line.get_mut("params")?.get_mut("update")?;
+        let shown = |name: &str| match self.session_of(worker, name) {
+            Some(key) => self.core.sessions.get(key).filter(|_| key == root).map(|session| session.name.clone()),
+            None => {
+                let child = self.child_of(worker, name).filter(|child| child.root == root);
+                child.map(|child| child.name.clone())
+            }
+        };
+        let mut changed = false;
+        let mut respell = |value: &mut Value, key: &str| {
+            let shown = value.get(key).and_then(Value::as_str).and_then(shown);
+            if let Some(shown) = shown.filter(|shown| value[key] != **shown) {
+                value[key] = Value::from(&*shown);
+                changed = true;
+            }
+        };
+        for key in ["sessionId", "senderSessionId", "recipientSessionId"] {
+            respell(update, key);
+        }
+        for place in ["/background", "/state/background"] {
+            for entry in update.pointer_mut(place).and_then(Value::as_array_mut).into_iter().flatten() {
+                respell(entry, "sessionId");
+            }
+        }
+        changed.then(|| line.to_string().into_bytes())
+    }
+}
+
+/// What the request of a client that a child's worker never read is answered with.
+pub(super) fn child_lost() -> RpcError {
+    RpcError::new(narrows_wire::Code::WorkerLost, "the agent's process ended")
+        .effects(narrows_wire::Effects::None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn updates_that_matter_are_read_and_others_are_not() {
+        #[track_caller]
+        fn check(params: &str, expected: Option<Told>) {
+            assert_eq!(told(params.as_bytes()), expected, "{params}");
+        }
+        check(r#"{"update":{"sessionUpdate":"state_update","state":"idle"}}"#, Some(Told::Running(false)));
+        check(r#"{"update":{"state":"running","sessionUpdate":"state_update"}}"#, Some(Told::Running(true)));
+        check(
+            r#"{"update":{"sessionUpdate":"subagent_update","sessionId":"c"}}"#,
+            Some(Told::Child("c".into())),
+        );
+        check(r#"{"update":{"sessionUpdate":"subagent_update","sessionId":7}}"#, None);
+        check(r#"{"update":{"sessionUpdate":"subagent_update","sessionId":""}}"#, None);
+        let long = "x".repeat(MOST_NAME + 1);
+        check(&format!(r#"{{"update":{{"sessionUpdate":"subagent_update","sessionId":"{long}"}}}}"#), None);
+        check(r#"{"update":{"sessionUpdate":"tool_call_update","rawInput":["subagent_update"]}}"#, None);
+        check(r#"{"update":{"sessionUpdate":"agent_message_chunk","text":"\"subagent_update\""}}"#, None);
+        check(r#"{"other":{"sessionUpdate":"subagent_update","sessionId":"c"}}"#, None);
+        check("{}", None);
+    }
+}
