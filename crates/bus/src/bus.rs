@@ -154,6 +154,7 @@ impl<B: Brain> Bus<B> {
     ) -> Result<Self, StartError> {
         check(&config, &environment)?;
         cap(&mut config)?;
+        let descriptors = driver::room_for_connections(&config);
         let mut entries = Vec::with_capacity(config.listen.len());
         let mut addresses = Vec::with_capacity(config.listen.len());
         let mut files = Vec::new();
@@ -205,6 +206,7 @@ impl<B: Brain> Bus<B> {
             mailbox: Arc::clone(&mailbox),
             ledger,
             hand_over: edges.hand_over,
+            descriptors,
         };
         std::thread::Builder::new().name("narrows-bus".into()).spawn(move || {
             // With the loop its end of the orders goes, and with that every process.
@@ -417,7 +419,7 @@ fn cap(config: &mut Config) -> Result<(), StartError> {
     }
     if let Some(room) = driver::cap_connections(config, limit) {
         let wanted = config.limits.max_connections;
-        let what = "there are descriptors for fewer connections than `max_connections`, and each of the network takes up to three: `ulimit -n` before the start gives more";
+        let what = "there are descriptors for fewer connections than `max_connections`: `ulimit -n` before the start gives more";
         if is_much_less(room, wanted) {
             tracing::warn!(wanted, room, descriptors = limit, "{what}");
         } else {
@@ -425,6 +427,7 @@ fn cap(config: &mut Config) -> Result<(), StartError> {
         }
         config.limits.max_connections = room;
     }
+    config.limits.max_anonymous_connections = driver::anonymous_connections(config);
     Ok(())
 }
 

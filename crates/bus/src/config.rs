@@ -196,12 +196,20 @@ pub struct Limits {
     pub max_connections: usize,
     /// The most connections at once of an identity, where clients are asked who they are.
     pub max_connections_per_identity: usize,
+    /// The most connections at once of clients that are not asked who they are and are no user of this machine.
+    pub max_anonymous_connections: usize,
     /// The same for the sessions of an identity that are open.
     pub max_sessions_per_identity: usize,
+    /// The most sessions of one identity at a worker that different identities share.
+    pub max_sessions_per_worker: usize,
     /// The most messages a second of an identity; beyond that it is read more slowly. 0 means any number.
     pub max_rate_per_identity: u64,
     /// The most that waits for one peer, in bytes; one larger message is let into an empty queue.
     pub queue_bytes: usize,
+    /// The most input of all clients that is no whole message yet, in bytes.
+    pub unfinished_input: usize,
+    /// The same of one identity.
+    pub unfinished_input_per_identity: usize,
     /// How long a peer with a full queue may take nothing.
     pub stall_timeout: Duration,
     /// How long a worker may take to answer `initialize`.
@@ -224,7 +232,7 @@ pub struct Limits {
     pub replay_bytes: usize,
     /// How long a connection that was cut off can be taken up again, and what was sent on it is kept.
     pub replay_time: Duration,
-    /// How long a request may take to say what it wants: the head of an HTTP request, a handshake.
+    /// How long a request may take to say what it wants: the head of an HTTP request, a handshake, the first message on TCP.
     pub header_timeout: Duration,
     /// How long a peer over the network may be silent, pings included, before it is taken to be gone.
     pub idle_timeout: Duration,
@@ -239,9 +247,13 @@ impl Default for Limits {
             max_batch: narrows_wire::MAX_ENTRIES,
             max_connections: 20_000,
             max_connections_per_identity: 1_000,
+            max_anonymous_connections: 18_000,
             max_sessions_per_identity: 10_000,
+            max_sessions_per_worker: 256,
             max_rate_per_identity: 100_000,
             queue_bytes: 8 << 20,
+            unfinished_input: 256 << 20,
+            unfinished_input_per_identity: 64 << 20,
             stall_timeout: Duration::from_secs(30),
             initialize_timeout: Duration::from_secs(30),
             cancel_grace: Duration::from_secs(30),

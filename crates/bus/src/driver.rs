@@ -4,6 +4,7 @@
 //! again in the next round, after everybody else. All reads share one buffer; lines are cut in it where they stand and
 //! shown to the [`Brain`], which appends to queues. When everybody was read, each queue is written once.
 
+mod accounts;
 mod asking;
 mod brain;
 mod checks;
@@ -19,7 +20,9 @@ mod outbox;
 mod place;
 mod ports;
 mod queues;
+mod silent;
 pub(crate) mod stream;
+mod unfinished;
 mod workers;
 
 use std::ffi::OsString;
@@ -41,8 +44,9 @@ use crate::owners::Ledger;
 
 pub use brain::Brain;
 pub(crate) use descriptors::{
-    before as own_descriptors, cap as cap_connections, most as most_descriptors,
-    needed as needed_descriptors, raise as raise_descriptors,
+    anonymous as anonymous_connections, before as own_descriptors, cap as cap_connections,
+    most as most_descriptors, needed as needed_descriptors, raise as raise_descriptors,
+    room as room_for_connections,
 };
 pub use first::{HandOver, Handed};
 pub(crate) use mail::Mailbox;
@@ -91,6 +95,8 @@ pub(crate) struct Parts<B: Brain> {
     pub(crate) mailbox: Arc<Mailbox<B::Status>>,
     pub(crate) ledger: Option<Ledger>,
     pub(crate) hand_over: Option<HandOver>,
+    /// How many descriptors connections may take.
+    pub(crate) descriptors: usize,
 }
 
 /// The loop.
@@ -118,6 +124,10 @@ pub(crate) struct Driver<B: Brain> {
     /// When [`checks`] wants to look again.
     next_check: Time,
     watch: checks::Watch,
+    /// Those who have sent no message yet.
+    silent: silent::Silent,
+    /// How many descriptors connections may take.
+    descriptors: usize,
     draining: bool,
     failed: Option<LoopError>,
     /// How often the brain has failed.
@@ -144,8 +154,8 @@ pub(crate) fn waker_token() -> mio::Token {
 
 impl<B: Brain> Driver<B> {
     pub(crate) fn new(parts: Parts<B>) -> Self {
-        let Parts { brain, poll, entries, limits, environment, orders, news, mailbox, ledger, hand_over } =
-            parts;
+        let Parts { brain, poll, entries, limits, environment, orders, news, mailbox, .. } = parts;
+        let (ledger, hand_over, descriptors) = (parts.ledger, parts.hand_over, parts.descriptors);
         let mut ports = Ports::new(limits.queue_bytes);
         ports.holding.on = ledger.is_some();
         Self {
@@ -171,6 +181,8 @@ impl<B: Brain> Driver<B> {
             hand_over,
             next_check: Time::MAX,
             watch: checks::Watch::default(),
+            silent: silent::Silent::default(),
+            descriptors,
             draining: false,
             failed: None,
             panics: 0,
@@ -382,6 +394,7 @@ impl<B: Brain> Driver<B> {
         let mail = self.mailbox.empty();
         if let Some(config) = mail.reload {
             self.set_limits(&config.limits);
+            self.descriptors = descriptors::room(&config);
             self.ask(About::All, |brain, ports| brain.reload(now, &config, ports));
             self.start_watching(now);
         }

@@ -182,6 +182,20 @@ impl Splitter {
         }
     }
 
+    /// Gives up the line that is being read, if one is: its first bytes, and the rest is skipped as it comes.
+    pub fn give_up(&mut self) -> Option<Bytes> {
+        if self.skipping || self.buffer.is_empty() {
+            return None;
+        }
+        match self.start_skipping() {
+            Line::Whole(head) | Line::TooLong(head) => {
+                self.buffer = BytesMut::new();
+                self.searched = 0;
+                Some(head)
+            }
+        }
+    }
+
     /// How many bytes of an unfinished line are held. At the end of the stream this is what was cut off.
     #[must_use]
     pub fn partial(&self) -> usize {
@@ -245,6 +259,17 @@ mod tests {
             });
         }
         lines
+    }
+
+    #[test]
+    fn a_line_that_is_given_up_is_skipped_to_its_end() {
+        let mut splitter = Splitter::new(100);
+        assert_eq!(splitter.give_up(), None);
+        assert_eq!(feed_in_place(&mut splitter, [&b"one\ntw"[..]]), ["one"]);
+        assert_eq!(splitter.partial(), 2);
+        assert_eq!(splitter.give_up().as_deref(), Some(&b"tw"[..]));
+        assert_eq!((splitter.partial(), splitter.give_up()), (0, None));
+        assert_eq!(feed_in_place(&mut splitter, [&b"o"[..], b"\nthree\n"]), ["three"]);
     }
 
     /// Feeds `pieces` and takes every line as soon as it is there, shown as text; `!` marks the head of an overlong one.

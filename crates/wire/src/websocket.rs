@@ -75,6 +75,13 @@ impl Decoder {
         Self { held: Vec::new(), message: Vec::new(), begun: false, limit }
     }
 
+    /// How many bytes of an unfinished message are held.
+    #[must_use]
+    #[inline]
+    pub fn partial(&self) -> usize {
+        self.held.len() + self.message.len()
+    }
+
     /// Shows what `read` completes, where it stands. After a fault or a close nothing more may be fed.
     ///
     /// # Errors

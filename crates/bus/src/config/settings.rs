@@ -27,9 +27,13 @@ const LIMITS: &[&str] = &[
     "max_batch",
     "max_connections",
     "max_connections_per_identity",
+    "max_anonymous_connections",
     "max_sessions_per_identity",
+    "max_sessions_per_worker",
     "max_rate_per_identity",
     "queue_bytes",
+    "unfinished_input",
+    "unfinished_input_per_identity",
     "stall_timeout",
     "initialize_timeout",
     "cancel_grace",
@@ -54,6 +58,9 @@ pub(super) const LINE: (u64, u64) = (1 << 10, 1 << 30);
 
 /// The least and the most that may wait for a peer.
 pub(super) const QUEUE: (u64, u64) = (1 << 10, 1 << 32);
+
+/// The least and the most that may be unfinished of what clients send: less than a read of it is no use.
+const UNFINISHED: (u64, u64) = (1 << 20, 1 << 40);
 
 /// The least and the most that is kept to be said again: more than is on its way in the kernel.
 const REPLAY: (u64, u64) = (1 << 20, 1 << 30);
@@ -214,6 +221,8 @@ fn limits(table: Table<'_>) -> Limits {
         ("max_line", LINE, &mut limits.max_line),
         ("queue_bytes", QUEUE, &mut limits.queue_bytes),
         ("replay_bytes", REPLAY, &mut limits.replay_bytes),
+        ("unfinished_input", UNFINISHED, &mut limits.unfinished_input),
+        ("unfinished_input_per_identity", UNFINISHED, &mut limits.unfinished_input_per_identity),
     ];
     for (key, (least, most), target) in sizes {
         set(table, key, target, |item| {
@@ -231,7 +240,9 @@ fn limits(table: Table<'_>) -> Limits {
         ("max_batch", 100_000, &mut limits.max_batch),
         ("max_connections", 1_000_000, &mut limits.max_connections),
         ("max_connections_per_identity", 1_000_000, &mut limits.max_connections_per_identity),
+        ("max_anonymous_connections", 1_000_000, &mut limits.max_anonymous_connections),
         ("max_sessions_per_identity", 1_000_000, &mut limits.max_sessions_per_identity),
+        ("max_sessions_per_worker", 1_000_000, &mut limits.max_sessions_per_worker),
     ];
     for (key, most, target) in counts {
         set(table, key, target, |item| item.count(1, most).and_then(|count| usize::try_from(count).ok()));

@@ -489,9 +489,13 @@ fn the_settings_are_shown_as_they_are_written() {
     max_batch = 100
     max_connections = 20000
     max_connections_per_identity = 1000
+    max_anonymous_connections = 18000
     max_sessions_per_identity = 10000
+    max_sessions_per_worker = 256
     max_rate_per_identity = 100000
     queue_bytes = "8MiB"
+    unfinished_input = "256MiB"
+    unfinished_input_per_identity = "64MiB"
     stall_timeout = "30s"
     initialize_timeout = "30s"
     cancel_grace = "30s"

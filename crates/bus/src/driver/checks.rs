@@ -36,6 +36,11 @@ impl Watch {
         self.accept_after.is_some()
     }
 
+    /// Whether the memory budget is nearly used up.
+    pub(super) fn is_short_of_memory(&self) -> bool {
+        self.short_of_memory
+    }
+
     /// Looks by then at those who speak WebSocket.
     pub(super) fn look_at_framed(&mut self, by: Time) {
         self.framed_at = Some(self.framed_at.map_or(by, |at| at.min(by)));
@@ -71,6 +76,7 @@ impl<B: Brain> Driver<B> {
             self.ports.finished = true;
         }
         self.check_memory(now);
+        self.check_silent(now);
         self.check_workers(now);
         self.check_readers(now);
         if self.watch.framed_at.is_some_and(|at| at <= now) {
@@ -182,6 +188,9 @@ impl<B: Brain> Driver<B> {
             tracing::warn!(short, budget, "the memory of the bus");
             self.watch.short_of_memory = short;
             self.tell_pressure();
+        }
+        if short {
+            self.relieve(now);
         }
     }
 

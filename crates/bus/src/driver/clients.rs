@@ -14,6 +14,7 @@ use super::first::{First, Fresh};
 use super::framed::{self, Cutter};
 use super::mail::Newcomer;
 use super::ports::{Conn, Ports};
+use super::silent::crowded;
 use super::stream::Stream;
 use super::{About, Brain, Driver, LINGER, Place};
 
@@ -47,6 +48,7 @@ impl<B: Brain> Driver<B> {
                     door.readable = false;
                     return;
                 }
+                Err(Errno::MFILE | Errno::NFILE) if self.evict_some(now) => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     self.rest_from_accepting(now);
                     return;
@@ -73,7 +75,9 @@ impl<B: Brain> Driver<B> {
         }
         let from = Arrival { listener, identity: &identity, scopes: None, metered: false, ends_bus: false };
         let lines = self.lines();
-        self.admit_conn(now, from, conn, lines);
+        if let Some(slot) = self.admit_conn(now, from, conn, lines) {
+            self.await_first(now, slot, family);
+        }
     }
 
     /// Takes a client that somebody else has let in.
@@ -83,6 +87,8 @@ impl<B: Brain> Driver<B> {
         let from = Arrival { listener: *listener, identity, scopes, metered: *metered, ends_bus: false };
         let mut conn = Conn::new(Stream::socket(socket), None, false, true);
         conn.tended = true;
+        // Its own socket beside both ends of the one that leads to us.
+        conn.descriptors = 3;
         let lines = self.lines();
         self.admit_conn(now, from, conn, lines);
     }
@@ -98,7 +104,7 @@ impl<B: Brain> Driver<B> {
         self.admit_conn(now, from, conn, lines);
     }
 
-    fn lines(&self) -> Cutter {
+    pub(super) fn lines(&self) -> Cutter {
         Cutter::Lines(Splitter::new(self.limits.max_line))
     }
 
@@ -107,15 +113,25 @@ impl<B: Brain> Driver<B> {
         &mut self,
         now: Time,
         from: Arrival<'_>,
-        conn: Conn,
+        mut conn: Conn,
         cutter: Cutter,
     ) -> Option<u32> {
-        let opened = self.ask(About::All, |brain, ports| brain.client_open(now, from, ports));
+        if let Some(error) = self.no_room(now, &from, &conn) {
+            refuse(&conn, &error);
+            return None;
+        }
+        let mut opened = self.ask(About::All, |brain, ports| brain.client_open(now, from, ports));
+        if let Some(None) = opened
+            && !self.draining
+            && self.evict_silent(now)
+        {
+            opened = self.ask(About::All, |brain, ports| brain.client_open(now, from, ports));
+        }
         let Some(Some(client)) = opened else {
             let error = match opened {
                 None => RpcError::new(Code::Internal, "an internal error"),
                 Some(_) if self.draining => RpcError::new(Code::Draining, "the bus is stopping"),
-                Some(_) => RpcError::new(Code::Backpressure, "there are too many connections"),
+                Some(_) => crowded(),
             };
             refuse(&conn, &error);
             return None;
@@ -129,6 +145,8 @@ impl<B: Brain> Driver<B> {
             self.client_cutters.push(lines);
         }
         self.client_cutters[slot] = cutter;
+        conn.account = self.ports.accounts.number(from.identity);
+        self.ports.accounts.open(&conn);
         let registered = conn.register(self.poll.registry(), client.0);
         self.ports.clients[slot] = Some(conn);
         if let Err(error) = registered {
@@ -163,7 +181,7 @@ impl<B: Brain> Driver<B> {
         };
         // A read that was not filled has emptied the source, unless its end is still to be read.
         conn.intake.readable = read == self.scratch.len() || conn.intake.hung_up;
-        let is_fresh = conn.fresh.is_some();
+        let (is_fresh, is_silent) = (conn.fresh.is_some(), conn.silent.is_some());
         if conn.hangup.is_none() && conn.framed.is_some() {
             self.read_frames(now, slot, read);
         } else if conn.hangup.is_none() && !(conn.guarded && self.turn_away(slot, read)) {
@@ -175,13 +193,24 @@ impl<B: Brain> Driver<B> {
                 First::All(read) => read,
                 First::Nothing => &[],
             };
+            let mut spoke = false;
             let handled = catch_unwind(AssertUnwindSafe(|| {
-                lines.feed(scratch, |piece| show(brain, ports, now, slot, piece));
+                lines.feed(scratch, |piece| {
+                    spoke = true;
+                    show(brain, ports, now, slot, piece);
+                });
             }));
+            if is_silent
+                && spoke
+                && let Some(conn) = self.ports.client(slot)
+            {
+                conn.silent = None;
+            }
             if handled.is_err() {
                 self.excuse(About::Client(slot));
             }
         }
+        self.count_unfinished(now, slot);
         self.ports.list_client(slot);
     }
 
@@ -239,7 +268,7 @@ impl<B: Brain> Driver<B> {
 
     /// Closes a client's connection and tells the core.
     pub(super) fn drop_client(&mut self, now: Time, slot: u32) {
-        let Some(conn) = self.ports.clients.get_mut(slot as usize).and_then(Option::take) else { return };
+        let Some(conn) = self.ports.take_client(slot) else { return };
         conn.deregister(self.poll.registry());
         conn.close();
         let lines = self.lines();
@@ -311,7 +340,7 @@ fn show<B: Brain>(brain: &mut B, ports: &mut Ports, now: Time, slot: u32, piece:
 }
 
 /// Tells a peer why it is not let in, if it can be told at once.
-fn refuse(conn: &Conn, error: &RpcError) {
+pub(super) fn refuse(conn: &Conn, error: &RpcError) {
     let message = message::error(b"null", error);
     _ = conn.output().write(&match conn.framed {
         Some(_) => framed::refusal(&message),

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::{Config, Door};
+use crate::config::{Auth, Config, Door};
 
 /// What we need for ourselves.
 const OURS: u64 = 64;
@@ -44,13 +44,32 @@ pub(crate) fn needed(config: &Config) -> u64 {
     OURS + WORKER * workers + 1
 }
 
+/// How many descriptors connections may take beside the workers of `config`.
+pub(crate) fn room(config: &Config) -> usize {
+    room_under(config, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+}
+
+fn room_under(config: &Config, limit: u64) -> usize {
+    let room = limit.saturating_add(1).saturating_sub(needed(config)).max(1);
+    usize::try_from(room).unwrap_or(usize::MAX)
+}
+
 /// How many connections fit under `limit` beside the workers of `config`, if that is less than it allows.
 pub(crate) fn cap(config: &Config, limit: u64) -> Option<usize> {
-    let room = limit.saturating_add(1).saturating_sub(needed(config)).max(1);
-    // A client of the network has a socket of its own beside both ends of the one that leads to us.
-    let each = if config.listen.iter().any(|listen| matches!(listen.at, Door::Web(_))) { 3 } else { 1 };
-    let room = usize::try_from((room / each).max(1)).unwrap_or(usize::MAX);
+    let room = room_under(config, limit);
     (room < config.limits.max_connections).then_some(room)
+}
+
+/// How many connections without an identity there may be: where others can come in, a tenth is kept for those.
+pub(crate) fn anonymous(config: &Config) -> usize {
+    let is_others = |door: &Door| match door {
+        Door::Tcp(..) => false,
+        Door::Web(web) => web.auth != Auth::None,
+        _ => true,
+    };
+    let most = config.limits.max_connections;
+    let kept = if config.listen.iter().any(|listen| is_others(&listen.at)) { most / 10 } else { 0 };
+    config.limits.max_anonymous_connections.min(most - kept)
 }
 
 #[cfg(test)]
@@ -67,8 +86,17 @@ mod tests {
             assert_eq!(cap(&config, limit), expected, "{limit}");
         }
         assert_eq!(needed(&config), 64 + 8 * 4 + 1);
-        let listen = vec![crate::config::Listen::parse("http://127.0.0.1:1").unwrap()];
-        assert_eq!(cap(&Config { listen, ..config }, 1096), Some(333));
+        let listen =
+            |urls: &[&str]| urls.iter().map(|url| crate::config::Listen::parse(url).unwrap()).collect();
+        let with = |urls: &[&str]| Config { listen: listen(urls), ..config.clone() };
+        assert_eq!(
+            cap(&with(&["http://127.0.0.1:1"]), 1096),
+            None,
+            "how many each takes is seen when it comes"
+        );
+        assert_eq!(room_under(&config, 1096), 1000);
+        assert_eq!(anonymous(&with(&["tcp://127.0.0.1:1"])), 1000);
+        assert_eq!(anonymous(&with(&["tcp://127.0.0.1:1", "unix:/tmp/x"])), 900);
         assert_eq!(raise(), raise());
     }
 }

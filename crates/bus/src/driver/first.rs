@@ -74,7 +74,7 @@ impl<B: Brain> Driver<B> {
     }
 
     fn hand_over(&mut self, now: Time, slot: u32, fresh: Fresh) {
-        let Some(conn) = self.ports.clients.get_mut(slot as usize).and_then(Option::take) else { return };
+        let Some(conn) = self.ports.take_client(slot) else { return };
         conn.deregister(self.poll.registry());
         self.ask(About::Client(slot), |brain, ports| brain.client_gone(now, Client(slot), ports));
         self.accepts_soon(now);

@@ -10,6 +10,7 @@ use crate::core::{Action, Client, Outlet, PoolId, Reason, Time, Worker};
 use crate::nursery::Ended;
 use crate::owners::Entry;
 
+use super::accounts::Accounts;
 use super::first::Fresh;
 use super::flow::{Intake, Outflow};
 use super::framed::Framed;
@@ -40,6 +41,15 @@ pub(super) struct Conn {
     sparing: bool,
     /// It is being hung up on.
     pub(super) hangup: Option<Hangup>,
+    /// The account of its identity.
+    pub(super) account: u32,
+    /// How many bytes of its input are no whole message yet, and since when there are some.
+    pub(super) unfinished: usize,
+    pub(super) begun: Time,
+    /// It has sent no whole message yet: its number among those.
+    pub(super) silent: Option<u64>,
+    /// How many descriptors it takes.
+    pub(super) descriptors: usize,
 }
 
 /// How far a hang-up has come.
@@ -66,6 +76,11 @@ impl Conn {
             framed: None,
             sparing,
             hangup: None,
+            account: 0,
+            unfinished: 0,
+            begun: Time::ZERO,
+            silent: None,
+            descriptors: 1,
         }
     }
 
@@ -202,6 +217,7 @@ pub(super) struct Ports {
     pub(super) now: Time,
     pub(super) queue_bytes: usize,
     pub(super) clients: Vec<Option<Conn>>,
+    pub(super) accounts: Accounts,
     pub(super) workers: Vec<Option<Hand>>,
     /// Who has something to read.
     pub(super) ready: Vec<Place>,
@@ -238,6 +254,7 @@ impl Ports {
             now: Time::ZERO,
             queue_bytes,
             clients: Vec::new(),
+            accounts: Accounts::default(),
             workers: Vec::new(),
             ready: Vec::new(),
             dirty: Vec::new(),

@@ -239,8 +239,11 @@ fn one_too_many_is_told_why() {
 #[test]
 fn without_descriptors_nobody_is_let_in_until_there_are_some() {
     let rig = Rig::new(Mode::Mirror, config(""));
-    let first = rig.connect();
+    let mut first = rig.connect();
     rig.until(|event| *event == Event::Open(0));
+    // Who has said nothing would make room.
+    first.say("[1]\n");
+    assert_eq!(first.hear(), "[1]\n");
     let limit = getrlimit(Resource::Nofile);
     let spare = first.reader.get_ref().try_clone().unwrap();
     let lowest = u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&spare)).unwrap();

@@ -5,6 +5,7 @@
 
 mod brain;
 mod clients;
+mod limits;
 mod panics;
 mod stdio;
 mod websocket;

@@ -87,6 +87,20 @@ fn messages_come_back_in_order_whatever_their_length() {
 }
 
 #[test]
+fn an_unfinished_message_over_the_limit_ends_the_connection_with_a_reason() {
+    let limits = Limits { unfinished_input_per_identity: 512 << 10, ..Limits::default() };
+    let rig = Rig::new(Mode::Mirror, Config { limits, ..config("") });
+    let (mut page, _served) = rig.upgrade(&[], PATIENCE);
+    // A frame of one mebibyte, of which a part never comes.
+    page.get_mut().write_all(&[0x81, 0xff, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0]).unwrap();
+    page.get_mut().write_all(&vec![b'1'; 700 << 10]).unwrap();
+    let reason = hear(&mut page).unwrap();
+    assert!(reason.contains("-32013"), "{reason}");
+    assert_eq!(hear(&mut page), Err(1001));
+    rig.finish();
+}
+
+#[test]
 fn what_is_split_anywhere_is_put_together() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let (mut page, _served) = rig.upgrade(&[], PATIENCE);

@@ -1,0 +1,147 @@
+//! What clients that send half messages, or nothing, can take from others. The core decides here as it does in a bus.
+
+use std::os::unix::net::UnixStream;
+
+use super::*;
+
+/// A bus with its real core; nothing here comes to a worker.
+struct Real {
+    bus: Bus,
+}
+
+impl Real {
+    fn new(limits: Limits) -> Self {
+        Self { bus: Bus::start(Config { limits, ..config("exec cat") }, Vec::new()).unwrap() }
+    }
+
+    fn connect(&self) -> Peer {
+        let Door::Tcp(at) = &self.bus.addresses()[0] else { panic!("a port") };
+        let socket = TcpStream::connect(at).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Peer { reader: BufReader::new(socket) }
+    }
+
+    fn finish(self) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        self.bus.drain();
+        let ended = runtime.block_on(async { tokio::time::timeout(PATIENCE, self.bus.finished()).await });
+        assert_eq!(ended.unwrap(), Ended::Done);
+    }
+}
+
+impl Peer {
+    /// Has been heard: what is no message is answered at once.
+    #[track_caller]
+    fn speaks(&mut self) {
+        self.say("{}\n");
+        let answer = self.hear();
+        assert!(answer.contains("-32600"), "{answer}");
+    }
+
+    fn begins(&mut self, id: u32, bytes: usize) {
+        let text = "x".repeat(bytes);
+        self.say(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m","params":["{text}"#));
+    }
+}
+
+#[test]
+fn the_longest_unfinished_message_of_an_identity_is_refused_when_there_is_too_much() {
+    let limits = Limits { unfinished_input_per_identity: 4 << 20, ..Limits::default() };
+    let real = Real::new(limits);
+    let mut peers: Vec<Peer> = (0..3).map(|_| real.connect()).collect();
+    // Each by itself would be let in; of two, the longer one has to go.
+    peers[0].begins(7, 3 << 20);
+    peers[1].begins(8, 2 << 20);
+    let answer = peers[0].hear();
+    assert!(answer.contains(r#""id":7"#) && answer.contains("-32013"), "{answer}");
+    // Its connection goes on behind that message, and the others are not harmed.
+    peers[0].say("\"]}\n");
+    peers[0].speaks();
+    peers[2].speaks();
+    peers[1].say("]\"\n");
+    assert!(peers[1].hear().contains("-32700"), "its message was read to the end");
+    drop(peers);
+    real.finish();
+}
+
+#[test]
+fn unfinished_messages_are_refused_at_once_when_memory_is_short_and_no_new_client_is_accepted() {
+    let real = Real::new(Limits::default());
+    let mut peer = real.connect();
+    peer.speaks();
+    peer.begins(7, 3 << 20);
+    let short = Limits { memory: 4 << 20, ..Limits::default() };
+    real.bus.reload(Config { limits: short, ..config("exec cat") }).unwrap();
+    let answer = peer.hear();
+    assert!(answer.contains(r#""id":7"#) && answer.contains("-32013"), "{answer}");
+    let answer = real.connect().rest();
+    assert!(answer.contains("-32012") && answer.contains("retryAfterMs"), "{answer}");
+    // Who is there goes on.
+    peer.say("\"]}\n");
+    peer.speaks();
+    drop(peer);
+    real.finish();
+}
+
+#[test]
+fn a_client_that_sends_no_message_is_disconnected_with_a_reason() {
+    let real = Real::new(Limits { header_timeout: Duration::from_millis(50), ..Limits::default() });
+    let mut spoken = real.connect();
+    spoken.speaks();
+    let mut begun = real.connect();
+    begun.say("{\"jsonrpc\"");
+    for peer in [&mut real.connect(), &mut begun] {
+        let answer = peer.rest();
+        assert!(answer.contains("-32011") && answer.lines().count() == 1, "{answer}");
+    }
+    spoken.speaks();
+    drop(spoken);
+    real.finish();
+}
+
+#[test]
+fn the_oldest_silent_connection_makes_room_for_another() {
+    let real = Real::new(Limits { max_connections: 2, ..Limits::default() });
+    let (mut first, mut second) = (real.connect(), real.connect());
+    let mut third = real.connect();
+    third.speaks();
+    assert!(first.rest().contains("-32012"));
+    second.speaks();
+    // Those who have spoken stay.
+    assert!(real.connect().rest().contains("-32012"));
+    second.speaks();
+    third.speaks();
+    drop((second, third));
+    real.finish();
+}
+
+#[test]
+fn connections_without_identity_leave_room_for_users_of_this_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let mut config = config("exec cat");
+    config.limits.max_connections = 10;
+    config.listen.push(Listen { at: Door::Unix(path.clone()), pool: None });
+    let real = Real { bus: Bus::start(config, Vec::new()).unwrap() };
+    let mut peers: Vec<Peer> = (0..9).map(|_| real.connect()).collect();
+    peers.iter_mut().for_each(Peer::speaks);
+    assert!(real.connect().rest().contains("-32012"));
+    let mut socket = UnixStream::connect(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.write_all(b"{}\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(socket).read_line(&mut line).unwrap();
+    assert!(line.contains("-32600"), "{line}");
+    drop(peers);
+    real.finish();
+}
+
+#[test]
+fn the_number_of_connections_without_identity_can_be_set() {
+    let real = Real::new(Limits { max_anonymous_connections: 1, ..Limits::default() });
+    let mut first = real.connect();
+    first.speaks();
+    assert!(real.connect().rest().contains("-32012"));
+    drop(first);
+    real.finish();
+}
