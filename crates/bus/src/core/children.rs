@@ -160,7 +160,7 @@ impl<O: Outlet> Pass<'_, O> {
             state.children.insert(own.into(), key);
             state.former.retain(|former| **former != *own);
         }
-        self.note_name(name, aliased.then(|| own.into()), identity, pool, None);
+        self.note_name(name, aliased.then_some(own), identity, pool, None);
         true
     }
 
@@ -288,7 +288,9 @@ impl<O: Outlet> Pass<'_, O> {
     ) -> Option<Vec<u8>> {
         let session = self.core.sessions.get(root)?;
         let kin = session.kin.as_deref()?;
-        if !(kin.aliased || session.wire.is_some()) || message.method().as_deref() != Some(method::SESSION_UPDATE) {
+        if !(kin.aliased || session.wire.is_some())
+            || message.method().as_deref() != Some(method::SESSION_UPDATE)
+        {
             return None;
         }
         // Its own session is one, another is worth a look.
@@ -296,7 +298,9 @@ impl<O: Outlet> Pass<'_, O> {
         let mut line: Value = serde_json::from_slice(message.bytes()).ok()?;
         let update = line.get_mut("params")?.get_mut("update")?;
         let shown = |name: &str| match self.session_of(worker, name) {
-            Some(key) => self.core.sessions.get(key).filter(|_| key == root).map(|session| session.name.clone()),
+            Some(key) => {
+                self.core.sessions.get(key).filter(|_| key == root).map(|session| session.name.clone())
+            }
             None => {
                 let child = self.child_of(worker, name).filter(|child| child.root == root);
                 child.map(|child| child.name.clone())
@@ -335,14 +339,14 @@ mod tests {
     #[test]
     fn updates_that_matter_are_read_and_others_are_not() {
         #[track_caller]
-        fn check(params: &str, expected: Option<Told>) {
-            assert_eq!(told(params.as_bytes()), expected, "{params}");
+        fn check(params: &str, expected: Option<&Told>) {
+            assert_eq!(told(params.as_bytes()).as_ref(), expected, "{params}");
         }
-        check(r#"{"update":{"sessionUpdate":"state_update","state":"idle"}}"#, Some(Told::Running(false)));
-        check(r#"{"update":{"state":"running","sessionUpdate":"state_update"}}"#, Some(Told::Running(true)));
+        check(r#"{"update":{"sessionUpdate":"state_update","state":"idle"}}"#, Some(&Told::Running(false)));
+        check(r#"{"update":{"state":"running","sessionUpdate":"state_update"}}"#, Some(&Told::Running(true)));
         check(
             r#"{"update":{"sessionUpdate":"subagent_update","sessionId":"c"}}"#,
-            Some(Told::Child("c".into())),
+            Some(&Told::Child("c".into())),
         );
         check(r#"{"update":{"sessionUpdate":"subagent_update","sessionId":7}}"#, None);
         check(r#"{"update":{"sessionUpdate":"subagent_update","sessionId":""}}"#, None);

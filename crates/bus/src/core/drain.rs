@@ -64,6 +64,7 @@ impl<O: Outlet> Pass<'_, O> {
         let mut lines = Vec::new();
         for (_, worker) in &mut self.core.workers {
             lines.append(&mut worker.backlog);
+            lines.append(&mut worker.refused);
         }
         let keys: Vec<_> = self.core.sessions.iter().map(|(key, _)| key).collect();
         for key in keys {

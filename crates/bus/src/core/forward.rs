@@ -53,8 +53,10 @@ impl<O: Outlet> Pass<'_, O> {
         let identity = self.core.client(client).map_or(Identity::ANYONE, |state| state.identity);
         // One that is too long to be kept is not tried elsewhere, nor taken up again.
         let line = if message.bytes().len() <= MOST_OPENING { message.bytes() } else { b"" };
+        let again = self.core.client(client).and_then(|state| state.again.take_if(|again| **again == *id));
+        let again = again.is_some();
         let opening = (what.creates() || what.reopens())
-            .then(|| Box::new(Opening { line: line.into(), identity, tried: vec![worker] }));
+            .then(|| Box::new(Opening { line: line.into(), identity, tried: vec![worker], again }));
         if what == What::Initialize || what == What::Authenticate {
             self.remember(client, message, what);
         }

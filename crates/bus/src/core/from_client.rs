@@ -50,6 +50,7 @@ impl<O: Outlet> Pass<'_, O> {
             authenticate: None,
             notices: false,
             inflight: Default::default(),
+            again: None,
             asked: Default::default(),
             next_ask: 0,
             sessions: Default::default(),
@@ -390,6 +391,7 @@ impl<O: Outlet> Pass<'_, O> {
             worker.pausing.retain(|paused| *paused != client);
             worker.servers.retain(|_, owner| *owner != client);
             worker.backlog.retain(|waiting| waiting.client != client);
+            worker.refused.retain(|waiting| waiting.client != client);
             if worker.client == Some(client) {
                 worker.client = None;
             }

@@ -337,12 +337,7 @@ impl<O: Outlet> Pass<'_, O> {
 
     /// What an update tells about its session: that it has a child, which is returned, and in v2 when a turn is over.
     #[inline]
-    fn follow(
-        &mut self,
-        worker: Worker,
-        session: Option<SessionKey>,
-        message: View<'_>,
-    ) -> Option<Box<str>> {
+    fn follow(&mut self, worker: Worker, session: Option<SessionKey>, message: View<'_>) -> Option<Box<str>> {
         let key = session?;
         if !self.core.workers.get(worker.0 as usize)?.announces {
             return None;

@@ -51,6 +51,7 @@ impl<O: Outlet> Pass<'_, O> {
         let mut found = self.core.sessions.take_waiting(is_it);
         for (_, worker) in &mut self.core.workers {
             found = found.or_else(|| take_first(&mut worker.backlog, is_it));
+            found = found.or_else(|| take_first(&mut worker.refused, is_it));
         }
         match found {
             Some(waiting) => {

@@ -105,6 +105,7 @@ impl<O: Outlet> Pass<'_, O> {
                 }
             }
             Errand::Close => self.stop_idle(),
+            Errand::Evict => self.retry_refused(worker),
         }
     }
 
@@ -113,6 +114,7 @@ impl<O: Outlet> Pass<'_, O> {
             // Its backlog is dealt with when it goes.
             Errand::Initialize | Errand::Authenticate => {}
             Errand::Close => self.stop_idle(),
+            Errand::Evict => self.retry_refused(worker),
             Errand::Revive(key, serial) => {
                 if self.core.sessions.same(key, serial).is_some() {
                     self.unrevived(key, worker, error);
@@ -315,6 +317,13 @@ impl<O: Outlet> Pass<'_, O> {
             return;
         }
         let Some(answer) = self.core.pool_of(pool).answer.clone() else { return };
+        // Another pool may take the place of this one, whose workers have to be told then, in the version that was agreed on.
+        self.remember(client, message, What::Initialize);
+        if let Some(state) = self.core.client(client)
+            && wanted > own
+        {
+            state.initialize = state.initialize.take().and_then(|params| with_version(&params, own));
+        }
         let parts: [&[u8]; 5] = [br#"{"jsonrpc":"2.0","id":"#, id, br#","result":"#, &answer, b"}"];
         self.reply(client, batch, tag, parts.concat().into());
     }
@@ -398,6 +407,13 @@ fn abilities(answer: &Value) -> Abilities {
 fn asked_version(message: View<'_>) -> Option<u16> {
     let params: Value = serde_json::from_slice(message.params()?).ok()?;
     u16::try_from(params["protocolVersion"].as_u64()?).ok()
+}
+
+/// The params of `initialize` for this version.
+fn with_version(params: &[u8], version: u16) -> Option<Box<[u8]>> {
+    let mut params: Value = serde_json::from_slice(params).ok()?;
+    params["protocolVersion"] = version.into();
+    Some(params.to_string().into_bytes().into())
 }
 
 /// Whether a client that says this shows notices: in version 2 all do.

@@ -162,7 +162,9 @@ impl<O: Outlet> Pass<'_, O> {
         let Some(name) = name else {
             self.leave_servers(worker, View::parse(&opening.line).params().unwrap_or_default());
             self.unuse(worker);
-            self.pass_answer(worker, pending, message, None);
+            if let Err(pending) = self.find_room(worker, pending, opening, message) {
+                self.pass_answer(worker, pending, message, None);
+            }
             self.drop_strangers(worker);
             return;
         };
@@ -260,6 +262,10 @@ impl<O: Outlet> Pass<'_, O> {
             pending.session = None;
             self.drop_session(key);
             self.unuse(worker);
+            pending = match self.find_room(worker, pending, &opening, message) {
+                Ok(()) => return,
+                Err(pending) => pending,
+            };
         } else {
             self.give_back(key);
             self.leave_servers(worker, View::parse(&opening.line).params().unwrap_or_default());

@@ -118,14 +118,14 @@ impl<O: Outlet> Pass<'_, O> {
         session.noted = now;
         let (name, identity, pool) = (session.name.clone(), session.identity, session.pool);
         let wire = session.wire.as_deref().and_then(|wire| serde_json::from_slice::<Box<str>>(wire).ok());
-        self.note_name(name, wire, identity, pool, client);
+        self.note_name(name, wire.as_deref(), identity, pool, client);
     }
 
     /// The same of a session that clients call `name`, and its agent `wire` if that is given.
     pub(super) fn note_name(
         &mut self,
         name: Box<str>,
-        wire: Option<Box<str>>,
+        wire: Option<&str>,
         identity: Identity,
         pool: PoolId,
         client: Option<Client>,
@@ -133,7 +133,7 @@ impl<O: Outlet> Pass<'_, O> {
         if !self.core.owners.are_kept() {
             return;
         }
-        let within = self.within(pool, wire.as_deref().unwrap_or(&name));
+        let within = self.within(pool, wire.unwrap_or(&name));
         self.write_owner(name, identity, client);
         let before = self.core.owners.of(&within);
         if wire.is_some() || before.is_some() {

@@ -7,6 +7,7 @@ use crate::config::{Config, Pool, Share};
 use super::Pass;
 use super::api::{Client, Outlet, PoolId, Worker};
 use super::state::{PoolState, Stage, WorkerState};
+use super::timer::Timer;
 
 impl<O: Outlet> Pass<'_, O> {
     pub(super) fn reload(&mut self, config: &Config) {
@@ -112,6 +113,9 @@ impl<O: Outlet> Pass<'_, O> {
                 self.stop_worker(worker, false);
             } else if shared {
                 self.let_go(worker);
+                if self.core.pool_of(pool).removed {
+                    self.end_later(worker);
+                }
             } else if per_session {
                 // No session begins there any more, not even the first.
                 state.used = true;
@@ -139,6 +143,15 @@ impl<O: Outlet> Pass<'_, O> {
             } else {
                 self.let_go(worker);
             }
+        }
+    }
+
+    /// Ends a worker when running turns have had their time, whoever has a session there.
+    fn end_later(&mut self, worker: Worker) {
+        let at = self.now + self.core.limits.drain_timeout;
+        if let Some(state) = self.core.worker(worker) {
+            let serial = state.serial;
+            self.core.timers.set(at, Timer::Retired(worker, serial));
         }
     }
 

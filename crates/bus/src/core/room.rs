@@ -1,13 +1,20 @@
 //! Which worker has room, and what becomes of whoever needs one when none has.
 
-use narrows_wire::{Code, RpcError};
+use narrows_acp::method;
+use narrows_wire::{Code, RpcError, View};
 use serde_json::json;
 
-use super::api::{Client, Outlet, PoolId, Worker};
+use super::api::{Client, Outlet, PoolId, Time, Worker};
+use super::ending::wire_name;
+use super::identity::Identity;
 use super::route::Route;
-use super::state::Stage;
+use super::session::{SessionKey, Waiting};
+use super::state::{Asker, Errand, Opening, Pending, Stage, WorkerState};
 use super::timer::Timer;
 use super::{Pass, millis};
+
+/// How long it is believed that a worker takes no more sessions than it had when it said so.
+const FULL: Time = Time::from_secs(60);
 
 impl<O: Outlet> Pass<'_, O> {
     /// The worker with the least to do that `client` may use.
@@ -22,12 +29,116 @@ impl<O: Outlet> Pass<'_, O> {
             .filter_map(|worker| Some((*worker, self.core.workers.get(worker.0 as usize)?)))
             .filter(|(_, state)| state.stage == Stage::Ready)
             .filter(|(_, state)| mixes || state.identity.is_none_or(|other| other == identity))
+            .filter(|(worker, state)| !self.is_full(state) || self.oldest_left(*worker).is_some())
+            .filter(|(_, state)| !(mixes && self.has_its_share(state, identity)))
             .min_by_key(|(_, state)| state.sessions.len() + state.pending.len())
             .map(|(worker, _)| worker)?;
         let state = self.core.worker(best)?;
         state.identity = Some(identity);
         state.claimed = true;
         Some(best)
+    }
+
+    /// Whether a worker takes no more sessions, as it has said.
+    fn is_full(&self, state: &WorkerState) -> bool {
+        state.capacity.is_some_and(|(most, until)| self.now < until && state.sessions.len() >= most)
+    }
+
+    /// Whether an identity has as many sessions in a worker as it may have where others are too.
+    fn has_its_share(&self, state: &WorkerState, identity: Identity) -> bool {
+        let most = self.core.limits.max_sessions_per_worker;
+        let is_its = |key: &&SessionKey| {
+            self.core.sessions.get(**key).is_some_and(|session| session.identity == identity)
+        };
+        state.sessions.len() >= most && state.sessions.iter().filter(is_its).count() >= most
+    }
+
+    /// There is no worker for one more session of a client.
+    pub(super) fn wait_for_room(&mut self, pool: PoolId, client: Client) -> Route {
+        let Some(identity) = self.core.client(client).map(|state| state.identity) else { return Route::Hold };
+        let state = self.core.pool_of(pool);
+        let workers = state.workers.iter().filter_map(|worker| self.core.workers.get(worker.0 as usize));
+        let mut ready = workers.filter(|worker| worker.stage == Stage::Ready && !self.is_full(worker));
+        // More workers are for others, not for one who has used up these.
+        if state.settings.mix_identities && ready.any(|worker| self.has_its_share(worker, identity)) {
+            let words = "session limit of this identity reached at each worker";
+            return Route::Refuse(RpcError::new(Code::Backpressure, words));
+        }
+        self.wait_for(pool)
+    }
+
+    /// A worker that all share refused to open a session for lack of room: one that has no client gives way, or another worker is
+    /// asked, once. The request comes back if neither can be.
+    pub(super) fn find_room(
+        &mut self,
+        worker: Worker,
+        pending: Pending,
+        opening: &Opening,
+        message: View<'_>,
+    ) -> Result<(), Pending> {
+        let pool = self.pool_of_worker(worker);
+        let is_full = message.error().is_some_and(|error| error.is(Code::Backpressure));
+        if !is_full || !self.core.pool_of(pool).is_shared() || self.core.draining {
+            return Err(pending);
+        }
+        let until = self.now + FULL;
+        if let Some(state) = self.core.worker(worker) {
+            state.capacity = Some((state.sessions.len().max(1), until));
+        }
+        let Asker::Client { client, id, batch } = &pending.asker else { return Err(pending) };
+        if opening.again || opening.line.is_empty() {
+            return Err(pending);
+        }
+        let (client, batch) = (*client, *batch);
+        let waiting = Waiting { client, line: opening.line.clone(), batch };
+        if let Some(state) = self.core.client(client) {
+            state.again = Some(id.clone());
+            state.inflight.insert(id.clone(), super::state::Whereabouts::Elsewhere);
+        }
+        match self.oldest_left(worker) {
+            Some(key) => {
+                if let Some(state) = self.core.worker(worker) {
+                    state.refused.push(waiting);
+                }
+                self.evict(worker, key);
+            }
+            None => self.take_refused(&waiting),
+        }
+        Ok(())
+    }
+
+    /// The session of a worker that has been without a client for the longest and does nothing, if it can be closed.
+    fn oldest_left(&self, worker: Worker) -> Option<SessionKey> {
+        let state = self.core.workers.get(worker.0 as usize).filter(|state| state.hears())?;
+        if !self.core.pool_of(state.pool).abilities.close {
+            return None;
+        }
+        let left = state.sessions.iter().filter_map(|key| {
+            let session = self.core.sessions.get(*key)?;
+            let is_idle = !session.is_busy() && !session.provisional && session.waiting.is_empty();
+            Some((session.ownerless.filter(|_| is_idle)?, *key))
+        });
+        left.min().map(|(_, key)| key)
+    }
+
+    fn evict(&mut self, worker: Worker, key: SessionKey) {
+        let Some(session) = self.core.sessions.get(key) else { return };
+        let params = json!({"sessionId": wire_name(session)}).to_string();
+        self.drop_session(key);
+        self.run_errand(worker, Errand::Evict, method::SESSION_CLOSE, params.as_bytes(), None);
+    }
+
+    /// A worker has made room, or will not: what it refused for lack of it is asked for again.
+    pub(super) fn retry_refused(&mut self, worker: Worker) {
+        let Some(state) = self.core.worker(worker) else { return };
+        for waiting in std::mem::take(&mut state.refused) {
+            self.take_refused(&waiting);
+        }
+    }
+
+    fn take_refused(&mut self, waiting: &Waiting) {
+        self.forget_elsewhere(waiting.client, &waiting.line);
+        self.take_client(waiting.client, View::parse(&waiting.line), waiting.batch);
     }
 
     /// There is no worker now: wait for one, unless there will be none soon.

@@ -25,6 +25,9 @@ const MOST_GREETING: usize = 1 << 20;
 /// How many sessions one connection may have.
 const MOST_SESSIONS: usize = 65_536;
 
+/// When to try again what memory or descriptors are too short for, in milliseconds.
+const PRESSURE_MS: u64 = 1_000;
+
 /// What is to be done with a message.
 #[derive(Debug)]
 pub(super) enum Route {
@@ -77,7 +80,8 @@ impl<O: Outlet> Pass<'_, O> {
             return route;
         }
         if self.core.pressure && (what.reopens() || what.creates()) {
-            return Route::Refuse(RpcError::new(Code::Backpressure, "the bus takes no new sessions now"));
+            let error = RpcError::new(Code::Backpressure, "the bus takes no new sessions now");
+            return Route::Refuse(error.with("retryAfterMs", json!(PRESSURE_MS)));
         }
         if self.core.client(client).is_some_and(|state| state.sessions.len() >= MOST_SESSIONS) {
             return Route::Refuse(RpcError::new(Code::Backpressure, "this connection has too many sessions"));
@@ -291,6 +295,8 @@ impl<O: Outlet> Pass<'_, O> {
         }
         match now {
             Some(now) if now != pool => {
+                let own = self.core.clients.get(client.0 as usize).and_then(|state| state.worker);
+                let own = own.filter(|worker| self.core.is_exclusive(*worker));
                 let both_shared = [now, pool].iter().all(|pool| self.core.pool_of(*pool).is_shared());
                 if !both_shared && self.core.current(now) != pool {
                     let words = "a connection can change its pool only between pools that are shared by all";
@@ -298,7 +304,7 @@ impl<O: Outlet> Pass<'_, O> {
                 }
                 if let Some(state) = self.core.client(client) {
                     state.pool = Some(pool);
-                    state.worker = state.worker.filter(|_| !both_shared);
+                    state.worker = own;
                 }
             }
             Some(_) => {}
@@ -326,7 +332,12 @@ impl<O: Outlet> Pass<'_, O> {
     /// In a pool that everybody shares and whose protocol is known.
     fn route_shared(&mut self, client: Client, pool: PoolId, message: View<'_>, what: What) -> Route {
         let ready = self.core.pool_of(pool).answer.is_some();
+        let is_known = self.core.client(client).is_some_and(|state| state.initialize.is_some());
         match what {
+            _ if what != What::Initialize && !is_known => {
+                let words = "initialize must come before any other request";
+                Route::Refuse(RpcError::new(Code::InvalidParams, words))
+            }
             What::Initialize if ready => Route::Initialize,
             What::List | What::Delete if ready => Route::Everywhere,
             What::Initialize | What::List | What::Delete => self.wait_for(pool),
@@ -335,7 +346,7 @@ impl<O: Outlet> Pass<'_, O> {
             }
             What::New | What::Load | What::Resume => match self.place(pool, client, &[]) {
                 Some(worker) => Route::Worker { worker, session: None },
-                None => self.wait_for(pool),
+                None => self.wait_for_room(pool, client),
             },
             _ if message.session().is_some() => Route::Refuse(unknown_session()),
             _ if misnames_session(message) => {
@@ -447,6 +458,7 @@ impl<O: Outlet> Pass<'_, O> {
         });
         let Some(worker) = free else { return self.wait_for(pool) };
         let first = self.core.client(client).and_then(|state| state.worker);
+        let first = first.filter(|first| self.core.is_exclusive(*first));
         let is_first = first.and_then(|first| self.core.worker(first)).is_none_or(|first| !first.hears());
         let Some(client_state) = self.core.client(client) else { return Route::Hold };
         let is_known = client_state.initialize.is_some();
@@ -484,7 +496,6 @@ impl<O: Outlet> Pass<'_, O> {
         ];
         self.write_worker(worker, &line);
     }
-
 }
 
 pub(super) fn unknown_session() -> RpcError {

@@ -100,6 +100,8 @@ pub(super) enum Errand {
     Revive(SessionKey, u64),
     /// To close a session that nobody came back for.
     Close,
+    /// The same, to make room for another.
+    Evict,
 }
 
 /// A request that a worker has not answered.
@@ -127,6 +129,8 @@ pub(super) struct Opening {
     pub(super) identity: Identity,
     /// The workers that do not know the session.
     pub(super) tried: Vec<Worker>,
+    /// It was refused once for lack of room, and is asked for again.
+    pub(super) again: bool,
 }
 
 /// A request of a worker that a client has not answered.
@@ -186,6 +190,8 @@ pub(super) struct ClientState {
     /// Whether it shows notices.
     pub(super) notices: bool,
     pub(super) inflight: HashMap<Raw, Whereabouts>,
+    /// The id of a request that was refused once for lack of room, and is acted on again.
+    pub(super) again: Option<Raw>,
     pub(super) asked: FxHashMap<u64, Asked>,
     pub(super) next_ask: u64,
     pub(super) sessions: FxHashSet<SessionKey>,
@@ -279,6 +285,10 @@ pub(super) struct WorkerState {
     /// What it said about sessions that are not known yet.
     pub(super) strangers: Vec<Stranger>,
     pub(super) strangers_bytes: usize,
+    /// How many sessions were too many for it, and until when that is believed.
+    pub(super) capacity: Option<(usize, Time)>,
+    /// Requests that it refused for lack of room and that wait until it has made some.
+    pub(super) refused: Vec<Waiting>,
     /// Lines that wait until it was greeted.
     pub(super) backlog: Vec<Waiting>,
     /// Sessions to be taken up once it was greeted.

@@ -34,14 +34,14 @@ impl<O: Outlet> Pass<'_, O> {
             self.fill_for(pool, 1);
             return;
         }
-        // Those that are ready serve somebody else, whom this client must not meet.
+        // Those that are ready serve somebody else, whom this client must not meet, or are full.
         let state = self.core.pool_of(pool);
         let stages: Vec<Stage> = state
             .workers
             .iter()
             .filter_map(|worker| Some(self.core.workers.get(worker.0 as usize)?.stage))
             .collect();
-        let others = stages.contains(&Stage::Ready) && !state.settings.mix_identities;
+        let others = stages.contains(&Stage::Ready);
         let coming = stages.iter().any(|stage| matches!(stage, Stage::Starting | Stage::Greeting));
         let room = stages.len() < state.settings.max_instances as usize;
         let may = state.open_until.is_none_or(|until| until <= self.now) && state.rest_until <= self.now;
@@ -127,6 +127,8 @@ impl<O: Outlet> Pass<'_, O> {
             creating: 0,
             strangers: Vec::new(),
             strangers_bytes: 0,
+            capacity: None,
+            refused: Vec::new(),
             backlog: Vec::new(),
             revivals: Vec::new(),
             servers: Default::default(),

@@ -10,6 +10,7 @@ mod identities;
 mod lives;
 mod progress;
 mod reloads;
+mod room;
 mod routes;
 mod sessions;
 mod turns;
@@ -106,7 +107,18 @@ impl Scene {
 
     fn open(&mut self) -> u32 {
         let from = Arrival { listener: 0, identity: ANYONE, scopes: None, metered: false, ends_bus: false };
-        self.core.client_open(self.now, from, &mut self.sight).unwrap().0
+        let client = self.core.client_open(self.now, from, &mut self.sight).unwrap().0;
+        self.initialized(client);
+        client
+    }
+
+    /// Where all share the workers, a client that has said `initialize`, without showing that.
+    fn initialized(&mut self, client: u32) {
+        if self.core.pools.iter().all(|pool| pool.is_shared() && pool.is_acp())
+            && let Some(state) = self.core.client(Client(client))
+        {
+            state.initialize = Some(b"{\"protocolVersion\":1}".as_slice().into());
+        }
     }
 
     fn line(&mut self, client: u32, line: &str) {

@@ -219,7 +219,10 @@ fn a_request_in_a_child_fails_with_its_worker_and_is_not_sent_to_another() {
     scene.seen();
     scene.gone(0, 0, unsent);
     let seen = scene.seen();
-    assert!(seen.contains(r#""id":5,"error":{"code":-32010"#) && seen.contains(r#""effects":"none""#), "{seen}");
+    assert!(
+        seen.contains(r#""id":5,"error":{"code":-32010"#) && seen.contains(r#""effects":"none""#),
+        "{seen}"
+    );
     assert!(!seen.contains("w1 <"), "{seen}");
 }
 
@@ -328,5 +331,8 @@ fn children_of_a_client_with_a_worker_of_its_own_can_be_cancelled() {
     scene.announce(0, "a", "kid");
     scene.seen();
     scene.note(one, "session/cancel", &json!({"sessionId": "kid"}));
-    assert_eq!(scene.seen(), r#"w0 < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"kid"}}"#);
+    assert_eq!(
+        scene.seen(),
+        r#"w0 < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"kid"}}"#
+    );
 }

@@ -34,7 +34,9 @@ impl Scene {
 
     fn try_open(&mut self, identity: &str) -> Option<u32> {
         let from = Arrival { listener: 0, identity, scopes: None, metered: true, ends_bus: false };
-        self.core.client_open(self.now, from, &mut self.sight).map(|client| client.0)
+        let client = self.core.client_open(self.now, from, &mut self.sight)?.0;
+        self.initialized(client);
+        Some(client)
     }
 
     /// Two identities in a pool with a worker for each, or one for both; the first has `live-one`, and had `kept-one`

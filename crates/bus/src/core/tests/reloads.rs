@@ -270,3 +270,84 @@ fn a_connection_keeps_its_worker_and_a_new_session_of_its_own_gets_a_new_one() {
         }
     }
 }
+
+/// A shared pool of one worker that can do what `answer` says, and a client that has initialized and has session `a`.
+fn shared_with_session(answer: &Value) -> (Scene, u32) {
+    let mut scene = Scene::new(&config(vec![pool(Share::All)]));
+    scene.up(0);
+    scene.answer(0, 1, answer);
+    let client = scene.open();
+    let version = json!({"protocolVersion": 2, "clientCapabilities": {"terminal": true}});
+    scene.ask(client, 0, "initialize", &version);
+    scene.session(client, 0, "a");
+    (scene, client)
+}
+
+#[test]
+fn initialize_is_repeated_to_the_workers_of_a_pool_that_is_no_longer_shared() {
+    for share in [Share::Connection, Share::Session] {
+        let (mut scene, client) = shared_with_session(&able());
+        scene.core.reload(scene.now, &config(vec![pool(share)]), &mut scene.sight);
+        assert!(scene.seen().contains("Spawn { worker: Worker(1)"));
+        scene.up(1);
+        scene.seen();
+        // A session of before, and a new one.
+        scene.ask(client, 1, "session/prompt", &prompt("a"));
+        let seen = scene.seen();
+        let initialize =
+            r#""method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"terminal":true}}"#;
+        assert!(seen.contains("w1 < ") && seen.contains(initialize), "{share:?}: {seen}");
+        scene.answer(1, 1, &able());
+        assert!(scene.seen().contains("session/resume"));
+        scene.answer(1, 2, &json!({}));
+        assert!(scene.seen().contains("session/prompt"));
+        scene.answer(1, 3, &json!({"stopReason": "end_turn"}));
+        assert!(scene.seen().contains(r#"c0 < {"jsonrpc":"2.0","id":1,"result""#));
+        scene.ask(client, 2, "session/new", &json!({"cwd": "/"}));
+        let worker = if share == Share::Session { 2 } else { 1 };
+        if share == Share::Session {
+            scene.up(worker);
+            assert!(scene.seen().contains(initialize));
+            scene.answer(worker, 1, &able());
+        }
+        let id = scene.last_id(worker);
+        assert!(scene.seen().contains("session/new"));
+        scene.answer(worker, id, &json!({"sessionId": "b"}));
+        assert!(scene.seen().contains(r#"c0 < {"jsonrpc":"2.0","id":2,"result""#));
+    }
+}
+
+#[test]
+fn before_initialize_no_other_request_is_served_in_a_shared_pool() {
+    let mut scene = Scene::shared(1);
+    let from = Arrival { listener: 0, identity: ANYONE, scopes: None, metered: false, ends_bus: false };
+    let client = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
+    for (id, method) in [(1, "session/new"), (2, "session/list"), (3, "_x/y")] {
+        scene.ask(client, id, method, &json!({"cwd": "/"}));
+        let seen = scene.seen();
+        assert!(seen.contains("-32602") && !seen.contains("w0 < "), "{seen}");
+    }
+    scene.ask(client, 4, "initialize", &json!({"protocolVersion": 1}));
+    scene.seen();
+    scene.ask(client, 5, "session/new", &json!({"cwd": "/"}));
+    assert!(scene.seen().starts_with("w0 < "));
+}
+
+#[test]
+fn a_removed_shared_pool_ends_after_its_time_though_a_client_has_an_idle_session() {
+    let unable = json!({"protocolVersion": 1, "agentCapabilities": {}});
+    let (mut scene, client) = shared_with_session(&unable);
+    let other = Pool { name: "other".into(), ..pool(Share::All) };
+    scene.core.reload(scene.now, &config(vec![other]), &mut scene.sight);
+    scene.seen();
+    scene.ask(client, 1, "session/prompt", &prompt("a"));
+    let id = scene.last_id(0);
+    scene.answer(0, id, &json!({"stopReason": "end_turn"}));
+    scene.seen();
+    scene.pass(29.0);
+    assert!(!scene.seen().contains("Stop"));
+    scene.pass(2.0);
+    assert!(scene.seen().contains("Stop { worker: Worker(0)"));
+    scene.ask(client, 2, "session/prompt", &prompt("a"));
+    assert!(scene.seen().contains("-32002"));
+}

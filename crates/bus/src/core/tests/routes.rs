@@ -383,6 +383,7 @@ fn users_who_must_not_meet_have_workers_of_their_own() {
     scene.ask(one, 1, "session/new", &json!({}));
     let from = Arrival { listener: 0, identity: "uid:7", scopes: None, metered: false, ends_bus: false };
     let two = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
+    scene.initialized(two);
     scene.ask(two, 1, "session/new", &json!({}));
     scene.ask(two, 2, "session/new", &json!({}));
     scene.up(1);

@@ -1,0 +1,144 @@
+//! Shared workers that take no more sessions, and identities that have used up their share.
+
+use super::*;
+
+const FULL: i64 = -32012;
+
+fn new(scene: &mut Scene, client: u32, id: u64) {
+    scene.ask(client, id, "session/new", &json!({"cwd": "/"}));
+}
+
+#[test]
+fn a_session_without_a_client_gives_way_when_its_worker_is_full() {
+    let mut scene = Scene::shared(1);
+    let (one, two) = (scene.open(), scene.open());
+    for name in ["a", "b"] {
+        scene.session(one, 0, name);
+    }
+    scene.session(two, 0, "c");
+    scene.leaves(one);
+    scene.seen();
+    new(&mut scene, two, 7);
+    let id = scene.last_id(0);
+    scene.seen();
+    scene.fail(0, id, FULL);
+    let close = scene.last_id(0);
+    assert_eq!(
+        scene.seen(),
+        format!(
+            r#"w0 < {{"jsonrpc":"2.0","id":{close},"method":"session/close","params":{{"sessionId":"a"}}}}"#
+        )
+    );
+    scene.answer(0, close, &json!({}));
+    let id = scene.last_id(0);
+    assert!(scene.seen().contains("session/new"));
+    scene.answer(0, id, &json!({"sessionId": "d"}));
+    assert_eq!(scene.seen(), r#"c1 < {"jsonrpc":"2.0","id":7,"result":{"sessionId":"d"}}"#);
+}
+
+#[test]
+fn it_is_tried_once_and_then_the_client_is_told() {
+    let mut scene = Scene::shared(1);
+    let (one, two) = (scene.open(), scene.open());
+    for name in ["a", "b"] {
+        scene.session(one, 0, name);
+    }
+    scene.leaves(one);
+    new(&mut scene, two, 7);
+    let id = scene.last_id(0);
+    scene.fail(0, id, FULL);
+    let close = scene.last_id(0);
+    scene.answer(0, close, &json!({}));
+    let again = scene.last_id(0);
+    scene.seen();
+    scene.fail(0, again, FULL);
+    assert_eq!(scene.seen(), r#"c1 < {"jsonrpc":"2.0","id":7,"error":{"code":-32012,"message":"no"}}"#);
+}
+
+#[test]
+fn another_worker_is_asked_if_one_is_full_and_then_another_is_started() {
+    let mut scene = Scene::new(&config(vec![Pool { instances: 2, max_instances: 3, ..pool(Share::All) }]));
+    for worker in 0..2 {
+        scene.up(worker);
+        scene.answer(worker, 1, &able());
+    }
+    let one = scene.open();
+    scene.session(one, 0, "a");
+    scene.session(one, 1, "b");
+    new(&mut scene, one, 7);
+    let id = scene.last_id(0);
+    scene.seen();
+    scene.fail(0, id, FULL);
+    assert!(scene.seen().starts_with("w1 < "));
+    let id = 3;
+    scene.answer(1, id, &json!({"sessionId": "c"}));
+    // The one that is full is not asked again; the other says the same now.
+    scene.seen();
+    new(&mut scene, one, 8);
+    let id = scene.last_id(1);
+    scene.seen();
+    scene.fail(1, id, FULL);
+    assert!(scene.seen().contains("Spawn { worker: Worker(2)"));
+    scene.up(2);
+    scene.answer(2, 1, &able());
+    let id = scene.last_id(2);
+    scene.seen();
+    scene.answer(2, id, &json!({"sessionId": "d"}));
+    assert_eq!(scene.seen(), r#"c0 < {"jsonrpc":"2.0","id":8,"result":{"sessionId":"d"}}"#);
+}
+
+#[test]
+fn one_identity_leaves_room_for_others_at_a_worker_that_they_share() {
+    let mut config = config(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
+    config.limits.max_sessions_per_worker = 2;
+    let mut scene = Scene::new(&config);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    scene.session(one, 0, "a");
+    scene.session(one, 0, "b");
+    new(&mut scene, one, 7);
+    let seen = scene.seen();
+    assert!(seen.contains("-32012") && !seen.contains("Spawn"), "{seen}");
+    new(&mut scene, two, 7);
+    assert!(scene.seen().starts_with("w0 < "));
+    // With one less it may have another.
+    scene.ask(one, 8, "session/close", &json!({"sessionId": "a"}));
+    let id = scene.last_id(0);
+    scene.answer(0, id, &json!({}));
+    scene.seen();
+    new(&mut scene, one, 9);
+    assert!(scene.seen().starts_with("w0 < "));
+}
+
+#[test]
+fn a_client_that_leaves_while_room_is_made_is_forgotten() {
+    let mut scene = Scene::shared(1);
+    let (one, two) = (scene.open(), scene.open());
+    scene.session(one, 0, "a");
+    scene.leaves(one);
+    new(&mut scene, two, 7);
+    let id = scene.last_id(0);
+    scene.fail(0, id, FULL);
+    let close = scene.last_id(0);
+    scene.leaves(two);
+    let three = scene.open();
+    assert_eq!(three, two, "its place is used again");
+    scene.seen();
+    scene.answer(0, close, &json!({}));
+    assert_eq!(scene.seen(), "");
+    // So it is if the worker is lost meanwhile.
+    scene.session(three, 0, "b");
+    scene.leaves(three);
+    let four = scene.open();
+    new(&mut scene, four, 7);
+    let id = scene.last_id(0);
+    scene.fail(0, id, FULL);
+    scene.seen();
+    scene.dies(0);
+    scene.pass(1.0);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let seen = scene.seen();
+    assert!(seen.contains(r#""method":"session/new""#), "it is asked for at the next worker: {seen}");
+}
