@@ -25,8 +25,8 @@ Narrows: the project's own commands
                                   --rows ROW,… --only NAME,… --seconds S --rounds N behind bus or remote
                                   measures less, or longer
     cargo xtask nightly [PART…]   the tests and everything slow; or only the parts named:
-                                  test, deny, typos, fuzz, model, agents, interop, browser, bench,
-                                  chaos, cuts, stress
+                                  test, deny, typos, fuzz, model, agents, interop, browser, nginx,
+                                  bench, chaos, cuts, stress
     cargo xtask help              this text
 
 `test` uses cargo-nextest where it is installed. `nightly` installs what it misses with `cargo install`.

@@ -8,6 +8,7 @@ mod chaos;
 mod cuts;
 mod fuzz;
 mod model;
+mod nginx;
 mod stress;
 
 use crate::command::{cargo, target, tool};
@@ -35,7 +36,7 @@ impl From<()> for Outcome {
 }
 
 /// All of them, in the order they run.
-pub(crate) const PARTS: [Part; 12] = [
+pub(crate) const PARTS: [Part; 13] = [
     Part { name: "test", run: || test::run().map(Outcome::from) },
     Part { name: "deny", run: deny },
     Part { name: "typos", run: typos },
@@ -44,6 +45,7 @@ pub(crate) const PARTS: [Part; 12] = [
     Part { name: "agents", run: agents::run },
     Part { name: "interop", run: interop },
     Part { name: "browser", run: browser::run },
+    Part { name: "nginx", run: nginx::run },
     Part { name: "bench", run: measure },
     Part { name: "chaos", run: || chaos::run().map(Outcome::from) },
     Part { name: "cuts", run: || cuts::run().map(Outcome::from) },

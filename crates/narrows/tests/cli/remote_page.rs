@@ -210,28 +210,38 @@ impl Drop for Running {
     }
 }
 
+/// A port of this machine that nothing uses.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port()
+}
+
+/// With and without TLS; with TLS over HTTP/2, for which nginx holds the head of a response back until some of its body comes.
 #[test]
 fn behind_nginx() {
-    if !there("nginx", "-v") {
-        println!("skipped: there is no nginx");
+    if !there("nginx", "-v") || !there("openssl", "version") {
+        println!("skipped: there is no nginx, or no openssl");
         return;
     }
     let place = Place::new();
     let file = laptop().replace("auth = \"none\"", "auth = \"token\"\ntokens = \"tokens.toml\"");
-    done(sh(&place, "narrows token new laptop --file tokens.toml > laptop.token"));
+    let made = blocks("A server with TLS and tokens", "sh")[0].replace("bus.example", "localhost");
+    let (made, _start) = made.trim_end().rsplit_once('\n').expect("several lines");
+    done(sh(&place, made));
     let bus = start(&place, &file);
     let location = blocks("Behind nginx", "nginx")[0];
     let behind = bus.at[0].replace("ws://", "http://").replace("/acp", "");
     assert!(location.contains("http://127.0.0.1:8787;"), "{location}");
     let location = location.replace("http://127.0.0.1:8787", &behind);
-    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let (port, tls_port) = (free_port(), free_port());
     let at = place.path().display();
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("{name}_temp_path {at}/{name};\n"))
         .concat();
     let config = format!(
         "daemon off;\nmaster_process off;\npid {at}/nginx.pid;\nerror_log stderr info;\nevents {{}}\n\
-         http {{\naccess_log off;\n{temporary}server {{\nlisten 127.0.0.1:{port};\n{location}}}\n}}\n"
+         http {{\naccess_log off;\n{temporary}server {{\nlisten 127.0.0.1:{port};\n\
+         listen 127.0.0.1:{tls_port} ssl http2;\nssl_certificate {at}/cert.pem;\n\
+         ssl_certificate_key {at}/key.pem;\n{location}}}\n}}\n"
     );
     let config = place.file("nginx.conf", &config);
     let mut nginx = Command::new("nginx");
@@ -241,10 +251,11 @@ fn behind_nginx() {
     let stderr = BufReader::new(nginx.0.stderr.take().expect("piped"));
     // It is read on, so that nginx is never held up by it.
     std::thread::spawn(move || stderr.lines().map_while(Result::ok).for_each(drop));
-    place.wait_for(|| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-    for scheme in ["ws", "http"] {
-        let url = format!("{scheme}://127.0.0.1:{port}/acp");
-        let connect = place.narrows(["connect", &url, "--token-file", "laptop.token"]);
+    place.wait_for(|| std::net::TcpStream::connect(("127.0.0.1", tls_port)).is_ok());
+    for (scheme, port) in [("ws", port), ("http", port), ("wss", tls_port), ("https", tls_port)] {
+        let url = format!("{scheme}://localhost:{port}/acp");
+        let options = ["--token-file", "laptop.token", "--ca", "ca.pem"];
+        let connect = place.narrows(["connect", &url].into_iter().chain(options));
         let mut talk = Talk::initialized(&place, connect);
         let session = talk.session(&json!([]));
         // Over HTTP this comes as an event while the request for it has long been answered: nothing is held back.
@@ -255,10 +266,15 @@ fn behind_nginx() {
         let answer = talk.prompt(&session, &long);
         assert_eq!(answer["result"]["stopReason"], "end_turn", "{scheme}: {answer}");
         assert_eq!(talk.end_beside().code(), Some(0));
+        // No stream had to be opened twice.
+        let run = place.narrows(["run", "--agent", &url].into_iter().chain(options).chain(["Hello"]));
+        let told = place.told_of(run);
+        let once = told.contains("I am the demo model") && told.contains("--- exit 0 ---");
+        assert!(once && !told.contains("the connection is lost"), "{scheme}: {told}");
         // A token that is wrong is refused behind it as before it.
         place.file("wrong.token", "nrw_wrong\n");
-        let told =
-            place.told_of(place.narrows(["run", "--agent", &url, "--token-file", "wrong.token", "Hi"]));
+        let run = ["run", "--agent", &url, "--token-file", "wrong.token", "--ca", "ca.pem", "Hi"];
+        let told = place.told_of(place.narrows(run));
         assert!(told.contains("--- exit 5 ---"), "{told}");
     }
     bus.wait_for(|state| state["clients"] == 0);

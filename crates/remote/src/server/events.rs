@@ -28,7 +28,7 @@ pub(super) struct Events {
     channel: Arc<Channel>,
     session: Option<String>,
     reader: u64,
-    /// An event that comes before those of the stream.
+    /// What comes before the events of the stream: a comment, and an event if some are lost.
     first: Option<Bytes>,
     every: Duration,
     alive: Pin<Box<Sleep>>,
@@ -36,8 +36,9 @@ pub(super) struct Events {
     ended: bool,
 }
 
-/// What shows both sides that the other is there.
-const KEEP_ALIVE: Bytes = Bytes::from_static(b": \n\n");
+/// A comment: it shows both sides that the other is there, and every stream begins with it, because proxies may hold the head of a
+/// response back until some of its body comes.
+const COMMENT: Bytes = Bytes::from_static(b": \n\n");
 
 impl Events {
     /// A reader that was given `reader`; something is sent at least `every` so often.
@@ -47,6 +48,7 @@ impl Events {
         (reader, first): (u64, Option<Bytes>),
         every: Duration,
     ) -> Self {
+        let first = Some(first.map_or(COMMENT, |event| [COMMENT, event].concat().into()));
         Self { channel, session, reader, first, every, alive: Box::pin(sleep(every)), ended: false }
     }
 
@@ -65,7 +67,7 @@ impl Events {
                 if self.alive.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;
                 }
-                KEEP_ALIVE
+                COMMENT
             }
         };
         self.alive.as_mut().reset(Instant::now() + self.every);

@@ -67,6 +67,20 @@ async fn a_whole_conversation() {
     assert!(heard[4].contains("\"q\""), "{heard:?}");
 }
 
+/// A proxy may hold the head of a response back until some of its body comes.
+#[tokio::test]
+async fn every_event_stream_begins_with_a_comment_at_once() {
+    let running = start(listener(), Limits::default());
+    let name = connect(running.address).await;
+    for (session, cursor) in [(None, None), (None, Some(0)), (Some("s1"), None)] {
+        let mut stream = Stream::open(running.address, &name, session, cursor).await;
+        let first = tokio::time::timeout(Duration::from_secs(10), stream.raw()).await;
+        // The periodic comment would come after 15 seconds.
+        let first = first.expect("a comment before anything happens");
+        assert_eq!(first.as_deref(), Some(": \n\n"), "{session:?} {cursor:?}");
+    }
+}
+
 #[tokio::test]
 async fn every_status_of_a_post() {
     let running = start(listener(), Limits { max_message: 1000, ..Limits::default() });
@@ -257,6 +271,7 @@ async fn http_2_without_an_upgrade() {
         .await
         .unwrap();
     assert_eq!(posted.status(), 202);
+    assert_eq!(stream.chunk().await.unwrap().unwrap(), ": \n\n");
     let event = stream.chunk().await.unwrap().unwrap();
     assert!(event.starts_with(b"id: 1\ndata: {") && event.ends_with(b"\n\n"), "{event:?}");
     let foreign = client.post(&url).header("host", "evil.example").send().await.unwrap();
