@@ -120,9 +120,14 @@ pub async fn connect(target: &Target, options: Options) -> Result<Connected, Dia
         }
         Target::WebSocket(_) | Target::Lines(_) => {
             let dialler = dial::Dialler::new(target, options)?;
-            let socket = dialler.dial().await?;
+            let first = match dialler.dial().await {
+                Ok(socket) => Ok(socket),
+                // Where something is there, a network that breaks now is as little noticed as one that breaks later.
+                Err(DialError::Cut(why)) => Err(why),
+                Err(error) => return Err(error),
+            };
             let keeper = keep::Keeper::new(dialler, outlet, inlet, watch);
-            tokio::spawn(async move { tell(told, keeper.run(socket).await) });
+            tokio::spawn(async move { tell(told, keeper.run(first).await) });
         }
     }
     Ok(Connected { link, outcome: Outcome { lost, standing } })

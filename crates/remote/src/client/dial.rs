@@ -163,7 +163,7 @@ fn refused(error: WsError, place: &str) -> DialError {
         }
         WsError::Io(error) => DialError::of_io(&error, place),
         // Whoever hangs up within the handshake may be a server that ends.
-        WsError::Protocol(ProtocolError::HandshakeIncomplete) => DialError::Io("it was closed".to_owned()),
+        WsError::Protocol(ProtocolError::HandshakeIncomplete) => DialError::Cut("it was closed".to_owned()),
         WsError::Protocol(ProtocolError::HttparseError(_)) => DialError::NotHttp,
         error => DialError::Protocol(error.to_string()),
     }

@@ -109,6 +109,9 @@ pub enum DialError {
     /// Whoever is there takes what is said and hangs up, again and again.
     #[error("whoever listens there hangs up without a word")]
     Mute,
+    /// It broke after it had come about, before the server answered.
+    #[error("the connection failed: {0}")]
+    Cut(String),
     /// Anything else.
     #[error("the connection failed: {0}")]
     Io(String),
@@ -148,6 +151,7 @@ impl DialError {
             | Self::NotHttp
             | Self::Mute
             | Self::TurnedAway(_)
+            | Self::Cut(_)
             | Self::Io(_) => false,
         }
     }
@@ -221,7 +225,8 @@ impl DialError {
             io::ErrorKind::NotFound => Self::Refused(format!("{place}: there is no such file")),
             _ => {
                 let words = error.to_string();
-                Self::of_alert(&words).unwrap_or(Self::Io(words))
+                let other = |words| if is_cut(error.kind()) { Self::Cut(words) } else { Self::Io(words) };
+                Self::of_alert(&words).unwrap_or_else(|| other(words))
             }
         }
     }
@@ -233,6 +238,12 @@ impl DialError {
         let (_, why) = ALERTS.into_iter().find(|(alert, _)| is_it(*alert))?;
         Some(why.map_or(Self::CertificateWanted, |why| Self::CertificateRefused(why.to_owned())))
     }
+}
+
+/// Whether the system says so only of connections that have come about.
+fn is_cut(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(kind, UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)
 }
 
 /// The names that a certificate is for, if it is for others than the one that was meant.

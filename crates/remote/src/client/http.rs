@@ -9,14 +9,16 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use narrows_link::{CloseReason, Inlet, Outlet};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, redirect};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use url::Url;
 
+use super::backoff::Backoff;
 use super::cookies::Cookies;
 use super::standing::Watch;
 use super::{DialError, Lost, Options, Target, dial, keep, trust};
@@ -30,6 +32,9 @@ const POST: HeaderName = HeaderName::from_static("narrows-post");
 const POSTS: HeaderName = HeaderName::from_static("narrows-posts");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
+
+/// How long a goodbye may take.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// How much of an answer that is no message is read.
 const WORDS: usize = 4096;
@@ -159,24 +164,48 @@ impl Wire {
     }
 
     /// Makes a connection: its name, if there is one, and the answer. `reached`: whether the server may have heard of it.
-    async fn initialize(
-        &self,
-        line: Bytes,
-        reached: &AtomicBool,
-    ) -> Result<(Option<String>, Bytes), DialError> {
-        let limit = self.options.answer;
-        let answered = timeout(limit, self.first(line, reached)).await;
-        answered.unwrap_or(Err(DialError::Unanswered(limit)))
+    ///
+    /// Once an attempt was cut it is made again for the time of grace: `initialize` has no effect but a connection, and one whose answer
+    /// was lost is ended here if its name is known, and else by the server, because nobody reads it.
+    async fn initialize(&self, line: &Bytes, reached: &AtomicBool) -> Result<(Option<String>, Bytes), Lost> {
+        let grace = self.options.grace;
+        let deadline = Instant::now() + grace;
+        let (mut backoff, mut missing, mut mute) = (Backoff::new(), None, 0);
+        loop {
+            let limit = self.options.answer;
+            let answered = timeout(limit, self.first(line.clone(), reached)).await;
+            let last = match answered.unwrap_or(Err(DialError::Unanswered(limit))) {
+                Ok(begun) => return Ok(begun),
+                Err(error) => error,
+            };
+            let is_cut = matches!(last, DialError::Cut(_));
+            let is_over = last.is_final() || matches!(last, DialError::Unanswered(_));
+            if is_over || missing.is_none() && !is_cut {
+                return Err(Lost::Dial(last));
+            }
+            mute = if is_cut { mute + 1 } else { 0 };
+            if mute >= keep::MOST_MUTE {
+                return Err(Lost::Dial(DialError::Mute));
+            }
+            tracing::debug!(why = %last, "no connection yet");
+            missing.get_or_insert_with(|| self.watch.lost(Instant::now(), deadline));
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = backoff.after(&last, left, self.options.connect);
+            if wait >= left {
+                return Err(Lost::Grace { grace, last });
+            }
+            sleep(wait).await;
+        }
     }
 
     async fn first(&self, line: Bytes, reached: &AtomicBool) -> Result<(Option<String>, Bytes), DialError> {
         let request =
             self.request(Method::POST, None, None).header(CONTENT_TYPE, JSON).header(ACCEPT, JSON).body(line);
-        reached.store(true, Ordering::Relaxed);
+        let before = reached.swap(true, Ordering::Relaxed);
         let response = match request.send().await {
             Ok(response) => response,
             Err(error) => {
-                reached.store(!error.is_connect(), Ordering::Relaxed);
+                reached.store(before || !error.is_connect(), Ordering::Relaxed);
                 return Err(self.failed(&error));
             }
         };
@@ -188,11 +217,25 @@ impl Wire {
             self.posts.store(1, Ordering::Relaxed);
         }
         let most = if status == StatusCode::OK { self.options.link.max_line } else { WORDS };
-        let body = body(response, most).await.map_err(DialError::Io)?;
+        let body = match body(response, most).await {
+            Ok(body) => body,
+            Err(error) => {
+                if let Some(connection) = connection {
+                    self.end(&connection).await;
+                }
+                return Err(error);
+            }
+        };
         match status {
             StatusCode::OK => Ok((connection, body)),
             status => Err(DialError::of_status(status.as_u16(), &headers, &body)),
         }
+    }
+
+    /// Ends a connection. The server notices sooner or later in any case.
+    async fn end(&self, connection: &str) {
+        let request = self.request(Method::DELETE, Some(connection), None);
+        let _ = timeout(GOODBYE, request.send()).await;
     }
 
     /// Opens a stream of events, behind the one with the id `last`.
@@ -246,16 +289,17 @@ impl Wire {
             cause = now.source();
         }
         let words = causes(error);
-        DialError::of_alert(&words).unwrap_or(DialError::Io(words))
+        let other = |words| if error.is_connect() { DialError::Io(words) } else { DialError::Cut(words) };
+        DialError::of_alert(&words).unwrap_or_else(|| other(words))
     }
 }
 
 /// The body of an answer, if it is no longer than allowed.
-async fn body(mut response: Response, most: usize) -> Result<Bytes, String> {
+async fn body(mut response: Response, most: usize) -> Result<Bytes, DialError> {
     let mut body = BytesMut::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| causes(&error))? {
+    while let Some(chunk) = response.chunk().await.map_err(|error| DialError::Cut(causes(&error)))? {
         if body.len() + chunk.len() > most {
-            return Err("the answer is too long".to_owned());
+            return Err(DialError::Io("the answer is too long".to_owned()));
         }
         body.extend_from_slice(&chunk);
     }

@@ -29,8 +29,9 @@ pub(super) const STOOD: Duration = Duration::from_secs(10);
 const MOST_FENCES: u32 = 5;
 const FENCES: Duration = Duration::from_secs(60);
 
-/// How often in a row whoever has never said anything may hang up.
-const MOST_MUTE: u32 = 5;
+/// How often in a row a server that has never said anything may close the connection, or the network may cut it, before there is no
+/// point in going on.
+pub(super) const MOST_MUTE: u32 = 8;
 
 /// How often another socket is tried after the grace, where there were some in it that were of no use.
 const MOST_LATE: u32 = 3;
@@ -97,14 +98,16 @@ impl Keeper {
     }
 
     /// Carries until the holder has done, or it cannot be done any more.
-    pub(super) async fn run(mut self, socket: Socket) -> Result<(), Lost> {
-        let mut next = Some(socket);
-        while let Some(socket) = next {
-            let (silence, began) = (self.dialler.options.silence, Instant::now());
-            match carry(&self.shared, &mut self.outlet, &self.inlet, socket, silence).await {
-                End::Done => break,
-                End::Broken(broken) => match self.again(broken, began.elapsed()).await {
-                    Ok(socket) => next = socket,
+    ///
+    /// `first` is a socket, or why the first one was cut.
+    pub(super) async fn run(mut self, first: Result<Socket, String>) -> Result<(), Lost> {
+        let mut next = first.map_err(|why| (Broken::Cut(why), Duration::ZERO));
+        loop {
+            let socket = match next {
+                Ok(socket) => socket,
+                Err((broken, stood)) => match self.again(broken, stood).await {
+                    Ok(Some(socket)) => socket,
+                    Ok(None) => break,
                     Err(lost) => {
                         let (lost, answers) = {
                             let mut state = self.shared.state();
@@ -117,6 +120,11 @@ impl Keeper {
                         return Err(lost);
                     }
                 },
+            };
+            let (silence, began) = (self.dialler.options.silence, Instant::now());
+            match carry(&self.shared, &mut self.outlet, &self.inlet, socket, silence).await {
+                End::Done => break,
+                End::Broken(broken) => next = Err((broken, began.elapsed())),
             }
         }
         self.inlet.close(CloseReason::Local);
@@ -147,7 +155,8 @@ impl Keeper {
             _ => {}
         }
         let was_of_use = self.before.replace(counts) != Some(counts) || stood >= STOOD;
-        let is_mute = connection.is_none() && matches!(broken, Broken::Closed) && stood < STOOD;
+        let is_mute =
+            connection.is_none() && matches!(broken, Broken::Closed | Broken::Cut(_)) && stood < STOOD;
         self.mute = if is_mute { self.mute + 1 } else { 0 };
         if self.mute >= MOST_MUTE {
             return Err(Lost::Dial(DialError::Mute));
@@ -167,7 +176,8 @@ impl Keeper {
         }
         let deadline = (self.since + grace).max(now + wait + self.dialler.options.connect.min(grace));
         let _missing = self.watch.lost(Instant::now(), deadline);
-        let (dialler, shared, backoff) = (&self.dialler, &self.shared, &mut self.backoff);
+        let (dialler, shared, backoff, mute) =
+            (&self.dialler, &self.shared, &mut self.backoff, &mut self.mute);
         let attempts = async {
             let mut last = DialError::Io(broken.to_string());
             loop {
@@ -182,6 +192,12 @@ impl Keeper {
                     Err(_) => return Err(Lost::Grace { grace, last }),
                 }
                 tracing::debug!(why = %last, "no connection yet");
+                if connection.is_none() {
+                    *mute = if matches!(last, DialError::Cut(_)) { *mute + 1 } else { 0 };
+                    if *mute >= MOST_MUTE {
+                        return Err(Lost::Dial(DialError::Mute));
+                    }
+                }
                 let left = deadline.saturating_duration_since(Instant::now());
                 wait = backoff.after(&last, left, dialler.options.connect);
             }

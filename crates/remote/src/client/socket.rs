@@ -51,6 +51,9 @@ pub(super) enum Broken {
     /// The server closed it, or something between us and it.
     #[error("the server closed the connection")]
     Closed,
+    /// It was cut before it could be used.
+    #[error("{0}")]
+    Cut(String),
     /// The server said why.
     #[error("the server closed the connection: {0}")]
     Because(String),

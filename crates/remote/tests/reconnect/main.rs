@@ -1,6 +1,8 @@
 //! Connections that are cut again and again: each message arrives once and in order, or it is told that it did not.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "../together/breaker.rs"]
+mod breaker;
 mod cuts;
 mod cutter;
 mod feeds;

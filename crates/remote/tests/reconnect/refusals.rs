@@ -218,45 +218,56 @@ async fn who_is_not_there_or_not_who_it_should_be_is_told_at_once() {
     );
 }
 
-#[tokio::test]
-async fn who_speaks_something_else_is_told_apart() {
+/// Why there is no connection to who says this, and nothing else, on every socket.
+async fn told_apart(scheme: &str, said: &[u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let served = async |said: &[u8]| loop {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        _ = stream.read(&mut [0; 2048]).await;
-        _ = stream.write_all(said).await;
-    };
-    let ends = async |scheme: &str, said: &[u8]| {
-        let asked = async {
-            let Connected { mut link, outcome } =
-                match connect(&format!("{scheme}://{address}").parse().unwrap(), Options::default()).await {
-                    Ok(connected) => connected,
-                    Err(error) => return error.to_string(),
-                };
-            let question = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
-            link.sender.send(question.into()).await.unwrap();
-            assert_eq!(told(&recv(&mut link).await).0, "0");
-            match outcome.wait().await {
-                Err(Lost::Dial(error)) => error.to_string(),
-                other => panic!("{other:?}"),
-            }
-        };
-        tokio::select! {
-            words = asked => words,
-            () = served(said) => unreachable!(),
+    let url = format!("{scheme}://{}", listener.local_addr().unwrap());
+    let served = async {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            _ = stream.read(&mut [0; 2048]).await;
+            _ = stream.write_all(said).await;
         }
     };
+    let asked = async {
+        let Connected { mut link, outcome } = match connect(&url.parse().unwrap(), Options::default()).await {
+            Ok(connected) => connected,
+            Err(error) => return error.to_string(),
+        };
+        let question = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
+        link.sender.send(question.into()).await.unwrap();
+        assert_eq!(told(&recv(&mut link).await).0, "0");
+        match outcome.wait().await {
+            Err(Lost::Dial(error)) => error.to_string(),
+            other => panic!("{other:?}"),
+        }
+    };
+    tokio::select! {
+        words = asked => words,
+        () = served => unreachable!(),
+    }
+}
+
+#[tokio::test]
+async fn who_speaks_something_else_is_told_apart() {
     let line: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32700,\"message\":\"no\"}}\n";
-    for (scheme, said, expected) in [
+    let mute = "hangs up without a word";
+    let cases = [
         ("tcp", b"\x15\x03\x03\x00\x02\x022".as_slice(), "speaks TLS"),
         ("tcp", b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP"),
-        ("tcp", b"", "hangs up without a word"),
         ("ws", line, "does not speak HTTP"),
         ("http", line, "does not speak HTTP"),
-    ] {
-        assert_eq!(ends(scheme, said).await, format!("whoever listens there {expected}"), "{scheme}");
-    }
+        ("tcp", b"", mute),
+        ("ws", b"", mute),
+        ("http", b"", mute),
+        ("wss", b"", mute),
+        ("https", b"", mute),
+    ];
+    // All at once: who hangs up is tried again a few times.
+    let found = cases.map(|(scheme, said, expected)| async move {
+        assert_eq!(told_apart(scheme, said).await, format!("whoever listens there {expected}"), "{scheme}");
+    });
+    futures_util::future::join_all(found).await;
 }
 
 #[tokio::test]

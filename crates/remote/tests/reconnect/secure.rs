@@ -16,6 +16,7 @@ use narrows_remote::tls::TlsFiles;
 use narrows_remote::tokens;
 use serde_json::{Value, json};
 
+use crate::breaker::Breaker;
 use crate::cuts::{ask, initialize, recv};
 use crate::cutter::Cutter;
 
@@ -165,6 +166,27 @@ async fn who_is_vouched_for_is_believed_and_who_is_known_is_let_in() {
     assert!(matches!(nothing, Err(DialError::Ca(_))), "{nothing:?}");
     let plain = first(&format!("ws://localhost:{}/acp", address.port()), Options::default()).await;
     assert!(plain.is_err_and(|error| !error.is_final()), "no TLS where it is wanted");
+}
+
+#[tokio::test]
+async fn a_connection_over_tls_that_is_cut_before_initialize_is_answered_is_made_again() {
+    let place = tempfile::tempdir().unwrap();
+    let at = place.path();
+    if !authorities(at) {
+        println!("skipped: there is no openssl");
+        return;
+    }
+    let address = serve(at, Auth::None);
+    for scheme in ["wss", "https"] {
+        // Before and within the handshake, and behind it.
+        for most in [0, 10, 500, 1200, 1700] {
+            let breaker = Breaker::start(address, 2, most).await;
+            let url = format!("{scheme}://localhost:{}/acp", breaker.address.port());
+            let options = Options { ca: Some(at.join("ca.pem")), ..Options::default() };
+            first(&url, options).await.expect(&url);
+            assert!(breaker.came() > 2 || most > 500, "{scheme} {most}");
+        }
+    }
 }
 
 #[tokio::test]

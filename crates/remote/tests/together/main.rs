@@ -1,7 +1,9 @@
 //! Our client at our front, with a network between them that cuts: everything arrives once and in order.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod begin;
 mod between;
+mod breaker;
 #[expect(dead_code, reason = "the other tests use all of it")]
 #[path = "../reconnect/cutter.rs"]
 mod cutter;
@@ -38,6 +40,8 @@ fn wanted(few: u64) -> u64 {
 #[derive(Default)]
 struct Agent {
     opened: AtomicU64,
+    /// How many connections are at their end.
+    ended: Arc<AtomicU64>,
     asked: Arc<AtomicU64>,
     gate: Arc<Gate>,
     /// What the client has answered.
@@ -66,9 +70,13 @@ impl Backend for Agent {
     fn open(&self, _: Identity, _: usize) -> Opening<'_> {
         self.opened.fetch_add(1, Ordering::Relaxed);
         let (asked, gate, told) = (Arc::clone(&self.asked), Arc::clone(&self.gate), Arc::clone(&self.told));
+        let ended = Arc::clone(&self.ended);
         Box::pin(async move {
             let (ours, theirs) = UnixStream::pair()?;
-            std::thread::spawn(move || act(&theirs, &asked, &gate, &told));
+            std::thread::spawn(move || {
+                act(&theirs, &asked, &gate, &told);
+                ended.fetch_add(1, Ordering::SeqCst);
+            });
             Ok(ours)
         })
     }

@@ -13,10 +13,10 @@ use futures_util::stream::FuturesUnordered;
 use narrows_acp::method;
 use narrows_link::{Inlet, Outlet};
 use narrows_wire::{Code, Frame, Kind, RawId, RpcError, message};
-use reqwest::{Method, Response};
+use reqwest::Response;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::keep::PARTING;
 use super::super::open::Open;
@@ -34,9 +34,6 @@ const MOST: usize = 4096;
 
 /// How long the answers to what is open are waited for once the holder has nothing more to ask.
 const ANSWERS: Duration = Duration::from_secs(2);
-
-/// How long a goodbye may take.
-const GOODBYE: Duration = Duration::from_secs(1);
 
 /// What is done for one session, or for none, one after the other.
 #[derive(Default)]
@@ -193,7 +190,7 @@ impl Talk {
         };
         let begun = tokio::select! {
             biased;
-            begun = self.wire.initialize(frame.bytes().clone(), &reached) => begun?,
+            begun = self.wire.initialize(frame.bytes(), &reached) => begun?,
             // Nobody waits for it any more.
             () = given_up => return Ok(()),
         };
@@ -380,9 +377,7 @@ impl Talk {
     pub(super) async fn leave(&mut self) {
         self.feeds.shutdown().await;
         if let Some(connection) = self.connection.take() {
-            let request = self.wire.request(Method::DELETE, Some(&connection), None);
-            // The server notices sooner or later in any case.
-            let _ = timeout(GOODBYE, request.send()).await;
+            self.wire.end(&connection).await;
         }
     }
 }

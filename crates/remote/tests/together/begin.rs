@@ -1,0 +1,134 @@
+//! A network that breaks before `initialize` is answered.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use narrows_remote::client::{Connected, DialError, Lost, Options, connect};
+use narrows_remote::server::Limits;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+use crate::breaker::Breaker;
+use crate::{PATIENCE, Running, lines, recv, send, start};
+
+/// Begins at `url`, asks one thing, and ends in order.
+async fn converse(url: &str) {
+    let connected = timeout(PATIENCE, connect(&url.parse().unwrap(), Options::default())).await.unwrap();
+    let Connected { mut link, outcome } = connected.expect(url);
+    send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
+    let answer = recv(&mut link).await;
+    assert!(answer.id() == Some(b"1") && answer.error().is_none(), "{url}: {:?}", answer.bytes());
+    send(&link, "2", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;
+    assert_eq!(recv(&mut link).await.id(), Some(&b"2"[..]), "{url}");
+    drop(link);
+    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+}
+
+/// The server, and where it is over each transport.
+async fn served(limits: Limits, scheme: &str) -> (Running, SocketAddr) {
+    let running = start(limits);
+    let address = match scheme {
+        "tcp" | "unix" => lines(running.handle.clone()).await,
+        _ => running.address,
+    };
+    (running, address)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_cut_before_initialize_is_answered_is_made_again() {
+    let directory = tempfile::tempdir().unwrap();
+    for scheme in ["http", "ws", "tcp", "unix"] {
+        // Before anything came, within the head of an answer, and within its body where it has one.
+        for most in [0, 10, 60, 450] {
+            let (_running, server) = served(Limits::default(), scheme).await;
+            let path = directory.path().join(format!("{most}.sock"));
+            let breaker = match scheme {
+                "unix" => Breaker::start_at(&path, server, 3, most),
+                _ => Breaker::start(server, 3, most).await,
+            };
+            let url = match scheme {
+                "unix" => format!("unix:{}", path.display()),
+                "tcp" => format!("tcp://{}", breaker.address),
+                _ => format!("{scheme}://{}/acp", breaker.address),
+            };
+            converse(&url).await;
+            assert!(breaker.came() > 3 || most > 60, "{scheme} {most}");
+        }
+    }
+}
+
+/// It is there as long as any other that is not read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_whose_name_was_lost_on_the_way_ends_by_itself() {
+    let limits = Limits { grace: Duration::from_millis(200), ..Limits::default() };
+    let (running, server) = served(limits, "http").await;
+    let breaker = Breaker::start(server, 2, 0).await;
+    converse(&format!("http://{}/acp", breaker.address)).await;
+    let agent = &running.agent;
+    let ended = async {
+        while agent.ended.load(Ordering::SeqCst) < agent.opened.load(Ordering::SeqCst) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, ended).await.expect("all connections end");
+    assert!(agent.opened.load(Ordering::SeqCst) >= 2, "one was made whose answer was lost");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_whose_answer_was_cut_behind_its_name_is_ended() {
+    // It would be kept for five minutes.
+    let (running, server) = served(Limits::default(), "http").await;
+    let length = {
+        let answer = raw_answer(server).await;
+        answer.find("\r\n\r\n").unwrap() + 6
+    };
+    let breaker = Breaker::start(server, 1, length).await;
+    converse(&format!("http://{}/acp", breaker.address)).await;
+    let agent = &running.agent;
+    // That of the look at the answer stays.
+    let ended = async {
+        while agent.ended.load(Ordering::SeqCst) < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, ended).await.expect("both connections end");
+    assert_eq!(agent.opened.load(Ordering::SeqCst), 3);
+}
+
+/// The answer to `initialize`, as it comes.
+async fn raw_answer(server: SocketAddr) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}"#;
+    let mut stream = tokio::net::TcpStream::connect(server).await.unwrap();
+    let head = format!(
+        "POST /acp HTTP/1.1\r\nhost: {server}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    while !answer.contains("\r\n\r\n") {
+        let mut read = [0; 4096];
+        let count = stream.read(&mut read).await.unwrap();
+        answer.push_str(std::str::from_utf8(&read[..count]).unwrap());
+    }
+    answer
+}
+
+#[tokio::test]
+async fn what_never_was_there_is_told_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    for url in [format!("ws://{address}/acp"), format!("tcp://{address}")] {
+        let refused = connect(&url.parse().unwrap(), Options::default()).await;
+        assert!(matches!(refused, Err(DialError::Refused(_))), "{url}");
+    }
+    let url = format!("http://{address}/acp");
+    let Connected { mut link, outcome } = connect(&url.parse().unwrap(), Options::default()).await.unwrap();
+    send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
+    assert!(recv(&mut link).await.error().is_some());
+    let lost = outcome.wait().await;
+    assert!(matches!(lost, Err(Lost::Dial(DialError::Refused(_)))), "{lost:?}");
+}
