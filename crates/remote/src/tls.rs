@@ -2,7 +2,7 @@
 
 mod subject;
 
-pub use subject::identity;
+pub use subject::{Nameless, identity};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -160,7 +160,18 @@ async fn secure(door: &Door, stream: TcpStream) -> io::Result<(Io, Option<Identi
         }
     };
     let certificates = stream.get_ref().1.peer_certificates();
-    let certificate = certificates.and_then(|chain| chain.first()).and_then(|leaf| tls::identity(leaf));
+    let named = certificates.and_then(|chain| chain.first()).map(|leaf| tls::identity(leaf));
+    let certificate = match named.transpose() {
+        Ok(certificate) => certificate,
+        Err(reason) => {
+            if matches!(door.admits, Admits::Certificates) {
+                let peer =
+                    stream.get_ref().0.peer_addr().map(|peer| peer.ip().to_string()).unwrap_or_default();
+                tracing::warn!(peer, %reason, "a client certificate names no identity: it is refused");
+            }
+            None
+        }
+    };
     Ok((Io::Tls(Box::new(stream)), certificate))
 }
 

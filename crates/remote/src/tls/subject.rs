@@ -1,31 +1,54 @@
-//! Whom a certificate names: the common name of its subject, or else the first of its other names.
+//! Whom a certificate names: the one common name of its subject.
 //!
-//! The certificate has been verified before anybody asks this, so it is well formed; what is not is nobody all the same.
+//! Other names are for hosts and addresses, and an authority that checks those need not check who a person is; so a certificate
+//! without a common name, or with several, names nobody. The certificate has been verified before anybody asks this, so it is well
+//! formed; what is not is nobody all the same.
 
 use crate::identity::{Identity, Proof, is_name};
 
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OID: u8 = 0x06;
-const OCTETS: u8 = 0x04;
 /// The version of a certificate, which old ones leave out.
 const VERSION: u8 = 0xa0;
-const EXTENSIONS: u8 = 0xa3;
 /// UTF8String, PrintableString and IA5String.
 const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
-/// An address of mail, a host name and a URI among the other names.
-const NAMES: [u8; 3] = [0x81, 0x82, 0x86];
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-const OTHER_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 
-/// The identity of a certificate in DER, if it names one that can be used.
-#[must_use]
-pub fn identity(certificate: &[u8]) -> Option<Identity> {
-    let name = names(certificate)?;
-    is_name(&name).then_some(Identity { proof: Proof::Certificate, name, scopes: None })
+/// Why a certificate names nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Nameless {
+    /// It is not understood.
+    #[error("its subject cannot be read")]
+    Broken,
+    /// There is none.
+    #[error("its subject has no common name")]
+    Missing,
+    /// There are several, and others may choose another of them.
+    #[error("its subject has several common names")]
+    Several,
+    /// It goes into logs and files as it is.
+    #[error("its common name is not an identity: letters, digits and . _ - @ + only, at most 64")]
+    Unusable,
 }
 
-fn names(certificate: &[u8]) -> Option<String> {
+/// The identity of a certificate in DER.
+///
+/// # Errors
+/// When it names none that can be used.
+pub fn identity(certificate: &[u8]) -> Result<Identity, Nameless> {
+    let subject = subject(certificate).ok_or(Nameless::Broken)?;
+    let names = common_names(subject).ok_or(Nameless::Broken)?;
+    let (tag, value) = match names[..] {
+        [] => return Err(Nameless::Missing),
+        [name] => name,
+        _ => return Err(Nameless::Several),
+    };
+    let name = text(value).filter(|name| TEXTS.contains(&tag) && is_name(name)).ok_or(Nameless::Unusable)?;
+    Ok(Identity { proof: Proof::Certificate, name, scopes: None })
+}
+
+fn subject(certificate: &[u8]) -> Option<&[u8]> {
     let mut certificate = Der(Der(certificate).tagged(SEQUENCE)?);
     let mut fields = Der(certificate.tagged(SEQUENCE)?);
     if fields.0.first() == Some(&VERSION) {
@@ -35,44 +58,25 @@ fn names(certificate: &[u8]) -> Option<String> {
     for _ in 0..4 {
         fields.next()?;
     }
-    let subject = fields.tagged(SEQUENCE)?;
-    common_name(subject).or_else(|| other_name(fields))
+    fields.tagged(SEQUENCE)
 }
 
-/// The last one, which is the most specific.
-fn common_name(subject: &[u8]) -> Option<String> {
-    let mut found = None;
+/// All common names with their tags; `None` if anything in the subject is not as it should be.
+fn common_names(subject: &[u8]) -> Option<Vec<(u8, &[u8])>> {
+    let mut names = Vec::new();
     let mut sets = Der(subject);
-    while let Some((SET, set)) = sets.next() {
-        let mut attributes = Der(set);
-        while let Some((SEQUENCE, attribute)) = attributes.next() {
-            let mut attribute = Der(attribute);
-            if attribute.tagged(OID)? == COMMON_NAME
-                && let Some((tag, value)) = attribute.next()
-                && TEXTS.contains(&tag)
-            {
-                found = text(value);
+    while !sets.0.is_empty() {
+        let mut attributes = Der(sets.tagged(SET)?);
+        while !attributes.0.is_empty() {
+            let mut attribute = Der(attributes.tagged(SEQUENCE)?);
+            let oid = attribute.tagged(OID)?;
+            let value = attribute.next()?;
+            if oid == COMMON_NAME {
+                names.push(value);
             }
         }
     }
-    found
-}
-
-fn other_name(mut fields: Der<'_>) -> Option<String> {
-    let extensions = std::iter::from_fn(|| fields.next()).find(|(tag, _)| *tag == EXTENSIONS)?.1;
-    let mut extensions = Der(Der(extensions).tagged(SEQUENCE)?);
-    while let Some((SEQUENCE, extension)) = extensions.next() {
-        let mut extension = Der(extension);
-        if extension.tagged(OID)? != OTHER_NAMES {
-            continue;
-        }
-        // A mark whether it is critical may stand between.
-        let value = std::iter::from_fn(|| extension.next()).find(|(tag, _)| *tag == OCTETS)?.1;
-        let mut names = Der(Der(value).tagged(SEQUENCE)?);
-        let first = std::iter::from_fn(|| names.next()).find(|(tag, _)| NAMES.contains(tag))?.1;
-        return text(first);
-    }
-    None
+    Some(names)
 }
 
 fn text(value: &[u8]) -> Option<String> {
@@ -122,54 +126,71 @@ mod tests {
         all
     }
 
+    const OTHER_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
+    const OCTETS: u8 = 0x04;
+    const EXTENSIONS: u8 = 0xa3;
+
     fn certificate(subject: &[(&[u8], u8, &str)], others: &[(u8, &str)], padding: usize) -> Vec<u8> {
         let mut name = Vec::new();
         for (oid, tag, value) in subject {
             name.extend(der(SET, &der(SEQUENCE, &[der(OID, oid), der(*tag, value.as_bytes())].concat())));
         }
+        of_subject(&name, others, padding)
+    }
+
+    fn of_subject(name: &[u8], others: &[(u8, &str)], padding: usize) -> Vec<u8> {
         let mut fields =
             [der(VERSION, &[2]), der(2, &vec![1; padding]), der(SEQUENCE, &[]), der(SEQUENCE, &[])].concat();
         fields.extend(der(SEQUENCE, &[]));
-        fields.extend(der(SEQUENCE, &name));
+        fields.extend(der(SEQUENCE, name));
         fields.extend(der(SEQUENCE, b"\x00\x00"));
         let others: Vec<u8> = others.iter().flat_map(|(tag, value)| der(*tag, value.as_bytes())).collect();
-        let usage =
-            der(SEQUENCE, &[der(OID, &[0x55, 0x1d, 0x0f]), der(1, &[0xff]), der(OCTETS, &[3])].concat());
         let names = der(
             SEQUENCE,
             &[der(OID, OTHER_NAMES), der(1, &[0xff]), der(OCTETS, &der(SEQUENCE, &others))].concat(),
         );
-        fields.extend(der(EXTENSIONS, &der(SEQUENCE, &[usage, names].concat())));
+        fields.extend(der(EXTENSIONS, &der(SEQUENCE, &names)));
         der(SEQUENCE, &[der(SEQUENCE, &fields), der(SEQUENCE, &[])].concat())
     }
 
     #[track_caller]
-    fn check(subject: &[(&[u8], u8, &str)], others: &[(u8, &str)], expected: Option<&str>) {
+    fn check(subject: &[(&[u8], u8, &str)], others: &[(u8, &str)], expected: Result<&str, Nameless>) {
         for padding in [1, 300] {
             let found = identity(&certificate(subject, others, padding));
-            assert_eq!(found.as_ref().map(|identity| &*identity.name), expected);
+            assert_eq!(found.as_ref().map(|identity| &*identity.name).map_err(|why| *why), expected);
         }
     }
 
     #[test]
-    fn names() {
+    fn only_one_common_name_is_an_identity() {
         let organisation: &[u8] = &[0x55, 0x04, 0x0a];
-        check(&[(COMMON_NAME, 0x0c, "laptop")], &[], Some("laptop"));
-        check(
-            &[(organisation, 0x0c, "Us"), (COMMON_NAME, 0x13, "laptop")],
-            &[(0x82, "host")],
-            Some("laptop"),
-        );
-        check(&[(COMMON_NAME, 0x0c, "a"), (COMMON_NAME, 0x0c, "b")], &[], Some("b"));
-        check(
-            &[(organisation, 0x0c, "Us")],
-            &[(0x87, "\x7f\0\0\x01"), (0x81, "me@bus.example")],
-            Some("me@bus.example"),
-        );
-        check(&[], &[(0x82, "host"), (0x82, "other")], Some("host"));
-        check(&[], &[], None);
-        // What cannot be a name is nobody, and not the next best.
-        check(&[(COMMON_NAME, 0x0c, "a\nb")], &[(0x82, "host")], None);
+        let host = &[(0x82, "alice")][..];
+        check(&[(COMMON_NAME, 0x0c, "laptop")], &[], Ok("laptop"));
+        check(&[(organisation, 0x0c, "Us"), (COMMON_NAME, 0x13, "laptop")], host, Ok("laptop"));
+        check(&[], &[], Err(Nameless::Missing));
+        // Hosts, addresses of mail and URIs are names of another kind.
+        check(&[], host, Err(Nameless::Missing));
+        check(&[(organisation, 0x0c, "Us")], &[(0x81, "me@bus.example")], Err(Nameless::Missing));
+        check(&[], &[(0x86, "spiffe://bus.example/alice")], Err(Nameless::Missing));
+        for names in [["a", "b"], ["b", "a"], ["a", "a"]] {
+            check(&names.map(|name| (COMMON_NAME, 0x0c, name)), host, Err(Nameless::Several));
+        }
+        // In an encoding that is not read it is still the second.
+        check(&[(COMMON_NAME, 0x0c, "a"), (COMMON_NAME, 0x1e, "\0b")], host, Err(Nameless::Several));
+        check(&[(COMMON_NAME, 0x1e, "\0a")], host, Err(Nameless::Unusable));
+        check(&[(COMMON_NAME, 0x0c, "a\nb")], host, Err(Nameless::Unusable));
+        check(&[(COMMON_NAME, 0x0c, "")], host, Err(Nameless::Unusable));
+    }
+
+    #[test]
+    fn two_names_in_one_set_are_two_and_what_cannot_be_read_is_nobody() {
+        let named = |name: &str| der(SEQUENCE, &[der(OID, COMMON_NAME), der(0x0c, name.as_bytes())].concat());
+        let both = der(SET, &[named("a"), named("b")].concat());
+        assert_eq!(identity(&of_subject(&both, &[], 1)), Err(Nameless::Several));
+        let odd = [der(SET, &named("a")), der(OID, &named("b"))].concat();
+        assert_eq!(identity(&of_subject(&odd, &[], 1)), Err(Nameless::Broken));
+        let half = [der(SET, &named("a")), vec![SET, 0x20]].concat();
+        assert_eq!(identity(&of_subject(&half, &[], 1)), Err(Nameless::Broken));
     }
 
     proptest! {
