@@ -30,6 +30,7 @@ mod route;
 mod shared;
 mod socket;
 mod strangers;
+mod unfinished;
 mod visit;
 mod websocket;
 
@@ -416,7 +417,8 @@ fn adopt(shared: &Arc<Shared>, adoption: Adoption) {
         Ok(io) => io,
         Err(error) => return tracing::warn!(%error, "a socket that was handed over cannot be used"),
     };
-    let mut socket = Socket::new(io, Codec::lines(limits.max_message), head, limits.idle_timeout, None);
+    let (codec, part) = (Codec::lines(limits.max_message), shared.unfinished.part(&identity));
+    let mut socket = Socket::new(io, codec, head, limits.idle_timeout, None, part);
     let shared = Arc::clone(shared);
     match shared.seats.enter(identity) {
         Some(seat) => {

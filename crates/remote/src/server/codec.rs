@@ -56,6 +56,14 @@ impl Codec {
         }
     }
 
+    /// How much of a message is held that has not come whole.
+    pub(super) fn partial(&self) -> usize {
+        match self {
+            Self::Frames(decoder) => decoder.partial(),
+            Self::Lines(splitter) => splitter.partial(),
+        }
+    }
+
     /// Appends a message.
     #[inline]
     pub(super) fn put(&self, out: &mut Vec<u8>, message: &[u8]) {

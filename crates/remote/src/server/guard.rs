@@ -98,15 +98,15 @@ pub(super) fn caller(
         Admits::Tokens(register) => {
             let now = Instant::now();
             let Some(shown) = token(headers).map(Digest::of) else { return Err(Denied::Unknown) };
-            if let Some(wait) = shared.lockout(|lockout| lockout.locked(peer, &shown, now)) {
-                return Err(Denied::Locked(wait));
-            }
+            // Before anything else: behind a proxy all clients have one address, and a token cannot be guessed.
             let found = register.known().borrow().find(&shown).cloned();
             let Some(identity) = found else {
+                if let Some(wait) = shared.lockout(|lockout| lockout.locked(peer, now)) {
+                    return Err(Denied::Locked(wait));
+                }
                 tell(shared.lockout(|lockout| lockout.failed(peer, now)), peer);
                 return Err(Denied::Unknown);
             };
-            shared.lockout(|lockout| lockout.passed(shown));
             (identity, Credential::Token(shown, register.known().subscribe()))
         }
     };

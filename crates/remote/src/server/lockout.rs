@@ -1,12 +1,10 @@
-//! Who shows wrong tokens too often is not looked at for a while.
+//! Wrong tokens of one address are answered with 429 for a while once there were too many.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
-
-use crate::tokens::Digest;
 
 /// How many addresses are remembered.
 const REMEMBERED: usize = 10_000;
@@ -16,13 +14,11 @@ const FORGETTING: Duration = Duration::from_secs(6);
 
 /// Failures by address, which leak away.
 ///
-/// A token that was good before is looked at also from an address that is locked out: behind a proxy everybody has the same address,
-/// and whoever guesses gains nothing by it.
+/// They concern wrong tokens only: one that is known is never looked up here.
 #[derive(Debug)]
 pub(super) struct Lockout {
     most: u32,
     failures: HashMap<IpAddr, Failures>,
-    trusted: HashSet<Digest>,
     /// When those that are forgotten were last taken out.
     swept: Option<Instant>,
 }
@@ -51,14 +47,11 @@ pub(super) enum Noted {
 impl Lockout {
     /// After `most` failures, none of which is forgotten.
     pub(super) fn new(most: u32) -> Self {
-        Self { most, failures: HashMap::new(), trusted: HashSet::new(), swept: None }
+        Self { most, failures: HashMap::new(), swept: None }
     }
 
-    /// How long this is not looked at; `None` if it is.
-    pub(super) fn locked(&self, address: IpAddr, shown: &Digest, now: Instant) -> Option<Duration> {
-        if self.trusted.contains(shown) {
-            return None;
-        }
+    /// How long `address` is locked out, if it is.
+    pub(super) fn locked(&self, address: IpAddr, now: Instant) -> Option<Duration> {
         let over = self.over(self.failures.get(&network(address))?.left(now));
         (over > 0.0).then(|| FORGETTING.mul_f64(over))
     }
@@ -93,14 +86,6 @@ impl Lockout {
     fn over(&self, count: f64) -> f64 {
         count - f64::from(self.most) + 1.0
     }
-
-    /// A token was good.
-    pub(super) fn passed(&mut self, shown: Digest) {
-        // Bounded by the number of tokens there are; those taken back are few.
-        if self.trusted.len() < REMEMBERED {
-            self.trusted.insert(shown);
-        }
-    }
 }
 
 impl Failures {
@@ -127,19 +112,15 @@ mod tests {
         let mut lockout = Lockout::new(3);
         let (here, there) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
         let now = Instant::now();
-        let (good, bad) = (Digest::of("good"), Digest::of("bad"));
-        lockout.passed(good);
         for _ in 0..3 {
-            assert_eq!(lockout.locked(here, &bad, now), None);
+            assert_eq!(lockout.locked(here, now), None);
             lockout.failed(here, now);
         }
-        assert_eq!(lockout.locked(here, &bad, now), Some(FORGETTING));
-        assert_eq!(lockout.locked(here, &Digest::of("new"), now), Some(FORGETTING));
-        assert_eq!(lockout.locked(here, &good, now), None);
-        assert_eq!(lockout.locked(there, &bad, now), None);
-        assert_eq!(lockout.locked(here, &bad, now + FORGETTING), None);
+        assert_eq!(lockout.locked(here, now), Some(FORGETTING));
+        assert_eq!(lockout.locked(there, now), None);
+        assert_eq!(lockout.locked(here, now + FORGETTING), None);
         lockout.failed(here, now + FORGETTING);
-        assert!(lockout.locked(here, &bad, now + FORGETTING).is_some());
+        assert!(lockout.locked(here, now + FORGETTING).is_some());
     }
 
     #[test]
@@ -156,12 +137,12 @@ mod tests {
     #[test]
     fn a_network_of_version_6_is_one_peer() {
         let mut lockout = Lockout::new(1);
-        let (now, bad) = (Instant::now(), Digest::of("bad"));
+        let now = Instant::now();
         lockout.failed("2001:db8::1".parse().unwrap(), now);
-        assert!(lockout.locked("2001:db8::ffff:1".parse().unwrap(), &bad, now).is_some());
-        assert!(lockout.locked("2001:db8:0:1::1".parse().unwrap(), &bad, now).is_none());
+        assert!(lockout.locked("2001:db8::ffff:1".parse().unwrap(), now).is_some());
+        assert!(lockout.locked("2001:db8:0:1::1".parse().unwrap(), now).is_none());
         lockout.failed("::ffff:192.0.2.1".parse().unwrap(), now);
-        assert!(lockout.locked("192.0.2.1".parse().unwrap(), &bad, now).is_some());
+        assert!(lockout.locked("192.0.2.1".parse().unwrap(), now).is_some());
     }
 
     #[test]

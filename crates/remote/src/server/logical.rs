@@ -221,6 +221,10 @@ async fn finish(shared: &Shared, socket: Socket, end: CarryEnd) {
     match end {
         CarryEnd::Backend => socket.close(GOING, "going away", scratch).await,
         CarryEnd::Socket(SocketEnd::Lost) => {}
+        CarryEnd::Socket(SocketEnd::Crowded) => {
+            shared.refusals.add(Reason::Limit);
+            socket.close(LATER, "too many long messages", scratch).await;
+        }
         CarryEnd::Socket(SocketEnd::Left(code)) => socket.close(code.unwrap_or(1000), "", scratch).await,
         CarryEnd::Socket(SocketEnd::Fault(fault)) => {
             tracing::debug!(%fault, "a client is hung up on");

@@ -19,13 +19,12 @@ use super::exchange::Waits;
 use super::guard::Caller;
 use super::reply::{self, CONNECTION_ID, POST, Refusal, Reply, SESSION_ID};
 use super::shared::Shared;
+use super::unfinished::{FREE, Part};
 use super::visit::{TOO_MANY, channel, is_type, seat, text};
+use crate::identity::Identity;
 
 /// How long an agent may take to begin.
 const BEGINNING: Duration = Duration::from_secs(120);
-
-/// Longer bodies than this wait for a place: there is no other bound on how many come at once.
-const SHORT: usize = 64 << 10;
 
 /// Takes what was posted.
 pub(super) async fn message(
@@ -38,7 +37,8 @@ pub(super) async fn message(
     if !json {
         return Err(reply::refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "only application/json is taken\n"));
     }
-    let body = read(shared, body).await?;
+    // What is held of it is counted until it has gone on.
+    let (body, _part) = read(shared, body, &caller.identity).await?;
     let view = View::parse(&body);
     match view.kind() {
         Kind::Invalid(_) => {
@@ -57,19 +57,23 @@ pub(super) async fn message(
     }
 }
 
-/// All of the body, if it is not too long and does not take too long.
-async fn read(shared: &Shared, body: &mut Incoming) -> Result<Bytes, Refusal> {
+/// All of the body, if it is not too long, does not take too long, and there is room for it.
+async fn read(
+    shared: &Shared,
+    body: &mut Incoming,
+    who: &Identity,
+) -> Result<(Bytes, Option<Part>), Refusal> {
     let too_long = || reply::refusal(StatusCode::PAYLOAD_TOO_LARGE, "the message is too long\n");
     let limit = shared.limits.max_message;
     if body.size_hint().lower() > limit as u64 {
         return Err(too_long());
     }
     let mut whole = BytesMut::new();
-    let mut place = None;
+    let mut part: Option<Part> = None;
     loop {
         match timeout(shared.limits.header_timeout, body.frame()).await {
             Err(_) => return Err(reply::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come\n")),
-            Ok(None) => return Ok(whole.freeze()),
+            Ok(None) => return Ok((whole.freeze(), part)),
             Ok(Some(Err(_))) => {
                 return Err(reply::refusal(StatusCode::BAD_REQUEST, "the body cannot be read\n"));
             }
@@ -78,12 +82,12 @@ async fn read(shared: &Shared, body: &mut Incoming) -> Result<Bytes, Refusal> {
                 if whole.len() + data.len() > limit {
                     return Err(too_long());
                 }
-                if place.is_none() && whole.len() + data.len() > SHORT {
-                    let free = timeout(shared.limits.header_timeout, shared.bodies.acquire()).await;
-                    let Ok(Ok(free)) = free else {
+                let length = whole.len() + data.len();
+                if length > FREE {
+                    let part = part.get_or_insert_with(|| shared.unfinished.part(who));
+                    if timeout(shared.limits.header_timeout, part.grow(length)).await.is_err() {
                         return Err(Refusal::Later(1, "too many long messages\n"));
-                    };
-                    place = Some(free);
+                    }
                 }
                 whole.extend_from_slice(&data);
             }

@@ -20,10 +20,8 @@ use super::lockout::Lockout;
 use super::logical::Resumable;
 use super::refusals::Refusals;
 use super::strangers::Strangers;
+use super::unfinished::Unfinished;
 use super::{Backend, Limits, Served};
-
-/// How many long bodies are read at once.
-const BODIES: usize = 32;
 
 /// One for the whole front.
 pub(super) struct Shared {
@@ -35,8 +33,8 @@ pub(super) struct Shared {
     pub(super) fates: Arc<Fates>,
     pub(super) sockets: Arc<Semaphore>,
     pub(super) strangers: Arc<Strangers>,
-    /// Places for long bodies that are being read.
-    pub(super) bodies: Semaphore,
+    /// What is held of messages that have not come whole.
+    pub(super) unfinished: Arc<Unfinished>,
     lockout: Mutex<Lockout>,
     pub(super) resumable: Resumable,
     channels: Mutex<HashMap<String, Arc<Channel>>>,
@@ -54,7 +52,7 @@ impl Shared {
             strangers: Arc::default(),
             refusals: Refusals::default(),
             fates: Arc::default(),
-            bodies: Semaphore::new(BODIES),
+            unfinished: Unfinished::new(limits.max_message),
             lockout: Mutex::new(Lockout::new(limits.max_failures)),
             resumable: Resumable::default(),
             channels: Mutex::default(),

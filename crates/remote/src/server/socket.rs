@@ -16,6 +16,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::codec::{Codec, Heard};
 use super::io::{Io, Outbox, Scratch};
+use super::unfinished::Part;
 
 /// How much may wait for a client before nothing more is read from it: its pings want answers.
 const MAX_WAITING: usize = 256 << 10;
@@ -32,6 +33,8 @@ pub(super) enum SocketEnd {
     Left(Option<u16>),
     /// The client sent what it may not.
     Fault(Fault),
+    /// There is no room for the rest of its message now.
+    Crowded,
 }
 
 /// A socket and how messages stand on it.
@@ -55,6 +58,8 @@ pub(super) struct Socket {
     tick: Pin<Box<Sleep>>,
     /// Its place among all sockets.
     place: Option<Place>,
+    /// What is held of a message that has not come whole.
+    part: Part,
 }
 
 /// What became of a socket that was to be [left](Socket::leave) to another.
@@ -71,7 +76,14 @@ pub(super) type Place = Arc<OwnedSemaphorePermit>;
 
 impl Socket {
     /// `head` has been read from it already; within `idle` it is noticed that nobody is there.
-    pub(super) fn new(io: Io, codec: Codec, head: Bytes, idle: Duration, place: Option<Place>) -> Self {
+    pub(super) fn new(
+        io: Io,
+        codec: Codec,
+        head: Bytes,
+        idle: Duration,
+        place: Option<Place>,
+        part: Part,
+    ) -> Self {
         Self {
             io,
             codec,
@@ -85,6 +97,7 @@ impl Socket {
             ended: None,
             tick: Box::pin(sleep(idle / 3)),
             place,
+            part,
         }
     }
 
@@ -107,6 +120,7 @@ impl Socket {
                 ended: None,
                 idle,
                 place,
+                part,
                 ..
             } if head.is_empty() && out.is_empty() => {
                 let socket = stream.into_std()?.into();
@@ -115,7 +129,8 @@ impl Socket {
                     Err(Upgraded { socket, decoder, .. }) => {
                         let stream = TcpStream::from_std(socket.into())?;
                         let codec = Codec::Frames(decoder);
-                        Ok(Left::Here(Box::new(Self::new(Io::Tcp(stream), codec, Bytes::new(), idle, place))))
+                        let socket = Self::new(Io::Tcp(stream), codec, Bytes::new(), idle, place, part);
+                        Ok(Left::Here(Box::new(socket)))
                     }
                 }
             }
@@ -186,6 +201,9 @@ impl Socket {
         };
         self.heard = Instant::now();
         self.pings = 0;
+        if !self.part.resize(self.codec.partial()) {
+            end = end.or(Some(SocketEnd::Crowded));
+        }
         self.ended = if count == 0 { Some(SocketEnd::Lost) } else { end };
         Poll::Ready(match self.ended {
             Some(end) if !seen => Err(end),

@@ -13,3 +13,4 @@ mod resumed;
 mod secure;
 mod slow;
 mod sockets;
+mod unfinished;

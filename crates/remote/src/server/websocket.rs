@@ -65,8 +65,9 @@ fn try_upgrade(
         let Ok(parts) = downcast::<TokioIo<Io>>(upgraded) else { return };
         let limits = &shared.limits;
         let codec = Codec::frames(limits.max_message);
+        let part = shared.unfinished.part(guest.identity());
         let socket =
-            Socket::new(parts.io.into_inner(), codec, parts.read_buf, limits.idle_timeout, Some(place));
+            Socket::new(parts.io.into_inner(), codec, parts.read_buf, limits.idle_timeout, Some(place), part);
         // A ping waits behind all that the system holds: over a slow line that must not be long.
         socket.bound();
         logical::serve(shared, socket, guest).await;

@@ -1,0 +1,143 @@
+//! Messages that never come whole, and how much of them is held.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::super::Limits;
+use super::kit::{
+    JSON, LONG, Reader, ask, connect, hear, initialize, listener, quick, start, start_with_token,
+};
+use crate::identity::Identity;
+use crate::tokens;
+
+const MIB: usize = 1 << 20;
+
+fn long() -> Limits {
+    Limits { max_message: 64 * MIB, ..quick() }
+}
+
+/// Posts a body of which `sent` bytes come, and then nothing.
+async fn unfinished(at: SocketAddr, token: &str, sent: usize) -> Reader {
+    let known = format!("Bearer {token}");
+    let length = (60 * MIB).to_string();
+    let headers = [JSON, ("authorization", &*known), ("content-length", &length)];
+    let mut reader = Reader::send(at, "POST", "/acp", &headers, "").await;
+    let piece = vec![b'x'; MIB];
+    let sending = async {
+        for _ in 0..sent / MIB {
+            if reader.stream.get_mut().write_all(&piece).await.is_err() {
+                return;
+            }
+        }
+    };
+    // What is not read any more cannot be sent.
+    _ = tokio::time::timeout(LONG / 4, sending).await;
+    reader
+}
+
+#[tokio::test]
+async fn unfinished_bodies_of_one_identity_are_bounded_and_leave_others_alone() {
+    // A body that stops must not go away by itself before the others are there.
+    let limits = Limits { header_timeout: LONG, ..long() };
+    let (running, file, one) = start_with_token(limits);
+    let two = tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
+    running.handle.reload().unwrap();
+    let at = running.address;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(unfinished(at, &one, 25 * MIB).await);
+    }
+    let bytes = |who: &str| {
+        let part = running.handle.shared.unfinished.part(&Identity {
+            proof: crate::identity::Proof::Token,
+            name: who.to_owned(),
+            scopes: None,
+        });
+        part.held()
+    };
+    assert!(bytes("one") <= 64 * MIB, "{}", bytes("one"));
+    assert!(bytes("one") > 45 * MIB, "{}", bytes("one"));
+    // The other may do as it likes.
+    let known = format!("Bearer {two}");
+    let answer = ask(at, "POST", &[JSON, ("authorization", &known)], &initialize(0)).await;
+    assert_eq!(answer.status, 200);
+    let name = answer.header("acp-connection-id").unwrap().to_owned();
+    let text = "x".repeat(MIB);
+    let message = serde_json::json!({"jsonrpc": "2.0", "method": "_x", "params": {"text": text}}).to_string();
+    let headers = [JSON, ("authorization", &*known), ("acp-connection-id", &*name)];
+    assert_eq!(ask(at, "POST", &headers, &message).await.status, 202);
+    drop(held);
+    let gone = async {
+        while bytes("one") > 0 || bytes("two") > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, gone).await.expect("nothing is held of who has gone");
+}
+
+#[tokio::test]
+async fn a_body_for_which_there_is_no_room_is_refused_and_a_short_one_is_not() {
+    let running = start(listener(), quick());
+    let name = connect(running.address).await;
+    let post = async |length: usize| {
+        let text = "x".repeat(length);
+        let message =
+            serde_json::json!({"jsonrpc": "2.0", "method": "_x", "params": {"text": text}}).to_string();
+        ask(running.address, "POST", &[JSON, ("acp-connection-id", &name)], &message).await.status
+    };
+    assert_eq!(post(100 << 10).await, 202);
+    let mut all = running.handle.shared.unfinished.part(&Identity::local());
+    assert!(all.resize(64 * MIB));
+    assert_eq!(post(100 << 10).await, 429);
+    assert_eq!(post(1 << 10).await, 202);
+    drop(all);
+    assert_eq!(post(100 << 10).await, 202);
+}
+
+/// A WebSocket, byte by byte, on which a message of 60 MiB has begun.
+async fn begun(at: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    let head = format!(
+        "GET /acp HTTP/1.1\r\nhost: {at}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut read = Vec::new();
+    while !read.ends_with(b"\r\n\r\n") {
+        read.push(stream.read_u8().await.unwrap());
+    }
+    let length = (60 * MIB as u64).to_be_bytes();
+    stream.write_all(&[&[0x81, 0xff][..], &length, &[0; 4]].concat()).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn a_web_socket_whose_message_does_not_end_makes_room_when_there_is_none() {
+    let running = start(listener(), long());
+    let mut all = running.handle.shared.unfinished.part(&Identity::local());
+    assert!(all.resize(60 * MIB));
+    let mut stream = begun(running.address).await;
+    let piece = vec![b'x'; MIB];
+    let mut answer = Vec::new();
+    let (mut from, mut to) = stream.split();
+    let sending = async {
+        for _ in 0..10 {
+            // Nobody reads it any more once there is no room.
+            _ = to.write_all(&piece).await;
+        }
+    };
+    let reading = async { from.read_to_end(&mut answer).await };
+    let (_, read) = tokio::join!(sending, tokio::time::timeout(LONG, reading));
+    _ = read.expect("it is hung up on");
+    // A close frame with "try again later".
+    assert_eq!(
+        answer.get(..4).map(|head| (head[0], u16::from_be_bytes([head[2], head[3]]))),
+        Some((0x88, 1013))
+    );
+    // Others of the same identity, whose messages are short, are not concerned.
+    let (mut web, _) = super::kit::web(running.address, &[]).await.unwrap();
+    super::kit::say(&mut web, &serde_json::from_str(&initialize(0)).unwrap()).await;
+    hear(&mut web).await.unwrap();
+}

@@ -1,0 +1,166 @@
+//! How much is held of messages that have not come whole: of all clients, and of each identity.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::identity::Identity;
+
+/// How much there may be of all.
+const ALL: usize = 256 << 20;
+
+/// How much there may be of one identity.
+const EACH: usize = 64 << 20;
+
+/// What every message may have without being counted.
+pub(super) const FREE: usize = 16 << 10;
+
+/// What is held of all messages.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    all: usize,
+    each: usize,
+    held: Mutex<Held>,
+    freed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    bytes: usize,
+    by_identity: HashMap<String, usize>,
+}
+
+impl Unfinished {
+    /// Where the longest message has so many bytes; there is room for one of those in any case.
+    pub(super) fn new(longest: usize) -> Arc<Self> {
+        let each = EACH.max(longest);
+        Arc::new(Self { all: ALL.max(each), each, held: Mutex::default(), freed: Notify::new() })
+    }
+
+    /// A message of `identity`, of which nothing is held yet.
+    pub(super) fn part(self: &Arc<Self>, identity: &Identity) -> Part {
+        Part { of: Arc::clone(self), identity: identity.to_string(), bytes: 0 }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Held) -> T) -> T {
+        act(&mut self.held.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What is held of one message, given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Part {
+    of: Arc<Unfinished>,
+    identity: String,
+    bytes: usize,
+}
+
+impl Part {
+    /// Makes it this long, if there is room for that; else it stays as it is.
+    pub(super) fn resize(&mut self, bytes: usize) -> bool {
+        let bytes = if bytes > FREE { bytes } else { 0 };
+        if bytes == self.bytes {
+            return true;
+        }
+        let Self { of, identity, bytes: before } = self;
+        let done = of.with(|held| {
+            let own = held.by_identity.get(identity.as_str()).copied().unwrap_or_default();
+            let (all, own) = (held.bytes - *before + bytes, own - *before + bytes);
+            if bytes > *before && (all > of.all || own > of.each) {
+                return false;
+            }
+            held.bytes = all;
+            match own {
+                0 => drop(held.by_identity.remove(identity.as_str())),
+                _ => drop(held.by_identity.insert(identity.clone(), own)),
+            }
+            true
+        });
+        if done {
+            let is_less = bytes < *before;
+            *before = bytes;
+            if is_less {
+                of.freed.notify_waiters();
+            }
+        }
+        done
+    }
+
+    /// Makes it this long once there is room for that.
+    pub(super) async fn grow(&mut self, bytes: usize) {
+        let of = Arc::clone(&self.of);
+        loop {
+            let mut freed = std::pin::pin!(of.freed.notified());
+            freed.as_mut().enable();
+            if self.resize(bytes) {
+                return;
+            }
+            freed.await;
+        }
+    }
+}
+
+#[cfg(test)]
+impl Part {
+    /// How much is held of all messages of its identity.
+    pub(super) fn held(&self) -> usize {
+        self.of.with(|held| held.by_identity.get(&self.identity).copied().unwrap_or_default())
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.resize(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::identity::Proof;
+
+    fn named(name: &str) -> Identity {
+        Identity { proof: Proof::Token, name: name.to_owned(), scopes: None }
+    }
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn each_identity_has_its_own_bound_and_all_have_one() {
+        let all = Unfinished::new(16 * MIB);
+        let (mut one, mut other) = (all.part(&named("a")), all.part(&named("a")));
+        assert!(one.resize(60 * MIB) && other.resize(4 * MIB));
+        assert!(!other.resize(5 * MIB) && !one.resize(61 * MIB));
+        assert!(other.resize(FREE), "what is short always has room");
+        assert!(one.resize(64 * MIB));
+        let mut others = ["b", "c", "d"].map(|name| all.part(&named(name)));
+        assert!(others.iter_mut().all(|part| part.resize(64 * MIB)));
+        let mut last = all.part(&named("e"));
+        assert!(!last.resize(MIB) && last.resize(FREE));
+        drop(others);
+        assert!(last.resize(MIB));
+        drop((one, other, last));
+        all.with(|held| assert!(held.bytes == 0 && held.by_identity.is_empty(), "{held:?}"));
+    }
+
+    #[test]
+    fn there_is_room_for_the_longest_message() {
+        let all = Unfinished::new(300 * MIB);
+        assert!(all.part(&named("a")).resize(300 * MIB));
+    }
+
+    #[tokio::test]
+    async fn who_waits_goes_on_when_another_is_done() {
+        let all = Unfinished::new(MIB);
+        let mut one = all.part(&named("a"));
+        assert!(one.resize(64 * MIB));
+        let mut other = all.part(&named("a"));
+        let mut waiting = Box::pin(other.grow(MIB));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        assert!(one.resize(63 * MIB));
+        waiting.await;
+    }
+}
