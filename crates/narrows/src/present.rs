@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::cli::Output;
 use crate::screen::Piece;
-use crate::terminal::{Colour, Style, line, long_line, text as safe_text};
+use crate::terminal::{Colour, Style, line, long_line, plain as plain_text, text as safe_text};
 use ledger::Ledger;
 pub(crate) use ledger::{ANSWER, GATE, Refusal};
 use plan::Plans;
@@ -41,7 +41,9 @@ pub(crate) struct Presenter {
     /// The text of the answer is not shown: it is kept for the end, or something else stands for it.
     quiet: bool,
     /// The text goes to a terminal.
-    make_safe: bool,
+    on_terminal: bool,
+    /// The last piece of the text ended with a carriage return, which may belong to the end of a line.
+    held_return: bool,
     /// Somebody watches stderr.
     watched: bool,
     colour: Colour,
@@ -66,11 +68,11 @@ pub(crate) struct Presenter {
 impl Presenter {
     /// For this format, and for what stdout and stderr are. With a `form` the answer is shown at its end.
     pub(crate) fn new(format: Output, form: bool) -> Self {
-        let keep = format == Output::Json;
         Self {
             format,
             quiet: form && format == Output::Text,
-            make_safe: !keep && std::io::stdout().is_terminal(),
+            on_terminal: std::io::stdout().is_terminal(),
+            held_return: false,
             watched: std::io::stderr().is_terminal(),
             colour: Colour::of_stderr(),
             kept: String::new(),
@@ -264,6 +266,7 @@ impl Presenter {
         if self.format == Output::Json {
             return self.put("\n", pieces);
         }
+        self.held_return = false;
         pieces.push_back(Piece::LineEnd);
         Ok(())
     }
@@ -271,7 +274,10 @@ impl Presenter {
     fn put(&mut self, text: &str, pieces: &mut VecDeque<Piece>) -> Result<(), TooLong> {
         self.line_open = !text.ends_with('\n');
         if self.format != Output::Json {
-            let text = if self.make_safe { safe_text(text) } else { Cow::Borrowed(text) };
+            let text = if self.held_return { Cow::from(format!("\r{text}")) } else { Cow::from(text) };
+            self.held_return = text.ends_with('\r');
+            let text = text.strip_suffix('\r').unwrap_or(&text);
+            let text = if self.on_terminal { safe_text(text) } else { plain_text(text) };
             match pieces.back_mut() {
                 Some(Piece::Text(last)) => last.push_str(&text),
                 _ => pieces.push_back(Piece::Text(text.into_owned())),

@@ -88,6 +88,17 @@ impl Drop for Echo {
 
 /// `text` of a peer, of many lines, safe for a terminal: control characters are shown instead of obeyed.
 pub(crate) fn text(text: &str) -> Cow<'_, str> {
+    shown(text, steers, "")
+}
+
+/// `text` of a peer, of many lines, for a file or a program: it may be shown on a terminal later, so no control character is left in it
+/// but ends of lines and tabs.
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+    shown(text, char::is_control, "\r")
+}
+
+/// `text` with what `steers` written out. `before_end` stands for a carriage return before the end of a line.
+fn shown<'a>(text: &'a str, steers: fn(char) -> bool, before_end: &str) -> Cow<'a, str> {
     if !text.chars().any(|c| !matches!(c, '\n' | '\t') && steers(c)) {
         return Cow::Borrowed(text);
     }
@@ -96,7 +107,7 @@ pub(crate) fn text(text: &str) -> Cow<'_, str> {
     while let Some(c) = rest.next() {
         match c {
             '\n' | '\t' => safe.push(c),
-            '\r' if rest.peek() == Some(&'\n') => {}
+            '\r' if rest.peek() == Some(&'\n') => safe.push_str(before_end),
             c if steers(c) => safe.extend(c.escape_unicode()),
             c => safe.push(c),
         }
@@ -143,6 +154,17 @@ mod tests {
         assert_eq!(text("a\r\nb\rc"), "a\nb\\u{d}c");
         assert_eq!(text("\u{1b}]0;owned\u{7}\u{9b}2J"), "\\u{1b}]0;owned\\u{7}\\u{9b}2J");
         assert_eq!(text("user\u{202e}nimda"), "user\\u{202e}nimda");
+    }
+
+    #[test]
+    fn plain_text_for_a_file_has_no_control_characters() {
+        assert_eq!(plain("a\tb\r\nü\n"), "a\tb\r\nü\n");
+        assert_eq!(
+            plain("\u{1b}[31m\u{7}\u{9b}2J\u{7f}\u{0}a\rb"),
+            "\\u{1b}[31m\\u{7}\\u{9b}2J\\u{7f}\\u{0}a\\u{d}b"
+        );
+        // Marks of direction belong to some languages.
+        assert_eq!(plain("\u{2067}א\u{2069}"), "\u{2067}א\u{2069}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::*;
 fn presenter() -> Presenter {
     // Whatever the tests run in, what they say must not depend on it.
     let presenter = Presenter::new(Output::Text, false);
-    Presenter { make_safe: true, watched: true, colour: Colour::off(), ..presenter }
+    Presenter { on_terminal: true, watched: true, colour: Colour::off(), ..presenter }
 }
 
 fn event(mut event: Value) -> RuntimeEvent {
@@ -61,6 +61,16 @@ fn chunks_run_on_and_messages_do_not() {
     check([text("a\n"), tool("t"), text("b")], "a\n[tool: t {\"a\":1}]b");
     let replaced = json!({"type": "message.replaced", "role": "assistant", "messageId": "1", "text": "xy"});
     check([text("ab"), payload(&replaced), text("z")], "ab\nxy\nz");
+}
+
+#[test]
+fn text_for_a_file_cannot_steer_the_terminal_that_shows_it_later() {
+    let piped = || Presenter { on_terminal: false, ..presenter() };
+    let said = |pieces: &[&str]| shown(piped(), pieces.iter().map(|piece| text(piece)));
+    assert_eq!(said(&["\u{1b}]0;owned\u{7}", "\u{9b}2Jü\tb\n"]), "\\u{1b}]0;owned\\u{7}\\u{9b}2Jü\tb\n");
+    // An end of a line may come in two pieces, and a carriage return alone goes back over what stands there.
+    assert_eq!(said(&["a\r", "\nb\r\n"]), "a\r\nb\r\n");
+    assert_eq!(said(&["good\r", "evil\r"]), "good\\u{d}evil");
 }
 
 #[test]
