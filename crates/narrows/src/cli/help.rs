@@ -117,6 +117,7 @@ pub(super) const BUS_STATUS_CODES: &[(Code, &str)] = &[
     (Code::Success, "the bus has answered"),
     (Code::Agent, "no bus runs, or it does not answer"),
     (Code::Usage, "the arguments are wrong, or several buses run"),
+    (Code::Interrupted, "Ctrl-C was pressed, which is how --watch ends"),
 ];
 
 /// What matters to a bus itself, rather than to its workers.

@@ -48,9 +48,8 @@ pub(super) fn serve(remote: &Remote) -> Result<ExitCode, Failure> {
     if std::io::stdin().is_terminal() {
         // Who has started it by hand would wait for ever.
         output::complain(&format!(
-            "this is what an editor starts and talks to in JSON; to talk to the agent yourself: narrows run --agent {} \
-             \"Hello\" (Ctrl-D ends this)\n",
-            remote.target
+            "this is what an editor starts and talks to in JSON; to talk to the agent yourself: {} (Ctrl-D ends this)\n",
+            remote.invocation()
         ));
     }
     super::block_on(async {

@@ -1,6 +1,7 @@
 //! `narrows fake-agent`: the scripted agent on our own stdin and stdout.
 
 use std::fmt::Write;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use narrows_fake::{Ended, Script};
@@ -13,7 +14,13 @@ use crate::{logging, output};
 /// Plays a script, or tells about the built-in ones.
 pub(super) fn execute(args: &FakeAgent) -> Result<ExitCode, Failure> {
     match (&args.script, &args.print) {
-        (Some(script), _) => play(read(script)?),
+        (Some(script), _) => {
+            let read = read(script)?;
+            if std::io::stdin().is_terminal() {
+                output::complain(&by_hand(script));
+            }
+            play(read)
+        }
         (None, Some(name)) => {
             let source = Script::builtin_source(name).ok_or_else(|| Failure::no_builtin(name))?;
             output::print(source.as_bytes())?;
@@ -34,6 +41,15 @@ fn read(script: &str) -> Result<Script, Failure> {
     let source =
         std::fs::read_to_string(script).map_err(|error| Failure::unreadable_script(script, &error))?;
     Script::parse(&source).map_err(|error| Failure::bad_script(script, &error))
+}
+
+/// What somebody is told who starts it by hand, and would wait for ever.
+fn by_hand(script: &str) -> String {
+    let join = |words: &[&str]| shlex::try_join(words.iter().copied()).unwrap_or_else(|_| words.join(" "));
+    let command = join(&["narrows", "run", "--agent", &join(&["narrows", "fake-agent", script]), "Hello"]);
+    format!(
+        "this is what an editor starts and talks to in JSON; to talk to it yourself: {command} (Ctrl-D ends this)\n"
+    )
 }
 
 fn list() -> String {

@@ -26,6 +26,7 @@ const LONGEST_TOKEN: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Remote {
     pub(crate) target: Target,
+    args: RemoteArgs,
     options: client::Options,
     /// What comes of the connection, once there is one.
     outcome: Mutex<Option<Outcome>>,
@@ -48,7 +49,23 @@ impl Remote {
             grace: args.grace.unwrap_or(usual.grace),
             ..usual
         };
-        Ok(Self { target, options, outcome: Mutex::new(None) })
+        Ok(Self { target, args: args.clone(), options, outcome: Mutex::new(None) })
+    }
+
+    /// The command that asks it something, for a shell.
+    pub(crate) fn invocation(&self) -> String {
+        let RemoteArgs { token_file, token_by: _, ca, cert, key, grace } = &self.args;
+        let files = [("--token-file", token_file), ("--ca", ca), ("--cert", cert), ("--key", key)];
+        let mut words = ["narrows", "run", "--agent"].map(str::to_owned).to_vec();
+        words.push(self.target.to_string());
+        for (flag, path) in files {
+            words.extend(path.iter().flat_map(|path| [flag.to_owned(), path.display().to_string()]));
+        }
+        words.extend(
+            grace.iter().flat_map(|grace| ["--grace".to_owned(), format!("{}ms", grace.as_millis())]),
+        );
+        words.push("Hello".to_owned());
+        shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
     }
 
     /// A link to it.
@@ -177,6 +194,30 @@ mod tests {
         assert!(told(NamedBy::Flag).starts_with("--token-file: "));
         assert!(told(NamedBy::Variable).starts_with("NARROWS_TOKEN_FILE: "));
         assert!(told(NamedBy::Setting).starts_with("`token-file` in [acp]: "));
+    }
+
+    #[test]
+    fn the_command_for_a_shell_has_everything_that_the_agent_is_reached_with() {
+        let place = tempfile::tempdir().unwrap();
+        let token = place.path().join("my token");
+        std::fs::write(&token, "abc").unwrap();
+        let args = RemoteArgs {
+            token_file: Some(token.clone()),
+            ca: Some("ca.pem".into()),
+            cert: Some("it's.pem".into()),
+            key: Some("key".into()),
+            grace: Some(Duration::from_secs(60)),
+            ..RemoteArgs::default()
+        };
+        let remote = Remote::new("wss://bus.example/acp".parse().unwrap(), &args).unwrap();
+        let words = shlex::split(&remote.invocation()).unwrap();
+        let token = token.display().to_string();
+        let expected =
+            ["narrows", "run", "--agent", "wss://bus.example/acp", "--token-file", &token, "--ca", "ca.pem"];
+        assert_eq!(words[..8], expected);
+        assert_eq!(words[8..], ["--cert", "it's.pem", "--key", "key", "--grace", "60000ms", "Hello"]);
+        let plain = Remote::new("ws://127.0.0.1:1/acp".parse().unwrap(), &RemoteArgs::default()).unwrap();
+        assert_eq!(plain.invocation(), "narrows run --agent ws://127.0.0.1:1/acp Hello");
     }
 
     #[test]

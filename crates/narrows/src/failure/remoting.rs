@@ -134,7 +134,7 @@ fn advised(failure: Failure, has_token: bool, error: &DialError) -> Failure {
         DialError::Unauthorized if has_token => failure
             .hint("the token may be of another server, or revoked; `narrows token new NAME --file FILE` makes one there"),
         DialError::Nameless => failure.hint(
-            "it takes who you are from the common name in it, or another name; where it asks for a token as well: --token-file PATH",
+            "it takes your identity from the one common name (CN) in it; where it asks for a token as well: --token-file PATH",
         ),
         DialError::Unanswered(_) => failure.hint("is the port right, and does the agent there start?"),
         DialError::TokenWanted | DialError::Unauthorized => {

@@ -41,6 +41,24 @@ fn who_starts_it_by_hand_is_told_what_it_is_for() {
 }
 
 #[test]
+fn who_starts_a_fake_agent_by_hand_is_told_how_to_talk_to_it() {
+    let place = Place::new();
+    let (mut terminal, keyboard) = terminal();
+    let mut command = place.narrows(["fake-agent", "hello"]);
+    command.stdin(keyboard);
+    let mut running = place.start(command);
+    running.complains(
+        "this is what an editor starts and talks to in JSON; to talk to it yourself: narrows run --agent ",
+    );
+    // Ctrl-D.
+    terminal.write_all(b"\x04").unwrap();
+    assert_eq!(
+        running.told(),
+        "--- stderr ---\n'narrows fake-agent hello' Hello (Ctrl-D ends this)\n--- exit 0 ---\n"
+    );
+}
+
+#[test]
 fn it_ends_in_the_middle_of_a_turn_as_well() {
     let place = Place::new();
     let server = server([Reply::hang()]);
