@@ -273,6 +273,17 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// How much input that is no whole message yet all clients may hold, and how much one identity. With a memory budget it is half of that
+    /// at most.
+    #[must_use]
+    pub fn unfinished(&self) -> (usize, usize) {
+        let all = match self.memory {
+            0 => self.unfinished_input,
+            memory => self.unfinished_input.min(usize::try_from(memory / 2).unwrap_or(usize::MAX)),
+        };
+        (all, all.min(self.unfinished_input_per_identity))
+    }
+
     /// How old it may be that a session was last known to be used, before its next use is written down.
     #[must_use]
     pub(crate) fn owner_refresh(expiry: Duration) -> Duration {

@@ -110,9 +110,14 @@ pub enum Auth {
 pub struct Limits {
     /// The longest message of a client.
     pub max_message: usize,
+    /// How much of messages that have not come whole is held, of all clients and of one identity. Each has room for one message in any
+    /// case.
+    pub unfinished: usize,
+    /// See [`Self::unfinished`].
+    pub unfinished_per_identity: usize,
     /// How long a client may take for the head of its first request, and for each part of a body.
     pub header_timeout: Duration,
-    /// Within which time it is noticed that nobody is there, or nobody reads.
+    /// Within which time it is noticed that nobody is there, or nobody reads, and how long a WebSocket may have no message at all.
     pub idle_timeout: Duration,
     /// How many sockets there may be. For one more the oldest goes on which nobody has shown who they are; if there is none, it
     /// waits.
@@ -135,6 +140,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_message: 16 << 20,
+            unfinished: 256 << 20,
+            unfinished_per_identity: 64 << 20,
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(45),
             max_sockets: 16_384,

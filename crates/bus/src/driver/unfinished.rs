@@ -3,14 +3,13 @@
 
 use narrows_wire::{Code, Piece, RpcError};
 
-use crate::config::Limits;
 use crate::core::{Client, Time};
 
 use super::framed::Cutter;
 use super::{About, Brain, Driver};
 
-/// The part of its memory budget that the bus uses for unfinished input at most, and once memory is short.
-const PART: (u64, u64) = (2, 8);
+/// The part of its memory budget that the bus uses for unfinished input once memory is short.
+const PART: u64 = 8;
 
 impl Cutter {
     /// How many bytes of an unfinished message are held.
@@ -21,15 +20,6 @@ impl Cutter {
             Self::Frames(decoder) => decoder.partial(),
         }
     }
-}
-
-/// How much all clients may hold, and how much one identity.
-fn allowed(limits: &Limits) -> (usize, usize) {
-    let all = match limits.memory {
-        0 => limits.unfinished_input,
-        memory => limits.unfinished_input.min(usize::try_from(memory / PART.0).unwrap_or(usize::MAX)),
-    };
-    (all, all.min(limits.unfinished_input_per_identity))
 }
 
 impl<B: Brain> Driver<B> {
@@ -48,7 +38,7 @@ impl<B: Brain> Driver<B> {
     }
 
     fn limit_unfinished(&mut self, now: Time, account: u32) {
-        let (all, one) = allowed(&self.limits);
+        let (all, one) = self.limits.unfinished();
         if self.ports.accounts.unfinished_of(account) > one {
             self.give_up_longest(now, Some(account), one);
         }
@@ -59,7 +49,7 @@ impl<B: Brain> Driver<B> {
 
     /// Memory is short: little may be unfinished, and nothing for long.
     pub(super) fn relieve(&mut self, now: Time) {
-        let most = usize::try_from(self.limits.memory / PART.1).unwrap_or(usize::MAX);
+        let most = usize::try_from(self.limits.memory / PART).unwrap_or(usize::MAX);
         if self.ports.accounts.unfinished > most {
             self.give_up_longest(now, None, most);
         }
@@ -129,13 +119,13 @@ impl<B: Brain> Driver<B> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::config::Limits;
 
     #[test]
     fn a_memory_budget_limits_unfinished_input_too() {
         let limits = Limits::default();
-        assert_eq!(allowed(&limits), (256 << 20, 64 << 20));
-        assert_eq!(allowed(&Limits { memory: 128 << 20, ..limits.clone() }), (64 << 20, 64 << 20));
-        assert_eq!(allowed(&Limits { memory: 32 << 20, ..limits }), (16 << 20, 16 << 20));
+        assert_eq!(limits.unfinished(), (256 << 20, 64 << 20));
+        assert_eq!(Limits { memory: 128 << 20, ..limits.clone() }.unfinished(), (64 << 20, 64 << 20));
+        assert_eq!(Limits { memory: 32 << 20, ..limits }.unfinished(), (16 << 20, 16 << 20));
     }
 }

@@ -48,8 +48,11 @@ pub(super) fn limits(limits: &config::Limits) -> Limits {
         0 => u32::MAX,
         rate => u32::try_from(rate).unwrap_or(u32::MAX),
     };
+    let (unfinished, unfinished_per_identity) = limits.unfinished();
     Limits {
         max_message: limits.max_line,
+        unfinished,
+        unfinished_per_identity,
         header_timeout: limits.header_timeout,
         idle_timeout: limits.idle_timeout,
         max_sockets: limits.max_connections,

@@ -8,7 +8,7 @@ use std::task::Poll;
 use bytes::Bytes;
 use narrows_wire::{Code, RpcError, View, message};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Served;
 use super::carry::{CarryEnd, Line};
@@ -77,13 +77,18 @@ impl std::fmt::Debug for Attach {
 /// Serves a socket until it, the client or the backend is at its end.
 pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Guest) {
     let first = tokio::select! {
-        first = first(&mut socket, &shared.scratch) => first,
+        first = timeout(shared.limits.idle_timeout, first(&mut socket, &shared.scratch)) => first,
         () = shared.stopping() => return socket.close(GOING, "going away", &shared.scratch).await,
         () = guest.revoked() => return socket.close(UNKNOWN, "not authorised", &shared.scratch).await,
     };
     let messages = match first {
-        Ok(messages) => messages,
-        Err(end) => return finish(&shared, socket, CarryEnd::Socket(end)).await,
+        Ok(Ok(messages)) => messages,
+        // A socket that is there and of no use takes the place of another.
+        Err(_) => {
+            shared.refusals.add(Reason::Frame);
+            return socket.close(REFUSED, "no message came", &shared.scratch).await;
+        }
+        Ok(Err(end)) => return finish(&shared, socket, CarryEnd::Socket(end)).await,
     };
     let Some(opening) = messages.first().cloned() else { return };
     let view = View::parse(&opening);

@@ -52,7 +52,7 @@ impl Shared {
             strangers: Arc::default(),
             refusals: Refusals::default(),
             fates: Arc::default(),
-            unfinished: Unfinished::new(limits.max_message),
+            unfinished: Unfinished::new(&limits),
             lockout: Mutex::new(Lockout::new(limits.max_failures)),
             resumable: Resumable::default(),
             channels: Mutex::default(),

@@ -5,13 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
+use super::Limits;
 use crate::identity::Identity;
-
-/// How much there may be of all.
-const ALL: usize = 256 << 20;
-
-/// How much there may be of one identity.
-const EACH: usize = 64 << 20;
 
 /// What every message may have without being counted.
 pub(super) const FREE: usize = 16 << 10;
@@ -32,10 +27,11 @@ struct Held {
 }
 
 impl Unfinished {
-    /// Where the longest message has so many bytes; there is room for one of those in any case.
-    pub(super) fn new(longest: usize) -> Arc<Self> {
-        let each = EACH.max(longest);
-        Arc::new(Self { all: ALL.max(each), each, held: Mutex::default(), freed: Notify::new() })
+    /// As much as `limits` say.
+    pub(super) fn new(limits: &Limits) -> Arc<Self> {
+        let each = limits.unfinished_per_identity.max(limits.max_message);
+        let all = limits.unfinished.max(each);
+        Arc::new(Self { all, each, held: Mutex::default(), freed: Notify::new() })
     }
 
     /// A message of `identity`, of which nothing is held yet.
@@ -128,9 +124,13 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
+    fn of(max_message: usize) -> Arc<Unfinished> {
+        Unfinished::new(&Limits { max_message, ..Limits::default() })
+    }
+
     #[test]
     fn each_identity_has_its_own_bound_and_all_have_one() {
-        let all = Unfinished::new(16 * MIB);
+        let all = of(16 * MIB);
         let (mut one, mut other) = (all.part(&named("a")), all.part(&named("a")));
         assert!(one.resize(60 * MIB) && other.resize(4 * MIB));
         assert!(!other.resize(5 * MIB) && !one.resize(61 * MIB));
@@ -148,13 +148,13 @@ mod tests {
 
     #[test]
     fn there_is_room_for_the_longest_message() {
-        let all = Unfinished::new(300 * MIB);
+        let all = of(300 * MIB);
         assert!(all.part(&named("a")).resize(300 * MIB));
     }
 
     #[tokio::test]
     async fn who_waits_goes_on_when_another_is_done() {
-        let all = Unfinished::new(MIB);
+        let all = of(MIB);
         let mut one = all.part(&named("a"));
         assert!(one.resize(64 * MIB));
         let mut other = all.part(&named("a"));

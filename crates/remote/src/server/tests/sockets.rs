@@ -172,9 +172,26 @@ async fn a_message_that_comes_with_the_upgrade_is_not_lost() {
 }
 
 #[tokio::test]
+async fn a_web_socket_that_carries_no_message_is_closed_though_it_answers_pings() {
+    let running = start(listener(), Limits { max_connections_per_identity: 1, ..quick() });
+    let (mut silent, _) = web(running.address, &[]).await.unwrap();
+    assert_eq!(web(running.address, &[]).await.err(), Some(429), "it has the only place");
+    // Reading it answers pings.
+    assert_eq!(hear(&mut silent).await, Err(1008));
+    let again = async {
+        while web(running.address, &[]).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, again).await.expect("its place is free");
+}
+
+#[tokio::test]
 async fn who_answers_pings_stays_and_who_does_not_is_gone() {
     let running = start(listener(), quick());
     let (mut alive, _) = web(running.address, &[]).await.unwrap();
+    say(&mut alive, &prompt(0, 0)).await;
+    assert_eq!(hear(&mut alive).await.unwrap()["id"], 0);
     // Pings are answered while it is read.
     let pings = async {
         let mut count = 0;
