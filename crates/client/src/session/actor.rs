@@ -56,6 +56,8 @@ pub(super) struct Actor {
     /// What was lost of the agent's messages, as far as it was told.
     pub(super) losses: Losses,
     pub(super) run: Option<Active>,
+    /// When the session was opened, until its first prompt is sent.
+    pub(super) opened: Option<Instant>,
     /// Requests that are being answered.
     pub(super) tasks: JoinSet<Option<Settled>>,
     /// The requests for permission that wait for their answers, by their names.
@@ -110,6 +112,7 @@ impl Actor {
             hosting,
             losses,
             run: None,
+            opened: Some(Instant::now()),
             tasks: JoinSet::new(),
             held: BTreeMap::new(),
             noted: BTreeSet::new(),

@@ -1,6 +1,7 @@
 //! The course of a run: how it begins, what the agent answers, and how it ends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use narrows_acp::Version;
 use narrows_acp::method::SESSION_PROMPT;
@@ -12,7 +13,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::active::{Active, GivingUp, Why};
 use super::actor::{Actor, now_ms};
@@ -27,6 +28,12 @@ use crate::run::{Canceller, Events, RunHandle, RunRequest};
 use crate::runtime::Shared;
 use crate::structured::Form;
 use crate::turn::Turn;
+
+/// How long an agent must be silent after it has opened a session before its first prompt is sent.
+const QUIET: Duration = Duration::from_millis(3);
+
+/// How long the first prompt waits for that at most.
+const MOST_GREETING: Duration = Duration::from_millis(30);
 
 impl Actor {
     /// Starts a run.
@@ -105,6 +112,7 @@ impl Actor {
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }
+        self.greeted().await;
         let now = now_ms();
         for item in std::iter::from_fn(|| self.inbox.try_recv()).take(HELD).collect::<Vec<_>>() {
             match item {
@@ -114,6 +122,25 @@ impl Actor {
             }
         }
         self.flush();
+    }
+
+    /// Takes what the agent says right behind the answer that opened the session, which may still be on its way when the
+    /// first prompt is to be sent. Our own agent says nothing there.
+    async fn greeted(&mut self) {
+        let Some(opened) = self.opened.take() else { return };
+        if self.shared.known.info.as_ref().is_some_and(|info| info.name == "narrows") {
+            return;
+        }
+        let latest = opened + MOST_GREETING;
+        let mut until = opened + QUIET;
+        while let Ok(Some(item)) = timeout_at(until.min(latest), self.inbox.recv()).await {
+            match item {
+                Item::Notification(frame) => self.notification(&frame, now_ms()),
+                Item::Request(request) => self.request(request),
+                Item::Answer(_) => {}
+            }
+            until = Instant::now() + QUIET;
+        }
     }
 
     /// Tells which MCP servers that run here have failed, each once.

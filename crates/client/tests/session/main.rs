@@ -11,4 +11,5 @@ mod permission;
 mod runs;
 mod sdk;
 mod unknown;
+mod usage;
 mod waiting;

@@ -1,0 +1,57 @@
+//! What a turn took, whichever way the agent reports it.
+
+use narrows_acp::Version;
+use narrows_client::{Counted, RunRequest};
+use narrows_link::{Link, memory};
+use narrows_policy::Access;
+use narrows_rpc::{Item, Request};
+use serde_json::json;
+
+use crate::common::Stage;
+
+/// An agent of this name that reports 104 tokens in and 19 out for each turn, or totals of the session.
+async fn reporting(link: Link, name: &'static str, is_total: bool) {
+    let (_peer, mut inbox) = narrows_rpc::start(link, narrows_rpc::Options::agent(|_| true));
+    let mut prompts = 0;
+    while let Some(item) = inbox.recv().await {
+        let Item::Request(Request { frame, responder }) = item else { continue };
+        let answer = match frame.method().as_deref() {
+            Some("initialize") => {
+                json!({"protocolVersion": 1, "agentInfo": {"name": name, "version": "1"}})
+            }
+            Some("session/prompt") => {
+                prompts += 1;
+                let times = if is_total { prompts } else { 1 };
+                let usage = json!({"inputTokens": 104 * times, "outputTokens": 19 * times, "totalTokens": 123 * times});
+                json!({"stopReason": "end_turn", "usage": usage})
+            }
+            _ => json!({"sessionId": "s"}),
+        };
+        responder.respond(&answer);
+    }
+}
+
+#[tokio::test]
+async fn every_turn_has_its_own_usage_whichever_way_the_agent_reports_it() {
+    for (name, is_total, counted) in [
+        ("OpenCode", false, Counted::Detect),
+        ("@zed-industries/codex-acp", false, Counted::Detect),
+        ("unknown", false, Counted::Detect),
+        ("unknown", false, Counted::Turn),
+        ("unknown", true, Counted::Detect),
+        ("narrows", true, Counted::Detect),
+        ("OpenCode", true, Counted::Session),
+    ] {
+        let (link, far) = memory::pair(&narrows_link::Options::default());
+        let mut stage = Stage::new(Version::V1, Access::Medium);
+        stage.agent.counted = counted;
+        let driven = stage.open_on(link, tokio::spawn(reporting(far, name, is_total))).await;
+        for turn in 1..=3 {
+            let result = driven.session.run(RunRequest::text("Go")).await.expect("a run").result().await;
+            let usage = result.usage.expect("the agent reports it");
+            let took = (usage.input_tokens, usage.output_tokens, usage.total_tokens);
+            assert_eq!(took, (Some(104), Some(19), Some(123)), "{name} {is_total} {counted:?} turn {turn}");
+        }
+        driven.leave().await;
+    }
+}
