@@ -44,6 +44,9 @@ pub(crate) fn complain_briefly(text: String) {
 /// Prints what clap has to say: the help, the version, or what is wrong with the arguments.
 /// Programs that read stdout get the errors there as well, in the form `errors`.
 pub(crate) fn clap_says(answer: &clap::Error, errors: Option<ErrorFormat>) -> ExitCode {
+    if !answer.use_stderr() && narrows_process::stdout_was_closed() {
+        return Code::OutputClosed.exit();
+    }
     let printed = answer.print();
     if answer.use_stderr() {
         if let Some(errors) = errors {

@@ -8,7 +8,7 @@ use narrows_model::{Effort, Provider};
 use narrows_remote::client::Target;
 
 use super::agents::{AgentEntry, WrongAgents, agent};
-use super::error::Origin;
+use super::error::{ConfigError, Origin};
 use super::layer::{Header, Hidden, Key, Layer, Proxy};
 use super::read::{Node, Read, Source, Table};
 use crate::cli::{Errors, NamedBy, RemoteArgs, target, value};
@@ -80,6 +80,8 @@ pub(crate) struct File {
     pub(crate) pace: Option<Duration>,
     /// The endpoints, in the order of the file.
     pub(crate) endpoints: Vec<Entry>,
+    /// What is wrong with one of them: an error for those who use endpoints, and nobody else.
+    pub(crate) wrong_endpoint: Option<ConfigError>,
     /// The limits of a turn.
     pub(crate) limits: Limits,
     /// How long what may take behind a gate, where it is not the usual.
@@ -158,13 +160,15 @@ impl Paths<'_> {
 
 fn file(table: &Table<'_>, paths: Paths<'_>) -> Read<File> {
     table.only(TOP)?;
-    let endpoints = match table.get("endpoint") {
-        Some(node) => {
-            node.table()?.entries().into_iter().map(|entry| endpoint(entry, paths)).collect::<Read<_>>()?
-        }
-        None => Vec::new(),
+    let (endpoints, wrong_endpoint) = match table.get("endpoint").map(|node| endpoints(node, paths)) {
+        Some(Ok(endpoints)) => (endpoints, None),
+        Some(Err(error)) => (Vec::new(), Some(error)),
+        None => (Vec::new(), None),
     };
-    let default = table.read("default", |node| chosen(node, &endpoints))?;
+    let default = match wrong_endpoint {
+        Some(_) => None,
+        None => table.read("default", |node| chosen(node, &endpoints))?,
+    };
     let (agents, wrong_agents) = table.read("agents", |node| agents(node, paths))?.unwrap_or_default();
     Ok(File {
         default,
@@ -179,7 +183,12 @@ fn file(table: &Table<'_>, paths: Paths<'_>) -> Read<File> {
         wrong_agents,
         acp: table.read("acp", |node| acp(node, paths))?.unwrap_or_default(),
         endpoints,
+        wrong_endpoint,
     })
+}
+
+fn endpoints(node: Node<'_>, paths: Paths<'_>) -> Read<Vec<Entry>> {
+    node.table()?.entries().into_iter().map(|entry| endpoint(entry, paths)).collect()
 }
 
 /// The name of one of the endpoints.

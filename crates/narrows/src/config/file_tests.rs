@@ -11,7 +11,8 @@ use toml::{Table as Toml, Value};
 use super::*;
 
 fn parse(text: &str) -> Read<File> {
-    File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))
+    let mut file = File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))?;
+    file.wrong_endpoint.take().map_or(Ok(file), Err)
 }
 
 #[track_caller]
@@ -101,6 +102,7 @@ tool-timeout = "1m"
         },
         agents: Vec::new(),
         wrong_agents: Vec::new(),
+        wrong_endpoint: None,
         acp: Acp::default(),
     };
     assert_eq!(file, expected);

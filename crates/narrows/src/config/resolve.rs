@@ -79,6 +79,9 @@ pub(crate) fn resolve(
     variables: &Variables,
 ) -> Result<Resolved, ConfigError> {
     let file = file.unwrap_or_default();
+    if let Some(error) = file.wrong_endpoint {
+        return Err(error);
+    }
     let mut warnings = Vec::new();
     let mut entries = file.endpoints;
     let first = first(&flags.model, file.default.as_deref(), &mut entries, variables, &mut warnings)?;

@@ -77,6 +77,18 @@ fn an_agent_with_wrong_settings_stops_only_those_who_name_it() {
 }
 
 #[test]
+fn an_endpoint_with_wrong_settings_stops_only_the_built_in_agent() {
+    let place = place();
+    let config = std::fs::read_to_string(place.path().join("c.toml")).unwrap();
+    place.file("c.toml", &format!("{config}[endpoint.a]\nbase-ulr = 'http://h'\n"));
+    assert_eq!(run(&place, "echo", &["Hi"]), "Hi\n--- exit 0 ---\n");
+    assert_eq!(run(&place, "narrows fake-agent echo", &["Hi"]), "Hi\n--- exit 0 ---\n");
+    let told = run(&place, "built-in", &["Hi"]);
+    assert!(told.contains("c.toml:7: there is no setting `base-ulr` in [endpoint.a]"), "{told}");
+    assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
+}
+
+#[test]
 fn a_file_that_narrows_toml_names_is_told_with_its_line() {
     let place = Place::new();
     place.file("c.toml", "[agents.careful]\ncommand = 'narrows fake-agent echo'\npolicy = 'careful.toml'\n");
