@@ -84,28 +84,26 @@ pub(crate) async fn begin(
     let mut early = Vec::new();
     let mut requests = Vec::new();
     let mut snapshot = Snapshot::default();
+    let mut replay = Replay {
+        shared: &shared,
+        mapper: &mut mapper,
+        events: &mut early,
+        requests: &mut requests,
+        snapshot: &mut snapshot,
+        log_in: config.log_in,
+    };
     let (id, inbox) = match &beginning {
         Beginning::Resume(id) => {
             let mut inbox =
                 shared.peer.session(id).map_err(|error| failed(Problem::Invalid(error.to_string())))?;
-            mapper.set_session(id);
-            mapper.set_replay(true);
-            let mut replay = Replay {
-                shared: &shared,
-                mapper: &mut mapper,
-                events: &mut early,
-                requests: &mut requests,
-                snapshot: &mut snapshot,
-                log_in: config.log_in,
-            };
+            replay.mapper.set_session(id);
+            replay.mapper.set_replay(true);
             let mut answer = replay.resume(&mut inbox, stage, method, &params).await;
             // Some announce what they do not have.
             if method == SESSION_RESUME && shared.known.can.load && answer.as_ref().is_err_and(is_unknown) {
                 answer = replay.resume(&mut inbox, stage, SESSION_LOAD, &params).await;
             }
-            let answer = answer?;
-            mapper.set_replay(false);
-            snapshot.opened(&answer);
+            replay.snapshot.opened(&answer?);
             (id.clone(), inbox)
         }
         Beginning::New | Beginning::Fork(_) => {
@@ -117,29 +115,23 @@ pub(crate) async fn begin(
                 .peer
                 .session(&id)
                 .map_err(|_| failed(Problem::Malformed(format!("the session {id:?} was opened before"))))?;
-            mapper.set_session(&id);
-            let is_fork = matches!(beginning, Beginning::Fork(_));
-            if !is_fork {
-                snapshot.opened(&answer);
-            }
-            mapper.set_replay(is_fork);
-            let mut replay = Replay {
-                shared: &shared,
-                mapper: &mut mapper,
-                events: &mut early,
-                requests: &mut requests,
-                snapshot: &mut snapshot,
-                log_in: false,
-            };
-            replay.take_held(&mut inbox);
-            mapper.set_replay(false);
-            if is_fork {
+            replay.mapper.set_session(&id);
+            match &beginning {
                 // The history may name settings that were changed since; the answer has those that hold now.
-                snapshot.opened(&answer);
+                Beginning::Fork(_) => {
+                    replay.mapper.set_replay(true);
+                    replay.take_held(&mut inbox);
+                    replay.snapshot.opened(&answer);
+                }
+                _ => {
+                    replay.snapshot.opened(&answer);
+                    replay.take_held(&mut inbox);
+                }
             }
             (id, inbox)
         }
     };
+    mapper.set_replay(false);
     let strays = shared.lobby.enter(&id);
     drop(opening);
     let id: Arc<str> = id.into();
