@@ -138,7 +138,8 @@ fn a_bus_that_is_stopping_tells_newcomers_so() {
     let listeners = ["--listen", "ws://127.0.0.1:0/acp", "--listen", "tcp://127.0.0.1:0"];
     let bus = Bus::start(&home, &[&listeners[..], &["--", NARROWS, "fake-agent", "slow"]].concat());
     let running = place.start(place.narrows(["run", "--agent", &bus.at[0], "--grace", "200ms", "go"]));
-    bus.wait_for(|state| state["sessions"] == 1);
+    // Its turn, for which the bus waits.
+    bus.wait_for(|state| state["sessions"] == 1 && state["pending"] == 1);
     bus.signal(Signal::TERM);
     home.wait_for(|| bus.page("/ready").contains("the bus is stopping"));
     let web = bus.at[0].clone();
