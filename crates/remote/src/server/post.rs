@@ -11,7 +11,7 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use narrows_acp::method::{self, METHODS, Scope, Side};
 use narrows_wire::{Code, Kind, RpcError, View, message as write};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::channel::{Channel, SendFault};
 use super::codec;
@@ -19,7 +19,7 @@ use super::exchange::Waits;
 use super::guard::Caller;
 use super::reply::{self, CONNECTION_ID, POST, Refusal, Reply, SESSION_ID};
 use super::shared::Shared;
-use super::unfinished::{FREE, Part};
+use super::unfinished::{FREE, Part, time_for};
 use super::visit::{TOO_MANY, channel, is_type, seat, text};
 use crate::identity::Identity;
 
@@ -70,8 +70,13 @@ async fn read(
     }
     let mut whole = BytesMut::new();
     let mut part: Option<Part> = None;
+    let each = shared.limits.header_timeout;
+    let expected = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(limit);
+    let last = Instant::now() + each + time_for(expected);
+    // For all the time in which there is no room for it.
+    let mut patience = each;
     loop {
-        match timeout(shared.limits.header_timeout, body.frame()).await {
+        match timeout_at(last.min(Instant::now() + each), body.frame()).await {
             Err(_) => return Err(reply::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come\n")),
             Ok(None) => return Ok((whole.freeze(), part)),
             Ok(Some(Err(_))) => {
@@ -85,9 +90,11 @@ async fn read(
                 let length = whole.len() + data.len();
                 if length > FREE {
                     let part = part.get_or_insert_with(|| shared.unfinished.part(who));
-                    if timeout(shared.limits.header_timeout, part.grow(length)).await.is_err() {
+                    let began = Instant::now();
+                    if timeout(patience, part.grow(length)).await.is_err() {
                         return Err(Refusal::Later(1, "too many long messages\n"));
                     }
+                    patience = patience.saturating_sub(began.elapsed());
                 }
                 whole.extend_from_slice(&data);
             }

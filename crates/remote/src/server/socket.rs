@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::codec::{Codec, Heard};
 use super::io::{Io, Outbox, Scratch};
-use super::unfinished::Part;
+use super::unfinished::{FREE, Part, time_for};
 
 /// How much may wait for a client before nothing more is read from it: its pings want answers.
 const MAX_WAITING: usize = 256 << 10;
@@ -60,6 +60,8 @@ pub(super) struct Socket {
     place: Option<Place>,
     /// What is held of a message that has not come whole.
     part: Part,
+    /// When that began to be counted, when there last was more of it, and how much it was then.
+    unfinished: Option<(Instant, Instant, usize)>,
 }
 
 /// What became of a socket that was to be [left](Socket::leave) to another.
@@ -98,6 +100,7 @@ impl Socket {
             tick: Box::pin(sleep(idle / 3)),
             place,
             part,
+            unfinished: None,
         }
     }
 
@@ -201,9 +204,16 @@ impl Socket {
         };
         self.heard = Instant::now();
         self.pings = 0;
-        if !self.part.resize(self.codec.partial()) {
+        let partial = self.codec.partial();
+        if !self.part.resize(partial) {
             end = end.or(Some(SocketEnd::Crowded));
         }
+        self.unfinished = match self.unfinished {
+            _ if partial <= FREE => None,
+            Some((since, grew, before)) if partial == before => Some((since, grew, before)),
+            Some((since, ..)) => Some((since, self.heard, partial)),
+            None => Some((self.heard, self.heard, partial)),
+        };
         self.ended = if count == 0 { Some(SocketEnd::Lost) } else { end };
         Poll::Ready(match self.ended {
             Some(end) if !seen => Err(end),
@@ -255,6 +265,12 @@ impl Socket {
             let third = self.idle / 3;
             if self.stuck.is_some_and(|since| now.duration_since(since) >= self.idle) {
                 return Poll::Ready(SocketEnd::Lost);
+            }
+            if let Some((since, grew, bytes)) = self.unfinished
+                && (now.duration_since(grew) >= self.idle
+                    || now.duration_since(since) >= self.idle + time_for(bytes))
+            {
+                return Poll::Ready(SocketEnd::Crowded);
             }
             let mut next = self.heard + third * (self.pings + 1);
             if !self.codec.has_pings() {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -10,6 +11,14 @@ use crate::identity::Identity;
 
 /// What every message may have without being counted.
 pub(super) const FREE: usize = 16 << 10;
+
+/// How many bytes a second of a message that is counted have to come, on the whole.
+const SLOWEST: u64 = 64 << 10;
+
+/// How long a message of so many bytes may take, beyond the time in which every part of it has to come.
+pub(super) fn time_for(bytes: usize) -> Duration {
+    Duration::from_secs(bytes as u64 / SLOWEST)
+}
 
 /// What is held of all messages.
 #[derive(Debug)]

@@ -2,8 +2,12 @@
 
 use std::net::SocketAddr;
 
+use futures_util::SinkExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use super::super::Limits;
 use super::kit::{
@@ -94,6 +98,18 @@ async fn a_body_for_which_there_is_no_room_is_refused_and_a_short_one_is_not() {
     assert_eq!(post(1 << 10).await, 202);
     drop(all);
     assert_eq!(post(100 << 10).await, 202);
+}
+
+#[tokio::test]
+async fn a_message_of_which_nothing_more_comes_ends_its_web_socket_though_that_answers_pings() {
+    let running = start(listener(), quick());
+    let (mut web, _) = super::kit::web(running.address, &[]).await.unwrap();
+    super::kit::say(&mut web, &serde_json::from_str(&initialize(0)).unwrap()).await;
+    hear(&mut web).await.unwrap();
+    let begun = Frame::message(vec![b'x'; 100 << 10], OpCode::Data(Data::Text), false);
+    web.send(Message::Frame(begun)).await.unwrap();
+    // Reading it answers pings.
+    assert_eq!(hear(&mut web).await, Err(1013));
 }
 
 /// A WebSocket, byte by byte, on which a message of 60 MiB has begun.
