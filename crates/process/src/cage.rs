@@ -42,6 +42,8 @@ pub(crate) enum CagePlan<'a> {
     Landlock {
         ruleset: BorrowedFd<'a>,
         filter: &'a [sys::Instruction],
+        /// Installed too if there is no IPC namespace.
+        no_system_v: &'a [sys::Instruction],
         view: Option<ViewPlan<'a>>,
         /// Where the listener of its own network goes, if it has one.
         gateway: Option<BorrowedFd<'a>>,
@@ -106,7 +108,7 @@ impl<'a> CagePlan<'a> {
     pub(crate) fn enter(self, cwd: Option<&CStr>) -> Result<(), Errno> {
         match self {
             Self::None => Ok(()),
-            Self::Landlock { ruleset, filter, view, gateway } => {
+            Self::Landlock { ruleset, filter, no_system_v, view, gateway } => {
                 let powers = capabilities(None)?.permitted;
                 // Once Landlock holds, nothing can be mounted any more.
                 if let Some(view) = view {
@@ -116,10 +118,13 @@ impl<'a> CagePlan<'a> {
                         chdir(cwd)?;
                     }
                 }
+                // Not every kernel has IPC namespaces.
+                let has_own_ipc = view.is_some() && sys::unshare(UnshareFlags::NEWIPC).is_ok();
                 set_no_new_privs(true)?;
                 sys::landlock_restrict(ruleset)?;
                 drop_capabilities(powers)?;
-                sys::install_filter(filter)
+                sys::install_filter(filter)?;
+                if has_own_ipc { Ok(()) } else { sys::install_filter(no_system_v) }
             }
             Self::Launcher { options, filter } => {
                 fcntl_setfd(options, FdFlags::empty())?;

@@ -20,7 +20,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::getuid;
 
-use self::filter::Families;
+use self::filter::{Families, Pids};
 use self::mounts::{Mounts, Right};
 use self::scratch::Scratch;
 use self::secrets::Hidden;
@@ -43,7 +43,8 @@ const PROBE_STATUS: i32 = 42;
 /// before that, one on disk stays until another sandbox is made there.
 ///
 /// It cannot open sockets to services of this machine (`AF_UNIX`), because these act for everybody outside the
-/// sandbox; pairs of sockets work. It gains no privileges: set-user-id programs run as who starts them, and root has
+/// sandbox; pairs of stream sockets work. With the network it reaches what listens on TCP and UDP ports of this machine. It
+/// cannot act on processes outside (limits, priorities, scheduling, memory, System V IPC). It gains no privileges: set-user-id programs run as who starts them, and root has
 /// only its powers over files.
 ///
 /// Under bubblewrap `argv[0]` is the path of the program, a program that a signal ended has the status 128 and the
@@ -285,13 +286,21 @@ pub(crate) enum Cage {
     /// The worker confines itself before its exec.
     Landlock {
         ruleset: OwnedFd,
-        filter: Vec<Instruction>,
+        filters: Box<Filters>,
         scratch: Scratch,
         mounts: Option<Mounts>,
         gateway: Option<Gateway>,
     },
     /// The worker executes a launcher, which reads these.
     Launcher { options: OwnedFd, filter: OwnedFd },
+}
+
+/// What judges the worker's system calls.
+#[derive(Debug)]
+pub(crate) struct Filters {
+    pub(crate) main: Vec<Instruction>,
+    /// For a worker that gets no IPC namespace.
+    pub(crate) no_system_v: Vec<Instruction>,
 }
 
 /// The two ends of what a listener comes through: the worker's, and ours.
@@ -417,14 +426,12 @@ impl Sandbox {
             }
         };
         let ruleset = above_stdio(ruleset).map_err(setup("keep the Landlock ruleset"))?;
-        let families = match (self.gateway, self.network) {
-            (true, _) => Families::OwnNetwork,
-            (false, true) => Families::Network,
-            (false, false) => Families::None,
-        };
+        let families = if network { Families::Internet } else { Families::None };
+        let filters =
+            Filters { main: filter::program(families, Pids::Own), no_system_v: filter::no_system_v() };
         let gateway =
             self.gateway.then(Gateway::new).transpose().map_err(setup("make a gateway for the sandbox"))?;
-        Ok(Cage::Landlock { ruleset, filter: filter::program(families), scratch, mounts, gateway })
+        Ok(Cage::Landlock { ruleset, filters: Box::new(filters), scratch, mounts, gateway })
     }
 
     fn mechanism(&self) -> &Mechanism {
@@ -447,8 +454,9 @@ impl Sandbox {
         let protected = places::protected(&self.protected, writable);
         let private: Vec<&str> =
             bubblewrap::PRIVATE.into_iter().filter(|path| Path::new(path).is_dir()).collect();
-        let families = if self.network { Families::Network } else { Families::OwnNetwork };
-        let filter = descriptor(&filter::bytes(&filter::program(families)))?;
+        // Also without the network: then it has one of its own with nothing in it.
+        let filter = filter::program(Families::Internet, Pids::Namespace);
+        let filter = descriptor(&filter::bytes(&filter))?;
         let system = pieces.map(|_| view::system()).unwrap_or_default();
         let view = bubblewrap::View {
             pieces: pieces.map(|Pieces { mounts, hidden }| (&*system, &**hidden, &**mounts)),

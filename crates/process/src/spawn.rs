@@ -236,12 +236,16 @@ const SLACK: usize = 512 << 10;
 fn plan_cage<'a>(arena: &'a Arena, cage: Option<&'a Cage>) -> io::Result<CagePlan<'a>> {
     Ok(match cage {
         None => CagePlan::None,
-        Some(Cage::Landlock { ruleset, filter, mounts, gateway, .. }) => {
-            let copy = arena.zeroed(filter.len())?;
-            copy.copy_from_slice(filter);
+        Some(Cage::Landlock { ruleset, filters, mounts, gateway, .. }) => {
+            let copied = |filter: &[sys::Instruction]| -> io::Result<&'a [sys::Instruction]> {
+                let copy = arena.zeroed(filter.len())?;
+                copy.copy_from_slice(filter);
+                Ok(copy)
+            };
             let view = mounts.as_ref().map(|mounts| mounts.plan(arena)).transpose()?;
             let gateway = gateway.as_ref().map(|gateway| gateway.worker.as_fd());
-            CagePlan::Landlock { ruleset: ruleset.as_fd(), filter: copy, view, gateway }
+            let (filter, no_system_v) = (copied(&filters.main)?, copied(&filters.no_system_v)?);
+            CagePlan::Landlock { ruleset: ruleset.as_fd(), filter, no_system_v, view, gateway }
         }
         Some(Cage::Launcher { options, filter }) => {
             CagePlan::Launcher { options: options.as_fd(), filter: filter.as_fd() }

@@ -1,51 +1,34 @@
-//! The system calls that a sandboxed process is refused: Landlock knows paths and TCP ports, and no other sockets.
+//! The system calls that a sandboxed process is refused: Landlock knows paths, TCP ports and signals, and neither other
+//! sockets nor the other calls by which a process acts on one outside.
 //!
-//! The program is a classic BPF program for seccomp. It decides by the number of the call and the family of the
-//! socket, which is all it can see.
+//! The program is a classic BPF program for seccomp. It decides by the number of the call and the lower halves of its
+//! arguments: families, types, process ids and commands are 32 bits wide, and the kernel looks at nothing else.
+
+mod calls;
 
 use core::mem::offset_of;
 
+use self::calls::{CALLS, Calls, Rule};
 use crate::sys::Instruction;
 
 const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
 const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const JUMP_IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 /// For sockets: what a system says that does not let everybody have every socket.
 const DENIED: u32 = libc::SECCOMP_RET_ERRNO | libc::EACCES as u32;
+/// For calls that act on other processes, or on the whole machine.
+const FORBIDDEN: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 /// For calls that programs know how to do without.
 const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
-/// The same number on every processor.
-const IO_URING_SETUP: u32 = 425;
-
-/// The way one kind of program calls the kernel, of which a processor may have two.
-struct Calls {
-    arch: u32,
-    socket: u32,
-    /// Every socket call in one, with its arguments out of sight.
-    socketcall: Option<u32>,
-    /// From here on the numbers mean another kind of program.
-    foreign_from: Option<u32>,
-}
-
-#[cfg(target_arch = "x86_64")]
-const CALLS: &[Calls] = &[
-    Calls { arch: 0xc000_003e, socket: 41, socketcall: None, foreign_from: Some(0x4000_0000) },
-    Calls { arch: 0x4000_0003, socket: 359, socketcall: Some(102), foreign_from: None },
-];
-#[cfg(target_arch = "aarch64")]
-const CALLS: &[Calls] = &[
-    Calls { arch: 0xc000_00b7, socket: 198, socketcall: None, foreign_from: None },
-    Calls { arch: 0x4000_0028, socket: 281, socketcall: Some(102), foreign_from: None },
-];
-#[cfg(target_arch = "riscv64")]
-const CALLS: &[Calls] = &[Calls { arch: 0xc000_00f3, socket: 198, socketcall: None, foreign_from: None }];
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
-const CALLS: &[Calls] = &[];
+/// The part of a socket's type that is not flags.
+const SOCKET_TYPE_MASK: u32 = 0xf;
 
 /// Whether there is a filter for this processor.
 pub(crate) const KNOWN: bool = !CALLS.is_empty();
@@ -53,57 +36,132 @@ pub(crate) const KNOWN: bool = !CALLS.is_empty();
 /// The families of sockets a process may have.
 ///
 /// Never `AF_UNIX`: behind such a socket stands a service of this machine, which starts programs (systemd) or
-/// containers (docker) for whoever asks, outside the sandbox. Pairs of connected sockets are not affected.
+/// containers (docker) for whoever asks, outside the sandbox. Pairs of connected stream sockets are accepted, because
+/// these stay connected to each other; a datagram socket of a pair can send to any other. Never `AF_VSOCK` and other
+/// ways to neighbors of this machine either. Of netlink only the routing protocol, which the C library needs to
+/// resolve names: by others processes reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Families {
-    /// Whatever is not of this machine.
-    Network,
-    /// Internet sockets, because the process has a network of its own with nothing in it.
-    OwnNetwork,
+    /// Internet sockets, of this machine's network or of one of its own.
+    Internet,
     /// No sockets.
     None,
 }
 
+/// The process ids that a process may name to act on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pids {
+    /// Its own, as `0`.
+    Own,
+    /// Every id it can name, because it has a PID namespace in which others have none.
+    Namespace,
+}
+
 /// The filter, ready for the kernel.
-pub(crate) fn program(families: Families) -> Vec<Instruction> {
+pub(crate) fn program(families: Families, pids: Pids) -> Vec<Instruction> {
+    assemble(|rule| match rule {
+        Rule::Refused => Some(vec![end(FORBIDDEN)]),
+        Rule::Absent => Some(vec![end(ABSENT)]),
+        Rule::Socket => Some(sockets(families)),
+        Rule::Pair => Some(pairs()),
+        Rule::OwnProcess if pids == Pids::Own => Some(own_process()),
+        Rule::OwnOf(kind) if pids == Pids::Own => Some(own_of(kind)),
+        Rule::Commands(commands) => Some(without(commands)),
+        Rule::OwnProcess | Rule::OwnOf(_) | Rule::SystemV => None,
+    })
+}
+
+/// A second filter, for a process without an IPC namespace of its own: whoever knows an id or a key could use System V
+/// queues, semaphores and memory of all processes of this user.
+pub(crate) fn no_system_v() -> Vec<Instruction> {
+    assemble(|rule| (rule == Rule::SystemV).then(|| vec![end(FORBIDDEN)]))
+}
+
+/// A program in which every call for which there is a `body` is judged by it, and others are allowed. A body starts
+/// with the call's number loaded, and ends with a verdict.
+fn assemble(body: impl Fn(Rule) -> Option<Vec<Instruction>>) -> Vec<Instruction> {
     let mut program = vec![load(offset_of!(libc::seccomp_data, arch))];
     for calls in CALLS {
-        let block = block(calls, families);
-        // Well below the 255 that a jump can span.
-        program.push(jump(JUMP_IF_EQUAL, calls.arch, 0, block.len() as u8));
+        let block = block(calls, &body);
+        // Too far for a conditional jump, which spans 255 instructions.
+        let skip = Instruction { code: JUMP, jt: 0, jf: 0, k: block.len() as u32 };
+        program.extend([jump(JUMP_IF_EQUAL, calls.arch, 1, 0), skip]);
         program.extend(block);
     }
     program.push(end(KILL));
     program
 }
 
-fn block(calls: &Calls, families: Families) -> Vec<Instruction> {
+fn block(calls: &Calls, body: impl Fn(Rule) -> Option<Vec<Instruction>>) -> Vec<Instruction> {
     let mut block = vec![load(offset_of!(libc::seccomp_data, nr))];
     if let Some(first) = calls.foreign_from {
         block.extend([jump(JUMP_IF_AT_LEAST, first, 0, 1), end(ABSENT)]);
     }
-    // A ring makes sockets without the call.
-    block.extend(when(IO_URING_SETUP, ABSENT));
-    if let Some(socketcall) = calls.socketcall {
-        block.extend(when(socketcall, DENIED));
+    for (number, rule) in calls.rules() {
+        if let Some(body) = body(rule) {
+            block.push(jump(JUMP_IF_EQUAL, number, 0, body.len() as u8));
+            block.extend(body);
+        }
     }
-    block.extend([jump(JUMP_IF_EQUAL, calls.socket, 1, 0), end(ALLOW)]);
-    // The kernel looks at the lower half only, which comes first on every processor above.
-    block.push(load(offset_of!(libc::seccomp_data, args)));
-    let (named, verdict, otherwise): (&[i32], _, _) = match families {
-        Families::Network => (&[libc::AF_UNIX], DENIED, ALLOW),
-        Families::OwnNetwork => (&[libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK], ALLOW, DENIED),
-        Families::None => (&[], ALLOW, DENIED),
-    };
-    for family in named {
-        block.extend(when(family.cast_unsigned(), verdict));
-    }
-    block.push(end(otherwise));
+    block.push(end(ALLOW));
     block
+}
+
+fn sockets(families: Families) -> Vec<Instruction> {
+    if families == Families::None {
+        return vec![end(DENIED)];
+    }
+    let mut body = vec![argument(0)];
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        body.extend(when(family.cast_unsigned(), ALLOW));
+    }
+    let protocol = [argument(2), jump(JUMP_IF_EQUAL, libc::NETLINK_ROUTE.cast_unsigned(), 0, 1), end(ALLOW)];
+    body.push(jump(JUMP_IF_EQUAL, libc::AF_NETLINK.cast_unsigned(), 0, protocol.len() as u8));
+    body.extend(protocol);
+    body.push(end(DENIED));
+    body
+}
+
+fn pairs() -> Vec<Instruction> {
+    let mut body = vec![argument(0), jump(JUMP_IF_EQUAL, libc::AF_UNIX.cast_unsigned(), 1, 0), end(DENIED)];
+    body.extend([argument(1), Instruction { code: AND, jt: 0, jf: 0, k: SOCKET_TYPE_MASK }]);
+    for kind in [libc::SOCK_STREAM, libc::SOCK_SEQPACKET] {
+        body.extend(when(kind.cast_unsigned(), ALLOW));
+    }
+    body.push(end(DENIED));
+    body
+}
+
+fn own_process() -> Vec<Instruction> {
+    let mut body = vec![argument(0)];
+    body.extend(when(0, ALLOW));
+    body.push(end(FORBIDDEN));
+    body
+}
+
+fn own_of(kind: u32) -> Vec<Instruction> {
+    let mut body = vec![argument(0), jump(JUMP_IF_EQUAL, kind, 1, 0), end(FORBIDDEN), argument(1)];
+    body.extend(when(0, ALLOW));
+    body.push(end(FORBIDDEN));
+    body
+}
+
+fn without(commands: &[u32]) -> Vec<Instruction> {
+    let mut body = vec![argument(1)];
+    for command in commands {
+        body.extend(when(*command, FORBIDDEN));
+    }
+    body.push(end(ALLOW));
+    body
 }
 
 fn when(value: u32, verdict: u32) -> [Instruction; 2] {
     [jump(JUMP_IF_EQUAL, value, 0, 1), end(verdict)]
+}
+
+/// Loads the lower half of an argument, which comes first on every processor there is a filter for.
+fn argument(index: usize) -> Instruction {
+    load(offset_of!(libc::seccomp_data, args) + index * size_of::<u64>())
 }
 
 fn load(offset: usize) -> Instruction {
@@ -134,7 +192,7 @@ mod tests {
     use super::*;
 
     /// What the kernel would do with a call.
-    fn run(program: &[Instruction], arch: u32, number: u32, first: u64) -> u32 {
+    fn run(program: &[Instruction], arch: u32, number: u32, arguments: [u64; 3]) -> u32 {
         let (mut at, mut value) = (0, 0);
         loop {
             let Instruction { code, jt, jf, k } = program[at];
@@ -143,7 +201,9 @@ mod tests {
             match code {
                 LOAD_WORD if k == 0 => value = number,
                 LOAD_WORD if k == 4 => value = arch,
-                LOAD_WORD if k == 16 => value = first as u32,
+                LOAD_WORD if matches!(k, 16 | 24 | 32) => value = arguments[k as usize / 8 - 2] as u32,
+                AND => value &= k,
+                JUMP => at += k as usize,
                 JUMP_IF_EQUAL => branch(value == k),
                 JUMP_IF_AT_LEAST => branch(value >= k),
                 RETURN => return k,
@@ -152,50 +212,112 @@ mod tests {
         }
     }
 
-    #[test]
-    fn sockets_are_judged_by_family() {
-        let [unix, inet, inet6, netlink, packet, vsock] =
-            [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK];
-        for (families, allowed) in [
-            (Families::Network, &[inet, inet6, netlink, packet, vsock][..]),
-            (Families::OwnNetwork, &[inet, inet6, netlink]),
-            (Families::None, &[]),
-        ] {
-            let program = program(families);
-            for family in [unix, inet, inet6, netlink, packet, vsock] {
-                let expected = if allowed.contains(&family) { ALLOW } else { DENIED };
-                for calls in CALLS {
-                    let family = family.cast_unsigned().into();
-                    assert_eq!(run(&program, calls.arch, calls.socket, family), expected, "{family}");
-                    // The upper half means nothing to the kernel.
-                    assert_eq!(run(&program, calls.arch, calls.socket, family | 1 << 40), expected);
+    /// The verdicts of a filter about one kind of call, in every kind of program. The upper halves of arguments mean
+    /// nothing to the kernel.
+    #[track_caller]
+    fn check(program: &[Instruction], kind: Rule, arguments: [u32; 3], expected: u32) {
+        for calls in CALLS {
+            for (number, _) in calls.rules().filter(|(_, rule)| *rule == kind) {
+                for upper in [0, 1 << 40] {
+                    let arguments = arguments.map(|argument| u64::from(argument) | upper);
+                    let verdict = run(program, calls.arch, number, arguments);
+                    assert_eq!(verdict, expected, "{number} {arguments:x?}");
                 }
             }
         }
     }
 
     #[test]
-    fn side_doors_are_closed_and_the_rest_is_open() {
-        let program = program(Families::Network);
-        for calls in CALLS {
-            assert_eq!(run(&program, calls.arch, IO_URING_SETUP, 0), ABSENT);
-            for number in [0, 1, calls.socket - 1, calls.socket + 1, 400, 600] {
-                assert_eq!(run(&program, calls.arch, number, 1), ALLOW, "{number}");
-            }
-            if let Some(number) = calls.socketcall {
-                assert_eq!(run(&program, calls.arch, number, 1), DENIED);
-            }
-            if let Some(first) = calls.foreign_from {
-                assert_eq!(run(&program, calls.arch, first | calls.socket, 1), ABSENT);
+    fn sockets_are_judged_by_family_and_netlink_by_protocol() {
+        let [internet, none] = [Families::Internet, Families::None].map(|it| program(it, Pids::Own));
+        for family in 0..50 {
+            let is_internet = [libc::AF_INET, libc::AF_INET6].contains(&family);
+            for protocol in [0, 2, 4, 11, 15, 16] {
+                let is_allowed = is_internet || (family == libc::AF_NETLINK && protocol == 0);
+                let call = [family.cast_unsigned(), 2, protocol];
+                check(&internet, Rule::Socket, call, if is_allowed { ALLOW } else { DENIED });
+                check(&none, Rule::Socket, call, DENIED);
             }
         }
-        assert_eq!(run(&program, 0x1234, 41, 2), KILL);
     }
 
     #[test]
-    fn the_first_kind_of_program_is_our_own() {
-        assert_eq!(CALLS.first().map(|calls| i64::from(calls.socket)), Some(libc::SYS_socket));
-        assert_eq!(i64::from(IO_URING_SETUP), libc::SYS_io_uring_setup);
+    fn only_unix_pairs_that_stay_connected_can_be_made() {
+        for families in [Families::Internet, Families::None] {
+            let program = program(families, Pids::Namespace);
+            for flags in [0, libc::SOCK_CLOEXEC, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK] {
+                for family in 0..50 {
+                    for kind in 0..16 {
+                        let is_allowed = family == libc::AF_UNIX
+                            && [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].contains(&kind);
+                        let call = [family, kind | flags, 0].map(i32::cast_unsigned);
+                        check(&program, Rule::Pair, call, if is_allowed { ALLOW } else { DENIED });
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_acts_on_no_other_unless_it_has_names_only_for_its_own() {
+        let [own, namespace] = [Pids::Own, Pids::Namespace].map(|pids| program(Families::Internet, pids));
+        for pid in [0, 1, 4711, u32::MAX] {
+            let expected = if pid == 0 { ALLOW } else { FORBIDDEN };
+            check(&own, Rule::OwnProcess, [pid, 7, 0], expected);
+            check(&namespace, Rule::OwnProcess, [pid, 7, 0], ALLOW);
+            for (kind, allowed) in [(0, 0), (1, 1)].map(|(kind, which)| (Rule::OwnOf(kind), which)) {
+                for which in 0..4 {
+                    let is_own = which == allowed && pid == 0;
+                    check(&own, kind, [which, pid, 0], if is_own { ALLOW } else { FORBIDDEN });
+                    check(&namespace, kind, [which, pid, 0], ALLOW);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn calls_that_are_refused_are_refused_whatever_their_arguments() {
+        for program in [program(Families::Internet, Pids::Namespace), program(Families::None, Pids::Own)] {
+            for arguments in [[0; 3], [1; 3], [u32::MAX; 3]] {
+                check(&program, Rule::Refused, arguments, FORBIDDEN);
+                check(&program, Rule::Absent, arguments, ABSENT);
+                check(&program, Rule::SystemV, arguments, ALLOW);
+                check(&no_system_v(), Rule::SystemV, arguments, FORBIDDEN);
+                check(&no_system_v(), Rule::Refused, arguments, ALLOW);
+            }
+        }
+    }
+
+    #[test]
+    fn input_cannot_be_put_into_terminals_nor_leases_taken() {
+        let program = program(Families::Internet, Pids::Namespace);
+        for calls in CALLS {
+            for (number, rule) in calls.rules() {
+                let Rule::Commands(commands) = rule else { continue };
+                for command in 0..0x6000 {
+                    let expected = if commands.contains(&command) { FORBIDDEN } else { ALLOW };
+                    assert_eq!(run(&program, calls.arch, number, [0, command.into(), 0]), expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_rule_names_is_allowed_and_foreign_programs_are_not() {
+        for program in [program(Families::None, Pids::Own), no_system_v()] {
+            for calls in CALLS {
+                let named: Vec<u32> = calls.rules().map(|(number, _)| number).collect();
+                for number in (0..600).filter(|number| !named.contains(number)) {
+                    assert_eq!(run(&program, calls.arch, number, [1; 3]), ALLOW, "{number}");
+                }
+                if let Some(first) = calls.foreign_from {
+                    for number in [0, 41, 53, 302] {
+                        assert_eq!(run(&program, calls.arch, first | number, [1; 3]), ABSENT);
+                    }
+                }
+            }
+            assert_eq!(run(&program, 0x1234, 41, [2; 3]), KILL);
+        }
     }
 
     #[test]

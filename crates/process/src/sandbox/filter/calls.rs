@@ -1,0 +1,229 @@
+//! The system calls that the filter judges, and their numbers for every kind of program.
+
+/// How a call is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Refused with `EPERM`.
+    Refused,
+    /// Refused with `ENOSYS`, for calls that programs know how to do without.
+    Absent,
+    /// `socket`: by family, and netlink by protocol.
+    Socket,
+    /// `socketpair`: only unix pairs that cannot be connected to anything else.
+    Pair,
+    /// The first argument is a process id, and only the caller's own process (`0`) is accepted.
+    OwnProcess,
+    /// The first argument says what the second is: only this kind, and only the caller's own (`0`).
+    OwnOf(u32),
+    /// The second argument is a command, and these are refused.
+    Commands(&'static [u32]),
+    /// System V IPC, where the tree has no IPC namespace of its own.
+    SystemV,
+}
+
+/// Numbers of one call: x86_64, i386, the numbering shared by aarch64 and riscv64, 32-bit ARM.
+type Numbers = [Option<u32>; 4];
+
+const fn all(number: u32) -> Numbers {
+    [Some(number); 4]
+}
+
+const fn on(x86_64: u32, i386: u32, generic: u32, arm: u32) -> Numbers {
+    [Some(x86_64), Some(i386), Some(generic), Some(arm)]
+}
+
+/// Calls that only 32-bit programs have.
+const fn on_32_bit(i386: u32, arm: u32) -> Numbers {
+    [None, Some(i386), None, Some(arm)]
+}
+
+/// Inserts input into a terminal.
+const TIOCSTI: u32 = 0x5412;
+/// The console's selection buffer, which can be pasted.
+const TIOCLINUX: u32 = 0x541c;
+/// `PRIO_PROCESS`.
+const PRIORITY_OF_PROCESS: u32 = 0;
+/// `IOPRIO_WHO_PROCESS`.
+const IO_PRIORITY_OF_PROCESS: u32 = 1;
+
+/// All calls that are not simply allowed.
+///
+/// Calls that the kernel guards like `ptrace` (`process_vm_readv`, `kcmp` and others) are missing: Landlock lets a
+/// process trace only within its own sandbox. Signals are missing too: a filter cannot tell whose a process id is;
+/// Landlock can, since version 6.
+const RULES: &[(Rule, Numbers)] = &[
+    (Rule::Socket, on(41, 359, 198, 281)),
+    (Rule::Pair, on(53, 360, 199, 288)),
+    // socketcall: every socket call in one, with its arguments out of sight.
+    (Rule::Refused, on_32_bit(102, 102)),
+    // io_uring_setup: a ring makes sockets without the call.
+    (Rule::Absent, all(425)),
+    // prlimit64
+    (Rule::OwnProcess, on(302, 340, 261, 369)),
+    // sched_setaffinity, sched_setscheduler, sched_setparam, sched_setattr
+    (Rule::OwnProcess, on(203, 241, 122, 241)),
+    (Rule::OwnProcess, on(144, 156, 119, 156)),
+    (Rule::OwnProcess, on(142, 154, 118, 154)),
+    (Rule::OwnProcess, on(314, 351, 274, 380)),
+    // migrate_pages, move_pages, get_robust_list
+    (Rule::OwnProcess, on(256, 294, 238, 400)),
+    (Rule::OwnProcess, on(279, 317, 239, 344)),
+    (Rule::OwnProcess, on(274, 312, 100, 339)),
+    // setpriority, ioprio_set: the caller's process group may have the guardian in it, its user has everything.
+    (Rule::OwnOf(PRIORITY_OF_PROCESS), on(141, 97, 140, 97)),
+    (Rule::OwnOf(IO_PRIORITY_OF_PROCESS), on(251, 289, 30, 314)),
+    // process_madvise, process_mrelease, pidfd_getfd
+    (Rule::Refused, all(440)),
+    (Rule::Refused, all(448)),
+    (Rule::Refused, all(438)),
+    // perf_event_open, bpf, setns
+    (Rule::Refused, on(298, 336, 241, 364)),
+    (Rule::Refused, on(321, 357, 280, 386)),
+    (Rule::Refused, on(308, 346, 268, 375)),
+    // fanotify_init, open_by_handle_at, quotactl, quotactl_fd
+    (Rule::Refused, on(300, 338, 262, 367)),
+    (Rule::Refused, on(304, 342, 265, 371)),
+    (Rule::Refused, on(179, 131, 60, 131)),
+    (Rule::Refused, all(443)),
+    // userfaultfd
+    (Rule::Absent, on(323, 374, 282, 388)),
+    // add_key, request_key, keyctl: the session's keyring is inherited.
+    (Rule::Absent, on(248, 286, 217, 309)),
+    (Rule::Absent, on(249, 287, 218, 310)),
+    (Rule::Absent, on(250, 288, 219, 311)),
+    // mq_open, mq_unlink, mq_timedsend (and time64), mq_timedreceive (and time64), mq_notify, mq_getsetattr: also in
+    // an IPC namespace, because a queue opened for reading below /dev/mqueue belongs to the outside.
+    (Rule::Absent, on(240, 277, 180, 274)),
+    (Rule::Absent, on(241, 278, 181, 275)),
+    (Rule::Absent, on(242, 279, 182, 276)),
+    (Rule::Absent, on_32_bit(418, 418)),
+    (Rule::Absent, on(243, 280, 183, 277)),
+    (Rule::Absent, on_32_bit(419, 419)),
+    (Rule::Absent, on(244, 281, 184, 278)),
+    (Rule::Absent, on(245, 282, 185, 279)),
+    // ioctl
+    (Rule::Commands(&[TIOCSTI, TIOCLINUX]), on(16, 54, 29, 54)),
+    // fcntl, fcntl64: a lease on a file that can be read makes whoever opens it to write wait.
+    (Rule::Commands(&[libc::F_SETLEASE as u32]), on(72, 55, 25, 55)),
+    (Rule::Commands(&[libc::F_SETLEASE as u32]), on_32_bit(221, 221)),
+    // shmget, shmat, shmctl
+    (Rule::SystemV, on(29, 395, 194, 307)),
+    (Rule::SystemV, on(30, 397, 196, 305)),
+    (Rule::SystemV, on(31, 396, 195, 308)),
+    // semget, semctl, semop, semtimedop (and time64)
+    (Rule::SystemV, on(64, 393, 190, 299)),
+    (Rule::SystemV, on(66, 394, 191, 300)),
+    (Rule::SystemV, [Some(65), None, Some(193), Some(298)]),
+    (Rule::SystemV, [Some(220), None, Some(192), Some(312)]),
+    (Rule::SystemV, on_32_bit(420, 420)),
+    // msgget, msgsnd, msgrcv, msgctl
+    (Rule::SystemV, on(68, 399, 186, 303)),
+    (Rule::SystemV, on(69, 400, 189, 301)),
+    (Rule::SystemV, on(70, 401, 188, 302)),
+    (Rule::SystemV, on(71, 402, 187, 304)),
+    // ipc: all of these in one.
+    (Rule::SystemV, on_32_bit(117, 117)),
+];
+
+/// The way one kind of program calls the kernel, of which a processor may have two.
+pub(crate) struct Calls {
+    pub(crate) arch: u32,
+    /// Where its numbers stand in the rules.
+    column: usize,
+    /// From here on the numbers mean another kind of program.
+    pub(crate) foreign_from: Option<u32>,
+}
+
+impl Calls {
+    /// The rules for this kind of program, by number.
+    pub(crate) fn rules(&self) -> impl Iterator<Item = (u32, Rule)> {
+        RULES.iter().filter_map(|(rule, numbers)| Some(((*numbers.get(self.column)?)?, *rule)))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) const CALLS: &[Calls] = &[
+    Calls { arch: 0xc000_003e, column: 0, foreign_from: Some(0x4000_0000) },
+    Calls { arch: 0x4000_0003, column: 1, foreign_from: None },
+];
+#[cfg(target_arch = "aarch64")]
+pub(crate) const CALLS: &[Calls] = &[
+    Calls { arch: 0xc000_00b7, column: 2, foreign_from: None },
+    Calls { arch: 0x4000_0028, column: 3, foreign_from: None },
+];
+#[cfg(target_arch = "riscv64")]
+pub(crate) const CALLS: &[Calls] = &[Calls { arch: 0xc000_00f3, column: 2, foreign_from: None }];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
+pub(crate) const CALLS: &[Calls] = &[];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_number_has_one_rule() {
+        for column in 0..4 {
+            let calls = Calls { arch: 0, column, foreign_from: None };
+            let mut seen = BTreeSet::new();
+            for (number, rule) in calls.rules() {
+                assert!(seen.insert(number), "{number} of column {column} is there twice: {rule:?}");
+            }
+            assert!(seen.len() > 40, "{}", seen.len());
+        }
+    }
+
+    #[test]
+    fn the_numbers_of_this_processor_are_those_of_the_c_library() {
+        let Some(calls) = CALLS.first() else { return };
+        let rules: Vec<(u32, Rule)> = calls.rules().collect();
+        for (number, expected) in [
+            (libc::SYS_socket, Rule::Socket),
+            (libc::SYS_socketpair, Rule::Pair),
+            (libc::SYS_io_uring_setup, Rule::Absent),
+            (libc::SYS_prlimit64, Rule::OwnProcess),
+            (libc::SYS_sched_setaffinity, Rule::OwnProcess),
+            (libc::SYS_sched_setscheduler, Rule::OwnProcess),
+            (libc::SYS_sched_setparam, Rule::OwnProcess),
+            (libc::SYS_sched_setattr, Rule::OwnProcess),
+            (libc::SYS_migrate_pages, Rule::OwnProcess),
+            (libc::SYS_move_pages, Rule::OwnProcess),
+            (libc::SYS_get_robust_list, Rule::OwnProcess),
+            (libc::SYS_setpriority, Rule::OwnOf(0)),
+            (libc::SYS_ioprio_set, Rule::OwnOf(1)),
+            (libc::SYS_process_madvise, Rule::Refused),
+            (libc::SYS_process_mrelease, Rule::Refused),
+            (libc::SYS_pidfd_getfd, Rule::Refused),
+            (libc::SYS_perf_event_open, Rule::Refused),
+            (libc::SYS_bpf, Rule::Refused),
+            (libc::SYS_setns, Rule::Refused),
+            (libc::SYS_fanotify_init, Rule::Refused),
+            (libc::SYS_open_by_handle_at, Rule::Refused),
+            (libc::SYS_quotactl, Rule::Refused),
+            (libc::SYS_userfaultfd, Rule::Absent),
+            (libc::SYS_add_key, Rule::Absent),
+            (libc::SYS_request_key, Rule::Absent),
+            (libc::SYS_keyctl, Rule::Absent),
+            (libc::SYS_mq_open, Rule::Absent),
+            (libc::SYS_mq_timedreceive, Rule::Absent),
+            (libc::SYS_shmget, Rule::SystemV),
+            (libc::SYS_shmat, Rule::SystemV),
+            (libc::SYS_semget, Rule::SystemV),
+            (libc::SYS_semop, Rule::SystemV),
+            (libc::SYS_semtimedop, Rule::SystemV),
+            (libc::SYS_msgget, Rule::SystemV),
+            (libc::SYS_msgctl, Rule::SystemV),
+        ] {
+            let found = rules.iter().find(|(other, _)| i64::from(*other) == number);
+            assert_eq!(found.map(|(_, rule)| *rule), Some(expected), "{number}");
+        }
+        for (number, is_ioctl) in [(libc::SYS_ioctl, true), (libc::SYS_fcntl, false)] {
+            let commands = rules.iter().find_map(|(other, rule)| match rule {
+                Rule::Commands(commands) if i64::from(*other) == number => Some(*commands),
+                _ => None,
+            });
+            assert_eq!(commands.map(|commands| commands.contains(&TIOCSTI)), Some(is_ioctl));
+        }
+    }
+}

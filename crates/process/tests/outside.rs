@@ -1,0 +1,311 @@
+//! Processes and sockets outside a sandbox are out of reach of what runs in it.
+#![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
+#![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+
+#[path = "common/cage.rs"]
+mod cage;
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use cage::{as_nobody, confined, directory, launches, mechanisms, output};
+use common::Mark;
+use narrows_process::{Sandbox, Spec, Support};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, Protocol, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect,
+    connect_unspec, netlink, send, sendto, shutdown, socket_with, socketpair,
+};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, getpid, pidfd_getfd, pidfd_open, prlimit,
+    setpriority_pgrp, setpriority_process,
+};
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
+use tempfile::TempDir;
+
+const ROLE: &str = "NARROWS_TEST_ROLE";
+
+/// Not a test unless asked to play a role.
+#[test]
+fn role() {
+    let Some(role) = std::env::var_os(ROLE) else { return };
+    let role = role.into_string().unwrap();
+    let mut lines = String::from("\n");
+    let mut say = |name: &str, result: Result<(), Errno>| {
+        let result = match result {
+            Ok(()) => "done".to_owned(),
+            Err(Errno::PERM) => "PERM".to_owned(),
+            Err(Errno::ACCESS) => "ACCESS".to_owned(),
+            Err(Errno::ISCONN) => "ISCONN".to_owned(),
+            Err(Errno::PROTOTYPE) => "PROTOTYPE".to_owned(),
+            Err(errno) => format!("{errno:?}"),
+        };
+        lines.push_str(&format!("@{name}: {result}\n"));
+    };
+    match role.split(' ').collect::<Vec<_>>()[..] {
+        ["processes", victim] => act_on(victim.parse().unwrap(), &mut say),
+        ["itself"] => act_on_itself(&mut say),
+        ["datagrams", path] => send_datagrams(path, &mut say),
+        ["streams", path] => reconnect(path, &mut say),
+        ["families"] => make_sockets(&mut say),
+        _ => panic!("unknown role {role}"),
+    }
+    std::io::stdout().write_all(lines.as_bytes()).unwrap();
+}
+
+fn act_on(victim: i32, say: &mut impl FnMut(&str, Result<(), Errno>)) {
+    let pid = Pid::from_raw(victim);
+    let limit = Rlimit { current: Some(0), maximum: Some(0) };
+    say("file size", prlimit(pid, Resource::Fsize, limit).map(drop));
+    say("descriptors", prlimit(pid, Resource::Nofile, limit).map(drop));
+    say("processors", sched_getaffinity(None).and_then(|set| sched_setaffinity(pid, &set)));
+    say("priority", setpriority_process(pid, 19));
+    say("priority of its group", setpriority_pgrp(pid, 19));
+    let stolen = pidfd_open(pid.unwrap(), PidfdFlags::empty())
+        .and_then(|pidfd| pidfd_getfd(pidfd, 0, PidfdGetfdFlags::empty()));
+    say("descriptor", stolen.map(drop));
+}
+
+fn act_on_itself(say: &mut impl FnMut(&str, Result<(), Errno>)) {
+    let limit = rustix::process::getrlimit(Resource::Core);
+    say("limit", prlimit(None, Resource::Core, limit).map(drop));
+    say("processors", sched_getaffinity(None).and_then(|set| sched_setaffinity(None, &set)));
+    say("priority", setpriority_process(None, 5));
+    say("limit by its own id", prlimit(Some(getpid()), Resource::Core, limit).map(drop));
+}
+
+fn send_datagrams(path: &str, say: &mut impl FnMut(&str, Result<(), Errno>)) {
+    let address = SocketAddrUnix::new(path).unwrap();
+    for kind in [SocketType::DGRAM, SocketType::RAW] {
+        let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+        let sent = pair.and_then(|(one, other)| {
+            sendto(&one, b"sent", SendFlags::empty(), &address)?;
+            connect(&other, &address)?;
+            send(&other, b"connected", SendFlags::empty())
+        });
+        say(&format!("{kind:?}"), sent.map(drop));
+    }
+}
+
+/// Tries to turn a pair into a connection to something else.
+fn reconnect(path: &str, say: &mut impl FnMut(&str, Result<(), Errno>)) {
+    let address = SocketAddrUnix::new(path).unwrap();
+    for kind in [SocketType::STREAM, SocketType::SEQPACKET] {
+        let pair = || socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+        let (one, other) = pair().unwrap();
+        say("connected", connect(&one, &address));
+        say("sent", sendto(&one, b"sent", SendFlags::NOSIGNAL, &address).map(drop));
+        _ = connect_unspec(&one);
+        say("dissolved", connect(&one, &address));
+        shutdown(&one, Shutdown::Both).unwrap();
+        say("shut down", connect(&one, &address));
+        drop(other);
+        say("alone", connect(one.as_fd(), &address));
+    }
+}
+
+fn make_sockets(say: &mut impl FnMut(&str, Result<(), Errno>)) {
+    let mut make = |name: &str, family, kind, protocol: Option<Protocol>| {
+        say(name, socket_with(family, kind, SocketFlags::CLOEXEC, protocol).map(drop));
+    };
+    make("internet", AddressFamily::INET, SocketType::STREAM, None);
+    make("routing", AddressFamily::NETLINK, SocketType::RAW, None);
+    make("other processes", AddressFamily::NETLINK, SocketType::RAW, Some(netlink::USERSOCK));
+    make("virtual machines", AddressFamily::VSOCK, SocketType::STREAM, None);
+    make("ciphers", AddressFamily::from_raw(libc::AF_ALG as _), SocketType::SEQPACKET, None);
+}
+
+/// A directory with this program in it, which is all that a sandbox has to show.
+struct Inside {
+    root: TempDir,
+    program: PathBuf,
+}
+
+impl Inside {
+    fn new() -> Self {
+        let root = directory();
+        let program = root.path().join("program");
+        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        Self { root, program }
+    }
+
+    fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// What the program says in a role, in a sandbox or without one.
+    async fn say(&self, support: Option<(&Support, bool)>, role: &str) -> Vec<String> {
+        let mut spec = Spec::new(&self.program);
+        spec.args = ["--exact", "role", "--nocapture"].map(Into::into).to_vec();
+        spec.env.set(ROLE, role);
+        spec.cwd = Some(self.path().to_owned());
+        spec.sandbox = support.map(|(support, network)| {
+            let sandbox = confined(support, &Mark::new(), self.path(), "").sandbox.unwrap();
+            Sandbox { network, ..sandbox }
+        });
+        let text = output(spec).await;
+        text.lines().filter_map(|line| line.strip_prefix('@').map(str::to_owned)).collect()
+    }
+}
+
+/// A process that is no part of any sandbox, in a group of its own.
+struct Victim(Child);
+
+impl Victim {
+    fn new() -> Self {
+        let mut command = Command::new("sleep");
+        Self(command.arg("1000").stdin(Stdio::null()).process_group(0).spawn().unwrap())
+    }
+
+    fn state(&self) -> String {
+        let file = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", self.0.id())).unwrap();
+        let nice = file("stat").rsplit_once(") ").unwrap().1.split(' ').nth(16).unwrap().to_owned();
+        format!("nice {nice}\n{}", file("limits"))
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_process_outside_cannot_be_acted_on_from_inside() {
+    let inside = Inside::new();
+    let role = |victim: &Victim| format!("processes {}", victim.0.id());
+    // Without a sandbox all of it works, so what follows shows something.
+    let victim = Victim::new();
+    let plain = inside.say(None, &role(&victim)).await;
+    assert!(plain.len() == 6 && plain[..5].iter().all(|line| line.ends_with(": done")), "{plain:?}");
+    for support in mechanisms().await {
+        for network in [true, false] {
+            let victim = Victim::new();
+            let before = victim.state();
+            let lines = inside.say(Some((&support, network)), &role(&victim)).await;
+            assert!(
+                lines.len() == 6 && !lines.iter().any(|line| line.ends_with("done")),
+                "{support}: {lines:?}"
+            );
+            if !launches(&support) {
+                assert!(lines.iter().all(|line| line.ends_with(": PERM")), "{support}: {lines:?}");
+            }
+            assert_eq!(victim.state(), before, "{support}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_process_may_still_limit_itself() {
+    let inside = Inside::new();
+    for support in mechanisms().await {
+        let lines = inside.say(Some((&support, false)), "itself").await;
+        let by_id = if launches(&support) { "done" } else { "PERM" };
+        let expected = ["limit: done", "processors: done", "priority: done"].map(str::to_owned);
+        assert_eq!(lines[..3], expected, "{support}");
+        assert_eq!(lines[3], format!("limit by its own id: {by_id}"), "{support}");
+    }
+}
+
+#[tokio::test]
+async fn no_unix_datagram_leaves_a_sandbox() {
+    let inside = Inside::new();
+    // Within what the sandbox shows and may change: even there it would lead out.
+    let path = inside.path().join("datagrams");
+    let outside = UnixDatagram::bind(&path).unwrap();
+    outside.set_nonblocking(true).unwrap();
+    let role = format!("datagrams {}", path.display());
+    let plain = inside.say(None, &role).await;
+    assert!(plain.len() == 2 && plain.iter().all(|line| line.ends_with(": done")), "{plain:?}");
+    while outside.recv(&mut [0; 16]).is_ok() {}
+    for support in mechanisms().await {
+        for network in [true, false] {
+            let lines = inside.say(Some((&support, network)), &role).await;
+            assert!(
+                lines.len() == 2 && lines.iter().all(|line| line.ends_with(": ACCESS")),
+                "{support}: {lines:?}"
+            );
+            assert!(outside.recv(&mut [0; 16]).is_err(), "{support}: something has arrived");
+        }
+    }
+}
+
+/// Why pairs of these kinds may be made: the kernel lets nothing else become of them.
+#[tokio::test]
+async fn a_pair_of_stream_sockets_cannot_be_connected_to_anything_else() {
+    let inside = Inside::new();
+    let path = inside.path().join("streams");
+    let outside = UnixListener::bind(&path).unwrap();
+    outside.set_nonblocking(true).unwrap();
+    let role = format!("streams {}", path.display());
+    let mut found = vec![("no sandbox".to_owned(), inside.say(None, &role).await)];
+    for support in mechanisms().await {
+        found.push((support.to_string(), inside.say(Some((&support, false)), &role).await));
+    }
+    for (where_, lines) in found {
+        assert_eq!(lines.len(), 10, "{where_}: {lines:?}");
+        for line in lines.iter().filter(|line| !line.starts_with("sent")) {
+            assert!(line.ends_with(": ISCONN") || line.ends_with(": PROTOTYPE"), "{where_}: {line}");
+        }
+        assert!(outside.accept().is_err(), "{where_}: a connection has come");
+    }
+}
+
+#[tokio::test]
+async fn with_the_network_there_are_internet_sockets_and_no_others() {
+    let inside = Inside::new();
+    for support in mechanisms().await {
+        let lines = inside.say(Some((&support, true)), "families").await;
+        let expected = [
+            "internet: done",
+            "routing: done",
+            "other processes: ACCESS",
+            "virtual machines: ACCESS",
+            "ciphers: ACCESS",
+        ];
+        assert_eq!(lines, expected, "{support}");
+    }
+}
+
+/// Queues, semaphores and memory of System V have no place in the file system, so Landlock does not see them.
+#[tokio::test]
+async fn a_message_queue_of_another_process_cannot_be_removed_from_inside() {
+    let run = |line: &str| {
+        let output = Command::new("sh").args(["-c", line]).stderr(Stdio::null()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let made = run("command -v ipcrm >/dev/null && ipcmk -Q");
+    let Some(id) = made.split_whitespace().last().map(str::to_owned) else {
+        eprintln!("not tried: it takes ipcmk and ipcrm");
+        return;
+    };
+    let root = directory();
+    for support in mechanisms().await {
+        let script = format!("ipcrm -q {id} 2>/dev/null && echo removed || echo held");
+        let text = output(confined(&support, &Mark::new(), root.path(), &script)).await;
+        assert_eq!(text, "held\n", "{support}");
+    }
+    assert_eq!(run(&format!("ipcrm -q {id} && echo still there")), "still there\n");
+}
+
+#[tokio::test]
+async fn the_same_holds_for_a_user_who_is_not_root() {
+    let tests = [
+        "a_process_outside_cannot_be_acted_on_from_inside",
+        "a_process_may_still_limit_itself",
+        "no_unix_datagram_leaves_a_sandbox",
+        "a_message_queue_of_another_process_cannot_be_removed_from_inside",
+    ];
+    if let Some(text) = as_nobody(&tests, &[]).await {
+        assert!(text.contains("4 passed"), "{text}");
+    }
+}
