@@ -91,21 +91,31 @@ impl Sandbox {
     }
 
     /// The best that this machine can enforce: bubblewrap if it is installed and works, or else Landlock, with
-    /// mounts of its own if they can be had. Starts processes, so it is worth keeping.
+    /// mounts of its own if they can be had. For root these come first: bubblewrap leaves root the modes of devices, which
+    /// are those outside. Starts processes, so it is worth keeping.
     pub async fn support() -> Support {
+        let is_root = getuid().is_root();
+        if is_root {
+            let mounts = Support::namespaces().await;
+            if mounts.confined().files {
+                return mounts;
+            }
+        }
         let launcher = Support::bubblewrap().await;
         if launcher.confined().files {
             return launcher;
         }
-        let mounts = Support::namespaces().await;
-        if mounts.confined().files {
-            return mounts;
+        if !is_root {
+            let mounts = Support::namespaces().await;
+            if mounts.confined().files {
+                return mounts;
+            }
         }
         let kernel = Support::landlock();
         if kernel.confined().files {
             return kernel;
         }
-        Support { mechanism: Mechanism::None { why: format!("{launcher}, {kernel}") } }
+        Support::none(format!("{launcher}, {kernel}"))
     }
 
     /// Whether this sandbox can be had, by starting a program in it that does nothing.

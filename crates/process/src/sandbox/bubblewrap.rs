@@ -65,6 +65,8 @@ impl View<'_> {
         }
         options.push(["--cap-drop", "ALL"]);
         if self.root {
+            // The launcher leaves root what it may write below /proc/sys, such as `kernel.core_pattern`.
+            options.push(["--remount-ro", "/proc"]);
             for capability in KEPT_BY_ROOT {
                 options.push(["--cap-add", capability]);
             }
@@ -276,6 +278,7 @@ mod tests {
 --die-with-parent
 --new-session
 --cap-drop ALL
+--remount-ro /proc
 --cap-add CAP_CHOWN
 --cap-add CAP_DAC_OVERRIDE
 --cap-add CAP_FOWNER
