@@ -25,6 +25,8 @@ use std::process::ExitCode;
 use crate::error_report::ErrorFormat;
 
 fn main() -> ExitCode {
+    // Whoever limits the size of our files gets errors, and does not end a gate or a bus.
+    narrows_process::ignore_file_size_signal();
     let words: Vec<_> = std::env::args_os().collect();
     let cli = match cli::Cli::read(words.clone()) {
         Ok(cli) => cli,

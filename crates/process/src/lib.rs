@@ -72,4 +72,4 @@ pub use sandbox::{Confined, Mount, Sandbox, Support};
 pub use spawn::spawn;
 pub use spec::{Ladder, Spec};
 pub use stderr::StderrTail;
-pub use sys::stdout_was_closed;
+pub use sys::{ignore_file_size_signal, stdout_was_closed};

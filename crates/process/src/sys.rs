@@ -277,6 +277,13 @@ pub(crate) fn default_signals() {
     }
 }
 
+/// Makes a write beyond the limit of a file's size (`RLIMIT_FSIZE`) an ordinary error (`EFBIG`) instead of the end of this
+/// program. Workers get the default action back.
+pub fn ignore_file_size_signal() {
+    // SAFETY: no handler is installed.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// A descriptor that becomes readable when a child changes state, provided `SIGCHLD` is blocked.
 pub(crate) fn child_signals() -> Result<OwnedFd, Errno> {
     let set: u64 = 1 << (libc::SIGCHLD - 1);

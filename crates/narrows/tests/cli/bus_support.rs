@@ -72,6 +72,11 @@ impl<'a> Bus<'a> {
         Self::start(place, &["--config", &file])
     }
 
+    /// The process.
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     /// Waits until it says a line with this in it, and returns what follows.
     #[track_caller]
     pub(crate) fn hears(&mut self, words: &str) -> String {

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use rustix::process::{Resource, Rlimit, Signal, prlimit};
 use serde_json::{Value, json};
 
 use crate::bus_support::{Bus, Peer, command, write};
@@ -244,6 +245,22 @@ fn what_the_doors_refuse_is_told_by_why() {
     let figures = bus.page("/metrics");
     assert!(figures.contains("narrows_bus_network_refused_total{reason=\"origin\"} 1"), "{figures}");
     bus.stop();
+}
+
+#[test]
+fn a_bus_outlives_files_that_may_not_grow() {
+    let place = Place::new();
+    let secret = token(&place, &["new", "laptop"]).1.trim().to_owned();
+    let bus = start(&place);
+    let limit = Rlimit { current: Some(0), maximum: None };
+    prlimit(Some(bus.pid()), Resource::Fsize, limit).expect("it is ours");
+    let proof = format!("Bearer {secret}");
+    let mut peer = Peer::web(&bus.at[0], &[("authorization", &*proof)]).expect("let in");
+    // Its owner cannot be written down, which costs the session at most.
+    peer.session(&place);
+    assert_eq!(bus.state()["sessions"], 1);
+    bus.signal(Signal::TERM);
+    assert_eq!(bus.wait().code, Some(0));
 }
 
 #[test]

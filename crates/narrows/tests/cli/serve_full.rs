@@ -1,22 +1,10 @@
 //! `narrows serve` whose disk fills up in the middle of a session: nothing is done that cannot be recorded.
 
-use std::process::{Command, Stdio};
-
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::json;
 
 use crate::serve_support::{Governed, READ, session};
 use crate::talk::Talk;
-
-/// The same command, to which a file that may not grow is like a disk that is full.
-fn told_of_a_full_disk(serve: &Command, governed: &Governed) -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]);
-    command.arg(serve.get_program()).args(serve.get_args()).current_dir(governed.place.path());
-    command.env_clear().envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.stdin(Stdio::piped());
-    command
-}
 
 /// Lets no file of the process become longer than this.
 fn limit(talk: &Talk<'_>, bytes: Option<u64>) {
@@ -27,7 +15,7 @@ fn limit(talk: &Talk<'_>, bytes: Option<u64>) {
 #[test]
 fn a_disk_that_fills_up_stops_what_is_done_until_there_is_room() {
     let governed = Governed::bridge(READ);
-    let mut talk = Talk::initialized(&governed.place, told_of_a_full_disk(&governed.serve(&[]), &governed));
+    let mut talk = Talk::initialized(&governed.place, governed.serve(&[]));
     let id = session(&mut talk, &governed);
     let before = std::fs::read(governed.log()).expect("a log");
     limit(&talk, Some(before.len() as u64));
