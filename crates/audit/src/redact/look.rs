@@ -2,21 +2,30 @@
 
 use std::ops::Range;
 
+use super::name::{self, MAX_NAME_BYTES, Named};
+
 /// How long a value must be to pass for a secret where only its name speaks for it: in a sentence it may be a word.
 const VALUE: usize = 8;
 
-/// The same behind an option, and in quotes. Where it is given by nothing but `=`, there is no doubt.
-const OPTION: usize = 6;
+/// The same behind an option, in quotes, and of letters mixed with others, which no word is. Where it is given by nothing but `=`, there is no doubt.
+pub(super) const OPTION: usize = 6;
 const QUOTED: usize = 4;
+const MIXED: usize = 4;
+
+/// Parameters of URLs that are secrets there and nowhere else, and how long they are at least.
+const PARAMETERS: [(&str, usize); 7] =
+    [("sig", 8), ("signature", 8), ("key", 16), ("code", 16), ("auth", 16), ("pass", 4), ("hmac", 8)];
+
+/// Headers that name a way to prove who one is, with more than one word behind it, in lower case.
+const LONG_SORTS: [&str; 7] =
+    ["aws4-hmac-sha256 ", "digest ", "hawk ", "oauth ", "signature ", "sso-key ", "edgegrid "];
 
 /// What stands for a secret that has gone.
 const GONE: &[u8] = super::BLANK.as_bytes();
 
 /// What a header says of a credential before it, in lower case.
-const SORTS: [&str; 7] = ["bearer ", "basic ", "token ", "apikey ", "api-key ", "negotiate ", "ntlm "];
-
-/// The options that logins follow.
-const LOGINS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
+const SORTS: [&str; 10] =
+    ["bearer ", "basic ", "token ", "apikey ", "api-key ", "negotiate ", "ntlm ", "dpop ", "key ", "splunk "];
 
 /// The shortest text that can be a secret by its look: `a://b:c@`.
 pub(super) const SHORTEST: usize = 8;
@@ -34,6 +43,31 @@ const KEY: usize = 16 << 10;
 #[derive(Clone, Debug)]
 pub(super) struct Signs([u8; 256]);
 
+/// The beginnings of tokens, found by their first byte.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tokens {
+    /// By first byte.
+    starts: Vec<(String, usize)>,
+}
+
+impl Tokens {
+    /// Adds the beginning of a token, and how many characters follow at least.
+    pub(super) fn add(&mut self, start: &str, least: usize) {
+        let at =
+            self.starts.partition_point(|(other, _)| other.as_bytes().first() <= start.as_bytes().first());
+        self.starts.insert(at, (start.to_owned(), least));
+    }
+
+    /// Whether one begins here.
+    fn begins(&self, rest: &[u8]) -> bool {
+        let first = rest.first();
+        let from = self.starts.partition_point(|(start, _)| start.as_bytes().first() < first);
+        let same = self.starts[from..].iter().take_while(|(start, _)| start.as_bytes().first() == first);
+        same.into_iter()
+            .any(|(start, least)| rest.strip_prefix(start.as_bytes()).is_some_and(|rest| runs(rest, *least)))
+    }
+}
+
 /// The beginning of a token.
 const START: u8 = 1;
 /// A word, within which no token begins.
@@ -43,6 +77,7 @@ const EQUALS: u8 = 1 << 3;
 const COLON: u8 = 1 << 4;
 const DASH: u8 = 1 << 5;
 const SLASH: u8 = 1 << 6;
+const CLOSING: u8 = 1 << 7;
 
 impl Default for Signs {
     /// No token begins with anything yet.
@@ -50,7 +85,8 @@ impl Default for Signs {
         let mut signs = [0; 256];
         for byte in 0..=u8::MAX {
             signs[usize::from(byte)] = match byte {
-                b' ' | b'\t' => BLANK,
+                b' ' | b'\t' | b'\n' => BLANK,
+                b'>' => CLOSING,
                 b'=' => EQUALS,
                 b':' => COLON,
                 b'/' => SLASH,
@@ -82,38 +118,12 @@ pub(super) fn may_have_logins(signs: u8) -> bool {
 
 /// Whether there can be assignments.
 pub(super) fn may_have_assignments(signs: u8) -> bool {
-    signs & (EQUALS | COLON | BLANK) != 0
+    signs & (EQUALS | COLON | CLOSING) != 0
 }
 
-/// Whether there can be logins behind options.
-pub(super) fn may_have_users(signs: u8) -> bool {
-    signs & DASH != 0 && signs & COLON != 0
-}
-
-/// Whether a name ends like one of these, which are plain.
-pub(super) fn ends_like(name: &str, ends: &[String]) -> bool {
-    if !name.is_ascii() {
-        let name = plain(name);
-        return ends.iter().any(|end| name.ends_with(end.as_str()));
-    }
-    let letters =
-        || name.bytes().rev().filter(|byte| !is_separator(*byte)).map(|byte| byte.to_ascii_lowercase());
-    // By the last letter most are out.
-    let last = letters().next();
-    ends.iter().any(|end| {
-        let mut letters = letters();
-        end.bytes().next_back() == last && end.bytes().rev().all(|wanted| letters.next() == Some(wanted))
-    })
-}
-
-fn is_separator(byte: u8) -> bool {
-    matches!(byte, b'-' | b'_' | b'.' | b' ')
-}
-
-/// A name without case and separators.
-pub(super) fn plain(name: &str) -> String {
-    let letters = name.chars().filter(|letter| !u8::try_from(*letter).is_ok_and(is_separator));
-    letters.flat_map(char::to_lowercase).collect()
+/// Whether there can be arguments of programs.
+pub(super) fn may_have_arguments(signs: u8) -> bool {
+    signs & BLANK != 0
 }
 
 /// The private keys that begin in it, each with its last line or as far as keys go.
@@ -126,10 +136,13 @@ pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
     for (at, start) in text.match_indices("-----BEGIN ") {
         let rest = &text[at + start.len()..];
         let Some((title, body)) = rest.split_once("-----") else { return };
-        if at < done || title.len() >= 64 || !title.ends_with("PRIVATE KEY") {
+        if at < done || title.len() >= 64 || !title.contains("PRIVATE KEY") {
             continue;
         }
         let begin = text.len() - body.len();
+        if body.as_bytes().starts_with(GONE) {
+            continue;
+        }
         done = (begin + KEY).min(text.len());
         while !text.is_char_boundary(done) {
             done += 1;
@@ -157,18 +170,19 @@ pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// The tokens in it that begin like one of these, and returns all signs that it has.
+/// The tokens in it that begin like one of these, and returns all signs that it has, and whether options can begin in it.
 pub(super) fn tokens(
     text: &str,
-    tokens: &[(String, usize)],
+    tokens: &Tokens,
     Signs(signs): &Signs,
     found: &mut Vec<Range<usize>>,
-) -> u8 {
+) -> (u8, bool) {
     let bytes = text.as_bytes();
-    let (mut before, mut all, mut done) = (0, 0, 0);
+    let (mut before, mut all, mut done, mut has_options) = (0, 0, 0, false);
     for (at, &byte) in bytes.iter().enumerate() {
         let sign = signs[usize::from(byte)];
         let begins = before & WORD == 0 && sign & START != 0 && at >= done;
+        has_options |= before & WORD == 0 && sign & (DASH | SLASH) != 0;
         all |= sign;
         before = sign;
         if !begins {
@@ -178,18 +192,12 @@ pub(super) fn tokens(
         if let Some(scheme) = scheme(rest) {
             done = value_end(bytes, at + scheme);
             found.push(at + scheme..done);
-        } else if tokens.iter().any(|token| starts(rest, token)) {
+        } else if tokens.begins(rest) {
             done = at + rest.iter().take_while(|byte| is_token(byte)).count();
             found.push(at..done);
         }
     }
-    all
-}
-
-fn starts(rest: &[u8], (start, least): &(String, usize)) -> bool {
-    // By the first byte most are out.
-    rest.first() == start.as_bytes().first()
-        && rest.strip_prefix(start.as_bytes()).is_some_and(|rest| runs(rest, *least))
+    (all, has_options)
 }
 
 /// How long the word is in front of the credential: `Bearer …` and `Basic …`, as headers have them.
@@ -202,69 +210,165 @@ fn scheme(rest: &[u8]) -> Option<usize> {
     SCHEMES.iter().find(|scheme| is_there(scheme)).map(|scheme| scheme.len())
 }
 
-/// What is given to something that is named like a secret: `TOKEN=…`, `"password": "…"`, `--api-key …`.
-pub(super) fn assignments(text: &str, is_name: impl Fn(&str) -> bool, found: &mut Vec<Range<usize>>) {
+/// What is given to something that is named like a secret: `TOKEN=…`, `"password": "…"`, `<password>…`.
+pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     let bytes = text.as_bytes();
     let mut done = 0;
     for (at, &byte) in bytes.iter().enumerate() {
-        if at < done || !matches!(byte, b'=' | b':' | b' ' | b'\t') {
+        if at < done || !matches!(byte, b'=' | b':' | b'>') {
             continue;
         }
-        let rest = &bytes[at + 1..];
+        // `=>` is one sign, and so is `:=`.
+        let is_arrow = byte == b'=' && bytes.get(at + 1) == Some(&b'>');
+        let from = at + 1 + usize::from(is_arrow);
+        let rest = &bytes[from..];
         let is_blank = |byte: &&u8| matches!(byte, b' ' | b'\t' | b'"' | b'\'' | b'\\');
         let blank = rest.iter().take_while(is_blank).take(4).count();
-        let begin = at + 1 + blank;
+        let begin = from + blank;
         // Mostly it is the end of a word and nothing more, which is quickly seen.
         if !is_given(&bytes[begin..], 1) {
             continue;
         }
-        // Only an option has its value behind nothing but a blank.
-        let option = matches!(byte, b' ' | b'\t');
-        let before = if option { &text[..at] } else { text[..at].trim_end_matches(['"', '\'', ' ', '\\']) };
-        let start =
-            before.rfind(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_' && letter != '-');
-        let name =
-            &before[start.map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8))..];
-        if name.is_empty() || name.len() > 64 || (option && !name.starts_with("--")) {
-            continue;
-        }
-        if !is_name(name) && !is_option(name) {
-            continue;
-        }
-        if byte == b':' && ends_like(name, &["cookie".to_owned()]) {
+        let Some(place) = name_before(text, at, byte) else { continue };
+        let (start, name) = (place.start, &text[place]);
+        let parameter = || {
+            let before = text[..start].bytes().next_back();
+            let is_parameter = byte == b'=' && matches!(before, Some(b'?' | b'&'));
+            PARAMETERS.iter().find(|(known, _)| is_parameter && name.eq_ignore_ascii_case(known))
+        };
+        let (kind, at_least) = match named(name) {
+            Some(kind) => (kind, None),
+            None if name::is_option(name) || is_listed(text, start, name, &named) => (Named::Secret, None),
+            None => match parameter() {
+                Some((_, least)) => (Named::Secret, Some(*least)),
+                None => continue,
+            },
+        };
+        if byte == b':' && name.to_ascii_lowercase().ends_with("cookie") {
             done = cookies(bytes, begin, found);
             if done > begin {
                 continue;
             }
         }
+        if let Some(place) = long_header(text, start, name, begin) {
+            done = place.end;
+            found.extend((!place.is_empty()).then_some(place));
+            continue;
+        }
         let begin = begin + words(&bytes[begin..]);
         let quote = bytes[begin - 1];
         let is_quoted = matches!(quote, b'"' | b'\'');
-        let is_tight = byte == b'=' && blank <= usize::from(is_quoted) && before.len() == at;
-        let least = match () {
-            () if is_tight => 1,
-            () if is_quoted => QUOTED,
-            () if option => OPTION,
-            () => VALUE,
-        };
-        let is_whole = if is_quoted {
-            bytes[begin..].get(..least).is_some_and(|value| !value.contains(&quote))
-                && is_given(&bytes[begin..], 1)
-        } else {
-            is_given(&bytes[begin..], least)
-        };
-        if !is_whole || (option && bytes[begin] == b'-') {
-            continue;
-        }
+        let is_name_next = at.checked_sub(1).is_some_and(|before| is_name_byte(bytes[before]));
+        let is_tight =
+            matches!(byte, b'=' | b'>') && !is_arrow && blank <= usize::from(is_quoted) && is_name_next;
         let closing = || bytes[begin..].iter().position(|byte| *byte == quote);
         let length = if is_quoted { closing() } else { None };
-        done = length.map_or_else(|| value_end(bytes, begin), |length| begin + length);
-        found.push(begin..done);
+        let end = match length {
+            Some(length) => begin + length,
+            None if byte == b'>' => {
+                bytes[begin..].iter().position(|byte| *byte == b'<').map_or(begin, |length| begin + length)
+            }
+            None => value_end(bytes, begin),
+        };
+        let value = &bytes[begin..end];
+        let is_whole = match at_least {
+            Some(least) => value.len() >= least,
+            None if is_tight => true,
+            None if is_quoted => value.len() >= QUOTED,
+            None => can_be_value(value, VALUE),
+        };
+        let value = text.get(begin..end).unwrap_or_default();
+        let is_kept = match kind {
+            Named::Secret => false,
+            Named::UnlessPath => name::is_path(value),
+            Named::Texts => !is_mixed(value.as_bytes()),
+        };
+        if value.is_empty() || !is_whole || is_kept || !is_given(&bytes[begin..], 1) {
+            continue;
+        }
+        done = end;
+        found.push(begin..end);
     }
 }
 
+/// The name in front of a sign.
+fn name_before(text: &str, at: usize, sign: u8) -> Option<Range<usize>> {
+    let before = match sign {
+        b'>' => &text[..at],
+        b'=' => text[..at].trim_end_matches(['"', '\'', ' ', '\\', ':', '+', '?']),
+        _ => text[..at].trim_end_matches(['"', '\'', ' ', '\\']),
+    };
+    // Letters of other alphabets may be there to be taken for ours, or not to be seen.
+    let start = before.rfind(|letter: char| !is_name_letter(letter));
+    let start = start.map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8));
+    let name = &before[start..];
+    let is_tag = sign != b'>' || before[..start].ends_with(['<', ':']);
+    (!name.is_empty() && name.len() <= MAX_NAME_BYTES && is_tag).then(|| start..before.len())
+}
+
+fn is_name_letter(letter: char) -> bool {
+    letter.is_ascii_alphanumeric()
+        || matches!(letter, '_' | '-')
+        || (!letter.is_ascii() && !letter.is_whitespace())
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-') || !byte.is_ascii()
+}
+
+/// Whether a value follows that is named by what stands before it: `key="password" value="…"`. Its own name, which begins at `start`,
+/// says nothing.
+fn is_listed(text: &str, start: usize, name: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
+    if !name.eq_ignore_ascii_case("value") {
+        return false;
+    }
+    let is_around = |letter: char| matches!(letter, '"' | '\'' | ' ' | '\\' | ',');
+    let before = text[..start].trim_end_matches(is_around);
+    let Some(sign) = before.rfind(['=', ':']) else { return false };
+    let (label, listed) = (&before[..sign], before[sign + 1..].trim_matches(is_around));
+    let label = label.trim_end_matches(is_around);
+    let ends = |word: &str| {
+        let at = label.len().checked_sub(word.len());
+        at.and_then(|at| label.get(at..)).is_some_and(|end| end.eq_ignore_ascii_case(word))
+    };
+    (ends("key") || ends("name"))
+        && listed.len() <= MAX_NAME_BYTES
+        && matches!(named(listed), Some(Named::Secret | Named::UnlessPath))
+}
+
+/// All of a header that proves in more than one word who somebody is, but for the first; nothing of it if that has gone already.
+fn long_header(text: &str, start: usize, name: &str, begin: usize) -> Option<Range<usize>> {
+    if !name.to_ascii_lowercase().ends_with("authorization") {
+        return None;
+    }
+    let rest = &text[begin..];
+    let is_there = |sort: &&&str| rest.get(..sort.len()).is_some_and(|word| word.eq_ignore_ascii_case(sort));
+    let begin = begin + LONG_SORTS.iter().find(is_there)?.len();
+    // Until the quote closes in which the header stands, or the line ends.
+    let quote = text[..start].bytes().next_back().filter(|byte| matches!(byte, b'"' | b'\''));
+    let is_last = |byte: u8| byte == b'\n' || Some(byte) == quote;
+    let length = text[begin..].bytes().position(is_last).unwrap_or(text.len() - begin);
+    let is_gone = text.as_bytes()[begin..].starts_with(GONE);
+    Some(if is_gone { begin..begin } else { begin..begin + length })
+}
+
+/// Whether this can be a value and not a word of a sentence.
+pub(super) fn can_be_value(value: &[u8], least: usize) -> bool {
+    value.len() >= least || (value.len() >= MIXED && is_mixed(value))
+}
+
+fn is_mixed(value: &[u8]) -> bool {
+    let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || !byte.is_ascii();
+    value.iter().any(is_letter)
+        && value.iter().any(|byte| {
+            byte.is_ascii_digit()
+                || (byte.is_ascii_punctuation()
+                    && !matches!(byte, b'.' | b'-' | b'_' | b'/' | b':' | b'?' | b'!' | b'('))
+        })
+}
+
 /// Whether a value of at least so many bytes is given here: one that has not gone already, and that is not that of a variable.
-fn is_given(bytes: &[u8], least: usize) -> bool {
+pub(super) fn is_given(bytes: &[u8], least: usize) -> bool {
     let is_variable = matches!(bytes, [b'$', b'A'..=b'Z' | b'{' | b'(', ..]);
     bytes.get(..least).is_some_and(|value| !value.iter().any(is_end))
         && !is_variable
@@ -304,55 +408,6 @@ fn cookies(bytes: &[u8], begin: usize, found: &mut Vec<Range<usize>>) -> usize {
     }
 }
 
-/// Whether the value of this variable is a secret, by the last word of its name: `DB_PASS`, `STRIPE_KEY`. In small letters they
-/// mean too much else.
-pub(super) fn is_variable(name: &str) -> bool {
-    let is_letter = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
-    let last = name.rsplit_once('_').map(|(_, last)| last);
-    last.is_some_and(|last| matches!(last, "PASS" | "PWD" | "PW" | "KEY")) && name.bytes().all(is_letter)
-}
-
-/// The same of an option: `--pass`, `--db-pwd`.
-fn is_option(name: &str) -> bool {
-    let last = name.strip_prefix("--").and_then(|name| name.rsplit('-').next());
-    last.is_some_and(|last| matches!(last, "pass" | "pwd"))
-}
-
-/// What the argument behind another one is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Behind {
-    Secret,
-    Login,
-}
-
-/// What follows this argument of a program, if that is a secret.
-pub(super) fn behind(argument: &str, is_name: impl Fn(&str) -> bool) -> Option<Behind> {
-    let name = argument.strip_prefix('-').filter(|name| name.len() <= 64)?;
-    if LOGINS.contains(&argument) {
-        return Some(Behind::Login);
-    }
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let is_secret = name.bytes().all(is_plain) && (is_name(name) || is_option(argument));
-    is_secret.then_some(Behind::Secret)
-}
-
-/// The passwords of logins that are given to programs: `-u admin:…`.
-pub(super) fn users(text: &str, found: &mut Vec<Range<usize>>) {
-    let (mut is_next, mut at) = (false, 0);
-    for word in text.split(|letter: char| letter.is_ascii_whitespace()) {
-        let end = at + word.len();
-        if !word.is_empty() {
-            let given = LOGINS.iter().find_map(|flag| word.strip_prefix(flag)?.strip_prefix('='));
-            if let Some(login) = if is_next { Some(word) } else { given } {
-                let start = end - login.len();
-                found.extend(password(login).map(|place| start + place.start..start + place.end));
-            }
-            is_next = LOGINS.contains(&word);
-        }
-        at = end + 1;
-    }
-}
-
 /// The password of a login. Numbers are those of users and groups.
 pub(super) fn password(login: &str) -> Option<Range<usize>> {
     let bytes = login.as_bytes();
@@ -365,7 +420,7 @@ pub(super) fn password(login: &str) -> Option<Range<usize>> {
 }
 
 /// Where a value ends that begins here: it may have signs in it that no token has.
-fn value_end(bytes: &[u8], begin: usize) -> usize {
+pub(super) fn value_end(bytes: &[u8], begin: usize) -> usize {
     bytes[begin..].iter().position(is_end).map_or(bytes.len(), |length| begin + length)
 }
 

@@ -1,0 +1,305 @@
+//! Secrets among the arguments of programs: behind options that say so, and behind those that mean it for one program.
+
+use std::ops::Range;
+
+use super::look::{self, is_given, value_end};
+use super::name::{self, MAX_NAME_BYTES, Named};
+
+/// How an option has its secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// All of the argument.
+    Value,
+    /// The same behind an option that any program may have: a word of a sentence is none.
+    Named,
+    /// Behind a colon.
+    Login,
+    /// Behind a percent sign.
+    Percent,
+    /// Behind a comma.
+    Comma,
+    /// Behind `pass:`.
+    Pass,
+}
+
+/// Where the secret of an option stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the same argument, or in the next.
+    Either,
+    /// In the same argument.
+    Attached,
+    /// In the next.
+    Next,
+    /// As `Either`, behind this word.
+    After(&'static str),
+}
+
+type Options = &'static [(&'static str, Place, Takes)];
+
+const LOGIN: Options = &[
+    ("-u", Place::Either, Takes::Login),
+    ("-U", Place::Either, Takes::Login),
+    ("-a", Place::Next, Takes::Login),
+];
+/// `mysql -p NAME` asks for the password; the name is that of a database.
+const ATTACHED: Options = &[("-p", Place::Attached, Takes::Value), ("-hp", Place::Attached, Takes::Value)];
+const SMALL: Options = &[("-p", Place::Either, Takes::Value)];
+const CAPITAL: Options = &[("-P", Place::Either, Takes::Value)];
+const PLINK: Options = &[("-pw", Place::Next, Takes::Value)];
+const REDIS: Options = &[("-a", Place::Either, Takes::Value)];
+const REGISTRY: Options = &[("-p", Place::After("login"), Takes::Value)];
+const LDAP: Options = &[("-w", Place::Either, Takes::Value)];
+const SAMBA: Options = &[("-U", Place::Either, Takes::Percent)];
+const LFTP: Options = &[("-u", Place::Either, Takes::Comma)];
+const SNMP: Options = &[("-A", Place::Either, Takes::Value), ("-X", Place::Either, Takes::Value)];
+const TOKEN: Options = &[("-t", Place::After("auth"), Takes::Value)];
+const OPENSSL: Options = &[
+    ("-passin", Place::Next, Takes::Pass),
+    ("-passout", Place::Next, Takes::Pass),
+    ("-pass", Place::Next, Takes::Pass),
+    ("-k", Place::After("enc"), Takes::Value),
+    ("-K", Place::After("enc"), Takes::Value),
+];
+const WINDOWS: Options = &[
+    ("/p:", Place::Attached, Takes::Value),
+    ("/pass:", Place::Attached, Takes::Value),
+    ("/password:", Place::Attached, Takes::Value),
+    ("/rp", Place::Next, Takes::Value),
+];
+
+/// The options of a program that have secrets, if it is known for any.
+fn options(program: &str) -> Option<Options> {
+    Some(match program {
+        "curl" | "wget" | "http" | "https" | "xh" | "ab" | "siege" | "etcdctl" | "httpie" => LOGIN,
+        "mysql" | "mysqldump" | "mysqladmin" | "mysqlimport" | "mysqlshow" | "mysqlcheck" | "mysqlsh"
+        | "mariadb" | "mariadb-dump" | "mariadb-admin" | "mycli" | "7z" | "7za" | "7zr" | "7zz" | "rar"
+        | "unrar" => ATTACHED,
+        "sshpass" | "mongo" | "mongosh" | "mongodump" | "mongorestore" | "mongoexport" | "mongoimport"
+        | "mongostat" | "cqlsh" | "rdesktop" | "psexec" | "useradd" | "usermod" | "smbmap" | "ncftp"
+        | "ncftpput" | "ncftpget" => SMALL,
+        "zip" | "unzip" | "zipcloak" | "sqlcmd" | "bcp" | "tsql" | "osql" | "ipmitool" | "mosquitto_pub"
+        | "mosquitto_sub" | "p4" => CAPITAL,
+        "plink" | "pscp" | "psftp" | "putty" => PLINK,
+        "redis-cli" | "valkey-cli" | "keydb-cli" => REDIS,
+        "docker" | "podman" | "buildah" | "skopeo" | "nerdctl" | "helm" | "oras" | "crane" | "regctl"
+        | "oc" | "cf" | "az" | "faas-cli" | "argocd" => REGISTRY,
+        "ldapsearch" | "ldapmodify" | "ldapadd" | "ldapdelete" | "ldappasswd" | "ldapwhoami"
+        | "ldapcompare" => LDAP,
+        "smbclient" | "rpcclient" | "smbget" | "net" | "wmic" | "winexe" => SAMBA,
+        "lftp" => LFTP,
+        "snmpget" | "snmpset" | "snmpwalk" | "snmpbulkwalk" | "snmptrap" => SNMP,
+        "doctl" => TOKEN,
+        "openssl" => OPENSSL,
+        "xfreerdp" | "xfreerdp3" | "wfreerdp" | "cmdkey" | "schtasks" => WINDOWS,
+        // Their settings are judged by name.
+        "aws" | "npm" | "pnpm" | "yarn" | "git" | "pip" | "pip3" | "gcloud" | "gh" | "glab" | "poetry"
+        | "composer" | "conda" | "bundle" | "vercel" | "heroku" | "kubectl" | "firebase" => &[],
+        // The secret is its first argument.
+        "ConvertTo-SecureString" => &[("", Place::Next, Takes::Value)],
+        _ => return None,
+    })
+}
+
+/// Words behind which settings have names.
+fn begins_settings(word: &str) -> bool {
+    matches!(word, "set" | "config" | "config:set" | "add" | "put")
+}
+
+/// Options that logins follow, of any program.
+const LOGINS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
+
+/// Reads arguments one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    options: Option<Options>,
+    next: Option<Takes>,
+    /// The word that options with `Place::After` want has come.
+    after: [bool; 3],
+    in_settings: bool,
+    /// How much of `machine … login … password` has come.
+    netrc: u8,
+}
+
+/// Words that options may have to stand behind.
+const AFTER: [&str; 3] = ["login", "auth", "enc"];
+
+impl Reader {
+    /// A reader for the arguments of this program.
+    pub(super) fn of(program: &str) -> Self {
+        let mut reader = Self::default();
+        reader.start(program);
+        reader
+    }
+
+    fn start(&mut self, word: &str) -> bool {
+        let word = word.trim_end_matches(['"', '\'', '`', ')', ',']);
+        let at = word.rfind(|letter: char| {
+            matches!(
+                letter,
+                '"' | '\'' | '`' | '(' | '[' | '{' | '=' | ':' | ',' | '/' | '\\' | ';' | '&' | '|'
+            )
+        });
+        let program = at.and_then(|at| word.get(at + 1..)).unwrap_or(word);
+        let Some(options) = options(program.strip_suffix(".exe").unwrap_or(program)) else { return false };
+        *self = Self { options: Some(options), ..Self::default() };
+        if let [("", Place::Next, takes)] = options {
+            self.next = Some(*takes);
+        }
+        true
+    }
+
+    /// Whether this argument has a secret: where that, or what it is a part of, begins, and how it is read.
+    pub(super) fn step(
+        &mut self,
+        word: &str,
+        named: impl Fn(&str) -> Option<Named>,
+    ) -> Option<(usize, Takes)> {
+        if let Some(takes) = self.next.take() {
+            // Another option, or a number of a user.
+            if !word.starts_with('-') || takes == Takes::Pass {
+                return Some((0, takes));
+            }
+        }
+        // What begins with a slash is a path, or an option on other systems.
+        if !word.starts_with('-') && (self.word(word, &named) || !word.starts_with('/')) {
+            return None;
+        }
+        for (option, place, takes) in self.options.unwrap_or_default() {
+            let Some(rest) = word.strip_prefix(option).filter(|_| !option.is_empty()) else { continue };
+            let is_wanted = match place {
+                Place::After(word) => AFTER.iter().zip(self.after).any(|(after, seen)| after == word && seen),
+                _ => true,
+            };
+            if !is_wanted {
+                continue;
+            }
+            match (rest.is_empty(), place) {
+                (true, Place::Attached) | (false, Place::Next) => {}
+                (true, _) => {
+                    self.next = Some(*takes);
+                    return None;
+                }
+                (false, _) => return Some((option.len() + usize::from(rest.starts_with('=')), *takes)),
+            }
+        }
+        if LOGINS.contains(&word) {
+            self.next = Some(Takes::Login);
+            return None;
+        }
+        if let Some(login) = LOGINS.iter().find_map(|flag| word.strip_prefix(flag)?.strip_prefix('=')) {
+            return Some((word.len() - login.len(), Takes::Login));
+        }
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        let name = word.strip_prefix('-').filter(|name| name.len() <= MAX_NAME_BYTES && name.len() > 3);
+        if let Some(name) = name.filter(|name| name.bytes().all(is_plain))
+            && (matches!(named(name), Some(Named::Secret | Named::UnlessPath)) || name::is_option(word))
+        {
+            self.next = Some(Takes::Named);
+        }
+        None
+    }
+
+    /// A word that is no option. Whether it is a program.
+    fn word(&mut self, word: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
+        if self.start(word) {
+            return true;
+        }
+        for (after, seen) in AFTER.iter().zip(&mut self.after) {
+            *seen |= *after == word;
+        }
+        self.netrc = match (self.netrc, word) {
+            (_, "machine" | "default") => 1,
+            (1 | 2 | 4, "login") => 3,
+            (3, _) => 4,
+            (4, "password" | "passwd") => {
+                self.next = Some(Takes::Value);
+                0
+            }
+            (1, _) => 2,
+            (state, _) => state,
+        };
+        if self.in_settings
+            && word.len() <= 2 * MAX_NAME_BYTES
+            && named(word).is_some()
+            && !word.contains('=')
+        {
+            self.next = Some(Takes::Named);
+        }
+        self.in_settings |= self.options.is_some() && begins_settings(word);
+        false
+    }
+
+    /// The same behind an argument that cannot be a secret.
+    pub(super) fn skip(self) -> Self {
+        Self { next: None, ..self }
+    }
+
+    /// A command ends here, and another one may begin.
+    fn end(&mut self) {
+        *self = Self { netrc: self.netrc, ..Self::default() };
+    }
+}
+
+/// Whether arguments with secrets can be in a text in which no option begins.
+pub(super) fn may_be_in(text: &str) -> bool {
+    ["set", "config", "login", "SecureString"].iter().any(|word| text.contains(word))
+}
+
+/// The secrets among the arguments of commands in a text.
+pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+    let mut reader = Reader::default();
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    for word in text.split(|letter: char| letter.is_ascii_whitespace()) {
+        let start = at;
+        at += word.len() + 1;
+        if !word.is_empty() {
+            let bare = word.trim_start_matches(['"', '\'', '`', '(', '$', '\\']);
+            // A variable stays one.
+            let bare = if reader.next.is_some() { word.trim_start_matches('\\') } else { bare };
+            let offset = start + word.len() - bare.len();
+            if let Some((begin, takes)) = reader.step(bare, &named) {
+                found.extend(place(bytes, offset + begin, takes));
+            }
+        }
+        let is_end = |byte: &u8| matches!(byte, b';' | b'|' | b'&' | b'\n');
+        if word.as_bytes().last().is_some_and(|last| is_end(last)) || bytes.get(at - 1) == Some(&b'\n') {
+            reader.end();
+        }
+    }
+}
+
+/// The secret of a text that begins here or a little later.
+fn place(bytes: &[u8], begin: usize, takes: Takes) -> Option<Range<usize>> {
+    let quote = bytes.get(begin).copied().filter(|byte| matches!(byte, b'"' | b'\''));
+    let start = begin + usize::from(quote.is_some());
+    let end = |from: usize| {
+        let closing = quote.and_then(|quote| bytes.get(from..)?.iter().position(|byte| *byte == quote));
+        closing.map_or_else(|| value_end(bytes, from), |length| from + length)
+    };
+    let is_last = |byte: &u8| {
+        quote.map_or_else(
+            || byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\''),
+            |quote| *byte == quote,
+        )
+    };
+    let length = bytes.get(start..)?.iter().position(is_last).unwrap_or(bytes.len() - start);
+    let argument = bytes.get(start..start + length)?;
+    let from = start + secret_of(argument, takes)?;
+    let until = end(from);
+    (until > from && is_given(&bytes[from..], 1)).then_some(from..until)
+}
+
+/// Where in an argument its secret begins.
+pub(super) fn secret_of(argument: &[u8], takes: Takes) -> Option<usize> {
+    let behind = |sign: u8| argument.iter().position(|byte| *byte == sign).map(|at| at + 1);
+    match takes {
+        Takes::Value => Some(0),
+        Takes::Named => look::can_be_value(argument, look::OPTION).then_some(0),
+        Takes::Login => std::str::from_utf8(argument).ok().and_then(look::password).map(|place| place.start),
+        Takes::Percent => behind(b'%'),
+        Takes::Comma => behind(b','),
+        Takes::Pass => argument.starts_with(b"pass:").then_some(5),
+    }
+}

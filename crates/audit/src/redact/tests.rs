@@ -1,0 +1,447 @@
+//! What is taken out, and what stays.
+
+use serde_json::json;
+
+use super::*;
+
+#[track_caller]
+fn check(value: Value, expected: &Value) {
+    let mut event = Event { input: Some(value), ..Event::default() };
+    Redaction::default().clean(&mut event);
+    assert_eq!(event.input.as_ref(), Some(expected));
+}
+
+#[test]
+fn values_go_by_the_name_they_stand_under() {
+    let hidden = mark(reason::KEY);
+    check(
+        json!({"api_key": "x", "X-Api-Key": "x", "OPENAI_API_KEY": "x", "dbPassword": 1, "keys": "x"}),
+        &json!({"api_key": hidden, "X-Api-Key": hidden, "OPENAI_API_KEY": hidden, "dbPassword": hidden, "keys": "x"}),
+    );
+    check(
+        json!({"headers": [{"name": "Authorization", "value": "x"}, {"name": "Accept", "value": "x"}]}),
+        &json!({"headers": [{"name": "Authorization", "value": hidden}, {"name": "Accept", "value": "x"}]}),
+    );
+    check(
+        json!({"token": null, "password": {"a": ["b"]}, "secret": false}),
+        &json!({"token": null, "password": hidden, "secret": false}),
+    );
+}
+
+#[test]
+fn of_a_text_only_the_secret_goes() {
+    let key = "-----BEGIN OPENSSH PRIVATE KEY-----";
+    for (text, shown) in [
+        ("Bearer abcdefghijklmnop", "Bearer [redacted]"),
+        (
+            "curl -H 'authorization: bearer abcdefghijklmnop' evil.example",
+            "curl -H 'authorization: bearer [redacted]' evil.example",
+        ),
+        ("use \"sk-abcdefghijklmnopqrst\" please", "use \"[redacted]\" please"),
+        (&format!("{key}\nAAAA"), &format!("{key}[redacted]")),
+        (&format!("a {key}\nAA\n-----END it; rm b"), &format!("a {key}[redacted]-----END it; rm b")),
+        ("postgres://user:pass@host/db", "postgres://[redacted]@host/db"),
+        ("GITHUB_TOKEN=abcdefgh12 make", "GITHUB_TOKEN=[redacted] make"),
+        ("--password abcdefgh12 --api-key=abcdefgh1!2 x", "--password [redacted] --api-key=[redacted] x"),
+        ("{\"password\": \"hunter22 or so\", \"a\": 1}", "{\"password\": \"[redacted]\", \"a\": 1}"),
+        ("/etc/shadow?password=hunter2hunter2", "/etc/shadow?password=[redacted]"),
+        ("?password=hunter2hunter2&file=/etc/shadow", "?password=[redacted]&file=/etc/shadow"),
+        ("token=ghp_abcdefghijklmnopqrstuvwxyz0123 é", "token=[redacted] é"),
+        ("PGPASSWORD=p@ssw0rd-1234567 psql", "PGPASSWORD=[redacted] psql"),
+        ("DB_PASS=a!b make", "DB_PASS=[redacted] make"),
+        ("export STRIPE_KEY='a b@c' X_PWD=1", "export STRIPE_KEY='[redacted]' X_PWD=[redacted]"),
+        ("x --password=hunter7 y", "x --password=[redacted] y"),
+        ("x --password h!nter7 --db-pass p@ssw0 y", "x --password [redacted] --db-pass [redacted] y"),
+        ("password:\thunter2hunter2", "password:\t[redacted]"),
+        ("password: !unter2hunter2", "password: [redacted]"),
+        ("{\\\"password\\\": \\\"p@ss\\\"}", "{\\\"password\\\": \\\"[redacted]\"}"),
+        (
+            "curl -H 'Authorization: Token 0123456789abcdef0123456789abcdef01234567' x",
+            "curl -H 'Authorization: Token [redacted]' x",
+        ),
+        ("Authorization: p@ssw0rdp@ss x", "Authorization: [redacted] x"),
+        ("Cookie: a=1; sessionid=abc.def; rm -rf x", "Cookie: a=[redacted]; sessionid=[redacted]; rm -rf x"),
+        ("curl -b x -H 'cookie:s=1' y", "curl -b x -H 'cookie:s=[redacted]' y"),
+        ("curl -u admin:secret x", "curl -u admin:[redacted] x"),
+        ("curl --user=admin:s3:cret x", "curl --user=admin:[redacted] x"),
+        ("curl -u 'admin:secret' x", "curl -u 'admin:[redacted]' x"),
+    ] {
+        let mark = json!({"$redacted": true, "reason": reason::TOKEN, "text": shown});
+        check(json!({"text": [text]}), &json!({"text": [mark]}));
+        // Once more changes nothing.
+        check(mark.clone(), &mark);
+    }
+    check(json!(["ghp_abcdefghijklmnopqrstuvwxyz012345"]), &json!([mark(reason::TOKEN)]));
+    for text in [
+        "bearer of news",
+        "the task-abcdefghijklmnopqrstuvwxyz",
+        "ghp_short",
+        "a token: yes",
+        "http://host/@a:b",
+        "PASSWORD=$PASSWORD make --token \"$TOKEN\"",
+        "docker run -u 1000:1000 -u https://a.example x",
+        "password: string, token: string",
+        "--password is required",
+        "bypass=1 compass=2 test_pass=3 PRIMARY_KEYS=4",
+        "Cookie: yes please",
+    ] {
+        check(json!({"text": text}), &json!({"text": text}));
+    }
+}
+
+#[test]
+fn arguments_go_by_the_one_in_front_of_them() {
+    let (hidden, login) =
+        (mark(reason::KEY), json!({"$redacted": true, "reason": reason::TOKEN, "text": "me:[redacted]"}));
+    check(
+        json!(["x", "--password", "hunter2", "--db-pass", "a", "-passwd", "b", "--verbose", "c"]),
+        &json!(["x", "--password", hidden, "--db-pass", hidden, "-passwd", hidden, "--verbose", "c"]),
+    );
+    check(json!(["curl", "-u", "me:secret", "me:secret"]), &json!(["curl", "-u", login, "me:secret"]));
+    for plain in [
+        json!(["--password", "--verbose", "x"]),
+        json!(["--password", 7, "x"]),
+        json!(["password", "x", "--token-file", "y", "-u", "root", "-u", "0:0", "--password"]),
+        json!(["--password", ""]),
+    ] {
+        check(plain.clone(), &plain);
+    }
+    check(json!({"DB_PASS": "x", "pass": "x"}), &json!({"DB_PASS": hidden, "pass": "x"}));
+}
+
+#[test]
+fn a_caller_adds_rules() {
+    let redaction = Redaction::default().name("Badge").token("acme_", 4).known(Secret::new("canary"));
+    let mut event = Event {
+        input: Some(json!({"myBadge": "1", "a": "acme_1234", "b": "a canary sings", "canary": 1})),
+        ..Event::default()
+    };
+    event.subject.path = Some("/home/canary".into());
+    redaction.clean(&mut event);
+    let expected = json!({
+        "myBadge": mark(reason::KEY),
+        "a": mark(reason::TOKEN),
+        "b": {"$redacted": true, "reason": reason::KNOWN, "text": "a [redacted] sings"},
+        "[redacted] 0": 1,
+    });
+    assert_eq!(event.input, Some(expected));
+    assert_eq!(event.subject.path.as_deref(), Some("/home/[redacted]"));
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
+
+    /// That nothing is looked for which the signs of a text rule out makes no difference.
+    #[test]
+    fn whatever_is_looked_for_is_found(
+        pieces in proptest::collection::vec(
+            proptest::sample::select(vec![
+                "-----BEGIN ", "PRIVATE KEY", "-----", "-----END ", "\n", "https", "://", "me", ":", "pass", "@", "/",
+                "token", "--api-key", "=", " ", "\"", "'", "abcdefgh", "abcdefghijklmnopqrstu", "Bearer ", "sk-",
+                "ghp_", "é", "\\", "_", "-", "[redacted]", "curl -u ", "mysql -p", " --password ", "<password>", "</", "?sig=",
+                "Authorization: Digest ", "machine h login u password ", "pwd=", "\u{200b}", ";", "=>", "key=\"token\" value=\"",
+            ]),
+            0..10,
+        ),
+    ) {
+        let (text, redaction) = (pieces.concat(), Redaction::default());
+        let mut places = Vec::new();
+        look::private_keys(&text, &mut places);
+        look::logins(&text, &mut places);
+        look::tokens(&text, &redaction.tokens, &redaction.signs, &mut places);
+        look::assignments(&text, |name| redaction.names.of(name), &mut places);
+        argument::arguments(&text, |name| redaction.names.of(name), &mut places);
+        places.retain(|place| &text[place.clone()] != BLANK);
+        places.sort_unstable_by_key(|place| (place.start, place.end));
+        let found = redaction.find(&text).map(|found| found.places).unwrap_or_default();
+        let mut found: Vec<_> = found.into_iter().collect();
+        found.sort_unstable_by_key(|place| (place.start, place.end));
+        proptest::prop_assert_eq!(found, if text.len() < look::SHORTEST { Vec::new() } else { places });
+    }
+}
+
+/// In a time that grows with its length, and not with the square of it.
+#[test]
+fn long_texts_are_read_once() {
+    let hostile =
+        ["token=", "token=aaaaaaaa", "-----BEGIN PRIVATE KEY-----", "bearer aaaaaaaaaaaaaaaa", "--token  "];
+    for piece in
+        hostile.into_iter().chain(["=", ":", "://", "bearer ", "-----BEGIN ", "a=", "\" :", "sk- ", "_"])
+    {
+        let text = piece.repeat(300_000 / piece.len());
+        assert_eq!(Redaction::default().is_secret(&text), hostile[..4].contains(&piece), "{piece}");
+    }
+}
+
+#[test]
+fn no_digest_tells_what_is_missing() {
+    let hidden = |value: &Value| value["sha256"] == mark(reason::DIGEST);
+    let check = |value: Value, expected: bool| {
+        let mut event = Event { input: Some(value.clone()), ..Event::default() };
+        Redaction::default().clean(&mut event);
+        assert_eq!(event.input.as_ref().is_some_and(hidden), expected, "{value}");
+    };
+    check(json!({"prompt": "hello", "bytes": 5, "sha256": "ab"}), false);
+    check(json!({"prompt": "my password=hunter2hunter2", "bytes": 26, "sha256": "ab"}), true);
+    check(json!({"deep": [{"token": "1234"}], "sha256": "ab"}), true);
+    check(json!({"pin": Secret::new("1234"), "sha256": "ab"}), true);
+    check(json!({"inner": {"sha256": "ab"}, "text": "plain"}), false);
+    assert!(Redaction::default().is_in(&json!([{"password": "1"}])));
+    assert!(!Redaction::default().is_in(&json!([{"pass": "1"}])));
+}
+
+#[test]
+fn a_mark_stays() {
+    let typed = json!({"password": Secret::new("x")});
+    check(typed.clone(), &typed);
+}
+
+/// The secret of all that follows.
+const S: &str = "Zx9$kLm2Qp7w";
+
+/// Every text has the secret before, and not after; what is taken out once stays so.
+#[track_caller]
+fn check_hidden(value: &Value) {
+    let mut event = Event { input: Some(value.clone()), ..Event::default() };
+    Redaction::default().clean(&mut event);
+    let once = event.input.clone().unwrap();
+    let text = once.to_string();
+    assert!(!text.contains("Zx9") && !text.contains("kLm2Qp"), "{value}\n{text}");
+    Redaction::default().clean(&mut event);
+    assert_eq!(event.input, Some(once), "{value}");
+}
+
+#[test]
+fn secrets_of_commands_are_known_by_their_options() {
+    for line in [
+        "curl -uname:SECRET https://a.example",
+        "curl -u 'name:SECRET' https://a.example",
+        "curl -Uname:SECRET x",
+        "http -a name:SECRET x",
+        "sshpass -p SECRET ssh host",
+        "sshpass -pSECRET ssh host",
+        "sshpass -p 'SECRET with blanks' ssh host",
+        "mysql -u root -pSECRET db",
+        "/usr/bin/mysqldump -uroot -pSECRET db > x",
+        "cd x && mariadb -pSECRET",
+        "docker login -u me -p SECRET registry.example",
+        "podman login -p=SECRET x",
+        "az login -u me -p SECRET",
+        "redis-cli -h x -a SECRET ping",
+        "mongosh -u me -p SECRET x",
+        "openssl rsa -in a -passin pass:SECRET -out b",
+        "openssl enc -aes-256-cbc -pass pass:SECRET -in a",
+        "openssl enc -k SECRET -in a",
+        "zip -P SECRET a.zip b",
+        "7z a -pSECRET a.7z b",
+        "ldapsearch -x -w SECRET -b dc=x",
+        "smbclient //h/s -U me%SECRET",
+        "lftp -u me,SECRET h",
+        "sqlcmd -S h -U sa -P SECRET",
+        "plink -pw SECRET h",
+        "xfreerdp /u:me /p:SECRET /v:h",
+        "snmpget -v3 -A SECRET h",
+        "doctl auth init -t SECRET",
+        "keytool -genkey -storepass SECRET -keypass SECRET",
+        "influx -username me -password SECRET",
+        "wget --password=SECRET --http-password SECRET x",
+        "gpg --batch --passphrase SECRET -d x",
+        "New-Thing -Password SECRET -Force",
+        "ConvertTo-SecureString SECRET -AsPlainText -Force",
+        "ConvertTo-SecureString \"SECRET\" -AsPlainText",
+        "aws configure set aws_secret_access_key SECRET",
+        "npm config set //registry.npmjs.org/:_authToken SECRET",
+        "git config --global github.token SECRET",
+        "pip config set global.password SECRET",
+        "sh -c \"mysql -pSECRET db\"",
+        "X=1 PGPASSWORD=SECRET psql",
+        "kubectl create secret generic x --from-literal=password=SECRET",
+        "java -Djavax.net.ssl.keyStorePassword=SECRET -jar x",
+        "mount -o username=me,password=SECRET //h/s /m",
+    ] {
+        let line = line.replace("SECRET", S);
+        check_hidden(&json!({"command": line}));
+        check_hidden(&json!(["sh", "-c", line]));
+        check_hidden(&json!({"log": format!("ran:\n$ {line}\nok")}));
+        let words: Vec<&str> = line.split(' ').collect();
+        if !line.contains(['\'', '"', '&', '>', '=']) {
+            check_hidden(&json!({"command": words[0], "args": words[1..]}));
+            check_hidden(&json!({"argv": words}));
+        }
+    }
+}
+
+#[test]
+fn secrets_of_texts_are_known_by_their_names() {
+    for text in [
+        "password=SECRET",
+        "Pwd=SECRET;Server=x",
+        "pwd: SECRET",
+        "user_pw=SECRET",
+        "bearer: SECRET",
+        "'password' => 'SECRET'",
+        "password := \"SECRET\"",
+        "p\u{200b}assword=SECRET",
+        "p\u{430}ssword: SECRET",
+        "<password>SECRET</password>",
+        "<a:Password>SECRET</a:Password>",
+        "<add key=\"DbPassword\" value=\"SECRET\"/>",
+        "{\"name\": \"API_KEY\", \"value\": \"SECRET\"}",
+        "machine h login me password SECRET",
+        "machine h\n  login me\n  password SECRET\n",
+        "default login me password SECRET",
+        "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=SECRET;EndpointSuffix=x",
+        "Endpoint=sb://a/;SharedAccessKeyName=Root;SharedAccessKey=SECRET",
+        "Server=h;User Id=sa;Password=SECRET;",
+        "https://b.example/o?X-Amz-Credential=a&X-Amz-Signature=SECRET&x=1",
+        "https://b.example/o?X-Goog-Signature=SECRET",
+        "https://b.example/c?sv=1&sr=b&sig=SECRET",
+        "https://b.example/c?Signature=SECRET&Key-Pair-Id=1",
+        "https://b.example/?access_token=SECRET",
+        "amqp://me:SECRET@h/v",
+        "mongodb+srv://me:SECRET@h/db",
+        "X-Api-Key: SECRET",
+        "Authorization: SECRET",
+        "authorization: Bearer SECRET",
+        "Proxy-Authorization: Basic SECRET",
+        "Authorization: Digest username=\"me\", response=\"SECRET\"",
+        "curl -H 'Authorization: AWS4-HMAC-SHA256 Credential=a, Signature=SECRET' x",
+        "Set-Cookie: sid=SECRET; Path=/",
+        "Cookie: a=1; b=SECRET",
+        "[default]\naws_secret_access_key = SECRET\n",
+        "export API_TOKEN='SECRET'",
+        "db:\n  password: SECRET\n",
+        "{\\\"password\\\":\\\"SECRET\\\"}",
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----\nSECRET\n-----END PGP PRIVATE KEY BLOCK-----",
+        "//r.example/:_authToken=SECRET",
+    ] {
+        let text = text.replace("SECRET", S);
+        check_hidden(&json!(text));
+        check_hidden(&json!({"a": [format!("before {text}")]}));
+    }
+}
+
+#[test]
+fn values_of_every_shape_go_with_their_names() {
+    for value in [
+        json!({"passwords": {"root": S, "me": [S]}}),
+        json!({"passwords": [S, S]}),
+        json!({"pwd": S, "user_pw": S, "bearer": S, "Pwd": S, "userPw": S}),
+        json!({"headers": [["X-Api-Key", S], ["Accept", "x"]]}),
+        json!({"rawHeaders": ["Accept", "x", "X-Api-Key", S, "Authorization", S]}),
+        json!({"p\u{200b}assword": S, "pаsswоrd": S, "ｐａｓｓｗｏｒｄ": S}),
+        json!({"tokens": {"me": S}, "cookies": {"sid": S}, "apiKeys": [S]}),
+        json!({"key": "password", "value": S}),
+    ] {
+        check_hidden(&value);
+    }
+}
+
+#[test]
+fn tokens_are_known_by_how_they_begin() {
+    for (start, least) in token::TOKENS {
+        let token = format!("{start}{}", "a1B2c3D4e5".repeat(4));
+        for text in
+            [token.clone(), format!("use {token}, please"), format!("x={token}"), format!("(\"{token}\")")]
+        {
+            let found = Redaction::default().hide(&text).map(|hidden| hidden.text).unwrap_or_default();
+            assert!(found.contains(BLANK) && !found.contains("a1B2c3D4"), "{text}: {found}");
+        }
+        assert!(*least >= 10, "{start}");
+    }
+    assert!(Redaction::default().is_secret("nrw_0123456789abcdefghijABCDEFGHIJ"));
+}
+
+/// What is no secret stays: whoever reads the log has to know what was done.
+#[test]
+fn harmless_lines_stay_as_they_are() {
+    for text in [
+        "docker run -p 8080:80 -u 1000:1000 nginx",
+        "mysql -p mydb",
+        "mysql -P 3306 -h db.example",
+        "ssh -p 2222 host",
+        "mkdir -p a/b/c && cp -a x y",
+        "rsync -a --delete src/ dst/",
+        "git push -u origin main",
+        "git config user.name someone",
+        "git config --global core.editor vim",
+        "npm config set registry https://registry.npmjs.org/",
+        "aws s3 cp a s3://b/c --region eu-west-1",
+        "curl -a x -A agent https://a.example/path",
+        "zip -r a.zip b",
+        "7z a a.7z b",
+        "openssl x509 -in cert.pem -noout",
+        "tar -p -xf a.tar",
+        "sort -u names | uniq -c",
+        "PWD=/home/me make",
+        "pwd: /work/project",
+        "{\"cwd\": \"/work\", \"pwd\": \"/work\"}",
+        "max_tokens: 4096, input tokens: 12345678",
+        "the password is required to log in with your login name",
+        "set the password before you add a key",
+        "please login and change password",
+        "see https://a.example/?page=2&sort=key&code=404",
+        "<key>name</key><value>x</value>",
+        "if a => b then c := d",
+        "fn token(&self) -> Token { self.token }",
+        "let key = names.of(key);",
+        "assert_eq!(token, expected);",
+        "password: string",
+        "const password: string = props.password;",
+        "The bearer of this",
+        "authentication failed for user me",
+        "cargo test -p narrows-audit redact",
+        "cargo nextest run -p narrows --no-fail-fast",
+        "python3 -m pip install -U pip",
+        "chmod -R u+rwX,go-w /srv/a:b",
+        "error[E0308]: mismatched types --> src/main.rs:10:5",
+    ] {
+        let found = Redaction::default().hide(text).map(|hidden| hidden.text);
+        assert_eq!(found, None);
+    }
+    for value in [
+        json!({"usage": {"input_tokens": 5, "output_tokens": 6, "tokens": 11}, "max_tokens": 1024, "maxTokens": 2}),
+        json!({"sessionId": "0b1c2d3e-0000-4000-8000-000000000000", "cwd": "/work", "pwd": "/work/a"}),
+        json!({"key": "name", "value": "a value of it"}),
+        json!(["token", "list"]),
+        json!(["git", "commit", "-m", "change the password page"]),
+        json!({"command": "docker", "args": ["run", "-p", "8080:80", "x"]}),
+        json!({"command": "mysql", "args": ["-p", "mydb"]}),
+        json!([["Accept", "application/json"], ["Content-Type", "text/plain"]]),
+    ] {
+        check(value.clone(), &value);
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(1500))]
+
+    /// What is redacted once stays as it is, and nothing panics, whatever the text.
+    #[test]
+    fn redacting_twice_is_redacting_once(
+        pieces in proptest::collection::vec(
+            proptest::sample::select(vec![
+                "password", "token", "=", ":", " ", "  ", "\"", "'", "\\", "\n", "curl ", "-u ", "-u", "a:b", "mysql ", "-p", "sshpass ",
+                "Zx9$kLm2Qp7w", "Bearer ", "Authorization: ", "Digest ", "AWS4-HMAC-SHA256 ", "Cookie: ", "a=", ";", "&", "?sig=", "<password>",
+                "</password>", "=>", ":=", "-----BEGIN PRIVATE KEY-----", "-----END ", "://", "@", "/", "é", "\u{200b}", "пароль", "[redacted]",
+                "[", "]", "--password", " -password ", "key", "name=", "value=", "machine ", "login ", "aws configure set ", "pass:", "openssl -pass ",
+                "ghp_abcdefghijklmnopqrstuvwxyz012345", ",", "%", "pwd", "_KEY", "X-Api-Key",
+            ]),
+            0..12,
+        ),
+    ) {
+        let (text, redaction) = (pieces.concat(), Redaction::default());
+        if let Some(once) = redaction.hide(&text) {
+            let twice = redaction.hide(&once.text).map(|hidden| hidden.text);
+            proptest::prop_assert_eq!(twice, None, "{:?} -> {:?}", text, once.text);
+        }
+    }
+
+    #[test]
+    fn no_text_is_too_strange(text in "\\PC{0,80}", more in ".{0,40}") {
+        for text in [text.clone(), format!("{text} --password {more}"), format!("{text}={more}"), format!("<{text}>{more}<")] {
+            let mut event = Event { input: Some(json!({"text": text, "list": [text, more]})), ..Event::default() };
+            Redaction::default().clean(&mut event);
+        }
+    }
+}
