@@ -10,6 +10,7 @@ mod line;
 mod number;
 mod pieces;
 mod render;
+mod shape;
 mod time;
 mod torn;
 

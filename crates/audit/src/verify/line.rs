@@ -6,7 +6,7 @@ use ring::digest::{self, Context};
 
 use super::canonical::{self, Member};
 use super::render::Tree;
-use super::{Form, Why, time};
+use super::{Form, Why, shape, time};
 use crate::entry::{DOCTYPE, SCHEMA};
 
 /// What is wrong with a line.
@@ -154,6 +154,13 @@ fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
     };
     if !matches(line, place, algorithm, hash) {
         return Err(Flaw::new(Why::Tampered, "its hash is not that of its content"));
+    }
+    // Last, so that what was changed later is called so.
+    for Member { key, value } in members {
+        let name = &line[key.clone()];
+        if !shape::is_as_it_must_be(name, &line[value.clone()]) {
+            return Err(broken(format!("its `{}` is not what it must be", shown(name))));
+        }
     }
     Ok(facts)
 }

@@ -92,6 +92,31 @@ fn the_first_bad_line_is_named() {
     check(&doubled, "log:3: gap: its number is 1, and 2 is next");
 }
 
+/// Whoever writes a line and its hash anew still has to follow the schema.
+#[test]
+fn a_line_with_a_right_hash_follows_the_schema() {
+    let line = String::from_utf8(lines(1).concat()).expect("UTF-8");
+    for (from, to, field) in [
+        ("tool.call", "TOOL CALL", "action"),
+        ("tool.call", "tool.", "action"),
+        ("\"actor\":{\"id\":", "\"actor\":{\"ids\":", "actor"),
+        ("\"subject\":{\"kind\":", "\"subject\":{\"kinds\":", "subject"),
+    ] {
+        assert!(line.contains(from), "{line}");
+        let mut entry: serde_json::Value = serde_json::from_str(&line.replacen(from, to, 1)).expect("a line");
+        entry.as_object_mut().and_then(|entry| entry.remove("hash")).expect("a hash");
+        let mut text = Vec::new();
+        crate::jcs::write(&entry, &mut text).expect("not deep");
+        let digest = ring::digest::digest(&ring::digest::SHA256, &text);
+        let hash: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        entry["hash"] = hash.into();
+        text.clear();
+        crate::jcs::write(&entry, &mut text).expect("not deep");
+        text.push(b'\n');
+        check(&[text], &format!("log:1: broken: its `{field}` is not what it must be"));
+    }
+}
+
 #[test]
 fn lines_of_another_log_do_not_follow() {
     let mut mixed = lines(4);
