@@ -49,6 +49,9 @@ const SERVED: &[&str] = &[
 /// How long turns may take to end when the client has gone.
 const FAREWELL: Duration = Duration::from_millis(250);
 
+/// How long turns that could not be stored before may take at the end.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// How long a client that has just opened a session may take to begin a turn.
 const MOMENT: Duration = Duration::from_millis(50);
 
@@ -82,7 +85,8 @@ pub async fn run(peer: Peer, mut inbox: Inbox, settings: Settings) -> Result<(),
         }
     }
     agent.gone.stop();
-    for session in agent.take_sessions() {
+    let sessions = agent.take_sessions();
+    for session in &sessions {
         session.cancel();
     }
     // Nobody reads what they still have to say; what they have done is to be stored.
@@ -92,6 +96,12 @@ pub async fn run(peer: Peer, mut inbox: Inbox, settings: Settings) -> Result<(),
         }
     };
     let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    let rest = async {
+        for session in sessions {
+            session.store_rest().await;
+        }
+    };
+    let _ = tokio::time::timeout(STORE_TIMEOUT, rest).await;
     Ok(())
 }
 

@@ -180,6 +180,8 @@ impl Turn {
     async fn store_summary(&self, summary: &Past) {
         let texts = summary.messages.iter().filter_map(|message| serde_json::to_string(message).ok());
         let stored = StoredTurn::new(texts.collect(), Vec::new());
+        // It can stand only for turns that are there.
+        self.session.store_rest().await;
         if let Some(claim) = self.session.claim()
             && let Err(error) = self.session.store.replace_history(&claim, summary.number, stored).await
         {

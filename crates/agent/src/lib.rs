@@ -38,6 +38,7 @@ mod shown;
 mod stop;
 mod tool;
 mod turn;
+mod unstored;
 mod voice;
 
 pub use agent::{options, run};

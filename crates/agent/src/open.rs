@@ -223,7 +223,9 @@ async fn reopen(
     let id = params.text("sessionId")?;
     let place = params.place(&agent.here)?;
     if let Some(session) = agent.session(id) {
-        let history = session.store.history(id).await.map_err(|error| failed(&error, Some(id)))?;
+        let waiting = session.store_rest().await;
+        let mut history = session.store.history(id).await.map_err(|error| failed(&error, Some(id)))?;
+        history.extend(waiting);
         check_cwd(call.version, &session.state().place.cwd, &place.cwd)?;
         note_tag(&session, call);
         if !session.is_running() {
@@ -277,6 +279,7 @@ fn remember(agent: &Agent, session: &Session, record: &Record, history: &[Turn])
     let (choice, told) = config::recall(&agent.catalog, &record.settings);
     state.choice = choice;
     state.troubles.extend(told);
+    state.last_turn = history.iter().map(|turn| turn.number).max().unwrap_or(0);
     state.past = history
         .iter()
         .filter(|turn| !turn.messages.is_empty())

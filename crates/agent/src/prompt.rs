@@ -18,6 +18,7 @@ use crate::session::{Past, Session, TurnGuard, Unready};
 use crate::settings::Errors;
 use crate::shown::Shown;
 use crate::turn::{End, Reason, Turn};
+use crate::unstored::NotStored;
 use crate::voice::{Voice, new_id};
 
 /// Takes a prompt. From here on its session is busy.
@@ -163,7 +164,7 @@ async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
                 let (said, answered) = spoken(&messages);
                 agent.memory.note(&session.id, &said, &answered);
             }
-            keep(&session, messages, voice, title).await;
+            keep(agent, &session, messages, voice, title).await;
         }
         reason => {
             if let Reason::Failed(error) = reason {
@@ -195,28 +196,46 @@ async fn tell_failure(agent: &Agent, version: Version, error: &Error, voice: &mu
 
 /// Puts a turn into the history: on the disk first, so that its end means that it is there. What the session is called
 /// since goes along, so that the disk is waited for once.
-async fn keep(session: &Session, mut messages: Vec<Message>, voice: Voice, title: Option<String>) {
+async fn keep(
+    agent: &Agent,
+    session: &Arc<Session>,
+    mut messages: Vec<Message>,
+    mut voice: Voice,
+    title: Option<String>,
+) {
     if !is_answered(&messages) {
         // It is shown again, but a question without an answer is nothing for a model.
         messages.clear();
     }
-    let stored = StoredTurn::new(texts(&messages), texts(&voice.into_record()));
-    let outcome = match session.claim() {
-        Some(claim) => session.store.append_called(&claim, stored, title).await,
-        None => return,
-    };
-    let mut state = session.state();
-    let number = match outcome {
-        Ok(number) => number,
-        Err(error) => {
-            // The session goes on; what it forgets when it is closed is said before the next turn.
-            tracing::error!(%error, "a turn could not be stored");
-            state.troubles.push(format!("The last turn could not be stored: {error}"));
-            state.past.last().map_or(1, |past| past.number)
+    if session.claim().is_none() {
+        return;
+    }
+    let stored = StoredTurn::new(texts(&messages), texts(&voice.take_record()));
+    let (number, trouble) = match session.store_turn(stored, title).await {
+        Ok(number) => (number, None),
+        Err(NotStored::Waits { error, number }) => {
+            tracing::error!(%error, session = %session.id, "turn not stored yet");
+            let when = "it is tried again until the session is closed";
+            (number, Some(format!("This turn could not be stored yet ({error}); {when}")))
+        }
+        Err(NotStored::Lost(error)) => {
+            tracing::error!(%error, session = %session.id, "turn not stored");
+            let number = session.state().past.last().map_or(1, |past| past.number);
+            (number, Some(format!("This turn could not be stored: {error}")))
         }
     };
     if !messages.is_empty() {
-        state.past.push(Past { number, messages });
+        session.state().past.push(Past { number, messages });
+    }
+    if let Some(trouble) = trouble {
+        // If the client has gone there is nobody to tell.
+        let _ = match agent.client().can.notices {
+            true => {
+                let notice = json!({"sessionUpdate": "notice", "severity": "warning", "title": trouble});
+                voice.update(&notice).await
+            }
+            false => voice.remark(&format!("({trouble})\n")).await,
+        };
     }
 }
 

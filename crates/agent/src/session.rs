@@ -10,12 +10,15 @@ use tokio::time::Instant;
 
 use crate::catalog::Choice;
 use crate::stop::Stop;
+use crate::unstored::Unstored;
 
 /// One open session.
 pub(crate) struct Session {
     pub(crate) id: Arc<str>,
     /// Where it is kept: with the others, or, if that cannot be, in memory.
     pub(crate) store: Store,
+    /// Held while turns are stored, so that they are stored in order.
+    pub(crate) unstored: tokio::sync::Mutex<Unstored>,
     state: Mutex<State>,
 }
 
@@ -27,6 +30,8 @@ pub(crate) struct State {
     pub(crate) choice: Option<Choice>,
     /// What was said, turn by turn, as the model gets it.
     pub(crate) past: Vec<Past>,
+    /// The number of the last turn in the store; `0` if there is none.
+    pub(crate) last_turn: u64,
     /// How many tokens the last request took, and its answer.
     pub(crate) used: Option<u64>,
     /// What all requests have cost in dollars since the session was opened, where the endpoint tells.
@@ -89,6 +94,7 @@ impl State {
             tag: None,
             choice: None,
             past: Vec::new(),
+            last_turn: 0,
             used: None,
             cost: None,
             usage: None,
@@ -106,7 +112,7 @@ impl State {
 
 impl Session {
     pub(crate) fn new(id: &str, store: Store, state: State) -> Self {
-        Self { id: id.into(), store, state: Mutex::new(state) }
+        Self { id: id.into(), store, unstored: tokio::sync::Mutex::default(), state: Mutex::new(state) }
     }
 
     /// The right to change the session, as long as it is open.
@@ -188,6 +194,7 @@ impl Session {
         if let Some(ended) = ended {
             ended.await;
         }
+        self.store_rest().await;
         self.state().claim = None;
     }
 }

@@ -225,9 +225,9 @@ impl Voice {
         self.record.push(shown);
     }
 
-    /// What is to be shown again.
-    pub(crate) fn into_record(self) -> Vec<Shown> {
-        self.record
+    /// Takes what is to be shown again.
+    pub(crate) fn take_record(&mut self) -> Vec<Shown> {
+        std::mem::take(&mut self.record)
     }
 }
 
@@ -265,7 +265,7 @@ mod tests {
             let update: Value = far.receiver.recv().await.unwrap().read_params().unwrap();
             texts.push(update["update"]["content"]["text"].as_str().unwrap().to_owned());
         }
-        (texts, voice.into_record())
+        (texts, voice.take_record())
     }
 
     #[tokio::test]

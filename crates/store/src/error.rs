@@ -81,6 +81,13 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Returns `true` if the same may work later without anything being changed in the store: there is room again, or the file can
+    /// be used again.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Full | Self::Busy | Self::Io { .. } | Self::Sqlite(_))
+    }
+
     /// What an error of the file system means for `file`.
     pub(crate) fn io(file: &Path, error: &io::Error) -> Self {
         match error.kind() {

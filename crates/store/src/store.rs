@@ -117,17 +117,17 @@ impl Store {
     /// [`StoreError::NotFound`] if the session has been deleted, [`StoreError::Full`], or what keeps the file from
     /// being used.
     pub async fn append(&self, claim: &Claim, turn: Turn) -> Result<u64, StoreError> {
-        self.append_called(claim, turn, None).await
+        self.append_called(claim, Arc::new(turn), None).await
     }
 
-    /// The same, and the session is called `title` from now on, if there is one.
+    /// The same, and the session is called `title` from now on, if there is one. The turn is shared, so that it can be tried again.
     ///
     /// # Errors
     /// As [`Store::append`].
     pub async fn append_called(
         &self,
         claim: &Claim,
-        turn: Turn,
+        turn: Arc<Turn>,
         title: Option<String>,
     ) -> Result<u64, StoreError> {
         let held = claim.share();

@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use insta::assert_snapshot;
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 
 use crate::support::{MARK, Place, terminal};
@@ -350,4 +351,42 @@ fn a_host_that_does_not_exist_is_replaced_and_said_so() {
     assert_eq!(ended.status.code(), Some(0));
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     assert!(ended.stderr.contains("bedrock-runtime.eu-west-1.amazonaws.com"), "{}", ended.stderr);
+}
+
+/// A file that may not grow is to a program what a disk is that is full.
+#[test]
+fn turns_that_found_no_room_are_stored_once_there_is_some() {
+    let place = Place::new();
+    let args = ["acp", "--base-url", "builtin:demo", "--data-dir", "kept"];
+    let limit = |talk: &Talk<'_>, current| {
+        let pid = Pid::from_raw(i32::try_from(talk.pid()).expect("a pid"));
+        prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None }).expect("it is ours");
+    };
+    // With the next turn, or at the latest when the agent ends.
+    for more in [&["fourth"][..], &[]] {
+        let mut talk = Talk::initialized(&place, place.narrows(args));
+        let session = talk.session(&json!([]));
+        talk.prompt(&session, "first");
+        limit(&talk, Some(0));
+        for words in ["second", "third"] {
+            talk.updates.clear();
+            assert_eq!(talk.prompt(&session, words)["result"]["stopReason"], "end_turn");
+            assert!(format!("{:?}", talk.updates).contains("could not be stored yet"), "{:?}", talk.updates);
+        }
+        limit(&talk, None);
+        for words in more {
+            talk.updates.clear();
+            talk.prompt(&session, words);
+            assert!(!format!("{:?}", talk.updates).contains("could not be stored yet"), "{:?}", talk.updates);
+        }
+        assert_eq!(talk.end().status.code(), Some(0));
+
+        let mut talk = Talk::initialized(&place, place.narrows(args));
+        talk.ask("session/load", &json!({"sessionId": session, "cwd": place.path(), "mcpServers": []}));
+        let updates = talk.updates.iter().map(|update| &update["params"]["update"]);
+        let asked = updates.filter(|update| update["sessionUpdate"] == "user_message_chunk");
+        let asked: Vec<&str> = asked.filter_map(|update| update["content"]["text"].as_str()).collect();
+        assert_eq!(asked, [&["first", "second", "third"], more].concat());
+        talk.end();
+    }
 }

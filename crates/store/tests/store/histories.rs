@@ -39,13 +39,13 @@ async fn a_turn_can_bring_a_title() {
             ("3", None, Some("first")),
             ("4", Some(""), Some("")),
         ] {
-            store.append_called(&claim, turn(text), title.map(str::to_owned)).await.unwrap();
+            store.append_called(&claim, turn(text).into(), title.map(str::to_owned)).await.unwrap();
             let record = store.record("a").await.unwrap().unwrap();
             assert_eq!(record.title.as_deref(), expected, "{text}");
         }
         assert_eq!(store.history("a").await.unwrap().len(), 4);
         store.delete("a").await.unwrap();
-        let lost = store.append_called(&claim, turn("5"), Some("late".to_owned())).await;
+        let lost = store.append_called(&claim, turn("5").into(), Some("late".to_owned())).await;
         assert_eq!(lost, Err(StoreError::NotFound));
     }
 }
