@@ -126,6 +126,8 @@ pub(crate) struct Circumstances {
     pub(crate) access: Option<Access>,
 
     /// Refuse whatever uses the network
+    ///
+    /// Without it, a command in the sandbox reaches every host and every TCP and UDP port of this machine.
     #[arg(long)]
     pub(crate) no_network: bool,
 

@@ -21,6 +21,8 @@ pub(crate) struct SessionArgs {
     pub(crate) access: Option<Access>,
 
     /// Refuse whatever uses the network
+    ///
+    /// Without it, a command in the sandbox reaches every host and every TCP and UDP port of this machine.
     #[arg(long, help_heading = RULES)]
     pub(crate) no_network: bool,
 
