@@ -53,10 +53,10 @@ impl Default for Redaction {
             redaction.signs.begin(start);
             redaction.signs.begin(start.to_ascii_uppercase());
         }
-        token::TOKENS
-            .iter()
-            .copied()
-            .fold(redaction, |redaction, (start, least)| redaction.token(start, least))
+        for (start, least) in token::TOKENS {
+            redaction.begin(start, *least);
+        }
+        redaction
     }
 }
 
@@ -71,12 +71,20 @@ impl Redaction {
     /// Also whatever begins like this, with at least so many characters behind.
     #[must_use]
     pub fn token(mut self, start: &str, least: usize) -> Self {
-        if let Some(first) = start.bytes().next() {
-            self.signs.begin(first);
-            self.shortest = self.shortest.min(start.len() + least);
+        if self.begin(start, least) {
             self.tokens.add(start, least);
         }
         self
+    }
+
+    /// Has tokens looked for that begin like this; false if that is nothing.
+    fn begin(&mut self, start: &str, least: usize) -> bool {
+        let first = start.bytes().next();
+        if let Some(first) = first {
+            self.signs.begin(first);
+            self.shortest = self.shortest.min(start.len() + least);
+        }
+        first.is_some()
     }
 
     /// Also whatever contains this value.

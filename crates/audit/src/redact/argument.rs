@@ -264,7 +264,7 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
             }
         }
         let is_end = |byte: &u8| matches!(byte, b';' | b'|' | b'&' | b'\n');
-        if word.as_bytes().last().is_some_and(|last| is_end(last)) || bytes.get(at - 1) == Some(&b'\n') {
+        if word.as_bytes().last().is_some_and(is_end) || bytes.get(at - 1) == Some(&b'\n') {
             reader.end();
         }
     }

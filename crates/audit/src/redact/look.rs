@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::name::{self, MAX_NAME_BYTES, Named};
+use super::token::TOKENS;
 
 /// How long a value must be to pass for a secret where only its name speaks for it: in a sentence it may be a word.
 const VALUE: usize = 8;
@@ -36,6 +37,9 @@ pub(super) const SCHEMES: [&str; 2] = ["bearer ", "basic "];
 /// How long the token behind it is at least.
 const CREDENTIAL: usize = 16;
 
+/// How far the text of a tag goes at most.
+const MAX_TAG_TEXT_BYTES: usize = 4096;
+
 /// What a private key is never longer than.
 const KEY: usize = 16 << 10;
 
@@ -43,28 +47,28 @@ const KEY: usize = 16 << 10;
 #[derive(Clone, Debug)]
 pub(super) struct Signs([u8; 256]);
 
-/// The beginnings of tokens, found by their first byte.
+/// The beginnings of tokens: the usual ones, and those that a caller has added.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tokens {
-    /// By first byte.
-    starts: Vec<(String, usize)>,
+    added: Vec<(String, usize)>,
 }
 
 impl Tokens {
     /// Adds the beginning of a token, and how many characters follow at least.
     pub(super) fn add(&mut self, start: &str, least: usize) {
-        let at =
-            self.starts.partition_point(|(other, _)| other.as_bytes().first() <= start.as_bytes().first());
-        self.starts.insert(at, (start.to_owned(), least));
+        self.added.push((start.to_owned(), least));
     }
 
     /// Whether one begins here.
     fn begins(&self, rest: &[u8]) -> bool {
+        let is_there = |start: &str, least: usize| {
+            rest.strip_prefix(start.as_bytes()).is_some_and(|rest| runs(rest, least))
+        };
         let first = rest.first();
-        let from = self.starts.partition_point(|(start, _)| start.as_bytes().first() < first);
-        let same = self.starts[from..].iter().take_while(|(start, _)| start.as_bytes().first() == first);
-        same.into_iter()
-            .any(|(start, least)| rest.strip_prefix(start.as_bytes()).is_some_and(|rest| runs(rest, *least)))
+        let from = TOKENS.partition_point(|(start, _)| start.as_bytes().first() < first);
+        let same = TOKENS[from..].iter().take_while(|(start, _)| start.as_bytes().first() == first);
+        same.into_iter().any(|(start, least)| is_there(start, *least))
+            || self.added.iter().any(|(start, least)| is_there(start, *least))
     }
 }
 
@@ -265,9 +269,7 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
         let length = if is_quoted { closing() } else { None };
         let end = match length {
             Some(length) => begin + length,
-            None if byte == b'>' => {
-                bytes[begin..].iter().position(|byte| *byte == b'<').map_or(begin, |length| begin + length)
-            }
+            None if byte == b'>' => begin + tag_text(&bytes[begin..]),
             None => value_end(bytes, begin),
         };
         let value = &bytes[begin..end];
@@ -291,6 +293,11 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
     }
 }
 
+/// How long the text of a tag is; 0 if no other tag follows soon.
+fn tag_text(bytes: &[u8]) -> usize {
+    bytes.iter().take(MAX_TAG_TEXT_BYTES).position(|byte| *byte == b'<').unwrap_or(0)
+}
+
 /// The name in front of a sign.
 fn name_before(text: &str, at: usize, sign: u8) -> Option<Range<usize>> {
     let before = match sign {
@@ -303,7 +310,7 @@ fn name_before(text: &str, at: usize, sign: u8) -> Option<Range<usize>> {
     let start = start.map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8));
     let name = &before[start..];
     let is_tag = sign != b'>' || before[..start].ends_with(['<', ':']);
-    (!name.is_empty() && name.len() <= MAX_NAME_BYTES && is_tag).then(|| start..before.len())
+    (!name.is_empty() && name.len() <= MAX_NAME_BYTES && is_tag).then_some(start..before.len())
 }
 
 fn is_name_letter(letter: char) -> bool {

@@ -65,18 +65,16 @@ pub(super) enum Named {
 /// All names whose values are secrets.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
-    ends: Vec<String>,
+    /// Ends that a caller has added to the usual ones.
+    added: Vec<String>,
     /// The last letters of these, as bits: most names are out by theirs.
     last: u32,
 }
 
 impl Default for Names {
     fn default() -> Self {
-        let mut names = Self { ends: Vec::new(), last: bit(b's') };
-        for end in ENDS {
-            names.add(end);
-        }
-        for word in WORDS {
+        let mut names = Self { added: Vec::new(), last: bit(b's') };
+        for word in ENDS.iter().chain(&WORDS) {
             names.last |= word.bytes().next_back().map_or(0, bit);
         }
         // `DB_PASS`, `STRIPE_KEY`.
@@ -94,7 +92,7 @@ impl Names {
     pub(super) fn add(&mut self, end: &str) {
         let end = plain(end);
         self.last |= end.bytes().next_back().map_or(0, bit);
-        self.ends.push(end);
+        self.added.push(end);
     }
 
     /// What is said of the value of this name, if it is or has a secret.
@@ -134,10 +132,11 @@ impl Names {
             || name.bytes().rev().filter(|byte| !is_separator(*byte)).map(|byte| byte.to_ascii_lowercase());
         // By the last letter most are out.
         let last = letters().next();
-        self.ends.iter().any(|end| {
+        let is_end = |end: &str| {
             let mut letters = letters();
             end.bytes().next_back() == last && end.bytes().rev().all(|wanted| letters.next() == Some(wanted))
-        })
+        };
+        ENDS.iter().any(|end| is_end(end)) || self.added.iter().any(|end| is_end(end))
     }
 }
 

@@ -174,6 +174,37 @@ fn long_texts_are_read_once() {
 }
 
 #[test]
+fn long_texts_of_any_shape_are_read_once() {
+    for piece in [
+        "a:token>b ",
+        "<token>b",
+        "sshpass -p 'x ",
+        "sshpass -p \"",
+        "Authorization: Digest ",
+        "key=\"token\" value=\"",
+        "value=",
+        "machine h login u password ",
+        "mysql -p",
+        "curl -u ",
+        "-u a:",
+        "aws configure set token ",
+        "é=",
+        "token='",
+        "cookie: a=",
+        "?sig=",
+        "pwd=\u{200b}",
+        "\"",
+        "'",
+        ", ",
+        "-----BEGIN PRIVATE KEY-----[redacted]",
+    ] {
+        let text = piece.repeat(300_000 / piece.len());
+        // Whatever comes of it comes soon.
+        _ = Redaction::default().hide(&text);
+    }
+}
+
+#[test]
 fn no_digest_tells_what_is_missing() {
     let hidden = |value: &Value| value["sha256"] == mark(reason::DIGEST);
     let check = |value: Value, expected: bool| {
@@ -349,6 +380,10 @@ fn tokens_are_known_by_how_they_begin() {
         }
         assert!(*least >= 10, "{start}");
     }
+    assert!(
+        token::TOKENS.is_sorted_by_key(|(start, _)| start.as_bytes()[0]),
+        "they are found by their first byte"
+    );
     assert!(Redaction::default().is_secret("nrw_0123456789abcdefghijABCDEFGHIJ"));
 }
 

@@ -1,9 +1,8 @@
 //! How tokens begin that their makers have marked as such.
 
-/// The beginnings of tokens, and how many characters follow at least.
+/// The beginnings of tokens, and how many characters follow at least; `nrw_` are those of `narrows token`. Sorted, because they are
+/// found by their first byte.
 pub(super) const TOKENS: &[(&str, usize)] = &[
-    // Ours.
-    ("nrw_", 16),
     ("AGE-SECRET-KEY-", 20),
     ("AIza", 30),
     ("AKIA", 16),
@@ -19,8 +18,8 @@ pub(super) const TOKENS: &[(&str, usize)] = &[
     ("dapi", 32),
     ("dckr_oat_", 16),
     ("dckr_pat_", 16),
-    ("dop_v1_", 16),
     ("doo_v1_", 16),
+    ("dop_v1_", 16),
     ("dor_v1_", 16),
     ("dp.pt.", 16),
     ("eyJ", 30),
@@ -52,6 +51,7 @@ pub(super) const TOKENS: &[(&str, usize)] = &[
     ("lin_oauth_", 16),
     ("nfp_", 20),
     ("npm_", 30),
+    ("nrw_", 16),
     ("ntn_", 20),
     ("nvapi-", 20),
     ("phx_", 20),

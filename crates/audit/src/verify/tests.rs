@@ -103,15 +103,15 @@ fn a_line_with_a_right_hash_follows_the_schema() {
         ("\"subject\":{\"kind\":", "\"subject\":{\"kinds\":", "subject"),
     ] {
         assert!(line.contains(from), "{line}");
-        let mut entry: serde_json::Value = serde_json::from_str(&line.replacen(from, to, 1)).expect("a line");
+        let mut entry: Value = serde_json::from_str(&line.replacen(from, to, 1)).expect("a line");
         entry.as_object_mut().and_then(|entry| entry.remove("hash")).expect("a hash");
         let mut text = Vec::new();
-        crate::jcs::write(&entry, &mut text).expect("not deep");
+        jcs::write(&entry, &mut text).expect("not deep");
         let digest = ring::digest::digest(&ring::digest::SHA256, &text);
         let hash: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         entry["hash"] = hash.into();
         text.clear();
-        crate::jcs::write(&entry, &mut text).expect("not deep");
+        jcs::write(&entry, &mut text).expect("not deep");
         text.push(b'\n');
         check(&[text], &format!("log:1: broken: its `{field}` is not what it must be"));
     }
