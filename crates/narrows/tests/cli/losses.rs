@@ -150,6 +150,18 @@ fn a_stderr_nobody_reads_does_not_keep_us() {
 }
 
 #[test]
+fn a_stdout_that_is_not_read_does_not_keep_a_turn_that_took_too_long() {
+    let place = Place::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let args = ["--timeout", "500ms", "--cancel-grace", "200ms", "Hi"];
+    let mut command = place.run("narrows fake-agent flood", &args);
+    let status = command.stdout(writer).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(7));
+    drop(reader);
+    place.nothing_is_left();
+}
+
+#[test]
 fn permission_outside_the_session() {
     let place = Place::new();
     let ask = |id: u32, params: &str| {
