@@ -86,6 +86,8 @@ pub struct Core {
     timers: Timers,
     random: fastrand::Rng,
     serial: u64,
+    /// How many ids of MCP servers were made.
+    servers_made: u64,
     draining: bool,
     finished: bool,
     /// Memory or descriptors are short: no new sessions.
@@ -122,6 +124,7 @@ impl Core {
             timers: Timers::default(),
             random: fastrand::Rng::with_seed(seed),
             serial: 0,
+            servers_made: 0,
             draining: false,
             finished: false,
             pressure: false,

@@ -65,6 +65,8 @@ const READ: usize = 512 << 10;
 const EVENTS: usize = 1024;
 /// How long a client that is hung up on may take for what waits for it.
 const LINGER: Duration = Duration::from_secs(1);
+/// The same for one that reads slowly, as long as it takes something.
+const SLOW_LINGER: Duration = Duration::from_secs(3);
 /// The same when the bus stops.
 const LAST_LINGER: Duration = Duration::from_secs(5);
 /// How much longer than it should a brain may take to stop if it has failed before, and may wait for what never comes.

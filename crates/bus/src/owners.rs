@@ -97,16 +97,34 @@ impl Ledger {
     }
 }
 
+impl Drop for Ledger {
+    /// What still waits is handed over, so that it is written before the thread ends.
+    fn drop(&mut self) {
+        while let Some(entry) = self.waiting.pop_front() {
+            match self.sender.try_send(entry) {
+                Ok(()) => {}
+                Err(TrySendError::Full(entry)) => {
+                    self.waiting.push_front(entry);
+                    // Or it could wait for us.
+                    while self.told.try_recv().is_ok() {}
+                    std::thread::yield_now();
+                }
+                Err(TrySendError::Disconnected(_)) => return,
+            }
+        }
+    }
+}
+
 /// Starts the thread that writes. It ends when the ledger is dropped and everything is written.
 pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(Ledger, JoinHandle<()>)> {
     let (sender, entries) = sync_channel(ENTRIES);
     let (teller, told) = sync_channel(ENTRIES);
     let tell = move |news| {
-        let gone = teller.send(news).is_err();
-        if let Err(error) = waker.wake() {
+        if teller.send(news).is_ok()
+            && let Err(error) = waker.wake()
+        {
             tracing::error!(%error, "the loop of the bus cannot be woken");
         }
-        gone
     };
     let thread = std::thread::Builder::new()
         .name("narrows-owners".into())
@@ -140,29 +158,44 @@ impl Index {
         Ok(index)
     }
 
-    fn serve(mut self, entries: &Receiver<(u64, Entry)>, tell: impl Fn(Told) -> bool) {
+    fn serve(mut self, entries: &Receiver<(u64, Entry)>, tell: impl Fn(Told)) {
         loop {
-            let first = match entries.recv_timeout(SWEEP) {
+            let first = match entries.recv_timeout(self.patience()) {
                 Ok(first) => Some(first),
+                Err(RecvTimeoutError::Timeout) if self.behind.is_some() => {
+                    self.rewrite();
+                    continue;
+                }
                 Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => {
+                    if self.behind.is_some() {
+                        self.rewrite();
+                    }
+                    return;
+                }
             };
             let now = seconds();
             let batch: Vec<_> = first.into_iter().chain(entries.try_iter().take(BATCH)).collect();
             let last = batch.last().map(|(number, _)| *number);
             self.write(batch.into_iter().map(|(_, entry)| entry), now);
-            if last.is_some_and(|last| tell(Told::Kept(last))) {
-                return;
+            // If the loop is gone, what it has left to write still is.
+            if let Some(last) = last {
+                tell(Told::Kept(last));
             }
             let mut forgotten = if last.is_none() { self.expire(now) } else { Vec::new() };
             forgotten.extend(self.shrink());
             if self.file.lines() > 2 * self.known.len() + BATCH {
                 self.rewrite();
             }
-            if !forgotten.is_empty() && tell(Told::Forgotten(forgotten)) {
-                return;
+            if !forgotten.is_empty() {
+                tell(Told::Forgotten(forgotten));
             }
         }
+    }
+
+    /// How long to wait for an entry: a disk that refused is tried again without one.
+    fn patience(&self) -> Duration {
+        self.behind.map_or(SWEEP, |since| REST.saturating_sub(since.elapsed()))
     }
 
     /// Writes entries down, if they say anything new.
@@ -400,13 +433,50 @@ mod tests {
         assert_eq!(open(&path).1, pairs(&[("a", "x"), ("b", "x")]));
     }
 
+    fn started(index: Index) -> (Ledger, JoinHandle<()>) {
+        let poll = mio::Poll::new().unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
+        start(index, waker).unwrap()
+    }
+
+    #[test]
+    fn a_disk_that_refused_gets_everything_without_a_new_session() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("owners");
+        let (mut index, _) = open(&path);
+        index.fall_behind(&std::io::Error::other("full"));
+        index.write([own("a", "x")].into_iter(), seconds());
+        assert!(!std::fs::read_to_string(&path).unwrap().contains("\"a\""));
+        index.behind = index.behind.and_then(|since| since.checked_sub(REST));
+        let (ledger, thread) = started(index);
+        while !std::fs::read_to_string(&path).unwrap().contains("\"a\"") {
+            std::thread::yield_now();
+        }
+        drop(ledger);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn what_the_disk_refused_is_written_at_the_end_at_the_latest() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("owners");
+        let (mut index, _) = open(&path);
+        index.fall_behind(&std::io::Error::other("full"));
+        let (mut ledger, thread) = started(index);
+        let many = 3 * ENTRIES as u64;
+        for number in 1..=many {
+            ledger.put(number, own(&format!("s{number}"), "x"));
+        }
+        drop(ledger);
+        thread.join().unwrap();
+        assert_eq!(open(&path).1.len(), many as usize);
+    }
+
     #[test]
     fn the_loop_is_told_what_is_on_the_disk() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("owners");
-        let poll = mio::Poll::new().unwrap();
-        let waker = Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
-        let (mut ledger, thread) = start(open(&path).0, waker).unwrap();
+        let (mut ledger, thread) = started(open(&path).0);
         let many = 3 * ENTRIES as u64;
         for number in 1..=many {
             ledger.put(number, own(&format!("s{number}"), "x"));

@@ -125,6 +125,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_place_of_each_command_is_known() {
+        let text = "[[pool]]\ncommand = ['a']\n\n[[pool]]\nname = 'b'\ncommand = ['b']\n";
+        let commands = inspect(text, Path::new("bus.toml"), None).commands;
+        let shown: Vec<String> = commands.iter().map(|(pool, place)| format!("{pool} {place}")).collect();
+        assert_eq!(shown, ["default bus.toml:2:11", "b bus.toml:6:11"]);
+    }
+
+    #[test]
     fn a_socket_that_cannot_be_made_is_told() {
         let place = tempfile::tempdir().unwrap();
         std::fs::write(place.path().join("file"), "").unwrap();

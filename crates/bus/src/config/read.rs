@@ -37,6 +37,8 @@ pub struct Inspected {
     pub warnings: Vec<Warning>,
     /// The files that a bus with it reads, and where they are named.
     pub files: Vec<(PathBuf, Place)>,
+    /// Where the command of each pool stands, by the name of the pool.
+    pub commands: Vec<(String, Place)>,
 }
 
 /// Reads the text of the file at `path`: `bus.toml`, or the JSON of stdio Bus. Relative paths in a `bus.toml` are meant
@@ -67,7 +69,9 @@ pub fn inspect(text: &str, path: &Path, here: Option<Here<'_>>) -> Inspected {
     }
     let named = placed.iter().flat_map(|placed| &placed.files);
     let files = named.map(|file| (file.path.clone(), notes.place(file.at))).collect();
+    let pools = placed.iter().flat_map(|placed| placed.config.pools.iter().zip(&placed.spots));
+    let commands = pools.map(|(pool, spots)| (pool.name.clone(), notes.place(spots.command))).collect();
     let (mistakes, warnings) = notes.finish();
     let config = placed.map(|placed| placed.config).filter(|_| mistakes.is_empty());
-    Inspected { config, mistakes, warnings, files }
+    Inspected { config, mistakes, warnings, files, commands }
 }

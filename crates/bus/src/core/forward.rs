@@ -28,11 +28,12 @@ impl<O: Outlet> Pass<'_, O> {
     ) {
         let Some(id) = message.id() else { return };
         let tag = message.tag();
-        if (what.creates() || what.reopens())
-            && let Err(error) = self.enter_servers(worker, client, message.params().unwrap_or_default())
-        {
-            self.refuse(client, id, batch, tag, &error);
-            return;
+        let mut served = None;
+        if what.creates() || what.reopens() {
+            self.enter_servers(worker, client, message.params().unwrap_or_default());
+            // Where nothing is known of the protocol, progress tokens are exchanged instead, where they stand.
+            let knows = !self.exchanges_tokens(worker);
+            served = knows.then(|| self.opening_with_servers(worker, client, message)).flatten();
         }
         let token = match self.exchanges_tokens(worker).then(|| progress::token_of_request(message)) {
             None => None,
@@ -121,6 +122,7 @@ impl<O: Outlet> Pass<'_, O> {
             }
             None => &one,
         };
+        let message = served.as_deref().map_or(message, View::parse);
         let line = token.map(|place| progress::respelled(message.bytes(), place, digits.as_bytes()));
         let message = line.as_deref().map_or(message, View::parse);
         self.hand(worker, client, &Parts::of(message, edits));
@@ -294,6 +296,10 @@ impl<O: Outlet> Pass<'_, O> {
         let Asker::Client { client, id, batch } = &pending.asker else { return None };
         if let Some(state) = self.core.client(*client) {
             state.inflight.remove(id);
+        }
+        // As its client sent it, whatever the worker calls the servers in it.
+        if let Some(opening) = pending.opening.as_ref().filter(|opening| !opening.line.is_empty()) {
+            return Some(Waiting { client: *client, line: opening.line.clone(), batch: *batch });
         }
         let end = memchr::memchr(b'\n', unsent).unwrap_or(unsent.len());
         let line = View::parse(&unsent[..end]);

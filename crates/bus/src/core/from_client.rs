@@ -173,8 +173,9 @@ impl<O: Outlet> Pass<'_, O> {
             state.initialized = Some(message.bytes().into());
         }
         if method == method::MCP_MESSAGE
-            && let Some(worker) = self.home_of_server(client, message)
+            && let Some((worker, line)) = self.home_of_server(client, message)
         {
+            let message = line.as_deref().map_or(message, View::parse);
             self.hand(worker, client, &Parts::of(message, &[]));
             return;
         }
@@ -389,7 +390,7 @@ impl<O: Outlet> Pass<'_, O> {
     fn forget_client(&mut self, client: Client) {
         for (_, worker) in &mut self.core.workers {
             worker.pausing.retain(|paused| *paused != client);
-            worker.servers.retain(|_, owner| *owner != client);
+            worker.servers.retain(|_, server| server.client != client);
             worker.backlog.retain(|waiting| waiting.client != client);
             worker.refused.retain(|waiting| waiting.client != client);
             if worker.client == Some(client) {

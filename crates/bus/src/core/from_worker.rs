@@ -189,6 +189,10 @@ impl<O: Outlet> Pass<'_, O> {
                 respelled = self.respelled_kin(worker, key, message);
             }
         }
+        // Servers of clients are only asked, and told something outside of sessions.
+        if number.is_some() || session.is_none() {
+            respelled = respelled.or_else(|| self.respelled_server(worker, client, message));
+        }
         let message = respelled.as_deref().map_or(message, View::parse);
         if let Some(alias) = &alias {
             edits[count] = (Part::Session, alias);

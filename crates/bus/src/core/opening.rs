@@ -301,6 +301,8 @@ impl<O: Outlet> Pass<'_, O> {
     /// Sends the same request to the next worker that may know the session.
     fn try_next(&mut self, worker: Worker, client: Client, pending: Pending, opening: Box<Opening>) {
         let message = View::parse(&opening.line);
+        let served = self.opening_with_servers(worker, client, message);
+        let message = served.as_deref().map_or(message, View::parse);
         let Some(state) = self.core.worker(worker) else { return };
         state.next_id += 1;
         let number = state.next_id;
@@ -356,10 +358,8 @@ impl<O: Outlet> Pass<'_, O> {
         if let Some(from) = from {
             self.leave_servers(from, &params);
         }
-        if let Some(owner) = owner
-            && self.enter_servers(to, owner, &params).is_err()
-        {
-            self.tell(Note::Dropped { worker: to, why: "another client has an MCP server of this id" });
+        if let Some(owner) = owner {
+            self.enter_servers(to, owner, &params);
         }
     }
 

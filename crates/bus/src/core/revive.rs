@@ -183,6 +183,11 @@ impl<O: Outlet> Pass<'_, O> {
             params["mcpServers"] = json!([]);
         }
         self.move_session(key, worker);
+        if let Some(owner) = self.core.sessions.get(key).and_then(|session| session.owner)
+            && let Some(served) = self.with_servers(worker, owner, params.to_string().as_bytes())
+        {
+            params = served;
+        }
         if let Some(session) = self.core.sessions.get_mut(key) {
             session.place = Place::Reviving(worker);
         }

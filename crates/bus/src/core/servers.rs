@@ -1,70 +1,154 @@
-//! MCP servers that live in clients: a worker that many share names them by an id that only its session's client knows.
+//! MCP servers that live in clients: a worker that many share names them by an id, which is unique for its client alone. Where the ids of two
+//! clients are equal, the worker gets another one for the second.
 
-use narrows_wire::{Code, RpcError, View};
+use narrows_acp::method;
+use narrows_wire::View;
 use serde_json::Value;
 
 use super::Pass;
 use super::api::{Client, Outlet, Worker};
 use super::state::Asker;
 
+/// A server that lives in a client.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) client: Client,
+    /// The client's own id of it.
+    own: Box<str>,
+}
+
+/// The keys by which a message names a server: by its id now, by that of its connection in an older form.
+const KEYS: [&str; 3] = ["serverId", "acpId", "connectionId"];
+
 impl<O: Outlet> Pass<'_, O> {
     /// Remembers whose the servers are that a session is opened with.
-    pub(super) fn enter_servers(
-        &mut self,
-        worker: Worker,
-        client: Client,
-        params: &[u8],
-    ) -> Result<(), RpcError> {
-        let names = declared(params);
-        if names.is_empty() {
-            return Ok(());
+    pub(super) fn enter_servers(&mut self, worker: Worker, client: Client, params: &[u8]) {
+        for own in declared(params) {
+            if self.wire_of(worker, client, &own).is_some() {
+                continue;
+            }
+            let Some(state) = self.core.workers.get(worker.0 as usize) else { return };
+            let mut wire = own.clone();
+            while state.servers.contains_key(&wire) {
+                self.core.servers_made += 1;
+                wire = format!("{own}~{}", self.core.servers_made + 1).into();
+            }
+            let Some(state) = self.core.worker(worker) else { return };
+            state.renamed_servers |= wire != own;
+            state.servers.insert(wire, Server { client, own });
         }
-        let Some(state) = self.core.worker(worker) else { return Ok(()) };
-        if names.iter().any(|name| state.servers.get(&**name).is_some_and(|owner| *owner != client)) {
-            let words =
-                "another client of this agent has an MCP server of this id; use ids that nobody else has";
-            return Err(RpcError::new(Code::InvalidParams, words));
+    }
+
+    /// The id that a worker has for a client's server.
+    fn wire_of(&self, worker: Worker, client: Client, own: &str) -> Option<&str> {
+        let state = self.core.workers.get(worker.0 as usize)?;
+        let is_it = |server: &Server| server.client == client && *server.own == *own;
+        // Mostly they are the same.
+        if state.servers.get(own).is_some_and(is_it) {
+            return state.servers.get_key_value(own).map(|(wire, _)| &**wire);
         }
-        state.servers.extend(names.into_iter().map(|name| (name, client)));
-        Ok(())
+        state.servers.iter().find(|(_, server)| is_it(server)).map(|(wire, _)| &**wire)
     }
 
     /// Forgets the servers that a session was or was to be opened with, unless their client has another that uses them.
     pub(super) fn leave_servers(&mut self, worker: Worker, params: &[u8]) {
-        for name in declared(params) {
-            if !self.is_used(worker, &name)
-                && let Some(state) = self.core.worker(worker)
-            {
-                state.servers.remove(&name);
+        for own in declared(params) {
+            let Some(state) = self.core.workers.get(worker.0 as usize) else { return };
+            let unused: Vec<Box<str>> = state
+                .servers
+                .iter()
+                .filter(|(_, server)| server.own == own && !self.is_used(worker, server))
+                .map(|(wire, _)| wire.clone())
+                .collect();
+            if let Some(state) = self.core.worker(worker) {
+                state.servers.retain(|wire, _| !unused.contains(wire));
             }
         }
     }
 
-    fn is_used(&self, worker: Worker, name: &str) -> bool {
+    fn is_used(&self, worker: Worker, server: &Server) -> bool {
         let Some(state) = self.core.workers.get(worker.0 as usize) else { return false };
-        let Some(client) = state.servers.get(name) else { return false };
-        let names = |params: &[u8]| declared(params).iter().any(|other| **other == *name);
+        let names = |params: &[u8]| declared(params).contains(&server.own);
         let mut sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
         let mut openings = state.pending.values().filter_map(|pending| match &pending.asker {
-            Asker::Client { client: other, .. } if other == client => pending.opening.as_ref(),
+            Asker::Client { client, .. } if *client == server.client => pending.opening.as_ref(),
             _ => None,
         });
-        sessions.any(|session| session.owner == Some(*client) && names(&session.params))
+        sessions.any(|session| session.owner == Some(server.client) && names(&session.params))
             || openings.any(|opening| names(View::parse(&opening.line).params().unwrap_or_default()))
     }
 
     /// The client whose server a worker means.
     pub(super) fn owner_of_server(&self, worker: Worker, message: View<'_>) -> Option<Client> {
-        self.core.workers.get(worker.0 as usize)?.servers.get(&*meant(message)?).copied()
+        let state = self.core.workers.get(worker.0 as usize)?;
+        state.servers.get(&*meant(message)?).map(|server| server.client)
     }
 
-    /// The worker that a client's server speaks to.
-    pub(super) fn home_of_server(&self, client: Client, message: View<'_>) -> Option<Worker> {
-        let name = meant(message)?;
-        let mut workers = self.core.workers.iter();
-        workers
-            .find(|(_, state)| state.servers.get(&*name) == Some(&client))
-            .map(|(key, _)| Worker(key as u32))
+    /// The worker that a client's server speaks to, and the message as it is for that, if it is another.
+    pub(super) fn home_of_server(
+        &self,
+        client: Client,
+        message: View<'_>,
+    ) -> Option<(Worker, Option<Vec<u8>>)> {
+        let own = meant(message)?;
+        let mut workers = self.core.workers.iter().map(|(key, _)| Worker(key as u32));
+        let (worker, wire) =
+            workers.find_map(|worker| Some((worker, self.wire_of(worker, client, &own)?)))?;
+        Some((worker, (wire != own).then(|| named(message, wire)).flatten()))
+    }
+
+    /// A worker's message to a server of `client`, under the client's own id for that, if the worker has another.
+    pub(super) fn respelled_server(
+        &self,
+        worker: Worker,
+        client: Client,
+        message: View<'_>,
+    ) -> Option<Vec<u8>> {
+        let state = self.core.workers.get(worker.0 as usize).filter(|state| state.renamed_servers)?;
+        let is_mcp = matches!(
+            message.method().as_deref()?,
+            method::MCP_MESSAGE | method::MCP_CONNECT | method::MCP_DISCONNECT
+        );
+        let wire = is_mcp.then(|| meant(message)).flatten()?;
+        let server = state.servers.get(&*wire).filter(|server| server.client == client)?;
+        (*server.own != *wire).then(|| named(message, &server.own)).flatten()
+    }
+
+    /// The params with which a session of `client` is opened in a worker, with the ids that the worker has for its servers. `None` if they
+    /// stay as they are.
+    pub(super) fn with_servers(&self, worker: Worker, client: Client, params: &[u8]) -> Option<Value> {
+        self.core.workers.get(worker.0 as usize).filter(|state| state.renamed_servers)?;
+        if declared(params).is_empty() {
+            return None;
+        }
+        let mut params: Value = serde_json::from_slice(params).ok()?;
+        let mut changed = false;
+        for server in
+            params.get_mut("mcpServers")?.as_array_mut()?.iter_mut().filter(|it| it["type"] == "acp")
+        {
+            let Some(key) = ["serverId", "id"].into_iter().find(|key| server.get(key).is_some()) else {
+                continue;
+            };
+            let wire = server[key].as_str().and_then(|own| self.wire_of(worker, client, own));
+            if let Some(wire) = wire.filter(|wire| server[key] != **wire) {
+                server[key] = Value::from(wire);
+                changed = true;
+            }
+        }
+        changed.then_some(params)
+    }
+
+    /// A request that opens a session, in the same way.
+    pub(super) fn opening_with_servers(
+        &self,
+        worker: Worker,
+        client: Client,
+        message: View<'_>,
+    ) -> Option<Vec<u8>> {
+        let params = self.with_servers(worker, client, message.params()?)?;
+        let mut line: Value = serde_json::from_slice(message.bytes()).ok()?;
+        line["params"] = params;
+        Some(line.to_string().into_bytes())
     }
 }
 
@@ -82,9 +166,18 @@ fn declared(params: &[u8]) -> Vec<Box<str>> {
         .collect()
 }
 
-/// The server that a message means: by its id now, by that of its connection in an older form.
+/// The server that a message means.
 fn meant(message: View<'_>) -> Option<String> {
     let params: Value = serde_json::from_slice(message.params()?).ok()?;
-    let name = ["serverId", "acpId", "connectionId"].iter().find_map(|key| params.get(key))?;
+    let name = KEYS.iter().find_map(|key| params.get(key))?;
     Some(name.as_str()?.to_owned())
+}
+
+/// A message with another id of the server that it means.
+fn named(message: View<'_>, name: &str) -> Option<Vec<u8>> {
+    let mut line: Value = serde_json::from_slice(message.bytes()).ok()?;
+    let params = line.get_mut("params")?;
+    let key = KEYS.into_iter().find(|key| params.get(key).is_some())?;
+    params[key] = name.into();
+    Some(line.to_string().into_bytes())
 }

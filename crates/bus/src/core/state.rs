@@ -11,6 +11,7 @@ use super::api::{Client, PoolId, Time, Worker};
 use super::batch::BatchKey;
 use super::children::ChildKey;
 use super::identity::Identity;
+use super::servers::Server;
 use super::session::{SessionKey, Waiting};
 use super::watch::Shared;
 
@@ -293,8 +294,10 @@ pub(super) struct WorkerState {
     pub(super) backlog: Vec<Waiting>,
     /// Sessions to be taken up once it was greeted.
     pub(super) revivals: Vec<SessionKey>,
-    /// Of MCP servers that live in clients, whose they are.
-    pub(super) servers: HashMap<Box<str>, Client>,
+    /// Of MCP servers that live in clients, whose they are, by the ids that it has for them.
+    pub(super) servers: HashMap<Box<str>, Server>,
+    /// It has, or had, another id for one of them than the client.
+    pub(super) renamed_servers: bool,
     pub(super) strikes: Vec<Time>,
     /// It is being given its time to answer what nobody waits for.
     pub(super) forsaken: bool,

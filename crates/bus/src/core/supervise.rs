@@ -132,6 +132,7 @@ impl<O: Outlet> Pass<'_, O> {
             backlog: Vec::new(),
             revivals: Vec::new(),
             servers: Default::default(),
+            renamed_servers: false,
             strikes: Vec::new(),
             forsaken: false,
             unwanted: false,

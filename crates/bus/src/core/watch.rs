@@ -204,10 +204,13 @@ impl<O: Outlet> Pass<'_, O> {
         if !params.is_object() {
             params = json!({});
         }
+        let owner = session.owner;
         params["sessionId"] = wire_name(session);
         if params.get("mcpServers").is_none() {
             params["mcpServers"] = json!([]);
         }
+        let served = owner.and_then(|owner| self.with_servers(worker, owner, params.to_string().as_bytes()));
+        let params = served.unwrap_or(params);
         self.enroll(client, key);
         if let Some(watch) = self.watch(key) {
             watch.reader = Some(Some(client));

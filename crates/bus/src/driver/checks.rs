@@ -10,6 +10,8 @@ use super::{About, Brain, Driver};
 
 /// How often workers are looked at.
 const WORKERS: Duration = Duration::from_secs(5);
+/// After how long a worker that was found stopped is looked at again.
+const STOPPED: Duration = Duration::from_secs(1);
 /// How long a worker may take nothing of what waits for it.
 const UNDRAINED: Duration = Duration::from_secs(15);
 /// How long nobody is let in when there are no descriptors left, unless somebody goes.
@@ -85,7 +87,10 @@ impl<B: Brain> Driver<B> {
         if let Some(at) = self.watch.framed_at {
             self.check_by(at);
         }
-        // Those that are being hung up on are looked at every time something is written.
+        // Those that are being hung up on are looked at every time something is written. That a little fits again is not told: it is tried.
+        for slot in self.ports.closing.clone() {
+            self.ports.unblock_client(slot);
+        }
     }
 
     /// Makes sure that queues that are not emptied are looked at in time.
@@ -112,6 +117,7 @@ impl<B: Brain> Driver<B> {
                 // It hears so if it takes everything now, after all.
                 let words = "this connection has taken nothing for too long";
                 self.ports.dismiss(slot, &RpcError::new(Code::Backpressure, words));
+                self.ports.skip_to_reason(slot);
             } else {
                 self.ports.full.push(slot);
                 self.check_by(until.max(now + Duration::from_millis(1)));
@@ -149,15 +155,31 @@ impl<B: Brain> Driver<B> {
                     continue;
                 }
             }
-            if regular && self.owes(slot) && is_stopped(pid) {
-                self.tell_stuck(now, slot, Stuck::Stopped);
-            }
+            self.check_stopped(now, slot, pid, regular);
         }
         if regular {
             self.watch.workers_at = any.then(|| now + WORKERS);
         }
         if let Some(at) = self.watch.workers_at {
             self.check_by(at);
+        }
+    }
+
+    /// A worker that stands still is looked at twice: debuggers and freezers stop a process for a moment.
+    fn check_stopped(&mut self, now: Time, slot: u32, pid: u32, regular: bool) {
+        let since = self.ports.worker(slot).and_then(|hand| hand.stopped_since);
+        let due = since.map_or(regular, |since| now >= since + STOPPED);
+        if !due {
+            return since.into_iter().for_each(|since| self.check_by(since + STOPPED));
+        }
+        let is_stopped = self.owes(slot) && is_stopped(pid);
+        if let Some(hand) = self.ports.worker(slot) {
+            hand.stopped_since = is_stopped.then_some(now);
+        }
+        if is_stopped && since.is_some() {
+            self.tell_stuck(now, slot, Stuck::Stopped);
+        } else if is_stopped {
+            self.check_by(now + STOPPED);
         }
     }
 

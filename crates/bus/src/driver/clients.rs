@@ -18,6 +18,8 @@ use super::silent::crowded;
 use super::stream::Stream;
 use super::{About, Brain, Driver, LINGER, Place};
 
+/// How often it is tried to write to a client that is being hung up on and takes nothing.
+const RETRY: Duration = Duration::from_millis(50);
 /// How many are let in at a time before others have their turn.
 const ACCEPTS: usize = 64;
 
@@ -316,7 +318,9 @@ impl<B: Brain> Driver<B> {
                 self.drop_client(now, slot);
             } else {
                 self.ports.closing.push(slot);
-                self.check_by(until.unwrap_or(stuck_at.max(now + Duration::from_millis(10))));
+                let again = until.unwrap_or(stuck_at.max(now + Duration::from_millis(10)));
+                let blocked = self.ports.client(slot).is_some_and(|conn| conn.outflow.blocked);
+                self.check_by(if blocked { again.min(now + RETRY) } else { again });
             }
         }
     }

@@ -109,7 +109,7 @@ impl Outflow {
             *part = &part[skipped..];
             skip -= skipped;
         }
-        self.outbox.append(&all, spare);
+        self.outbox.append_rest(&all, written > 0, spare);
         written
     }
 

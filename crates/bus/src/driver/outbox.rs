@@ -57,6 +57,10 @@ pub(super) struct Outbox {
     bytes: Vec<u8>,
     /// How many of them have been written.
     head: usize,
+    /// How many at the beginning belong to a message whose beginning is not here any more.
+    rest: usize,
+    /// How messages stand in it.
+    framing: Option<Framing>,
 }
 
 /// What became of a [`Outbox::flush`].
@@ -81,6 +85,7 @@ impl Outbox {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
         let mut room = Room::default();
         let (head, end) = framing.around(length, &mut room);
+        self.framing = Some(framing);
         self.make_room(head.len() + length + end.len(), spare);
         self.bytes.extend_from_slice(head);
         for part in parts {
@@ -100,6 +105,73 @@ impl Outbox {
         }
     }
 
+    /// The same with the rest of a message whose beginning was written already, if `begun`. Nothing waits.
+    pub(super) fn append_rest(&mut self, parts: &[&[u8]], begun: bool, spare: &mut Spare) {
+        self.append(parts, spare);
+        self.rest = if begun { self.bytes.len() } else { 0 };
+    }
+
+    /// Takes out the messages between the one that is being written and the last.
+    pub(super) fn keep_last(&mut self, framing: Framing) {
+        let first = self.boundary(framing, self.head);
+        let mut last = first;
+        match framing {
+            Framing::Lines => {
+                let before = self.bytes.len().saturating_sub(1);
+                last = memchr::memrchr(b'\n', &self.bytes[..before]).map_or(0, |at| at + 1).max(first);
+            }
+            Framing::Frames => {
+                while let Some(next) = self.frame_end(last).filter(|next| *next < self.bytes.len()) {
+                    last = next;
+                }
+            }
+        }
+        self.bytes.drain(first..last);
+    }
+
+    /// Where the first message begins at or behind `at`.
+    fn boundary(&self, framing: Framing, at: usize) -> usize {
+        if at <= self.rest {
+            return self.rest;
+        }
+        match framing {
+            Framing::Lines if self.bytes[at - 1] == b'\n' => at,
+            Framing::Lines => {
+                memchr::memchr(b'\n', &self.bytes[at..]).map_or(self.bytes.len(), |end| at + end + 1)
+            }
+            Framing::Frames => {
+                let mut end = self.rest;
+                while end < at {
+                    end = self.frame_end(end).unwrap_or(self.bytes.len());
+                }
+                end
+            }
+        }
+    }
+
+    /// Where the frame ends that begins at `at`, if one does. Ours have no mask.
+    fn frame_end(&self, at: usize) -> Option<usize> {
+        let head = self.bytes.get(at..)?;
+        let (length, size) = match *head.get(1)? {
+            126 => (u64::from(u16::from_be_bytes(*head[2..].first_chunk()?)), 4),
+            127 => (u64::from_be_bytes(*head[2..].first_chunk()?), 10),
+            length => (u64::from(length), 2),
+        };
+        Some((at + size + usize::try_from(length).ok()?).min(self.bytes.len()))
+    }
+
+    #[cold]
+    fn take_out_written(&mut self) {
+        // Where the next begins is looked for only where it is lost: the ends of lines show it, and frames are walked in `boundary`.
+        let head = self.head;
+        self.rest = match self.framing {
+            Some(framing) => self.boundary(framing, head) - head,
+            None => 0,
+        };
+        self.bytes.drain(..head);
+        self.head = 0;
+    }
+
     #[inline]
     fn make_room(&mut self, length: usize, spare: &mut Spare) {
         if self.bytes.capacity() == 0 {
@@ -108,8 +180,7 @@ impl Outbox {
         if self.bytes.capacity() - self.bytes.len() < length {
             // What was written is taken out when that at least halves what would be moved into a larger buffer.
             if self.head >= self.bytes.len() / 2 {
-                self.bytes.drain(..self.head);
-                self.head = 0;
+                self.take_out_written();
             }
             self.bytes.reserve(length);
         }
@@ -140,7 +211,7 @@ impl Outbox {
         self.head += written;
         if !blocked {
             spare.give(std::mem::take(&mut self.bytes));
-            self.head = 0;
+            (self.head, self.rest) = (0, 0);
         }
         Ok(Flushed { written, blocked })
     }
@@ -189,6 +260,73 @@ mod tests {
         assert!(outbox.flush(&mut spare, |_| Err(io::ErrorKind::BrokenPipe.into())).is_err());
         outbox.flush(&mut spare, |_| Ok(1)).unwrap();
         assert_eq!(outbox.rest(), b"bc\n");
+    }
+
+    /// Pushes the numbers up to `count` as messages, of which `taken` bytes go out, and then a last one that overtakes the others.
+    #[track_caller]
+    fn check_last(framing: Framing, long: bool, count: usize, taken: usize) {
+        let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
+        let mut whole = Outbox::default();
+        let message =
+            |number: usize| if long { vec![b'0'; 300 + number] } else { format!("{number}").into_bytes() };
+        for number in 0..count {
+            outbox.push(framing, &[&message(number)], &mut spare);
+            whole.push(framing, &[&message(number)], &mut spare);
+        }
+        let all = whole.rest();
+        let taken = taken.min(all.len() - 1);
+        let mut seen = Vec::new();
+        // In two steps, between which what was written is taken out.
+        for part in [taken / 2, taken - taken / 2] {
+            outbox
+                .flush(&mut spare, |bytes| {
+                    seen.extend_from_slice(&bytes[..part]);
+                    Ok(part)
+                })
+                .unwrap();
+            outbox.framing = Some(framing);
+            outbox.take_out_written();
+        }
+        outbox.push(framing, &[b"why"], &mut spare);
+        outbox.keep_last(framing);
+        let mut expected = Outbox::default();
+        let mut end = 0;
+        for number in 0..count {
+            if end >= taken && taken > 0 || taken == 0 {
+                break;
+            }
+            expected.push(framing, &[&message(number)], &mut spare);
+            end = expected.bytes.len();
+        }
+        expected.push(framing, &[b"why"], &mut spare);
+        seen.extend(outbox.rest());
+        assert!(seen == expected.rest(), "{framing:?} {long} {count} {taken}");
+    }
+
+    #[test]
+    fn the_last_message_overtakes_those_that_have_not_begun() {
+        for framing in [Framing::Lines, Framing::Frames] {
+            for long in [false, true] {
+                for taken in (0..40).chain([299, 300, 301, 302, 303, 304, 305, 306, 900]) {
+                    check_last(framing, long, 12, taken);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_long_message_is_finished_before_the_last() {
+        for framing in [Framing::Lines, Framing::Frames] {
+            let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
+            outbox.append_rest(&[b"end of it\n"], true, &mut spare);
+            outbox.push(framing, &[b"other"], &mut spare);
+            outbox.push(framing, &[b"why"], &mut spare);
+            outbox.keep_last(framing);
+            let mut expected = Outbox::default();
+            expected.append(&[b"end of it\n"], &mut spare);
+            expected.push(framing, &[b"why"], &mut spare);
+            assert_eq!(outbox.rest(), expected.rest());
+        }
     }
 
     proptest! {

@@ -19,7 +19,7 @@ use super::notes::Names;
 use super::outbox::{Framing, Spare};
 use super::place::Place;
 use super::stream::Stream;
-use super::{LAST_LINGER, LINGER};
+use super::{LAST_LINGER, SLOW_LINGER};
 
 /// A client's connection.
 #[derive(Debug)]
@@ -169,6 +169,8 @@ pub(super) struct Hand {
     pub(super) written: u64,
     /// It was told to end.
     pub(super) stopping: bool,
+    /// When it was found stopped, if it was.
+    pub(super) stopped_since: Option<Time>,
     /// When its stdin was found closed.
     pub(super) deaf_since: Option<Time>,
     /// When its stdout was found closed.
@@ -196,6 +198,7 @@ impl Hand {
             outflow: Outflow { blocked: true, ..Outflow::default() },
             written: 0,
             stopping: false,
+            stopped_since: None,
             deaf_since: None,
             mute_since: None,
             ending: None,
@@ -341,7 +344,7 @@ impl Ports {
         let until = match reason {
             Reason::Served => None,
             Reason::Draining => Some(self.now + LAST_LINGER),
-            Reason::SlowReader => Some(self.now + LINGER),
+            Reason::SlowReader => Some(self.now + SLOW_LINGER),
         };
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
             && conn.hangup.is_none()
@@ -356,6 +359,15 @@ impl Ports {
         self.to_client(Client(slot), &[&message::error(b"null", reason)]);
         self.hang_up(slot, Reason::SlowReader);
         self.say_no_more(slot);
+    }
+
+    /// The last message for a client that takes too little is the reason why it is disconnected: what waits before it is left out, but for
+    /// the message that it has a part of.
+    pub(super) fn skip_to_reason(&mut self, slot: u32) {
+        if let Some(conn) = self.client(slot) {
+            let framing = conn.framing();
+            conn.outflow.outbox.keep_last(framing);
+        }
     }
 
     /// What waits for a client that is being hung up on is the last it is told.
@@ -527,6 +539,9 @@ impl Outlet for Ports {
                     );
                 }
                 tracing::debug!(client = client.0, ?reason, "hanging up");
+                if reason == Reason::SlowReader {
+                    self.skip_to_reason(client.0);
+                }
                 self.hang_up(client.0, reason);
             }
             Action::Own { client, session, identity } => self.note(Entry::Own { session, identity }, client),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use narrows_bus::admin::AskError;
+use narrows_bus::config::Place;
 use narrows_bus::config::{Door, Listen, Web};
 use narrows_bus::{ListenError, OwnersError, StartError};
 use narrows_process::SpawnError;
@@ -133,13 +134,14 @@ impl Failure {
         }
     }
 
-    /// A bus cannot be started, or not be changed.
-    pub(crate) fn bus(error: &StartError) -> Self {
+    /// A bus cannot be started, or not be changed. `place` is where the command of the pool stands that this is about, if it is in a file.
+    pub(crate) fn bus(error: &StartError, place: Option<&Place>) -> Self {
         match error {
             StartError::Listen(error) => Self::door(error),
             StartError::Program { pool, source } => {
+                let place = place.map(|place| format!("{}: ", line(&place.to_string()))).unwrap_or_default();
                 let failure =
-                    Self::new(Code::Start, format!("the agents of pool {pool:?} cannot be started"));
+                    Self::new(Code::Start, format!("{place}the agents of pool {pool:?} cannot be started"));
                 match source {
                     SpawnError::NotFound { program, .. } if program.to_string_lossy().contains(' ') => failure
                         .because(source)

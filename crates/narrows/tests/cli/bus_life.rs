@@ -75,6 +75,15 @@ fn what_is_wrong_is_said_before_anything_is_started() {
     hint: install it, or give the path to it; `narrows check` looks for all of them
     --- exit 5 ---
     "#);
+    place
+        .file("bus.toml", "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['./no-such-agent']\n");
+    assert_snapshot!(told(&["--config", "bus.toml"]), @r#"
+    --- stderr ---
+    error: bus.toml:4:11: the agents of pool "default" cannot be started
+      because: program "./no-such-agent" not found
+    hint: install it, or give the path to it; `narrows check` looks for all of them
+    --- exit 5 ---
+    "#);
     place.file("bus.toml", "[[listen]]\nurl = 'tcp://0.0.0.0:1'\n[[pool]]\ncommand = ['a']\ninstancse = 2\n");
     assert_snapshot!(told(&["--config", "bus.toml"]), @r#"
     --- stderr ---

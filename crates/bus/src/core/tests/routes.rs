@@ -369,11 +369,54 @@ fn servers_in_clients_are_their_clients() {
     assert_snapshot!(scene.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"mcpServers":[{"type":"acp","name":"n","serverId":"s1"}]}}
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/new","params":{"mcpServers":[{"type":"acp","name":"n","serverId":"s2"}]}}
-    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"another client of this agent has an MCP server of this id; use ids that nobody else has","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    w0 < {"jsonrpc":"2.0","id":4,"method":"session/new","params":{"mcpServers":[{"type":"acp","name":"n","serverId":"s1~2"}]}}
     c1 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"s2","requestId":"r"}}
     w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"s2","requestId":"r"}}
     w0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"it names no session, and many clients share this worker","data":{"condition":"method_not_found","retryable":false,"effects":"none"}}}
     "#);
+}
+
+#[test]
+fn equal_ids_of_servers_in_two_clients_of_one_worker_do_not_meet() {
+    let mut scene = Scene::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    let server = json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "n", "serverId": "files"}]});
+    for (client, name) in [(one, "a"), (two, "b")] {
+        scene.ask(client, 1, "session/new", &server);
+        let id = scene.last_id(0);
+        scene.answer(0, id, &json!({"sessionId": name}));
+    }
+    assert!(scene.seen().contains(r#""serverId":"files~2""#));
+    let call = |id: u32, server: &str| {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"mcp/message","params":{{"serverId":"{server}","requestId":"r"}}}}"#
+        )
+    };
+    scene.said(0, &call(1, "files"));
+    scene.said(0, &call(2, "files~2"));
+    scene.said(0, &call(3, "files~2").replace("{\"serverId", "{\"sessionId\":\"b\",\"serverId"));
+    scene.note(one, "mcp/message", &json!({"serverId": "files", "requestId": "r"}));
+    scene.note(two, "mcp/message", &json!({"serverId": "files", "requestId": "r"}));
+    assert_snapshot!(scene.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"files","requestId":"r"}}
+    c1 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"files","requestId":"r"}}
+    c1 < {"jsonrpc":"2.0","id":2,"method":"mcp/message","params":{"sessionId":"b","serverId":"files","requestId":"r"}}
+    w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"files","requestId":"r"}}
+    w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"files~2","requestId":"r"}}
+    "#);
+    // The same ones again, and in another worker, to which the session goes with the client's own id.
+    scene.ask(two, 2, "session/new", &server);
+    assert!(scene.seen().contains(r#""serverId":"files~2""#));
+    scene.dies(0);
+    scene.pass(1.0);
+    scene.up(0);
+    scene.answer(0, 1, &able());
+    scene.seen();
+    scene.ask(two, 3, "session/prompt", &prompt("b"));
+    let seen = scene.seen();
+    assert!(seen.contains("session/resume") && seen.contains(r#""serverId":"files""#), "{seen}");
 }
 
 #[test]

@@ -77,7 +77,8 @@ async fn serve(
         owners: data_dir(&variables).map(|directory| directory.join("bus").join(OWNERS)),
         hand_over: Some(fronts.hand_over()),
     };
-    let bus = Running::start_within(config, environment, edges).map_err(|error| Failure::bus(&error))?;
+    let bus = Running::start_within(config, environment, edges)
+        .map_err(|error| settings::unstartable(args, &error))?;
     fronts.open(bus.handle());
     let addresses = bus.addresses().iter().enumerate();
     let addresses: Vec<String> = addresses.map(|(number, door)| fronts.address(number, door)).collect();
@@ -207,7 +208,7 @@ impl Serving<'_> {
                 self.voice.say("the settings were read again");
             }
             Err(error) => {
-                let failure = Failure::bus(&error);
+                let failure = settings::unstartable(self.args, &error);
                 tracing::error!("{}", failure.message());
                 tracing::error!("the settings stay as they are");
             }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use narrows_bus::StartError;
 use narrows_bus::config::{self, Config, Door, Limits, Listen, Mistake, Pool, Warning};
 use narrows_manifest::Severity;
 
@@ -41,6 +42,15 @@ impl Wrong {
         }
         last.map_or_else(Failure::nothing_to_serve, |mistake| Failure::mistake(&mistake))
     }
+}
+
+/// Why a bus with these settings cannot be started, with the place in the file if that is known.
+pub(super) fn unstartable(args: &Bus, error: &StartError) -> Failure {
+    let StartError::Program { pool, .. } = error else { return Failure::bus(error, None) };
+    let text = args.config.as_ref().and_then(|path| Some((path, check::read(path).ok()?)));
+    let commands = text.map(|(path, text)| config::inspect(&text, path, None).commands);
+    let place = commands.into_iter().flatten().find(|(name, _)| name == pool);
+    Failure::bus(error, place.as_ref().map(|(_, place)| place))
 }
 
 /// Reads the settings.
