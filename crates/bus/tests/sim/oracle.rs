@@ -46,6 +46,8 @@ pub(crate) enum Said {
 pub(crate) enum Reply {
     /// An answer. `opens`: the session that is now here, and what it is called here.
     Answer { id: Vec<u8>, opens: Option<(Truth, String)>, closes: Option<String>, text: Vec<u8> },
+    /// A session is refused for lack of room: it may be asked for again, here or elsewhere.
+    Full { id: Vec<u8>, text: Vec<u8> },
     /// What has the id of an answer but is none, and what whoever asked is told then.
     Malformed { id: Vec<u8>, code: i64 },
     /// A request. `scope`: the request that it was asked and that this belongs to.
@@ -88,6 +90,8 @@ struct Asked {
     /// By a worker that was given up on: its answer may count or not.
     late: bool,
     malformed: Option<i64>,
+    /// How a worker refused it for lack of room.
+    full: Option<Vec<u8>>,
     answered: bool,
 }
 

@@ -15,6 +15,8 @@ pub(crate) struct Breed {
     pub(crate) load: bool,
     pub(crate) resume: bool,
     pub(crate) mixed: bool,
+    /// Whether they take only a few sessions at once.
+    pub(crate) narrow: bool,
     /// Whether they announce child sessions.
     pub(crate) announces: bool,
 }
@@ -74,6 +76,7 @@ impl Scenario {
                 load: protocol == Protocol::V1 && random.one_in(2),
                 resume: protocol == Protocol::V2 || random.one_in(3),
                 mixed: random.one_in(3),
+                narrow: random.one_in(3),
                 announces: protocol == Protocol::V2 || protocol == Protocol::V1 && random.one_in(2),
             };
             let mut pool = Pool::new(format!("p{at}"), vec!["agent".to_owned()]);

@@ -2,11 +2,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use narrows_bus::config::Share;
 use narrows_wire::{Kind, View};
 
 use crate::oracle::{Hand, Reply, Tag, Truth, entries, number_in, stripped, text_of};
 use crate::random::Random;
 use crate::scenario::Breed;
+
+/// How many sessions a worker takes that takes only a few.
+const MOST: usize = 4;
 
 /// A request that the worker works on.
 #[derive(Debug)]
@@ -302,6 +306,14 @@ impl SimWorker {
         let missing = format!("\"error\":{{\"code\":-32002,\"message\":\"no session\",\"data\":{{{meta}}}}}");
         let body = match &*task.method {
             "initialize" => self.greeting(&meta),
+            "session/new" if self.is_full() => {
+                let id = task.id.clone();
+                let text = format!(
+                    "{{\"jsonrpc\":\"2.0\",\"id\":{},\"error\":{{\"code\":-32012,\"message\":\"full\",\"data\":{{{meta}}}}}}}",
+                    String::from_utf8_lossy(&id)
+                );
+                return self.say(text, |text| Reply::Full { id, text });
+            }
             "session/new" => {
                 let name = self.minted(store);
                 opens = Some((store.truths, name.clone()));
@@ -395,6 +407,11 @@ impl SimWorker {
             "\"result\":{{\"protocolVersion\":1,\"agentCapabilities\":{{\"loadSession\":{},\"sessionCapabilities\":{{{resume}\"list\":{{}},\"close\":{{}}}}}},{meta}}}",
             self.breed.load
         )
+    }
+
+    /// Whether it has as many sessions as it takes.
+    fn is_full(&self) -> bool {
+        self.breed.narrow && self.breed.share == Share::All && self.sessions.len() >= MOST
     }
 
     /// A name for a new session: those who can load one have names of their own, others count from one.

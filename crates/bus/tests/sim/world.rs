@@ -327,7 +327,7 @@ impl World {
         }
         let Some(proc) = self.net.proc(slot) else { return };
         // Where the pipe cannot be asked, all that was written may have been read.
-        let taken = if self.random.one_in(4) { proc.written } else { proc.read };
+        let taken = if self.random.one_in(4) && !proc.closed { proc.written } else { proc.read };
         let end = End {
             reason: "killed".to_owned(),
             taken,

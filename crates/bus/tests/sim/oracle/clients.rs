@@ -31,6 +31,7 @@ impl Oracle {
                         said: None,
                         late: false,
                         malformed: None,
+                        full: None,
                         answered: false,
                     };
                     self.put(tag, Thing::Asked(asked));
@@ -173,8 +174,9 @@ impl Oracle {
         let method = asked.method;
         let (repeatable, late) =
             (REPEATABLE.contains(&method), asked.late || asked.array.is_some() && is_ahead);
+        let full = asked.full.clone().filter(|_| code == Some(-32012) && number.is_some());
         let (said, malformed, handed, truth) =
-            (asked.said.clone(), asked.malformed, asked.handed.clone(), asked.truth);
+            (asked.said.clone().or(full), asked.malformed, asked.handed.clone(), asked.truth);
         if number.is_some_and(|number| number != tag) {
             self.wrong(format!("crossed: #{tag}# is answered with {number:?}"));
         }

@@ -3,7 +3,7 @@
 use narrows_wire::View;
 
 use super::text::{is_same, names_in, text_of};
-use super::{About, Conn, Hand, Oracle, Tag, Thing, Truth, number_in, stripped};
+use super::{About, Conn, Hand, Oracle, Tag, Thing, Truth, TruthState, number_in, stripped};
 
 impl Oracle {
     /// A client's message that names a session goes to a worker: the right one? Gives the session.
@@ -157,7 +157,9 @@ impl Oracle {
                 }
             }
             "session/load" | "session/resume" => {
-                if let Some(state) = self.truth(truth) {
+                // Unless another has come for it since.
+                let is_last = |state: &&mut TruthState| state.taking.is_none_or(|taking| taking == tag);
+                if let Some(state) = self.truth(truth).filter(is_last) {
                     state.owner = Some(conn);
                     state.taking = None;
                 }

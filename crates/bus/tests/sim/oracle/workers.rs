@@ -20,6 +20,14 @@ impl Oracle {
                 Reply::Answer { id, opens, closes, text } => {
                     self.worker_answered(hand, &id, opens, closes, text);
                 }
+                Reply::Full { id, text } => {
+                    if let Some(tag) = self.hands[hand].asked.remove(&id)
+                        && let Some(asked) = self.asked(tag)
+                    {
+                        asked.handed.pop();
+                        asked.full = Some(text);
+                    }
+                }
                 Reply::Malformed { id, code } => {
                     if let Some(tag) = self.hands[hand].asked.remove(&id)
                         && let Some(asked) = self.asked(tag)

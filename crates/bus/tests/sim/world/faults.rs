@@ -336,7 +336,7 @@ impl World {
         let proc = self.net.proc(slot).filter(|proc| proc.worker.out.len() > 1)?;
         // The end of a session ends its turns, whatever is said about them behind it.
         let plain = |reply: &Reply| match reply {
-            Reply::Noise | Reply::TooLong | Reply::Malformed { .. } => false,
+            Reply::Noise | Reply::TooLong | Reply::Malformed { .. } | Reply::Full { .. } => false,
             Reply::Answer { closes, .. } => closes.is_none(),
             Reply::Ask { .. } | Reply::Tell { .. } => true,
         };
