@@ -25,7 +25,7 @@ pub struct Acp {
     /// How it is reached: stdio, websocket, or a list of both.
     #[schemars(with = "Transports")]
     pub transport: OneOrMany<Transport>,
-    /// What goes beyond the protocol; `aip44` is ours, the rest is anybody's.
+    /// What goes beyond the protocol; `aip44` and `narrows` are ours, the rest is anybody's.
     pub metadata: Metadata,
     /// Words to find it by: small letters, digits and hyphens, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -84,10 +84,30 @@ enum Transports {
 pub struct Metadata {
     /// What binds the runtime to an operator, its governance and its sandbox.
     pub aip44: Aip44,
+    /// Settings of this gate that AIP-44 has no key for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub narrows: Option<Narrows>,
     /// What others put there.
     #[serde(flatten)]
     pub other: Open,
 }
+
+/// Settings of the gate that AIP-44 has no key for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Narrows {
+    /// Methods beyond those the gate decides about that the client may send, by their exact names, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(regex(pattern = METHOD_NAME)), extend("uniqueItems" = true))]
+    pub client_methods: Vec<String>,
+    /// Methods beyond those the gate decides about that the agent may send, by their exact names, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(regex(pattern = METHOD_NAME)), extend("uniqueItems" = true))]
+    pub agent_methods: Vec<String>,
+}
+
+/// An exact method name: there is no form for several at once.
+const METHOD_NAME: &str = r"^[A-Za-z0-9_$][A-Za-z0-9_$./:-]{0,127}$";
 
 /// What binds a runtime to an operator, its governance and its sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

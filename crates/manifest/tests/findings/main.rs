@@ -151,6 +151,38 @@ fn misspelt_keys_are_recognised() {
 }
 
 #[test]
+fn methods_are_listed_by_exact_names() {
+    let with = |lines: &str| format!("{}\n  narrows: {lines}", acp(""));
+    check_file(
+        "ACP.md",
+        &with("{client_methods: [_session/steering, providers/set], agent_methods: []}"),
+        &[],
+    );
+    let form = "expected: methods beyond those the gate decides about that the client may send, by their exact names, each once";
+    let wrong = |name: &str| {
+        format!(
+            "ACP.md:12:30: error[pattern]: metadata.narrows.client_methods[0]: `{name}` does not have the form it needs; {form}"
+        )
+    };
+    check_file("ACP.md", &with("{client_methods: [\"_session/*\"]}"), &[&wrong("_session/*")]);
+    check_file(
+        "ACP.md",
+        &with("{client_method: [a]}"),
+        &[
+            "ACP.md:12:13: error[unknown-key]: metadata.narrows.client_method: nobody knows the key `client_method`; \
+             did you mean client_methods?",
+        ],
+    );
+    check_file(
+        "ACP.md",
+        &with("{}").replace("narrows:", "narows:"),
+        &[
+            "ACP.md:12:3: warning[misspelt-key]: metadata.narows: `narows` means nothing to us; did you mean narrows?",
+        ],
+    );
+}
+
+#[test]
 fn what_cannot_be_declared_is_said() {
     check_acp(
         "capabilities: {agent: {mcpCapabilities: {acp: true}, sessionCapabilities: {}}}\nmcp_servers: [{name: a, transport: acp}]",

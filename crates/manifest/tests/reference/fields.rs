@@ -85,9 +85,11 @@ impl<'a> Walk<'a> {
             };
             let needed = maps.iter().copied().filter(|map| needs(map)).count();
             let full = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            let condition = maps.iter().find_map(|map| condition(map, key));
             let default = match (needed, schemas[0].get("default")) {
                 (needed, _) if needed == maps.len() => "needed".to_owned(),
                 (1.., _) => "needed in some forms".to_owned(),
+                (0, None) if condition.is_some() => condition.unwrap_or_default(),
                 (0, Some(default)) => {
                     format!("`{}`", default.as_str().map_or_else(|| default.to_string(), str::to_owned))
                 }
@@ -137,6 +139,16 @@ impl<'a> Walk<'a> {
             _ => "anything".to_owned(),
         }
     }
+}
+
+/// The value of another key that makes this one required, as the default column says it.
+fn condition(map: &Value, key: &str) -> Option<String> {
+    let rules = map["allOf"].as_array()?;
+    rules.iter().find_map(|rule| {
+        rule["then"]["required"].as_array()?.iter().find(|name| *name == key)?;
+        let (other, schema) = rule["if"]["properties"].as_object()?.iter().next()?;
+        Some(format!("needed with `{other}: {}`", schema["const"].as_str()?))
+    })
 }
 
 /// The forms of a value that has several. What only demands keys is none.

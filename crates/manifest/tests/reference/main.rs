@@ -78,6 +78,16 @@ fn the_page_says_what_the_types_say() {
 }
 
 #[test]
+fn a_key_that_another_key_makes_required_is_not_listed_as_optional() {
+    let wanted = page();
+    assert!(wanted.contains("| `acp` | text | needed with `protocol: acp` |"), "{wanted}");
+    assert!(
+        wanted.contains("| `metadata.aip44.sandbox` | text | needed with `tier: sandboxed` |"),
+        "{wanted}"
+    );
+}
+
+#[test]
 fn a_key_is_spoken_of_by_itself_or_from_above() {
     let table = [("a", "one"), ("a.*", "below"), ("a.b.*", "deeper"), ("a.b.c", "exact")];
     for (key, expected) in [
