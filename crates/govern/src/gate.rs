@@ -16,6 +16,7 @@ mod grant;
 mod hearing;
 mod lane;
 mod mcp;
+mod method;
 mod mute;
 mod notice;
 mod opening;
@@ -29,7 +30,7 @@ mod tests;
 mod tool;
 mod turn;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -91,6 +92,8 @@ pub struct Gate {
     served: HashMap<Raw, Served>,
     /// Connections to MCP servers in the client, and the ids of those.
     connections: HashMap<String, String>,
+    /// Names of unknown notifications of the agent that are in the log.
+    recorded_names: BTreeSet<Box<str>>,
     /// What waits for an approval.
     hearings: BTreeMap<u64, Hearing>,
     to_client: Lane,
@@ -139,6 +142,7 @@ impl Gate {
             asked: HashMap::new(),
             served: HashMap::new(),
             connections: HashMap::new(),
+            recorded_names: BTreeSet::new(),
             hearings: BTreeMap::new(),
             to_client: Lane::default(),
             to_agent: Lane::default(),

@@ -48,6 +48,10 @@ pub struct Mandate {
     pub patience: Patience,
     /// The agent is ours, and asks before it does anything.
     pub asks_first: bool,
+    /// Methods beyond those the gate decides about that the client may send.
+    pub client_methods: Vec<String>,
+    /// The same for the agent.
+    pub agent_methods: Vec<String>,
     /// What a client is told when it introduces itself, if anything.
     pub notice: Option<String>,
 }
@@ -77,6 +81,7 @@ impl Mandate {
             _ if bundle.per_turn_approval => Autonomy::Gated,
             _ => Autonomy::Autonomous,
         };
+        let listed = acp.metadata.narrows.clone().unwrap_or_default();
         Self {
             operator: operator.map_or_else(|| acp.id.clone(), |operator| operator.id.clone()),
             tier: acp.metadata.aip44.tier.name().to_owned(),
@@ -93,6 +98,8 @@ impl Mandate {
             autonomy,
             patience: Patience::default(),
             asks_first: bundle.role == Kind::Server,
+            client_methods: listed.client_methods,
+            agent_methods: listed.agent_methods,
             notice: None,
         }
     }

@@ -70,6 +70,24 @@ impl Parties<'_> {
         }
     }
 
+    /// A method for which there is no rule was passed on, or refused with this code.
+    pub(crate) fn method(&self, sender: Sender, refused: Option<&'static str>, input: Value) -> Event {
+        let about = [
+            ("kind", Some("method".into())),
+            ("sender", Some(sender.name().into())),
+            ("code", refused.map(Fact::from)),
+        ];
+        let (action, decision) = match refused {
+            Some(_) => ("method.refused", Decision::Deny),
+            None => ("method.allowed", Decision::Allow),
+        };
+        Event {
+            input: Some(bounded(input)),
+            policy: Some(PolicyRef { reference: UNNAMED.to_owned(), decision: Some(decision) }),
+            ..self.event(action, self.of_session(), about)
+        }
+    }
+
     /// Somebody did not answer in time, or answered after it.
     pub(crate) fn deadline(&self, what: &str, method: &str, reason: &str) -> Event {
         let about = [
@@ -136,6 +154,22 @@ impl Parties<'_> {
             policy: Some(PolicyRef { reference: named(ruling), decision: Some(approval.decision()) }),
             signatures: approval.signatures(),
             ..self.event("tool.call", tool(call.tool), about)
+        }
+    }
+}
+
+/// The end of a connection that sent a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    Client,
+    Agent,
+}
+
+impl Sender {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Agent => "agent",
         }
     }
 }

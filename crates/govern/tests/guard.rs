@@ -30,7 +30,13 @@ fn rig() -> Rig {
     let clauses = vec![Clause::new("asks", "tool.call", Class::RequireApproval).on("Bash").unwrap().up_to(4)];
     let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
     let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
-    let mandate = Mandate { operator: "notes".into(), roots: vec![root], ..Mandate::default() };
+    let mandate = Mandate {
+        operator: "notes".into(),
+        roots: vec![root],
+        client_methods: vec!["x".into(), "n".into()],
+        agent_methods: vec!["elicitation/create".into(), "n".into()],
+        ..Mandate::default()
+    };
     let who = Principal { id: "user:ada".into(), ..Principal::default() };
     let setting = Setting { began: 1_700_000_000, nonce: "n".into() };
     let gate = Gate::new(mandate, who, policy, Box::new(Disk), setting);
@@ -181,7 +187,24 @@ async fn arrays_are_taken_apart_and_answered_as_one() {
     assert_eq!(answers[0]["error"]["data"]["code"], "cwd_outside_root");
     assert_eq!(answers[1]["result"], 7);
     rig.client.sender.close();
-    assert_eq!(rig.over().await, (Ended::Client, vec!["session.refused".to_owned()]));
+    let (ended, actions) = rig.over().await;
+    assert_eq!(ended, Ended::Client);
+    assert_eq!(actions, ["session.refused", "method.allowed", "method.allowed"]);
+}
+
+#[tokio::test]
+async fn a_method_that_is_not_listed_is_refused_in_an_array_too() {
+    let mut rig = rig();
+    let steer = Rig::request(1, "_session/steering", &json!({"prompt": []}));
+    let notification = json!({"jsonrpc": "2.0", "method": "_session/steering"});
+    say(&rig.client, json!([steer, notification, Rig::request(2, "x", &json!({}))])).await;
+    assert_eq!(hear(&mut rig.agent).await["method"], "x");
+    say(&rig.agent, json!({"jsonrpc": "2.0", "id": 2, "result": 7})).await;
+    let answers = hear(&mut rig.client).await;
+    assert_eq!((&answers[0]["error"]["code"], &answers[1]["result"]), (&json!(-32015), &json!(7)));
+    rig.client.sender.close();
+    let (_, actions) = rig.over().await;
+    assert_eq!(actions, ["method.refused", "method.refused", "method.allowed"]);
 }
 
 #[tokio::test]
@@ -211,7 +234,7 @@ async fn whoever_is_told_to_end_closes_its_sessions_first() {
 
 /// A line that nobody has to answer.
 fn note() -> Value {
-    json!({"jsonrpc": "2.0", "method": "n", "params": {"text": "x".repeat(3000)}})
+    json!({"jsonrpc": "2.0", "method": "_narrows/n", "params": {"text": "x".repeat(3000)}})
 }
 
 #[tokio::test(start_paused = true)]
@@ -236,7 +259,7 @@ async fn an_agent_that_reads_slowly_is_waited_for() {
     for _ in 0..8 {
         // sleep: the time that it takes is what the test is about, and it is not real.
         tokio::time::sleep(std::time::Duration::from_secs(8)).await;
-        assert_eq!(hear(&mut rig.agent).await["method"], "n");
+        assert_eq!(hear(&mut rig.agent).await["method"], "_narrows/n");
     }
     rig.client.sender.close();
     assert_eq!(rig.guard.await.unwrap(), Ended::Client);
@@ -264,7 +287,7 @@ async fn who_has_asked_and_says_nothing_more_is_answered() {
     }
     let (ended, actions) = rig.over().await;
     assert_eq!(ended, Ended::Client);
-    assert_eq!(actions[1..], ["operator.completed", "session.closed"]);
+    assert_eq!(actions[1..], ["method.allowed", "operator.completed", "session.closed"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,7 +305,7 @@ async fn who_says_nothing_more_is_not_answered_for_ever() {
     assert_eq!(since.elapsed().as_secs(), 5);
     let (ended, actions) = rig.over().await;
     assert_eq!(ended, Ended::Client);
-    assert_eq!(actions[1..], ["operator.interrupted", "session.closed"]);
+    assert_eq!(actions[1..], ["method.allowed", "operator.interrupted", "session.closed"]);
 }
 
 #[tokio::test]

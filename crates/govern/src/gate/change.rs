@@ -6,6 +6,7 @@ use serde_json::json;
 use super::Pass;
 use super::api::{Out, Ticket};
 use super::lane::{Otherwise, Way};
+use super::method::without_envelope;
 use super::opening::unrecorded;
 use super::service::ambiguous;
 use super::session::{Asked, Origin};
@@ -17,15 +18,11 @@ impl<O: Out> Pass<'_, O> {
     /// The client wants its session run in another way.
     pub(super) fn change(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let Some(name) = self.ready(id, message) else { return };
-        let Some(mut params) = once::read(message.params()) else {
+        let Some(params) = once::read(message.params()) else {
             return self.refuse_client(id, &ambiguous());
         };
-        if let Some(members) = params.as_object_mut() {
-            members.remove("sessionId");
-            members.remove("_meta");
-        }
         let key = format!("change {}", String::from_utf8_lossy(id));
-        let call = Call::wish(&method.replacen('/', ".", 1), "switch_mode", params);
+        let call = Call::wish(&method.replacen('/', ".", 1), "switch_mode", without_envelope(params));
         if !self.open_wish(id, &name, &key, call) {
             return;
         }

@@ -6,12 +6,12 @@ use narrows_acp::method;
 use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde_json::{Value, json};
 
+use super::Pass;
 use super::api::Out;
 use super::lane::{Otherwise, Way};
 use super::opening::{UNDECLARED, unrecorded};
 use super::service::ambiguous;
 use super::session::{Served, key_of, request_key};
-use super::{Pass, REPLAYING};
 use crate::once;
 
 impl<O: Out> Pass<'_, O> {
@@ -34,7 +34,8 @@ impl<O: Out> Pass<'_, O> {
             Some(method::SESSION_UPDATE) => self.update(message),
             Some(method::MCP_MESSAGE) => self.mcp_news(message),
             Some(method) if is_wish(method) => {}
-            _ => self.show(message),
+            Some(method) => self.other_agent_notification(method, message),
+            None => {}
         }
     }
 
@@ -65,6 +66,9 @@ impl<O: Out> Pass<'_, O> {
             let error = RpcError::new(Code::MethodNotFound, UNDECLARED);
             return self.refuse_agent(id, &error);
         }
+        if self.is_unlisted_request(id, &method, message) {
+            return;
+        }
         // What is decided here needs no client.
         if method != method::SESSION_REQUEST_PERMISSION && self.is_beyond_asking(id) {
             return;
@@ -92,30 +96,30 @@ impl<O: Out> Pass<'_, O> {
             method::TERMINAL_OUTPUT | method::TERMINAL_KILL | method::TERMINAL_RELEASE => {
                 self.show_request(id, Served::Shown, message);
             }
-            _ if self.is_replayed(message) => {
-                let name = message.session().unwrap_or_default();
-                let event = self.parties(&name).refused("tool.refused", "replay", json!({"method": *method}));
-                let ticket = self.record(event);
-                let error = RpcError::new(Code::PolicyDenied, REPLAYING).with("code", json!("replay"));
-                let line = message::error(id, &error);
-                self.send(Way::ToAgent, &[&line], Some(ticket), Otherwise::Say(Way::ToAgent, unrecorded(id)));
-            }
-            _ => self.show_request(id, Served::Shown, message),
+            _ => self.other_agent_request(id, &method, message),
         }
     }
 
     /// Passes a request on as it is, and remembers that it may be answered. Not if there are too many.
     pub(super) fn show_request(&mut self, id: &[u8], served: Served, message: View<'_>) {
-        if self.gate.served.len() >= super::MOST_OPEN {
-            let error = RpcError::new(Code::Backpressure, "too many requests are unanswered");
-            return self.refuse_agent(id, &error);
+        if self.has_room_to_serve(id) {
+            self.gate.served.insert(id.into(), served);
+            self.show(message);
         }
-        self.gate.served.insert(id.into(), served);
-        self.show(message);
+    }
+
+    /// Returns `true` if another request may wait for the client. Else the agent is told.
+    pub(super) fn has_room_to_serve(&mut self, id: &[u8]) -> bool {
+        let has_room = self.gate.served.len() < super::MOST_OPEN;
+        if !has_room {
+            let error = RpcError::new(Code::Backpressure, "too many requests are unanswered");
+            self.refuse_agent(id, &error);
+        }
+        has_room
     }
 
     /// Whether a request is one of a session that is being opened. One that names no session may be of any.
-    fn is_replayed(&self, message: View<'_>) -> bool {
+    pub(super) fn is_replayed(&self, message: View<'_>) -> bool {
         let mut sessions = self.gate.sessions.iter();
         let name = message.session();
         sessions

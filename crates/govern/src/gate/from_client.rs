@@ -9,6 +9,7 @@ use super::api::Out;
 use super::from_agent::{out_of_place, spelled};
 use super::hearing::Hearing;
 use super::lane::{Otherwise, Way};
+use super::method::is_plain_notification;
 use super::opening::read;
 use super::session::{Asked, Owed, Served};
 
@@ -55,7 +56,12 @@ impl<O: Out> Pass<'_, O> {
                     self.forward(message);
                 }
             }
-            _ => self.ask(id, message),
+            // Some clients send it with an id.
+            method::SESSION_CANCEL => {
+                self.cancelled_by_client(&message.session().unwrap_or_default());
+                self.ask(id, message);
+            }
+            _ => self.other_request(id, &method, message),
         }
     }
 
@@ -99,26 +105,14 @@ impl<O: Out> Pass<'_, O> {
     }
 
     fn client_notification(&mut self, message: View<'_>) {
-        // What opens something or begins a turn is only ever asked for: without an id nobody has decided about it.
-        let is_wish = message.method().is_some_and(|method| {
-            matches!(
-                &*method,
-                method::SESSION_NEW
-                    | method::SESSION_FORK
-                    | method::SESSION_LOAD
-                    | method::SESSION_RESUME
-                    | method::SESSION_PROMPT
-                    | method::SESSION_SET_MODE
-                    | method::SESSION_SET_MODEL
-                    | method::SESSION_SET_CONFIG_OPTION
-                    | method::PROXY_INITIALIZE
-                    | method::PROXY_SUCCESSOR
-            )
-        });
-        if is_wish || !self.is_ours(message) {
+        let Some(method) = message.method() else { return };
+        if !self.is_ours(message) {
             return;
         }
-        if message.method().is_some_and(|method| method == method::SESSION_CANCEL)
+        if !is_plain_notification(&method) {
+            return self.other_notification(&method, message);
+        }
+        if method == method::SESSION_CANCEL
             && let Some(name) = message.session()
         {
             self.cancelled_by_client(&name);

@@ -77,6 +77,13 @@ impl<O: Out> Pass<'_, O> {
             }
             keep(offers, "terminal", declared.terminal);
         }
+        if !self.gate.mandate.agent_methods.iter().any(|listed| listed == method::ELICITATION_CREATE) {
+            for offers in ["clientCapabilities", "capabilities"] {
+                if let Some(offers) = params.get_mut(offers).and_then(Value::as_object_mut) {
+                    offers.remove("elicitation");
+                }
+            }
+        }
         let Ok(line) = message::request(id, method::INITIALIZE, &params) else { return };
         let Some(line) = self.gate.mark.put(View::parse(&line)).map(|marked| marked.concat()) else { return };
         self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);

@@ -6,6 +6,7 @@ mod deadlines;
 mod endings;
 mod grants;
 mod history;
+mod methods;
 mod openings;
 mod ownership;
 mod second;
@@ -130,6 +131,8 @@ fn mandate() -> Mandate {
             ..Capabilities::default()
         },
         roots: vec!["/w".into()],
+        client_methods: ["_x/y", "_vendor/thing"].map(str::to_owned).to_vec(),
+        agent_methods: ["_ask", "_x/y", "_x/z"].map(str::to_owned).to_vec(),
         ..Mandate::default()
     }
 }

@@ -17,7 +17,7 @@ use crate::call::Call;
 use crate::life::Life;
 use crate::mandate::Autonomy;
 use crate::once;
-use crate::record;
+use crate::record::{self, Sender};
 
 /// Why what waits for an approval in a turn is not done once its client has cancelled it.
 pub(super) const CANCELLED: &str = "the turn was cancelled";
@@ -30,14 +30,7 @@ impl<O: Out> Pass<'_, O> {
             return self.refuse_client(id, &ambiguous());
         };
         if let Some(kind) = prompt::undeclared(&params, self.gate.mandate.capabilities) {
-            let event =
-                self.parties(&name).refused("prompt.refused", "undeclared_capability", json!({"type": kind}));
-            let ticket = self.record(event);
-            let error =
-                RpcError::new(Code::InvalidParams, UNDECLARED).with("code", json!("undeclared_capability"));
-            let line = message::error(id, &error);
-            let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
-            return self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
+            return self.refuse_block(id, &name, kind);
         }
         if self.gate.mandate.autonomy != Autonomy::Gated {
             return self.begin_turn(id, &name, message, None);
@@ -53,6 +46,18 @@ impl<O: Out> Pass<'_, O> {
         }
         let origin = Origin::Turn { line: message.bytes().to_vec().into(), id: id.into() };
         self.hear(&name, &key, origin, None);
+    }
+
+    /// Refuses a prompt with a content block that the manifest does not declare.
+    pub(super) fn refuse_block(&mut self, id: &[u8], name: &str, kind: &str) {
+        let event =
+            self.parties(name).refused("prompt.refused", "undeclared_capability", json!({"type": kind}));
+        let ticket = self.record(event);
+        let error =
+            RpcError::new(Code::InvalidParams, UNDECLARED).with("code", json!("undeclared_capability"));
+        let line = message::error(id, &error);
+        let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
+        self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
     }
 
     /// The session that a request of the client's is about, if something can be begun in it: one that was opened here, and
@@ -131,7 +136,14 @@ impl<O: Out> Pass<'_, O> {
         if self.gate.sessions.get(&*name).is_some_and(|session| session.heard.is_some()) {
             self.cancel(&name);
         }
-        self.forward(message);
+        let is_delete = message.method().is_some_and(|method| method == method::SESSION_DELETE);
+        if !is_delete && self.gate.sessions.contains_key(&*name) {
+            // That it is over is recorded when the agent says so.
+            return self.forward(message);
+        }
+        let ticket = self.record_method(Sender::Client, &message.method().unwrap_or_default(), message, None);
+        let otherwise = Otherwise::Unbegun(unrecorded(id), id.into());
+        self.send(Way::ToAgent, &[message.bytes()], Some(ticket), otherwise);
     }
 
     /// Tells the agent to end a turn.

@@ -65,7 +65,7 @@ fn point_02_peers_that_know_nothing_of_it_get_on() {
     scene.answer(2, &json!({"stopReason": "end_turn"}));
     assert_eq!(scene.sight.client[0]["params"]["update"]["content"]["text"], "hi");
     assert_eq!(scene.told_client(2)["result"]["stopReason"], "end_turn");
-    // And what only others know passes as it is.
+    // And what only others know passes as it is, where the manifest lists it.
     let theirs = json!({"jsonrpc": "2.0", "id": 3, "method": "_theirs/thing", "params": {"x": [1]}});
     scene.client(&theirs);
     assert_eq!(scene.sight.agent.last(), Some(&theirs));

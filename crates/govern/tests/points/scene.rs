@@ -80,6 +80,7 @@ pub(crate) fn mandate() -> Mandate {
         capabilities,
         servers: Some(Vec::new()),
         roots: vec!["/w".into()],
+        client_methods: vec!["_theirs/thing".into()],
         ..Mandate::default()
     }
 }

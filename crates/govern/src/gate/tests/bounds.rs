@@ -187,7 +187,7 @@ fn a_mode_a_model_and_an_option_are_decided_and_recorded_before_they_change() {
         }
         let mut scene = Scene::at_work();
         scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
-        assert_eq!(scene.seen(), "");
+        assert_eq!(scene.seen(), "log method.refused deny code=\"method_not_listed\"");
     }
 }
 
@@ -228,6 +228,7 @@ fn what_is_not_declared_is_not_said_to_the_agent() {
 #[test]
 fn nothing_is_asked_while_history_is_replayed() {
     let mut scene = Scene::new();
+    scene.gate.mandate.agent_methods.push("elicitation/create".into());
     scene.ask(1, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
     scene.seen();
     for (id, method, params) in [
@@ -243,7 +244,8 @@ fn nothing_is_asked_while_history_is_replayed() {
     scene.answer(1, &json!({}));
     scene.seen();
     scene.wants(8, "elicitation/create", &json!({"sessionId": "s", "message": "name?"}));
-    assert!(scene.seen().starts_with("c < "));
+    let seen = scene.seen();
+    assert!(seen.starts_with("log method.allowed allow\nc < "), "{seen}");
 }
 
 #[test]

@@ -374,10 +374,11 @@ fn what_cannot_be_decided_is_passed_to_nobody() {
     }
     let call = json!({"serverId": "x", "method": "tools/call", "params": {"name": "drop"}});
     scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": call}));
+    assert_eq!(scene.seen(), "");
     for method in ["session/prompt", "session/new"] {
         scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s", "cwd": "/"}}));
+        assert_eq!(scene.seen(), "log method.refused deny code=\"method_not_listed\"");
     }
-    assert_eq!(scene.seen(), "");
     scene.wants(1, "fs/read_text_file", &json!({"path": "/w/a/b"}));
     scene.ask(9, "session/prompt", &json!({"prompt": []}));
     let seen = scene.seen();

@@ -1,0 +1,272 @@
+//! Methods that the gate has no rule for: refused unless the manifest lists them, and recorded either way.
+//!
+//! A method the gate does not know may start a turn, point the agent at another endpoint or ask the user for a secret, so
+//! passing it on would be a way around every rule. A listed name never replaces the handling of a method the gate knows.
+
+use narrows_acp::method;
+use narrows_wire::{Code, RpcError, View, message};
+use serde_json::{Value, json};
+
+use super::api::{Out, Ticket};
+use super::lane::{Otherwise, Way};
+use super::opening::{UNDECLARED, unrecorded};
+use super::service::ambiguous;
+use super::session::{Asked, Origin, Served};
+use super::{Pass, REPLAYING, prompt};
+use crate::call::Call;
+use crate::mandate::Autonomy;
+use crate::once;
+use crate::record::{Sender, digest};
+
+/// The prefix of the methods of this project, which only its own programs act on.
+const OWN: &str = "_narrows/";
+
+/// Why a request is refused.
+const UNLISTED: &str = "the manifest does not list this method";
+
+/// Distinct names of agent notifications that are recorded per connection.
+const MAX_RECORDED_NAMES: usize = 256;
+
+/// Returns `true` for requests of the client whose meaning is fixed and that are passed on as they are.
+fn is_plain_request(method: &str) -> bool {
+    method == method::CANCEL_REQUEST || method.starts_with(OWN)
+}
+
+/// Returns `true` for requests of the client that log in or out, or stop a call: passed on, and recorded.
+fn is_recorded_request(method: &str) -> bool {
+    matches!(
+        method,
+        method::AUTHENTICATE
+            | method::LOGOUT
+            | method::AUTH_LOGIN
+            | method::AUTH_LOGOUT
+            | method::TOOL_CALL_CANCEL
+            | method::TERMINAL_CANCEL
+    )
+}
+
+/// Returns `true` for methods that are only ever requests here. As a notification nothing could refuse them.
+fn is_request_only(method: &str) -> bool {
+    is_recorded_request(method)
+        || matches!(
+            method,
+            method::INITIALIZE
+                | method::SESSION_NEW
+                | method::SESSION_FORK
+                | method::SESSION_LOAD
+                | method::SESSION_RESUME
+                | method::SESSION_PROMPT
+                | method::SESSION_SET_MODE
+                | method::SESSION_SET_MODEL
+                | method::SESSION_SET_CONFIG_OPTION
+                | method::SESSION_CLOSE
+                | method::SESSION_DELETE
+                | method::SESSION_LIST
+                | method::PROXY_INITIALIZE
+                | method::PROXY_SUCCESSOR
+        )
+}
+
+/// Returns `true` for notifications of the client that are passed on as they are.
+pub(super) fn is_plain_notification(method: &str) -> bool {
+    matches!(method, method::SESSION_CANCEL | method::CANCEL_REQUEST | method::MCP_MESSAGE)
+        || method.starts_with(OWN)
+}
+
+/// Returns `true` for methods of the agent that other modules decide about, or that mean nothing but to stop waiting.
+pub(super) fn is_agent_method(method: &str) -> bool {
+    matches!(
+        method,
+        method::SESSION_UPDATE
+            | method::SESSION_REQUEST_PERMISSION
+            | method::FS_READ_TEXT_FILE
+            | method::FS_WRITE_TEXT_FILE
+            | method::TERMINAL_CREATE
+            | method::TERMINAL_OUTPUT
+            | method::TERMINAL_WAIT_FOR_EXIT
+            | method::TERMINAL_KILL
+            | method::TERMINAL_RELEASE
+            | method::MCP_MESSAGE
+            | method::MCP_CONNECT
+            | method::MCP_DISCONNECT
+            | method::CANCEL_REQUEST
+    ) || method.starts_with(OWN)
+}
+
+impl<O: Out> Pass<'_, O> {
+    /// Handles a request of the client for which there is no rule of its own.
+    pub(super) fn other_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
+        if is_plain_request(method) {
+            return self.ask(id, message);
+        }
+        if is_recorded_request(method) {
+            return self.pass_request(id, method, message);
+        }
+        if !self.gate.mandate.client_methods.iter().any(|listed| listed == method) {
+            let ticket = self.record_method(Sender::Client, method, message, Some("method_not_listed"));
+            let error = RpcError::new(Code::PolicyDenied, UNLISTED).with("code", json!("method_not_listed"));
+            return self.refuse_method(id, &error, ticket);
+        }
+        let Some(params) = once::read(message.params()) else {
+            return self.refuse_client(id, &ambiguous());
+        };
+        let session = match message.session() {
+            Some(_) => match self.ready(id, message) {
+                Some(name) => Some(name),
+                None => return,
+            },
+            None => None,
+        };
+        if let Some(kind) = prompt::undeclared(&params, self.gate.mandate.capabilities) {
+            return self.refuse_block(id, &session.unwrap_or_default(), kind);
+        }
+        if self.gate.mandate.autonomy != Autonomy::Gated {
+            return self.pass_request(id, method, message);
+        }
+        // It may start a turn, and of a gated operator each turn is approved.
+        let Some(name) = session else {
+            let ticket = self.record_method(Sender::Client, method, message, Some("no_session"));
+            let words = "a gated operator needs a session here";
+            let error = RpcError::new(Code::PolicyDenied, words).with("code", json!("no_session"));
+            return self.refuse_method(id, &error, ticket);
+        };
+        let key = format!("change {}", String::from_utf8_lossy(id));
+        let call = Call::wish(&method.replacen('/', ".", 1), "other", without_envelope(params));
+        let verdict = self.turn_verdict(&call);
+        if !self.open_wish(id, &name, &key, call) {
+            return;
+        }
+        if let Some(case) = self.case(&name, &key) {
+            case.verdict = Some(verdict);
+        }
+        let origin = Origin::Change { line: message.bytes().to_vec().into(), id: id.into() };
+        self.hear(&name, &key, origin, None);
+    }
+
+    /// Records a request of the client and passes it on.
+    fn pass_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
+        if self.await_answer(id, message, Asked::Other) {
+            let ticket = self.record_method(Sender::Client, method, message, None);
+            let otherwise = Otherwise::Unbegun(unrecorded(id), id.into());
+            self.send(Way::ToAgent, &[message.bytes()], Some(ticket), otherwise);
+        }
+    }
+
+    fn refuse_method(&mut self, id: &[u8], error: &RpcError, after: Ticket) {
+        let line = message::error(id, error);
+        let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
+        self.send(Way::ToClient, &[&line], Some(after), otherwise);
+    }
+
+    /// Handles a notification of the client for which there is no rule: dropped unless it is listed.
+    pub(super) fn other_notification(&mut self, method: &str, message: View<'_>) {
+        let is_listed = !is_request_only(method)
+            && self.gate.mandate.client_methods.iter().any(|listed| listed == method);
+        // Nobody could be told that it needs an approval.
+        let code = match is_listed {
+            false => Some("method_not_listed"),
+            true if self.gate.mandate.autonomy == Autonomy::Gated => Some("needs_approval"),
+            true if once::read(message.params()).is_none() => Some("ambiguous_params"),
+            true if !message.session().is_none_or(|name| self.is_open(&name)) => Some("unknown_session"),
+            true => None,
+        };
+        let ticket = self.record_method(Sender::Client, method, message, code);
+        if code.is_none() {
+            self.send(Way::ToAgent, &[message.bytes()], Some(ticket), Otherwise::Nothing);
+        }
+    }
+
+    /// Returns `true` if the client may begin something in this session now.
+    fn is_open(&self, name: &str) -> bool {
+        self.gate.sessions.get(name).is_some_and(|session| session.is_admitted && session.replays == 0)
+    }
+
+    /// Returns `true` if the agent may send a method that the gate has no rule for.
+    fn lists_agent_method(&self, method: &str) -> bool {
+        let listed = &self.gate.mandate.agent_methods;
+        // Who may open a form may say that it is done.
+        let method = if method == method::ELICITATION_COMPLETE { method::ELICITATION_CREATE } else { method };
+        listed.iter().any(|listed| listed == method)
+    }
+
+    /// Refuses a request of the agent whose method is not listed. Returns `true` if it was refused.
+    pub(super) fn is_unlisted_request(&mut self, id: &[u8], method: &str, message: View<'_>) -> bool {
+        if is_agent_method(method) || self.lists_agent_method(method) {
+            return false;
+        }
+        let ticket = self.record_method(Sender::Agent, method, message, Some("method_not_listed"));
+        let error = RpcError::new(Code::MethodNotFound, UNDECLARED).with("code", json!("method_not_listed"));
+        let line = message::error(id, &error);
+        self.send(Way::ToAgent, &[&line], Some(ticket), Otherwise::Say(Way::ToAgent, unrecorded(id)));
+        true
+    }
+
+    /// Passes a listed request of the agent on, unless history is being replayed.
+    pub(super) fn other_agent_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
+        if self.is_replayed(message) {
+            let name = message.session().unwrap_or_default();
+            let event = self.parties(&name).refused("tool.refused", "replay", json!({"method": method}));
+            let ticket = self.record(event);
+            let error = RpcError::new(Code::PolicyDenied, REPLAYING).with("code", json!("replay"));
+            let line = message::error(id, &error);
+            let otherwise = Otherwise::Say(Way::ToAgent, unrecorded(id));
+            return self.send(Way::ToAgent, &[&line], Some(ticket), otherwise);
+        }
+        if is_agent_method(method) {
+            return self.show_request(id, Served::Shown, message);
+        }
+        if !self.has_room_to_serve(id) {
+            return;
+        }
+        self.gate.served.insert(id.into(), Served::Shown);
+        let ticket = self.record_method(Sender::Agent, method, message, None);
+        let otherwise = Otherwise::Say(Way::ToAgent, unrecorded(id));
+        self.send(Way::ToClient, &[message.bytes()], Some(ticket), otherwise);
+    }
+
+    /// Handles a notification of the agent for which there is no rule: dropped unless it is listed. The log has each name
+    /// once: some agents report progress this way, many times a second.
+    pub(super) fn other_agent_notification(&mut self, method: &str, message: View<'_>) {
+        if is_agent_method(method) {
+            return self.show(message);
+        }
+        let is_listed = self.lists_agent_method(method) && once::read(message.params()).is_some();
+        let is_new =
+            !self.gate.recorded_names.contains(method) && self.gate.recorded_names.len() < MAX_RECORDED_NAMES;
+        let mut ticket = None;
+        if is_new {
+            self.gate.recorded_names.insert(method.chars().take(128).collect());
+            let code = (!is_listed).then_some("method_not_listed");
+            ticket = Some(self.record_method(Sender::Agent, method, message, code));
+        }
+        if is_listed {
+            self.send(Way::ToClient, &[message.bytes()], ticket, Otherwise::Nothing);
+        }
+    }
+
+    /// Records a method for which there is no other event: passed on, or refused with this code. The parameters are known
+    /// by a digest, as those of a prompt are.
+    pub(super) fn record_method(
+        &mut self,
+        sender: Sender,
+        method: &str,
+        message: View<'_>,
+        refused: Option<&'static str>,
+    ) -> Ticket {
+        let params = message.params().unwrap_or_default();
+        let method: String = method.chars().take(128).collect();
+        let input = json!({"method": method, "bytes": params.len(), "sha256": digest(params)});
+        let session = message.session().unwrap_or_default();
+        let event = self.parties(&session).method(sender, refused, input);
+        self.record(event)
+    }
+}
+
+/// Parameters without what every message has: the rest is what somebody approves.
+pub(super) fn without_envelope(mut params: Value) -> Value {
+    if let Some(members) = params.as_object_mut() {
+        members.remove("sessionId");
+        members.remove("_meta");
+    }
+    params
+}

@@ -1,0 +1,219 @@
+//! Methods that the gate has no rule for: refused unless the manifest lists them, and recorded either way.
+
+use super::*;
+
+/// Methods of agents in the field that start turns, change endpoints or trust code.
+const UNLISTED: [&str; 6] = [
+    "_session/steering",
+    "_session/goal",
+    "_codex/hooks/trust",
+    "providers/set",
+    "session/set_title",
+    "sampling/createMessage",
+];
+
+#[test]
+fn a_client_request_that_is_not_listed_is_refused_and_recorded() {
+    for is_v2 in [false, true] {
+        for method in UNLISTED {
+            let mut scene = Scene::at_work();
+            scene.gate.is_v2 = is_v2;
+            for params in [json!({"sessionId": "s", "prompt": []}), json!({})] {
+                scene.ask(7, method, &params);
+                let seen = scene.seen();
+                assert!(seen.starts_with("log method.refused deny code=\"method_not_listed\""), "{seen}");
+                assert!(seen.contains("c < ") && seen.contains("-32015"), "{seen}");
+                assert!(!seen.contains("a < "), "{method} {seen}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_method_name_with_escapes_is_the_name_it_spells() {
+    let mut scene = Scene::at_work();
+    let line = br#"{"jsonrpc":"2.0","id":7,"method":"\u005fsession\/steering","params":{"sessionId":"s"}}"#;
+    scene.gate.client(scene.now, View::parse(line), &mut scene.sight);
+    scene.commit();
+    let seen = scene.seen();
+    assert!(seen.contains("-32015") && !seen.contains("a < "), "{seen}");
+    let event = scene.sight.events.last().unwrap();
+    assert_eq!(event.input.as_ref().unwrap()["method"], "_session/steering");
+}
+
+#[test]
+fn a_client_notification_that_is_not_listed_is_dropped_and_recorded() {
+    for method in UNLISTED.into_iter().chain(["session/delete", "authenticate", "session/prompt"]) {
+        let mut scene = Scene::at_work();
+        scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s"}}));
+        let seen = scene.seen();
+        assert_eq!(seen, "log method.refused deny code=\"method_not_listed\"", "{method}");
+    }
+}
+
+#[test]
+fn a_form_that_is_not_declared_is_refused_and_recorded() {
+    for params in [json!({"sessionId": "s", "message": "password?"}), json!({"message": "password?"})] {
+        let mut scene = Scene::at_work();
+        scene.wants(9, "elicitation/create", &params);
+        let seen = scene.seen();
+        assert!(seen.starts_with("log method.refused deny code=\"method_not_listed\""), "{seen}");
+        assert!(seen.contains("a < ") && seen.contains("-32601") && !seen.contains("c < "), "{seen}");
+    }
+}
+
+#[test]
+fn an_agent_method_that_is_not_listed_is_refused_and_recorded() {
+    let mut scene = Scene::at_work();
+    scene.wants(9, "_x/ask", &json!({"sessionId": "s"}));
+    let seen = scene.seen();
+    assert!(
+        seen.contains("log method.refused") && seen.contains("-32601") && !seen.contains("c < "),
+        "{seen}"
+    );
+    let news = json!({"jsonrpc": "2.0", "method": "_x/news", "params": {"sessionId": "s"}});
+    scene.agent(&news);
+    assert_eq!(scene.seen(), "log method.refused deny code=\"method_not_listed\"");
+    // The log has each name once, however often the agent repeats it.
+    scene.agent(&news);
+    assert_eq!(scene.seen(), "");
+}
+
+#[test]
+fn a_listed_method_is_recorded_before_it_is_passed_on() {
+    for is_v2 in [false, true] {
+        let mut scene = Scene::at_work();
+        scene.gate.is_v2 = is_v2;
+        scene.records = false;
+        scene.ask(7, "_x/y", &json!({"sessionId": "s", "text": "go on"}));
+        scene.client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": {"sessionId": "s"}}));
+        assert_eq!(scene.seen(), "log method.allowed allow\nlog method.allowed allow");
+        scene.records = true;
+        scene.commit();
+        let seen = scene.seen();
+        assert_eq!((seen.matches("a < ").count(), seen.matches("_x/y").count()), (2, 2), "{seen}");
+        let event = scene.sight.events.last().unwrap();
+        assert_eq!(event.facts.get("session").unwrap().clone().into_value(), "s");
+        assert_eq!(event.facts.get("sender").unwrap().clone().into_value(), "client");
+        scene.answer(7, &json!({"outcome": "injected"}));
+        assert!(scene.seen().starts_with("c < "));
+    }
+}
+
+#[test]
+fn a_listed_method_needs_an_open_session_if_it_names_one() {
+    let mut scene = Scene::at_work();
+    scene.ask(7, "_x/y", &json!({"sessionId": "other"}));
+    assert!(scene.seen().contains("-32002"));
+    scene.client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": {"sessionId": "other"}}));
+    assert_eq!(scene.seen(), "log method.refused deny code=\"unknown_session\"");
+    // Content that the manifest does not declare is not smuggled in by another name.
+    scene.ask(8, "_x/y", &json!({"sessionId": "s", "prompt": [{"type": "image", "data": "AA=="}]}));
+    assert!(scene.seen().contains("log prompt.refused deny code=\"undeclared_capability\""));
+}
+
+#[test]
+fn a_listed_method_of_a_gated_operator_is_approved_like_a_turn() {
+    let gated = Mandate { autonomy: crate::mandate::Autonomy::Gated, ..mandate() };
+    for (answer, passes) in [("allow_once", true), ("reject_once", false)] {
+        let mut scene = Scene::with(gated.clone(), &[]);
+        scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+        scene.answer(1, &json!({"sessionId": "s"}));
+        scene.seen();
+        scene.ask(7, "_x/y", &json!({"sessionId": "s", "prompt": [{"type": "text", "text": "steer"}]}));
+        let seen = scene.seen();
+        assert!(seen.contains("session/request_permission") && !seen.contains("a < "), "{seen}");
+        scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+            {"outcome": {"outcome": "selected", "optionId": answer}}}));
+        let seen = scene.seen();
+        assert_eq!(seen.contains("\"method\":\"_x/y\""), passes, "{seen}");
+        assert_eq!(seen.contains("-32015"), !passes, "{seen}");
+        // What names no session cannot be asked about, and a notification cannot be answered.
+        scene.ask(8, "_x/y", &json!({}));
+        scene.client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": {"sessionId": "s"}}));
+        let seen = scene.seen();
+        assert!(seen.contains("code=\"no_session\"") && seen.contains("code=\"needs_approval\""), "{seen}");
+        assert!(!seen.contains("a < "), "{seen}");
+    }
+}
+
+#[test]
+fn a_declared_form_is_recorded_and_only_then_offered_to_the_agent() {
+    for (is_listed, offers) in [
+        (true, json!({"protocolVersion": 1, "clientCapabilities": {"elicitation": {"form": {}}}})),
+        (false, json!({"protocolVersion": 1, "clientCapabilities": {"elicitation": {"form": {}}}})),
+        (false, json!({"protocolVersion": 2, "capabilities": {"elicitation": {"form": {}}}})),
+    ] {
+        let mut scene = Scene::new();
+        if is_listed {
+            scene.gate.mandate.agent_methods.push("elicitation/create".into());
+        }
+        scene.ask(0, "initialize", &offers);
+        assert_eq!(scene.seen().contains("elicitation"), is_listed);
+    }
+    let mut scene = Scene::at_work();
+    scene.gate.mandate.agent_methods.push("elicitation/create".into());
+    scene.wants(9, "elicitation/create", &json!({"sessionId": "s", "message": "name?"}));
+    let seen = scene.seen();
+    assert!(seen.starts_with("log method.allowed allow\nc < "), "{seen}");
+    scene.client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"action": "accept"}}));
+    assert!(scene.seen().starts_with("a < "));
+    scene.agent(
+        &json!({"jsonrpc": "2.0", "method": "elicitation/complete", "params": {"elicitationId": "e"}}),
+    );
+    assert!(scene.seen().contains("c < "));
+}
+
+#[test]
+fn methods_the_gate_knows_pass_as_before_and_what_changes_something_is_recorded() {
+    for (method, params, is_recorded) in [
+        ("authenticate", json!({"methodId": "m"}), true),
+        ("logout", json!({}), true),
+        ("auth/login", json!({"methodId": "m"}), true),
+        ("auth/logout", json!({}), true),
+        ("tool_call/cancel", json!({"sessionId": "s", "toolCallId": "1"}), true),
+        ("session/delete", json!({"sessionId": "s"}), true),
+        ("session/delete", json!({"sessionId": "stored"}), true),
+        ("session/close", json!({"sessionId": "stored"}), true),
+        ("session/list", json!({}), false),
+        ("session/cancel", json!({"sessionId": "s"}), false),
+        ("$/cancel_request", json!({"requestId": 2}), false),
+        ("_narrows/ping", json!({}), false),
+    ] {
+        let mut scene = Scene::at_work();
+        scene.ask(7, method, &params);
+        let seen = scene.seen();
+        assert_eq!(seen.contains("log method.allowed allow"), is_recorded, "{method} {seen}");
+        assert!(
+            seen.contains(&format!("a < {{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"{method}\"")),
+            "{seen}"
+        );
+    }
+    for method in ["session/cancel", "$/cancel_request", "mcp/message", "_narrows/ping"] {
+        let mut scene = Scene::at_work();
+        scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s"}}));
+        assert!(scene.seen().contains(&format!("\"method\":\"{method}\"")), "{method}");
+    }
+}
+
+#[test]
+fn a_listed_name_does_not_replace_a_rule_of_the_gate() {
+    let mut scene = Scene::at_work();
+    for method in ["session/prompt", "session/delete"] {
+        scene.gate.mandate.client_methods.push(method.into());
+        scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s"}}));
+        assert_eq!(scene.seen(), "log method.refused deny code=\"method_not_listed\"");
+    }
+    scene.gate.mandate.agent_methods.push("fs/write_text_file".into());
+    scene.wants(9, "fs/write_text_file", &json!({"sessionId": "s", "path": "/etc/x", "content": ""}));
+    assert!(scene.seen().contains("path_outside_root"));
+}
+
+#[test]
+fn answers_pass_whatever_the_request_was_called() {
+    let mut scene = Scene::at_work();
+    scene.wants(9, "_ask", &json!({"sessionId": "s"}));
+    scene.seen();
+    scene.client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"method": "_session/steering"}}));
+    assert!(scene.seen().starts_with("a < "));
+}
