@@ -7,6 +7,7 @@
 mod answer;
 mod api;
 mod change;
+mod children;
 mod clear;
 mod consult;
 mod deadline;
@@ -86,6 +87,12 @@ pub struct Gate {
     /// What the client said it does for the agent.
     offered: Option<opening::Offered>,
     sessions: HashMap<Box<str>, Session>,
+    /// Sessions that were open, the oldest first.
+    closed: VecDeque<children::Closed>,
+    /// What the agent said in sessions that are not open yet.
+    early: Vec<Bytes>,
+    /// The agent is being ended because of what it did between turns.
+    is_ending: bool,
     /// Requests of the client that the agent has not answered, of those that matter here.
     asked: HashMap<Raw, Owed>,
     /// Requests of the agent that the client has not answered, of those that matter here.
@@ -139,6 +146,9 @@ impl Gate {
             is_mute: false,
             offered: None,
             sessions: HashMap::new(),
+            closed: VecDeque::new(),
+            early: Vec::new(),
+            is_ending: false,
             asked: HashMap::new(),
             served: HashMap::new(),
             connections: HashMap::new(),
@@ -260,7 +270,9 @@ impl<O: Out> Pass<'_, O> {
     }
 
     fn parties<'a>(&'a self, session: &'a str) -> Parties<'a> {
-        Parties { mandate: &self.gate.mandate, who: &self.gate.who, session }
+        let lineage = self.gate.sessions.get(session).and_then(|session| session.lineage.as_ref());
+        let parent = lineage.map(|lineage| &*lineage.parent);
+        Parties { mandate: &self.gate.mandate, who: &self.gate.who, session, parent }
     }
 
     /// Has something recorded.

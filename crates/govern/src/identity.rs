@@ -65,6 +65,9 @@ pub trait Owners: fmt::Debug + Send + Sync {
     /// Whether `session` is the one of `owner`. One that nobody is known to have made is nobody's.
     fn has(&self, owner: &str, session: &str) -> bool;
 
+    /// Returns `true` if any identity is known to have made `session`.
+    fn is_taken(&self, session: &str) -> bool;
+
     /// Notes that `owner` has made `session`, so that it is known after a restart too.
     ///
     /// # Errors

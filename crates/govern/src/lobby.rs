@@ -46,7 +46,7 @@ impl Lobby {
     /// That somebody was not let in, for the log.
     #[must_use]
     pub fn turned_away(mandate: &Mandate, who: &Principal) -> Event {
-        let parties = Parties { mandate, who, session: "" };
+        let parties = Parties { mandate, who, session: "", parent: None };
         parties.refused("client.refused", "unauthenticated", json!({"identity": who.id}))
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct Parties<'a> {
     pub(crate) mandate: &'a Mandate,
     pub(crate) who: &'a Principal,
     pub(crate) session: &'a str,
+    /// The session that announced this one as its child.
+    pub(crate) parent: Option<&'a str>,
 }
 
 impl Parties<'_> {
@@ -35,6 +37,9 @@ impl Parties<'_> {
         let mut facts = Facts::from(about);
         facts.insert("operator", self.mandate.operator.clone());
         facts.insert("session", self.session.to_owned());
+        if let Some(parent) = self.parent {
+            facts.insert("parentSessionId", parent.to_owned());
+        }
         facts.insert("identity", self.who.id.clone());
         facts.insert("identity_method", self.who.method.name());
         facts.insert("tier", self.mandate.tier.clone());

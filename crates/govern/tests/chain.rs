@@ -13,7 +13,13 @@ use tokio::task::JoinHandle;
 
 /// A conductor with a gate in its chain.
 fn chain(options: &Options) -> (Link, JoinHandle<Ended>) {
-    let mandate = Mandate { operator: "notes".into(), roots: vec!["/".into()], ..Mandate::default() };
+    let mandate = Mandate {
+        operator: "notes".into(),
+        roots: vec!["/".into()],
+        client_methods: vec!["_a".into()],
+        agent_methods: vec!["_b".into()],
+        ..Mandate::default()
+    };
     let policy = Policy::new(Access::High, Narrowing::default());
     let setting = Setting { began: 1, nonce: "n".into() };
     let gate = Gate::new(mandate, Principal::default(), policy, Box::new(Disk), setting);
@@ -80,6 +86,10 @@ async fn both_neighbours_are_reached_through_the_conductor() {
 async fn a_conductor_that_does_not_read_is_not_read_from() {
     let options = Options { queue_bytes: 4 << 10, ..Options::default() };
     let (mut conductor, gate) = chain(&options);
+    say(&conductor, request(1, "session/new", &json!({"cwd": "/", "mcpServers": []}))).await;
+    let asked = hear(&mut conductor).await;
+    say(&conductor, json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"sessionId": "s"}})).await;
+    assert_eq!(hear(&mut conductor).await["result"]["sessionId"], "s");
     let text = "x".repeat(1 << 10);
     let sender = conductor.sender.clone();
     let mut flood = tokio::spawn(async move {
@@ -95,6 +105,15 @@ async fn a_conductor_that_does_not_read_is_not_read_from() {
     flood.await.unwrap();
     conductor.sender.close();
     assert_eq!(gate.await.unwrap(), Ended::Client);
+}
+
+#[tokio::test]
+async fn methods_and_sessions_are_judged_in_a_chain_too() {
+    let (mut conductor, gate) = chain(&Options::default());
+    say(&conductor, request(1, "_session/steering", &json!({}))).await;
+    assert_eq!(hear(&mut conductor).await["error"]["code"], -32015);
+    say(&conductor, told(0, "of another")).await;
+    assert!(matches!(gate.await.unwrap(), Ended::Unruly(_)));
 }
 
 #[tokio::test]

@@ -29,6 +29,7 @@ impl<O: Out> Pass<'_, O> {
             {
                 self.close_unkept(&name, "it was opened too late");
             }
+            self.drop_early();
             return self.too_late(&owed);
         }
         match owed.what {
@@ -36,14 +37,21 @@ impl<O: Out> Pass<'_, O> {
             Asked::Initialize => self.initialized(id, message),
             Asked::Create { place } => {
                 let name = message.session().filter(|_| message.result().is_some());
-                let Some(name) = name else { return self.show(message) };
-                let Some(session) = self.session(&name) else { return self.unkept(id, &name) };
+                let Some(name) = name else {
+                    self.drop_early();
+                    return self.show(message);
+                };
+                let Some(session) = self.open_session(&name) else { return self.unkept(id, &name) };
                 session.settle(place);
                 session.is_admitted = true;
+                session.lineage = None;
                 if let Err(error) = self.enter(&name) {
                     return self.unowned(id, &name, &error);
                 }
-                self.invoked(id, &name, message);
+                let ticket = self.invoke(&name);
+                // What was said before the answer is shown before it.
+                self.release_early();
+                self.send_marked(message, Some(ticket), Otherwise::Say(Way::ToClient, unrecorded(id)));
             }
             Asked::Open { session: name, replays } => {
                 let Some(session) = self.gate.sessions.get_mut(&*name) else {
@@ -51,9 +59,13 @@ impl<O: Out> Pass<'_, O> {
                 };
                 session.replays = session.replays.saturating_sub(u32::from(replays));
                 if message.result().is_some() {
-                    self.invoked(id, &name, message);
+                    let ticket = self.invoke(&name);
+                    self.send_marked(message, Some(ticket), Otherwise::Say(Way::ToClient, unrecorded(id)));
                 } else {
-                    self.gate.sessions.retain(|other, session| *other != name || !session.is_fresh());
+                    if session.is_fresh() {
+                        self.gate.sessions.remove(&*name);
+                        self.gate.note_closed(&name, false);
+                    }
                     self.show(message);
                 }
             }
@@ -88,17 +100,19 @@ impl<O: Out> Pass<'_, O> {
         {
             self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
         }
-        self.over(name, reason);
+        if self.over(name, reason).is_none() {
+            self.gate.note_closed(name, false);
+        }
+        self.drop_early();
     }
 
-    /// A session is open.
-    fn invoked(&mut self, id: &[u8], name: &str, message: View<'_>) {
+    /// Records that a session is open.
+    fn invoke(&mut self, name: &str) -> Ticket {
         if let Some(session) = self.session(name) {
             session.life = Life::Invoked;
         }
         let event = self.parties(name).step(Life::Invoked, None);
-        let ticket = self.record(event);
-        self.send_marked(message, Some(ticket), Otherwise::Say(Way::ToClient, unrecorded(id)));
+        self.record(event)
     }
 
     /// Sends a message to the client with our mark.

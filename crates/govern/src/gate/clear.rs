@@ -36,7 +36,9 @@ impl<O: Out> Pass<'_, O> {
     /// What the agent tells can be read in two ways: it is shown to nobody, and a turn in which it is told ends.
     fn doubled_update(&mut self, message: View<'_>) {
         let Some(name) = message.session() else { return };
-        if self.gate.sessions.get(&*name).is_some_and(|session| session.replays == 0) {
+        if !self.gate.sessions.contains_key(&*name) {
+            self.stray(&name, &message.method().unwrap_or_default());
+        } else if !self.gate.is_replaying(&name) {
             self.halt(&name, "it sent an update that can be read in two ways");
         }
     }

@@ -31,13 +31,14 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn consult(&mut self, number: u64, request: Request) {
         let Request { session: name, server, tool, name: told_as, arguments } = request;
         let key = format!("consult {number}");
+        let (is_stopping, is_replaying) = (self.gate.is_stopping(&name), self.gate.is_replaying(&name));
         let Some(session) = self.session(&name) else {
-            return self.out.advise(number, Some("too many sessions are open".to_owned()));
+            return self.out.advise(number, Some("there is no such session".to_owned()));
         };
-        if session.replays > 0 {
+        if is_replaying {
             return self.out.advise(number, Some(REPLAYING.to_owned()));
         }
-        if session.is_stopping() || !session.has_room_for(&key) {
+        if is_stopping || !session.has_room_for(&key) {
             return self.out.advise(number, Some("the turn is to end".to_owned()));
         }
         let kind = if server.is_none() { kind_of(&tool) } else { "other" };

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use narrows_acp::method;
-use narrows_wire::{Code, Effects, RpcError, View, message};
+use narrows_wire::{Code, Effects, RpcError, message};
 use serde_json::{Value, json};
 
 use super::api::{Out, Time};
@@ -25,14 +25,15 @@ impl Gate {
     /// Whether the agent waits for somebody else in this session: for an approval, or for the client.
     fn is_held(&self, name: &str) -> bool {
         let of_client = |served: &Served| match served {
-            Served::Service { session, .. } | Served::Wait { session } => **session == *name,
+            Served::Service { session, .. } | Served::Wait { session } => self.is_within(session, name),
             Served::Question(_)
             | Served::Late { .. }
             | Served::Connect { .. }
             | Served::Listed { .. }
             | Served::Shown => false,
         };
-        self.hearings.values().any(|hearing| hearing.is_of(name)) || self.served.values().any(of_client)
+        self.hearings.values().any(|hearing| self.is_within(&hearing.session(), name))
+            || self.served.values().any(of_client)
     }
 
     /// When something is due, as things are.
@@ -46,7 +47,7 @@ impl Gate {
         let stops = self.sessions.values().filter_map(|session| session.stop_by);
         let silence = self.mandate.patience.silence;
         let silences = self.sessions.iter().filter_map(|(name, session)| {
-            let since = session.heard.filter(|_| !session.is_stopping())?;
+            let since = session.heard.filter(|_| session.halted.is_none())?;
             (!self.is_held(name)).then_some(since + silence)
         });
         hearings.chain(owed).chain(served).chain(stops).chain(silences).min()
@@ -55,13 +56,19 @@ impl Gate {
 
 impl<O: Out> Pass<'_, O> {
     /// Something was said in a session, or need not be waited for any more: its silence begins anew.
-    pub(super) fn heard(&mut self, name: &str) {
+    /// What a child says ends the silence of the turn it is a part of. Returns `true` if there is such a session.
+    pub(super) fn heard(&mut self, name: &str) -> bool {
         let now = self.now;
-        if let Some(session) = self.gate.sessions.get_mut(name)
-            && let Some(heard) = &mut session.heard
-        {
+        let Some(mut session) = self.gate.sessions.get_mut(name) else { return false };
+        if let Some(lineage) = &session.lineage {
+            let root = std::sync::Arc::clone(&lineage.root);
+            let Some(above) = self.gate.sessions.get_mut(&*root) else { return true };
+            session = above;
+        }
+        if let Some(heard) = &mut session.heard {
             *heard = now;
         }
+        true
     }
 
     /// The same, where nothing was to be heard meanwhile.
@@ -194,7 +201,7 @@ impl<O: Out> Pass<'_, O> {
         let gate = &self.gate;
         let is_silent = |name: &str| {
             let session = gate.sessions.get(name)?;
-            let since = session.heard.filter(|_| !session.is_stopping())?;
+            let since = session.heard.filter(|_| session.halted.is_none())?;
             (since + silence <= self.now && !gate.is_held(name)).then_some(())
         };
         let mut names: Vec<Box<str>> =
@@ -228,13 +235,6 @@ impl<O: Out> Pass<'_, O> {
         let id: Value = serde_json::from_slice(id).unwrap_or_default();
         if let Ok(line) = message::notification(method::CANCEL_REQUEST, &json!({"requestId": id})) {
             self.send(way, &[&line], None, Otherwise::Nothing);
-        }
-    }
-
-    /// Whether a message of the agent's is in a session, whose silence it ends.
-    pub(super) fn hears(&mut self, message: View<'_>) {
-        if let Some(name) = message.session() {
-            self.heard(&name);
         }
     }
 }

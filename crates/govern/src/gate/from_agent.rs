@@ -16,7 +16,9 @@ use crate::once;
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn agent(&mut self, message: View<'_>) {
-        self.hears(message);
+        if !self.admits(message) {
+            return;
+        }
         match message.kind() {
             Kind::Notification => self.agent_notification(message),
             Kind::Request => self.agent_request(message),
@@ -120,10 +122,10 @@ impl<O: Out> Pass<'_, O> {
 
     /// Whether a request is one of a session that is being opened. One that names no session may be of any.
     pub(super) fn is_replayed(&self, message: View<'_>) -> bool {
-        let mut sessions = self.gate.sessions.iter();
-        let name = message.session();
-        sessions
-            .any(|(known, session)| session.replays > 0 && name.as_ref().is_none_or(|name| **name == **known))
+        match message.session() {
+            Some(name) => self.gate.is_replaying(&name),
+            None => self.gate.sessions.values().any(|session| session.replays > 0),
+        }
     }
 
     /// The agent has asked about a call: so it is told what is decided of it.

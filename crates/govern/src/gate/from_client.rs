@@ -35,6 +35,11 @@ impl<O: Out> Pass<'_, O> {
         if !self.is_ours(message) {
             return self.refuse_unknown(id, &method, message);
         }
+        let may_name_child =
+            matches!(&*method, method::SESSION_CANCEL | method::TOOL_CALL_CANCEL | method::TERMINAL_CANCEL);
+        if !may_name_child && message.session().is_some_and(|name| self.gate.is_child(&name)) {
+            return self.refuse_unknown(id, &method, message);
+        }
         // Whoever goes on all the same is not served by half of what was promised.
         if method != method::INITIALIZE
             && let Some(error) = self.unmet()

@@ -218,6 +218,12 @@ impl<O: Out> Pass<'_, O> {
         of.map(|(number, _)| *number).collect()
     }
 
+    /// Those of a session and of the children below it.
+    pub(super) fn hearings_within(&self, session: &str) -> Vec<u64> {
+        let within = |hearing: &Hearing| self.gate.is_within(&hearing.session, session);
+        self.gate.hearings.iter().filter(|(_, it)| within(it)).map(|(number, _)| *number).collect()
+    }
+
     /// Whether a turn of an operator that asks for each may be had: somebody has to say.
     pub(super) fn turn_verdict(&self, call: &Call) -> Verdict {
         let gate = &self.gate;

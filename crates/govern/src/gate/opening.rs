@@ -27,13 +27,15 @@ pub(super) struct Offered {
     read: bool,
     write: bool,
     terminal: bool,
+    /// It understands child sessions (version 1; in version 2 every client does).
+    pub(super) subagents: bool,
 }
 
 impl Gate {
     /// What the client does for the agent: what is declared, and what it said itself.
     pub(super) fn offers(&self) -> Capabilities {
         let declared = self.mandate.capabilities;
-        let Some(Offered { read, write, terminal }) = self.offered else { return declared };
+        let Some(Offered { read, write, terminal, .. }) = self.offered else { return declared };
         Capabilities {
             read_text_file: declared.read_text_file && read,
             write_text_file: declared.write_text_file && write,
@@ -69,6 +71,7 @@ impl<O: Out> Pass<'_, O> {
             read: says("/clientCapabilities/fs/readTextFile"),
             write: says("/clientCapabilities/fs/writeTextFile"),
             terminal: says("/clientCapabilities/terminal"),
+            subagents: params.pointer("/clientCapabilities/subagents").is_some_and(Value::is_object),
         });
         if let Some(offers) = params.get_mut("clientCapabilities").and_then(Value::as_object_mut) {
             if let Some(files) = offers.get_mut("fs").and_then(Value::as_object_mut) {
@@ -126,6 +129,7 @@ impl<O: Out> Pass<'_, O> {
                 }
                 let replays = !is_working;
                 if self.await_answer(id, message, Asked::Open { session: (&*name).into(), replays }) {
+                    self.gate.forget_closed(&name);
                     let session = self.gate.sessions.entry((&*name).into()).or_default();
                     session.replays += u32::from(replays);
                     session.is_admitted = true;
@@ -244,13 +248,19 @@ impl<O: Out> Pass<'_, O> {
         self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
     }
 
-    /// The session of this name, which may be told of before it is known.
+    /// The session of this name, if it is open.
     pub(super) fn session(&mut self, name: &str) -> Option<&mut Session> {
+        self.gate.sessions.get_mut(name)
+    }
+
+    /// The session of this name, which the client has opened. Nothing if there is no room for it.
+    pub(super) fn open_session(&mut self, name: &str) -> Option<&mut Session> {
         if !self.gate.sessions.contains_key(name) {
             if self.gate.sessions.len() >= super::MOST_OPEN {
                 return None;
             }
             let roots = self.gate.mandate.roots.clone();
+            self.gate.forget_closed(name);
             self.gate.sessions.insert(name.into(), Session { roots, ..Session::default() });
         }
         self.gate.sessions.get_mut(name)

@@ -21,7 +21,8 @@ impl<O: Out> Pass<'_, O> {
 
     fn is_own_session(&self, name: &str) -> bool {
         let Some(owners) = &self.gate.owners else { return true };
-        self.gate.sessions.get(name).is_some_and(|session| session.is_admitted)
+        // A child belongs to whom its parent belongs to.
+        self.gate.sessions.get(name).is_some_and(|session| session.is_admitted || session.lineage.is_some())
             || owners.has(&self.gate.who.id, name)
     }
 

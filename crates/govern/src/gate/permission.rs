@@ -26,9 +26,10 @@ impl<O: Out> Pass<'_, O> {
             return self.answer_permission(id, &name, options.reject.as_deref(), None);
         };
         let call = said.tool_call_id.as_deref().map_or_else(|| request_key(id), key_of);
-        let Some(session) = self.session(&name) else { return self.answer_permission(id, &name, None, None) };
         // Of history nothing is run, and of a turn that is to end neither.
-        if session.is_stopping() || session.replays > 0 || !session.has_room_for(&call) {
+        let is_over = self.gate.is_stopping(&name) || self.gate.is_replaying(&name);
+        let Some(session) = self.session(&name) else { return self.answer_permission(id, &name, None, None) };
+        if is_over || !session.has_room_for(&call) {
             return self.answer_permission(id, &name, None, None);
         }
         let case = session.calls.entry(call.clone()).or_default();

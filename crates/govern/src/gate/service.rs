@@ -64,12 +64,13 @@ impl<O: Out> Pass<'_, O> {
         let key = request_key(id);
         self.heard(name);
         let is_full = self.gate.served.len() >= super::MOST_OPEN;
+        let (is_stopping, is_replaying) = (self.gate.is_stopping(name), self.gate.is_replaying(name));
         let Some(session) = self.session(name) else { return };
-        if session.is_stopping() || !session.has_room_for(&key) || is_full {
+        if is_stopping || !session.has_room_for(&key) || is_full {
             let error = RpcError::new(Code::Cancelled, "the turn is to end");
             return self.refuse_agent(id, &error);
         }
-        if session.replays > 0 {
+        if is_replaying {
             let input = json!({"tool": call.tool(), "input": call.input});
             let event = self.parties(name).refused("tool.refused", "replay", input);
             let ticket = self.record(event);

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::api::{Ticket, Time};
+use super::children::Lineage;
 use super::mcp::List;
 use super::{MOST_OPEN, Raw};
 use crate::call::Call;
@@ -43,6 +44,8 @@ pub(super) struct Session {
     pub(super) life: Life,
     /// The client may use it: it has made it, or opened one that is its own.
     pub(super) is_admitted: bool,
+    /// Those above it, if the agent announced it as a child.
+    pub(super) lineage: Option<Lineage>,
     pub(super) roots: Vec<PathBuf>,
     /// Its turns that have not ended, by the ids of their prompts.
     pub(super) prompts: Vec<Raw>,
@@ -268,8 +271,10 @@ impl Session {
         self.runs || !self.prompts.is_empty()
     }
 
-    /// Whether we have told it to stop.
-    pub(super) fn is_stopping(&self) -> bool {
-        self.halted.is_some()
+    /// Returns `true` if nothing goes on in it: no turn, and no call that is not over.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.is_working()
+            && !matches!(self.life, Life::Running | Life::Suspended | Life::Resumed)
+            && self.calls.values().all(|case| case.is_over())
     }
 }

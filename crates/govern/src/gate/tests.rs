@@ -2,6 +2,7 @@
 
 mod approvals;
 mod bounds;
+mod children;
 mod deadlines;
 mod endings;
 mod grants;

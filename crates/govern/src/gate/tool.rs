@@ -38,19 +38,17 @@ impl<O: Out> Pass<'_, O> {
         let Ok((kind, update)) = kind_of(message) else {
             return self.halt(&name, "it sent an update that can be read in two ways");
         };
-        let Some(session) = self.session(&name) else { return };
-        if session.is_stopping() {
+        if kind == "subagent_update" {
+            return self.subagent(&name, update, message);
+        }
+        if self.gate.is_stopping(&name) {
             if kind == "state_update" && is_state(update, "idle") {
                 self.idle(&name, update, message);
             }
             return;
         }
-        if session.replays > 0 {
-            // History is shown as such, and not acted on.
-            let Some(marked) = self.gate.mark.put_replayed(message).map(|marked| marked.concat()) else {
-                return;
-            };
-            return self.send(Way::ToClient, &[&marked], None, Otherwise::Nothing);
+        if self.gate.is_replaying(&name) {
+            return self.show_replayed(message);
         }
         match &*kind {
             "tool_call" | "tool_call_update" => match serde_json::from_slice::<Said<'_>>(update) {
@@ -90,8 +88,24 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
-    /// A turn of version 2 is over.
+    /// Shows history as such. It is not acted on.
+    pub(super) fn show_replayed(&mut self, message: View<'_>) {
+        if let Some(marked) = self.gate.mark.put_replayed(message).map(|marked| marked.concat()) {
+            self.send(Way::ToClient, &[&marked], None, Otherwise::Nothing);
+        }
+    }
+
+    /// A turn of version 2 is over, or the work of a child.
     fn idle(&mut self, name: &str, update: &[u8], message: View<'_>) {
+        if self.gate.is_child(name) {
+            let was_stopping = self.gate.is_stopping(name);
+            let update: Value = serde_json::from_slice(update).unwrap_or_default();
+            let ticket = self.child_rests(name, update["stopReason"].as_str());
+            if !was_stopping {
+                self.send_marked(message, ticket, Otherwise::Nothing);
+            }
+            return;
+        }
         let was_working = self.session(name).is_some_and(|session| {
             let was_working = session.is_working();
             session.runs = false;

@@ -115,7 +115,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// The client stops a turn: what waits for an approval in it is not done.
     pub(super) fn cancelled_by_client(&mut self, name: &str) {
-        for number in self.hearings_of(name) {
+        for number in self.hearings_within(name) {
             self.decide(number, record::Approved::Refused(CANCELLED.to_owned()));
         }
         let goes_on = |session: &Session| session.heard.is_some() && session.stop_by.is_none();
@@ -130,7 +130,7 @@ impl<O: Out> Pass<'_, O> {
         if !self.await_answer(id, message, Asked::Close { session: (&*name).into() }) {
             return;
         }
-        for number in self.hearings_of(&name) {
+        for number in self.hearings_within(&name) {
             self.decide(number, record::Approved::Refused("the session is being closed".to_owned()));
         }
         if self.gate.sessions.get(&*name).is_some_and(|session| session.heard.is_some()) {
@@ -224,6 +224,11 @@ impl<O: Out> Pass<'_, O> {
     /// A session that was halted has stopped. Why it was, and what is still to be recorded of that.
     pub(super) fn unhalt(&mut self, name: &str) -> Option<(Halt, Option<Ticket>)> {
         let settled = self.gate.settled;
+        for child in self.gate.below(name) {
+            if let Some(child) = self.gate.sessions.get_mut(&child) {
+                (child.halted, child.stop_by) = (None, None);
+            }
+        }
         let session = self.gate.sessions.get_mut(name)?;
         session.stop_by = None;
         let ticket = session.halted_at.take().filter(|ticket| *ticket > settled);
@@ -255,12 +260,22 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
-    /// Stops a turn. If the agent does not, it is ended.
+    /// Stops a turn: that of the session at the top, if a child does what it may not. If the agent does not stop, it is ended.
     pub(super) fn stop(&mut self, name: &str, halt: Halt) {
-        let Some(session) = self.session(name) else { return };
-        if session.is_stopping() {
+        if self.gate.is_stopping(name) {
             return;
         }
+        let root: Box<str> = self.gate.root_of(name).into();
+        let is_turn = |session: &Session| session.heard.is_some() || session.is_working();
+        if *root != *name && self.gate.sessions.get(&root).is_some_and(is_turn) {
+            if let Some(session) = self.session(name) {
+                session.halted = Some(halt.clone());
+            }
+            self.step(name, Life::Interrupted, Some(&halt.reason));
+            self.cancel(name);
+            return self.stop(&root, halt);
+        }
+        let Some(session) = self.session(name) else { return };
         let reason = halt.reason.clone();
         session.halted = Some(halt);
         self.stop_soon(name);
@@ -268,7 +283,7 @@ impl<O: Out> Pass<'_, O> {
         if let Some(session) = self.session(name) {
             session.halted_at = ticket;
         }
-        for number in self.hearings_of(name) {
+        for number in self.hearings_within(name) {
             self.decide(number, record::Approved::Refused(reason.clone()));
         }
         self.cancel(name);
@@ -276,11 +291,18 @@ impl<O: Out> Pass<'_, O> {
 
     /// A session is over: what never finished is recorded as such. The last thing that is.
     pub(super) fn over(&mut self, name: &str, reason: &str) -> Option<Ticket> {
-        for number in self.hearings_of(name) {
+        for number in self.hearings_within(name) {
             self.decide(number, record::Approved::Refused(reason.to_owned()));
         }
-        let mut session = self.gate.sessions.remove(name)?;
-        self.forget_connections();
+        for child in self.gate.below(name) {
+            self.over_alone(&child, reason);
+        }
+        self.over_alone(name, reason)
+    }
+
+    fn over_alone(&mut self, name: &str, reason: &str) -> Option<Ticket> {
+        let session = self.gate.sessions.get_mut(name)?;
+        let is_interrupted = session.is_working() && session.life.step(Life::Interrupted);
         let mut open: Vec<(Box<str>, Box<Case>)> =
             session.calls.drain().filter(|(_, case)| !case.is_closed && case.approved.is_given()).collect();
         open.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -288,11 +310,15 @@ impl<O: Out> Pass<'_, O> {
             let event = self.called(name, &id, &case, json!({"error": "interrupted"}));
             self.record_maybe(event);
         }
-        if session.is_working() && session.life.step(Life::Interrupted) {
+        if is_interrupted {
             let event = self.parties(name).step(Life::Interrupted, Some(reason));
             self.record(event);
         }
         let event = self.parties(name).closed(reason);
+        let is_child = self.gate.is_child(name);
+        self.gate.sessions.remove(name);
+        self.gate.note_closed(name, is_child);
+        self.forget_connections();
         Some(self.record(event))
     }
 

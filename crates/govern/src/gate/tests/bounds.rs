@@ -22,11 +22,13 @@ fn call(update: &str) -> String {
 fn where_there_is_no_room_no_session_opens_and_no_turn_begins() {
     for mandate in [mandate(), gated()] {
         let mut scene = Scene::with(mandate, &[]);
-        scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-        // An agent can name as many sessions as it likes.
         for number in 0..MOST_OPEN {
-            let params = json!({"sessionId": format!("n{number}"), "update": {"sessionUpdate": "plan"}});
-            scene.agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
+            if number == MOST_OPEN - 1 {
+                scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+            }
+            let name = format!("n{number}");
+            scene.ask(1_000, "session/resume", &json!({"sessionId": name, "cwd": "/w", "mcpServers": []}));
+            scene.answer(1_000, &json!({}));
         }
         scene.seen();
         scene.answer(1, &json!({"sessionId": "s"}));

@@ -11,15 +11,27 @@ use crate::identity::Owners;
 
 /// Who has made what, and whether there is room for more.
 #[derive(Debug, Default)]
-struct Book {
+pub(super) struct Book {
     entries: Mutex<BTreeSet<(String, String)>>,
     full: bool,
+}
+
+impl Book {
+    /// One in which this identity has made this session.
+    pub(super) fn of(owner: &str, session: &str) -> Self {
+        Self { entries: Mutex::new([(owner.to_owned(), session.to_owned())].into()), full: false }
+    }
 }
 
 impl Owners for Book {
     fn has(&self, owner: &str, session: &str) -> bool {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.contains(&(owner.to_owned(), session.to_owned()))
+    }
+
+    fn is_taken(&self, session: &str) -> bool {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().any(|(_, other)| other == session)
     }
 
     fn enter(&self, owner: &str, session: &str) -> io::Result<()> {

@@ -67,6 +67,15 @@ impl Owners for Index {
         matches!(known.owners.get(session), Some(Owner::One(one)) if one == owner)
     }
 
+    fn is_taken(&self, session: &str) -> bool {
+        let mut known = self.known();
+        if let Err(error) = known.catch_up(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "whose sessions are cannot be read");
+            return true;
+        }
+        known.owners.contains_key(session)
+    }
+
     fn enter(&self, owner: &str, session: &str) -> io::Result<()> {
         let mut known = self.known();
         known.catch_up(&self.path)?;

@@ -1,0 +1,348 @@
+//! Sessions that the agent may speak in: those the client opened, and child sessions announced in one of them.
+//!
+//! A child belongs to the client of its parent and is under the same mandate. What an agent says in any other session is
+//! not shown, granted or recorded under that name, and its turn is stopped: the name may be another client's.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use narrows_wire::{Code, Kind, RpcError, View};
+use serde_json::{Value, json};
+
+use super::api::{Out, Ticket};
+use super::lane::Otherwise;
+use super::session::{Asked, Session};
+use super::{Gate, Pass};
+use crate::call::{Progress, Said};
+use crate::life::Life;
+use crate::once;
+use crate::roots::admit;
+
+/// Child sessions of one connection. Idle ones give way to others.
+const MAX_CHILDREN: usize = 1_024;
+/// Names of closed sessions that are remembered: agents report the end of something after its session was closed.
+const MAX_CLOSED: usize = 4_096;
+/// Bytes of updates that are held for a session that is not open yet.
+const MAX_EARLY_BYTES: usize = 16 << 20;
+
+/// Why a turn is stopped whose agent speaks in a session that it was not given.
+const FOREIGN: &str = "it spoke in a session that the client did not open";
+
+/// The sessions above a child.
+#[derive(Clone, Debug)]
+pub(super) struct Lineage {
+    /// The session that it was announced in.
+    pub(super) parent: Arc<str>,
+    /// The session of the client at the top.
+    pub(super) root: Arc<str>,
+}
+
+/// The name of a session that is not open any more.
+#[derive(Debug)]
+pub(super) struct Closed {
+    name: Box<str>,
+    is_child: bool,
+}
+
+impl Gate {
+    /// The session whose turn something in `name` is a part of: itself, or the one at the top.
+    pub(super) fn root_of<'a>(&'a self, name: &'a str) -> &'a str {
+        let lineage = self.sessions.get(name).and_then(|session| session.lineage.as_ref());
+        lineage.map_or(name, |lineage| &lineage.root)
+    }
+
+    /// Returns `true` if `name` is `above`, or a child below it.
+    pub(super) fn is_within(&self, name: &str, above: &str) -> bool {
+        let mut at = name;
+        loop {
+            if at == above {
+                return true;
+            }
+            let Some(lineage) = self.sessions.get(at).and_then(|session| session.lineage.as_ref()) else {
+                return false;
+            };
+            at = &lineage.parent;
+        }
+    }
+
+    /// Returns `true` if the history of a session is being replayed, or that of the one at the top.
+    pub(super) fn is_replaying(&self, name: &str) -> bool {
+        self.is_any(name, |session| session.replays > 0)
+    }
+
+    /// Returns `true` if the turn that a session is a part of was stopped.
+    pub(super) fn is_stopping(&self, name: &str) -> bool {
+        self.is_any(name, |session| session.halted.is_some())
+    }
+
+    /// Returns `true` if it is so of a session, or of the one at the top.
+    fn is_any(&self, name: &str, is_so: impl Fn(&Session) -> bool) -> bool {
+        let Some(session) = self.sessions.get(name) else { return false };
+        let root = || session.lineage.as_ref().and_then(|lineage| self.sessions.get(&*lineage.root));
+        is_so(session) || root().is_some_and(&is_so)
+    }
+
+    /// Returns `true` if the client names a child session: it may cancel what goes on there, and nothing else.
+    pub(super) fn is_child(&self, name: &str) -> bool {
+        self.sessions.get(name).is_some_and(|session| session.lineage.is_some())
+    }
+
+    /// Remembers that a session is closed.
+    pub(super) fn note_closed(&mut self, name: &str, is_child: bool) {
+        if self.closed.len() >= MAX_CLOSED {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(Closed { name: name.into(), is_child });
+    }
+
+    /// Forgets that a session was closed: it is opened again.
+    pub(super) fn forget_closed(&mut self, name: &str) {
+        self.closed.retain(|closed| *closed.name != *name);
+    }
+
+    /// The children of a session and theirs, by name.
+    pub(super) fn below(&self, name: &str) -> Vec<Box<str>> {
+        let children = self.sessions.iter().filter(|(_, session)| session.lineage.is_some());
+        let below = children.filter(|(child, _)| ***child != *name && self.is_within(child, name));
+        let mut names: Vec<Box<str>> = below.map(|(child, _)| child.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+impl<O: Out> Pass<'_, O> {
+    /// Notes that a message of the agent's was heard. Returns `false` if it names a session that the agent may not speak in;
+    /// then it is dealt with.
+    pub(super) fn admits(&mut self, message: View<'_>) -> bool {
+        let Some(name) = message.session() else { return true };
+        if self.heard(&name) || !matches!(message.kind(), Kind::Notification | Kind::Request) {
+            return true;
+        }
+        let is_request = message.kind() == Kind::Request;
+        let method = message.method().unwrap_or_default();
+        let closed = self.gate.closed.iter().any(|closed| *closed.name == *name);
+        let is_opening = || self.gate.asked.values().any(|owed| matches!(owed.what, Asked::Create { .. }));
+        let error = if closed {
+            if !is_request && begins_call(message) {
+                self.stray(&name, &method);
+            }
+            RpcError::new(Code::Cancelled, "the session is closed")
+        } else if is_opening() {
+            // The answer to `session/new` will tell the name; until then it may be anybody's.
+            if !is_request && !self.hold_early(message) {
+                self.stray(&name, &method);
+            }
+            RpcError::new(Code::InvalidRequest, "the session is not open yet")
+        } else {
+            self.stray(&name, &method);
+            RpcError::new(Code::NotFound, "there is no such session")
+        };
+        if let Some(id) = message.id().filter(|_| is_request) {
+            self.refuse_agent(id, &error);
+        }
+        false
+    }
+
+    fn hold_early(&mut self, message: View<'_>) -> bool {
+        let held: usize = self.gate.early.iter().map(Bytes::len).sum();
+        let has_room = held + message.bytes().len() <= MAX_EARLY_BYTES;
+        if has_room {
+            self.gate.early.push(Bytes::copy_from_slice(message.bytes()));
+        }
+        has_room
+    }
+
+    /// Deals with what was said in sessions that were not open yet.
+    pub(super) fn release_early(&mut self) {
+        for line in std::mem::take(&mut self.gate.early) {
+            self.agent(View::parse(&line));
+        }
+    }
+
+    /// Drops what was said in a session that came to nothing, unless others are still being opened.
+    pub(super) fn drop_early(&mut self) {
+        if !self.gate.asked.values().any(|owed| matches!(owed.what, Asked::Create { .. })) {
+            self.gate.early.clear();
+        }
+    }
+
+    /// Stops an agent that speaks in a session which is not its own. The claimed name is recorded as a claim.
+    pub(super) fn stray(&mut self, claimed: &str, method: &str) {
+        if self.gate.is_ending {
+            return;
+        }
+        let is_turn = |session: &Session| {
+            session.lineage.is_none() && (session.heard.is_some() || session.is_working())
+        };
+        let turns = self.gate.sessions.iter().filter(|(_, session)| is_turn(session));
+        let mut turns: Vec<Box<str>> = turns.map(|(name, _)| name.clone()).collect();
+        turns.sort_unstable();
+        let is_idle = turns.is_empty();
+        turns.retain(|name| !self.gate.is_stopping(name));
+        if turns.is_empty() && !is_idle {
+            return;
+        }
+        let claimed: String = claimed.chars().take(256).collect();
+        let method: String = method.chars().take(128).collect();
+        let input = json!({"method": method, "claimedSession": claimed});
+        let event = self.parties("").refused("agent.violation", "unknown_session", input);
+        self.record(event);
+        if is_idle {
+            self.gate.is_ending = true;
+            return self.out.end_agent(FOREIGN);
+        }
+        for name in turns {
+            self.halt(&name, FOREIGN);
+        }
+    }
+
+    /// The agent tells of a child session: announces it, or changes what is known of it.
+    pub(super) fn subagent(&mut self, parent: &str, update: &[u8], message: View<'_>) {
+        // Version 1 has children only where the client said that it understands them.
+        if !self.gate.is_v2 && !self.gate.offered.is_some_and(|offered| offered.subagents) {
+            return;
+        }
+        let params = once::read(Some(update)).unwrap_or_default();
+        let Some(child) = params["sessionId"].as_str().filter(|child| !child.is_empty()) else {
+            return self.halt(parent, "it announced a child session that cannot be read");
+        };
+        let mut ticket = None;
+        match self.gate.sessions.get(child).map(|session| session.lineage.as_ref()) {
+            Some(Some(lineage)) if *lineage.parent == *parent => {}
+            // It is the client's own, or another's child.
+            Some(_) => return self.stray(child, "subagent_update"),
+            None if self.is_anybodys(child) => return self.stray(child, "subagent_update"),
+            None => {
+                if !self.adopt(parent, child) {
+                    return self.halt(parent, "it has too many child sessions");
+                }
+                if !self.gate.is_replaying(child) {
+                    let event = self.parties(child).step(Life::Invoked, None);
+                    ticket = Some(self.record(event));
+                }
+            }
+        }
+        if let Err(reason) = self.place_child(parent, child, &params) {
+            return self.halt(parent, &reason);
+        }
+        ticket = self.child_state(child, &params["state"]).or(ticket);
+        if self.gate.is_stopping(parent) {
+            return;
+        }
+        match self.gate.is_replaying(parent) {
+            true => self.show_replayed(message),
+            false => self.send_marked(message, ticket, Otherwise::Halt(parent.into())),
+        }
+    }
+
+    /// Returns `true` if a name that is not open here belongs to a session of a client, this one or another.
+    fn is_anybodys(&self, name: &str) -> bool {
+        self.gate.owners.as_ref().is_some_and(|owners| owners.is_taken(name))
+            || self.gate.closed.iter().any(|closed| *closed.name == *name && !closed.is_child)
+    }
+
+    /// Opens a child below its parent. Not if there is no room for it.
+    fn adopt(&mut self, parent: &str, child: &str) -> bool {
+        let children = || self.gate.sessions.values().filter(|session| session.lineage.is_some()).count();
+        if children() >= MAX_CHILDREN {
+            self.close_idle_children();
+        }
+        let children = self.gate.sessions.values().filter(|session| session.lineage.is_some()).count();
+        if children >= MAX_CHILDREN || self.gate.sessions.len() >= super::MOST_OPEN {
+            return false;
+        }
+        let root = self.gate.root_of(parent).into();
+        let Some(above) = self.gate.sessions.get(parent) else { return false };
+        let lineage = Some(Lineage { parent: parent.into(), root });
+        let session = Session { lineage, roots: above.roots.clone(), ..Session::default() };
+        self.gate.forget_closed(child);
+        self.gate.sessions.insert(child.into(), session);
+        true
+    }
+
+    /// Closes children that do nothing and have none of their own. One that is used again has to be announced again.
+    fn close_idle_children(&mut self) {
+        let parents: std::collections::HashSet<Arc<str>> = self
+            .gate
+            .sessions
+            .values()
+            .filter_map(|session| Some(Arc::clone(&session.lineage.as_ref()?.parent)))
+            .collect();
+        let is_idle = |name: &str, session: &Session| {
+            session.lineage.is_some()
+                && session.is_idle()
+                && !parents.contains(name)
+                && !self.gate.hearings.values().any(|hearing| hearing.is_of(name))
+        };
+        let idle = self.gate.sessions.iter().filter(|(name, session)| is_idle(name, session));
+        let mut idle: Vec<Box<str>> = idle.map(|(name, _)| name.clone()).collect();
+        idle.sort_unstable();
+        for name in idle {
+            self.over(&name, "it gave way to other child sessions");
+        }
+    }
+
+    /// Takes over where a child works: within the directories of its parent. Relative paths start at its own.
+    fn place_child(&mut self, parent: &str, child: &str, params: &Value) -> Result<(), String> {
+        let Some(above) = self.gate.sessions.get(parent).map(|session| session.roots.clone()) else {
+            return Ok(());
+        };
+        let more = params["additionalDirectories"].as_array().into_iter().flatten();
+        for named in params.get("cwd").into_iter().chain(more).filter(|path| !path.is_null()) {
+            let path = Path::new(named.as_str().unwrap_or_default());
+            if admit(path, &above, &*self.gate.ground).is_err() {
+                let input = json!({"method": "subagent_update", "cwd": named});
+                let event = self.parties(child).refused("session.refused", "cwd_outside_root", input);
+                self.record(event);
+                return Err("it placed a child session outside of its own directories".to_owned());
+            }
+        }
+        let Some(cwd) = params.get("cwd") else { return Ok(()) };
+        let cwd = cwd.as_str().and_then(|cwd| admit(Path::new(cwd), &above, &*self.gate.ground).ok());
+        if let Some(session) = self.gate.sessions.get_mut(child) {
+            session.roots = cwd.into_iter().chain(above).collect();
+        }
+        Ok(())
+    }
+
+    /// Takes over what a child is said to be doing.
+    fn child_state(&mut self, child: &str, state: &Value) -> Option<Ticket> {
+        if self.gate.is_replaying(child) {
+            return None;
+        }
+        match state["state"].as_str()? {
+            "running" => {
+                self.gate.sessions.get_mut(child)?.runs = true;
+                self.step(child, Life::Running, None)
+            }
+            "idle" => self.child_rests(child, state["stopReason"].as_str()),
+            _ => None,
+        }
+    }
+
+    /// The work of a child has ended.
+    pub(super) fn child_rests(&mut self, child: &str, stop_reason: Option<&str>) -> Option<Ticket> {
+        let session = self.gate.sessions.get_mut(child)?;
+        let was_working = session.runs || matches!(session.life, Life::Running | Life::Resumed);
+        session.runs = false;
+        self.unhalt(child);
+        match stop_reason {
+            _ if !was_working => None,
+            Some(reason @ ("cancelled" | "refusal" | "error")) => {
+                self.step(child, Life::Interrupted, Some(reason))
+            }
+            _ => self.step(child, Life::Completed, None),
+        }
+    }
+}
+
+/// Returns `true` if an update tells of a call that has not ended.
+fn begins_call(message: View<'_>) -> bool {
+    let Some(params) = once::read(message.params()) else { return true };
+    let update = &params["update"];
+    let is_call = matches!(update["sessionUpdate"].as_str(), Some("tool_call" | "tool_call_update"));
+    let text = update.to_string();
+    let status = serde_json::from_str::<Said<'_>>(&text).ok().and_then(|said| said.status);
+    is_call && !matches!(status, Some(Progress::Completed | Progress::Failed))
+}
