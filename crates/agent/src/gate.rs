@@ -10,6 +10,8 @@ use serde_json::Value;
 pub struct ToolRequest {
     /// The session.
     pub session: String,
+    /// The id by which the call is announced, if it is.
+    pub id: String,
     /// The MCP server, or nothing for a tool of the client's own files and terminals.
     pub server: Option<String>,
     /// The tool, as its server calls it.

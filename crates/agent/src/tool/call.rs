@@ -133,8 +133,10 @@ impl Turn {
             Action::Server { server, tool, .. } => (Some(server.clone()), tool.clone()),
             _ => (None, call.name.clone()),
         };
+        let id = new_id();
         let request = ToolRequest {
             session: self.session.id.to_string(),
+            id: id.clone(),
             server,
             tool,
             name: call.name.clone(),
@@ -146,8 +148,12 @@ impl Turn {
             return Ok(Done::failed(format!("The call is not allowed: {reason}")));
         }
         match self.unless_stopped(self.prepare(action, call, &arguments)).await? {
-            Ok(job) => self.carry_out(job).await,
-            Err(reason) => self.show_failed(call, Some(action), &reason).await,
+            Ok(mut job) => {
+                // Whoever was asked about it knows it by this id.
+                job.shown.id = id;
+                self.carry_out(job).await
+            }
+            Err(reason) => self.show_failed_as(id, call, Some(action), &reason).await,
         }
     }
 
@@ -158,9 +164,19 @@ impl Turn {
         action: Option<&Action>,
         reason: &str,
     ) -> Result<Done, Reason> {
+        self.show_failed_as(new_id(), call, action, reason).await
+    }
+
+    async fn show_failed_as(
+        &mut self,
+        id: String,
+        call: &Call,
+        action: Option<&Action>,
+        reason: &str,
+    ) -> Result<Done, Reason> {
         let done = Done::failed(reason);
         let shown = ToolCall {
-            id: new_id(),
+            id,
             title: call.name.clone(),
             name: call.name.clone(),
             kind: action.map_or(ToolKind::Other, Action::kind),

@@ -282,6 +282,7 @@ async fn the_gate_knows_whose_tool_it_is() {
     client.prompt(&session, "Go").await.unwrap();
     let request = ToolRequest {
         session,
+        id: gate.0.lock().unwrap()[0].id.clone(),
         server: Some("mine".to_owned()),
         tool: "act".to_owned(),
         name: "mine__act".to_owned(),

@@ -229,8 +229,11 @@ async fn what_the_gate_denies_never_happened() {
     assert_eq!(messages[3]["content"], "A");
     let (tool, arguments) = read("secret.txt");
     let (tool, name) = (tool.to_owned(), tool.to_owned());
-    let request = ToolRequest { session, server: None, tool, name, arguments };
-    assert_eq!(gate.0.lock().unwrap()[0], request);
+    let asked = gate.0.lock().unwrap().clone();
+    let request = ToolRequest { session, id: asked[0].id.clone(), server: None, tool, name, arguments };
+    assert_eq!(asked[0], request);
+    // What the gate was asked about is what is announced.
+    assert_eq!((&shown[0]["toolCallId"], asked[0].id != asked[1].id), (&json!(asked[1].id), true));
     client.leave().await;
 }
 

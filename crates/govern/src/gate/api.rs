@@ -46,6 +46,8 @@ pub struct Setting {
 pub struct Request {
     /// The session.
     pub session: String,
+    /// The id by which the agent will announce the call.
+    pub call: String,
     /// The MCP server, or nothing for a tool of the client's own files and terminals.
     pub server: Option<String>,
     /// The tool.

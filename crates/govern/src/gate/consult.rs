@@ -1,7 +1,7 @@
 //! Questions of an agent of our own: whether it may call a tool, before it tells of the call or makes it.
 
 use super::api::{Out, Request, Ticket};
-use super::session::{Case, Origin};
+use super::session::{Case, Origin, key_of};
 use super::{Pass, REPLAYING, UNRECORDED};
 use crate::call::Call;
 use crate::record::Approved;
@@ -29,8 +29,8 @@ pub(super) struct Advice {
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn consult(&mut self, number: u64, request: Request) {
-        let Request { session: name, server, tool, name: told_as, arguments } = request;
-        let key = format!("consult {number}");
+        let Request { session: name, call: id, server, tool, name: told_as, arguments } = request;
+        let key = key_of(&id);
         let (is_stopping, is_replaying) = (self.gate.is_stopping(&name), self.gate.is_replaying(&name));
         let Some(session) = self.session(&name) else {
             return self.out.advise(number, Some("there is no such session".to_owned()));
@@ -38,12 +38,15 @@ impl<O: Out> Pass<'_, O> {
         if is_replaying {
             return self.out.advise(number, Some(REPLAYING.to_owned()));
         }
+        if session.calls.contains_key(&key) {
+            return self.out.advise(number, Some("another call has this id".to_owned()));
+        }
         if is_stopping || !session.has_room_for(&key) {
             return self.out.advise(number, Some("the turn is to end".to_owned()));
         }
         let kind = if server.is_none() { kind_of(&tool) } else { "other" };
         let call = Call::known(server, &tool, kind, arguments).told_as(told_as);
-        session.calls.insert(key.as_str().into(), Case { call, ..Case::default() }.into());
+        session.calls.insert(key.clone(), Case { call, ..Case::default() }.into());
         let ticket = self.judge(&name, &key);
         let (Some(ticket), Some(case)) = (ticket, self.case(&name, &key)) else { return };
         match case.approved.clone() {
@@ -63,7 +66,7 @@ impl<O: Out> Pass<'_, O> {
             && refusal.is_none()
         {
             case.leads_on = true;
-            session.decided.push(*case);
+            session.decided.push((key.into(), *case));
             if session.decided.len() > MOST_DECIDED {
                 session.decided.remove(0);
             }
@@ -75,10 +78,13 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn adopt_decided(&mut self, name: &str, id: &str) -> bool {
         let Some(session) = self.gate.sessions.get_mut(name) else { return false };
         let Some(case) = session.calls.get(id) else { return false };
-        let is_it =
-            |decided: &Case| decided.call.input == case.call.input && decided.call.is_named_like(&case.call);
+        let is_it = |(decided_id, decided): &(Box<str>, Case)| {
+            **decided_id == *id
+                && decided.call.input == case.call.input
+                && decided.call.is_named_like(&case.call)
+        };
         let Some(at) = session.decided.iter().position(is_it) else { return false };
-        let decided = session.decided.remove(at);
+        let (_, decided) = session.decided.remove(at);
         let Some(case) = session.calls.get_mut(id) else { return false };
         let (held, told) = (std::mem::take(&mut case.held), std::mem::take(&mut case.call));
         **case = Case { held, ..decided };

@@ -50,7 +50,9 @@ impl<O: Out> Pass<'_, O> {
         };
         let Some(session) = self.gate.sessions.get(name) else { return };
         let is_edit = |source: &Case| source.leads_on && source.call.parts() == (Some("edit_file"), None);
-        if !session.calls.values().any(|case| is_edit(case)) && !session.decided.iter().any(is_edit) {
+        if !session.calls.values().any(|case| is_edit(case))
+            && !session.decided.iter().any(|(_, case)| is_edit(case))
+        {
             return;
         }
         let ground = &*self.gate.ground;
@@ -64,14 +66,14 @@ impl<O: Out> Pass<'_, O> {
         };
         let told: Vec<_> =
             session.calls.iter().filter_map(|(id, case)| Some((id.clone(), makes(case)?))).collect();
-        let decided: Vec<_> = session.decided.iter().map(makes).collect();
+        let decided: Vec<_> = session.decided.iter().map(|(_, case)| makes(case)).collect();
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         for (id, made) in told {
             if let Some(case) = session.calls.get_mut(&id) {
                 case.makes = Some(made);
             }
         }
-        for (case, made) in session.decided.iter_mut().zip(decided) {
+        for ((_, case), made) in session.decided.iter_mut().zip(decided) {
             case.makes = made.or(case.makes);
         }
     }

@@ -20,7 +20,7 @@ use crate::record::Approved;
 const MOST_HELD: usize = 1 << 20;
 
 /// How the keys of calls begin that nobody tells of, and of those that are told of by ids which begin so.
-const RESERVED: [&str; 5] = ["request ", "turn ", "change ", "consult ", "call "];
+const RESERVED: [&str; 4] = ["request ", "turn ", "change ", "call "];
 
 /// The key of a call that an agent tells of by this id. An agent may choose any: it is never the key of anything else.
 pub(super) fn key_of(id: &str) -> Box<str> {
@@ -57,8 +57,8 @@ pub(super) struct Session {
     pub(super) calls: HashMap<Box<str>, Box<Case>>,
     /// Its MCP servers in the client: their ids and their names.
     pub(super) servers: Vec<(String, String)>,
-    /// Calls that were decided before they are told of.
-    pub(super) decided: Vec<Case>,
+    /// Calls that were decided before they are told of, by their ids.
+    pub(super) decided: Vec<(Box<str>, Case)>,
     /// Why its turn was stopped by us, if it was.
     pub(super) halted: Option<Halt>,
     /// What records that.

@@ -12,7 +12,9 @@ use super::Pass;
 use super::api::{Out, Ticket};
 use super::deadline::late;
 use super::lane::{Otherwise, Way};
+use super::opening::read;
 use super::session::{Case, Halt, key_of};
+use super::turn::failure;
 use crate::call::{Progress, Said};
 use crate::desk::Verdict;
 use crate::life::Life;
@@ -114,9 +116,12 @@ impl<O: Out> Pass<'_, O> {
         self.rest(name);
         let Some((Halt { reason, is_late }, ticket)) = self.unhalt(name) else {
             let update: Value = serde_json::from_slice(update).unwrap_or_default();
-            let ticket = match update["stopReason"].as_str() {
+            let failed = update["error"]["message"].as_str().map(str::to_owned);
+            let failed = failed.or_else(|| failure(&update)).or_else(|| failure(&read(message.params())));
+            let ticket = match (failed, update["stopReason"].as_str()) {
                 _ if !was_working => None,
-                Some(reason @ ("cancelled" | "refusal" | "error")) => {
+                (Some(failed), _) => self.step(name, Life::Interrupted, Some(&failed)),
+                (None, Some(reason @ ("cancelled" | "refusal" | "error"))) => {
                     self.step(name, Life::Interrupted, Some(reason))
                 }
                 _ => self.step(name, Life::Completed, None),

@@ -198,9 +198,12 @@ impl<O: Out> Pass<'_, O> {
             let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
             return self.send(Way::ToClient, &[&line], ticket, otherwise);
         }
-        let ticket = match (message.error(), stop_reason(message).as_deref()) {
-            (Some(error), _) => self.step(name, Life::Interrupted, Some(&error.message)),
-            (None, Some(reason @ ("cancelled" | "refusal"))) => {
+        let result: Value =
+            message.result().and_then(|it| serde_json::from_slice(it).ok()).unwrap_or_default();
+        let ticket = match (message.error(), failure(&result), result["stopReason"].as_str()) {
+            (Some(error), ..) => self.step(name, Life::Interrupted, Some(&error.message)),
+            (None, Some(failed), _) => self.step(name, Life::Interrupted, Some(&failed)),
+            (None, None, Some(reason @ ("cancelled" | "refusal"))) => {
                 self.step(name, Life::Interrupted, Some(reason))
             }
             _ => self.step(name, Life::Completed, None),
@@ -356,7 +359,8 @@ impl<O: Out> Pass<'_, O> {
     }
 }
 
-fn stop_reason(message: View<'_>) -> Option<String> {
-    let result: Value = serde_json::from_slice(message.result()?).ok()?;
-    Some(result.get("stopReason")?.as_str()?.to_owned())
+/// Why a turn failed that ended all the same: agents that tell of a failure in the place of an answer say so in `_meta`.
+pub(super) fn failure(holder: &Value) -> Option<String> {
+    let error = holder["_meta"].get("narrows/error").filter(|error| !error.is_null())?;
+    Some(error["message"].as_str().unwrap_or("the turn failed").to_owned())
 }

@@ -13,9 +13,9 @@ use crate::yaml::{Content, Node};
 
 pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     named(path, Kind::Acp, "name", node, found);
-    misspelt(node, "", Checker::of(Kind::Acp).keys(&[]), found);
+    misspelt(node, "", &Checker::of(Kind::Acp).keys(&[]), found);
     if let Some(metadata) = node.get("metadata") {
-        misspelt(metadata, "metadata.", Checker::of(Kind::Acp).keys(&["metadata"]), found);
+        misspelt(metadata, "metadata.", &Checker::of(Kind::Acp).keys(&["metadata"]), found);
     }
     let Some(aip44) = node.find(&["metadata", "aip44"]) else { return };
     unknown(aip44, found);
@@ -26,7 +26,7 @@ pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
 }
 
 /// Everybody may add keys, but hardly on purpose almost ours.
-fn misspelt(node: &Node, above: &str, known: Vec<&str>, found: &mut Vec<Draft>) {
+fn misspelt(node: &Node, above: &str, known: &[&str], found: &mut Vec<Draft>) {
     for (key, _) in node.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
         let absent = known.iter().copied().filter(|known| node.get(known).is_none());
         if let Some(near) = nearest(&key.text, absent) {

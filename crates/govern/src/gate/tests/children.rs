@@ -186,7 +186,7 @@ fn children_that_were_not_negotiated_are_unknown_sessions() {
 
 #[test]
 fn a_session_of_a_client_cannot_be_announced_as_a_child() {
-    let book = std::sync::Arc::new(super::ownership::Book::of("user:eve", "hers"));
+    let book = std::sync::Arc::new(ownership::Book::of("user:eve", "hers"));
     for (parent, child) in [("s", "hers"), ("s", "t"), ("s", "s"), ("t", "c"), ("c", "c"), ("c", "s")] {
         let mut scene = Scene::new();
         scene.gate = scene.gate.with_owners(book.clone());

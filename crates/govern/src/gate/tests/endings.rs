@@ -34,6 +34,7 @@ fn scene(at: At) -> Scene {
         At::Consulted => {
             let request = Request {
                 session: "s".into(),
+                call: "c".into(),
                 server: None,
                 tool: "run_command".into(),
                 name: "run_command".into(),
@@ -124,4 +125,27 @@ fn an_agent_that_refuses_to_close_keeps_its_session() {
     let seen = scene.seen();
     assert!(!seen.contains("session.closed") && seen.contains(r#""message":"no""#), "{seen}");
     assert_eq!(scene.gate.sessions.len(), 1);
+}
+
+#[test]
+fn a_turn_in_which_the_model_failed_is_recorded_as_interrupted() {
+    let meta = json!({"narrows/error": {"kind": "server", "message": "HTTP 500"}});
+    let mut scene = Scene::at_work();
+    scene.answer(2, &json!({"stopReason": "end_turn", "_meta": meta}));
+    let seen = scene.seen();
+    assert!(seen.starts_with("log operator.interrupted reason=\"HTTP 500\""), "{seen}");
+    assert!(seen.contains("end_turn"), "{seen}");
+    for update in [
+        json!({"stopReason": "end_turn", "_meta": meta}),
+        json!({"stopReason": "error", "error": {"code": -32603, "message": "HTTP 500"}}),
+    ] {
+        let mut scene = Scene::new();
+        scene.gate.is_v2 = true;
+        scene.opened();
+        let mut idle = json!({"sessionUpdate": "state_update", "state": "idle"});
+        idle.as_object_mut().unwrap().extend(update.as_object().unwrap().clone());
+        scene.update(&idle);
+        let seen = scene.seen();
+        assert!(seen.starts_with("log operator.interrupted reason=\"HTTP 500\""), "{seen}");
+    }
 }

@@ -8,6 +8,7 @@ use super::*;
 fn approved(scene: &mut Scene, tool: &str, input: &Value) {
     let request = Request {
         session: "s".into(),
+        call: "c".into(),
         server: None,
         tool: tool.into(),
         name: tool.into(),
@@ -119,6 +120,7 @@ fn a_tool_of_a_server_in_the_client_is_asked_for_once() {
         scene.answer(1, &json!({"sessionId": "s"}));
         let request = Request {
             session: "s".into(),
+            call: "c".into(),
             server: Some("db".into()),
             tool: "query".into(),
             name: "db__query".into(),

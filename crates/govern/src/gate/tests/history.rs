@@ -75,6 +75,7 @@ fn nothing_that_history_wants_is_done() {
         assert!(seen.contains("log tool.refused deny code=\"replay\"") && !seen.contains("c < "), "{seen}");
         let request = Request {
             session: "s".into(),
+            call: "c".into(),
             server: None,
             tool: "Read".into(),
             name: "Read".into(),

@@ -168,6 +168,7 @@ fn what_our_own_agent_is_not_told_the_client_is() {
     let mut scene = at_work(mandate());
     let request = Request {
         session: "s".into(),
+        call: "c".into(),
         server: None,
         tool: "Bash".into(),
         name: "Bash".into(),
@@ -182,7 +183,7 @@ fn what_our_own_agent_is_not_told_the_client_is() {
     log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` says so"
     log operator.suspended reason="n-1"
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"state_update","state":"requires_action"},"sessionId":"s"}}
-    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","title":"Bash","description":"require-approval `make`: policy `runs` says so","subject":{"type":"tool_call","toolCall":{"toolCallId":"consult 1","title":"Bash","kind":"other","status":"pending","rawInput":{"command":"make"}}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `make`: policy `runs` says so"}}}}
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","title":"Bash","description":"require-approval `make`: policy `runs` says so","subject":{"type":"tool_call","toolCall":{"toolCallId":"c","title":"Bash","kind":"other","status":"pending","rawInput":{"command":"make"}}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `make`: policy `runs` says so"}}}}
     log policy.resolved deny tool="Bash" approval={"refused":"user:ada rejected it"} reason="require-approval `make`: policy `runs` says so"
     log operator.resumed
     advice 1: user:ada rejected it

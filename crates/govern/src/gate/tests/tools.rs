@@ -179,11 +179,42 @@ fn poisoned_output_changes_no_verdict() {
 }
 
 #[test]
+fn a_call_of_our_own_agent_has_one_id_in_question_announcement_and_log() {
+    let mut scene = Scene::at_work();
+    let request = Request {
+        session: "s".into(),
+        call: "the-id".into(),
+        server: None,
+        tool: "Bash".into(),
+        name: "Bash".into(),
+        arguments: json!({"command": "make"}),
+    };
+    scene.gate.consult(scene.now, 1, request.clone(), &mut scene.sight);
+    scene.commit();
+    assert!(scene.seen().contains("\"toolCallId\":\"the-id\""));
+    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+        {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
+    scene.seen();
+    // A call of another id was not decided by that.
+    scene.tool("other", "Bash", "pending", &json!({"command": "make"}));
+    assert!(scene.seen().contains("log policy.resolved require-approval"));
+    scene.tool("the-id", "Bash", "completed", &json!({"command": "make"}));
+    let events = &scene.sight.events;
+    let ids = |action: &str| -> Vec<Value> {
+        let lines = events.iter().filter(|event| event.action == action);
+        lines.map(|event| event.facts.get("toolCallId").unwrap().clone().into_value()).collect()
+    };
+    assert_eq!(ids("policy.resolved"), ["the-id", "the-id", "other"]);
+    assert_eq!(ids("tool.call"), ["the-id"]);
+}
+
+#[test]
 fn our_own_agent_asks_before_it_tells() {
     let mut scene = Scene::at_work();
     let ask = |scene: &mut Scene, number: u64, tool: &str| {
         let request = Request {
             session: "s".into(),
+            call: if tool == "Bash" { "1".into() } else { format!("rm {number}") },
             server: None,
             tool: tool.into(),
             name: tool.into(),
@@ -199,7 +230,7 @@ fn our_own_agent_asks_before_it_tells() {
     advice 1: deny `/w/a`: policy `never` says so
     log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `/w/a`: policy `runs` says so"
     log operator.suspended reason="n-1"
-    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"consult 2","title":"Bash","kind":"other","status":"pending","rawInput":{"path":"/w/a"}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `/w/a`: policy `runs` says so"}}}}
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"1","title":"Bash","kind":"other","status":"pending","rawInput":{"path":"/w/a"}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `/w/a`: policy `runs` says so"}}}}
     "#);
     scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));

@@ -24,9 +24,9 @@ struct Counsel(mpsc::Sender<Inquiry>);
 impl ToolGate for Counsel {
     fn check<'a>(&'a self, request: &'a ToolRequest) -> Checking<'a> {
         Box::pin(async move {
-            let ToolRequest { session, server, tool, name, arguments } = request.clone();
+            let ToolRequest { session, id: call, server, tool, name, arguments } = request.clone();
             let (answer, said) = oneshot::channel();
-            let inquiry = Inquiry::Consult(Request { session, server, tool, name, arguments }, answer);
+            let inquiry = Inquiry::Consult(Request { session, call, server, tool, name, arguments }, answer);
             // Whoever cannot be asked has not agreed.
             if self.0.send(inquiry).await.is_err() {
                 return Verdict::Deny("nobody decides about it any more".to_owned());
@@ -82,7 +82,8 @@ mod tests {
     use super::*;
 
     fn wanted(arguments: serde_json::Value) -> ToolRequest {
-        ToolRequest { session: "s".into(), server: None, tool: "t".into(), name: "t".into(), arguments }
+        let (session, id) = ("s".into(), "c".into());
+        ToolRequest { session, id, server: None, tool: "t".into(), name: "t".into(), arguments }
     }
 
     async fn said(answer: Option<Option<String>>) -> Verdict {
