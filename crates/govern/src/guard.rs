@@ -215,7 +215,8 @@ impl Guard {
                 }
                 more = agent.recv_all(&mut told), if reads && client_has_room => {
                     if !more {
-                        break if until.is_some() { Ended::Client } else { Ended::Agent };
+                        // A client that only reads still learns that its agent is lost, if it waits for something.
+                        break if until.is_some() && self.gate.is_settled() { Ended::Client } else { Ended::Agent };
                     }
                     client_has_room = false;
                     for frame in told.drain(..) {

@@ -291,6 +291,21 @@ async fn who_has_asked_and_says_nothing_more_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_says_nothing_more_learns_at_once_that_the_agent_is_gone() {
+    let mut rig = rig();
+    rig.open().await;
+    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    rig.client.sender.close();
+    hear(&mut rig.agent).await;
+    let since = tokio::time::Instant::now();
+    rig.agent.sender.close();
+    let answer = hear(&mut rig.client).await;
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(2), &json!(-32010)));
+    assert_eq!(since.elapsed().as_secs(), 0);
+    assert_eq!(rig.over().await.0, Ended::Agent);
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_says_nothing_more_is_not_answered_for_ever() {
     let mut rig = rig();
     rig.open().await;
