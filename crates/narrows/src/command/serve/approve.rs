@@ -9,7 +9,7 @@ use std::time::Duration;
 use narrows_audit::{Approval, Signer, Timestamp, Verdict, key};
 
 use super::case::{Answer, Ask, LONGEST_ANSWER, Listed};
-use super::sheet;
+use super::{sheet, sockets};
 use crate::cli::Approve;
 use crate::config::{Variables, runtime_dir};
 use crate::failure::{Code, Failure};
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Approves or rejects, or tells what waits.
 pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
     let (mut waiting, mut silent) = (Vec::new(), Vec::new());
-    for socket in sockets(args.socket.as_deref())? {
+    for socket in sockets_of(args.socket.as_deref())? {
         match ask(&socket, &Ask::List) {
             Ok(Answer::Open(cases)) => waiting.extend(cases.into_iter().map(|case| (socket.clone(), case))),
             Ok(_) => silent.push((socket, io::ErrorKind::InvalidData.into())),
@@ -103,25 +103,19 @@ fn list(waiting: &[(PathBuf, Listed)], silent: Vec<(PathBuf, io::Error)>) -> Res
 }
 
 /// The sockets of the gates that may be running.
-fn sockets(named: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
+fn sockets_of(named: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     if let Some(named) = named {
         return Ok(vec![named.to_owned()]);
     }
     let Some(directory) = runtime_dir(&Variables::of_process()) else {
         return Err(Failure::no_runtime_dir());
     };
-    let entries = match std::fs::read_dir(&directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Failure::no_gate(&directory, &error)),
-    };
-    let is_gate = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("serve-") && name.ends_with(".sock")
-    };
-    let mut paths: Vec<PathBuf> =
-        entries.filter_map(Result::ok).map(|entry| entry.path()).filter(is_gate).collect();
-    paths.sort();
+    let paths = sockets::list(&directory).map_err(|error| Failure::no_gate(&directory, &error))?;
+    if !paths.is_empty()
+        && let Ok(_lock) = sockets::lock(&directory)
+    {
+        sockets::sweep(&directory);
+    }
     Ok(paths)
 }
 

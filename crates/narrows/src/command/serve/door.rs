@@ -20,6 +20,7 @@ use super::case::{Answer, Ask, Case, LONGEST, Listed};
 use super::charge::Charge;
 use super::keys::Keys;
 use super::roster::Roster;
+use super::sockets;
 use crate::config::{Variables, runtime_dir};
 use crate::failure::Failure;
 
@@ -85,7 +86,7 @@ pub(super) fn open(charge: &Charge, gates: Roster) -> Result<Option<Door>, Failu
         );
         return Ok(None);
     };
-    let path = directory.join(format!("serve-{}.sock", std::process::id()));
+    let path = sockets::path_of(&directory, std::process::id());
     match bind(&directory, &path) {
         Ok(listener) => {
             let task = tokio::spawn(welcome(listener, Arc::new(porter), false));
@@ -104,6 +105,8 @@ fn bind(directory: &Path, path: &Path) -> io::Result<UnixListener> {
     if directory.metadata()?.permissions().mode() & 0o077 != 0 {
         std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
     }
+    let _lock = sockets::lock(directory)?;
+    sockets::sweep(directory);
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         // One of a process that had our number.
