@@ -61,7 +61,7 @@ impl Failure {
             Why::Truncated => failure.hint("its chain is unbroken; this is an older copy, or its end was taken away"),
             Why::Rewritten => failure.hint("its chain is unbroken; this is another log, or it was written anew"),
             Why::Tampered | Why::Gap | Why::Clock => failure.hint(
-                "`narrows audit show` prints the number of each entry; docs/governance.md says what to do with a log that was changed",
+                "`narrows audit show` prints the number of each entry; move the changed log away and keep it: no gate writes to it again",
             ),
             Why::Broken if detail.contains("keyed hashes") => failure.hint("whoever has the secret can verify it: --legacy-secret FILE"),
             _ => failure,

@@ -135,7 +135,7 @@ impl Failure {
     pub(crate) fn no_manifest(path: &Path, error: &io::Error) -> Self {
         let message = format!("there is no manifest {:?}", path.display().to_string());
         Self::new(Code::Usage, line(&message)).because(error).hint(
-            "name an ACP.md, or the directory it lies in; docs/governance.md tells what belongs into it",
+            "name an ACP.md, or the directory it lies in; `narrows check --print-schema acp` prints what belongs into it",
         )
     }
 

@@ -111,7 +111,7 @@ fn the_first_bad_line_is_named() {
     --- stderr ---
     error: audit/audit-log.jsonl:2: entry 1: tampered: its hash is not that of its content
     hint: entry 0, in front of it, is as it was written
-    hint: `narrows audit show` prints the number of each entry; docs/governance.md says what to do with a log that was changed
+    hint: `narrows audit show` prints the number of each entry; move the changed log away and keep it: no gate writes to it again
     --- exit 1 ---
     ");
     assert_snapshot!(told("\"seq\":0", "\"seq\": 0"), @"
@@ -141,7 +141,7 @@ fn the_first_bad_line_is_named() {
     --- stderr ---
     error: audit/audit-log.jsonl:2: entry 1: gap: its number is 2, and 1 is next
     hint: entry 0, in front of it, is as it was written
-    hint: `narrows audit show` prints the number of each entry; docs/governance.md says what to do with a log that was changed
+    hint: `narrows audit show` prints the number of each entry; move the changed log away and keep it: no gate writes to it again
     --- exit 1 ---
     ");
     let told = audit(&place, &["verify", "audit", "--json"]);
@@ -414,7 +414,7 @@ fn the_older_form_is_verified_with_its_secret() {
     assert_snapshot!(audit(&place, &["verify", "log.jsonl", "--legacy-secret", "secret"]), @"
     --- stderr ---
     error: log.jsonl:1: entry 0: tampered: its signature is not that of its content, or the secret is another
-    hint: `narrows audit show` prints the number of each entry; docs/governance.md says what to do with a log that was changed
+    hint: `narrows audit show` prints the number of each entry; move the changed log away and keep it: no gate writes to it again
     --- exit 1 ---
     ");
     place.file("secret", "secret of ours\n");
