@@ -82,6 +82,17 @@ async fn every_event_stream_begins_with_a_comment_at_once() {
 }
 
 #[tokio::test]
+async fn comments_go_on_while_nothing_happens() {
+    let running = start(listener(), quick());
+    let name = connect(running.address).await;
+    let mut stream = Stream::open(running.address, &name, None, None).await;
+    for _ in 0..4 {
+        let comment = tokio::time::timeout(LONG, stream.raw()).await.expect("another in time");
+        assert_eq!(comment.as_deref(), Some(": \n\n"));
+    }
+}
+
+#[tokio::test]
 async fn every_status_of_a_post() {
     let running = start(listener(), Limits { max_message: 1000, ..Limits::default() });
     let at = running.address;
