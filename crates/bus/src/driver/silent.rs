@@ -12,8 +12,9 @@ use super::clients::refuse;
 use super::ports::Conn;
 use super::{Brain, Driver};
 
-/// How much longer than on TCP the first message may take on a unix socket, where only users of this machine are.
-const UNIX: u32 = 6;
+/// How much longer the first message may take while most places are free, and on a unix socket, where only users of this machine are: a
+/// client may connect before it has anything to say.
+const RELAXED: u32 = 30;
 /// How many make room at once when descriptors are short.
 const ROOM: usize = 16;
 /// When to try again what memory is too short for.
@@ -37,9 +38,16 @@ struct Waiting {
 impl<B: Brain> Driver<B> {
     fn patience(&self, family: Family) -> Duration {
         match family {
-            Family::Tcp => self.limits.header_timeout,
-            Family::Unix => self.limits.header_timeout * UNIX,
+            Family::Tcp if self.is_crowded() => self.limits.header_timeout,
+            Family::Tcp | Family::Unix => self.limits.header_timeout * RELAXED,
         }
+    }
+
+    /// Whether over half of the places for connections without identity, or of the descriptors, are taken.
+    fn is_crowded(&self) -> bool {
+        let accounts = &self.ports.accounts;
+        accounts.anonymous() > self.limits.max_anonymous_connections / 2
+            || accounts.descriptors > self.descriptors / 2
     }
 
     /// A connection that has just come has its time to say something.
