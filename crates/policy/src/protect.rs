@@ -19,6 +19,8 @@ pub(crate) struct Guard {
 const HOOKS: &str = "what git runs or obeys";
 const EDITOR: &str = "the configuration of an editor";
 const AGENT: &str = "the configuration of an agent";
+const CI: &str = "what a build server runs";
+const TOOL: &str = "what a tool runs or loads when it starts";
 const SHELL: &str = "what a shell or a session runs when it starts";
 const KEYS: &str = "a key";
 const ACCOUNTS: &str = "what gives access to an account";
@@ -29,13 +31,37 @@ const CHANGES: &[(&str, &str)] = &[
     (
         HOOKS,
         ".git/hooks .git/config .git/config.worktree .git/info .git/modules .git/worktrees \
-         .git/commondir .gitconfig .config/git .husky .gitmodules .githooks",
+         .git/commondir .gitconfig .config/git .husky .gitmodules .githooks .pre-commit-config.yaml \
+         .pre-commit-config.yml lefthook.yml lefthook.yaml lefthook.toml lefthook.json lefthook-local.yml \
+         .lefthook.yml .lefthook.yaml .lefthook.toml .lefthook.json .lefthook-local.yml .lefthook \
+         .lefthook-local .overcommit.yml .lintstagedrc* .simple-git-hooks.json .hgrc .hg/hgrc",
+    ),
+    (
+        CI,
+        ".github/workflows .github/actions .gitlab-ci.yml .gitlab-ci.yaml .gitlab/ci .forgejo/workflows \
+         .forgejo/actions .gitea/workflows .gitea/actions .circleci Jenkinsfile azure-pipelines.yml \
+         azure-pipelines.yaml .drone.yml .drone.yaml .drone.star .drone.jsonnet .buildkite .woodpecker* \
+         .travis.yml appveyor.yml .appveyor.yml .cirrus.yml .cirrus.star bitbucket-pipelines.yml .build.yml \
+         .builds .semaphore .tekton .teamcity buildspec.yml cloudbuild.yaml cloudbuild.yml .gitpod.yml \
+         .replit .idx .stackblitzrc .codesandbox devfile.yaml .devfile.yaml",
+    ),
+    (
+        TOOL,
+        ".cargo/config .cargo/config.toml rust-toolchain rust-toolchain.toml mise.toml .mise.toml \
+         mise.local.toml .mise.local.toml mise.*.toml .mise.*.toml .mise mise/config.toml .config/mise.toml \
+         .config/mise .rtx.toml .tool-versions .yarnrc .yarn/releases .yarn/plugins .pnp.cjs .pnp.js \
+         .pnp.loader.mjs .pnpmfile.cjs bunfig.toml .bazelrc .bazelversion .mvn gradle/wrapper .gradle/init.d \
+         .gradle/init.gradle .jvmopts .sbtopts .gdbinit .gdbearlyinit .lldbinit* .pdbrc .pdbrc.py .Rprofile \
+         .Renviron .irbrc .pryrc .rdbgrc .byebugrc .ghci .iex.exs .ocamlinit .sbclrc .psqlrc .sqliterc \
+         .octaverc .pythonrc .pythonstartup .ipython .jupyter .curlrc .wgetrc .config/pip .pip .pydistutils.cfg \
+         ansible.cfg .ansible.cfg .local/bin",
     ),
     (
         EDITOR,
         ".vscode .vscode-server .idea .zed .fleet .vs .devcontainer .devcontainer.json .vim \
          .vimrc .exrc .nvimrc .config/nvim .config/zed .config/Code .emacs .emacs.d \
-         .dir-locals.el .nvim.lua .helix .config/helix .sublime-project *.code-workspace",
+         .dir-locals.el .nvim.lua .helix .config/helix .sublime-project *.sublime-project *.code-workspace \
+         .lvimrc .gvimrc _vimrc .ideavimrc .vimspector.json .run .theia",
     ),
     (
         AGENT,
@@ -51,7 +77,7 @@ const CHANGES: &[(&str, &str)] = &[
         SHELL,
         ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv \
          .zprofile .zlogin .zlogout .kshrc .mkshrc .cshrc .tcshrc .login .config/fish \
-         .config/powershell .inputrc .envrc .config/direnv .xprofile .xinitrc .xsession \
+         .config/powershell .config/nushell .config/starship.toml .autoenv .autoenv.zsh .inputrc .envrc .config/direnv .xprofile .xinitrc .xsession \
          .pam_environment .config/environment.d .config/systemd .config/autostart \
          Library/LaunchAgents Library/LaunchDaemons LaunchAgents .tmux.conf .screenrc",
     ),

@@ -55,6 +55,80 @@ fn a_sandbox_has_to_keep_what_no_rule_allows_to_change() {
     check(&lifted, ".vscode", true, true);
 }
 
+/// Each is run or loaded by a program that a person starts for another reason.
+#[test]
+fn settings_of_tools_and_build_servers_are_not_changed() {
+    for path in [
+        ".cargo/config.toml",
+        ".cargo/config",
+        "sub/.cargo/config.toml",
+        "rust-toolchain.toml",
+        "mise.toml",
+        ".mise.toml",
+        "mise.dev.local.toml",
+        ".mise/tasks/x",
+        ".config/mise/config.toml",
+        ".tool-versions",
+        ".github/workflows/ci.yml",
+        ".github/actions/x/action.yml",
+        ".GitHub/Workflows/ci.yml",
+        ".gitlab-ci.yml",
+        ".forgejo/workflows/x.yml",
+        ".gitea/workflows/x.yml",
+        ".circleci/config.yml",
+        "Jenkinsfile",
+        "azure-pipelines.yml",
+        ".drone.yml",
+        ".buildkite/pipeline.yml",
+        ".woodpecker.yml",
+        ".woodpecker/x.yml",
+        ".pre-commit-config.yaml",
+        "lefthook.yml",
+        ".lefthook/pre-commit/x",
+        ".gdbinit",
+        ".lldbinit",
+        ".lldbinit-Xcode",
+        ".pdbrc",
+        ".Rprofile",
+        ".irbrc",
+        ".pryrc",
+        ".lvimrc",
+        ".exrc",
+        ".nvimrc",
+        ".nvim.lua",
+        ".curlrc",
+        ".wgetrc",
+        ".yarnrc",
+        ".yarn/releases/yarn.cjs",
+        ".pnp.cjs",
+        ".devcontainer/devcontainer.json",
+        "x.sublime-project",
+    ] {
+        check(path, Allow, Deny);
+        let inside = Path::new(path);
+        let names: Vec<_> = inside.components().collect();
+        let tops = (1..=names.len()).map(|length| names[..length].iter().collect::<std::path::PathBuf>());
+        let kept = |top: std::path::PathBuf| policy(Access::Medium, "").protects(Path::new("/r"), &top, true);
+        assert!(tops.into_iter().any(kept), "a sandbox keeps {path}");
+    }
+    for path in [
+        ".github/dependabot.yml",
+        ".github/ISSUE_TEMPLATE/x.md",
+        "Cargo.toml",
+        ".cargo/registry/x",
+        "Makefile",
+        "package.json",
+        ".python-version",
+        ".nvmrc",
+        "mise.md",
+        ".gitignore",
+        ".gitattributes",
+        "src/jenkinsfile.rs",
+    ] {
+        check(path, Allow, Allow);
+    }
+}
+
 #[test]
 fn what_runs_later_is_not_changed() {
     for path in [
@@ -124,7 +198,7 @@ fn what_only_looks_like_it_is_free() {
         "keys.rs",
         "monkey",
         ".gitignore",
-        ".github/workflows/ci.yml",
+        ".github/dependabot.yml",
         "git/hooks/x",
         "agents.rs",
         "README.md",
