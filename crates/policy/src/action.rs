@@ -1,5 +1,6 @@
 //! One thing an agent wants to do, as far as it can be known beforehand.
 
+mod content;
 mod input;
 mod patch;
 
@@ -7,7 +8,9 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use crate::command;
 use crate::kind::Kind;
+use crate::variable::Variable;
 
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +19,22 @@ pub enum Command {
     Argv(Vec<String>),
     /// A text that some shell will read.
     Shell(String),
+    /// A command that cannot be read, as it was written. It can be any.
+    Unknown(String),
+}
+
+impl Command {
+    /// Returns `true` if both certainly run the same: the same words, or the same text in a shell.
+    pub fn is_same(&self, other: &Self) -> bool {
+        if matches!(self, Self::Unknown(_)) || matches!(other, Self::Unknown(_)) {
+            return false;
+        }
+        let (ours, theirs) = (command::read(self), command::read(other));
+        let texts = (ours.shell_text(self), theirs.shell_text(other));
+        self == other
+            || matches!(texts, (Some(ours), Some(theirs)) if ours == theirs)
+            || matches!((ours.plain_words(), theirs.plain_words()), (Some(ours), Some(theirs)) if ours == theirs)
+    }
 }
 
 /// What is to be judged. Built by hand where the meaning is known, by [`Action::read`] where an agent describes it.
@@ -39,6 +58,10 @@ pub struct Action {
     pub command: Option<Command>,
     /// Where it runs. Absent: in the first root.
     pub cwd: Option<PathBuf>,
+    /// Where `cwd` leads once its links are followed, if that is another directory. Both count.
+    pub real_cwd: Option<PathBuf>,
+    /// Variables that the command is to run with beside those it would have anyway.
+    pub env: Vec<Variable>,
     /// Addresses it goes to.
     pub urls: Vec<String>,
     /// Whether it carries words to search for.
@@ -73,6 +96,23 @@ impl Action {
     /// claims, and the stricter wins.
     pub fn read(kind: Option<&str>, tool: Option<&str>, raw_input: &Value, locations: &[PathBuf]) -> Self {
         input::read(kind, tool, raw_input, locations)
+    }
+
+    /// The same with what the content of the tool call shows: a diff is an edit of the files it names.
+    #[must_use]
+    pub fn with_content(mut self, content: &[Value]) -> Self {
+        content::add(&mut self, content);
+        self
+    }
+
+    /// Returns `true` if a block of the content of a tool call shows a change of files.
+    pub fn is_change(block: &Value) -> bool {
+        block.as_object().is_some_and(content::is_change)
+    }
+
+    /// Returns `true` if it sets a variable that may change what its command does.
+    pub(crate) fn is_steered(&self) -> bool {
+        self.env.iter().any(|variable| !variable.is_harmless())
     }
 
     /// The greatest risk of everything it is, 0 to 3.

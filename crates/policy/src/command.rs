@@ -17,6 +17,7 @@ pub(crate) use reading::{is_read_only, looks};
 pub(crate) use reduce::{listed, read};
 pub(crate) use words::split;
 
+use crate::action::Command;
 use crate::shape::{Shape, Unit};
 
 /// One word.
@@ -132,6 +133,30 @@ pub(crate) struct Script {
     pub(crate) plain: bool,
     /// Whether reading was given up.
     pub(crate) lost: bool,
+}
+
+impl Script {
+    /// The text that a shell reads if `command`, of which this was made, is run.
+    pub(crate) fn shell_text<'a>(&'a self, command: &'a Command) -> Option<&'a str> {
+        match command {
+            Command::Shell(text) => Some(text),
+            Command::Argv(_) => {
+                let shell = self.parts.iter().find(|part| part.wraps && part.words.len() == 3)?;
+                Some(&shell.words[2].text)
+            }
+            Command::Unknown(_) => None,
+        }
+    }
+
+    /// The words of the one program that this is, if no shell does anything to them.
+    pub(crate) fn plain_words(&self) -> Option<Vec<&str>> {
+        let mut parts = self.parts.iter().filter(|part| !part.wraps);
+        let (Some(part), None) = (parts.next(), parts.next()) else { return None };
+        let known = part.words.iter().all(|word| word.open.is_none());
+        let alone = part.writes.is_empty() && part.reads.is_empty();
+        (self.plain && !self.lost && part.sure && known && alone)
+            .then(|| part.words.iter().map(|word| word.text.as_str()).collect())
+    }
 }
 
 #[cfg(test)]

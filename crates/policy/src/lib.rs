@@ -29,6 +29,7 @@ mod scene;
 mod scope;
 mod shape;
 mod target;
+mod variable;
 
 pub use access::{Access, Narrowing, UnknownAccess};
 pub use action::{Action, Command};
@@ -42,3 +43,4 @@ pub use policy::{Explanation, Looked, Offers, Policy};
 pub use rules::{Header, Rules, RulesError};
 pub use scene::{Confined, Scene};
 pub use scope::{ScopeError, check_new_scope, check_scope};
+pub use variable::Variable;

@@ -95,6 +95,11 @@ impl Policy {
         self.charter.as_ref()
     }
 
+    /// The home directory for `~/`, if there is one.
+    pub fn home(&self) -> Option<&Path> {
+        self.home.as_deref()
+    }
+
     /// Its preset.
     pub fn access(&self) -> Access {
         self.access
@@ -236,7 +241,8 @@ impl Policy {
     ) -> Vec<Decision> {
         let home = self.home.as_deref();
         let running = Running {
-            looks: script.is_some_and(|script| is_read_only(script) && !uses_network(script)),
+            looks: script.is_some_and(|script| is_read_only(script) && !uses_network(script))
+                && !action.is_steered(),
             confined: scene.confined.files
                 && (self.narrowing.network || scene.confined.network)
                 && runs_within_roots(action, scene, home),

@@ -62,4 +62,6 @@ pub(crate) struct Rule {
     pub(crate) paths: Vec<PathPattern>,
     pub(crate) commands: Vec<CommandPattern>,
     pub(crate) urls: Vec<UrlPattern>,
+    /// Names of variables that a command may set and still be what this rule is about.
+    pub(crate) env: Vec<String>,
 }

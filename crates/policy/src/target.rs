@@ -57,7 +57,8 @@ pub(crate) fn targets<'a>(
     home: Option<&Path>,
 ) -> Vec<Target<'a>> {
     let cwd = working_directory(action, scene, home);
-    let place = Place { cwd: cwd.as_deref(), home };
+    let real = action.real_cwd.as_deref();
+    let place = Place { cwd: cwd.as_deref(), real, home };
     let kinds = action.kinds();
     let reads = kinds.iter().all(|kind| kind.only_reads());
     let claimed = |writes: bool| action.paths.iter().map(move |path| place.claimed(path, writes));
@@ -72,7 +73,7 @@ pub(crate) fn targets<'a>(
         about: None,
     };
     if let Some(script) = script.filter(|script| !script.parts.is_empty()) {
-        let looks = is_read_only(script);
+        let looks = is_read_only(script) && !action.is_steered();
         return script.parts.iter().flat_map(|part| of_part(part, &whole, claimed(!looks), place)).collect();
     }
     if !action.paths.is_empty() {
@@ -110,7 +111,7 @@ fn of_part<'a>(
     claimed: impl Iterator<Item = Touch>,
     place: Place<'_>,
 ) -> Vec<Target<'a>> {
-    let looks = part.knows_its_words() && looks(part.argv());
+    let looks = part.knows_its_words() && looks(part.argv()) && !whole.action.is_steered();
     let mut touches: Vec<Touch> = claimed.collect();
     let mentioned = mention::touches(part, looks, place);
     let lost = mentioned.is_none();
@@ -147,6 +148,8 @@ fn of_part<'a>(
 #[derive(Debug, Clone, Copy)]
 struct Place<'a> {
     cwd: Option<&'a Path>,
+    /// Where that leads, if its links lead elsewhere.
+    real: Option<&'a Path>,
     home: Option<&'a Path>,
 }
 
@@ -175,5 +178,7 @@ fn working_directory(action: &Action, scene: &Scene<'_>, home: Option<&Path>) ->
 
 /// Whether the action runs in a root.
 pub(crate) fn runs_within_roots(action: &Action, scene: &Scene<'_>, home: Option<&Path>) -> bool {
+    let real = action.real_cwd.as_ref();
     working_directory(action, scene, home).is_some_and(|cwd| is_within(&cwd, scene.roots))
+        && real.is_none_or(|real| is_within(&resolve(real, None, None), scene.roots))
 }

@@ -9,13 +9,28 @@ use serde_json::{Map, Value};
 
 use super::{Action, Command, patch};
 use crate::kind::Kind;
+use crate::variable::Variable;
 
 /// How many values are looked at before the input counts as unknown.
 const MOST_VALUES: usize = 20_000;
 
-const COMMAND: &[&str] =
-    &["command", "cmd", "argv", "script", "shellcommand", "commandline", "bash", "commands"];
-const ARGUMENTS: &[&str] = &["args", "arguments", "argv"];
+const COMMAND: &[&str] = &[
+    "command",
+    "cmd",
+    "argv",
+    "script",
+    "shellcommand",
+    "commandline",
+    "cmdline",
+    "bash",
+    "commands",
+    "program",
+    "executable",
+];
+const ARGUMENTS: &[&str] =
+    &["args", "arguments", "argv", "argument", "arg", "commandargs", "commandarguments", "cmdargs"];
+const VARIABLES: &[&str] =
+    &["env", "envs", "environment", "envvars", "environmentvariables", "extraenv", "variables"];
 const CWD: &[&str] = &["cwd", "workdir", "workingdirectory", "workingdir"];
 const PATH: &[&str] = &[
     "path",
@@ -78,7 +93,7 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
     if claimed == Kind::Execute && seen.command.is_none() && (input.is_string() || input.is_array()) {
         seen.run(input, false, &Map::new());
     }
-    let Seen { mut paths, command, cwd, urls, query, pattern, content, moves, overflow } = seen;
+    let Seen { mut paths, command, cwd, env, urls, query, pattern, content, moves, overflow } = seen;
     let named = !paths.is_empty();
     paths.extend_from_slice(locations);
     if paths.len() > 1 {
@@ -103,6 +118,8 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
         paths,
         command,
         cwd,
+        real_cwd: None,
+        env,
         urls,
         query,
         local: named || pattern,
@@ -111,21 +128,22 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
 
 /// What has been found so far.
 #[derive(Default)]
-struct Seen {
-    paths: Vec<PathBuf>,
+pub(super) struct Seen {
+    pub(super) paths: Vec<PathBuf>,
     command: Option<Command>,
     cwd: Option<PathBuf>,
+    env: Vec<Variable>,
     urls: Vec<String>,
     query: bool,
     pattern: bool,
     content: bool,
     moves: bool,
-    overflow: bool,
+    pub(super) overflow: bool,
 }
 
 impl Seen {
     /// Looks at every object in `input`.
-    fn everything(&mut self, input: &Value) {
+    pub(super) fn everything(&mut self, input: &Value) {
         let mut waiting = vec![input];
         let mut left = MOST_VALUES;
         while let Some(value) = waiting.pop() {
@@ -152,14 +170,13 @@ impl Seen {
 
     fn object(&mut self, fields: &Map<String, Value>) {
         for (key, value) in fields {
-            let key: String = key
-                .chars()
-                .filter(|letter| !matches!(letter, '_' | '-' | '.' | ' '))
-                .flat_map(char::to_lowercase)
-                .collect();
+            let key = plain_key(key);
             let is = |names: &[&str]| names.contains(&key.as_str());
             if is(COMMAND) && !value.is_null() {
                 self.run(value, key == "commands", fields);
+            }
+            if is(VARIABLES) {
+                self.env.extend(variables(value));
             }
             if is(CWD) {
                 self.cwd = value.as_str().map(PathBuf::from).or_else(|| self.cwd.take());
@@ -182,27 +199,38 @@ impl Seen {
 
     /// Takes a command. Two of them become one text, so that both are judged.
     fn run(&mut self, value: &Value, many: bool, fields: &Map<String, Value>) {
+        let unknown = || Command::Unknown(value.to_string());
         let found = match value {
             Value::String(program) => {
-                let arguments = fields.iter().find(|(key, value)| {
-                    ARGUMENTS.contains(&key.to_lowercase().as_str()) && value.is_array()
-                });
-                match arguments.and_then(|(_, list)| strings(list)) {
-                    Some(list) => Command::Argv(std::iter::once(program.clone()).chain(list).collect()),
-                    None => Command::Shell(program.clone()),
+                let is_list = |key: &str| ARGUMENTS.contains(&plain_key(key).as_str());
+                let mut arguments = fields.iter().filter(|(key, value)| is_list(key) && !value.is_null());
+                match (arguments.next(), arguments.next()) {
+                    (None, _) => Command::Shell(program.clone()),
+                    // A shell will put both together.
+                    (Some((_, Value::String(text))), None) => Command::Shell(format!("{program} {text}")),
+                    (Some((_, list)), None) => match words(list) {
+                        Some(list) => Command::Argv(std::iter::once(program.clone()).chain(list).collect()),
+                        None => Command::Unknown(format!("{program} {list}")),
+                    },
+                    (Some(_), Some(_)) => unknown(),
                 }
             }
-            Value::Array(_) => match strings(value) {
+            Value::Array(_) => match words(value) {
                 Some(lines) if many => Command::Shell(lines.join("\n")),
                 Some(argv) => Command::Argv(argv),
-                None => Command::Shell(value.to_string()),
+                None => unknown(),
             },
-            other => Command::Shell(other.to_string()),
+            _ => unknown(),
         };
         self.command = Some(match self.command.take() {
             None => found,
             Some(Command::Argv(argv)) if matches!(&found, Command::Shell(text) if argv.first() == Some(text)) => {
                 Command::Argv(argv)
+            }
+            Some(first)
+                if matches!((&first, &found), (Command::Unknown(_), _) | (_, Command::Unknown(_))) =>
+            {
+                Command::Unknown(format!("{}\n{}", text(&first), text(&found)))
             }
             Some(first) => Command::Shell(format!("{}\n{}", text(&first), text(&found))),
         });
@@ -229,14 +257,76 @@ impl Seen {
     }
 }
 
-fn strings(list: &Value) -> Option<Vec<String>> {
-    list.as_array()?.iter().map(|word| word.as_str().map(str::to_owned)).collect()
+/// A name of a field as it is compared: in small letters, without what stands between its words.
+pub(super) fn plain_key(key: &str) -> String {
+    key.chars()
+        .filter(|letter| !matches!(letter, '_' | '-' | '.' | ' '))
+        .flat_map(char::to_lowercase)
+        .collect()
+}
+
+/// One word of a command, if a program would be given it as a text.
+fn word(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(flag) => Some(flag.to_string()),
+        _ => None,
+    }
+}
+
+/// The words of a list, or the one word that stands in its place.
+fn words(list: &Value) -> Option<Vec<String>> {
+    match list {
+        Value::Array(items) => items.iter().map(word).collect(),
+        single => word(single).map(|word| vec![word]),
+    }
+}
+
+/// The assignments of an object `{"A": "x"}`, a list `[{"name": "A", "value": "x"}]` or `["A=x"]`, or a text `A=x`. One
+/// that cannot be read has no name.
+fn variables(value: &Value) -> Vec<Variable> {
+    match value {
+        Value::Null => Vec::new(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| assigned(name, value)).collect(),
+        Value::Array(items) => items.iter().map(variable).collect(),
+        single => vec![variable(single)],
+    }
+}
+
+fn variable(item: &Value) -> Variable {
+    let unreadable = || Variable::new("", item.to_string());
+    match item {
+        Value::String(text) => match text.split_once('=') {
+            Some((name, value)) if !name.contains(char::is_whitespace) => Variable::new(name, value),
+            _ => unreadable(),
+        },
+        Value::Object(fields) => {
+            let find = |names: &[&str]| {
+                let mut found = fields.iter().filter(|(key, _)| names.contains(&plain_key(key).as_str()));
+                found.next().filter(|_| found.next().is_none()).map(|(_, value)| value)
+            };
+            match (find(&["name", "key", "variable"]), find(&["value", "val"])) {
+                (Some(Value::String(name)), Some(value)) => assigned(name, value),
+                _ => unreadable(),
+            }
+        }
+        _ => unreadable(),
+    }
+}
+
+/// The variable `name`; a value that is no text is not what will be set, so it is not known what is.
+fn assigned(name: &str, value: &Value) -> Variable {
+    match word(value) {
+        Some(value) => Variable::new(name, value),
+        None => Variable::new("", format!("{name}={value}")),
+    }
 }
 
 /// A command as a text for a shell.
 fn text(command: &Command) -> String {
     match command {
-        Command::Shell(text) => text.clone(),
+        Command::Shell(text) | Command::Unknown(text) => text.clone(),
         Command::Argv(words) => {
             let quoted: Vec<String> =
                 words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();

@@ -81,13 +81,78 @@ fn commands_have_many_forms() {
     check_command(&json!({"commands": ["a b", "c"]}), &Some(Command::Shell("a b\nc".into())));
     check_command(&json!("ls -la"), &Some(Command::Shell("ls -la".into())));
     check_command(&json!(["ls", "-la"]), &argv(&["ls", "-la"]));
-    check_command(&json!({"command": ["git", 1]}), &Some(Command::Shell("[\"git\",1]".into())));
+    check_command(&json!({"command": ["git", 1]}), &argv(&["git", "1"]));
     check_command(&json!({"command": null}), &None);
     check_command(&json!({"timeout": 5}), &None);
     // Two commands are both judged.
     check_command(&json!({"cmd": "a", "command": "b"}), &Some(Command::Shell("a\nb".into())));
     check_command(&json!({"cmd": ["it's"], "command": "b"}), &Some(Command::Shell("'it'\\''s'\nb".into())));
     assert_eq!(action("execute", &json!({"command": "a", "workdir": "/x"})).cwd, Some("/x".into()));
+}
+
+fn shell(text: &str) -> Option<Command> {
+    Some(Command::Shell(text.to_owned()))
+}
+
+fn unknown(text: &str) -> Option<Command> {
+    Some(Command::Unknown(text.to_owned()))
+}
+
+#[test]
+fn arguments_of_every_type_belong_to_their_command() {
+    check_command(&json!({"command": "find", "args": ". -delete"}), &shell("find . -delete"));
+    check_command(
+        &json!({"command": "find", "args": [".", "-delete", 1]}),
+        &argv(&["find", ".", "-delete", "1"]),
+    );
+    check_command(&json!({"command": "head", "args": ["-n", 5, true]}), &argv(&["head", "-n", "5", "true"]));
+    check_command(&json!({"command": "sleep", "args": 5}), &argv(&["sleep", "5"]));
+    check_command(&json!({"command": "git", "Args": ["push"]}), &argv(&["git", "push"]));
+    check_command(&json!({"command": "git", "Arg_Uments": ["push"]}), &argv(&["git", "push"]));
+    check_command(&json!({"command": "git", "args": null}), &shell("git"));
+    check_command(&json!({"program": "git", "args": ["push"]}), &argv(&["git", "push"]));
+    check_command(&json!({"command": "git", "args": {"0": "push"}}), &unknown(r#"git {"0":"push"}"#));
+    check_command(&json!({"command": "git", "args": ["push", null]}), &unknown(r#"git ["push",null]"#));
+    check_command(&json!({"command": "git", "args": ["push", ["x"]]}), &unknown(r#"git ["push",["x"]]"#));
+    check_command(&json!({"command": "git", "args": ["status"], "arguments": ["push"]}), &unknown("\"git\""));
+    check_command(&json!({"command": {"line": "git push"}}), &unknown(r#"{"line":"git push"}"#));
+    check_command(&json!({"command": ["git", {}]}), &unknown(r#"["git",{}]"#));
+    check_command(&json!({"command": true}), &unknown("true"));
+    check_command(&json!({"cmd": {}, "command": "ls"}), &unknown("{}\nls"));
+}
+
+#[test]
+fn variables_have_many_forms() {
+    #[track_caller]
+    fn check(env: &Value, expected: &[(&str, &str)]) {
+        let input = json!({"command": "git", "args": ["status"], "env": env});
+        let mut found = action("execute", &input).env;
+        found.sort();
+        let expected: Vec<Variable> =
+            expected.iter().map(|(name, value)| Variable::new(*name, *value)).collect();
+        assert_eq!(found, expected, "{env}");
+    }
+    check(&json!({"A": "x", "B": 1, "C": true}), &[("A", "x"), ("B", "1"), ("C", "true")]);
+    check(&json!([{"name": "A", "value": "x"}, {"Key": "B", "value": ""}]), &[("A", "x"), ("B", "")]);
+    check(&json!(["A=x=y", "B="]), &[("A", "x=y"), ("B", "")]);
+    check(&json!("A=x"), &[("A", "x")]);
+    check(&json!(null), &[]);
+    check(&json!({}), &[]);
+    // What cannot be read has no name.
+    check(&json!("A=x B=y"), &[("A", "x B=y")]);
+    check(&json!(["A"]), &[("", "\"A\"")]);
+    check(&json!([7]), &[("", "7")]);
+    check(&json!({"A": {}}), &[("", "A={}")]);
+    check(&json!([{"name": "A"}]), &[("", r#"{"name":"A"}"#)]);
+    check(
+        &json!([{"Name": "B", "name": "A", "value": "x"}]),
+        &[("", r#"{"Name":"B","name":"A","value":"x"}"#)],
+    );
+    check(&json!(true), &[("", "true")]);
+    for key in ["environment", "Env", "env_vars", "environmentVariables", "extraEnv"] {
+        let found = action("execute", &json!({"command": "git", key: {"A": "x"}})).env;
+        assert_eq!(found, [Variable::new("A", "x")], "{key}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// What stands before a path in the headers of patches, of both customary forms.
-const HEADERS: [&str; 8] = [
+const HEADERS: [&str; 10] = [
     "*** Add File: ",
     "*** Update File: ",
     "*** Delete File: ",
@@ -12,25 +12,106 @@ const HEADERS: [&str; 8] = [
     "--- ",
     "rename from ",
     "rename to ",
+    "copy from ",
+    "copy to ",
 ];
+
+/// The header that names both sides of a file. It stands alone where only a mode changes, or no text.
+const BOTH: &str = "diff --git ";
 
 /// Whether `text` looks like a patch.
 pub(super) fn is_patch(text: &str) -> bool {
-    text.contains("*** Begin Patch") || text.starts_with("--- ") || text.contains("\n+++ ")
+    ["--- ", "+++ ", BOTH].iter().any(|header| text.starts_with(header))
+        || ["*** Begin Patch", "\n+++ ", "\ndiff --git "].iter().any(|part| text.contains(part))
 }
 
 /// The paths in its headers, without the prefixes `a/` and `b/` of diffs.
 pub(super) fn paths(text: &str) -> impl Iterator<Item = PathBuf> {
-    text.lines().filter_map(|line| {
-        let header = HEADERS.iter().find(|header| line.starts_with(**header))?;
-        let path = line[header.len()..].split('\t').next().unwrap_or_default().trim();
-        let stripped = if header.len() == 4 {
-            path.strip_prefix("a/").or_else(|| path.strip_prefix("b/")).unwrap_or(path)
-        } else {
-            path
+    text.lines().flat_map(|line| {
+        let mut found: Vec<PathBuf> = Vec::new();
+        let mut push = |path: &str| {
+            if !path.is_empty() && path != "/dev/null" {
+                found.push(PathBuf::from(path));
+            }
         };
-        (!path.is_empty() && path != "/dev/null").then(|| PathBuf::from(stripped))
+        if let Some(names) = line.strip_prefix(BOTH) {
+            both(names.trim_end()).iter().for_each(|name| push(bare(name)));
+        } else if let Some(header) = HEADERS.iter().find(|header| line.starts_with(**header)) {
+            let name = line[header.len()..].split('\t').next().unwrap_or_default().trim();
+            let name = unquoted(name);
+            push(if header.len() == 4 { bare(&name) } else { &name });
+        }
+        found
     })
+}
+
+/// A name without the prefix that says which side of a diff it is on.
+fn bare(name: &str) -> &str {
+    name.strip_prefix("a/").or_else(|| name.strip_prefix("b/")).unwrap_or(name)
+}
+
+/// The two names behind `diff --git`, which are separated by a blank as others in them may be.
+fn both(names: &str) -> Vec<String> {
+    if names.contains('"') {
+        let mut rest = names;
+        let mut found = Vec::new();
+        while !rest.is_empty() {
+            let end = match rest.strip_prefix('"') {
+                Some(inner) => {
+                    let mut escaped = false;
+                    let closes = |letter: char| {
+                        let is_end = letter == '"' && !escaped;
+                        escaped = letter == '\\' && !escaped;
+                        is_end
+                    };
+                    inner.find(closes).map_or(rest.len(), |at| at + 2)
+                }
+                None => rest.find(" \"").unwrap_or(rest.len()),
+            };
+            found.push(unquoted(rest[..end].trim()));
+            rest = rest[end..].trim_start();
+        }
+        return found;
+    }
+    // Both are the same unless the file is renamed, which other headers say.
+    let halves = |at: usize| (bare(&names[..at]), bare(&names[at + 1..]));
+    let blanks = || names.match_indices(' ').map(|(at, _)| at);
+    let same = blanks().find(|at| halves(*at).0 == halves(*at).1);
+    match same.or_else(|| names.find(" b/")).or_else(|| blanks().next()) {
+        Some(at) => vec![names[..at].to_owned(), names[at + 1..].to_owned()],
+        None => vec![names.to_owned()],
+    }
+}
+
+/// A name as git writes it: in quotation marks with escapes as in C, if there is something odd in it.
+fn unquoted(name: &str) -> String {
+    let Some(inner) = name.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
+        return name.to_owned();
+    };
+    let mut bytes = Vec::with_capacity(inner.len());
+    let mut rest = inner.bytes().peekable();
+    while let Some(byte) = rest.next() {
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        bytes.push(match rest.next() {
+            Some(b'n') => b'\n',
+            Some(b't') => b'\t',
+            Some(b'r') => b'\r',
+            Some(digit @ b'0'..=b'7') => {
+                let mut value = u32::from(digit - b'0');
+                for _ in 0..2 {
+                    let Some(digit) = rest.next_if(|byte| matches!(byte, b'0'..=b'7')) else { break };
+                    value = value * 8 + u32::from(digit - b'0');
+                }
+                u8::try_from(value & 0xff).unwrap_or_default()
+            }
+            Some(other) => other,
+            None => b'\\',
+        });
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -51,6 +132,12 @@ mod tests {
             "*** Begin Patch\n*** Update File: a.rs\n*** Move to: ../b.rs\n*** Delete File: c\n*** End Patch",
             &["a.rs", "../b.rs", "c"],
         );
+        check("diff --git a/.env b/.env\nnew file mode 100644\n", &[".env", ".env"]);
+        check("diff --git a/x y b/x y\nold mode 100644\n", &["x y", "x y"]);
+        check("diff --git a/x b/y\nrename from x\nrename to y\n", &["x", "y", "x", "y"]);
+        check("diff --git \"a/\\056env\" \"b/\\056env\"\n", &[".env", ".env"]);
+        check("+++ \"b/a\\tb\"\n", &["a\tb"]);
+        check("diff --git a/x b/x\ncopy from x\ncopy to z\n", &["x", "x", "x", "z"]);
         assert!(!is_patch("some text"));
     }
 }

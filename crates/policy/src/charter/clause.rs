@@ -79,6 +79,7 @@ impl Clause {
             paths: Vec::new(),
             commands: Vec::new(),
             urls: Vec::new(),
+            env: Vec::new(),
         };
         match path {
             Some(path) => {

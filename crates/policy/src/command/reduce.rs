@@ -69,6 +69,10 @@ pub(crate) fn read(command: &Command) -> Script {
     match command {
         Command::Shell(text) => reader.shell(text, 0),
         Command::Argv(words) => reader.argv(words),
+        Command::Unknown(text) => {
+            let words = vec![Word::unknown(text.clone())];
+            reader.script.parts.push(Part { words, starts: vec![0], ..Part::default() });
+        }
     }
     reader.spoken();
     let mut script = reader.script;

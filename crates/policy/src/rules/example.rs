@@ -11,6 +11,7 @@ use crate::kind::Kind;
 use crate::path::Ground;
 use crate::scene::Scene;
 use crate::target::targets;
+use crate::variable::Variable;
 
 /// The root that examples live in.
 const ROOT: &str = "/project";
@@ -59,9 +60,12 @@ fn action(rule: &Rule, node: Node<'_>) -> Read<Action> {
         return Ok(Action::execute(Command::Shell(node.string()?.to_owned()), None));
     }
     let fields = node.table()?;
-    fields.only(&parse::CONDITIONS)?;
+    let mut known = parse::CONDITIONS.to_vec();
+    known.push("env");
+    fields.only(&known)?;
     let paths = fields.get("path").map_or(Ok(Vec::new()), texts)?;
     let urls = fields.get("url").map_or(Ok(Vec::new()), texts)?;
+    let env = fields.get("env").map_or(Ok(Vec::new()), texts)?;
     let command = fields.get("command").map(example_command).transpose()?;
     let kind = match fields.get("kind") {
         Some(node) => parse::kind(node)?,
@@ -75,6 +79,7 @@ fn action(rule: &Rule, node: Node<'_>) -> Read<Action> {
         paths: paths.into_iter().map(PathBuf::from).collect(),
         urls,
         command,
+        env: env.into_iter().map(|name| Variable::new(name, "value")).collect(),
         ..Action::new(kind)
     })
 }

@@ -19,6 +19,7 @@ pub(crate) enum Field {
     Path,
     Command,
     Url,
+    Env,
 }
 
 impl fmt::Display for Field {
@@ -30,6 +31,7 @@ impl fmt::Display for Field {
             Self::Path => "path",
             Self::Command => "command",
             Self::Url => "url",
+            Self::Env => "env",
         })
     }
 }
@@ -77,6 +79,7 @@ impl Rule {
             fit_text(Field::Server, &self.servers, action.server.as_deref()),
             self.fit_command(target),
             self.fit_urls(target),
+            self.fit_env(target),
         ])
     }
 
@@ -139,6 +142,17 @@ impl Rule {
             Fit::Loose(Field::Command)
         } else {
             Fit::No(Field::Command)
+        }
+    }
+
+    /// By the variables that a command is to run with: with one that is not listed it may be another command.
+    fn fit_env(&self, target: &Target<'_>) -> Fit {
+        let listed = |name: &str| self.env.iter().any(|pattern| is_like(name, pattern, Case::Different));
+        let runs = target.part.is_some() || target.kinds.contains(&Kind::Execute);
+        let mut steering = target.action.env.iter().filter(|variable| runs && !variable.is_harmless());
+        match steering.all(|variable| !variable.name.is_empty() && listed(&variable.name)) {
+            true => Fit::Firm,
+            false => Fit::Loose(Field::Env),
         }
     }
 

@@ -38,7 +38,7 @@ fn rules(node: Node<'_>) -> Read<Vec<Rule>> {
 }
 
 fn rule(fields: Fields<'_>, number: usize) -> Read<Rule> {
-    let mut known = vec!["effect", "name", "because", "match", "not_match"];
+    let mut known = vec!["effect", "name", "because", "match", "not_match", "env"];
     known.extend(CONDITIONS);
     fields.only(&known)?;
     let effect = fields.need("effect", "write effect = \"deny\", \"ask\" or \"allow\"")?;
@@ -61,7 +61,12 @@ fn rule(fields: Fields<'_>, number: usize) -> Read<Rule> {
         urls: each(fields, "url", |node| {
             UrlPattern::parse(node.string()?).map_err(|what| node.fail(what, None))
         })?,
+        env: each(fields, "env", name)?,
     };
+    if let Some(env) = fields.get("env").filter(|_| rule.effect == Verdict::Deny) {
+        let hint = "leave it out: a deny rule matches whatever variables a command sets";
+        return Err(env.fail("`env` is for rules that allow or ask", Some(hint)));
+    }
     if CONDITIONS.iter().all(|field| fields.get(field).is_none()) {
         let hint = format!("give it one of {}, for instance kind = \"*\"", CONDITIONS.join(", "));
         return Err(fields.fail("this rule would match everything", Some(&hint)));

@@ -156,10 +156,14 @@ fn resolved(shape: &Shape, part: &Part, place: Place<'_>) -> impl Iterator<Item 
     let absolute = matches!(shape.0.first(), Some(Unit::Char('/' | '~')));
     let mut bases = vec![start];
     if !absolute {
-        for directory in &part.after {
-            let from = bases.last().cloned().unwrap_or_default();
-            bases.push(join(from, &directory.shape(), place));
+        let real = place.real.map(Steps::of);
+        for mut from in bases.clone().into_iter().chain(real.clone()) {
+            for directory in &part.after {
+                from = join(from, &directory.shape(), place);
+                bases.push(from.clone());
+            }
         }
+        bases.extend(real);
     }
     bases.into_iter().map(move |base| join(base, shape, place)).collect::<Vec<_>>().into_iter()
 }

@@ -1,6 +1,7 @@
 //! Decisions as a caller sees them.
 
 mod common;
+mod described;
 mod hostile;
 mod properties;
 mod protected;

@@ -106,7 +106,7 @@ fn examples_are_tried() {
     );
     complains(
         &rule("deny", "path = \"secrets/**\"\nmatch = [{ file = \"public/a\" }]\n"),
-        "policy.toml:4:12: `match` has no `file`; it takes kind, tool, path, command, url, server",
+        "policy.toml:4:12: `match` has no `file`; it takes kind, tool, path, command, url, server, env",
     );
     let good = [
         rule(

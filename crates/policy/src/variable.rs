@@ -1,0 +1,91 @@
+//! Environment variables that a command is to run with.
+//!
+//! A variable can decide which program runs, what it loads and where it finds its settings, and no list of such names
+//! is complete. So only names that are known to do nothing of that kind are ignored; any other makes a command something
+//! that no rule has described, unless the rule lists the variable.
+
+/// One assignment of a request. The name is empty if the request cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// Names that change how a program words or colors its output, and nothing else.
+const HARMLESS: &str = "\
+    CI CLICOLOR CLICOLOR_FORCE COLORTERM COLUMNS FORCE_COLOR LANG LC_ADDRESS LC_ALL LC_COLLATE LC_CTYPE \
+    LC_IDENTIFICATION LC_MEASUREMENT LC_MESSAGES LC_MONETARY LC_NAME LC_NUMERIC LC_PAPER LC_TELEPHONE LC_TIME LINES \
+    NO_COLOR PYTHONUNBUFFERED RUST_BACKTRACE TERM";
+
+/// Longer values are not of the kind that the names above have.
+const MAX_HARMLESS_BYTES: usize = 64;
+
+impl Variable {
+    /// The variable `name` with the value `value`.
+    pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
+        Self { name: name.into(), value: value.into() }
+    }
+
+    /// Returns `true` if it cannot change what a program runs, loads or finds. `LANG` and `TERM` name files of the
+    /// system, so a value that could lead to another directory is not harmless.
+    pub(crate) fn is_harmless(&self) -> bool {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.@+:,".contains(&byte);
+        HARMLESS.split_whitespace().any(|name| name == self.name)
+            && self.value.len() <= MAX_HARMLESS_BYTES
+            && self.value.bytes().all(plain)
+            && !self.value.contains("..")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(name: &str, value: &str, expected: bool) {
+        assert_eq!(Variable::new(name, value).is_harmless(), expected, "{name}={value}");
+    }
+
+    #[test]
+    fn only_listed_names_with_plain_values_are_harmless() {
+        for (name, value) in [
+            ("LANG", "C.UTF-8"),
+            ("LC_ALL", "de_DE.UTF-8@euro"),
+            ("TERM", "xterm-256color"),
+            ("NO_COLOR", ""),
+            ("CI", "true"),
+            ("COLUMNS", "80"),
+        ] {
+            check(name, value, true);
+        }
+        for name in [
+            "",
+            "PATH",
+            "HOME",
+            "LD_PRELOAD",
+            "XDG_CONFIG_HOME",
+            "GIT_SSH_COMMAND",
+            "PAGER",
+            "EDITOR",
+            "MAKEFLAGS",
+            "npm_config_script_shell",
+            "PYTHONPATH",
+            "RUSTC_WRAPPER",
+            "lang",
+            "LC_",
+            "LC_X",
+            "LANGUAGE",
+            "TERMINFO",
+            "X",
+        ] {
+            check(name, "1", false);
+        }
+        check("LANG", "../../evil", false);
+        check("LANG", "/tmp/evil", false);
+        check("TERM", "a..b", false);
+        check("CI", "$(id)", false);
+        check("CI", &"1".repeat(65), false);
+    }
+}
