@@ -6,6 +6,12 @@
 
 use crate::{v1, v2};
 
+/// A key of `_meta` in the capabilities of a version 1 client, and in each of its prompts. `true` in both says that the
+/// client decides about each `terminal/create` itself and asks its user where that is needed, so that an agent that runs
+/// commands nowhere else need not request permission first. The capabilities alone are not enough: on a bus another
+/// client may go on with a session.
+pub const AUTHORIZES: &str = "narrows/authorizes";
+
 /// What a client can do for an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ClientCan {
@@ -29,6 +35,8 @@ pub struct ClientCan {
     pub compaction: bool,
     /// Take `plan_update`, plans with an id.
     pub plan_updates: bool,
+    /// Decide about each `terminal/create` itself ([`AUTHORIZES`]).
+    pub authorizes: bool,
 }
 
 impl From<&v1::ClientCapabilities> for ClientCan {
@@ -47,6 +55,7 @@ impl From<&v1::ClientCapabilities> for ClientCan {
             notices: session.is_some_and(|session| session.notices.is_some()),
             compaction: session.is_some_and(|session| session.compaction.is_some()),
             plan_updates: client.plan.is_some(),
+            authorizes: client.meta.as_ref().and_then(|meta| meta.get(AUTHORIZES)) == Some(&true.into()),
         }
     }
 }
@@ -65,6 +74,7 @@ impl From<&v2::ClientCapabilities> for ClientCan {
             notices: true,
             compaction: true,
             plan_updates: true,
+            authorizes: false,
         }
     }
 }
@@ -172,6 +182,7 @@ mod tests {
         notices: true,
         compaction: true,
         plan_updates: true,
+        authorizes: false,
     };
 
     #[track_caller]
@@ -210,6 +221,17 @@ mod tests {
                 ..none
             },
         );
+    }
+
+    #[test]
+    fn only_true_says_that_a_client_decides_itself() {
+        let none = ClientCan::default();
+        let authorizes = ClientCan { authorizes: true, ..none };
+        check_v1_client(r#"{"_meta":{"narrows/authorizes":true}}"#, authorizes);
+        for other in [r#""true""#, "1", "{}", "false", "null"] {
+            check_v1_client(&format!(r#"{{"_meta":{{"narrows/authorizes":{other}}}}}"#), none);
+        }
+        check_v2_client(r#"{"_meta":{"narrows/authorizes":true}}"#, V2_CLIENT);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use narrows_acp::capability::AUTHORIZES;
 use narrows_acp::{Version, v2};
 use narrows_model::{Error, Message, Part};
 use narrows_rpc::Responder;
@@ -48,6 +49,8 @@ struct Begun {
     /// The blocks as they came.
     content: Vec<Value>,
     version: Version,
+    /// The client that prompts decides about commands itself.
+    authorizes: bool,
 }
 
 fn begin(agent: &Agent, call: &mut Call) -> Result<Begun, RpcError> {
@@ -71,7 +74,9 @@ fn begin(agent: &Agent, call: &mut Call) -> Result<Begun, RpcError> {
         }
     })?;
     note_tag(&session, call);
-    Ok(Begun { session, guard, message: new_id(), blocks, content, version: call.version })
+    let said = call.params.get("_meta").and_then(|meta| meta.get(AUTHORIZES));
+    let authorizes = agent.client().can.authorizes && said == Some(&Value::Bool(true));
+    Ok(Begun { session, guard, message: new_id(), blocks, content, version: call.version, authorizes })
 }
 
 /// Version 1: the answer is the end of the turn.
@@ -143,7 +148,7 @@ async fn answer_at_once(agent: Arc<Agent>, begun: Begun, responder: Responder) {
 
 /// The whole turn, its place in the history included.
 async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
-    let Begun { session, guard, message, blocks, content, version } = begun;
+    let Begun { session, guard, message, blocks, content, version, authorizes } = begun;
     let peer = agent.peer.tagged(session.state().tag.as_deref());
     let mut voice = Voice::new(peer.clone(), Arc::clone(&session.id), version);
     if version == Version::V2 {
@@ -154,6 +159,7 @@ async fn play(agent: &Arc<Agent>, begun: Begun) -> (End, TurnGuard) {
     let _ = voice.state("running").await;
     voice.note(Shown::User { id: message, content });
     let mut turn = Turn::new(Arc::clone(agent), Arc::clone(&session), peer, guard.stop.clone(), voice);
+    turn.authorizes = authorizes;
     let end = turn.run(blocks).await;
     let Turn { mut voice, messages, title, .. } = turn;
     // Even a turn that was given up says what it has not yet said.

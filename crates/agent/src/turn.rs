@@ -106,6 +106,8 @@ pub(crate) struct Turn {
     pub(crate) compacted: bool,
     /// What the session is called since this turn, to be stored with it.
     pub(crate) title: Option<String>,
+    /// `true` if the client that has sent the prompt decides about commands itself.
+    pub(crate) authorizes: bool,
 }
 
 impl Turn {
@@ -117,7 +119,18 @@ impl Turn {
         voice: Voice,
     ) -> Self {
         let messages = Vec::new();
-        Self { agent, session, peer, stop, voice, messages, usage: None, compacted: false, title: None }
+        Self {
+            agent,
+            session,
+            peer,
+            stop,
+            voice,
+            messages,
+            usage: None,
+            compacted: false,
+            title: None,
+            authorizes: false,
+        }
     }
 
     /// Plays the turn to its end.

@@ -232,7 +232,7 @@ impl Turn {
         let Job { mut shown, grant, task } = job;
         self.voice.announce(&shown).await?;
         let guard = self.session.begin_call(&shown.id);
-        if let Some(grant) = &grant {
+        if let Some(grant) = grant.as_ref().filter(|_| !self.is_decided_by_client(&task)) {
             let allowed = tokio::select! {
                 biased;
                 () = self.stop.stopped() => Err(Interrupt::Turn),
@@ -266,6 +266,12 @@ impl Turn {
         }
     }
 
+    /// Returns `true` if the client decides about the request that carries out `task`. Asking before it would ask
+    /// the user twice, and without the knowledge of the sandbox that the client runs the command in.
+    fn is_decided_by_client(&self, task: &Task) -> bool {
+        matches!(task, Task::Run { .. }) && self.authorizes
+    }
+
     async fn perform(
         &mut self,
         shown: &mut ToolCall,
@@ -274,18 +280,24 @@ impl Turn {
     ) -> Result<Done, Interrupt> {
         let limit = self.agent.limits.tool;
         let (turn, call) = (self.stop.stopped(), guard.stop.stopped());
-        let interrupt = async move {
+        let stopped = async move {
             tokio::select! {
                 biased;
                 () = turn => Interrupt::Turn,
                 () = call => Interrupt::Call,
-                () = tokio::time::sleep(limit) => Interrupt::Deadline(limit),
             }
         };
         if let Task::Run { program, args, cwd } = task {
             // What runs in a terminal is ended there, which takes more than to stop listening.
-            return super::terminal::run(self, shown, (&program, &args, &cwd), interrupt).await;
+            return super::terminal::run(self, shown, (&program, &args, &cwd), stopped, limit).await;
         }
+        let interrupt = async move {
+            tokio::select! {
+                biased;
+                interrupt = stopped => interrupt,
+                () = tokio::time::sleep(limit) => Interrupt::Deadline(limit),
+            }
+        };
         let work = async {
             match task {
                 Task::Read { path, line, limit } => {

@@ -15,7 +15,7 @@ use crate::turn::Turn;
 use crate::voice::Gone;
 
 /// How long a user may take to decide. After that the answer is no.
-const PATIENCE: Duration = Duration::from_secs(3600);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3600);
 
 const ONCE: &str = "allow_once";
 const SESSION: &str = "allow_session";

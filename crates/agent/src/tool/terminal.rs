@@ -19,7 +19,7 @@ use crate::shown::{Status, ToolCall, ToolContent, ToolKind};
 use crate::turn::Turn;
 use crate::voice::new_id;
 
-/// How long a client may take to start a command, to tell its output, or to end it.
+/// How long a client may take to start a command that it need not ask its user about, to tell its output, or to end it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long the end of a command that is given up is waited for: whoever has cancelled does not want to wait.
@@ -111,14 +111,17 @@ fn split(line: &str) -> Result<(String, Vec<String>), String> {
     Ok((words.next().unwrap_or_default(), words.collect()))
 }
 
-/// Runs a command in a terminal of the client, which is given back whatever happens.
+/// Runs a command in a terminal of the client, which is given back whatever happens. It has `limit` from when the
+/// client has started it.
 pub(super) async fn run(
     turn: &mut Turn,
     shown: &mut ToolCall,
     (program, args, cwd): (&str, &[String], &str),
-    interrupt: impl Future<Output = Interrupt>,
+    stopped: impl Future<Output = Interrupt>,
+    limit: Duration,
 ) -> Result<Done, Interrupt> {
-    tokio::pin!(interrupt);
+    tokio::pin!(stopped);
+    let patience = if turn.authorizes { super::permission::PATIENCE } else { PATIENCE };
     let mut params = turn.terminal();
     params["command"] = program.into();
     params["args"] = args.into();
@@ -126,10 +129,10 @@ pub(super) async fn run(
     params["outputByteLimit"] = OUTPUT_LIMIT.into();
     let asking = turn.peer.clone();
     let mut creating =
-        Box::pin(async move { asking.request::<_, Created>(TERMINAL_CREATE, &params, PATIENCE).await });
+        Box::pin(async move { asking.request::<_, Created>(TERMINAL_CREATE, &params, patience).await });
     let created = tokio::select! {
         biased;
-        interrupt = &mut interrupt => {
+        interrupt = &mut stopped => {
             let (peer, params) = (turn.peer.clone(), turn.terminal());
             // It may still come, and nobody else would know of it.
             tokio::spawn(async move {
@@ -147,6 +150,14 @@ pub(super) async fn run(
             return Ok(Done::failed(format!("The command could not be started: {}", reason(&error))));
         }
     };
+    let interrupt = async move {
+        tokio::select! {
+            biased;
+            interrupt = stopped => interrupt,
+            () = tokio::time::sleep(limit) => Interrupt::Deadline(limit),
+        }
+    };
+    tokio::pin!(interrupt);
     shown.content = vec![ToolContent::Terminal { id: id.clone() }];
     // If the client has gone, the next request finds out.
     let _ = turn.voice.change(shown, &[Field::Content]).await;

@@ -47,6 +47,29 @@ async fn a_command_runs_in_a_terminal_that_is_given_back() {
     client.leave().await;
 }
 
+/// Asking first would ask the user of such a client twice. Another client that goes on with the session is asked.
+#[tokio::test]
+async fn a_client_that_decides_about_commands_itself_is_not_asked_for_permission_first() {
+    let authorizes = json!({"narrows/authorizes": true});
+    for (can, prompt, first) in [
+        (Some(&authorizes), Some(&authorizes), "terminal/create"),
+        (Some(&authorizes), None, "session/request_permission"),
+        (None, Some(&authorizes), "session/request_permission"),
+    ] {
+        let server = running(json!({"command": "cargo", "args": ["test"]}));
+        let can = json!({"terminal": true, "_meta": can});
+        let mut client = Desk::new(&[]).client_with(settings(&server), can).await;
+        let session = client.session().await;
+        let blocks = json!([{"type": "text", "text": "Go"}]);
+        let params = json!({"sessionId": session, "prompt": blocks, "_meta": prompt});
+        client.ask("session/prompt", params).await.unwrap();
+        assert_eq!(methods(&client)[0], first, "{prompt:?}");
+        assert_eq!(statuses(&client), ["pending", "in_progress", "completed"]);
+        check_v1(&client);
+        client.leave().await;
+    }
+}
+
 /// The end of a command as the client tells it, and as the model is told.
 #[tokio::test]
 async fn every_end_of_a_command_is_told() {
