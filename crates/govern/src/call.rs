@@ -1,6 +1,7 @@
 //! A call of a tool as an agent tells of it, bit by bit.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -58,6 +59,13 @@ pub(crate) struct Said<'a> {
     meta: Option<Once>,
 }
 
+impl Said<'_> {
+    /// Returns `true` if its content is one block that shows a change of files.
+    pub(crate) fn is_change(&self) -> bool {
+        self.content.as_ref().is_some_and(|Once(block)| Action::is_change(block))
+    }
+}
+
 #[derive(Clone, Debug, Deserialize)]
 struct Location {
     path: PathBuf,
@@ -81,6 +89,8 @@ pub(crate) struct Call {
     pub(crate) input: Value,
     pub(crate) output: Value,
     locations: Vec<PathBuf>,
+    /// The blocks of its content that show a change of files.
+    changes: Vec<Value>,
     /// It is a wish of the client's about its session, and no tool of the operator.
     is_wish: bool,
     /// It has an MCP server show something, and does no more.
@@ -142,6 +152,7 @@ impl Call {
             changed |= paths != self.locations;
             self.locations = paths;
         }
+        changed |= said.content.as_ref().is_some_and(|Once(content)| self.take_changes(content));
         if let Some(status) = said.status {
             self.progress = self.progress.max(status);
             self.began |= !matches!(status, Progress::Pending | Progress::Failed);
@@ -150,10 +161,33 @@ impl Call {
         let content = said.content.as_ref().filter(|_| self.progress == Progress::Failed);
         self.yielded |=
             [said.raw_output.as_ref(), content].into_iter().flatten().any(|told| !is_empty(&told.0));
-        if let Some(Once(output)) = said.raw_output.or(said.content) {
+        // A piece of content that is told by itself is not all of it.
+        if let Some(Once(output)) =
+            said.raw_output.or(said.content.filter(|Once(content)| !content.is_object()))
+        {
             self.output = output;
         }
         changed
+    }
+
+    /// Takes in the changes of files that `content`, a list of blocks or one more of them, shows. Tells whether that
+    /// changes what is to be decided: another file, or before the call has begun another text.
+    fn take_changes(&mut self, content: &Value) -> bool {
+        let shown: Vec<Value> = match content {
+            Value::Array(blocks) => blocks.iter().filter(|block| Action::is_change(block)).cloned().collect(),
+            block if Action::is_change(block) => self.changes.iter().chain([block]).cloned().collect(),
+            _ => Vec::new(),
+        };
+        if shown.is_empty() || shown == self.changes {
+            return false;
+        }
+        let touched = |call: &Self| {
+            let action = call.action();
+            (action.kinds(), action.paths.into_iter().collect::<BTreeSet<_>>())
+        };
+        let before = touched(self);
+        self.changes = shown;
+        before != touched(self) || self.has_no_input() && self.progress == Progress::Pending
     }
 
     /// Takes in by which name it is told of. One that looks like a kind, or like a tool of a server, proves nothing: then it is
@@ -210,7 +244,7 @@ impl Call {
     /// Goes on with a call that was decided before it is told of: what is told is how far it is, and where.
     pub(crate) fn go_on(&mut self, told: Self) {
         (self.progress, self.began, self.yielded) = (told.progress, told.began, told.yielded);
-        (self.output, self.locations) = (told.output, told.locations);
+        (self.output, self.locations, self.changes) = (told.output, told.locations, told.changes);
     }
 
     /// The tool: by its name, or where an agent tells none by its kind. Never by its title, which an agent words.
@@ -245,18 +279,25 @@ impl Call {
 
     /// Whether nothing is known yet of what it is called with, and it has not begun.
     pub(crate) fn is_bare(&self) -> bool {
-        self.has_no_input() && self.locations.is_empty() && self.progress == Progress::Pending
+        self.has_no_input()
+            && self.locations.is_empty()
+            && self.changes.is_empty()
+            && self.progress == Progress::Pending
     }
 
     fn has_no_input(&self) -> bool {
         matches!(self.input, Value::Null | Value::Object(_)) && is_empty(&self.input)
     }
 
-    /// What it is called with, as it is approved and recorded. Where an agent tells no input the places it is about are all
-    /// there is.
+    /// What it is called with, as it is approved and recorded. Where an agent tells no input the places it is about and
+    /// the changes it shows are all there is.
     pub(crate) fn matter(&self) -> Cow<'_, Value> {
-        if self.has_no_input() && !self.locations.is_empty() {
-            return Cow::Owned(json!({"locations": self.locations}));
+        if self.has_no_input() && !(self.locations.is_empty() && self.changes.is_empty()) {
+            let mut matter = json!({"locations": self.locations});
+            if !self.changes.is_empty() {
+                matter["content"] = self.changes.clone().into();
+            }
+            return Cow::Owned(matter);
         }
         Cow::Borrowed(&self.input)
     }
@@ -270,7 +311,7 @@ impl Call {
             };
         }
         let read = Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, &self.locations);
-        Action { claimed: self.posed.clone(), ..read }
+        Action { claimed: self.posed.clone(), ..read.with_content(&self.changes) }
     }
 }
 
@@ -341,205 +382,4 @@ fn known_name(meta: Option<&Once>) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_server_shows_is_read_and_a_file_is_known_by_its_path() {
-        let check = |input: Value, kind: Kind, paths: &[&str]| {
-            let action = Call::reading("db".into(), "resources/read", input.clone()).action();
-            let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
-            assert_eq!((action.kind, action.paths), (kind, paths), "{input}");
-        };
-        check(json!({"uri": "file:///etc/passwd"}), Kind::Read, &["/etc/passwd"]);
-        check(json!({"uri": "FILE:///w/a%20b"}), Kind::Read, &["/w/a b"]);
-        check(json!({"uri": "file://localhost/w/a"}), Kind::Read, &["/w/a"]);
-        check(json!({"uri": "file:/w/a"}), Kind::Read, &["/w/a"]);
-        check(json!({"uri": "db://rows/1"}), Kind::Read, &[]);
-        check(json!({"name": "greet"}), Kind::Read, &[]);
-        for doubtful in ["file://host/w", "file:a", "file:///a?b", "file:///%zz", "file:///%", "rows"] {
-            check(json!({"uri": doubtful}), Kind::Other, &[]);
-        }
-        check(json!({"uri": 7}), Kind::Other, &[]);
-    }
-
-    #[track_caller]
-    fn check(texts: &[&str], tool: &str, bare: bool) {
-        let mut call = Call::default();
-        for text in texts {
-            call.hear(serde_json::from_str(text).unwrap());
-        }
-        assert_eq!((call.tool().as_str(), call.is_bare()), (tool, bare), "{texts:?}");
-    }
-
-    #[test]
-    fn a_tool_is_known_by_name_or_kind_and_never_by_title() {
-        check(&[r#"{"toolCallId":"c","title":"rm -rf"}"#], "kind:other", true);
-        check(&[r#"{"toolCallId":"c","title":"x","kind":"edit","rawInput":{}}"#], "kind:edit", true);
-        check(&[r#"{"name":"Bash","kind":"execute","rawInput":{"a":1}}"#], "Bash", false);
-        check(&[r#"{"_meta":{"claudeCode":{"toolName":"Grep"}}}"#, r#"{"title":"y"}"#], "Grep", true);
-        check(&[r#"{"status":"in_progress"}"#], "kind:other", false);
-        check(&[r#"{"status":"_x"}"#], "kind:other", false);
-        check(&[r#"{"locations":[{"path":"/a"}]}"#], "kind:other", false);
-    }
-
-    #[test]
-    fn a_name_that_only_we_give_is_none() {
-        for name in [
-            "kind:read",
-            "KIND:read",
-            "kind:",
-            "notes/add",
-            "/",
-            "fs/read_text_file",
-            "turn",
-            "session.set_mode",
-        ] {
-            let told = format!(r#"{{"name":"{name}","kind":"execute"}}"#);
-            let mut call = Call::default();
-            assert!(call.hear(serde_json::from_str(&told).unwrap()));
-            assert_eq!((call.tool().as_str(), call.posed()), ("kind:execute", Some(name)));
-            assert!(!call.hear(serde_json::from_str(&told).unwrap()), "nothing new");
-            // Nor does it take the place of one that was decided.
-            let decided =
-                Call::known(Some("notes".into()), "add", "other", json!({})).told_as("notes__add".into());
-            assert!(!decided.is_named_like(&call), "{name}");
-            // Another name is another call.
-            assert!(call.hear(serde_json::from_str(r#"{"name":"Bash"}"#).unwrap()));
-            assert_eq!((call.tool().as_str(), call.posed()), ("Bash", None));
-            assert!(call.hear(serde_json::from_str(&told).unwrap()));
-            assert_eq!((call.tool().as_str(), call.posed()), ("kind:execute", Some(name)));
-        }
-        let meta = r#"{"_meta":{"toolName":"kind:read"},"kind":"edit"}"#;
-        check(&[meta], "kind:edit", true);
-        for name in ["kind", "mcp__notes__add", "return", "Read"] {
-            check(&[&format!(r#"{{"name":"{name}"}}"#)], name, true);
-        }
-    }
-
-    #[test]
-    fn a_tool_of_a_server_is_told_of_as_it_was_said_to_be() {
-        let decided =
-            Call::known(Some("notes".into()), "add", "other", json!({})).told_as("notes__add".into());
-        let check = |told: Option<&str>, same: bool| {
-            let mut call = Call::default();
-            let said = told.map(|told| format!(r#"{{"name":"{told}"}}"#)).unwrap_or_else(|| "{}".to_owned());
-            call.hear(serde_json::from_str(&said).unwrap());
-            assert_eq!(decided.is_named_like(&call), same, "{told:?}");
-            // It stays the tool that it is.
-            let mut decided = decided.clone();
-            assert_eq!(decided.hear(serde_json::from_str(&said).unwrap()), !same, "{told:?}");
-        };
-        check(Some("notes__add"), true);
-        check(None, true);
-        check(Some("notes__add_2"), false);
-    }
-
-    #[test]
-    fn what_changes_a_decision_is_told() {
-        let mut call = Call::default();
-        let mut hear = |text: &str| call.hear(serde_json::from_str(text).unwrap());
-        assert!(hear(r#"{"kind":"edit","rawInput":{"path":"/a"}}"#));
-        assert!(!hear(r#"{"kind":"edit","title":"","rawInput":{"path":"/a"},"status":"completed"}"#));
-        assert!(hear(r#"{"rawInput":{"path":"/b"}}"#));
-        assert!(hear(r#"{"name":"x"}"#));
-        assert!(!hear(r#"{"rawOutput":{"ok":true}}"#));
-        assert_eq!((call.progress, call.output), (Progress::Completed, json!({"ok": true})));
-    }
-
-    #[test]
-    fn what_has_run_has_begun_whatever_was_said_before() {
-        let check = |statuses: &[&str], begun: bool| {
-            let mut call = Call::default();
-            for status in statuses {
-                call.hear(serde_json::from_str(&format!(r#"{{"status":"{status}"}}"#)).unwrap());
-            }
-            assert_eq!(call.has_begun(), begun, "{statuses:?}");
-        };
-        check(&["pending"], false);
-        check(&["failed"], false);
-        check(&["failed", "completed"], true);
-        check(&["in_progress", "failed"], true);
-        check(&["_levitating"], true);
-    }
-
-    #[test]
-    fn a_call_that_has_ended_is_another_if_it_runs_again() {
-        let mut call = Call::default();
-        call.hear(
-            serde_json::from_str(r#"{"kind":"edit","rawInput":{"path":"/a"},"status":"completed"}"#).unwrap(),
-        );
-        let check = |text: &str, is_another: bool| {
-            let again = call.again(&serde_json::from_str(text).unwrap());
-            assert_eq!(again.is_some(), is_another, "{text}");
-            assert!(again.is_none_or(|again| again.output.is_null()));
-        };
-        check(r#"{"status":"completed"}"#, false);
-        check(r#"{"content":[]}"#, false);
-        check(r#"{"rawInput":{"path":"/a"},"status":"completed"}"#, false);
-        check(r#"{"rawInput":{"path":"/b"},"status":"completed"}"#, true);
-        check(r#"{"status":"in_progress"}"#, true);
-        check(r#"{"status":"pending"}"#, true);
-    }
-
-    #[test]
-    fn where_there_is_no_input_the_places_are_what_it_is_about() {
-        let check = |text: &str, expected: Value| {
-            let mut call = Call::default();
-            call.hear(serde_json::from_str(text).unwrap());
-            assert_eq!(*call.matter(), expected, "{text}");
-        };
-        check(r#"{"locations":[{"path":"/a"}]}"#, json!({"locations": ["/a"]}));
-        check(r#"{"locations":[{"path":"/a"}],"rawInput":{}}"#, json!({"locations": ["/a"]}));
-        check(r#"{"locations":[{"path":"/a"}],"rawInput":{"x":1}}"#, json!({"x": 1}));
-        check("{}", Value::Null);
-    }
-
-    #[test]
-    fn what_can_be_read_in_two_ways_or_not_at_all_is_not_read() {
-        let check = |text: &str, reads: bool| {
-            let said = serde_json::from_str::<Said<'_>>(text);
-            assert_eq!(said.is_ok(), reads, "{text}");
-        };
-        let deep = |depth: usize| format!(r#"{{"rawInput":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
-        check(r#"{"kind":"read","rawInput":{"path":"/a"}}"#, true);
-        check(r#"{"kind":"read","kind":"delete"}"#, false);
-        check(r#"{"kind":"read","rawInput":{"command":"rm -rf /","n":1e999}}"#, false);
-        check(r#"{"kind":"read","rawInput":{"command":"rm","command":"ls"}}"#, false);
-        check(r#"{"rawOutput":{"a":[{"b":1,"\u0062":2}]}}"#, false);
-        check(r#"{"content":[{"a":1,"a":2}]}"#, false);
-        check(r#"{"_meta":{"toolName":"a","toolName":"b"}}"#, false);
-        check(&deep(100), true);
-        check(&deep(200), false);
-    }
-
-    #[test]
-    fn what_failed_and_shows_a_result_was_tried() {
-        let check = |texts: &[&str], tried: bool| {
-            let mut call = Call::default();
-            for text in texts {
-                call.hear(serde_json::from_str(text).unwrap());
-            }
-            assert_eq!(call.was_tried(), tried, "{texts:?}");
-        };
-        check(&[r#"{"status":"failed"}"#], false);
-        check(&[r#"{"status":"failed","rawOutput":{},"content":[]}"#], false);
-        check(&[r#"{"status":"failed","rawOutput":"x"}"#], true);
-        check(&[r#"{"status":"failed","rawOutput":{},"content":[{}]}"#], true);
-        check(&[r#"{"status":"failed"}"#, r#"{"content":[{}]}"#], true);
-        check(&[r#"{"rawOutput":1}"#, r#"{"status":"failed"}"#], true);
-        // What it would change.
-        check(&[r#"{"content":[{"type":"diff"}]}"#, r#"{"status":"failed"}"#], false);
-        check(&[r#"{"status":"completed","rawOutput":"x"}"#], false);
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn an_address_is_a_whole_path_or_none(uri in "(file:|FILE:)?[/a-z%0-9?#.]{0,20}") {
-            if let Some(path) = file(&uri) {
-                proptest::prop_assert!(path.is_absolute());
-            }
-            let _ = shown("s", "resources/read", &json!({"uri": uri}));
-        }
-    }
-}
+mod tests;

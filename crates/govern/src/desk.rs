@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use narrows_acp::method;
 use narrows_manifest::ToolSet;
-use narrows_policy::{Class, Clause, Kind, Ledger, Policy, Reason, Ruling, Scene, Usage};
+use narrows_policy::{Action, Class, Clause, Kind, Ledger, Policy, Reason, Ruling, Scene, Usage};
 use serde_json::Value;
 
 use crate::call::Call;
@@ -123,13 +123,25 @@ impl Desk {
         roots: &[PathBuf],
         at: u64,
     ) -> Verdict {
-        let action = call.action();
+        self.rule_action(call, &call.action(), mandate, who, roots, at)
+    }
+
+    /// Decides about `call`, which comes to `action`. `at` is the time in seconds since 1970.
+    pub(crate) fn rule_action(
+        &self,
+        call: &Call,
+        action: &Action,
+        mandate: &Mandate,
+        who: &Principal,
+        roots: &[PathBuf],
+        at: u64,
+    ) -> Verdict {
         let usage = |clause: &str| self.usage(clause, at);
         let amount = amount(&call.input);
         let ledger = Ledger { usage: &usage, amount_cents: amount };
         let refused = unauthorised(call, mandate, who);
         let scene = Scene { roots, refused: refused.as_deref(), ..Scene::default() };
-        let mut ruling = self.policy.rule(&action, &scene, &ledger);
+        let mut ruling = self.policy.rule(action, &scene, &ledger);
         let supervised = mandate.autonomy == Autonomy::Supervised
             && ruling.class == Class::Allow
             && action.kinds().iter().any(|kind| !matches!(kind, Kind::Read | Kind::Search | Kind::Think));

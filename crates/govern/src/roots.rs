@@ -5,6 +5,8 @@ use std::fmt;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use narrows_policy::{Action, Kind};
+
 /// Why a path is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Outside {
@@ -93,6 +95,48 @@ pub(crate) fn resolve(path: &Path, ground: &dyn Ground) -> Result<PathBuf, Outsi
         rest.push(name.to_owned());
         now = parent;
     }
+}
+
+/// `action` with where its paths and its directory lead, beside their names. Relative paths start in the first of `roots`.
+/// A path that leads nowhere that can be told may lead anywhere, so then it is not known what the action changes.
+pub(crate) fn follow_links(mut action: Action, roots: &[PathBuf], ground: &dyn Ground) -> Action {
+    let Some(root) = roots.first() else { return action };
+    let here = action.cwd.as_ref().map_or_else(|| root.clone(), |cwd| root.join(cwd));
+    let mut found = Vec::new();
+    match real(&here, ground) {
+        Some(real) if action.cwd.is_some() && real != here => action.real_cwd = Some(real),
+        Some(_) => {}
+        None => action.also.push(Kind::Other),
+    }
+    for path in &action.paths {
+        let named = here.join(path);
+        match real(&named, ground) {
+            Some(real) if real != named => found.push(real),
+            Some(_) => {}
+            None => action.also.push(Kind::Other),
+        }
+    }
+    action.paths.extend(found);
+    action
+}
+
+/// Where a path leads, also one with `..` in it.
+pub(crate) fn real(path: &Path, ground: &dyn Ground) -> Option<PathBuf> {
+    let is_crooked = path.components().any(|part| part == Component::ParentDir);
+    if is_crooked {
+        // The links before a `..` count, so each step is taken from where the last one led.
+        let mut at = PathBuf::from("/");
+        for part in path.components() {
+            match part {
+                Component::ParentDir => drop(at.pop()),
+                Component::Normal(name) => at = resolve(&at.join(name), ground).ok()?,
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            }
+        }
+        return Some(at);
+    }
+    let plain: PathBuf = path.components().collect();
+    resolve(&plain, ground).ok()
 }
 
 fn is_link(path: &Path) -> bool {

@@ -1,12 +1,12 @@
 //! What nobody behind a gate changes: the files that decide about it.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use narrows_policy::Kind;
 
 use crate::call::Call;
 use crate::mandate::Mandate;
-use crate::roots::{Ground, resolve};
+use crate::roots::{Ground, real};
 
 /// Why a call is refused whatever a policy says: it changes something sealed, or nobody can tell where it leads. `roots` are
 /// those of the session, from which its relative paths start.
@@ -48,25 +48,6 @@ pub(crate) fn touched(
         }
     }
     None
-}
-
-/// Where a path leads, also one with `..` in it.
-fn real(path: &Path, ground: &dyn Ground) -> Option<PathBuf> {
-    let is_crooked = path.components().any(|part| part == Component::ParentDir);
-    if is_crooked {
-        // The links before a `..` count, so each step is taken from where the last one led.
-        let mut at = PathBuf::from("/");
-        for part in path.components() {
-            match part {
-                Component::ParentDir => drop(at.pop()),
-                Component::Normal(name) => at = resolve(&at.join(name), ground).ok()?,
-                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-            }
-        }
-        return Some(at);
-    }
-    let plain: PathBuf = path.components().collect();
-    resolve(&plain, ground).ok()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
+use narrows_acp::capability::AUTHORIZES;
 use narrows_acp::method;
 use narrows_manifest::Capabilities;
 use narrows_wire::{Code, RpcError, View, message};
@@ -79,6 +80,10 @@ impl<O: Out> Pass<'_, O> {
                 keep(files, "writeTextFile", declared.write_text_file);
             }
             keep(offers, "terminal", declared.terminal);
+            // The gate decides before anything runs, so an agent behind it always asks.
+            if let Some(meta) = offers.get_mut("_meta").and_then(Value::as_object_mut) {
+                meta.remove(AUTHORIZES);
+            }
         }
         if !self.gate.mandate.agent_methods.iter().any(|listed| listed == method::ELICITATION_CREATE) {
             for offers in ["clientCapabilities", "capabilities"] {

@@ -49,11 +49,14 @@ impl<O: Out> Pass<'_, O> {
         if let Some(members) = params.as_object_mut() {
             members.remove("sessionId");
             if kind == "execute" {
-                let mut argv = vec![members.get("command").cloned().unwrap_or_default()];
-                argv.extend(
-                    members.remove("args").and_then(|args| args.as_array().cloned()).unwrap_or_default(),
-                );
-                members.insert("command".to_owned(), Value::Array(argv));
+                // Arguments of any other form stay as they are, to be judged and recorded as such.
+                let args = members.get("args").unwrap_or(&Value::Null);
+                if let Value::Array(_) | Value::Null = args {
+                    let mut argv = vec![members.get("command").cloned().unwrap_or_default()];
+                    argv.extend(args.as_array().into_iter().flatten().cloned());
+                    members.remove("args");
+                    members.insert("command".to_owned(), Value::Array(argv));
+                }
             }
         }
         self.want(id, &name, Call::known(None, method, kind, params), message);

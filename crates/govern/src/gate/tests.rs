@@ -4,6 +4,7 @@ mod approvals;
 mod bounds;
 mod children;
 mod deadlines;
+mod described;
 mod endings;
 mod grants;
 mod history;

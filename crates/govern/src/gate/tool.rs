@@ -19,6 +19,7 @@ use crate::call::{Progress, Said};
 use crate::desk::Verdict;
 use crate::life::Life;
 use crate::record::{self, Approved};
+use crate::roots::follow_links;
 use crate::scope;
 use crate::sealed;
 use crate::till::Spent;
@@ -59,7 +60,12 @@ impl<O: Out> Pass<'_, O> {
             },
             // More of what a call shows: as hidden as the call, and nothing that is to be decided.
             "tool_call_content_chunk" => {
-                let id = serde_json::from_slice::<Said<'_>>(update).ok().and_then(|said| said.tool_call_id);
+                let said = serde_json::from_slice::<Said<'_>>(update).ok();
+                let id = match said {
+                    // A change of a file is to be decided, however it is told.
+                    Some(said) if said.is_change() => return self.tool_said(&name, said, message),
+                    said => said.and_then(|said| said.tool_call_id),
+                };
                 let case = self.case(&name, &key_of(id.as_deref().unwrap_or_default()));
                 match case.filter(|case| case.verdict.is_some()) {
                     Some(case) if !matches!(case.approved, Approved::Refused(_)) => {
@@ -224,7 +230,9 @@ impl<O: Out> Pass<'_, O> {
         let session = self.gate.sessions.get(name)?;
         let case = session.calls.get(id)?;
         let gate = &self.gate;
-        let mut verdict = gate.desk.rule(&case.call, &gate.mandate, &gate.who, &session.roots, at);
+        let action = follow_links(case.call.action(), &session.roots, &*gate.ground);
+        let mut verdict =
+            gate.desk.rule_action(&case.call, &action, &gate.mandate, &gate.who, &session.roots, at);
         let beyond = scope::beyond(&case.call, &gate.mandate, &*gate.ground)
             .or_else(|| sealed::touched(&case.call, &gate.mandate, &session.roots, &*gate.ground));
         if let Some(because) = beyond {

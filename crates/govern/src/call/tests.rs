@@ -1,0 +1,224 @@
+use super::*;
+
+#[test]
+fn what_a_server_shows_is_read_and_a_file_is_known_by_its_path() {
+    let check = |input: Value, kind: Kind, paths: &[&str]| {
+        let action = Call::reading("db".into(), "resources/read", input.clone()).action();
+        let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+        assert_eq!((action.kind, action.paths), (kind, paths), "{input}");
+    };
+    check(json!({"uri": "file:///etc/passwd"}), Kind::Read, &["/etc/passwd"]);
+    check(json!({"uri": "FILE:///w/a%20b"}), Kind::Read, &["/w/a b"]);
+    check(json!({"uri": "file://localhost/w/a"}), Kind::Read, &["/w/a"]);
+    check(json!({"uri": "file:/w/a"}), Kind::Read, &["/w/a"]);
+    check(json!({"uri": "db://rows/1"}), Kind::Read, &[]);
+    check(json!({"name": "greet"}), Kind::Read, &[]);
+    for doubtful in ["file://host/w", "file:a", "file:///a?b", "file:///%zz", "file:///%", "rows"] {
+        check(json!({"uri": doubtful}), Kind::Other, &[]);
+    }
+    check(json!({"uri": 7}), Kind::Other, &[]);
+}
+
+#[track_caller]
+fn check(texts: &[&str], tool: &str, bare: bool) {
+    let mut call = Call::default();
+    for text in texts {
+        call.hear(serde_json::from_str(text).unwrap());
+    }
+    assert_eq!((call.tool().as_str(), call.is_bare()), (tool, bare), "{texts:?}");
+}
+
+#[test]
+fn a_tool_is_known_by_name_or_kind_and_never_by_title() {
+    check(&[r#"{"toolCallId":"c","title":"rm -rf"}"#], "kind:other", true);
+    check(&[r#"{"toolCallId":"c","title":"x","kind":"edit","rawInput":{}}"#], "kind:edit", true);
+    check(&[r#"{"name":"Bash","kind":"execute","rawInput":{"a":1}}"#], "Bash", false);
+    check(&[r#"{"_meta":{"claudeCode":{"toolName":"Grep"}}}"#, r#"{"title":"y"}"#], "Grep", true);
+    check(&[r#"{"status":"in_progress"}"#], "kind:other", false);
+    check(&[r#"{"status":"_x"}"#], "kind:other", false);
+    check(&[r#"{"locations":[{"path":"/a"}]}"#], "kind:other", false);
+}
+
+#[test]
+fn a_name_that_only_we_give_is_none() {
+    for name in
+        ["kind:read", "KIND:read", "kind:", "notes/add", "/", "fs/read_text_file", "turn", "session.set_mode"]
+    {
+        let told = format!(r#"{{"name":"{name}","kind":"execute"}}"#);
+        let mut call = Call::default();
+        assert!(call.hear(serde_json::from_str(&told).unwrap()));
+        assert_eq!((call.tool().as_str(), call.posed()), ("kind:execute", Some(name)));
+        assert!(!call.hear(serde_json::from_str(&told).unwrap()), "nothing new");
+        // Nor does it take the place of one that was decided.
+        let decided =
+            Call::known(Some("notes".into()), "add", "other", json!({})).told_as("notes__add".into());
+        assert!(!decided.is_named_like(&call), "{name}");
+        // Another name is another call.
+        assert!(call.hear(serde_json::from_str(r#"{"name":"Bash"}"#).unwrap()));
+        assert_eq!((call.tool().as_str(), call.posed()), ("Bash", None));
+        assert!(call.hear(serde_json::from_str(&told).unwrap()));
+        assert_eq!((call.tool().as_str(), call.posed()), ("kind:execute", Some(name)));
+    }
+    let meta = r#"{"_meta":{"toolName":"kind:read"},"kind":"edit"}"#;
+    check(&[meta], "kind:edit", true);
+    for name in ["kind", "mcp__notes__add", "return", "Read"] {
+        check(&[&format!(r#"{{"name":"{name}"}}"#)], name, true);
+    }
+}
+
+#[test]
+fn a_tool_of_a_server_is_told_of_as_it_was_said_to_be() {
+    let decided = Call::known(Some("notes".into()), "add", "other", json!({})).told_as("notes__add".into());
+    let check = |told: Option<&str>, same: bool| {
+        let mut call = Call::default();
+        let said = told.map(|told| format!(r#"{{"name":"{told}"}}"#)).unwrap_or_else(|| "{}".to_owned());
+        call.hear(serde_json::from_str(&said).unwrap());
+        assert_eq!(decided.is_named_like(&call), same, "{told:?}");
+        // It stays the tool that it is.
+        let mut decided = decided.clone();
+        assert_eq!(decided.hear(serde_json::from_str(&said).unwrap()), !same, "{told:?}");
+    };
+    check(Some("notes__add"), true);
+    check(None, true);
+    check(Some("notes__add_2"), false);
+}
+
+#[test]
+fn what_changes_a_decision_is_told() {
+    let mut call = Call::default();
+    let mut hear = |text: &str| call.hear(serde_json::from_str(text).unwrap());
+    assert!(hear(r#"{"kind":"edit","rawInput":{"path":"/a"}}"#));
+    assert!(!hear(r#"{"kind":"edit","title":"","rawInput":{"path":"/a"},"status":"completed"}"#));
+    assert!(hear(r#"{"rawInput":{"path":"/b"}}"#));
+    assert!(hear(r#"{"name":"x"}"#));
+    assert!(!hear(r#"{"rawOutput":{"ok":true}}"#));
+    assert_eq!((call.progress, call.output), (Progress::Completed, json!({"ok": true})));
+}
+
+#[test]
+fn what_has_run_has_begun_whatever_was_said_before() {
+    let check = |statuses: &[&str], begun: bool| {
+        let mut call = Call::default();
+        for status in statuses {
+            call.hear(serde_json::from_str(&format!(r#"{{"status":"{status}"}}"#)).unwrap());
+        }
+        assert_eq!(call.has_begun(), begun, "{statuses:?}");
+    };
+    check(&["pending"], false);
+    check(&["failed"], false);
+    check(&["failed", "completed"], true);
+    check(&["in_progress", "failed"], true);
+    check(&["_levitating"], true);
+}
+
+#[test]
+fn a_call_that_has_ended_is_another_if_it_runs_again() {
+    let mut call = Call::default();
+    call.hear(
+        serde_json::from_str(r#"{"kind":"edit","rawInput":{"path":"/a"},"status":"completed"}"#).unwrap(),
+    );
+    let check = |text: &str, is_another: bool| {
+        let again = call.again(&serde_json::from_str(text).unwrap());
+        assert_eq!(again.is_some(), is_another, "{text}");
+        assert!(again.is_none_or(|again| again.output.is_null()));
+    };
+    check(r#"{"status":"completed"}"#, false);
+    check(r#"{"content":[]}"#, false);
+    check(r#"{"rawInput":{"path":"/a"},"status":"completed"}"#, false);
+    check(r#"{"rawInput":{"path":"/b"},"status":"completed"}"#, true);
+    check(r#"{"status":"in_progress"}"#, true);
+    check(r#"{"status":"pending"}"#, true);
+}
+
+#[test]
+fn a_change_that_is_shown_counts_for_the_decision() {
+    let diff = |path: &str, new: &str| json!({"type": "diff", "path": path, "newText": new});
+    let mut call = Call::default();
+    let mut hear = |said: Value| {
+        let changed = call.hear(serde_json::from_str(&said.to_string()).unwrap());
+        (changed, call.action().kinds(), call.action().paths.len())
+    };
+    assert_eq!(hear(json!({"kind": "read", "rawInput": {"path": "/a"}})), (true, vec![Kind::Read], 1));
+    assert_eq!(hear(json!({"content": [{"type": "content"}]})), (false, vec![Kind::Read], 1));
+    assert_eq!(hear(json!({"content": [diff("/a", "x")]})), (true, vec![Kind::Edit], 1));
+    assert_eq!(hear(json!({"content": [diff("/a", "y")]})), (false, vec![Kind::Edit], 1));
+    assert_eq!(hear(json!({"content": diff("/b", "y")})), (true, vec![Kind::Edit], 2));
+    // What was shown once counts, whatever is shown instead.
+    assert_eq!(hear(json!({"content": [], "status": "completed"})), (false, vec![Kind::Edit], 2));
+    assert_eq!(hear(json!({"content": [diff("/c", "")]})), (true, vec![Kind::Edit], 2));
+    let changes = json!([{"type": "diff", "changes": [{"operation": "delete", "path": "/d"}]}]);
+    assert_eq!(hear(json!({"content": changes})), (true, vec![Kind::Edit, Kind::Delete], 2));
+}
+
+#[test]
+fn where_there_is_no_input_another_text_is_another_call() {
+    let diff = |new: &str| json!({"content": [{"type": "diff", "path": "/a", "newText": new}]}).to_string();
+    let mut call = Call::default();
+    assert!(call.hear(serde_json::from_str(&diff("x")).unwrap()));
+    let matter = call.matter().into_owned();
+    assert!(!call.is_bare());
+    assert!(!call.hear(serde_json::from_str(&diff("x")).unwrap()));
+    assert!(call.hear(serde_json::from_str(&diff("y")).unwrap()));
+    assert_ne!(*call.matter(), matter);
+}
+
+#[test]
+fn where_there_is_no_input_the_places_are_what_it_is_about() {
+    let check = |text: &str, expected: Value| {
+        let mut call = Call::default();
+        call.hear(serde_json::from_str(text).unwrap());
+        assert_eq!(*call.matter(), expected, "{text}");
+    };
+    check(r#"{"locations":[{"path":"/a"}]}"#, json!({"locations": ["/a"]}));
+    check(r#"{"locations":[{"path":"/a"}],"rawInput":{}}"#, json!({"locations": ["/a"]}));
+    check(r#"{"locations":[{"path":"/a"}],"rawInput":{"x":1}}"#, json!({"x": 1}));
+    check("{}", Value::Null);
+}
+
+#[test]
+fn what_can_be_read_in_two_ways_or_not_at_all_is_not_read() {
+    let check = |text: &str, reads: bool| {
+        let said = serde_json::from_str::<Said<'_>>(text);
+        assert_eq!(said.is_ok(), reads, "{text}");
+    };
+    let deep = |depth: usize| format!(r#"{{"rawInput":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
+    check(r#"{"kind":"read","rawInput":{"path":"/a"}}"#, true);
+    check(r#"{"kind":"read","kind":"delete"}"#, false);
+    check(r#"{"kind":"read","rawInput":{"command":"rm -rf /","n":1e999}}"#, false);
+    check(r#"{"kind":"read","rawInput":{"command":"rm","command":"ls"}}"#, false);
+    check(r#"{"rawOutput":{"a":[{"b":1,"\u0062":2}]}}"#, false);
+    check(r#"{"content":[{"a":1,"a":2}]}"#, false);
+    check(r#"{"_meta":{"toolName":"a","toolName":"b"}}"#, false);
+    check(&deep(100), true);
+    check(&deep(200), false);
+}
+
+#[test]
+fn what_failed_and_shows_a_result_was_tried() {
+    let check = |texts: &[&str], tried: bool| {
+        let mut call = Call::default();
+        for text in texts {
+            call.hear(serde_json::from_str(text).unwrap());
+        }
+        assert_eq!(call.was_tried(), tried, "{texts:?}");
+    };
+    check(&[r#"{"status":"failed"}"#], false);
+    check(&[r#"{"status":"failed","rawOutput":{},"content":[]}"#], false);
+    check(&[r#"{"status":"failed","rawOutput":"x"}"#], true);
+    check(&[r#"{"status":"failed","rawOutput":{},"content":[{}]}"#], true);
+    check(&[r#"{"status":"failed"}"#, r#"{"content":[{}]}"#], true);
+    check(&[r#"{"rawOutput":1}"#, r#"{"status":"failed"}"#], true);
+    // What it would change.
+    check(&[r#"{"content":[{"type":"diff"}]}"#, r#"{"status":"failed"}"#], false);
+    check(&[r#"{"status":"completed","rawOutput":"x"}"#], false);
+}
+
+proptest::proptest! {
+    #[test]
+    fn an_address_is_a_whole_path_or_none(uri in "(file:|FILE:)?[/a-z%0-9?#.]{0,20}") {
+        if let Some(path) = file(&uri) {
+            proptest::prop_assert!(path.is_absolute());
+        }
+        let _ = shown("s", "resources/read", &json!({"uri": uri}));
+    }
+}

@@ -1,0 +1,159 @@
+//! What a call would do, as far as its agent shows it: variables, arguments, diffs, links.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use narrows_policy::Rules;
+
+use super::*;
+
+/// A disk with one link: `kk` leads to the hooks of git, `out` to another place, and `loop` nowhere.
+#[derive(Debug)]
+struct Linked;
+
+impl Ground for Linked {
+    fn real(&self, path: &Path) -> io::Result<PathBuf> {
+        for (link, target) in [("/w/a/kk", "/w/a/.git/hooks"), ("/w/a/out", "/elsewhere")] {
+            if let Ok(rest) = path.strip_prefix(link) {
+                return Ok(Path::new(target).join(rest));
+            }
+        }
+        match path.starts_with("/w/a/loop") {
+            true => Err(io::Error::other("too many links")),
+            false => Ok(path.to_path_buf()),
+        }
+    }
+}
+
+/// A scene with these rules, in which everything is offered.
+fn at_work(access: Access, rules: &str) -> Scene {
+    let mut mandate = mandate();
+    mandate.capabilities.terminal = true;
+    let (rules, _) = Rules::parse(rules, "rules.toml").expect("rules");
+    let policy = Policy::new(access, Narrowing::default())
+        .with_rules(rules)
+        .with_charter(Charter::new(Vec::new()).with_default(DefaultApproval::Auto));
+    let who = Principal { id: "user:ada".into(), method: Method::Process, ..Principal::default() };
+    let setting = Setting { began: 1_000_000, nonce: "n".into() };
+    let gate = Gate::new(mandate, who, policy, Box::new(Linked), setting);
+    let mut scene = Scene { gate, now: Time::ZERO, sight: Sight::default(), records: true };
+    scene.opened();
+    scene
+}
+
+/// Whether a permission is given for a call that is told so.
+fn is_permitted(access: Access, rules: &str, call: Value) -> bool {
+    let mut scene = at_work(access, rules);
+    let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
+    let mut call = call;
+    call["toolCallId"] = json!("1");
+    scene.wants(
+        7,
+        "session/request_permission",
+        &json!({"sessionId": "s", "toolCall": call, "options": options}),
+    );
+    let seen = scene.seen();
+    assert!(seen.contains("log policy.resolved"), "{seen}");
+    seen.contains(r#""optionId":"y""#)
+}
+
+/// Whether a command reaches the client, and what is recorded of it.
+fn runs(access: Access, rules: &str, params: Value) -> (bool, Value) {
+    let mut scene = at_work(access, rules);
+    let mut params = params;
+    params["sessionId"] = json!("s");
+    scene.wants(7, "terminal/create", &params);
+    let event =
+        scene.sight.events.iter().rfind(|event| event.action == "policy.resolved").expect("a decision");
+    let input = event.input.clone().unwrap_or_default();
+    (scene.seen().contains(r#"c < {"jsonrpc":"2.0","id":7,"method":"terminal/create""#), input)
+}
+
+const STATUS: &str = "[[rule]]\neffect = 'allow'\ncommand = 'git status'\n";
+
+#[test]
+fn variables_are_judged_and_recorded() {
+    let command = |env: Value| json!({"command": "git", "args": ["status"], "env": env});
+    for (env, expected) in [
+        (json!([]), true),
+        (json!([{"name": "LANG", "value": "C"}]), true),
+        (json!([{"name": "XDG_CONFIG_HOME", "value": "/w/a/x"}]), false),
+    ] {
+        let (ran, input) = runs(Access::Low, STATUS, command(env.clone()));
+        assert_eq!(ran, expected, "{env}");
+        assert_eq!(input["env"], env);
+        let call = json!({"kind": "execute", "rawInput": command(env.clone())});
+        assert_eq!(is_permitted(Access::Low, STATUS, call), expected, "{env}");
+    }
+}
+
+#[test]
+fn no_form_of_arguments_hides_them() {
+    let deny = "[[rule]]\neffect = 'deny'\ncommand = 'find -delete'\n";
+    for args in [json!(". -delete"), json!([".", "-delete", 1]), json!({"0": "-delete"})] {
+        let params = json!({"command": "find", "args": args});
+        let (ran, input) = runs(Access::High, deny, params.clone());
+        assert!(!ran && input.to_string().contains("-delete"), "{args}: {input}");
+        let call = json!({"kind": "execute", "rawInput": params});
+        assert!(!is_permitted(Access::High, deny, call), "{args}");
+    }
+    assert!(runs(Access::High, deny, json!({"command": "find", "args": ["."]})).0);
+}
+
+#[test]
+fn a_diff_is_judged_by_the_file_that_it_changes() {
+    let diff = |path: &str| json!([{"type": "diff", "path": path, "newText": "x"}]);
+    let read = |content: Value| json!({"kind": "read", "content": content});
+    assert!(is_permitted(Access::Medium, "", read(diff("/w/a/b"))));
+    assert!(!is_permitted(Access::Low, "", read(diff("/w/a/b"))));
+    assert!(!is_permitted(Access::Medium, "", read(diff("/etc/cron.d/x"))));
+    assert!(!is_permitted(Access::Medium, "", read(diff("/w/a/.git/hooks/pre-commit"))));
+    let changes =
+        json!([{"type": "diff", "changes": [{"operation": "move", "oldPath": "/w/a/b", "path": "/etc/b"}]}]);
+    assert!(!is_permitted(Access::Medium, "", read(changes)));
+}
+
+/// A call that was allowed is judged again when it shows that it changes another file.
+#[test]
+fn a_diff_that_is_told_later_is_judged_too() {
+    for update in [
+        json!({"sessionUpdate": "tool_call_update", "toolCallId": "1",
+            "content": [{"type": "diff", "path": "/etc/x", "newText": ""}]}),
+        json!({"sessionUpdate": "tool_call_content_chunk", "toolCallId": "1",
+            "content": {"type": "diff", "changes": [{"operation": "add", "path": "/etc/x"}]}}),
+    ] {
+        let mut scene = at_work(Access::Medium, "");
+        scene.tool("1", "Edit", "in_progress", &json!({"path": "/w/a/b"}));
+        assert!(scene.seen().contains("policy.resolved allow"));
+        scene.update(&update);
+        let seen = scene.seen();
+        assert!(seen.contains("policy.resolved deny") && seen.contains("operator.interrupted"), "{seen}");
+    }
+}
+
+#[test]
+fn a_path_is_judged_by_where_its_links_lead() {
+    let edit = |path: &str| json!({"kind": "edit", "rawInput": {"path": path}});
+    for (path, expected) in [
+        ("/w/a/b", true),
+        ("/w/a/kk/pre-commit", false),
+        ("/w/a/out/x", false),
+        ("/w/a/loop/x", false),
+        ("kk/pre-commit", false),
+    ] {
+        assert_eq!(is_permitted(Access::Medium, "", edit(path)), expected, "{path}");
+    }
+    let read = json!({"kind": "read", "locations": [{"path": "/w/a/out/x"}]});
+    let deny = "[[rule]]\neffect = 'deny'\npath = '/elsewhere/**'\n";
+    assert!(is_permitted(Access::Medium, "", read.clone()) && !is_permitted(Access::Medium, deny, read));
+}
+
+/// Behind a gate an agent asks first, whatever its client decides itself.
+#[test]
+fn an_agent_is_not_told_that_the_client_decides_about_commands() {
+    let mut scene = Scene::new();
+    let can = json!({"terminal": true, "_meta": {"narrows/authorizes": true, "other": 1}});
+    scene.ask(0, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": can}));
+    let seen = scene.seen();
+    assert!(seen.contains(r#""_meta":{"other":1}"#) && !seen.contains("authorizes"), "{seen}");
+}
