@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use narrows_acp::capability::AgentCan;
+use narrows_acp::capability::{AUTHORIZES, AgentCan};
 use narrows_acp::method::INITIALIZE;
 use narrows_acp::offer::{Answer, Unfit, Verdict, judge_error, judge_result};
 use narrows_acp::{ProtocolVersion, Version, Versions, v1, v2};
@@ -37,6 +37,9 @@ pub struct Agent {
     pub deadlines: Deadlines,
     /// What the usage it tells at the end of a turn is the sum of.
     pub counted: Counted,
+    /// `true` if it is known to change files and run commands through its client only, so that the policy holds all of
+    /// it. What an agent says of itself is no such knowledge.
+    pub acts_through_client: bool,
 }
 
 impl Agent {
@@ -48,6 +51,7 @@ impl Agent {
             protocol: Version::V1,
             deadlines: Deadlines::default(),
             counted: Counted::default(),
+            acts_through_client: false,
         }
     }
 }
@@ -204,7 +208,10 @@ async fn initialize(peer: &Peer, offered: Version, offer: Offer, agent: &Agent) 
             let files = v1::FileSystemCapabilities::new()
                 .read_text_file(offer.read_files)
                 .write_text_file(offer.write_files);
-            let can = v1::ClientCapabilities::new().fs(files).terminal(offer.run_commands);
+            let mut can = v1::ClientCapabilities::new().fs(files).terminal(offer.run_commands);
+            if offer.run_commands {
+                can = can.meta(v1::Meta::from_iter([(AUTHORIZES.to_owned(), true.into())]));
+            }
             let params = v1::InitializeRequest::new(ProtocolVersion::V1)
                 .client_info(v1::Implementation::new(name, number))
                 .client_capabilities(can);

@@ -1,6 +1,6 @@
 //! Who decides: the policy, and where it leaves something open, whoever can be asked.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use narrows_policy::{Action, Because, Confined, Decision, Policy, Scene, Verdict
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
+use crate::allowed::{Allowed, Deed};
 use crate::docket::Docket;
 use crate::event::{Json, PermissionRequested, PermissionResolved};
 use crate::question::{Decide, Question, Reply};
@@ -98,6 +99,8 @@ pub(crate) struct Authority {
     cancelling: AtomicBool,
     cancelled: Notify,
     pub(crate) docket: Docket,
+    /// What a person has allowed and may come once more.
+    pub(crate) allowed: Allowed,
 }
 
 impl Authority {
@@ -121,6 +124,7 @@ impl Authority {
             cancelling: AtomicBool::new(false),
             cancelled: Notify::new(),
             docket: Docket::default(),
+            allowed: Allowed::default(),
         }
     }
 
@@ -164,6 +168,17 @@ impl Authority {
     /// A new turn begins.
     pub(crate) fn renew(&self) {
         self.cancelling.store(false, Ordering::Relaxed);
+        self.allowed.end_turn();
+    }
+
+    /// Where relative paths start and whether links can be followed: not in the directories of another machine.
+    pub(crate) fn here(&self) -> Option<&Path> {
+        self.roots.first().map(PathBuf::as_path)
+    }
+
+    /// The home directory of the policy.
+    pub(crate) fn home(&self) -> Option<&Path> {
+        self.policy.home()
     }
 
     /// What the policy says. Only what runs here is held by our sandbox; what an agent runs by itself is not.
@@ -223,8 +238,13 @@ impl Authority {
     }
 
     /// Settles what the agent wants of this machine, and tells of it.
-    pub(crate) async fn permit(&self, action: &Action, about: About) -> Result<(), Denied> {
-        self.told(self.judge(action, true), about).await
+    pub(crate) async fn permit(
+        &self,
+        action: &Action,
+        about: About,
+        deed: Option<&Deed>,
+    ) -> Result<(), Denied> {
+        self.told(self.judge(action, true), about, deed).await
     }
 
     /// The same for a command that is held by this.
@@ -233,12 +253,13 @@ impl Authority {
         confined: Confined,
         action: &Action,
         about: About,
+        deed: Option<&Deed>,
     ) -> Result<(), Denied> {
         self.set_confined(confined);
-        self.told(self.judge_in(confined, action), about).await
+        self.told(self.judge_in(confined, action), about, deed).await
     }
 
-    async fn told(&self, decision: Decision, about: About) -> Result<(), Denied> {
+    async fn told(&self, decision: Decision, about: About, deed: Option<&Deed>) -> Result<(), Denied> {
         let open = Open::new(self, &about).await;
         let About { method: _, title, kind, tool, input, paths } = about;
         let question = Question {
@@ -256,7 +277,12 @@ impl Authority {
             decision: decision.clone(),
             approval: None,
         };
-        let (reply, by) = self.settle(question).await;
+        // Who has just allowed the very same is not asked again.
+        let is_allowed = decision.verdict == Verdict::Ask && deed.is_some_and(|deed| self.allowed.take(deed));
+        let (reply, by) = match is_allowed {
+            true => (Reply::Allow, By::Person),
+            false => self.settle(question).await,
+        };
         let allowed = reply == Reply::Allow;
         let outcome = if allowed { "allowed" } else { "refused" };
         if !open.decide(outcome, explained(&decision, by)).await {

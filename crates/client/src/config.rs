@@ -23,6 +23,8 @@ pub struct SessionConfig {
     pub require_model: bool,
     /// The mode, by id or name.
     pub mode: Option<String>,
+    /// Whether low access chooses a mode in which the agent only reads, if `mode` names none.
+    pub restrict_mode: bool,
     /// How much the model is to think: `none`, `low`, `medium`, `high` or `xhigh`.
     pub reasoning_effort: Option<String>,
     /// What the agent may do.
@@ -55,6 +57,7 @@ impl SessionConfig {
             model: None,
             require_model: false,
             mode: None,
+            restrict_mode: true,
             reasoning_effort: None,
             policy,
             on_permission: None,

@@ -2,4 +2,5 @@
 
 pub(crate) mod confinement;
 pub(crate) mod files;
+pub(crate) mod links;
 pub(crate) mod terminal;

@@ -4,6 +4,7 @@
 //! turn: its events, its result, and a way to stop it.
 
 mod agent;
+mod allowed;
 mod authority;
 mod choose;
 mod config;
@@ -38,6 +39,7 @@ pub use event::{
     RuntimeEvent, Status, ToolOutput,
 };
 pub use host::confinement::Confinement;
+pub use host::links::{Unfollowed, follow_links};
 pub use input::Input;
 pub use losses::Losses;
 pub use map::Fault;

@@ -1,19 +1,22 @@
 //! What the agent gets of this machine, each thing after it was decided about: files and commands.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_acp::method::{FS_READ_TEXT_FILE, FS_WRITE_TEXT_FILE, TERMINAL_CREATE};
-use narrows_policy::{Action, Command, Kind};
-use narrows_process::Environment;
+use narrows_policy::{Action, Command, Kind, Variable};
+use narrows_process::{Environment, Spec};
 use narrows_wire::{Code, RpcError};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use crate::allowed::Deed;
 use crate::authority::{About, Authority, Denied};
 use crate::host::confinement::Confinement;
 use crate::host::files::{FileError, FileErrorKind, Files, Found};
+use crate::host::links;
 use crate::host::terminal::{Create, Terminals};
 use crate::mcp::{CommandService, FileService, Gate, Pending, Ran, Refusal, Run, ServiceError};
 
@@ -22,10 +25,6 @@ const TRIES: usize = 8;
 
 /// How much of the output of a command is kept if the agent does not say.
 const OUTPUT: usize = 1 << 20;
-
-/// Names of variables that an agent must not set: they run code of their own in whatever is started.
-const HARMFUL: [&str; 8] =
-    ["LD_", "DYLD_", "GIT_", "BASH_ENV", "ENV", "PYTHONSTARTUP", "NODE_OPTIONS", "PERL5OPT"];
 
 /// The files and commands of one session.
 pub(crate) struct Services {
@@ -89,11 +88,12 @@ impl Services {
             paths: vec![found.to_owned()],
             ..About::default()
         };
-        self.with(Kind::Read, &path, about, move |found| found.read(line, limit)).await
+        self.with(Kind::Read, &path, about, None, move |found| found.read(line, limit)).await
     }
 
     /// Replaces a file, or makes it.
     pub(crate) async fn write(self: &Arc<Self>, path: PathBuf, text: String) -> Result<(), Unserved> {
+        let deed = Deed::Write { path: path.clone(), text: text.clone() };
         let text: Arc<str> = text.into();
         let length = text.len();
         let about = |found: &Path| About {
@@ -104,7 +104,7 @@ impl Services {
             paths: vec![found.to_owned()],
             ..About::default()
         };
-        self.with(Kind::Edit, &path, about, move |found| found.write(&text)).await
+        self.with(Kind::Edit, &path, about, Some(deed), move |found| found.write(&text)).await
     }
 
     /// Does `act` with a file, once it is decided that it may be done with the one that `path` leads to. If it leads
@@ -114,6 +114,7 @@ impl Services {
         kind: Kind,
         path: &Path,
         about: impl Fn(&Path) -> About,
+        deed: Option<Deed>,
         act: impl Fn(&Found) -> Result<T, FileError> + Clone + Send + 'static,
     ) -> Result<T, Unserved> {
         let mut permitted: Option<PathBuf> = None;
@@ -128,7 +129,8 @@ impl Services {
                 found => found?,
             };
             if permitted.as_deref() != Some(found.path()) {
-                self.authority.permit(&both(kind, path, found.path()), about(found.path())).await?;
+                let action = both(kind, path, found.path());
+                self.authority.permit(&action, about(found.path()), deed.as_ref()).await?;
                 permitted = Some(found.path().to_owned());
             }
             let act = act.clone();
@@ -146,30 +148,39 @@ impl Services {
         if program.is_empty() {
             return Err(Unserved::Invalid("`command` is empty".to_owned()));
         }
-        if let Some((name, _)) = env.iter().find(|(name, _)| is_harmful(name)) {
-            return Err(Unserved::Invalid(format!("`env`: the variable {name:?} cannot be set")));
+        if let Some((name, _)) = env.iter().find(|(name, value)| !is_variable(name, value)) {
+            return Err(Unserved::Invalid(format!("`env`: {name:?} cannot be set")));
         }
-        let cwd = cwd.unwrap_or_else(|| self.cwd.clone());
-        if !cwd.is_absolute() {
+        let asked = cwd.unwrap_or_else(|| self.cwd.clone());
+        if !asked.is_absolute() {
             return Err(Unserved::Invalid("`cwd` must be absolute".to_owned()));
         }
         let argv: Vec<String> = std::iter::once(&program).chain(&args).cloned().collect();
+        let variables: Vec<Variable> =
+            env.iter().map(|(name, value)| Variable::new(name.as_str(), value.as_str())).collect();
+        let (named, cwd) = self.directory(&asked).await?;
+        let action = Action {
+            real_cwd: Some(cwd.clone()).filter(|real| *real != named),
+            env: variables.clone(),
+            ..Action::execute(Command::Argv(argv.clone()), Some(named))
+        };
         let about = About {
             method: TERMINAL_CREATE,
-            title: format!("Run {}", argv.join(" ")),
+            title: title(&variables, &argv),
             kind: "execute",
-            input: json!({"command": program, "args": args, "cwd": cwd}),
+            input: input(&program, &args, &asked, &variables),
             ..About::default()
         };
-        let action = Action::execute(Command::Argv(argv), Some(cwd.clone()));
+        let deed = Deed::run(Command::Argv(argv), asked, variables);
         let (sandbox, confined) = self.confinement.now().await;
-        self.authority.permit_in(confined, &action, about).await?;
+        self.authority.permit_in(confined, &action, about, Some(&deed)).await?;
+        let program = self.program(program, &env, &cwd)?;
         let mut environment = self.environment.clone();
         for (name, value) in env {
             environment.set(name, value);
         }
         let create = Create {
-            program: program.into(),
+            program,
             args: args.into_iter().map(Into::into).collect(),
             env: environment,
             cwd,
@@ -178,6 +189,47 @@ impl Services {
         };
         self.terminals.create(create).await.map_err(|error| Unserved::Terminal(error.to_string()))
     }
+
+    /// A directory by its name, and where that leads: there the command runs. The directory of the session is known by
+    /// where it leads alone.
+    async fn directory(&self, asked: &Path) -> Result<(PathBuf, PathBuf), Unserved> {
+        if self.authority.here().is_none() {
+            return Ok((asked.to_owned(), asked.to_owned()));
+        }
+        let path = asked.to_owned();
+        let real = blocking(move || links::real(&path)).await;
+        let real =
+            real.ok().flatten().ok_or_else(|| Unserved::Invalid("`cwd` cannot be followed".to_owned()))?;
+        let named = if asked == self.cwd { real.clone() } else { asked.to_owned() };
+        Ok((named, real))
+    }
+
+    /// The program to start: by its name, unless the request sets `PATH`. Then it is looked up in the `PATH` that it
+    /// would have had, so that a variable does not put another program in its place.
+    fn program(&self, name: String, env: &[(String, String)], cwd: &Path) -> Result<OsString, Unserved> {
+        if env.iter().all(|(variable, _)| variable != "PATH") {
+            return Ok(name.into());
+        }
+        let spec = Spec { env: self.environment.clone(), cwd: Some(cwd.to_owned()), ..Spec::new(name) };
+        let found = narrows_process::find(&spec).map_err(|error| Unserved::Terminal(error.to_string()))?;
+        Ok(found.into())
+    }
+}
+
+/// What a person is asked: the variables and the words of the command.
+fn title(variables: &[Variable], argv: &[String]) -> String {
+    let assigned = variables.iter().map(|Variable { name, value }| format!("{name}={value}"));
+    format!("Run {}", assigned.chain(argv.iter().cloned()).collect::<Vec<_>>().join(" "))
+}
+
+/// The request as events have it. Without variables there is no `env`.
+fn input(program: &str, args: &[String], cwd: &Path, variables: &[Variable]) -> Value {
+    let mut input = json!({"command": program, "args": args, "cwd": cwd});
+    if !variables.is_empty() {
+        input["env"] =
+            variables.iter().map(|Variable { name, value }| json!({"name": name, "value": value})).collect();
+    }
+    input
 }
 
 /// A file by the name it was asked by, and by where that leads.
@@ -189,11 +241,9 @@ fn both(kind: Kind, asked: &Path, found: &Path) -> Action {
     action
 }
 
-fn is_harmful(name: &str) -> bool {
-    HARMFUL.iter().any(|harmful| match harmful.ends_with('_') {
-        true => name.to_ascii_uppercase().starts_with(harmful),
-        false => name.eq_ignore_ascii_case(harmful),
-    })
+/// Returns `true` if the system can set a variable of this name to this value.
+fn is_variable(name: &str, value: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
 }
 
 /// Does `work` where it may take its time.
@@ -286,7 +336,7 @@ impl Gate for McpGate {
     fn may(&self, asked: crate::mcp::Asked) -> Pending<'_, Result<(), Refusal>> {
         Box::pin(async move {
             let crate::mcp::Asked { server, method, tool, arguments } = asked;
-            let arguments = serde_json::Value::Object(arguments);
+            let arguments = Value::Object(arguments);
             let name = tool.unwrap_or_else(|| method.clone());
             let action = Action::mcp(&server, &name, &arguments);
             let about = About {
@@ -297,7 +347,7 @@ impl Gate for McpGate {
                 input: arguments,
                 ..About::default()
             };
-            self.0.permit(&action, about).await.map_err(|denied| Refusal(denied.to_string()))
+            self.0.permit(&action, about, None).await.map_err(|denied| Refusal(denied.to_string()))
         })
     }
 }

@@ -6,6 +6,7 @@ mod course;
 mod open;
 mod patience;
 mod permission;
+mod restrict;
 mod serve;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,11 +1,13 @@
 //! Questions to the person at the terminal.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, IsTerminal, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use narrows_client::{Approval, PermissionOption, Question, Reply};
+use narrows_policy::{Action, Command, Variable};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::oneshot;
@@ -148,13 +150,24 @@ fn render(question: &Question, colour: Colour) -> String {
 /// What would be done: the command, or else the kind of thing, the files and the input.
 fn what(question: &Question) -> String {
     let input = &question.input;
-    if let Some(command) = input["command"].as_str().filter(|command| !command.is_empty()) {
-        let args = input["args"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str);
-        let words: Vec<&str> = std::iter::once(command).chain(args).collect();
-        let [command] = words.as_slice() else {
-            return shlex::try_join(words.iter().copied()).unwrap_or_else(|_| words.join(" "));
-        };
-        return (*command).to_owned();
+    if input["command"].as_str().is_some_and(|command| !command.is_empty()) {
+        // As it is judged, variables included.
+        let Action { command, env, .. } = Action::read(Some("execute"), None, input, &[]);
+        let quoted = |word: &str| shlex::try_quote(word).map_or_else(|_| word.to_owned(), Cow::into_owned);
+        let mut words: Vec<String> = env
+            .iter()
+            .map(|Variable { name, value }| match name.as_str() {
+                "" => format!("env {value}"),
+                name => format!("{name}={}", quoted(value)),
+            })
+            .collect();
+        match command {
+            Some(Command::Argv(argv)) if argv.len() > 1 => words.extend(argv.iter().map(|word| quoted(word))),
+            Some(Command::Argv(argv)) => words.extend(argv),
+            Some(Command::Shell(text) | Command::Unknown(text)) => words.push(text),
+            None => {}
+        }
+        return words.join(" ");
     }
     let mut parts = vec![question.tool.clone().unwrap_or_else(|| question.kind.clone())];
     parts.extend(question.locations.iter().map(|path| path.display().to_string()));
@@ -223,6 +236,11 @@ mod tests {
         check(json!({"force": true}), &["/a"], "delete /a {\"force\":true}");
         check(json!({"command": "rm -r x", "cwd": "/a"}), &[], "rm -r x");
         check(json!({"command": "rm", "args": ["-r", "a b"]}), &[], "rm -r 'a b'");
+        let env = json!([{"name": "PATH", "value": "/evil dir"}]);
+        check(json!({"command": "ls", "args": ["-l"], "env": env}), &[], "PATH='/evil dir' ls -l");
+        check(json!({"command": "ls", "environment": {"A": "1"}}), &[], "A=1 ls");
+        check(json!({"command": "find", "args": ". -delete"}), &[], "find . -delete");
+        check(json!({"command": "head", "args": ["-n", 5]}), &[], "head -n 5");
         let long = "x".repeat(1000);
         check(json!({"command": long}), &[], &long);
     }

@@ -7,7 +7,7 @@
 //! must not be a link. Everything here blocks: it is for threads that may.
 
 mod error;
-mod follow;
+pub(crate) mod follow;
 mod roots;
 mod save;
 mod walk;

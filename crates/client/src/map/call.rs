@@ -102,9 +102,14 @@ impl Call {
         name.or(kind).or(self.title.as_deref()).unwrap_or("Tool").to_owned()
     }
 
-    /// Whether its input or its locations were too much to be kept, so that it cannot be judged by them.
+    /// Whether its input, its locations or its content were too much to be kept, so that it cannot be judged by them.
     pub fn is_partial(&self) -> bool {
-        self.lost.input || self.lost.locations
+        self.lost.input || self.lost.locations || self.lost.content
+    }
+
+    /// The blocks of its content: among them the changes of files that it shows.
+    pub fn content(&self) -> &[Json] {
+        &self.content
     }
 
     /// Whether the agent has told its input. Of a command that is more than where it runs: some tell that first.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_acp::Version;
+use narrows_acp::capability::AUTHORIZES;
 use narrows_acp::method::SESSION_PROMPT;
 use narrows_acp::stop::StopReason;
 use narrows_link::CloseReason;
@@ -161,8 +162,16 @@ impl Actor {
         self.losses = losses;
     }
 
+    fn prompt_params(&self, blocks: &[Block]) -> Value {
+        let mut params = json!({"sessionId": &*self.id, "prompt": blocks});
+        if self.shared.known.version == Version::V1 && self.shared.offer.run_commands {
+            params["_meta"] = json!({AUTHORIZES: true});
+        }
+        params
+    }
+
     async fn prompt(&self, blocks: &[Block]) -> Result<u64, CallError> {
-        let params = json!({"sessionId": &*self.id, "prompt": blocks});
+        let params = self.prompt_params(blocks);
         self.shared.peer.call_in(&self.inbox, SESSION_PROMPT, &params).await
     }
 
@@ -282,7 +291,7 @@ impl Actor {
     fn repair(&mut self, blocks: &[Block]) {
         self.mapper.end_messages(now_ms(), &mut self.events);
         self.meter.next_prompt();
-        let params = json!({"sessionId": &*self.id, "prompt": blocks});
+        let params = self.prompt_params(blocks);
         // The agent has just answered, so there is room; if there is none, it is not asked again.
         let asking = self.shared.peer.call_in(&self.inbox, SESSION_PROMPT, &params);
         let Some(Ok(prompt)) = futures_now(asking) else {

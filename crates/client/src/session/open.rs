@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::actor::Actor;
+use super::restrict::restrict;
 use super::{Rejection, Session};
 use crate::authority::Authority;
 use crate::config::SessionConfig;
@@ -44,7 +45,10 @@ pub(crate) async fn begin(
         return Err(failed(Problem::Unsupported(words.to_owned())));
     }
     let roots = Roots::open(&config.roots()).map_err(|error| failed(Problem::Invalid(error.to_string())))?;
-    let paths: Vec<_> = roots.paths().map(std::path::Path::to_owned).collect();
+    let mut paths: Vec<_> = roots.paths().map(std::path::Path::to_owned).collect();
+    // Relative paths start in the first.
+    let first = config.cwd.canonicalize().unwrap_or_else(|_| config.cwd.clone());
+    paths.sort_by_key(|path| *path != first);
     let policy = Arc::clone(&config.policy);
     let confinement = match config.sandbox {
         true => Confinement::new(policy, &paths, shared.support()),
@@ -355,6 +359,11 @@ async fn set_up(session: &Session, config: &SessionConfig) -> Result<(), ClientE
         && let Err(rejection) = session.set_mode(mode).await
     {
         session.tell_rejection(&rejection).await;
+    }
+    let is_low = config.policy.access() == Access::Low;
+    let is_free = config.restrict_mode && config.mode.is_none();
+    if is_free && is_low && !session.shared.agent.acts_through_client {
+        restrict(session).await;
     }
     if let Some(effort) = &config.reasoning_effort
         && session.snapshot().option("thought_level").is_some()

@@ -1,18 +1,21 @@
 //! Requests for permission: judged by what they are about, answered by the kind of an option.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use narrows_acp::Version;
 use narrows_policy::{Access, Action, Because, Command, Decision, Kind, Verdict};
 use narrows_rpc::{Request, Responder};
 use serde_json::{Value, json};
 
 use super::actor::{Actor, now_ms};
-use crate::authority::{By, Note, explained};
+use crate::allowed::{Deed, Holds};
+use crate::authority::{Authority, By, Note, explained};
 use crate::choose::{self, Answer, PermissionOption};
 use crate::event::{Payload, PermissionResolved};
+use crate::host::links::{Unfollowed, follow_links};
 use crate::map::Asked;
-use crate::question::{Question, Reply};
+use crate::question::{Approval, Question, Reply};
 
 /// A request that waits for its answer.
 pub(super) struct Held {
@@ -21,6 +24,8 @@ pub(super) struct Held {
     options: Vec<PermissionOption>,
     decision: Decision,
     may_always: bool,
+    /// What it is if the client does it for the agent.
+    deed: Option<Deed>,
 }
 
 /// How a request was settled.
@@ -28,6 +33,67 @@ pub(super) struct Settled {
     id: String,
     reply: Reply,
     by: By,
+    /// What the policy said once links were followed; `None`: what it said before.
+    decision: Option<Decision>,
+}
+
+impl Settled {
+    fn at_once(id: String, (reply, by): (Reply, By)) -> Self {
+        Self { id, reply, by, decision: None }
+    }
+}
+
+/// What a request is judged by.
+#[derive(Clone)]
+struct Matter {
+    action: Action,
+    /// It is done by our own MCP server, in the sandbox.
+    runs_here: bool,
+    /// Not all of it could be read.
+    is_partial: bool,
+    approval: Option<Approval>,
+}
+
+impl Matter {
+    /// What the policy says of it.
+    fn judge(&self, authority: &Authority) -> Decision {
+        let mut decision = authority.judge(&self.action, self.runs_here);
+        if self.is_partial {
+            // What cannot be read in whole cannot be judged: somebody may look at it, but no rule lets it pass.
+            decision.verdict = decision.verdict.max(Verdict::Ask);
+        }
+        if let Some(approval) = &self.approval
+            && matches!(decision.because, Because::Preset { .. })
+            && decision.verdict <= Verdict::Ask
+        {
+            // An approval is somebody's word, or that of a rule somebody wrote for it; a preset is neither.
+            decision.verdict = Verdict::Ask;
+            decision.because = Because::Approval { reason: approval.reason.clone() };
+        }
+        decision
+    }
+
+    /// Returns `true` if there is no path in it that could lead elsewhere.
+    fn names_nothing(&self) -> bool {
+        self.action.paths.is_empty() && self.action.cwd.is_none()
+    }
+
+    /// The same with where its paths lead. One that cannot be followed may lead anywhere.
+    async fn followed(mut self, authority: &Authority) -> Self {
+        let Some(here) = authority.here().map(Path::to_owned) else { return self };
+        let home = authority.home().map(Path::to_owned);
+        let mut action = self.action.clone();
+        let following = tokio::task::spawn_blocking(move || {
+            let followed = follow_links(&mut action, &here, home.as_deref());
+            followed.map(|()| action)
+        });
+        match following.await {
+            Ok(Ok(action)) => self.action = action,
+            // The second is only if the runtime ends.
+            Ok(Err(Unfollowed)) | Err(_) => self.is_partial = true,
+        }
+        self
+    }
 }
 
 impl Actor {
@@ -37,21 +103,18 @@ impl Actor {
         let authority = Arc::clone(&self.services.authority);
         let id = authority.number();
         let asked = self.mapper.permission_requested(&id, method, params, now_ms(), &mut self.events);
-        let own = own(&asked, &self.services.cwd);
-        let runs_here = own.is_some();
-        let mut decision = authority.judge(&own.unwrap_or_else(|| action(&asked)), runs_here);
-        if asked.problem.is_some() || asked.call.is_partial() {
-            // What cannot be read in whole cannot be judged: somebody may look at it, but no rule lets it pass.
-            decision.verdict = decision.verdict.max(Verdict::Ask);
-        }
-        if let Some(approval) = &asked.approval
-            && matches!(decision.because, Because::Preset { .. })
-            && decision.verdict <= Verdict::Ask
-        {
-            // An approval is somebody's word, or that of a rule somebody wrote for it; a preset is neither.
-            decision.verdict = Verdict::Ask;
-            decision.because = Because::Approval { reason: approval.reason.clone() };
-        }
+        // Only version 2 has our tools as such, and only an agent that takes servers from its client has them at all.
+        let known = &self.shared.known;
+        let has_tools = known.version == Version::V2 && known.can.mcp_acp;
+        let own = has_tools.then(|| own(&asked, &self.services.cwd)).flatten();
+        let matter = Matter {
+            runs_here: own.is_some(),
+            action: own.unwrap_or_else(|| action(&asked)),
+            is_partial: asked.problem.is_some() || asked.call.is_partial(),
+            approval: asked.approval.clone(),
+        };
+        let decision = matter.judge(&authority);
+        let deed = deed(&matter.action, &asked, &self.services.cwd);
         let options: Vec<PermissionOption> = asked
             .options
             .iter()
@@ -76,38 +139,58 @@ impl Actor {
                 (None, Some(command)) => json!({"command": command, "cwd": asked.cwd}),
                 (None, None) => Value::Null,
             },
-            locations: asked.call.paths().into_iter().map(Into::into).collect(),
+            locations: locations(&asked),
             options: options.clone(),
             decision: decision.clone(),
-            approval: asked.approval.clone(),
+            approval: asked.approval,
         };
         // For good only where nothing less is to be had and everything is allowed anyway.
         let may_always = authority.access() == Access::High;
         let responder = request.responder;
         let given_up = responder.cancelled();
-        let at_once = authority.settled(&decision);
-        self.held.insert(id.clone(), Held { responder, call_id, options, decision, may_always });
-        if let Some((reply, by)) = at_once {
-            return self.settled(Settled { id, reply, by });
+        // A refusal stays one wherever the paths lead.
+        let is_final = decision.verdict == Verdict::Deny || matter.names_nothing();
+        let at_once = authority.settled(&decision).filter(|_| is_final);
+        self.held.insert(id.clone(), Held { responder, call_id, options, decision, may_always, deed });
+        if let Some(settled) = at_once {
+            return self.settled(Settled::at_once(id, settled));
         }
         self.tasks.spawn(async move {
-            let (reply, by) = tokio::select! {
-                biased;
-                settled = authority.settle(question) => settled,
-                () = given_up => (Reply::Cancel, By::Cancelled),
+            let settling = async {
+                let named = matter.action.paths.len();
+                let matter = matter.followed(&authority).await;
+                let decision = matter.judge(&authority);
+                let mut question = Question { decision: decision.clone(), ..question };
+                question.locations.extend(matter.action.paths.into_iter().skip(named));
+                let (reply, by) = authority.settle(question).await;
+                (reply, by, Some(decision))
             };
-            Some(Settled { id, reply, by })
+            let (reply, by, decision) = tokio::select! {
+                biased;
+                settled = settling => settled,
+                () = given_up => (Reply::Cancel, By::Cancelled, None),
+            };
+            Some(Settled { id, reply, by, decision })
         });
     }
 
     /// A request was settled: the agent is answered, and that is told.
     pub(super) fn settled(&mut self, settled: Settled) {
-        let Settled { id, reply, by } = settled;
+        let Settled { id, reply, by, decision: followed } = settled;
         // One that is not there was answered when its turn ended.
         let Some(held) = self.held.remove(&id) else { return };
-        let Held { responder, call_id, options, decision, may_always } = held;
+        let Held { responder, call_id, options, decision, may_always, deed } = held;
+        let decision = followed.unwrap_or(decision);
         let answer = answer(&options, &reply, may_always);
         let chosen = answer.option_id().and_then(|id| options.iter().find(|option| option.option_id == id));
+        if let (By::Person, Some(deed), Some(option)) = (by, deed, chosen) {
+            let allowed = &self.services.authority.allowed;
+            match option.kind.as_str() {
+                "allow_once" => allowed.remember(deed, Holds::Once),
+                "allow_always" => allowed.remember(deed, Holds::Always),
+                _ => {}
+            }
+        }
         let resolved = PermissionResolved {
             request_id: id,
             call_id,
@@ -134,7 +217,7 @@ impl Actor {
         }
         let held: Vec<String> = self.held.keys().cloned().collect();
         for id in held {
-            self.settled(Settled { id, reply: Reply::Cancel, by: By::Cancelled });
+            self.settled(Settled::at_once(id, (Reply::Cancel, By::Cancelled)));
         }
         while let Ok(note) = self.ears.notes.try_recv() {
             self.note(note);
@@ -201,24 +284,57 @@ fn own(asked: &Asked, here: &Path) -> Option<Action> {
             let words = input.get("args").and_then(Value::as_array).into_iter().flatten();
             let words = words.map(|word| word.as_str().map(str::to_owned));
             let argv = std::iter::once(text("command")).chain(words).collect::<Option<Vec<String>>>()?;
-            Some(Action::execute(Command::Argv(argv), text("cwd").map(|cwd| here.join(cwd))))
+            let described = Action::read(Some("execute"), None, &input, &[]);
+            let cwd = text("cwd").map(|cwd| here.join(cwd));
+            Some(Action { env: described.env, ..Action::execute(Command::Argv(argv), cwd) })
         }
         _ => None,
     }
+}
+
+/// The blocks of content of the call.
+fn content(asked: &Asked) -> Vec<Value> {
+    asked.call.content().iter().map(crate::event::Json::value).collect()
+}
+
+/// The files that a person is shown: those that the agent names, and those that its diffs change.
+fn locations(asked: &Asked) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = asked.call.paths().into_iter().map(Into::into).collect();
+    let changed = Action::default().with_content(&content(asked)).paths;
+    all.extend(changed.into_iter().filter(|path| !all.contains(path)).collect::<Vec<_>>());
+    all
 }
 
 /// What the request is about, as far as it is known.
 fn action(asked: &Asked) -> Action {
     let call = &asked.call;
     let input = call.raw_input.as_ref().map(crate::event::Json::value).unwrap_or_default();
-    let locations: Vec<std::path::PathBuf> = call.paths().into_iter().map(Into::into).collect();
-    let mut action = Action::read(call.kind.as_deref(), call.own_name(), &input, &locations);
+    let locations: Vec<PathBuf> = call.paths().into_iter().map(Into::into).collect();
+    let content = content(asked);
+    let mut action =
+        Action::read(call.kind.as_deref(), call.own_name(), &input, &locations).with_content(&content);
     if let Some(command) = &asked.command {
         action.kind = Kind::Execute;
         action.command = Some(Command::Shell(command.clone()));
         action.cwd = asked.cwd.as_ref().map(Into::into);
     }
     action
+}
+
+/// What `action` is if the agent has the client do it.
+fn deed(action: &Action, asked: &Asked, here: &Path) -> Option<Deed> {
+    if let Some(command) = &action.command {
+        let cwd = action.cwd.as_ref().map_or_else(|| here.to_owned(), |cwd| here.join(cwd));
+        return Some(Deed::run(command.clone(), cwd, action.env.clone()));
+    }
+    // One file with one new text: what else it may do nobody has seen.
+    let [content] = asked.call.content() else { return None };
+    let diff = content.value();
+    let text = |key: &str| diff.get(key).and_then(Value::as_str);
+    let (Some("diff"), Some(path), Some(new)) = (text("type"), text("path"), text("newText")) else {
+        return None;
+    };
+    Some(Deed::Write { path: here.join(path), text: new.to_owned() })
 }
 
 fn title(asked: &Asked) -> String {

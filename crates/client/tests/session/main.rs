@@ -4,6 +4,7 @@ mod before_prompt;
 mod cancelling;
 mod common;
 mod files;
+mod judged;
 mod losses;
 mod mcp;
 mod pairs;

@@ -62,6 +62,7 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     spec.env = env;
     let mut agent = Agent::new("narrows acp", spec);
     agent.counted = Counted::Session;
+    agent.acts_through_client = true;
     // Its model is set by the flags with which it is started.
     Ok(Chosen { demo, route: route.map(Box::new), ..Chosen::of(agent, cwd) })
 }

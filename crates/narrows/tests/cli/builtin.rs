@@ -184,3 +184,28 @@ fn a_session_is_kept_and_goes_on() {
     assert_eq!(id(told(&["--output", "json", "--resume", &first, "Again"])), first);
     assert_ne!(id(told(&["--output", "json", "--fork", &first, "Again"])), first);
 }
+
+/// The client decides about the command where it runs it, with the sandbox it runs in.
+#[tokio::test]
+async fn the_built_in_agent_runs_a_command_where_a_sandbox_holds_it() {
+    let is_held = narrows_process::Sandbox::support().await.confined().files;
+    for protocol in ["1", "2"] {
+        let place = Place::new();
+        place.file("here.txt", "");
+        let demo = ["--base-url", "builtin:demo", "--protocol", protocol];
+        let told = place.told(run(&place, &[&demo[..], &["run ls"]].concat()));
+        if is_held {
+            assert!(told.contains("here.txt") && told.ends_with("--- exit 0 ---\n"), "{protocol}: {told}");
+        } else {
+            assert!(told.ends_with("--- exit 9 ---\n"), "{protocol}: {told}");
+        }
+        // Without one it is asked, and nobody can be.
+        let told = place.told(run(&place, &[&demo[..], &["--no-sandbox", "run ls"]].concat()));
+        assert!(told.contains("no sandbox") && told.ends_with("--- exit 9 ---\n"), "{protocol}: {told}");
+        assert!(!told.contains("here.txt"), "{protocol}: {told}");
+    }
+    let place = Place::new();
+    place.file("here.txt", "");
+    let told = place.told(place.run("narrows acp --base-url builtin:demo --no-store", &["run ls"]));
+    assert!(!is_held || told.contains("here.txt") && told.ends_with("--- exit 0 ---\n"), "{told}");
+}

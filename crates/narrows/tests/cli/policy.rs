@@ -317,3 +317,26 @@ fn a_record_without_events_is_none() {
     let told = policy(&place, &["test", "rules.toml", "--events", "nothing.jsonl"]);
     assert!(told.contains("--events: \"nothing.jsonl\" cannot be read"), "{told}");
 }
+
+/// A link is judged by where it leads as well as by its name.
+#[test]
+fn links_are_followed() {
+    let place = place();
+    let root = place.path().join("r");
+    std::fs::create_dir_all(root.join(".git/hooks")).unwrap();
+    std::fs::create_dir(place.path().join("o")).unwrap();
+    place.file("r/.env", "");
+    for (to, at) in [("../o", "dlink"), (".git/hooks", "kk"), (".env", "notes"), ("loop", "loop")] {
+        std::os::unix::fs::symlink(to, root.join(at)).unwrap();
+    }
+    for (kind, path, expected) in [
+        ("edit", "x", "allow"),
+        ("edit", "dlink/x", "deny"),
+        ("edit", "kk/pre-commit", "deny"),
+        ("read", "notes", "deny"),
+        ("edit", "loop/x", "ask"),
+    ] {
+        let told = policy(&place, &["explain", "--json", "--cwd", "r", "--kind", kind, "--path", path]);
+        assert_eq!(object(&told, 0)["verdict"], expected, "{kind} {path}: {told}");
+    }
+}

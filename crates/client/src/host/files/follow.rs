@@ -10,7 +10,7 @@ use super::walk::MAX_LINKS;
 
 /// The absolute `path` with its links followed, as far as it exists. A guess: by the time it is used it may be wrong,
 /// so whoever uses it walks it beneath a root.
-pub(super) fn guess(path: &Path) -> Result<PathBuf, Errno> {
+pub(crate) fn guess(path: &Path) -> Result<PathBuf, Errno> {
     let mut real = PathBuf::from("/");
     let mut steps: Vec<OsString> = Vec::new();
     push(&mut steps, path);

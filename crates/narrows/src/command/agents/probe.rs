@@ -67,6 +67,8 @@ async fn ask(chosen: Chosen) -> Result<(Report, Option<Failure>), Failure> {
     // What an agent may do unasked is little, and nobody answers what it asks.
     let policy = Policy::new(Access::Low, Narrowing { network: false, web_search: false });
     let mut config = SessionConfig::new(cwd, Arc::new(policy));
+    // Nothing is asked of it.
+    config.restrict_mode = false;
     config.sandbox = false;
     config.log_in = false;
     let mut failure = None;

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use narrows_policy::{Action, Command, Explanation, Kind};
+use narrows_client::follow_links;
+use narrows_policy::{Action, Command, Explanation, Kind, Verdict};
 use serde_json::json;
 
 use super::Court;
@@ -13,8 +14,15 @@ use crate::output;
 /// Judges the request and says why.
 pub(super) fn execute(args: &Explain) -> Result<ExitCode, Failure> {
     let court = Court::new(args.file.as_deref(), &args.circumstances)?;
-    let action = action(&args.wanted, &args.request);
-    let explanation = court.policy.explain(&action, &court.scene());
+    let mut action = action(&args.wanted, &args.request);
+    // The first of the roots is where relative paths start.
+    let here = court.roots.first().cloned().unwrap_or_default();
+    let is_followed = follow_links(&mut action, &here, court.policy.home()).is_ok();
+    let mut explanation = court.policy.explain(&action, &court.scene());
+    if !is_followed {
+        // Nobody knows where it leads, so no rule lets it pass.
+        explanation.decision.verdict = explanation.decision.verdict.max(Verdict::Ask);
+    }
     let text = if args.circumstances.json {
         format!("{}\n", as_json(&court, &explanation))
     } else {

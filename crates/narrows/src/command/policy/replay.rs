@@ -33,7 +33,8 @@ fn action(asked: &PermissionRequested) -> Option<Action> {
             let words = input.get("command").into_iter().chain(words);
             let argv = words.filter_map(Value::as_str).map(str::to_owned).collect();
             let cwd = input.get("cwd").and_then(Value::as_str).map(PathBuf::from);
-            Action::execute(Command::Argv(argv), cwd)
+            let env = Action::read(None, None, &input, &[]).env;
+            Action { env, ..Action::execute(Command::Argv(argv), cwd) }
         }
         MCP => {
             let name = asked.tool_name.as_deref().unwrap_or_default();

@@ -1,0 +1,181 @@
+//! Where the paths of a request lead once links are followed.
+//!
+//! The policy compares names and looks at no disk. An agent that asks for permission opens the file itself, so a link
+//! in its path is found here or nowhere: whatever a name leads to is judged beside the name, and the stricter counts.
+
+use std::path::{Component, Path, PathBuf};
+
+use narrows_policy::Action;
+use rustix::io::Errno;
+
+use super::files::follow;
+
+/// How many paths of one request are followed.
+const MAX_PATHS: usize = 1000;
+
+/// The longest path that is followed.
+const MAX_PATH_BYTES: usize = 4096;
+
+/// A path of a request cannot be followed to its end, so it is not known what it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a path of the request cannot be followed")]
+pub struct Unfollowed;
+
+/// Adds to `action` where its paths and its directory lead. Relative paths start in `cwd`, `~` is `home`. What does not
+/// exist is followed as far as it does. Blocks.
+///
+/// # Errors
+/// [`Unfollowed`] if a path runs in a circle or is too long, or if there are too many.
+pub fn follow_links(action: &mut Action, cwd: &Path, home: Option<&Path>) -> Result<(), Unfollowed> {
+    let here = match &action.cwd {
+        Some(own) => absolute(own, cwd, home),
+        None => cwd.to_owned(),
+    };
+    // The directory of the session is where it is; only one that the request names is judged by its name too.
+    let real = real(&here)?;
+    action.real_cwd =
+        action.cwd.is_some().then(|| real.clone()).flatten().filter(|real| *real != plain(&here));
+    if action.paths.len() > MAX_PATHS {
+        return Err(Unfollowed);
+    }
+    let mut found = Vec::new();
+    for path in &action.paths {
+        let named = absolute(path, &here, home);
+        for real in both(&named)? {
+            if real != plain(&named) && !action.paths.contains(&real) && !found.contains(&real) {
+                found.push(real);
+            }
+        }
+    }
+    action.paths.extend(found);
+    Ok(())
+}
+
+/// Where `path` leads as the system follows it, and as a program that takes `..` out first does.
+fn both(path: &Path) -> Result<Vec<PathBuf>, Unfollowed> {
+    let (followed, tidied) = (real(path)?, real(&plain(path))?);
+    Ok(followed.into_iter().chain(tidied).collect())
+}
+
+/// The absolute `path` without links. `None` if the system would not follow it, because something is missing before a
+/// `..` in it.
+pub(crate) fn real(path: &Path) -> Result<Option<PathBuf>, Unfollowed> {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    if bytes.len() > MAX_PATH_BYTES || bytes.contains(&0) {
+        return Err(Unfollowed);
+    }
+    match follow::guess(path) {
+        Ok(real) => Ok(Some(real)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(_) => Err(Unfollowed),
+    }
+}
+
+fn absolute(path: &Path, cwd: &Path, home: Option<&Path>) -> PathBuf {
+    match (path.strip_prefix("~"), home) {
+        (Ok(rest), Some(home)) => home.join(rest),
+        _ => cwd.join(path),
+    }
+}
+
+/// `path` with `.` and `..` taken out by name.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                plain.pop();
+            }
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use narrows_policy::Kind;
+
+    use super::*;
+
+    /// A root `r` with links in it, and a directory `o` outside.
+    fn tree() -> (tempfile::TempDir, PathBuf) {
+        let place = tempfile::tempdir().expect("a directory");
+        let top = place.path().canonicalize().expect("it is there");
+        for directory in ["r/.git/hooks", "r/src/deep", "o/sub"] {
+            fs::create_dir_all(top.join(directory)).expect("a directory");
+        }
+        fs::write(top.join("r/.env"), "").expect("a file");
+        for (target, link) in [
+            ("../o", "r/out"),
+            (".git/hooks", "r/kk"),
+            (".env", "r/notes"),
+            ("../o/missing", "r/dangling"),
+            ("loop", "r/loop"),
+            ("src/deep", "r/deep"),
+        ] {
+            symlink(target, top.join(link)).expect("a link");
+        }
+        symlink(top.join("o/sub"), top.join("r/abs")).expect("a link");
+        (place, top)
+    }
+
+    #[test]
+    fn a_path_is_joined_by_where_its_links_lead() {
+        let (_place, top) = tree();
+        let check = |path: &str, more: &[&str]| {
+            let mut action = Action::file(Kind::Edit, path);
+            follow_links(&mut action, &top.join("r"), None).expect(path);
+            let more: Vec<PathBuf> = more.iter().map(|name| top.join(name)).collect();
+            assert_eq!(action.paths[1..], more, "{path}");
+        };
+        check("src/a", &[]);
+        check("new/dir/a", &[]);
+        check("out/x", &["o/x"]);
+        check("out/new/x", &["o/new/x"]);
+        check("kk/pre-commit", &["r/.git/hooks/pre-commit"]);
+        check("notes", &["r/.env"]);
+        check("dangling", &["o/missing"]);
+        check("abs/x", &["o/sub/x"]);
+        // The parent of what a link leads to, and the name without both.
+        check("deep/../x", &["r/src/x"]);
+        check("out/../kk/x", &["kk/x", "r/.git/hooks/x"]);
+        check("missing/../kk/x", &["r/.git/hooks/x"]);
+        check(top.join("r/out/x").to_str().expect("text"), &["o/x"]);
+    }
+
+    #[test]
+    fn a_directory_is_joined_by_where_it_leads() {
+        let (_place, top) = tree();
+        let check = |cwd: Option<&str>, real: Option<&str>| {
+            let mut action = Action { cwd: cwd.map(Into::into), ..Action::file(Kind::Edit, "x") };
+            follow_links(&mut action, &top.join("r"), None).expect("followed");
+            assert_eq!(action.real_cwd, real.map(|real| top.join(real)), "{cwd:?}");
+        };
+        check(None, None);
+        check(Some("src"), None);
+        check(Some("out"), Some("o"));
+        let mut action = Action { cwd: Some("kk".into()), ..Action::file(Kind::Edit, "x") };
+        follow_links(&mut action, &top.join("r"), None).expect("followed");
+        assert_eq!(action.paths, [PathBuf::from("x"), top.join("r/.git/hooks/x")]);
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_an_error() {
+        let (_place, top) = tree();
+        let follow = |paths: Vec<PathBuf>| {
+            let mut action = Action { paths, ..Action::new(Kind::Edit) };
+            follow_links(&mut action, &top.join("r"), None)
+        };
+        assert_eq!(follow(vec!["loop/x".into()]), Err(Unfollowed));
+        assert_eq!(follow(vec!["loop".into()]), Err(Unfollowed));
+        assert_eq!(follow(vec!["a\0b".into()]), Err(Unfollowed));
+        assert_eq!(follow(vec!["a/".repeat(3000).into()]), Err(Unfollowed));
+        assert_eq!(follow(vec!["a".into(); MAX_PATHS + 1]), Err(Unfollowed));
+        assert_eq!(follow(Vec::new()), Ok(()));
+    }
+}

@@ -1,0 +1,98 @@
+//! Low access and the agent's own modes.
+//!
+//! Many agents change files and run commands by themselves, without asking. Low access cannot hold that back; a mode of
+//! the agent in which it only reads can. So such a mode is chosen where there is one, and where there is none that is told.
+
+use super::{Rejection, Session};
+use crate::snapshot::{Choice, Snapshot};
+
+/// Modes in which an agent changes nothing by itself, by their ids or names, the strictest first.
+const READING: [&str; 3] = ["readonly", "plan", "ask"];
+
+/// The mode that is wanted, where there is none to name.
+const WANTED: &str = "read-only";
+
+const NONE: &str = "the agent offers no mode in which it only reads, so low access does not hold back what it does \
+    without asking";
+
+/// Has the agent work in a mode in which it changes nothing by itself, or tells that it has none.
+pub(super) async fn restrict(session: &Session) {
+    let rejection = match reading_mode(&session.snapshot()) {
+        Some(Mode { id, is_current: false }) => session.set_mode(&id).await.err(),
+        Some(Mode { is_current: true, .. }) => None,
+        None => {
+            Some(Rejection { option: "mode".to_owned(), value: WANTED.to_owned(), reason: NONE.to_owned() })
+        }
+    };
+    if let Some(rejection) = rejection {
+        session.tell_rejection(&rejection).await;
+    }
+}
+
+struct Mode {
+    id: String,
+    is_current: bool,
+}
+
+/// The strictest mode that the agent offers in which it only reads.
+fn reading_mode(snapshot: &Snapshot) -> Option<Mode> {
+    let (current, available): (String, &[Choice]) = match (snapshot.option("mode"), &snapshot.modes) {
+        (Some(option), _) => (option.current.as_str().unwrap_or_default().to_owned(), &option.values),
+        (None, Some(modes)) => (modes.current.clone(), &modes.available),
+        (None, None) => return None,
+    };
+    let is = |choice: &Choice, wanted: &str| plain(&choice.id) == wanted || plain(&choice.name) == wanted;
+    let found = READING.iter().find_map(|wanted| available.iter().find(|choice| is(choice, wanted)))?;
+    Some(Mode { id: found.id.clone(), is_current: found.id == current })
+}
+
+/// A name as it is compared: `Read-only mode` and `https://…/session-modes#plan` are usual too.
+fn plain(name: &str) -> String {
+    let last = name.rsplit(['#', '/']).next().unwrap_or(name);
+    let letters: String =
+        last.chars().filter(|letter| letter.is_alphanumeric()).flat_map(char::to_lowercase).collect();
+    letters.strip_suffix("mode").map(str::to_owned).unwrap_or(letters)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(answer: &Value, expected: Option<(&str, bool)>) {
+        let mut snapshot = Snapshot::default();
+        snapshot.opened(answer);
+        let found = reading_mode(&snapshot);
+        let found = found.as_ref().map(|mode| (mode.id.as_str(), mode.is_current));
+        assert_eq!(found, expected, "{answer}");
+    }
+
+    fn modes(current: &str, ids: &[&str]) -> Value {
+        let all: Vec<Value> = ids.iter().map(|id| json!({"id": id, "name": id})).collect();
+        json!({"modes": {"currentModeId": current, "availableModes": all}})
+    }
+
+    #[test]
+    fn the_strictest_mode_that_only_reads_is_found() {
+        check(&json!({}), None);
+        check(&modes("auto", &["auto", "full-access"]), None);
+        check(&modes("auto", &["auto", "read-only", "full-access"]), Some(("read-only", false)));
+        check(&modes("default", &["default", "plan", "yolo"]), Some(("plan", false)));
+        check(&modes("code", &["ask", "code", "plan"]), Some(("plan", false)));
+        check(&modes("ask", &["ask", "code"]), Some(("ask", true)));
+        check(&modes("a", &["a", "https://agentclientprotocol.com/protocol/session-modes#plan"]), {
+            Some(("https://agentclientprotocol.com/protocol/session-modes#plan", false))
+        });
+        // One that only begins so is another.
+        check(&modes("a", &["a", "ask-never", "planless", "task"]), None);
+        let named = json!({"modes": {"currentModeId": "1", "availableModes": [
+            {"id": "1", "name": "Agent"}, {"id": "2", "name": "Read-only mode"},
+        ]}});
+        check(&named, Some(("2", false)));
+        let option = json!({"configOptions": [{"id": "m", "name": "Mode", "category": "mode", "type": "select", "currentValue": "auto",
+            "options": [{"value": "auto", "name": "Auto"}, {"value": "read_only", "name": "Look"}]}]});
+        check(&option, Some(("read_only", false)));
+    }
+}

@@ -1,0 +1,343 @@
+//! What is judged is what would happen: variables, diffs, links, and what was allowed before.
+
+use std::os::unix::fs::symlink;
+use std::sync::{Arc, Mutex};
+
+use narrows_acp::Version;
+use narrows_client::{Question, Reply, RunRequest};
+use narrows_policy::{Access, Narrowing, Policy, Rules};
+use serde_json::{Value, json};
+
+use crate::common::{Driven, Stage, VERSIONS, all, payloads};
+
+/// A person who says yes to everything, and all that was asked.
+fn agreeable(stage: Stage) -> (Stage, Arc<Mutex<Vec<Question>>>) {
+    let asked: Arc<Mutex<Vec<Question>>> = Arc::default();
+    let heard = Arc::clone(&asked);
+    let stage = stage.asking(move |question: Arc<Question>| {
+        heard.lock().expect("no panic").push((*question).clone());
+        async { Reply::Allow }
+    });
+    (stage, asked)
+}
+
+/// The turn of an agent that asks whether it may, with this tool call, and says what it heard.
+fn asking(tool: &str, more: &str) -> String {
+    format!(
+        r#"
+        [[turn]]
+        steps = [
+          {{ tool = {{ id = "t", title = "It", {tool} }} }},
+          {{ ask = {{ tool = "t", title = "May I?", on_allow = [{{ say = "Allowed." }}, {more}], on_reject = [{{ say = "Refused." }}] }} }},
+        ]
+        "#
+    )
+}
+
+async fn played(driven: &Driven) -> (String, Vec<Value>) {
+    let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
+    let events = all(&mut run).await;
+    let text = run.result().await.final_text.map(|text| text.to_string()).unwrap_or_default();
+    (text, payloads(&events, "permission.resolved"))
+}
+
+#[tokio::test]
+async fn a_person_who_allowed_a_command_is_not_asked_again_when_the_client_runs_it() {
+    let tool = r#"kind = "execute", input = { command = "echo", args = ["hello"] }"#;
+    let run = |words: &str| format!(r#"{{ terminal = {{ command = [{words}] }} }}, {{ say = "{{last}}" }}"#);
+    let same = run(r#""echo", "hello""#);
+    for (more, expected) in [
+        (same.clone(), 1),
+        // Another command is another question, and so is the same once more.
+        (run(r#""echo", "bye""#), 2),
+        (run(r#""echo", "hello", """#), 2),
+        (format!("{same}, {same}"), 2),
+    ] {
+        let (stage, asked) = agreeable(Stage::new(Version::V1, Access::Medium));
+        let driven = stage.open(&asking(tool, &more)).await;
+        let (text, resolved) = played(&driven).await;
+        assert!(text.starts_with("Allowed."), "{text}");
+        assert_eq!(asked.lock().expect("no panic").len(), expected, "{more}");
+        assert!(resolved.iter().all(|resolved| resolved["decision"]["by"] == "answer"), "{resolved:?}");
+        driven.leave().await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_allowed_is_forgotten_with_its_turn() {
+    let tool = r#"kind = "execute", input = { command = "echo", args = ["hello"] }"#;
+    let script =
+        asking(tool, "") + "[[turn]]\nsteps = [{ terminal = { command = [\"echo\", \"hello\"] } }]\n";
+    let (stage, asked) = agreeable(Stage::new(Version::V1, Access::Medium));
+    let driven = stage.open(&script).await;
+    played(&driven).await;
+    played(&driven).await;
+    assert_eq!(asked.lock().expect("no panic").len(), 2);
+    driven.leave().await;
+}
+
+#[tokio::test]
+async fn what_the_policy_denies_stays_denied_whatever_a_person_has_allowed() {
+    let (rules, _) =
+        Rules::parse("[[rule]]\neffect = 'deny'\ncommand = 'echo hello'\n", "p.toml").expect("rules");
+    let (mut stage, asked) = agreeable(Stage::new(Version::V1, Access::Medium));
+    stage.config.policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
+    let tool = r#"kind = "execute", input = { command = "echo", args = ["hi"] }"#;
+    let driven = stage.open(&asking(tool, r#"{ terminal = { command = ["echo", "hello"] } }"#)).await;
+    let (_, resolved) = played(&driven).await;
+    assert_eq!(resolved[1]["outcome"], "refused");
+    assert_eq!(asked.lock().expect("no panic").len(), 1);
+    driven.leave().await;
+}
+
+#[tokio::test]
+async fn a_person_who_allowed_a_change_is_not_asked_again_when_the_client_writes_it() {
+    let (rules, _) = Rules::parse("[[rule]]\neffect = 'ask'\nkind = 'edit'\n", "p.toml").expect("rules");
+    let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
+    let tool = r#"kind = "edit", diff = { path = "a.txt", new = "new" }"#;
+    for (text, expected) in [("new", 1), ("other", 2)] {
+        let (mut stage, asked) = agreeable(Stage::new(Version::V1, Access::Medium));
+        stage.config.policy = Arc::clone(&policy);
+        let more = format!(r#"{{ write = {{ path = "a.txt", content = "{text}" }} }}"#);
+        let driven = stage.open(&asking(tool, &more)).await;
+        played(&driven).await;
+        assert_eq!(asked.lock().expect("no panic").len(), expected, "{text}");
+        assert_eq!(std::fs::read_to_string(driven.path("a.txt")).expect("a file"), text);
+        driven.leave().await;
+    }
+}
+
+/// An agent of version 1 cannot have the tools of our own server, so their names say nothing.
+#[tokio::test]
+async fn the_name_of_our_own_tool_opens_nothing_for_an_agent_that_does_not_have_it() {
+    let tool =
+        r#"name = "narrows__run_command", kind = "execute", input = { command = "echo", args = ["hello"] }"#;
+    let mut stage = Stage::new(Version::V1, Access::Medium);
+    stage.config.sandbox = true;
+    // What a sandbox holds is known once something has run in it.
+    let script = asking(tool, "").replace("steps = [", "steps = [\n{ terminal = { command = [\"true\"] } },");
+    let driven = stage.open(&script).await;
+    assert_eq!(played(&driven).await.0, "Refused.");
+    driven.leave().await;
+}
+
+#[tokio::test]
+async fn variables_of_a_command_are_shown_and_judged() {
+    let (rules, _) =
+        Rules::parse("[[rule]]\neffect = 'allow'\ncommand = 'git --version'\n", "p.toml").expect("rules");
+    let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
+    for (env, expected) in [
+        (json!([]), None),
+        (json!([{"name": "LANG", "value": "C"}]), None),
+        (json!([{"name": "XDG_CONFIG_HOME", "value": "x"}]), Some("Run XDG_CONFIG_HOME=x git --version")),
+        (json!([{"name": "LD_PRELOAD", "value": "./x.so"}]), Some("Run LD_PRELOAD=./x.so git --version")),
+    ] {
+        let asked: Arc<Mutex<Vec<Question>>> = Arc::default();
+        let heard = Arc::clone(&asked);
+        let mut stage = Stage::new(Version::V1, Access::Medium).asking(move |question: Arc<Question>| {
+            heard.lock().expect("no panic").push((*question).clone());
+            async { Reply::Reject }
+        });
+        stage.config.policy = Arc::clone(&policy);
+        let params = json!({"command": "git", "args": ["--version"], "env": env});
+        let script = format!(
+            "[[turn]]\nsteps = [{{ request = {{ method = \"terminal/create\", params = {} }} }}]\n",
+            toml(&params)
+        );
+        let driven = stage.open(&script).await;
+        let (_, resolved) = played(&driven).await;
+        let asked = asked.lock().expect("no panic").clone();
+        assert_eq!(asked.first().map(|question| question.title.as_str()), expected, "{env}");
+        assert_eq!(resolved[0]["outcome"], if expected.is_some() { "refused" } else { "allowed" }, "{env}");
+        if expected.is_some() {
+            assert_eq!(asked[0].input["env"], env);
+        }
+        driven.leave().await;
+    }
+}
+
+#[tokio::test]
+async fn variables_of_a_request_for_permission_are_judged() {
+    for (env, said) in [
+        (r#"{ PATH = "/evil" }"#, "Refused."),
+        (r#"["HOME=/evil"]"#, "Refused."),
+        (r#"[{ name = "PAGER", value = "sh" }]"#, "Refused."),
+        (r#"{ LANG = "C" }"#, "Allowed."),
+    ] {
+        let tool =
+            format!(r#"kind = "execute", input = {{ command = "git", args = ["status"], env = {env} }}"#);
+        let driven = Stage::new(Version::V1, Access::Low).open(&asking(&tool, "")).await;
+        assert_eq!(played(&driven).await.0, said, "{env}");
+        driven.leave().await;
+    }
+}
+
+/// The program is the one that would run without the variable.
+#[tokio::test]
+async fn a_program_is_not_looked_up_in_the_path_of_the_request() {
+    let stage = Stage::new(Version::V1, Access::High);
+    let evil = stage.config.cwd.join("bin");
+    std::fs::create_dir(&evil).expect("a directory");
+    std::fs::write(evil.join("echo"), "#!/bin/sh\nprintf evil > \"$0.ran\"\n").expect("a file");
+    std::fs::set_permissions(evil.join("echo"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("a mode");
+    let params = json!({"command": "echo", "args": [], "env": [{"name": "PATH", "value": evil}]});
+    let script = format!(
+        "[[turn]]\nsteps = [{{ request = {{ method = \"terminal/create\", params = {} }} }},\n\
+         {{ terminal = {{ command = [\"true\"] }} }}]\n",
+        toml(&params)
+    );
+    let driven = stage.open(&script).await;
+    let (_, resolved) = played(&driven).await;
+    assert_eq!(resolved[0]["outcome"], "allowed");
+    driven.leave().await;
+    assert!(!evil.join("echo.ran").exists());
+}
+
+#[tokio::test]
+async fn a_diff_is_judged_whatever_the_call_is_said_to_be() {
+    for version in VERSIONS {
+        for (tool, said) in [
+            (r#"kind = "edit", path = "a.txt", diff = { path = "b.txt", new = "x" }"#, "Allowed."),
+            (r#"kind = "edit", path = "a.txt", diff = { path = "/etc/cron.d/x", new = "x" }"#, "Refused."),
+            (r#"kind = "read", diff = { path = ".git/hooks/pre-commit", new = "x" }"#, "Refused."),
+        ] {
+            let driven = Stage::new(version, Access::Medium).open(&asking(tool, "")).await;
+            assert_eq!(played(&driven).await.0, said, "{version} {tool}");
+            driven.leave().await;
+        }
+        let driven = Stage::new(version, Access::Low)
+            .open(&asking(r#"kind = "read", diff = { path = "a", new = "x" }"#, ""))
+            .await;
+        assert_eq!(played(&driven).await.0, "Refused.", "{version}");
+        driven.leave().await;
+    }
+}
+
+#[tokio::test]
+async fn a_path_is_judged_by_where_its_links_lead() {
+    for version in VERSIONS {
+        for (tool, said) in [
+            (r#"kind = "edit", path = "plain/x""#, "Allowed."),
+            (r#"kind = "edit", path = "inner/x""#, "Allowed."),
+            (r#"kind = "edit", path = "out/x""#, "Refused."),
+            (r#"kind = "edit", input = { file_path = "out/new/x" }"#, "Refused."),
+            (r#"kind = "edit", path = "kk/pre-commit""#, "Refused."),
+            (r#"kind = "edit", path = "a", diff = { path = "kk/pre-commit", new = "" }"#, "Refused."),
+            (r#"kind = "edit", path = "dangling""#, "Refused."),
+            (r#"kind = "edit", path = "loop/x""#, "Refused."),
+            (r#"kind = "read", path = "notes""#, "Refused."),
+            (r#"kind = "edit", path = "out/../x""#, "Refused."),
+        ] {
+            let stage = Stage::new(version, Access::Medium);
+            let outside = tempfile::tempdir().expect("a directory");
+            let root = stage.config.cwd.clone();
+            std::fs::create_dir_all(root.join(".git/hooks")).expect("a directory");
+            std::fs::create_dir(root.join("plain")).expect("a directory");
+            std::fs::write(root.join(".env"), "").expect("a file");
+            symlink(outside.path(), root.join("out")).expect("a link");
+            symlink(outside.path().join("missing"), root.join("dangling")).expect("a link");
+            for (to, at) in [("plain", "inner"), (".git/hooks", "kk"), ("loop", "loop"), (".env", "notes")] {
+                symlink(to, root.join(at)).expect("a link");
+            }
+            let driven = stage.open(&asking(tool, "")).await;
+            assert_eq!(played(&driven).await.0, said, "{version} {tool}");
+            driven.leave().await;
+        }
+    }
+}
+
+/// A sandbox of this machine keeps commands in the roots, but only those that run there.
+#[tokio::test]
+async fn a_command_is_not_run_in_a_directory_outside_that_a_link_leads_to() {
+    for (cwd, outcome) in [("plain", "allowed"), ("inner", "allowed"), ("out", "refused")] {
+        let mut stage = Stage::new(Version::V1, Access::Medium);
+        stage.config.sandbox = true;
+        if !narrows_process::Sandbox::support().await.confined().files {
+            return;
+        }
+        let outside = tempfile::tempdir().expect("a directory");
+        let root = stage.config.cwd.clone();
+        std::fs::create_dir(root.join("plain")).expect("a directory");
+        symlink("plain", root.join("inner")).expect("a link");
+        symlink(outside.path(), root.join("out")).expect("a link");
+        let script = format!(
+            "[[turn]]\nsteps = [{{ terminal = {{ command = [\"pwd\", \"-P\"], cwd = \"{cwd}\" }} }}, {{ say = \"{{last}}\" }}]\n"
+        );
+        let driven = stage.open(&script).await;
+        let (text, resolved) = played(&driven).await;
+        assert_eq!(resolved[0]["outcome"], outcome, "{cwd}: {text}");
+        driven.leave().await;
+    }
+}
+
+/// JSON as an inline table of TOML.
+fn toml(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let mut all: Vec<String> =
+                fields.iter().map(|(key, value)| format!("{key} = {}", toml(value))).collect();
+            if fields.contains_key("command") {
+                all.push("sessionId = \"{session}\"".to_owned());
+            }
+            format!("{{ {} }}", all.join(", "))
+        }
+        Value::Array(items) => format!("[{}]", items.iter().map(toml).collect::<Vec<_>>().join(", ")),
+        other => other.to_string(),
+    }
+}
+
+/// An agent that writes by itself is kept from it by its own mode, if it has one for that.
+#[tokio::test]
+async fn low_access_chooses_the_mode_in_which_an_agent_only_reads() {
+    const MODES: &str = r#"
+        modes = ["code", "plan"]
+        [[turn]]
+        steps = [{ say = "It is {mode}." }]
+    "#;
+    for version in VERSIONS {
+        for (access, wanted, expected) in
+            [(Access::Low, None, "plan"), (Access::Low, Some("code"), "code"), (Access::Medium, None, "code")]
+        {
+            let mut stage = Stage::new(version, access);
+            stage.config.mode = wanted.map(str::to_owned);
+            let driven = stage.open(MODES).await;
+            let result = driven.session.run(RunRequest::text("Go")).await.expect("a run").result().await;
+            assert_eq!(
+                result.final_text.as_deref(),
+                Some(format!("It is {expected}.").as_str()),
+                "{version} {access}"
+            );
+            driven.leave().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_without_such_a_mode_is_told_of_under_low_access() {
+    for (access, through_client, told) in
+        [(Access::Low, false, true), (Access::Low, true, false), (Access::Medium, false, false)]
+    {
+        let mut stage = Stage::new(Version::V1, access);
+        stage.agent.acts_through_client = through_client;
+        let mut driven = stage.open("modes = [\"code\"]\n[[turn]]\nsteps = [{ say = \"Done.\" }]\n").await;
+        let mut events = driven.session.events().expect("events");
+        played(&driven).await;
+        driven.leave().await;
+        let mut seen = Vec::new();
+        while let Some(event) = events.next().await {
+            seen.push(event);
+        }
+        let rejected = payloads(&seen, "config.rejected");
+        assert_eq!(rejected.len(), usize::from(told), "{access} {through_client}: {rejected:?}");
+        if told {
+            assert_eq!(
+                (&rejected[0]["option"], &rejected[0]["value"]),
+                (&json!("mode"), &json!("read-only"))
+            );
+            assert!(
+                rejected[0]["reason"].as_str().expect("a text").contains("no mode in which it only reads")
+            );
+        }
+    }
+}
