@@ -3,27 +3,23 @@
 //! A killed gate leaves its file behind. A lock keeps removal and binding apart: a new process with the same number could
 //! otherwise lose the socket that it has just opened.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-/// The file whose lock is held by whoever binds or removes.
-const LOCK: &str = "serve.lock";
-
 /// The path of the socket of a process.
 pub(super) fn path_of(directory: &Path, pid: u32) -> PathBuf {
     directory.join(format!("serve-{pid}.sock"))
 }
 
-/// Takes the lock of a directory. It is released when the file is dropped.
+/// Takes the lock of a directory, for binding or removing in it. It is released when the file is dropped.
 pub(super) fn lock(directory: &Path) -> io::Result<File> {
-    let path = directory.join(LOCK);
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let file = File::open(directory)?;
     file.lock()?;
     Ok(file)
 }
