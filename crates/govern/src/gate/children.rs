@@ -337,12 +337,17 @@ impl<O: Out> Pass<'_, O> {
     }
 }
 
-/// Returns `true` if an update tells of a call that has not ended.
+/// Returns `true` if an update tells of a call that begins or goes on. More about one that was told of before may come late.
 fn begins_call(message: View<'_>) -> bool {
     let Some(params) = once::read(message.params()) else { return true };
     let update = &params["update"];
-    let is_call = matches!(update["sessionUpdate"].as_str(), Some("tool_call" | "tool_call_update"));
     let text = update.to_string();
     let status = serde_json::from_str::<Said<'_>>(&text).ok().and_then(|said| said.status);
-    is_call && !matches!(status, Some(Progress::Completed | Progress::Failed))
+    match (update["sessionUpdate"].as_str(), status) {
+        (Some("tool_call"), status) => !matches!(status, Some(Progress::Completed | Progress::Failed)),
+        (Some("tool_call_update"), status) => {
+            matches!(status, Some(Progress::Pending | Progress::Running | Progress::Unknown))
+        }
+        _ => false,
+    }
 }

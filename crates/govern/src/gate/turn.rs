@@ -256,7 +256,8 @@ impl<O: Out> Pass<'_, O> {
     /// Stops a turn whose acts cannot be recorded. One that is over already has nothing to be stopped, and nothing to be
     /// waited for.
     pub(super) fn halt_unrecorded(&mut self, name: &str) {
-        if self.gate.sessions.get(name).is_some_and(|session| session.heard.is_some()) {
+        let root = self.gate.sessions.get(self.gate.root_of(name));
+        if root.is_some_and(|session| session.heard.is_some()) {
             self.halt(name, UNRECORDED);
         } else {
             self.cancel(name);

@@ -267,6 +267,7 @@ fn children_end_with_the_session_at_the_top() {
     scene.seen();
     // What has ended may still be reported; what begins may not.
     scene.agent(&call("c", "Read", "failed"));
+    scene.agent(&say("c", &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": []})));
     assert_eq!(scene.seen(), "");
     scene.agent(&call("c", "Read", "in_progress"));
     assert!(scene.seen().contains("log agent.violation"));
@@ -310,4 +311,19 @@ fn history_of_children_is_shown_as_history() {
     scene.seen();
     scene.agent(&call("c", "Rm", "in_progress"));
     assert!(scene.seen().contains("log policy.resolved deny"));
+}
+
+#[test]
+fn what_a_child_does_and_cannot_be_recorded_stops_the_turn() {
+    let mut scene = scene(false);
+    scene.agent(&announce("s", "c"));
+    scene.records = false;
+    scene.agent(&call("c", "Read", "completed"));
+    scene.seen();
+    for ticket in std::mem::take(&mut scene.sight.tickets) {
+        scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+    }
+    let seen = scene.seen();
+    assert!(!seen.contains("c < "), "{seen}");
+    assert!(seen.contains("session/cancel\",\"params\":{\"sessionId\":\"s\""), "{seen}");
 }
