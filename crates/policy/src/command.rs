@@ -13,7 +13,7 @@ mod words;
 
 pub(crate) use network::uses_network;
 pub(crate) use pattern::CommandPattern;
-pub(crate) use reading::{is_read_only, looks};
+pub(crate) use reading::{depends_on_directory, is_read_only, looks};
 pub(crate) use reduce::{listed, read};
 pub(crate) use words::split;
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::access::{Access, Narrowing};
 use crate::action::{Action, Command};
 use crate::charter::{Charter, Class, Considered, Ledger, Reason, Ruling};
-use crate::command::{self, Script, is_read_only, uses_network};
+use crate::command::{self, Script, depends_on_directory, is_read_only, uses_network};
 use crate::decision::{Because, Decision, RuleName, Verdict};
 use crate::kind::Kind;
 use crate::path::{Ground, is_within, resolve};
@@ -16,7 +16,7 @@ use crate::preset::{self, Running};
 use crate::protect;
 use crate::rules::{Fit, Rule, Rules};
 use crate::scene::Scene;
-use crate::target::{Target, runs_within_roots, targets};
+use crate::target::{Target, runs_in_a_root, runs_within_roots, targets};
 
 /// What an agent may do. In the order in which they count: cancelling, governance, the flags, the rules, the preset.
 #[derive(Debug, Clone, Default)]
@@ -241,8 +241,11 @@ impl Policy {
     ) -> Vec<Decision> {
         let home = self.home.as_deref();
         let running = Running {
-            looks: script.is_some_and(|script| is_read_only(script) && !uses_network(script))
-                && !action.is_steered(),
+            looks: script.is_some_and(|script| {
+                is_read_only(script)
+                    && !uses_network(script)
+                    && (!depends_on_directory(script) || runs_in_a_root(action, scene, home))
+            }) && !action.is_steered(),
             confined: scene.confined.files
                 && (self.narrowing.network || scene.confined.network)
                 && runs_within_roots(action, scene, home),
@@ -347,7 +350,8 @@ impl Rule {
 }
 
 impl Command {
-    /// Whether it is one program that certainly does nothing but look.
+    /// Whether it is one program that certainly does nothing but look. For git that holds in a directory whose repository
+    /// is trusted.
     pub fn is_read_only(&self) -> bool {
         is_read_only(&command::read(self))
     }

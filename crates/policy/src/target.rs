@@ -182,3 +182,9 @@ pub(crate) fn runs_within_roots(action: &Action, scene: &Scene<'_>, home: Option
     working_directory(action, scene, home).is_some_and(|cwd| is_within(&cwd, scene.roots))
         && real.is_none_or(|real| is_within(&resolve(real, None, None), scene.roots))
 }
+
+/// Whether the action runs in the directory of a root itself.
+pub(crate) fn runs_in_a_root(action: &Action, scene: &Scene<'_>, home: Option<&Path>) -> bool {
+    let cwd = working_directory(action, scene, home);
+    cwd.is_some_and(|cwd| scene.roots.iter().any(|root| resolve(root, None, home) == cwd))
+}

@@ -1,0 +1,61 @@
+//! `test`, `[` and `printf`: builtins of most shells, which evaluate some of their arguments.
+//!
+//! A variable name may have a subscript, and `a[$(command)]` runs the command. bash takes names behind `-v`; ksh and zsh
+//! read every number as an expression, in which names and subscripts may stand.
+
+/// Operators of `test` that compare numbers.
+const NUMERIC: [&str; 6] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"];
+
+/// `[` is `test` with a bracket at its end.
+pub(super) fn bracket_reads(words: &[&str]) -> bool {
+    matches!(words.split_last(), Some((&"]", words)) if test_reads(words))
+}
+
+/// Whether `test` evaluates none of its words.
+pub(super) fn test_reads(words: &[&str]) -> bool {
+    let number = |at: Option<usize>| at.and_then(|at| words.get(at)).is_some_and(|word| is_number(word));
+    words.iter().enumerate().all(|(at, word)| match *word {
+        "-v" | "-R" => false,
+        "-t" => number(Some(at + 1)),
+        word if NUMERIC.contains(&word) => number(at.checked_sub(1)) && number(Some(at + 1)),
+        word => !may_run(word),
+    })
+}
+
+/// Whether `printf` evaluates none of its words.
+pub(super) fn printf_reads(words: &[&str]) -> bool {
+    let words = words.strip_prefix(&["--"]).unwrap_or(words);
+    let Some((format, values)) = words.split_first() else { return false };
+    if format.starts_with('-') || may_run(format) {
+        return false;
+    }
+    match takes_texts(format) {
+        true => !values.iter().any(|value| may_run(value)),
+        false => values.iter().all(|value| is_number(value)),
+    }
+}
+
+/// Whether every conversion of the format takes a text as it is.
+fn takes_texts(format: &str) -> bool {
+    let mut letters = format.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '%' {
+            continue;
+        }
+        let conversion = letters.find(|letter| !letter.is_ascii_digit() && !"-+ #0.".contains(*letter));
+        if !matches!(conversion, Some('s' | 'b' | 'q' | '%')) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Whether the word may be a name with a subscript that runs something.
+fn may_run(word: &str) -> bool {
+    word.contains('[') && word.contains(['$', '`'])
+}
+
+fn is_number(word: &str) -> bool {
+    let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+}

@@ -1,0 +1,103 @@
+//! Subcommands of git that only read, with the options that neither write a file nor run a program.
+//!
+//! git runs what its configuration says, so nothing passes that leads it to another repository or configuration.
+
+/// Subcommands that read with [`SHORT`] and [`LONG`].
+const SUBCOMMANDS: &[&str] = &[
+    "status",
+    "log",
+    "diff",
+    "show",
+    "blame",
+    "describe",
+    "ls-files",
+    "ls-tree",
+    "rev-parse",
+    "rev-list",
+    "shortlog",
+];
+
+/// Letters of short options, alone or together, also with a number or value behind them.
+const SHORT: &str = "abcdefghilmnpqrstuvwzABCDEFGLMNPRSUWXZ";
+
+/// Long options, without a value or with any.
+const LONG: &str = "\
+    abbrev abbrev-commit abbrev-ref absolute-git-dir after ahead-behind all all-match always anchored \
+    ancestry-path author author-date-order before binary boundary branch branches break-rewrites cached \
+    candidates cc cherry cherry-mark cherry-pick children clear-decorations color color-lines color-moved \
+    color-moved-ws color-words column combined-all-paths committer compact-summary contains count cumulative \
+    cut-after-cwd date date-order debug decorate decorate-refs decorate-refs-exclude deduplicate default deleted \
+    diff-algorithm diff-filter diff-merges directory dirstat dirstat-by-file do-walk encode-email-headers \
+    encoding eol error-unmatch exact-match exclude exclude-first-parent-only exclude-from \
+    exclude-per-directory exclude-standard exit-code extended-regexp find-copies find-copies-harder find-object \
+    find-renames first-parent fixed-strings flags follow full-diff full-history full-index full-name full-tree \
+    function-context git-common-dir git-dir git-path glob graph grep grep-reflog group header histogram \
+    ignore-all-space ignore-blank-lines ignore-case ignore-cr-at-eol ignore-matching-lines ignore-missing \
+    ignore-rev ignore-space-at-eol ignore-space-change ignore-submodules ignored incremental indent-heuristic \
+    indexed-objects inter-hunk-context invert-grep irreversible-delete is-bare-repository is-inside-git-dir \
+    is-inside-work-tree is-shallow-repository left-only left-right line-porcelain line-prefix local-env-vars \
+    log-size long mailmap match max-count max-parents merge-base merged merges min-parents minimal modified \
+    name-only name-status no-abbrev no-abbrev-commit no-ahead-behind no-color no-color-moved no-column \
+    no-decorate no-empty-directory no-expand-tabs no-ext-diff no-follow no-indent-heuristic no-mailmap \
+    no-max-parents no-merges no-min-parents no-notes no-patch no-prefix no-relative no-rename-empty no-renames \
+    no-textconv no-use-mailmap no-walk not null numbered numstat object-only oneline others parents \
+    patch patch-with-raw patch-with-stat patience path-format perl-regexp pickaxe-all pickaxe-regex \
+    porcelain pretty quiet raw reflog refs regexp-ignore-case relative relative-date remotes remove-empty \
+    rename-empty resolve-git-dir reverse right-only root score-debug shared-index-path short shortstat \
+    show-cdup show-email show-name show-number show-object-format show-prefix show-pulls show-ref-format \
+    show-stash show-toplevel simplify-by-decoration simplify-merges since \
+    since-as-filter single-worktree skip source sparse src-prefix dst-prefix stage staged stat stat-count \
+    stat-graph-width stat-name-width stat-width stdin summary symbolic \
+    symbolic-full-name tag tags text timestamp topo-order unified unmerged untracked-files until \
+    use-mailmap verbose verify walk-reflogs word-diff word-diff-regex ws-error-highlight";
+
+/// Whether git with these words only reads.
+pub(super) fn reads(mut words: &[&str]) -> bool {
+    while let ["--no-pager" | "-P" | "--no-optional-locks" | "--literal-pathspecs", after @ ..] = words {
+        words = after;
+    }
+    let Some((subcommand, rest)) = words.split_first() else { return false };
+    let only = |allowed: &[&str]| rest.iter().all(|word| allowed.contains(word));
+    match *subcommand {
+        "branch" => only(&[
+            "-a",
+            "-r",
+            "-v",
+            "-vv",
+            "--list",
+            "-l",
+            "--all",
+            "--remotes",
+            "--verbose",
+            "--show-current",
+            "--no-color",
+        ]),
+        "tag" => only(&["-l", "--list", "-n", "--no-color"]),
+        "remote" => only(&["-v", "--verbose"]),
+        "stash" => rest == ["list"],
+        "reflog" | "version" | "--version" => rest.is_empty(),
+        "cat-file" => matches!(rest, ["-p" | "-t" | "-s" | "-e", object] if !object.starts_with('-')),
+        name if SUBCOMMANDS.contains(&name) => {
+            let end = rest.iter().position(|word| *word == "--").unwrap_or(rest.len());
+            rest[..end].iter().all(|word| is_harmless(word))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a word is no option, or one of the list.
+fn is_harmless(word: &str) -> bool {
+    // Signatures are checked by another program.
+    if word.contains("%G") {
+        return false;
+    }
+    if let Some(long) = word.strip_prefix("--") {
+        let name = long.split_once('=').map_or(long, |(name, _)| name);
+        return LONG.split(' ').any(|known| known == name) || name == "format";
+    }
+    // Every letter has to be on the list, also where it is part of a value: there may be another option in it.
+    word.strip_prefix('-').is_none_or(|letters| {
+        let value = letters.starts_with(['S', 'G', 'L']);
+        value || letters.chars().all(|letter| letter.is_ascii_digit() || SHORT.contains(letter))
+    })
+}

@@ -1,0 +1,256 @@
+//! Programs that only read, and their options.
+
+/// What a program may be given to still only read.
+pub(super) enum Arguments {
+    /// Anything: no version of it has an option that writes or runs something.
+    Any,
+    /// These options and operands.
+    Listed(Options),
+}
+
+/// Options by which a program only reads.
+pub(super) struct Options {
+    /// Letters of options without a value.
+    flags: &'static str,
+    /// Letters of options with a value, in the same word or in the next.
+    values: &'static str,
+    /// Long options, in full, with or without a value.
+    long: &'static str,
+    /// How many words may stand there that are no options.
+    operands: usize,
+}
+
+use Arguments::{Any, Listed};
+
+const fn listed(flags: &'static str, values: &'static str, long: &'static str, operands: usize) -> Arguments {
+    Listed(Options { flags, values, long, operands })
+}
+
+const MANY: usize = usize::MAX;
+
+/// Programs, and what they may be given.
+pub(super) const PROGRAMS: &[(&str, Arguments)] = &[
+    ("basename", listed("az", "s", "multiple suffix zero help version", MANY)),
+    (
+        "cat",
+        listed(
+            "AbeEnstTuv",
+            "",
+            "show-all number-nonblank show-ends number squeeze-blank show-tabs show-nonprinting help version",
+            MANY,
+        ),
+    ),
+    ("cksum", Any),
+    ("cmp", Any),
+    ("comm", Any),
+    (
+        "cut",
+        listed(
+            "nsz",
+            "bcdf",
+            "bytes characters delimiter fields only-delimited complement output-delimiter zero-terminated help version",
+            MANY,
+        ),
+    ),
+    (
+        "df",
+        listed(
+            "ahHiklmPTv",
+            "Btx",
+            "all block-size total human-readable si inodes local portability type exclude-type print-type output help version",
+            MANY,
+        ),
+    ),
+    (
+        "diff",
+        listed(
+            "0123456789abBcdeEiNnpPqrsTtuwyZ",
+            "CFILUWxXS",
+            "normal brief report-identical-files context unified ed rcs side-by-side width left-column \
+             suppress-common-lines show-c-function show-function-line label expand-tabs initial-tab tabsize \
+             suppress-blank-empty recursive no-dereference new-file unidirectional-new-file ignore-file-name-case \
+             no-ignore-file-name-case exclude exclude-from starting-file from-file to-file ignore-case \
+             ignore-tab-expansion ignore-trailing-space ignore-space-change ignore-all-space ignore-blank-lines \
+             ignore-matching-lines text strip-trailing-cr minimal horizon-lines speed-large-files color palette \
+             help version",
+            MANY,
+        ),
+    ),
+    ("dirname", listed("z", "", "zero help version", MANY)),
+    (
+        "du",
+        listed(
+            "0abcDhHklLmsSxg",
+            "BdtX",
+            "null all apparent-size block-size bytes total dereference-args max-depth human-readable inodes \
+             count-links dereference no-dereference separate-dirs si summarize threshold time time-style \
+             exclude exclude-from one-file-system help version",
+            MANY,
+        ),
+    ),
+    ("echo", Any),
+    ("egrep", Any),
+    ("false", Any),
+    ("fgrep", Any),
+    (
+        "file",
+        listed(
+            "bhiLNnprvEl0",
+            "eF",
+            "brief no-dereference mime mime-type mime-encoding dereference no-pad no-buffer print0 raw version list \
+             exclude separator extension keep-going help",
+            MANY,
+        ),
+    ),
+    ("grep", Any),
+    ("head", Any),
+    ("hexdump", Any),
+    ("hostname", listed("", "", "", 0)),
+    ("id", Any),
+    ("ls", Any),
+    ("md5sum", Any),
+    ("nl", Any),
+    ("od", Any),
+    ("pwd", listed("LP", "", "logical physical help version", 0)),
+    ("readlink", Any),
+    ("realpath", Any),
+    (
+        "rg",
+        listed(
+            "acFhHiIlLnNopPqsSuUvVwxb0.",
+            "ABCdeEfgjmMrtT",
+            "after-context before-context context auto-hybrid-regex no-auto-hybrid-regex binary no-binary \
+             block-buffered no-block-buffered byte-offset no-byte-offset case-sensitive color colors column \
+             no-column context-separator no-context-separator count count-matches crlf no-crlf debug dfa-size-limit \
+             encoding no-encoding engine field-context-separator field-match-separator file files \
+             files-with-matches files-without-match fixed-strings no-fixed-strings follow no-follow glob \
+             glob-case-insensitive no-glob-case-insensitive heading no-heading help hidden no-hidden iglob \
+             ignore-case ignore-file ignore-file-case-insensitive include-zero no-include-zero invert-match \
+             no-invert-match json no-json line-buffered no-line-buffered line-number no-line-number line-regexp \
+             max-columns max-columns-preview no-max-columns-preview max-count max-depth maxdepth max-filesize \
+             messages no-messages mmap no-mmap multiline no-multiline multiline-dotall no-multiline-dotall \
+             no-config no-ignore ignore no-ignore-dot ignore-dot no-ignore-exclude no-ignore-files \
+             no-ignore-global no-ignore-messages no-ignore-parent no-ignore-vcs ignore-vcs no-pcre2-unicode \
+             no-require-git no-unicode null null-data one-file-system no-one-file-system only-matching \
+             passthru passthrough path-separator pcre2 no-pcre2 pcre2-version pretty quiet regex-size-limit regexp \
+             replace smart-case sort sortr sort-files stats no-stats stop-on-nonmatch text no-text threads trace \
+             trim no-trim type type-add type-clear type-list type-not unrestricted version vimgrep \
+             with-filename no-filename word-regexp",
+            MANY,
+        ),
+    ),
+    ("sha1sum", Any),
+    ("sha256sum", Any),
+    ("sha512sum", Any),
+    ("stat", Any),
+    ("strings", Any),
+    ("tail", Any),
+    ("tr", Any),
+    (
+        "tree",
+        listed(
+            "aACcdDfFghilnNpqQrsStuUvxJ",
+            "LPI",
+            "dirsfirst filesfirst filelimit noreport gitignore gitfile du si prune charset sort inodes device \
+             matchdirs ignore-case metafirst timefmt infofile info help version",
+            MANY,
+        ),
+    ),
+    ("true", Any),
+    (
+        "uname",
+        listed(
+            "asnrvmpio",
+            "",
+            "all kernel-name nodename kernel-release kernel-version machine processor hardware-platform operating-system \
+             help version",
+            0,
+        ),
+    ),
+    (
+        "uniq",
+        listed(
+            "cdDiuz",
+            "fsw",
+            "count repeated all-repeated skip-fields group ignore-case skip-chars unique zero-terminated check-chars \
+             help version",
+            1,
+        ),
+    ),
+    ("wc", Any),
+    ("which", listed("as", "", "all", MANY)),
+    ("whoami", Any),
+];
+
+impl Options {
+    /// Whether these words have no other options, and not too many operands.
+    pub(super) fn permits(&self, words: &[&str]) -> bool {
+        let mut operands = 0;
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match word.strip_prefix('-') {
+                None | Some("") => operands += 1,
+                Some("-") => {
+                    operands += words.len();
+                    break;
+                }
+                Some(option) => match self.option(option) {
+                    Some(true) => _ = words.next(),
+                    Some(false) => {}
+                    None => return false,
+                },
+            }
+        }
+        operands <= self.operands
+    }
+
+    /// Whether the value of an option is in the next word, if the option is listed.
+    fn option(&self, option: &str) -> Option<bool> {
+        if let Some(long) = option.strip_prefix('-') {
+            let name = long.split_once('=').map_or(long, |(name, _)| name);
+            return self.long.split(' ').any(|known| known == name).then_some(false);
+        }
+        for (at, letter) in option.char_indices() {
+            if self.values.contains(letter) {
+                return Some(at + letter.len_utf8() == option.len());
+            }
+            if !self.flags.contains(letter) {
+                return None;
+            }
+        }
+        Some(false)
+    }
+}
+
+/// What `find` may be asked: everything else may delete, write or run something.
+const FIND: &str = "\
+    -H -L -P -O0 -O1 -O2 -O3 -name -iname -path -ipath -wholename -iwholename -regex -iregex -regextype -type -xtype \
+    -size -empty -maxdepth -mindepth -depth -d -mount -xdev -x -newer -anewer -cnewer -newermt -newerat -newerct \
+    -newermm -mtime -mmin -atime -amin -ctime -cmin -perm -user -group -uid -gid -nouser -nogroup -readable \
+    -writable -executable -links -inum -samefile -lname -ilname -prune -quit -print -print0 -printf -ls -true -false \
+    -not -and -or -a -o -follow -daystart -noleaf -ignore_readdir_race -noignore_readdir_race -warn -nowarn -fstype \
+    -used -help --help -version --version -E -s -X";
+
+/// Whether `find` with these words only reads. A word with a hyphen that is no number has to be listed wherever it stands,
+/// so that it does not matter which of them are values.
+pub(super) fn find_reads(words: &[&str]) -> bool {
+    words.iter().all(|word| match word.strip_prefix('-') {
+        None => true,
+        Some(rest) => {
+            rest.starts_with(|letter: char| letter.is_ascii_digit())
+                || FIND.split(' ').any(|known| known == *word)
+        }
+    })
+}
+
+/// `date` sets the clock by `-s` and by an operand; a format begins with a plus sign.
+pub(super) fn date_reads(words: &[&str]) -> bool {
+    const OPTIONS: Options = Options {
+        flags: "uRI",
+        values: "",
+        long: "utc universal iso-8601 rfc-3339 rfc-email rfc-2822 date reference help version",
+        operands: 0,
+    };
+    let (formats, rest): (Vec<&str>, Vec<&str>) = words.iter().partition(|word| word.starts_with('+'));
+    formats.len() <= 1 && OPTIONS.permits(&rest)
+}
